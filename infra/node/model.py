@@ -1,0 +1,336 @@
+"""The design's types: made by `infra.design`, read by every machine of a cluster.
+
+Plain frozen dataclasses, so that the archive which machines run needs the standard library only.
+`to_json` and `from_json` carry them between the two; a field that is unknown to the reader is an error,
+because the archive and the settings of a cluster are published together (see `infra.bundle`).
+
+Units: memory and disks in MiB or GiB as the field's name says, times in seconds, money in USD.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+SETTINGS_VERSION = "slurm-stacks/settings/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """What a node carries beside its CPUs, as Slurm's generic resource `gpu:<type>:<count>`."""
+
+    type: str
+    """Slurm's GRES type: v100, t4, a100, a10g, trainium."""
+    count: int
+    """Devices a node."""
+    gres: str = "gpu"
+    """The generic resource's name: `gpu`, or `neuron` for Trainium."""
+    simulated: bool = False
+    """True on the local stack: Slurm allocates and counts devices that are not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A machine that lives as long as the cluster does."""
+
+    name: str
+    role: str
+    """controller | login"""
+    tags: tuple[str, ...]
+    """What the machine does (controller, login, nfs, public): behaviour follows these, never the cloud."""
+    machine: str
+    disk_gib: int
+    image: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A Slurm partition: a fleet of equal nodes named `<name>-0` … `<name>-<max-1>`."""
+
+    name: str
+    machine: str
+    cpus: int
+    memory_mib: int
+    """What Slurm may hand out: RealMemory, below what the machine reports."""
+    min: int
+    """Static nodes: the first `min` are up as long as the cluster is."""
+    max: int
+    """Static and dynamic nodes together."""
+    accelerator: Accelerator | None = None
+    spot: bool = False
+    placement: str = "none"
+    """none | cluster"""
+    efa: int = 0
+    """Elastic Fabric Adapter interfaces a node; 0 without."""
+    reservation: str | None = None
+    time_limit: str = "INFINITE"
+    """Slurm's notation: [days-]hours:minutes:seconds, or INFINITE."""
+    exclusive: bool = False
+    default: bool = False
+    image: str | None = None
+    price_hour: float | None = None
+    """USD a node and hour; None where the snapshot knows no price."""
+
+    def nodes(self) -> list[str]:
+        return [f"{self.name}-{i}" for i in range(self.max)]
+
+    def static_nodes(self) -> list[str]:
+        return self.nodes()[: self.min]
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A directory that machines share, or a scratch of their own."""
+
+    path: str
+    kind: str
+    """nfs | efs | filestore | fsx_lustre | nvme"""
+    roles: tuple[str, ...] = ("controller", "login", "compute")
+    served_by: str | None = None
+    """The role that exports it (nfs), or None where a service does."""
+    options: str = "defaults"
+    size_gib: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A script of the user's, run once on each machine of a role before it takes work."""
+
+    role: str
+    """controller | login | compute | all"""
+    source: str
+    args: tuple[str, ...] = ()
+    timeout: int = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What the cluster may spend in its life; None is no limit."""
+
+    max_usd: float | None = None
+    max_hours: float | None = None
+    """Node-hours."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmSettings:
+    """Slurm's own timers, in seconds."""
+
+    suspend_time: int = 300
+    """Idle time after which a node is given back."""
+    suspend_timeout: int = 120
+    """How long a power-down may take."""
+    resume_timeout: int = 900
+    """How long a node may take from launch to registration."""
+    slurmd_timeout: int = 60
+    """Silence after which a node is DOWN."""
+    reconcile_interval: float = 30.0
+    accounting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDesign:
+    """All that is decided before anything exists: pure data from `infra.design.design`."""
+
+    name: str
+    stack: str
+    provider: str
+    """aws | gcp | local"""
+    machines: str
+    """How a machine is made: `vm` on a cloud; `process` or `namespace` on the local stack."""
+    hosts: tuple[Host, ...]
+    partitions: tuple[Partition, ...]
+    mounts: tuple[Mount, ...]
+    slurm: SlurmSettings = field(default_factory=SlurmSettings)
+    hooks: tuple[Hook, ...] = ()
+    budget: Budget = field(default_factory=Budget)
+    region: str | None = None
+    zone: str | None = None
+
+    def partition(self, name: str) -> Partition:
+        return next(p for p in self.partitions if p.name == name)
+
+    def partition_of(self, node: str) -> Partition | None:
+        """The partition that a node's name belongs to, None for a name that is not the design's."""
+        prefix, _, index = node.rpartition("-")
+        if not index.isdigit() or (len(index) > 1 and index.startswith("0")):
+            return None
+        return next((p for p in self.partitions if p.name == prefix and int(index) < p.max), None)
+
+    def controller(self) -> Host:
+        return next(h for h in self.hosts if h.role == "controller")
+
+    def login_hosts(self) -> list[Host]:
+        """Where users log in: the login pool, or the controller where there is none."""
+        return [h for h in self.hosts if h.role == "login"] or [self.controller()]
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkDesign:
+    """The training that follows creation."""
+
+    script: str
+    partition: str
+    nodes: int
+    gpus_per_node: int
+    epochs: int
+    profile: str
+    """published | sync | local-sgd"""
+    data: str
+    """auto | mnist | synthetic"""
+    batch: int = 64
+    """Examples a worker and step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What is known only once the cluster's first machine is there: addresses, ports, folders."""
+
+    root: str
+    """Prefix of the cluster's folders: `/` on a machine of its own, the run directory in process mode."""
+    user: str
+    """SlurmUser."""
+    controller_host: str
+    controller_address: str
+    slurmctld_port: int = 6817
+    slurmd_port: int = 6818
+    """Process mode: the first of a consecutive range, one a node."""
+    python: str = "/usr/bin/python3"
+    """The interpreter of the node code."""
+    apps: str = "/apps"
+    """Shared software: training environments lie in `<apps>/envs/<lock digest>`."""
+    shared: str = "/home"
+    """Shared by every machine: benchmark runs lie in `<shared>/bench`."""
+    driver: dict[str, str] = field(default_factory=dict)
+    """The elastic driver's own settings: socket, region, subnets, template ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings object that the cluster's machines read: the design and the deploy-time ids."""
+
+    design: ClusterDesign
+    site: Site
+    api_version: str = SETTINGS_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Where things lie on a cluster's machine. One place, so that no two parts can disagree."""
+
+    settings: Settings
+
+    @property
+    def root(self) -> PurePosixPath:
+        return PurePosixPath(self.settings.site.root)
+
+    @property
+    def process(self) -> bool:
+        return self.settings.design.machines == "process"
+
+    def _of(self, process: str, own_machine: str) -> PurePosixPath:
+        return self.root / (process if self.process else own_machine)
+
+    @property
+    def etc(self) -> PurePosixPath:
+        """slurm.conf and friends."""
+        return self._of("etc", "etc/slurm")
+
+    @property
+    def run(self) -> PurePosixPath:
+        """Pid files and sockets."""
+        return self._of("run", "run/slurm-stacks")
+
+    @property
+    def log(self) -> PurePosixPath:
+        return self._of("log", "var/log/slurm")
+
+    @property
+    def state(self) -> PurePosixPath:
+        """slurmctld's StateSaveLocation."""
+        return self._of("state", "var/spool/slurmctld")
+
+    @property
+    def spool(self) -> PurePosixPath:
+        """slurmd's spool; process mode has one folder a node below it."""
+        return self._of("spool", "var/spool/slurmd")
+
+    @property
+    def lib(self) -> PurePosixPath:
+        """The elastic daemon's spool and memory, boot reports."""
+        return self._of("lib", "var/lib/slurm-stacks")
+
+    @property
+    def code(self) -> PurePosixPath:
+        """The unpacked node archive."""
+        return self._of("code/current", "opt/slurm-stacks/current")
+
+    @property
+    def munge_socket(self) -> PurePosixPath:
+        return self._of("run/munge.sock", "run/munge/munge.socket.2")
+
+    @property
+    def munge_key(self) -> PurePosixPath:
+        return self._of("munge.key", "etc/munge/munge.key")
+
+    @property
+    def daemon_socket(self) -> PurePosixPath:
+        """The elastic daemon's."""
+        return self.run / "elastic.sock"
+
+    @property
+    def slurm_conf(self) -> PurePosixPath:
+        return self.etc / "slurm.conf"
+
+
+def to_json(value: Any) -> Any:
+    """A dataclass as plain JSON values (tuples become lists)."""
+    return dataclasses.asdict(value)
+
+
+def from_json(cls: type[T], value: Any) -> T:
+    """The inverse of `to_json`.
+
+    Raises:
+        ValueError: a field is missing, unknown, or of another shape; the message has its path.
+    """
+    return typing.cast(T, _read(cls, value, cls.__name__))
+
+
+def _read(kind: Any, value: Any, path: str) -> Any:
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        (inner,) = [a for a in typing.get_args(kind) if a is not type(None)]
+        return _read(inner, value, path)
+    if origin is tuple:
+        inner = typing.get_args(kind)[0]
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"{path}: a list is expected, not {value!r}")
+        return tuple(_read(inner, item, f"{path}[{i}]") for i, item in enumerate(value))
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise ValueError(f"{path}: an object is expected, not {value!r}")
+        return {str(k): _read(typing.get_args(kind)[1], v, f"{path}.{k}") for k, v in value.items()}
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        if not isinstance(value, dict):
+            raise ValueError(f"{path}: an object is expected, not {value!r}")
+        hints = typing.get_type_hints(kind)
+        if unknown := sorted(value.keys() - hints.keys()):
+            raise ValueError(f"{path}: unknown fields {', '.join(unknown)}")
+        try:
+            return kind(**{k: _read(hints[k], v, f"{path}.{k}") for k, v in value.items()})
+        except TypeError as error:
+            raise ValueError(f"{path}: {error}") from error
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ValueError(f"{path}: {kind.__name__} is expected, not {value!r}")
+    return value
