@@ -47,6 +47,9 @@ class Host:
     machine: str
     disk_gib: int
     image: str | None = None
+    """A machine image of its own, None for the cluster's (`ClusterDesign.image`)."""
+    price_hour: float | None = None
+    """USD an hour; None where the snapshot knows no price."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,12 @@ class Partition:
     image: str | None = None
     price_hour: float | None = None
     """USD a node and hour; None where the snapshot knows no price."""
+    disk_gib: int = 0
+    """The node's own root disk; 0 where nodes have none (processes)."""
+    zones: tuple[str, ...] = ()
+    """Zones in which nodes may start, tried in this order; empty for the cluster's."""
+    secure_boot: bool = False
+    """Google Cloud: signed kernel modules only."""
 
     def nodes(self) -> list[str]:
         return [f"{self.name}-{i}" for i in range(self.max)]
@@ -96,6 +105,16 @@ class Mount:
     """The role that exports it (nfs), or None where a service does."""
     options: str = "defaults"
     size_gib: int | None = None
+    deployment: str | None = None
+    """fsx_lustre: SCRATCH_2, PERSISTENT_2, …; filestore: its tier."""
+    storage_type: str | None = None
+    """fsx_lustre: SSD | HDD."""
+    throughput: int | None = None
+    """fsx_lustre, persistent deployments: MB/s a TiB."""
+    s3_import: str | None = None
+    """fsx_lustre: the `s3://bucket/prefix` whose objects appear as files."""
+    s3_export: str | None = None
+    """fsx_lustre: the `s3://bucket/prefix` to which changed files go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +154,86 @@ class SlurmSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Access:
+    """How a person reaches the login machine."""
+
+    mode: str = "local"
+    """ssm | iap | ssh | local (this machine)"""
+    ssh_cidrs: tuple[str, ...] = ()
+    """Networks that may reach port 22."""
+    key: str | None = None
+    """Name of an EC2 key pair."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The cluster's own network, or an existing one by its ids."""
+
+    cidr: str | None = None
+    public_cidr: str | None = None
+    private_cidr: str | None = None
+    zones: tuple[str, ...] = ()
+    """Zones for nodes, tried in this order; empty for every zone that offers the machine."""
+    vpc: str | None = None
+    """Existing network: VPC id (aws) or network name (gcp)."""
+    public_subnet: str | None = None
+    private_subnets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What machines boot from."""
+
+    source: str | None = None
+    """A distribution: ubuntu-24.04."""
+    id: str | None = None
+    """An existing image, instead of `source`."""
+    bake: bool = False
+    """Build an image from `source` by the bootstrap's own steps first."""
+    cuda: str | None = None
+    """CUDA to install, e.g. "12.5"; None for the newest that the accelerator takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCloud:
+    """How the local cloud behaves."""
+
+    boot_delay: float = 0.0
+    """Seconds from launch to running."""
+    quota_nodes: int | None = None
+    """Machines at once; a launch beyond it fails as it would on a cloud."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """AWS Batch instead of Slurm: one multi-node parallel job definition and where it runs."""
+
+    compute_environment: str
+    queue: str
+    """Also the name of the design's one partition."""
+    job_definition: str
+    nodes: int
+    machines: tuple[str, ...]
+    min_vcpus: int
+    desired_vcpus: int
+    max_vcpus: int
+    container_image: str
+    container_vcpus: int
+    container_memory_mib: int
+    container_gpus: int = 0
+    command: tuple[str, ...] = ()
+    job_role: str | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    volumes: dict[str, str] = field(default_factory=dict)
+    """Folder on the machine -> folder in the container."""
+    placement_group: str | None = None
+    attempts: int = 1
+    timeout: int | None = None
+    """Seconds for the whole job."""
+    tags: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterDesign:
     """All that is decided before anything exists: pure data from `infra.design.design`."""
 
@@ -152,6 +251,15 @@ class ClusterDesign:
     budget: Budget = field(default_factory=Budget)
     region: str | None = None
     zone: str | None = None
+    scheduler: str = "slurm"
+    """slurm | batch"""
+    project: str | None = None
+    """Google Cloud project."""
+    access: Access = field(default_factory=Access)
+    network: Network = field(default_factory=Network)
+    image: Image = field(default_factory=Image)
+    local: LocalCloud = field(default_factory=LocalCloud)
+    batch: Batch | None = None
 
     def partition(self, name: str) -> Partition:
         return next(p for p in self.partitions if p.name == name)

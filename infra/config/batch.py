@@ -1,0 +1,73 @@
+"""AWS Batch in a stack file (`scheduler: batch`): multi-node parallel jobs instead of a Slurm cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from infra.config.fields import BATCH_NAME, ROLE, MountPath, Name, Section, Text
+
+# Batch's own names: up to 128 letters, digits, hyphens and underscores.
+BatchName = Annotated[str, Field(pattern=BATCH_NAME)]
+
+
+class Vcpus(Section):
+    """How many vCPUs the compute environment may have."""
+
+    min: int = Field(0, ge=0, description="vCPUs that are always up; 0: nothing runs while no job does.")
+    desired: int = Field(0, ge=0, description="vCPUs to start with.")
+    max: int = Field(gt=0, description="Most vCPUs at once.")
+
+
+class Volume(Section):
+    """A folder of the machine that the container sees."""
+
+    source: MountPath = Field(description="Folder on the machine, e.g. /fsx.")
+    path: MountPath | None = Field(
+        None, description="Folder in the container; the same as `source` by default."
+    )
+
+
+class Container(Section):
+    """What runs on each node of the job."""
+
+    image: str = Field(min_length=1, description="Container image, e.g. an ECR repository's URL.")
+    vcpus: int = Field(gt=0, description="vCPUs for the container.")
+    memory_mib: int = Field(gt=0, description="Memory for the container, MiB.")
+    gpus: int | None = Field(
+        None, ge=0, description="GPUs for the container; all of the machine's by default."
+    )
+    command: list[str] = Field(default_factory=list, description="Command; empty: the image's own.")
+    job_role: str | None = Field(
+        None,
+        pattern=ROLE,
+        description="ARN of an existing role for the job; null: one is made.",
+    )
+    environment: dict[str, Text] = Field(
+        default_factory=dict,
+        description="Environment variables, e.g. JOB_DIR, BATCH_SIZE, EXTRA_MPI_PARAMS, MPI_GPUS. Numbers "
+        "may be bare. Names that start with AWS_BATCH belong to Batch.",
+    )
+    volumes: list[Volume] = Field(default_factory=list, description="Folders of the machine to mount.")
+
+
+class BatchConfig(Section):
+    """An AWS Batch compute environment, queue and multi-node parallel job definition."""
+
+    nodes: int = Field(ge=1, le=1000, description="Nodes of one job (numNodes).")
+    instance_types: list[str] = Field(
+        min_length=1, description="Machines the environment may use; the first one is the job definition's."
+    )
+    vcpus: Vcpus = Field(description="Limits of the compute environment.")
+    container: Container = Field(description="The container of each node.")
+    compute_environment: BatchName | None = Field(None, description="Its name; <cluster>-ce by default.")
+    queue: Name | None = Field(None, description="The queue's name; <cluster>-queue by default.")
+    job_definition: BatchName | None = Field(None, description="Its name; <cluster>-job by default.")
+    placement_group: BatchName | None = Field(
+        None, description="Name of the cluster placement group that is made; null for none."
+    )
+    disk_gib: int = Field(50, ge=30, le=16384, description="Root disk of each node in GiB.")
+    attempts: int = Field(1, ge=1, le=10, description="How often a job that fails is tried.")
+    timeout: int | None = Field(None, ge=60, description="Seconds for the whole job; null for no limit.")
+    tags: dict[str, Text] = Field(default_factory=dict, description="EC2 tags of the machines.")

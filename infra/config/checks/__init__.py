@@ -1,0 +1,56 @@
+"""Combinations that cannot work, found before anything is made.
+
+Shapes are pydantic's business; here is what only several values together, or a value and the facts of
+machines, can tell. Each check reports everything it finds and never stops at the first.
+"""
+
+from __future__ import annotations
+
+from infra.config.checks.context import CLUSTER, Context, Place
+from infra.config.checks.jobs import check_batch, check_benchmark, check_hooks, check_local
+from infra.config.checks.machines import check_machines
+from infra.config.checks.network import check_access, check_network, check_place
+from infra.config.checks.partitions import check_image, check_partitions
+from infra.config.checks.storage import check_storage
+from infra.config.cluster import BenchmarkConfig, ClusterConfig
+from infra.config.mistakes import Location, Mistake
+from infra.machines import Catalog
+
+__all__ = ["Place", "check"]
+
+
+def check(
+    cluster: ClusterConfig,
+    benchmark: BenchmarkConfig | None,
+    place: Place,
+    facts: Catalog,
+    broken: set[Location],
+) -> list[Mistake]:
+    """Every impossible combination.
+
+    Args:
+        broken: places whose values were wrong and have been replaced; nothing more is said about them.
+    """
+    context = Context(cluster, benchmark, place, facts, broken)
+    provider_is_known = context.sound((*CLUSTER, "provider"))
+    for name, override in cluster.machines.items():
+        try:
+            context.facts = context.facts.with_overrides({name: override}, cluster.provider)
+        except ValueError:
+            context.add(
+                (*CLUSTER, "machines", name),
+                override.model_dump(exclude_none=True),
+                "vcpus and memory_mib for a machine that the snapshot does not know",
+                "",
+            )
+    if provider_is_known:
+        check_place(context)
+    check_partitions(context)
+    check_image(context, cluster.image, (*CLUSTER, "image"))
+    check_image(context, cluster.controller.image, (*CLUSTER, "controller", "image"))
+    if provider_is_known:
+        for step in (check_machines, check_access, check_network, check_storage, check_local):
+            step(context)
+        for step in (check_hooks, check_batch, check_benchmark):
+            step(context)
+    return context.mistakes

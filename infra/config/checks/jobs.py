@@ -1,0 +1,172 @@
+"""Checks of what runs: hooks, the local cloud, AWS Batch, the benchmark."""
+
+from __future__ import annotations
+
+import re
+
+from infra.config.batch import BatchConfig
+from infra.config.checks.context import BENCHMARK, CLUSTER, MISSING, Context
+from infra.config.checks.machines import check_machine
+
+SCHEMES = {"s3": ("aws",), "gs": ("gcp",), "https": ("aws", "gcp", "local")}
+
+
+def check_hooks(c: Context) -> None:
+    for index, hook in enumerate(c.cluster.hooks):
+        where = (*CLUSTER, "hooks", index, "source")
+        scheme = re.match(r"([a-zA-Z][a-zA-Z0-9+.-]*)://", hook.source)
+        if scheme is None:
+            if hook.source.startswith("/") or ".." in hook.source.split("/"):
+                c.add(where, hook.source, "a path inside this project, like hooks/containers.sh", "")
+        elif c.provider not in SCHEMES.get(scheme[1], ()):
+            allowed = [f"{s}://" for s, providers in SCHEMES.items() if c.provider in providers]
+            why = "it runs as root and http:// is not protected" if scheme[1] == "http" else ""
+            c.add(where, hook.source, f"a path in this project, or {' or '.join(allowed)}", why)
+
+
+def check_local(c: Context) -> None:
+    cluster = c.cluster
+    if c.provider != "local":
+        if cluster.local is not None:
+            c.add((*CLUSTER, "local"), "nothing that applies", f"settings of {c.provider}", "remove local:")
+        return
+    if cluster.login.count:
+        c.add(
+            (*CLUSTER, "login", "count"),
+            cluster.login.count,
+            "0: where machines are processes, the login machine is this machine",
+            "remove login:",
+        )
+    quota = cluster.local.quota_nodes if cluster.local else None
+    static = sum(p.nodes.min for p in cluster.partitions)
+    if quota is not None and static > quota:
+        c.add(
+            (*CLUSTER, "local", "quota_nodes"),
+            quota,
+            f"{static} or more: so many nodes are static (nodes.min)",
+        )
+
+
+def check_batch(c: Context) -> None:
+    cluster, at = c.cluster, (*CLUSTER, "batch")
+    if cluster.scheduler == "slurm":
+        if cluster.batch is not None:
+            c.add(
+                (*CLUSTER, "scheduler"),
+                "slurm",
+                "batch, where a section `batch` is given",
+                "or remove batch:",
+            )
+        return
+    if c.provider != "aws":
+        c.add((*CLUSTER, "scheduler"), "batch", f"slurm on {c.provider}", "batch is AWS Batch")
+    if cluster.partitions:
+        c.add(
+            (*CLUSTER, "partitions"),
+            "nothing that applies",
+            "no partitions with scheduler batch",
+            "remove them",
+        )
+    if cluster.batch is None:
+        c.add(at, MISSING, "the section `batch`", "nodes, instance_types, vcpus and container are needed")
+    elif c.provider == "aws":
+        _batch(c, cluster.batch)
+
+
+def _batch(c: Context, batch: BatchConfig) -> None:
+    at = (*CLUSTER, "batch")
+    for index, name in enumerate(batch.instance_types):
+        check_machine(c, (*at, "instance_types", index), name)
+    low, desired, high = batch.vcpus.min, batch.vcpus.desired, batch.vcpus.max
+    if not low <= desired <= high:
+        given = {"min": low, "desired": desired, "max": high}
+        c.add((*at, "vcpus"), given, "min up to desired up to max", "")
+    for name in sorted(batch.container.environment):
+        if name.startswith("AWS_BATCH"):
+            where = (*at, "container", "environment", name)
+            c.add(
+                where,
+                batch.container.environment[name],
+                "names that do not start with AWS_BATCH",
+                "rename it",
+            )
+    machine = c.machine(batch.instance_types[0])
+    if machine is None:
+        return
+    name = batch.instance_types[0]
+    if batch.container.vcpus > machine.vcpus:
+        c.add((*at, "container", "vcpus"), batch.container.vcpus, f"at most {machine.vcpus} on {name}", "")
+    if batch.container.memory_mib >= machine.memory_mib:
+        given_mib = batch.container.memory_mib
+        allowed = f"less than the {machine.memory_mib} MiB of {name}: the system needs some"
+        c.add((*at, "container", "memory_mib"), given_mib, allowed, "")
+    if batch.nodes * machine.vcpus > high:
+        needed = batch.nodes * machine.vcpus
+        c.add(
+            (*at, "vcpus", "max"),
+            high,
+            f"{needed} or more: {batch.nodes} nodes of {name}",
+            "no job could start",
+        )
+    devices = machine.accelerator.count if machine.accelerator else 0
+    gpus = devices if batch.container.gpus is None else batch.container.gpus
+    if gpus > devices:
+        c.add((*at, "container", "gpus"), gpus, f"at most {devices} on {name}", "")
+    said = batch.container.environment.get("MPI_GPUS")
+    if said is not None and said != str(batch.nodes * gpus):
+        where = (*at, "container", "environment", "MPI_GPUS")
+        c.add(where, said, f"{batch.nodes * gpus}: {batch.nodes} nodes with {gpus} GPUs", "")
+    if machine.accelerator and machine.accelerator.type == "v100" and c.cluster.image.id is None:
+        # Batch's own GPU images leave out P3, so V100 has no driver there.
+        c.add(
+            (*CLUSTER, "image", "id"),
+            MISSING,
+            "an ECS image of your own with V100s: those of Batch have no driver for them",
+            "build one with driver 580 (closed modules) and write image: {id: ami-…}",
+        )
+
+
+def check_benchmark(c: Context) -> None:
+    benchmark = c.benchmark
+    if benchmark is None or not benchmark.enabled:
+        return
+    if c.cluster.scheduler == "batch":
+        c.add(
+            (*BENCHMARK, "enabled"),
+            True,
+            "false with scheduler batch: its job is the one under `batch`",
+            "write enabled: false",
+        )
+        return
+    names = [p.name for p in c.cluster.partitions]
+    if benchmark.partition is not None and benchmark.partition not in names:
+        whole = all(c.sound((*CLUSTER, "partitions", i, "name")) for i in range(len(names)))
+        if whole and names:
+            where = (*BENCHMARK, "partition")
+            c.add(where, benchmark.partition, f"one of the partitions: {', '.join(names)}", "")
+        return
+    wanted = benchmark.partition
+    partition = next((p for p in c.cluster.partitions if p.name == wanted), c.default_partition())
+    if partition is None:
+        return
+    most = partition.nodes.max
+    at = (*CLUSTER, "partitions", c.cluster.partitions.index(partition))
+    if benchmark.nodes > most and c.sound((*at, "nodes", "max")):
+        where = (*BENCHMARK, "nodes")
+        c.add(where, benchmark.nodes, f"at most {most}: partition {partition.name} has no more", "")
+    quota = c.cluster.local.quota_nodes if c.cluster.local and c.provider == "local" else None
+    if quota is not None and benchmark.nodes > quota:
+        c.add((*BENCHMARK, "nodes"), benchmark.nodes, f"at most {quota}: local.quota_nodes", "")
+    machine = c.machine(partition.machine)
+    gpus = benchmark.gpus_per_node
+    if machine is None or not gpus or not c.sound((*at, "accelerator")):
+        return
+    if c.provider == "local":
+        allowed = "0: simulated devices are counted, but compute nothing"
+        c.add((*BENCHMARK, "gpus_per_node"), gpus, allowed, "leave it out")
+        return
+    chosen = partition.accelerator or machine.accelerator
+    devices = chosen.count if chosen and chosen.type != "trainium" else 0
+    if gpus > devices:
+        allowed = f"at most {devices}: so many GPUs has a node of {partition.name}"
+        c.add((*BENCHMARK, "gpus_per_node"), gpus, allowed, "")

@@ -1,0 +1,191 @@
+"""Checks of where a stack is, its network, and who may reach it."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+from infra.config.checks.context import CLUSTER, MISSING, Context
+from infra.config.checks.partitions import check_zones
+from infra.config.cluster import NetworkConfig
+
+Net = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+DEFAULT_CIDR = "10.0.0.0/16"
+# A network this large is the internet in all but name: 0.0.0.0/1 and 128.0.0.0/1 together are.
+ANYWHERE = {4: 8, 6: 19}
+MODES = {"aws": ("ssm", "ssh"), "gcp": ("iap", "ssh"), "local": ()}
+
+
+def check_place(c: Context) -> None:
+    """The region and zone, under the clouds' own keys. What depends on the region waits for a sound one."""
+    before = len(c.mistakes)
+    if c.provider == "aws":
+        region = c.place.aws_region
+        if region is None:
+            c.add(("aws:region",), MISSING, "an AWS region", "write for example aws:region: eu-central-1")
+        elif not re.fullmatch(r"[a-z]{2}(-[a-z]+)+-\d", region):
+            zone = re.fullmatch(r"([a-z]{2}(-[a-z]+)+-\d)[a-z]", region)
+            advice = f"{region} is a zone of {zone[1]}: write {zone[1]}" if zone else ""
+            c.add(("aws:region",), region, "an AWS region, like eu-central-1", advice)
+    if c.provider == "gcp":
+        zone_name, region = c.place.zone, c.place.gcp_region
+        if zone_name is None:
+            c.add(
+                ("gcp:zone",), MISSING, "a zone of Google Cloud", "write for example gcp:zone: europe-west4-a"
+            )
+        elif not re.fullmatch(r"[a-z]+(-[a-z]+)+\d+-[a-z]", zone_name):
+            c.add(("gcp:zone",), zone_name, "a zone of Google Cloud, like europe-west4-a", "")
+        elif region is not None and zone_name.rpartition("-")[0] != region:
+            c.add(
+                ("gcp:region",), region, f"the zone's region, {zone_name.rpartition('-')[0]}", "leave it out"
+            )
+    if len(c.mistakes) == before:
+        c.region = c.place.region_of(c.provider)
+
+
+def check_access(c: Context) -> None:
+    access, at = c.cluster.access, (*CLUSTER, "access")
+    modes = MODES[c.provider]
+    if c.provider == "local":
+        for key in sorted(access.model_fields_set):
+            if getattr(access, key):
+                c.add(
+                    (*at, key),
+                    getattr(access, key),
+                    "nothing: the login machine is this machine",
+                    "remove it",
+                )
+        return
+    if access.mode is not None and access.mode not in modes:
+        c.add((*at, "mode"), access.mode, f"{' or '.join(modes)} on {c.provider}", "")
+    if access.mode == "ssh" and not access.ssh_cidrs:
+        c.add(
+            (*at, "ssh_cidrs"),
+            "nothing: the list is empty",
+            "the networks that may log in",
+            f"your own address with /32, or mode: {modes[0]}, which needs no open port",
+        )
+    if access.mode != "ssh" and access.ssh_cidrs:
+        c.add(
+            (*at, "ssh_cidrs"),
+            access.ssh_cidrs,
+            "networks with mode: ssh only",
+            "write mode: ssh, or remove them",
+        )
+    if access.key is not None and c.provider == "gcp":
+        c.add(
+            (*at, "key"), access.key, "nothing on Google Cloud: OS Login knows the users' keys", "remove it"
+        )
+    for index, cidr in enumerate(access.ssh_cidrs):
+        net = ipaddress.ip_network(cidr)
+        if net.prefixlen < ANYWHERE[net.version] and not access.allow_ssh_from_anywhere:
+            c.add(
+                (*at, "ssh_cidrs", index),
+                cidr,
+                "your own network",
+                "it opens SSH to the whole internet; to mean it, say so twice: allow_ssh_from_anywhere: true",
+            )
+
+
+def check_network(c: Context) -> None:
+    network, at = c.cluster.network, (*CLUSTER, "network")
+    if c.provider == "local":
+        for key in sorted(network.model_fields_set):
+            if getattr(network, key):
+                c.add(
+                    (*at, key),
+                    "nothing that applies",
+                    "no network: local machines use loopback",
+                    f"remove {key}",
+                )
+        return
+    check_zones(c, network.zones, (*at, "zones"))
+    for name in ("aws", "gcp"):
+        if name != c.provider and getattr(network, name) is not None:
+            c.add((*at, name), "nothing that applies", f"settings of {c.provider}", f"remove {name}:")
+    _existing(c)
+    _addresses(c)
+
+
+def _existing(c: Context) -> None:
+    """A network by id is whole, and has its own addresses."""
+    network, at = c.cluster.network, (*CLUSTER, "network")
+    aws, gcp = network.aws, network.gcp
+    existing = (aws is not None and aws.vpc is not None) or (gcp is not None and gcp.network is not None)
+    if existing:
+        for key in ("cidr", "public_cidr", "private_cidr"):
+            if getattr(network, key) is not None:
+                c.add(
+                    (*at, key),
+                    getattr(network, key),
+                    "nothing: the existing network has its addresses",
+                    "remove it",
+                )
+    if aws is not None:
+        parts = {
+            "vpc": aws.vpc,
+            "public_subnet": aws.public_subnet,
+            "private_subnets": aws.private_subnets or None,
+        }
+        for key, value in parts.items():
+            if value is None:
+                c.add((*at, "aws", key), MISSING, "all of vpc, public_subnet and private_subnets", "")
+    if gcp is not None:
+        for key in ("network", "subnetwork"):
+            if getattr(gcp, key) is None:
+                c.add((*at, "gcp", key), MISSING, "both of network and subnetwork", "")
+
+
+def _addresses(c: Context) -> None:
+    network, at = c.cluster.network, (*CLUSTER, "network")
+    whole = ipaddress.ip_network(network.cidr or DEFAULT_CIDR)
+    if network.cidr is not None and not (
+        whole.version == 4 and 16 <= whole.prefixlen <= 24 and whole.is_private
+    ):
+        c.add(
+            (*at, "cidr"),
+            network.cidr,
+            "a private IPv4 network from /16 to /24",
+            f"for example {DEFAULT_CIDR}",
+        )
+        return
+    public, private = subnets(network)
+    for key, net in (("public_cidr", public), ("private_cidr", private)):
+        if not _inside(net, whole):
+            c.add((*at, key), str(net), f"a part of the cluster's network, {whole}", "")
+    if _overlap(public, private):
+        key, other = ("private_cidr", public) if network.private_cidr else ("public_cidr", private)
+        given = getattr(network, key)
+        c.add((*at, key), given, f"addresses apart from the other subnet's, {other}", "give both, apart")
+    for index, value in enumerate(network.peers):
+        if _overlap(ipaddress.ip_network(value), whole):
+            c.add(
+                (*at, "peers", index),
+                value,
+                f"addresses apart from the cluster's, {whole}",
+                "give the cluster another network: network.cidr",
+            )
+
+
+def subnets(network: NetworkConfig) -> tuple[Net, Net]:
+    """The public part, for controller and login, and the private one, for nodes.
+
+    What is not said is the lower and the upper half of the whole.
+    """
+    public, private = ipaddress.ip_network(network.cidr or DEFAULT_CIDR).subnets(1)
+    if network.public_cidr is not None:
+        public = ipaddress.ip_network(network.public_cidr)
+    if network.private_cidr is not None:
+        private = ipaddress.ip_network(network.private_cidr)
+    return public, private
+
+
+def _overlap(a: Net, b: Net) -> bool:
+    return a.version == b.version and a.overlaps(b)
+
+
+def _inside(part: Net, whole: Net) -> bool:
+    if isinstance(part, ipaddress.IPv4Network) and isinstance(whole, ipaddress.IPv4Network):
+        return part.subnet_of(whole)
+    return False

@@ -1,0 +1,252 @@
+"""Checks of partitions: what a machine takes, what excludes what, names."""
+
+from __future__ import annotations
+
+import re
+
+from infra.config.checks.context import CLUSTER, Context
+from infra.config.checks.machines import check_machine
+from infra.config.cluster import ImageConfig, PartitionConfig
+from infra.config.fields import LONGEST_NAME
+from infra.config.mistakes import Location
+from infra.machines import Machine
+
+# login-0 and controller are hosts; DEFAULT is slurm.conf's own word, in any case of letters.
+RESERVED = ("controller", "login", "default")
+COMPACT_PLACEMENT_NODES = 150
+MOST_SIMULATED = 8
+RESERVATION = re.compile(r"cr-[0-9a-f]{8,17}|arn:aws[\w-]*:resource-groups:[a-z0-9-]+:\d{12}:group/[\w.-]+")
+
+
+def check_partitions(c: Context) -> None:
+    partitions = c.cluster.partitions
+    if not partitions and c.cluster.scheduler == "slurm":
+        c.add((*CLUSTER, "partitions"), "nothing: the list is empty", "at least one partition", "add one")
+    seen: set[str] = set()
+    defaults = 0
+    for index, partition in enumerate(partitions):
+        at = (*CLUSTER, "partitions", index)
+        if partition.name in seen:
+            c.add((*at, "name"), partition.name, "a name of its own", "rename one of the two partitions")
+        seen.add(partition.name)
+        defaults += bool(partition.default)
+        if partition.default and defaults > 1:
+            c.add((*at, "default"), True, "one default partition", "leave `default` out here")
+        _names(c, partition, at)
+        if partition.nodes.min > partition.nodes.max:
+            c.add(
+                (*at, "nodes"),
+                {"min": partition.nodes.min, "max": partition.nodes.max},
+                "min up to max",
+                "max counts static and dynamic nodes together",
+            )
+        check_image(c, partition.image, (*at, "image"))
+        if c.sound((*CLUSTER, "provider")):
+            _on_provider(c, partition, at)
+
+
+def _names(c: Context, partition: PartitionConfig, at: Location) -> None:
+    if partition.name in RESERVED:
+        c.add(
+            (*at, "name"), partition.name, f"any name but {', '.join(RESERVED)}", "these mean something else"
+        )
+    longest = f"{c.cluster.name}-{partition.name}-{partition.nodes.max - 1}"
+    if len(longest) > LONGEST_NAME and c.sound((*CLUSTER, "name")):
+        over = len(longest) - LONGEST_NAME
+        c.add(
+            (*at, "name"),
+            partition.name,
+            f"machine names of at most {LONGEST_NAME} characters",
+            f"{longest} has {len(longest)}: shorten the cluster's or the partition's name by {over}",
+        )
+
+
+def _on_provider(c: Context, partition: PartitionConfig, at: Location) -> None:
+    """What depends on the cloud."""
+    for name in ("aws", "gcp", "local"):
+        if name != c.provider and getattr(partition, name) is not None:
+            c.add((*at, name), "nothing that applies", f"settings of {c.provider}", f"remove {name}:")
+    if partition.zones is not None:
+        check_zones(c, partition.zones, (*at, "zones"))
+    check_machine(c, (*at, "machine"), partition.machine)
+    _reservation(c, partition, at)
+    machine = c.machine(partition.machine)
+    if machine is None:
+        return
+    _accelerator(c, partition, machine, at)
+    _efa_and_placement(c, partition, machine, at)
+    _cuda(c, partition, machine, at)
+
+
+def _reservation(c: Context, partition: PartitionConfig, at: Location) -> None:
+    value, where = partition.reservation, (*at, "reservation")
+    if value is None:
+        return
+    if partition.spot:
+        c.add(
+            where, value, "a reservation, or spot", "reserved machines are on demand: remove one of the two"
+        )
+    if c.provider == "local":
+        c.add(where, value, "nothing: the local stack reserves no machines", "remove it")
+    elif c.provider == "aws" and not RESERVATION.fullmatch(value):
+        c.add(
+            where,
+            value,
+            "cr-… or arn:aws:resource-groups:<region>:<account>:group/<name>",
+            "see the EC2 console",
+        )
+    elif c.provider == "gcp" and not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", value):
+        c.add(where, value, "the name of a reservation in the zone", "")
+
+
+def _accelerator(c: Context, partition: PartitionConfig, machine: Machine, at: Location) -> None:
+    wanted, where = partition.accelerator, (*at, "accelerator")
+    if wanted is None:
+        return
+    if c.provider == "gcp" and machine.accelerator is None:
+        _attached(c, partition, machine, where)
+    elif c.provider == "local":
+        if wanted.count > MOST_SIMULATED:
+            c.add((*where, "count"), wanted.count, f"at most {MOST_SIMULATED} simulated devices a node", "")
+    elif machine.accelerator is None:
+        having = [n for n in c.facts.names(c.provider) if (m := c.machine(n)) and m.accelerator]
+        c.add(
+            where,
+            {"type": wanted.type, "count": wanted.count},
+            f"no accelerator: {partition.machine} has none",
+            f"machines with some: {', '.join(having)}",
+        )
+    elif wanted.type != machine.accelerator.type:
+        own = machine.accelerator
+        c.add(
+            (*where, "type"),
+            wanted.type,
+            f"{own.type}: what {partition.machine} has",
+            f"write type: {own.type}",
+        )
+    elif wanted.count > machine.accelerator.count:
+        most = machine.accelerator.count
+        c.add(
+            (*where, "count"), wanted.count, f"at most {most} on {partition.machine}", f"write count: {most}"
+        )
+
+
+def _attached(c: Context, partition: PartitionConfig, machine: Machine, where: Location) -> None:
+    """GPUs that Google attaches to a machine."""
+    wanted = partition.accelerator
+    if wanted is None:
+        return
+    gpu = c.facts.attachable_to(partition.machine, wanted.type)
+    if gpu is None:
+        family = partition.machine.partition("-")[0]
+        offered = [t for t, g in c.facts.attachable.items() if family in g.families]
+        if offered:
+            c.add((*where, "type"), wanted.type, f"one of {', '.join(offered)} on {family.upper()} machines")
+        else:
+            c.add(
+                where,
+                {"type": wanted.type, "count": wanted.count},
+                "GPUs on N1 machines only",
+                f"{partition.machine} takes none: take e.g. n1-standard-4",
+            )
+        return
+    if wanted.count not in gpu.max_vcpus:
+        counts = ", ".join(map(str, gpu.max_vcpus))
+        c.add((*where, "count"), wanted.count, f"{counts} of {wanted.type} on a machine", "")
+    elif machine.vcpus > gpu.max_vcpus[wanted.count]:
+        c.add(
+            (*where, "count"),
+            wanted.count,
+            f"with {wanted.count} {wanted.type} a machine of at most {gpu.max_vcpus[wanted.count]} vCPUs",
+            f"{partition.machine} has {machine.vcpus}: take a smaller machine or more GPUs",
+        )
+
+
+def _efa_and_placement(c: Context, partition: PartitionConfig, machine: Machine, at: Location) -> None:
+    efa = partition.aws is not None and partition.aws.efa and c.provider == "aws"
+    if efa and machine.efa == 0:
+        having = [n for n in c.facts.names("aws") if (m := c.facts.machine(n)) and m.efa]
+        c.add(
+            (*at, "aws", "efa"),
+            True,
+            f"false: {partition.machine} has no EFA",
+            f"machines with EFA: {', '.join(having)}",
+        )
+    placed = partition.placement == "cluster"
+    where = (*at, "placement")
+    if placed and not machine.placement:
+        what = {"gcp": "a compact placement policy (N1 and E2 take none)"}.get(
+            c.provider, "a cluster placement group"
+        )
+        c.add(where, "cluster", f"none: {partition.machine} does not take {what}", "write placement: none")
+    elif placed and c.provider == "gcp" and partition.nodes.max > COMPACT_PLACEMENT_NODES:
+        c.add(where, "cluster", f"at most {COMPACT_PLACEMENT_NODES} nodes close together", "lower nodes.max")
+    zones = partition.zones if partition.zones is not None else c.cluster.network.zones
+    if (placed or efa) and len(set(zones)) > 1:
+        # Neither reaches from one zone into another.
+        which = where if placed else (*at, "aws", "efa")
+        value = "cluster" if placed else True
+        c.add(
+            which,
+            value,
+            "one zone only",
+            f"nodes may start in {', '.join(zones)}: give this partition one zone",
+        )
+
+
+def _cuda(c: Context, partition: PartitionConfig, machine: Machine, at: Location) -> None:
+    wanted = partition.accelerator.type if partition.accelerator else None
+    kind = wanted or (machine.accelerator.type if machine.accelerator else None)
+    if kind != "v100" or c.provider == "local":
+        return
+    own = partition.image is not None
+    image = partition.image if partition.image is not None else c.cluster.image
+    if image.cuda is not None and int(image.cuda.partition(".")[0]) >= 13:
+        where = (*at, "image", "cuda") if own else (*CLUSTER, "image", "cuda")
+        c.add(
+            where,
+            image.cuda,
+            "CUDA 12 or older with V100",
+            f'CUDA 13 has no Volta any more (partition {partition.name}): write cuda: "12.5"',
+        )
+
+
+def check_zones(c: Context, zones: list[str], at: Location) -> None:
+    """Zones are the region's own."""
+    if c.provider == "local":
+        if zones:
+            c.add(at, zones, "nothing: the local stack has no zones", "remove it")
+        return
+    for index, zone in enumerate(zones):
+        wanted = r"[a-z]" if c.provider == "aws" else r"-[a-z]"
+        if c.region and not re.fullmatch(re.escape(c.region) + wanted, zone):
+            example = f"{c.region}a" if c.provider == "aws" else f"{c.region}-a"
+            c.add((*at, index), zone, f"a zone of {c.region}, like {example}", "")
+
+
+def check_image(c: Context, image: ImageConfig | None, at: Location) -> None:
+    """An image by id, or one made from a distribution: not both."""
+    if image is None:
+        return
+    if image.id is not None and image.bake:
+        c.add((*at, "bake"), True, "false where an image's id is given", "remove id, or bake")
+    if image.id is not None and "source" in image.model_fields_set:
+        c.add((*at, "source"), image.source, "an id or a source, not both", "remove one of the two")
+    if not c.sound((*CLUSTER, "provider")):
+        return
+    if c.provider == "local":
+        for key in ("id", "bake", "cuda"):
+            if getattr(image, key):
+                c.add(
+                    (*at, key), getattr(image, key), "nothing: local machines boot from no image", "remove it"
+                )
+    elif image.id is not None:
+        pattern, example = {
+            "aws": (r"ami-[0-9a-f]{8,17}", "ami-0123456789abcdef0"),
+            "gcp": (
+                r"(projects/[a-z0-9:.-]+/global/images/)?(family/)?[a-z][a-z0-9-]*",
+                "projects/…/global/images/…",
+            ),
+        }[c.provider]
+        if not re.fullmatch(pattern, image.id):
+            c.add((*at, "id"), image.id, f"an image's id, like {example}", "")

@@ -1,0 +1,155 @@
+"""Checks of storage: which kind takes which settings and sizes, and where directories may lie."""
+
+from __future__ import annotations
+
+import re
+
+from infra.config.checks.context import CLUSTER, MISSING, Context
+from infra.config.mistakes import Location
+from infra.config.storage import LocalScratch, SharedStorage
+
+KINDS = {"nfs": ("aws", "gcp"), "efs": ("aws",), "fsx_lustre": ("aws",), "filestore": ("gcp",)}
+SETTINGS = {
+    "nfs": {"size_gib"},
+    "efs": set(),
+    "fsx_lustre": {"size_gib", "deployment", "storage_type", "throughput", "s3_import", "s3_export"},
+    "filestore": {"size_gib", "tier"},
+}
+EVERYWHERE = {"kind", "path"}
+DEFAULT_PATHS = {"home": "/home", "apps": "/apps", "scratch": "/scratch"}
+# Directories of the system: mounting over them takes the machine down.
+SYSTEM = re.compile(r"/(bin|boot|dev|etc|lib|lib64|proc|root|run|sbin|sys|tmp|usr|var)(/.*)?")
+
+LEAST_FILESTORE = {"BASIC_HDD": 1024, "BASIC_SSD": 2560, "ZONAL": 100, "REGIONAL": 1024}
+LEAST_FILESTORE |= {"ENTERPRISE": 1024, "HIGH_SCALE_SSD": 10240}
+# Throughput of persistent FSx, MB/s a TiB, by deployment and disks.
+THROUGHPUT = {
+    ("PERSISTENT_1", "SSD"): (50, 100, 200),
+    ("PERSISTENT_1", "HDD"): (12, 40),
+    ("PERSISTENT_2", "SSD"): (125, 250, 500, 1000),
+}
+MOST_NFS = 16384
+
+
+def path_of_storage(name: str, storage: SharedStorage | LocalScratch) -> str:
+    """Where a part of the storage is mounted."""
+    if storage.path is not None:
+        return storage.path
+    return "/fsx" if storage.kind == "fsx_lustre" else DEFAULT_PATHS[name]
+
+
+def fsx_deployment(storage: SharedStorage) -> str:
+    return storage.deployment or "SCRATCH_2"
+
+
+def check_storage(c: Context) -> None:
+    at = (*CLUSTER, "storage")
+    parts = {name: getattr(c.cluster.storage, name) for name in type(c.cluster.storage).model_fields}
+    given = {name: part for name, part in parts.items() if part is not None}
+    if c.provider == "local":
+        for name in given:
+            c.add(
+                (*at, name),
+                "nothing that applies",
+                "no storage: local machines share this machine's own directories",
+                f"remove {name}:",
+            )
+        return
+    for name, part in given.items():
+        if isinstance(part, SharedStorage):
+            _shared(c, part, (*at, name))
+        else:
+            _local_scratch(c, (*at, name))
+    _paths(c, given, at)
+
+
+def _shared(c: Context, part: SharedStorage, at: Location) -> None:
+    if c.provider not in KINDS[part.kind]:
+        kinds = [kind for kind, providers in KINDS.items() if c.provider in providers]
+        c.add((*at, "kind"), part.kind, f"one of {', '.join(kinds)} on {c.provider}", "")
+        return
+    for key in sorted(part.model_fields_set - EVERYWHERE - SETTINGS[part.kind]):
+        if getattr(part, key) is not None:
+            takes = ", ".join(sorted(SETTINGS[part.kind])) or "no settings"
+            c.add((*at, key), getattr(part, key), f"with kind {part.kind}: {takes}", f"remove {key}")
+    if part.kind == "fsx_lustre":
+        _fsx(c, part, at)
+    elif part.kind == "filestore":
+        tier = part.tier or "BASIC_HDD"
+        if part.size_gib is None:
+            c.add((*at, "size_gib"), MISSING, f"{LEAST_FILESTORE[tier]} GiB or more with {tier}", "")
+        elif part.size_gib < LEAST_FILESTORE[tier]:
+            c.add((*at, "size_gib"), part.size_gib, f"{LEAST_FILESTORE[tier]} GiB or more with {tier}", "")
+    elif part.kind == "nfs" and part.size_gib is not None and part.size_gib > MOST_NFS:
+        c.add(
+            (*at, "size_gib"),
+            part.size_gib,
+            f"at most {MOST_NFS} GiB: one disk",
+            "take a file system service",
+        )
+
+
+def _fsx(c: Context, part: SharedStorage, at: Location) -> None:
+    """Capacities and throughputs as the FSx API has them."""
+    deployment, disks = fsx_deployment(part), part.storage_type or "SSD"
+    if disks == "HDD" and deployment != "PERSISTENT_1":
+        c.add((*at, "storage_type"), "HDD", f"SSD with {deployment}", "HDD needs deployment: PERSISTENT_1")
+        return
+    speeds = THROUGHPUT.get((deployment, disks), ())
+    listed = ", ".join(map(str, speeds))
+    if speeds and part.throughput is None:
+        c.add((*at, "throughput"), MISSING, f"one of {listed} (MB/s a TiB) with {deployment}", "")
+        return
+    if speeds and part.throughput not in speeds:
+        c.add(
+            (*at, "throughput"), part.throughput, f"one of {listed} (MB/s a TiB) with {deployment} on {disks}"
+        )
+        return
+    if not speeds and part.throughput is not None:
+        c.add((*at, "throughput"), part.throughput, f"no throughput with {deployment}", "remove it")
+    first: tuple[int, ...] = (1200, 2400)
+    step = 2400
+    if deployment == "SCRATCH_1":
+        step = 3600
+    elif disks == "HDD":
+        first, step = (), {12: 6000, 40: 1800}[part.throughput or 12]
+    allowed = f"{', '.join([*map(str, first), f'multiples of {step}'])} GiB with {deployment}"
+    size = part.size_gib
+    if size is None:
+        c.add((*at, "size_gib"), MISSING, allowed, f"write size_gib: {first[0] if first else step}")
+    elif size not in first and size % step:
+        around = sorted({*first, size // step * step, (size // step + 1) * step} - {0})
+        nearest = [n for n in around if n < size][-1:] + [n for n in around if n > size][:1]
+        c.add((*at, "size_gib"), size, allowed, f"take {' or '.join(map(str, nearest))}")
+
+
+def _local_scratch(c: Context, at: Location) -> None:
+    machines = [c.machine(p.machine) for p in c.cluster.partitions]
+    if any(m is None for m in machines) or any(m and m.nvme_gib for m in machines):
+        return
+    if c.cluster.batch is None:
+        having = [n for n in c.facts.names(c.provider) if (m := c.machine(n)) and m.nvme_gib]
+        c.add(
+            at,
+            {"kind": "nvme"},
+            "a partition whose machine has NVMe disks",
+            f"machines with NVMe: {', '.join(having)}" if having else "remove it",
+        )
+
+
+def _paths(c: Context, given: dict[str, SharedStorage | LocalScratch], at: Location) -> None:
+    paths: dict[str, str] = {}
+    # What is not said is there all the same: /home and /apps come from the controller.
+    names = dict.fromkeys(["home", "apps", *given])
+    for name in names:
+        part = given.get(name, SharedStorage())
+        path = path_of_storage(name, part)
+        where = (*at, name, "path") if name in given else (*at, name)
+        if SYSTEM.fullmatch(path):
+            c.add(where, path, "a directory that is not the system's", "for example /scratch")
+        for other, taken in paths.items():
+            if path == taken:
+                c.add(where, path, f"a path of its own: {other} is mounted there", "give one another path")
+            elif f"{path}/".startswith(f"{taken}/") or f"{taken}/".startswith(f"{path}/"):
+                c.add(where, path, f"a path apart from {other}'s, {taken}", "mounts inside mounts hide files")
+        paths[name] = path

@@ -1,0 +1,152 @@
+"""Kinds of values that a stack file holds, each with the reason why another value is refused."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+# Also what DNS, EC2 tags, Google's resource names and slurm.conf all take.
+NAME = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"
+ACCELERATOR = r"^[a-z][a-z0-9_]*$"
+KEY_PAIR = r"^[A-Za-z0-9_ .:/=+@-]+$"
+VERSION = r"^[0-9]+(\.[0-9]+){0,2}$"
+VPC = r"^vpc-[0-9a-f]{8,17}$"
+SUBNET = r"^subnet-[0-9a-f]{8,17}$"
+BUCKET = r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?$"
+ROLE = r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/.+$"
+BATCH_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$"
+
+IN_WORDS = {
+    NAME: "small letters, digits and hyphens; a letter first, no hyphen last",
+    ACCELERATOR: "v100, t4, a10g, a100, h100, trainium",
+    KEY_PAIR: "the name of an EC2 key pair, never the key itself",
+    VERSION: 'a version in quotes, like "12.5"',
+    VPC: "the id of a VPC, vpc-…",
+    SUBNET: "the id of a subnet, subnet-…",
+    BUCKET: "s3://bucket/prefix",
+    ROLE: "the ARN of an IAM role, arn:aws:iam::<account>:role/<name>",
+    BATCH_NAME: "letters, digits, hyphens and underscores, at most 128",
+}
+LONGEST_NAME = 63
+CLUSTER_NAME_LENGTH = 40
+
+_TIME_LIMIT = re.compile(r"(\d+-)?\d+(:[0-5]?\d){0,2}")
+
+
+class Section(BaseModel):
+    """Base of every part of a stack file: unknown keys are mistakes, and "4" is not a number."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+def refusal(allowed: str, advice: str = "") -> PydanticCustomError:
+    """An error of a validator, in the parts of which a `Mistake` is made."""
+    return PydanticCustomError("refused", "refused", {"allowed": allowed, "advice": advice})
+
+
+def clock(seconds: int) -> str:
+    """Seconds as hours:minutes:seconds."""
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+def _time_limit(value: Any) -> Any:
+    allowed = '[days-]hours:minutes:seconds in quotes, or "INFINITE"'
+    if isinstance(value, int) and not isinstance(value, bool):
+        # YAML 1.1 reads 24:00:00 in base 60, as 86400.
+        raise refusal(
+            allowed,
+            "YAML reads a bare time as a number (24:00:00 becomes 86400): "
+            f'write it in quotes, time_limit: "{clock(value)}"',
+        )
+    if not isinstance(value, str):
+        raise refusal(allowed, 'for example time_limit: "24:00:00"')
+    if value.upper() in ("INFINITE", "UNLIMITED"):
+        return "INFINITE"
+    if not _TIME_LIMIT.fullmatch(value):
+        raise refusal(allowed, 'for example "24:00:00", "2-12:00:00" (two and a half days) or "90" (minutes)')
+    if time_limit_seconds(value) == 0:
+        raise refusal(allowed, "a limit of zero lets no job run; leave the key out for no limit")
+    return value
+
+
+def time_limit_seconds(value: str) -> int | None:
+    """Seconds of a limit in any of Slurm's notations, None for INFINITE.
+
+    Slurm reads `m`, `m:s`, `h:m:s`, `d-h`, `d-h:m` and `d-h:m:s`.
+    """
+    if value == "INFINITE":
+        return None
+    days, dash, rest = value.rpartition("-")
+    numbers = [int(n) for n in rest.split(":")]
+    if dash:
+        numbers += [0] * (3 - len(numbers))
+    else:
+        numbers = {1: [0, *numbers, 0], 2: [0, *numbers], 3: numbers}[len(numbers)]
+    hours, minutes, seconds = numbers
+    return int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
+
+
+def _cidr(value: Any) -> Any:
+    allowed = "a network in CIDR notation, like 10.0.0.0/16"
+    if not isinstance(value, str) or "/" not in value:
+        raise refusal(allowed, "a single address is written with /32")
+    try:
+        ipaddress.ip_network(value)
+    except ValueError as error:
+        advice = ""
+        if "host bits" in str(error):
+            advice = f"did you mean {ipaddress.ip_network(value, strict=False)}?"
+        raise refusal(allowed, advice) from error
+    return value
+
+
+def _path(value: str) -> str:
+    if not re.fullmatch(r"(/[A-Za-z0-9._-]+)+", value) or ".." in value.split("/"):
+        # slurm.conf and fstab separate by spaces.
+        raise refusal("an absolute path of letters, digits, '.', '_' and '-', like /scratch")
+    return value
+
+
+def _version(value: Any) -> Any:
+    if isinstance(value, float):
+        raise refusal(
+            'a version in quotes, like "12.5"', f'YAML reads a bare one as a number: write "{value}"'
+        )
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _text(value: Any) -> Any:
+    """Numbers become text: environment variables and tags are text, and YAML has read `160` as a number."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+# Both clouds' own long names are what people copy from consoles and the published files.
+_ACCELERATORS = {
+    "nvidia-tesla-v100": "v100",
+    "nvidia-v100": "v100",
+    "nvidia-tesla-t4": "t4",
+    "nvidia-t4": "t4",
+    "nvidia-a10g": "a10g",
+    "nvidia-tesla-a100": "a100",
+    "nvidia-a100": "a100",
+    "nvidia-h100": "h100",
+}
+
+
+def _accelerator(value: Any) -> Any:
+    return _ACCELERATORS.get(value.lower(), value.lower()) if isinstance(value, str) else value
+
+
+Name = Annotated[str, Field(pattern=NAME, max_length=LONGEST_NAME)]
+ClusterName = Annotated[str, Field(pattern=NAME, max_length=CLUSTER_NAME_LENGTH)]
+TimeLimit = Annotated[str, BeforeValidator(_time_limit)]
+Cidr = Annotated[str, BeforeValidator(_cidr)]
+MountPath = Annotated[str, AfterValidator(_path)]
+CudaVersion = Annotated[str, BeforeValidator(_version), Field(pattern=VERSION)]
+Text = Annotated[str, BeforeValidator(_text)]
+AcceleratorType = Annotated[str, BeforeValidator(_accelerator), Field(pattern=ACCELERATOR)]
+Usd = Annotated[float, Field(gt=0, allow_inf_nan=False)]

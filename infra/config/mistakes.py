@@ -1,0 +1,217 @@
+"""Mistakes of a stack file: all at once, each with its path, what is allowed and what to do."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import types
+import typing
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+
+from infra.config.fields import IN_WORDS
+from infra.errors import EXIT_USAGE, UserError
+
+Location = tuple[str | int, ...]
+"""Keys and list indexes from the top of the configuration, e.g. ("slurm-stacks:cluster", "partitions", 1)."""
+
+NO_VALUE = object()
+"""There is no value to show: the key is missing, or what it holds is nobody's business."""
+
+LONGEST_VALUE = 80
+
+_UNITS = {"gib": "GiB", "mib": "MiB", "hour": "USD an hour", "usd": "USD", "timeout": "seconds"}
+_UNITS |= {"time": "seconds", "delay": "seconds", "interval": "seconds"}
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One thing that is wrong in a stack file."""
+
+    path: str
+    """As in `slurm-stacks:cluster.partitions[1].nodes.max`."""
+    given: str
+    """The value as it stands there, empty where there is none."""
+    allowed: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        rows = [("given", self.given), ("allowed", self.allowed), ("do", self.advice)]
+        return "\n".join([self.path, *(f"    {label:<8} {text}" for label, text in rows if text)])
+
+
+class ConfigError(UserError):
+    """The stack file cannot be used.
+
+    Attributes:
+        mistakes: every mistake that was found; empty where the file could not be read at all.
+    """
+
+    def __init__(self, subject: str, mistakes: Sequence[Mistake] = ()) -> None:
+        self.mistakes = tuple(mistakes)
+        if not mistakes:
+            super().__init__(subject, EXIT_USAGE)
+            return
+        count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
+        super().__init__("\n\n".join([f"{subject}: {count}.", *map(str, mistakes)]), EXIT_USAGE)
+
+
+def path_of(location: Location) -> str:
+    """A location as people write it."""
+    text = ""
+    for part in location:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif re.fullmatch(r"[\w:-]+", part):
+            text += f".{part}" if text else part
+        else:
+            text += f"[{json.dumps(part, ensure_ascii=False)}]"
+    return text
+
+
+def shown(value: Any) -> str:
+    """A value as it stands in the file, shortened; what looks like a secret is not repeated."""
+    if value is NO_VALUE:
+        return ""
+    if value is None:
+        return "nothing (null)"
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    except (ValueError, RecursionError):
+        text = str(type(value).__name__)
+    if "PRIVATE KEY" in text or '"secure"' in text:
+        return "(not shown: looks like a secret)"
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
+
+
+def near(word: str, words: Iterable[str]) -> str | None:
+    """The word that was probably meant."""
+    candidates = list(words)
+    by_lower = {w.lower(): w for w in candidates}
+    found = difflib.get_close_matches(word.lower(), list(by_lower), n=1, cutoff=0.7)
+    if found:
+        return by_lower[found[0]]
+    # disk_gb for disk_gib, ssh for ssh_cidrs: the beginning is right and only one key begins so.
+    begins = [w for w in candidates if len(word) > 2 and w.startswith(word.rstrip("s"))]
+    return begins[0] if len(begins) == 1 else None
+
+
+def unknown_key(location: Location, allowed: Sequence[str]) -> Mistake:
+    """A key that means nothing, with the one that was probably meant. Its value is not shown."""
+    key = str(location[-1])
+    meant = near(key, allowed)
+    return Mistake(
+        path_of(location),
+        "a key that is not known",
+        f"the keys {', '.join(allowed)}" if allowed else "no keys",
+        f"did you mean {meant}?" if meant else "remove it",
+    )
+
+
+def from_pydantic(error: ErrorDetails, top: Location, model: type[BaseModel]) -> Mistake:
+    """What pydantic found, in the words of a stack file.
+
+    Args:
+        top: the location of `model` in the configuration.
+        model: the model that was validated; the error's location starts there.
+    """
+    inner = tuple(error["loc"])
+    location = top + inner
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "extra_forbidden":
+        return unknown_key(location, _keys_at(model, inner[:-1]))
+    if kind == "missing":
+        allowed = _description_at(model, inner).rstrip(".")
+        return Mistake(path_of(location), "nothing: the key is missing", allowed, f"write {inner[-1]}: …")
+    if kind == "invalid_key":
+        return Mistake(path_of(location), shown(inner[-1]), "keys that are text", "write the key in quotes")
+    return Mistake(
+        path_of(location),
+        shown(error["input"]),
+        _allowed(kind, context, error["msg"], str(inner[-1]) if inner else ""),
+        context.get("advice") or _advice(kind, error["input"], context),
+    )
+
+
+def _allowed(kind: str, context: dict[str, Any], message: str, key: str) -> str:
+    unit = next((f" ({text})" for ending, text in _UNITS.items() if key.rpartition("_")[2] == ending), "")
+    if kind == "refused":
+        return str(context["allowed"])
+    if kind == "literal_error":
+        return "one of " + str(context["expected"]).replace("'", "").replace(" or ", ", ")
+    words = {
+        "greater_than_equal": "{ge} or more",
+        "less_than_equal": "at most {le}",
+        "greater_than": "more than {gt}",
+        "string_too_short": "at least {min_length} characters",
+        "string_too_long": "at most {max_length} characters",
+        "too_short": "at least {min_length} of them",
+    }
+    if kind in words:
+        return words[kind].format(**context) + unit
+    if kind == "string_pattern_mismatch":
+        return IN_WORDS.get(context["pattern"], f"text like {context['pattern']}")
+    kinds = {
+        "int": f"a whole number{unit}",
+        "float": f"a number{unit}",
+        "finite": f"a number{unit}",
+        "bool": "true or false",
+        "string": "text",
+        "list": "a list, each item on a line that starts with '- '",
+        "model": "a section of keys and values",
+        "dict": "a section of keys and values",
+    }
+    return kinds.get(kind.partition("_")[0], message)
+
+
+def _advice(kind: str, value: Any, context: dict[str, Any]) -> str:
+    if value is None:
+        return "give it a value, or leave the key out"
+    if kind.startswith(("int_", "float_", "bool_")) and isinstance(value, str):
+        return "write it without quotes and without a unit"
+    if kind.startswith("string_type"):
+        return "write it in quotes"
+    if kind == "literal_error" and isinstance(value, str):
+        meant = near(value, re.findall(r"'([^']+)'", str(context["expected"])))
+        return f"did you mean {meant}?" if meant else ""
+    return ""
+
+
+def _walk(model: type[BaseModel], inner: Location) -> Any:
+    """The type annotation at a location inside a model."""
+    kind: Any = model
+    for part in inner:
+        kind = _plain(kind)
+        if isinstance(part, int) or typing.get_origin(kind) is dict:
+            kind = typing.get_args(kind)[-1] if typing.get_args(kind) else Any
+        elif isinstance(kind, type) and issubclass(kind, BaseModel) and part in kind.model_fields:
+            kind = kind.model_fields[part].annotation
+        else:
+            return Any
+    return _plain(kind)
+
+
+def _plain(kind: Any) -> Any:
+    """A type without None and without annotations."""
+    if typing.get_origin(kind) is typing.Annotated:
+        return _plain(typing.get_args(kind)[0])
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return _plain(next(a for a in typing.get_args(kind) if a is not type(None)))
+    return kind
+
+
+def _keys_at(model: type[BaseModel], inner: Location) -> list[str]:
+    kind = _walk(model, inner)
+    return list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
+
+
+def _description_at(model: type[BaseModel], inner: Location) -> str:
+    owner = _walk(model, inner[:-1])
+    if isinstance(owner, type) and issubclass(owner, BaseModel) and inner[-1] in owner.model_fields:
+        return owner.model_fields[str(inner[-1])].description or ""
+    return ""

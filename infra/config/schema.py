@@ -1,0 +1,63 @@
+"""The JSON Schema of a stack file, made from the models: editors complete and check with it.
+
+Checked in as `infra/schema/stack.json`; a test keeps it current. `python -m infra.config` writes it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic.json_schema import models_json_schema
+
+from infra.config.cluster import BenchmarkConfig, ClusterConfig
+from infra.config.load import BENCHMARK, CLUSTER, NAMESPACE
+
+FILE = Path(__file__).parents[1] / "schema" / "stack.json"
+
+
+def schema() -> dict[str, Any]:
+    """The schema of a whole stack file."""
+    _, made = models_json_schema([(ClusterConfig, "validation"), (BenchmarkConfig, "validation")])
+    definitions = made["$defs"]
+    # The stack's name stands in for the cluster's, where a file gives none.
+    definitions["ClusterConfig"]["required"].remove("name")
+    settings = {
+        "aws:region": "AWS region, e.g. eu-central-1.",
+        "gcp:project": "Google Cloud project.",
+        "gcp:region": "Google Cloud region; the zone's by default.",
+        "gcp:zone": "Google Cloud zone, e.g. europe-west4-a.",
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Stack file of slurm-stacks (Pulumi.<stack>.yaml)",
+        "type": "object",
+        "required": ["config"],
+        "additionalProperties": False,
+        "properties": {
+            "config": {
+                "type": "object",
+                "required": [CLUSTER],
+                "properties": {
+                    CLUSTER: {"$ref": "#/$defs/ClusterConfig"},
+                    BENCHMARK: {"$ref": "#/$defs/BenchmarkConfig"},
+                    **{key: {"type": "string", "description": text} for key, text in settings.items()},
+                },
+                # Other programs' settings pass; an unknown one of ours does not.
+                "propertyNames": {
+                    "pattern": f"^({CLUSTER}|{BENCHMARK}|(?!{NAMESPACE}:)[^:]+:.+)$",
+                },
+            },
+            "environment": {"description": "Written by Pulumi."},
+            "secretsprovider": {"type": "string", "description": "Written by Pulumi."},
+            "encryptedkey": {"type": "string", "description": "Written by Pulumi."},
+            "encryptionsalt": {"type": "string", "description": "Written by Pulumi."},
+        },
+        "$defs": definitions,
+    }
+
+
+def text() -> str:
+    """The schema as it is checked in."""
+    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"

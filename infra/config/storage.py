@@ -1,0 +1,76 @@
+"""Storage in a stack file: what is mounted where. Which value goes with which kind: `infra.config.checks`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from infra.config.fields import BUCKET, MountPath, Section
+
+SharedKind = Literal["nfs", "efs", "filestore", "fsx_lustre"]
+
+
+class SharedStorage(Section):
+    """A directory that every machine of the cluster sees under one path."""
+
+    kind: SharedKind = Field(
+        "nfs",
+        description="nfs: exported by the controller from a disk of its own. efs, fsx_lustre: AWS. "
+        "filestore: Google Cloud.",
+    )
+    path: MountPath | None = Field(
+        None, description="Where it is mounted. Default: /home, /apps, and /fsx or /scratch for scratch."
+    )
+    size_gib: int | None = Field(
+        None,
+        gt=0,
+        description="Size in GiB. nfs: 50 by default. fsx_lustre: SCRATCH_2, PERSISTENT_1 (SSD) and "
+        "PERSISTENT_2 take 1200 and multiples of 2400; SCRATCH_1 takes 1200, 2400 and multiples of 3600. efs "
+        "has no size.",
+    )
+    deployment: Literal["SCRATCH_1", "SCRATCH_2", "PERSISTENT_1", "PERSISTENT_2"] | None = Field(
+        None, description="fsx_lustre: deployment type; SCRATCH_2 by default. Scratch types keep no replicas."
+    )
+    storage_type: Literal["SSD", "HDD"] | None = Field(
+        None, description="fsx_lustre: SSD by default; HDD with PERSISTENT_1 only."
+    )
+    throughput: int | None = Field(
+        None,
+        gt=0,
+        description="fsx_lustre, persistent types only: MB/s for each TiB. PERSISTENT_2: 125, 250, 500, "
+        "1000; PERSISTENT_1: 50, 100, 200 (SSD) or 12, 40 (HDD).",
+    )
+    s3_import: str | None = Field(
+        None,
+        pattern=BUCKET,
+        description="fsx_lustre: s3://bucket/prefix whose objects appear as files.",
+    )
+    s3_export: str | None = Field(
+        None,
+        pattern=BUCKET,
+        description="fsx_lustre: s3://bucket/prefix to which changed files are written back.",
+    )
+    tier: Literal["BASIC_HDD", "BASIC_SSD", "ZONAL", "REGIONAL", "ENTERPRISE", "HIGH_SCALE_SSD"] | None = (
+        Field(
+            None,
+            description="filestore: tier; BASIC_HDD by default. Least GiB: BASIC_HDD, REGIONAL, ENTERPRISE "
+            "1024, BASIC_SSD 2560, ZONAL 100, HIGH_SCALE_SSD 10240.",
+        )
+    )
+
+
+class LocalScratch(Section):
+    """The NVMe disks of each compute node, striped into one directory: fast, and gone with the node."""
+
+    kind: Literal["nvme"] = Field("nvme", description="nvme: the machine's own NVMe disks as one RAID 0.")
+    path: MountPath = Field("/local_scratch", description="Where it is mounted.")
+
+
+class StorageConfig(Section):
+    """The cluster's directories. On a cloud /home and /apps come from the controller if nothing is said."""
+
+    home: SharedStorage | None = Field(None, description="Home directories, /home.")
+    apps: SharedStorage | None = Field(None, description="Shared software and training environments, /apps.")
+    scratch: SharedStorage | None = Field(None, description="A fast shared file system for data sets.")
+    local_scratch: LocalScratch | None = Field(None, description="Each compute node's own NVMe disks.")

@@ -1,0 +1,129 @@
+"""What a cluster costs: the floor while nothing runs, the most it can burn, one run.
+
+USD an hour from the design's prices (see `infra.machines`); a month is 730 hours. What has no known price is
+named in `unknown` and never counted as zero silently. Traffic, requests and support are not in any figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypedDict
+
+from infra.machines import Catalog, catalog
+from infra.node.model import ClusterDesign, Mount, Partition
+
+HOURS_A_MONTH = 730.0
+
+# The controller's exported directories are disks like any other.
+LOCAL_KINDS = ("nvme",)
+
+
+class Part(TypedDict):
+    """One line of the bill."""
+
+    name: str
+    """controller, login, partition compute, /fsx, disks"""
+    what: str
+    """The machine or the kind of storage."""
+    idle: float | None
+    """USD an hour while no job runs; None: unknown."""
+    max: float | None
+    """USD an hour with every node up; None: unknown."""
+
+
+class Cost(TypedDict):
+    """USD an hour; plain data, part of a plan's JSON and of the outputs."""
+
+    idle_usd_per_hour: float
+    max_usd_per_hour: float
+    parts: list[Part]
+    unknown: list[str]
+    """What the two sums leave out because its price is not known."""
+    prices_of: str
+    """Date of the snapshot of prices."""
+
+
+def cost(design: ClusterDesign, facts: Catalog | None = None) -> Cost:
+    """The cluster's idle floor and maximum burn.
+
+    Args:
+        facts: for the prices of storage; the repository's snapshot by default. Machines' prices are in the
+            design already.
+    """
+    facts = facts or catalog()
+    parts = [*_hosts(design), *_partitions(design), *_storage(design, facts), *_disks(design, facts)]
+    return Cost(
+        idle_usd_per_hour=_sum(p["idle"] for p in parts),
+        max_usd_per_hour=_sum(p["max"] for p in parts),
+        parts=parts,
+        unknown=[f"{p['name']} ({p['what']})" for p in parts if p["max"] is None],
+        prices_of=facts.date,
+    )
+
+
+def run_cost(partition: Partition, nodes: int, seconds: float) -> float | None:
+    """USD of a job on `nodes` nodes for `seconds`; None where the partition has no known price."""
+    return None if partition.price_hour is None else partition.price_hour * nodes * seconds / 3600
+
+
+def _sum(prices: Iterator[float | None]) -> float:
+    return round(sum(p for p in prices if p is not None), 6)
+
+
+def _times(price: float | None, count: float) -> float | None:
+    # No machines cost nothing, whatever one costs.
+    if count == 0:
+        return 0.0
+    return None if price is None else round(price * count, 6)
+
+
+def _hosts(design: ClusterDesign) -> Iterator[Part]:
+    for host in design.hosts:
+        yield Part(name=host.name, what=host.machine, idle=host.price_hour, max=host.price_hour)
+
+
+def _partitions(design: ClusterDesign) -> Iterator[Part]:
+    for p in design.partitions:
+        what = f"{p.machine}, spot at most" if p.spot else p.machine
+        yield Part(
+            name=f"partition {p.name}",
+            what=what,
+            idle=_times(p.price_hour, p.min),
+            max=_times(p.price_hour, p.max),
+        )
+
+
+def _storage(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
+    for mount in design.mounts:
+        if mount.kind in LOCAL_KINDS:
+            continue
+        rate = _rate(design.provider, mount, facts)
+        size = mount.size_gib
+        price = None if rate is None or size is None else _times(rate, size / HOURS_A_MONTH)
+        what = " ".join(str(t) for t in (mount.kind, mount.deployment, size and f"{size} GiB") if t)
+        yield Part(name=mount.path, what=what, idle=price, max=price)
+
+
+def _rate(provider: str, mount: Mount, facts: Catalog) -> float | None:
+    """USD a GiB and month."""
+    prices = facts.storage.get(provider, {})
+    if mount.kind != "fsx_lustre":
+        return prices.get(mount.kind)
+    # The snapshot has SSDs, and of PERSISTENT_2 the slowest.
+    if mount.storage_type != "SSD" or mount.throughput not in (None, 125):
+        return None
+    return prices.get(f"{mount.kind}.{mount.deployment}")
+
+
+def _disks(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
+    """Root disks, of hosts and of nodes while they are up."""
+    hosts = sum(h.disk_gib for h in design.hosts)
+    idle = hosts + sum(p.disk_gib * p.min for p in design.partitions)
+    most = hosts + sum(p.disk_gib * p.max for p in design.partitions)
+    if most == 0:
+        return
+    rate = facts.storage.get(design.provider, {}).get("disk")
+    monthly = None if rate is None else rate / HOURS_A_MONTH
+    yield Part(
+        name="root disks", what=f"{most} GiB at most", idle=_times(monthly, idle), max=_times(monthly, most)
+    )

@@ -1,0 +1,365 @@
+"""Pure: a stack's configuration and the facts of machines become the cluster's design.
+
+No Pulumi, no network, no clock: the same input gives the same design on every machine, and nothing that is
+given is changed. Providers iterate the design and decide nothing about Slurm.
+"""
+
+from __future__ import annotations
+
+from infra.config import ClusterConfig, StackConfig
+from infra.config.checks.network import DEFAULT_CIDR, subnets
+from infra.config.checks.storage import fsx_deployment, path_of_storage
+from infra.config.cluster import ImageConfig, PartitionConfig
+from infra.config.fields import clock, time_limit_seconds
+from infra.config.storage import LocalScratch, SharedStorage
+from infra.machines import GRES, Catalog, Machine
+from infra.node import model
+
+DEFAULT_MACHINE = {"aws": "m5.large", "gcp": "n1-standard-2", "local": "local.small"}
+DEFAULT_DISK_GIB = 50
+DEFAULT_NFS_GIB = 50
+ACCESS_MODE = {"aws": "ssm", "gcp": "iap", "local": "local"}
+
+MOUNT_OPTIONS = {
+    # A hung controller must not kill jobs: hard mounts wait for it.
+    "nfs": "rw,hard,nfsvers=4.2,_netdev",
+    "efs": "rw,hard,nfsvers=4.1,rsize=1048576,wsize=1048576,timeo=600,_netdev",
+    "filestore": "rw,hard,nfsvers=3,timeo=600,_netdev",
+    "fsx_lustre": "relatime,flock,_netdev",
+    "nvme": "noatime,nofail",
+}
+
+
+def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
+    """What the cluster will be.
+
+    Args:
+        config: a stack file without mistakes.
+        facts: the snapshot; the stack's own overrides are applied here.
+    """
+    cluster, facts = config.cluster, config.catalog(facts)
+    local = cluster.local
+    common = {
+        "name": cluster.name,
+        "stack": config.stack,
+        "provider": cluster.provider,
+        "machines": (local.machines if local else "process") if cluster.provider == "local" else "vm",
+        "scheduler": cluster.scheduler,
+    }
+    mounts = _mounts(cluster)
+    batch = _batch(config, facts)
+    partitions = (_batch_partition(config, batch, facts),) if batch else _partitions(config, facts)
+    return model.ClusterDesign(
+        **common,
+        hosts=() if batch else _hosts(config, facts, mounts),
+        partitions=partitions,
+        mounts=mounts,
+        slurm=_slurm(cluster, partitions),
+        hooks=tuple(
+            model.Hook(role=h.role, source=h.source, args=tuple(h.args), timeout=h.timeout)
+            for h in cluster.hooks
+        ),
+        budget=model.Budget(max_usd=cluster.budget.max_usd, max_hours=cluster.budget.max_hours),
+        region=config.region,
+        zone=config.zone,
+        project=config.project,
+        access=model.Access(
+            mode=cluster.access.mode or ACCESS_MODE[cluster.provider],
+            ssh_cidrs=tuple(cluster.access.ssh_cidrs),
+            key=cluster.access.key,
+        ),
+        network=_network(cluster),
+        image=_image(cluster),
+        local=model.LocalCloud(
+            boot_delay=local.boot_delay if local else 0.0, quota_nodes=local.quota_nodes if local else None
+        ),
+        batch=batch,
+    )
+
+
+def benchmark_design(config: StackConfig, design: model.ClusterDesign) -> model.BenchmarkDesign | None:
+    """The training that follows creation; None where the stack wants none."""
+    benchmark = config.benchmark
+    if benchmark is None or not benchmark.enabled:
+        return None
+    partition = next(
+        (p for p in design.partitions if p.name == benchmark.partition),
+        next(p for p in design.partitions if p.default),
+    )
+    devices = 0
+    if partition.accelerator and partition.accelerator.gres == "gpu" and not partition.accelerator.simulated:
+        devices = partition.accelerator.count
+    return model.BenchmarkDesign(
+        script=benchmark.script,
+        partition=partition.name,
+        nodes=benchmark.nodes,
+        gpus_per_node=devices if benchmark.gpus_per_node is None else benchmark.gpus_per_node,
+        epochs=benchmark.epochs,
+        profile=benchmark.profile,
+        data=benchmark.data,
+        batch=benchmark.batch,
+    )
+
+
+def real_memory(machine: Machine) -> int:
+    """MiB that Slurm may hand out, below what the machine will report.
+
+    A node that reports less than its RealMemory is drained as invalid, and kernel, firmware and daemons keep
+    a part for themselves: 400 MiB and 30 MiB for each GiB, the rule of Google's slurm-gcp. Machines of the
+    local stack are sizes to count with (slurmd takes them from the configuration), so they keep theirs.
+    """
+    if machine.provider == "local":
+        return machine.memory_mib
+    return machine.memory_mib - (400 + 30 * machine.memory_mib // 1024)
+
+
+def slurm_time(limit: str) -> str:
+    """A time limit in the one notation of the design: [days-]hours:minutes:seconds, or INFINITE."""
+    seconds = time_limit_seconds(limit)
+    if seconds is None:
+        return "INFINITE"
+    days, rest = divmod(seconds, 86400)
+    return f"{days}-{clock(rest)}" if days else clock(rest)
+
+
+def _hosts(config: StackConfig, facts: Catalog, mounts: tuple[model.Mount, ...]) -> tuple[model.Host, ...]:
+    cluster = config.cluster
+    machine = cluster.controller.machine or DEFAULT_MACHINE[cluster.provider]
+    public = ("public",) if cluster.access.mode == "ssh" else ()
+    tags = ["controller"]
+    if any(m.served_by == "controller" for m in mounts):
+        tags.append("nfs")
+    if cluster.login.count == 0:
+        tags += ["login", *public]
+    hosts = [
+        model.Host(
+            name="controller",
+            role="controller",
+            tags=tuple(tags),
+            machine=machine,
+            disk_gib=_disk(cluster, cluster.controller.disk_gib),
+            image=_image_id(cluster.controller.image),
+            price_hour=_price(config, facts, machine),
+        )
+    ]
+    login = cluster.login.machine or machine
+    hosts += [
+        model.Host(
+            name=f"login-{index}",
+            role="login",
+            tags=("login", *public),
+            machine=login,
+            disk_gib=_disk(cluster, cluster.login.disk_gib),
+            price_hour=_price(config, facts, login),
+        )
+        for index in range(cluster.login.count)
+    ]
+    return tuple(hosts)
+
+
+def _partitions(config: StackConfig, facts: Catalog) -> tuple[model.Partition, ...]:
+    partitions = config.cluster.partitions
+    chosen = next((p.name for p in partitions if p.default), partitions[0].name)
+    return tuple(_partition(config, facts, p, default=p.name == chosen) for p in partitions)
+
+
+def _partition(
+    config: StackConfig, facts: Catalog, partition: PartitionConfig, *, default: bool
+) -> model.Partition:
+    machine = facts.machines[partition.machine]
+    accelerator = _accelerator(config.cluster, partition, machine)
+    attached = (accelerator.type, accelerator.count) if accelerator else None
+    price = facts.price(partition.machine, config.region, accelerator=attached, spot=partition.spot)
+    return model.Partition(
+        name=partition.name,
+        machine=partition.machine,
+        cpus=machine.vcpus,
+        memory_mib=real_memory(machine),
+        min=partition.nodes.min,
+        max=partition.nodes.max,
+        accelerator=accelerator,
+        spot=partition.spot,
+        placement=partition.placement,
+        efa=machine.efa if partition.aws and partition.aws.efa else 0,
+        reservation=partition.reservation,
+        time_limit=slurm_time(partition.time_limit),
+        exclusive=partition.exclusive,
+        default=default,
+        image=_image_id(partition.image),
+        price_hour=_local_price(config.cluster, partition) if config.cluster.provider == "local" else price,
+        disk_gib=_disk(config.cluster, partition.disk_gib),
+        zones=tuple(partition.zones or ()),
+        secure_boot=bool(partition.gcp and partition.gcp.secure_boot),
+    )
+
+
+def _accelerator(
+    cluster: ClusterConfig, partition: PartitionConfig, machine: Machine
+) -> model.Accelerator | None:
+    """What was asked for, or what the machine always has."""
+    chosen = partition.accelerator or machine.accelerator
+    if chosen is None:
+        return None
+    return model.Accelerator(
+        type=chosen.type,
+        count=chosen.count,
+        gres=GRES.get(chosen.type, "gpu"),
+        simulated=cluster.provider == "local",
+    )
+
+
+def _mounts(cluster: ClusterConfig) -> tuple[model.Mount, ...]:
+    """Local machines are processes on this machine: its directories are theirs, and nothing is mounted."""
+    if cluster.provider == "local":
+        return ()
+    storage = cluster.storage
+    # Batch has no controller to export anything.
+    own = SharedStorage() if cluster.scheduler == "slurm" else None
+    shared = {"home": storage.home or own, "apps": storage.apps or own, "scratch": storage.scratch}
+    mounts = [_shared_mount(name, part) for name, part in shared.items() if part is not None]
+    if isinstance(storage.local_scratch, LocalScratch):
+        path = storage.local_scratch.path
+        options = MOUNT_OPTIONS["nvme"]
+        mounts.append(model.Mount(path=path, kind="nvme", roles=("compute",), options=options))
+    return tuple(mounts)
+
+
+def _shared_mount(name: str, part: SharedStorage) -> model.Mount:
+    lustre = part.kind == "fsx_lustre"
+    deployment = {"fsx_lustre": fsx_deployment(part), "filestore": part.tier or "BASIC_HDD"}.get(part.kind)
+    return model.Mount(
+        path=path_of_storage(name, part),
+        kind=part.kind,
+        served_by="controller" if part.kind == "nfs" else None,
+        options=MOUNT_OPTIONS[part.kind],
+        size_gib=part.size_gib or (DEFAULT_NFS_GIB if part.kind == "nfs" else None),
+        deployment=deployment,
+        storage_type=(part.storage_type or "SSD") if lustre else None,
+        throughput=part.throughput,
+        s3_import=part.s3_import,
+        s3_export=part.s3_export,
+    )
+
+
+def _slurm(cluster: ClusterConfig, partitions: tuple[model.Partition, ...]) -> model.SlurmSettings:
+    """Timers that fit the provider, with the stack file's over them."""
+    if cluster.provider == "local":
+        # Starting a process costs nothing, so idle nodes go soon.
+        boot = cluster.local.boot_delay if cluster.local else 0.0
+        chosen = model.SlurmSettings(
+            suspend_time=20,
+            suspend_timeout=5,
+            resume_timeout=60 + round(boot),
+            slurmd_timeout=30,
+            reconcile_interval=2.0,
+        )
+    else:
+        # Hooks run before a node registers; drivers of accelerators take minutes to install.
+        hooks = sum(h.timeout for h in cluster.hooks if h.role in ("compute", "all"))
+        drivers = any(p.accelerator or p.efa for p in partitions)
+        chosen = model.SlurmSettings(resume_timeout=(1200 if drivers else 900) + hooks)
+    own = cluster.slurm.model_dump(exclude_none=True)
+    return model.SlurmSettings(**(model.to_json(chosen) | own))
+
+
+def _network(cluster: ClusterConfig) -> model.Network:
+    network, provider = cluster.network, cluster.provider
+    if provider == "local":
+        return model.Network()
+    zones = tuple(network.zones)
+    if network.aws is not None and provider == "aws":
+        return model.Network(
+            vpc=network.aws.vpc,
+            public_subnet=network.aws.public_subnet,
+            private_subnets=tuple(network.aws.private_subnets),
+            zones=zones,
+        )
+    if network.gcp is not None and provider == "gcp":
+        own = (network.gcp.subnetwork,) if network.gcp.subnetwork else ()
+        return model.Network(vpc=network.gcp.network, private_subnets=own, zones=zones)
+    public, private = subnets(network)
+    return model.Network(
+        cidr=network.cidr or DEFAULT_CIDR,
+        public_cidr=str(public),
+        private_cidr=str(private),
+        zones=zones,
+    )
+
+
+def _image(cluster: ClusterConfig) -> model.Image:
+    if cluster.provider == "local":
+        return model.Image()
+    image = cluster.image
+    return model.Image(
+        source=None if image.id else image.source, id=image.id, bake=image.bake, cuda=image.cuda
+    )
+
+
+def _image_id(image: ImageConfig | None) -> str | None:
+    return image.id if image else None
+
+
+def _disk(cluster: ClusterConfig, said: int | None) -> int:
+    return 0 if cluster.provider == "local" else said or DEFAULT_DISK_GIB
+
+
+def _price(config: StackConfig, facts: Catalog, machine: str) -> float | None:
+    return 0.0 if config.cluster.provider == "local" else facts.price(machine, config.region)
+
+
+def _local_price(cluster: ClusterConfig, partition: PartitionConfig) -> float:
+    """What is pretended; in truth this machine costs nothing."""
+    own = partition.local.price_hour if partition.local else None
+    everywhere = cluster.local.price_hour if cluster.local else None
+    return own if own is not None else everywhere or 0.0
+
+
+def _batch(config: StackConfig, facts: Catalog) -> model.Batch | None:
+    cluster, batch = config.cluster, config.cluster.batch
+    if batch is None or cluster.scheduler != "batch":
+        return None
+    machine = facts.machines[batch.instance_types[0]]
+    devices = machine.accelerator.count if machine.accelerator else 0
+    container = batch.container
+    return model.Batch(
+        compute_environment=batch.compute_environment or f"{cluster.name}-ce",
+        queue=batch.queue or f"{cluster.name}-queue",
+        job_definition=batch.job_definition or f"{cluster.name}-job",
+        nodes=batch.nodes,
+        machines=tuple(batch.instance_types),
+        min_vcpus=batch.vcpus.min,
+        desired_vcpus=batch.vcpus.desired,
+        max_vcpus=batch.vcpus.max,
+        container_image=container.image,
+        container_vcpus=container.vcpus,
+        container_memory_mib=container.memory_mib,
+        container_gpus=devices if container.gpus is None else container.gpus,
+        command=tuple(container.command),
+        job_role=container.job_role,
+        environment=dict(container.environment),
+        volumes={v.source: v.path or v.source for v in container.volumes},
+        placement_group=batch.placement_group,
+        attempts=batch.attempts,
+        timeout=batch.timeout,
+        tags=dict(batch.tags),
+    )
+
+
+def _batch_partition(config: StackConfig, batch: model.Batch, facts: Catalog) -> model.Partition:
+    """The queue as a partition, so that costs and outputs speak of it as of any other."""
+    machine = facts.machines[batch.machines[0]]
+    built_in = machine.accelerator
+    return model.Partition(
+        name=batch.queue,
+        machine=batch.machines[0],
+        cpus=machine.vcpus,
+        memory_mib=real_memory(machine),
+        min=-(-batch.min_vcpus // machine.vcpus),
+        max=batch.max_vcpus // machine.vcpus,
+        accelerator=model.Accelerator(type=built_in.type, count=built_in.count) if built_in else None,
+        placement="cluster" if batch.placement_group else "none",
+        exclusive=True,
+        default=True,
+        price_hour=facts.price(batch.machines[0], config.region),
+        disk_gib=config.cluster.batch.disk_gib if config.cluster.batch else DEFAULT_DISK_GIB,
+    )

@@ -1,0 +1,183 @@
+"""Facts of machines: a small dated snapshot (`machines.yaml`), which a stack file may override.
+
+`design()` and every check of a stack file read these facts and nothing else: a plan needs no network.
+Memory is in MiB as the machine's data sheet says it (Slurm gets less, see `infra.design`), NVMe in GiB,
+prices in USD an hour on demand.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+Provider = Literal["aws", "gcp", "local"]
+
+# Slurm's generic resource by type of accelerator; all others are `gpu`.
+GRES = {"trainium": "neuron"}
+
+
+class Facts(BaseModel):
+    """Base of everything in the snapshot: immutable, and no key passes unnoticed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class BuiltIn(Facts):
+    """The accelerators that a machine always has."""
+
+    type: str
+    count: int = Field(gt=0)
+
+
+class Machine(Facts):
+    """What one machine type is and may do."""
+
+    provider: Provider
+    vcpus: int = Field(gt=0)
+    memory_mib: int = Field(gt=0)
+    accelerator: BuiltIn | None = None
+    placement: bool = False
+    """May stand in a cluster placement group (aws) or under a compact policy (gcp)."""
+    network_cards: int = 1
+    efa: int = 0
+    """Most EFA interfaces; 0: the machine has no EFA."""
+    nvme_gib: int = 0
+    regions: tuple[str, ...] | None = None
+    """Where it is offered; None: everywhere, as far as the snapshot knows."""
+    previous_generation: bool = False
+    price: dict[str, float] = Field(default_factory=dict)
+    """By region; the first is the reference for regions that are not listed."""
+
+
+class Override(Facts):
+    """Facts of a machine that a stack file gives: over the snapshot's, or of a machine it does not know."""
+
+    vcpus: int | None = Field(
+        None, gt=0, description="vCPUs. Needed for a machine that is not in the snapshot."
+    )
+    memory_mib: int | None = Field(
+        None, gt=0, description="Memory in MiB as the data sheet says. Needed as `vcpus` is."
+    )
+    accelerator: BuiltIn | None = Field(None, description="Accelerators that the machine always has.")
+    placement: bool | None = Field(None, description="Whether it takes a cluster placement group.")
+    network_cards: int | None = Field(None, gt=0, description="Network cards.")
+    efa: int | None = Field(None, ge=0, description="Most EFA interfaces; 0 for none.")
+    nvme_gib: int | None = Field(None, ge=0, description="Its own NVMe disks together, GiB.")
+    regions: tuple[str, ...] | None = Field(None, description="Regions that offer it.")
+    price_hour: float | None = Field(None, ge=0, description="USD an hour, accelerators included.")
+
+
+class Retired(Facts):
+    """A machine that is no more."""
+
+    provider: Provider
+    why: str
+    replaced_by: dict[str, str]
+    """Machine -> what it is."""
+
+
+class Attachable(Facts):
+    """A GPU that is attached to a machine instead of coming with it (Google Cloud)."""
+
+    provider: Provider
+    name: str
+    """The cloud's own name of it."""
+    families: tuple[str, ...]
+    """Machine families that take it, e.g. `n1`."""
+    max_vcpus: dict[int, int]
+    """Allowed counts -> most vCPUs of the machine."""
+    price: dict[str, float] = Field(default_factory=dict)
+    spot_price: dict[str, float] = Field(default_factory=dict)
+
+
+class Catalog(Facts):
+    """The snapshot, with a stack file's overrides applied."""
+
+    date: str
+    price_source: str
+    machines: dict[str, Machine]
+    retired: dict[str, Retired]
+    attachable: dict[str, Attachable]
+    storage: dict[str, dict[str, float]]
+
+    def machine(self, name: str) -> Machine | None:
+        return self.machines.get(name)
+
+    def names(self, provider: str) -> list[str]:
+        return [name for name, machine in self.machines.items() if machine.provider == provider]
+
+    def near(self, name: str, provider: str) -> list[str]:
+        """Machines of a provider whose names are like `name`, best first."""
+        return difflib.get_close_matches(name, self.names(provider), n=3, cutoff=0.6)
+
+    def attachable_to(self, machine: str, accelerator: str) -> Attachable | None:
+        """The GPU of this type, where the machine's family takes it."""
+        gpu = self.attachable.get(accelerator)
+        return gpu if gpu and machine.partition("-")[0] in gpu.families else None
+
+    def price(
+        self, name: str, region: str | None, *, accelerator: tuple[str, int] | None = None, spot: bool = False
+    ) -> float | None:
+        """USD an hour of a machine with its accelerators.
+
+        Args:
+            accelerator: type and count; used only where GPUs are attached, others are in the machine's price.
+            spot: use the spot price of attached GPUs where it is known. Of machines the snapshot knows only
+                the price on demand, which is the most that spot costs.
+
+        Returns:
+            None where any part of the price is unknown.
+        """
+        machine = self.machines.get(name)
+        if machine is None:
+            return None
+        price = _in_region(machine.price, region)
+        if price is None or accelerator is None or machine.accelerator is not None:
+            return price
+        gpu = self.attachable_to(name, accelerator[0])
+        if gpu is None:
+            return price if machine.provider == "local" else None
+        each = (_in_region(gpu.spot_price, region) if spot else None) or _in_region(gpu.price, region)
+        return None if each is None else round(price + each * accelerator[1], 6)
+
+    def with_overrides(self, overrides: Mapping[str, Override], provider: Provider) -> Catalog:
+        """A catalog in which the stack file's facts win.
+
+        Raises:
+            ValueError: a machine that the snapshot does not know, without vCPUs or memory.
+        """
+        if not overrides:
+            return self
+        machines = dict(self.machines)
+        for name, override in overrides.items():
+            given = override.model_dump(exclude_none=True)
+            if (price := given.pop("price_hour", None)) is not None:
+                given["price"] = {"*": price}
+            known = machines.get(name)
+            base = known.model_dump() if known else {"provider": provider}
+            try:
+                machines[name] = Machine.model_validate(base | given)
+            except ValueError as error:
+                raise ValueError(f"{name}: vcpus and memory_mib are needed for a new machine") from error
+        retired = {name: r for name, r in self.retired.items() if name not in overrides}
+        return self.model_copy(update={"machines": machines, "retired": retired})
+
+
+def _in_region(prices: Mapping[str, float], region: str | None) -> float | None:
+    """The region's price, or the reference region's where the region is not listed."""
+    if region is not None and region in prices:
+        return prices[region]
+    return next(iter(prices.values()), None)
+
+
+@functools.lru_cache(maxsize=1)
+def catalog() -> Catalog:
+    """The snapshot in the repository."""
+    text = Path(__file__).with_name("machines.yaml").read_text(encoding="utf-8")
+    return Catalog.model_validate(yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))

@@ -1,0 +1,387 @@
+"""Every impossible combination: one mistake, at its path, that says what is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from stack_values import BENCHMARK, CLUSTER, REMOVE, mistakes, values
+
+EFA = {"machine": "m5.xlarge", "aws": {"efa": True}}
+GROUP = "arn:aws:resource-groups:us-east-1:123456789012:group/MyCRGroup"
+VPC = {"vpc": "vpc-12345678", "public_subnet": "subnet-12345678", "private_subnets": ["subnet-12345679"]}
+
+# stack, changes, path of the one mistake, words that its message must have
+REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
+    # partitions
+    ("local", {"partitions": []}, "partitions", ["at least one partition"]),
+    (
+        "local",
+        {"partitions[1]": {"name": "debug", "machine": "local.small"}},
+        "partitions[1].name",
+        ["rename one"],
+    ),
+    ("local", {"partitions[0].name": "login"}, "partitions[0].name", ["any name but controller, login"]),
+    ("local", {"partitions[0].name": "default"}, "partitions[0].name", ["any name but"]),
+    (
+        "local",
+        {"name": "c" * 40, "partitions[0].name": "p" * 20, "partitions[0].nodes.max": 101},
+        "partitions[0].name",
+        ["at most 63", "has 65", "by 2"],
+    ),
+    ("local", {"partitions[0].nodes.min": 5}, "partitions[0].nodes", ["min up to max"]),
+    (
+        "aws",
+        {"partitions[0].default": True, "partitions[1].default": True},
+        "partitions[1].default",
+        ["one default"],
+    ),
+    ("gcp", {"partitions[0].aws": {"efa": True}}, "partitions[0].aws", ["settings of gcp"]),
+    ("aws", {"partitions[0].gcp": {"secure_boot": True}}, "partitions[0].gcp", ["settings of aws"]),
+    ("aws", {"partitions[0].local": {"price_hour": 1.0}}, "partitions[0].local", ["settings of aws"]),
+    # machines
+    (
+        "aws",
+        {"partitions[0].machine": "p3.2xlarge"},
+        "partitions[0].machine",
+        ["retired", "p3dn.24xlarge", "g4dn.xlarge"],
+    ),
+    ("aws", {"controller.machine": "p3.16xlarge"}, "controller.machine", ["retired"]),
+    ("aws", {"partitions[0].machine": "m5.xlarg"}, "partitions[0].machine", ["did you mean m5.xlarge"]),
+    ("aws", {"login": {"count": 1, "machine": "zx9"}}, "login.machine", [f"{CLUSTER}.machines"]),
+    (
+        "aws",
+        {"partitions[0].machine": "n1-standard-2"},
+        "partitions[0].machine",
+        ["n1-standard-2 is a machine of gcp"],
+    ),
+    (
+        "aws",
+        {"aws:region": "eu-central-1"},
+        "partitions[1].machine",
+        ["eu-central-1", "us-east-1, us-west-2, eu-west-1, ap-northeast-1"],
+    ),
+    ("aws", {"machines": {"new.large": {"vcpus": 2}}}, 'machines["new.large"]', ["vcpus and memory_mib"]),
+    # accelerators
+    (
+        "aws",
+        {"partitions[0].accelerator": {"type": "v100"}},
+        "partitions[0].accelerator",
+        ["m5.xlarge has none", "g4dn.xlarge"],
+    ),
+    ("aws", {"partitions[1].accelerator": {"type": "a100"}}, "partitions[1].accelerator.type", ["v100"]),
+    (
+        "aws",
+        {"partitions[1].accelerator": {"type": "v100", "count": 9}},
+        "partitions[1].accelerator.count",
+        ["at most 8"],
+    ),
+    (
+        "gcp",
+        {"partitions[1].accelerator": {"type": "v100"}},
+        "partitions[1].accelerator",
+        ["N1 machines only", "n1-standard"],
+    ),
+    ("gcp", {"partitions[0].accelerator.type": "a100"}, "partitions[0].accelerator.type", ["v100, t4"]),
+    ("gcp", {"partitions[0].accelerator.count": 3}, "partitions[0].accelerator.count", ["1, 2, 4, 8"]),
+    (
+        "gcp",
+        {"partitions[0].accelerator": {"type": "t4", "count": 8}},
+        "partitions[0].accelerator.count",
+        ["1, 2, 4 of t4"],
+    ),
+    (
+        "gcp",
+        {"partitions[0].machine": "n1-standard-16"},
+        "partitions[0].accelerator.count",
+        ["at most 12 vCPUs", "has 16"],
+    ),
+    (
+        "local",
+        {"partitions[0].accelerator": {"type": "v100", "count": 9}},
+        "partitions[0].accelerator.count",
+        ["at most 8 simulated"],
+    ),
+    ("aws", {"image.cuda": "13.0"}, "image.cuda", ["CUDA 12", "Volta", "12.5"]),
+    ("gcp", {"partitions[0].image": {"cuda": "13"}}, "partitions[0].image.cuda", ["CUDA 12"]),
+    # EFA, placement, zones
+    ("aws", {"partitions[0].aws.efa": True}, "partitions[0].aws.efa", ["m5.xlarge has no EFA", "p3dn"]),
+    (
+        "aws",
+        {"partitions[0].machine": "g4dn.xlarge", "partitions[0].aws.efa": True},
+        "partitions[0].aws.efa",
+        ["g4dn.8xlarge"],
+    ),
+    ("gcp", {"partitions[0].placement": "cluster"}, "partitions[0].placement", ["compact", "N1"]),
+    (
+        "aws",
+        {"partitions[0].machine": "t3.medium", "partitions[0].placement": "cluster"},
+        "partitions[0].placement",
+        ["cluster placement group"],
+    ),
+    (
+        "gcp",
+        {"partitions[1].placement": "cluster", "partitions[1].nodes.max": 151},
+        "partitions[1].placement",
+        ["at most 150"],
+    ),
+    (
+        "aws",
+        {"partitions[0].placement": "cluster", "partitions[0].zones": ["us-east-1a", "us-east-1b"]},
+        "partitions[0].placement",
+        ["one zone"],
+    ),
+    (
+        "aws",
+        {"partitions[1].aws.efa": True, "network.zones": ["us-east-1a", "us-east-1b"]},
+        "partitions[1].aws.efa",
+        ["one zone"],
+    ),
+    ("aws", {"network.zones": ["eu-west-1a"]}, "network.zones[0]", ["us-east-1a"]),
+    ("gcp", {"partitions[0].zones": ["europe-west4a"]}, "partitions[0].zones[0]", ["europe-west4-a"]),
+    ("local", {"partitions[0].zones": ["here-a"]}, "partitions[0].zones", ["no zones"]),
+    # spot and reservations
+    (
+        "aws",
+        {"partitions[0].spot": True, "partitions[0].reservation": "cr-0123456789abcdef0"},
+        "partitions[0].reservation",
+        ["spot"],
+    ),
+    ("aws", {"partitions[0].reservation": "PLACEHOLDER"}, "partitions[0].reservation", ["cr-"]),
+    ("gcp", {"partitions[0].reservation": "cr_1"}, "partitions[0].reservation", ["reservation in the zone"]),
+    ("local", {"partitions[0].reservation": "cr-0123456789"}, "partitions[0].reservation", ["reserves no"]),
+    # images
+    ("aws", {"image": {"id": "ami-01234567", "bake": True}}, "image.bake", ["false where"]),
+    ("aws", {"image": {"id": "ami-01234567", "source": "ubuntu-24.04"}}, "image.source", ["not both"]),
+    ("aws", {"image.id": "my-image"}, "image.id", ["ami-"]),
+    ("gcp", {"controller.image": {"id": "ami-01234567!"}}, "controller.image.id", ["global/images"]),
+    ("local", {"image.bake": True}, "image.bake", ["boot from no image"]),
+    ("aws", {"partitions[0].image": {"id": "x"}}, "partitions[0].image.id", ["ami-"]),
+    # place
+    ("aws", {"aws:region": REMOVE}, "aws:region", ["missing", "eu-central-1"]),
+    ("aws", {"aws:region": "us-east-1a"}, "aws:region", ["us-east-1a is a zone of us-east-1"]),
+    ("aws", {"aws:region": "Frankfurt"}, "aws:region", ["an AWS region"]),
+    ("aws", {"aws:region": 1}, "aws:region", ["text"]),
+    ("gcp", {"gcp:zone": REMOVE}, "gcp:zone", ["missing", "europe-west4-a"]),
+    ("gcp", {"gcp:zone": "europe-west4"}, "gcp:zone", ["like europe-west4-a"]),
+    ("gcp", {"gcp:region": "us-east1"}, "gcp:region", ["europe-west4"]),
+    # access
+    ("aws", {"access.mode": "iap"}, "access.mode", ["ssm or ssh on aws"]),
+    ("gcp", {"access.mode": "ssm"}, "access.mode", ["iap or ssh on gcp"]),
+    ("aws", {"access.mode": "ssh"}, "access.ssh_cidrs", ["may log in", "mode: ssm"]),
+    ("aws", {"access.ssh_cidrs": ["203.0.113.0/24"]}, "access.ssh_cidrs", ["with mode: ssh only"]),
+    (
+        "aws",
+        {"access": {"mode": "ssh", "ssh_cidrs": ["203.0.113.0/24", "0.0.0.0/0"]}},
+        "access.ssh_cidrs[1]",
+        ["say so twice", "allow_ssh_from_anywhere"],
+    ),
+    ("aws", {"access": {"mode": "ssh", "ssh_cidrs": ["::/0"]}}, "access.ssh_cidrs[0]", ["say so twice"]),
+    ("aws", {"access": {"mode": "ssh", "ssh_cidrs": ["128.0.0.0/1"]}}, "access.ssh_cidrs[0]", ["twice"]),
+    (
+        "gcp",
+        {"access": {"mode": "ssh", "ssh_cidrs": ["203.0.113.0/24"], "key": "mine"}},
+        "access.key",
+        ["OS Login"],
+    ),
+    ("local", {"access.mode": "ssh"}, "access.mode", ["this machine"]),
+    # network
+    ("aws", {"network.cidr": "8.8.0.0/16"}, "network.cidr", ["private IPv4"]),
+    ("aws", {"network.cidr": "10.0.0.0/8"}, "network.cidr", ["/16 to /24"]),
+    ("aws", {"network.public_cidr": "10.1.0.0/24"}, "network.public_cidr", ["10.0.0.0/16"]),
+    (
+        "aws",
+        {"network.public_cidr": "10.0.0.0/20", "network.private_cidr": "10.0.8.0/21"},
+        "network.private_cidr",
+        ["apart from", "10.0.0.0/20"],
+    ),
+    ("aws", {"network.public_cidr": "10.0.128.0/24"}, "network.public_cidr", ["10.0.128.0/17"]),
+    ("gcp", {"network.peers": ["192.168.0.0/16", "10.0.3.0/24"]}, "network.peers[1]", ["10.0.0.0/16"]),
+    ("aws", {"network": {"aws": VPC, "cidr": "10.5.0.0/16"}}, "network.cidr", ["existing network"]),
+    (
+        "aws",
+        {"network.aws": {"vpc": "vpc-12345678", **VPC, "public_subnet": None}},
+        "network.aws.public_subnet",
+        ["all of vpc"],
+    ),
+    ("gcp", {"network.gcp": {"network": "lab"}}, "network.gcp.subnetwork", ["both of"]),
+    ("gcp", {"network.aws": VPC}, "network.aws", ["settings of gcp"]),
+    ("local", {"network.cidr": "10.0.0.0/16"}, "network.cidr", ["loopback"]),
+    # storage
+    ("local", {"storage.home": {"kind": "nfs"}}, "storage.home", ["own directories"]),
+    ("gcp", {"storage.home": {"kind": "efs"}}, "storage.home.kind", ["nfs, filestore on gcp"]),
+    ("aws", {"storage.home": {"kind": "filestore"}}, "storage.home.kind", ["nfs, efs, fsx_lustre on aws"]),
+    ("aws", {"storage.home": {"kind": "efs", "size_gib": 100}}, "storage.home.size_gib", ["no settings"]),
+    ("aws", {"storage.apps": {"deployment": "SCRATCH_2"}}, "storage.apps.deployment", ["size_gib"]),
+    ("aws", {"storage.home.size_gib": 20000}, "storage.home.size_gib", ["at most 16384"]),
+    ("aws", {"storage.scratch.size_gib": 3600}, "storage.scratch.size_gib", ["2400", "take 2400 or 4800"]),
+    ("aws", {"storage.scratch.size_gib": 1000}, "storage.scratch.size_gib", ["take 1200"]),
+    ("aws", {"storage.scratch.size_gib": REMOVE}, "storage.scratch.size_gib", ["missing", "1200"]),
+    (
+        "aws",
+        {"storage.scratch": {"kind": "fsx_lustre", "deployment": "SCRATCH_1", "size_gib": 4800}},
+        "storage.scratch.size_gib",
+        ["multiples of 3600", "3600 or 7200"],
+    ),
+    ("aws", {"storage.scratch.throughput": 250}, "storage.scratch.throughput", ["no throughput"]),
+    ("aws", {"storage.scratch.deployment": "PERSISTENT_2"}, "storage.scratch.throughput", ["125, 250"]),
+    (
+        "aws",
+        {"storage.scratch.deployment": "PERSISTENT_2", "storage.scratch.throughput": 200},
+        "storage.scratch.throughput",
+        ["125, 250, 500, 1000"],
+    ),
+    ("aws", {"storage.scratch.storage_type": "HDD"}, "storage.scratch.storage_type", ["PERSISTENT_1"]),
+    (
+        "aws",
+        {
+            "storage.scratch": {
+                "kind": "fsx_lustre",
+                "deployment": "PERSISTENT_1",
+                "storage_type": "HDD",
+                "throughput": 40,
+                "size_gib": 2400,
+            }
+        },
+        "storage.scratch.size_gib",
+        ["multiples of 1800"],
+    ),
+    ("gcp", {"storage.scratch": {"kind": "filestore"}}, "storage.scratch.size_gib", ["1024", "BASIC_HDD"]),
+    (
+        "gcp",
+        {"storage.scratch": {"kind": "filestore", "tier": "BASIC_SSD", "size_gib": 1024}},
+        "storage.scratch.size_gib",
+        ["2560"],
+    ),
+    ("gcp", {"storage.local_scratch": {}}, "storage.local_scratch", ["NVMe"]),
+    (
+        "aws",
+        {"partitions[1].machine": "m5.large", "storage.local_scratch": {"kind": "nvme"}},
+        "storage.local_scratch",
+        ["p3dn.24xlarge"],
+    ),
+    ("aws", {"storage.apps.path": "/home"}, "storage.apps.path", ["home is mounted there"]),
+    ("aws", {"storage.scratch.path": "/apps"}, "storage.scratch.path", ["apps is mounted there"]),
+    ("aws", {"storage.scratch.path": "/home/data"}, "storage.scratch.path", ["apart from home's"]),
+    ("aws", {"storage.scratch.path": "/usr/local"}, "storage.scratch.path", ["not the system's"]),
+    # hooks, local, login
+    ("aws", {"hooks[0]": {"role": "all", "source": "/root/x.sh"}}, "hooks[0].source", ["this project"]),
+    ("aws", {"hooks[0]": {"role": "all", "source": "a/../../x"}}, "hooks[0].source", ["this project"]),
+    ("aws", {"hooks[0]": {"role": "all", "source": "gs://b/x"}}, "hooks[0].source", ["s3://"]),
+    ("local", {"hooks[0]": {"role": "all", "source": "http://b/x"}}, "hooks[0].source", ["not protected"]),
+    ("local", {"login.count": 1}, "login.count", ["this machine"]),
+    ("aws", {"local": {"boot_delay": 1.0}}, "local", ["settings of aws"]),
+    (
+        "local",
+        {"partitions[0].nodes.min": 3, "local.quota_nodes": 2},
+        "local.quota_nodes",
+        ["3 or more"],
+    ),
+    # AWS Batch
+    ("aws", {"batch": values("batch")[CLUSTER]["batch"]}, "scheduler", ["batch, where"]),
+    ("batch", {"batch": REMOVE}, "batch", ["the section `batch`"]),
+    ("batch", {"partitions": [{"name": "cpu", "machine": "m5.large"}]}, "partitions", ["no partitions"]),
+    ("batch", {"batch.instance_types": ["p3.16xlarge"]}, "batch.instance_types[0]", ["retired"]),
+    ("batch", {"batch.vcpus.desired": 5000}, "batch.vcpus", ["min up to desired up to max"]),
+    ("batch", {"batch.vcpus.max": 200}, "batch.vcpus.max", ["384 or more"]),
+    ("batch", {"batch.container.vcpus": 97}, "batch.container.vcpus", ["at most 96"]),
+    ("batch", {"batch.container.memory_mib": 786432}, "batch.container.memory_mib", ["less than"]),
+    ("batch", {"batch.container.gpus": 9}, "batch.container.gpus", ["at most 8"]),
+    (
+        "batch",
+        {"batch.container.environment": {"MPI_GPUS": 160}},
+        "batch.container.environment.MPI_GPUS",
+        ["32: 4 nodes with 8 GPUs"],
+    ),
+    (
+        "batch",
+        {"batch.container.environment": {"AWS_BATCH_X": "1"}},
+        "batch.container.environment.AWS_BATCH_X",
+        ["do not start with AWS_BATCH"],
+    ),
+    ("batch", {"image": REMOVE}, "image.id", ["no driver", "580"]),
+    ("batch", {"@enabled": True}, "@enabled", ["scheduler batch"]),
+    # benchmark
+    ("local", {"@partition": "gpu"}, "@partition", ["debug"]),
+    ("local", {"@nodes": 5}, "@nodes", ["at most 4", "debug"]),
+    ("local", {"local.quota_nodes": 1}, "@nodes", ["at most 1", "quota"]),
+    (
+        "local",
+        {"partitions[0].accelerator": {"type": "v100"}, "@gpus_per_node": 1},
+        "@gpus_per_node",
+        ["simulated"],
+    ),
+    ("gcp", {"@gpus_per_node": 2}, "@gpus_per_node", ["at most 1"]),
+    ("aws", {"@gpus_per_node": 1}, "@gpus_per_node", ["at most 0"]),
+    ("aws", {"partitions[1].default": True, "@gpus_per_node": 9}, "@gpus_per_node", ["at most 8"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("stack", "changes", "path", "words"),
+    REFUSED,
+    ids=[f"{stack}-{path}-{i}" for i, (stack, _, path, _) in enumerate(REFUSED)],
+)
+def test_refused(stack: str, changes: dict[str, Any], path: str, words: list[str]) -> None:
+    found = mistakes(values(stack, changes))
+    whole = path if ":" in path else f"{BENCHMARK}.{path[1:]}" if path[0] == "@" else _in_cluster(path)
+    assert [m.path for m in found] == [whole]
+    for word in words:
+        assert word in str(found[0])
+
+
+def _in_cluster(path: str) -> str:
+    return CLUSTER + ("" if path.startswith("[") else ".") + path
+
+
+ACCEPTED: list[tuple[str, dict[str, Any]]] = [
+    ("aws", {"access": {"mode": "ssh", "ssh_cidrs": ["0.0.0.0/0"], "allow_ssh_from_anywhere": True}}),
+    ("aws", {"access": {"mode": "ssh", "ssh_cidrs": ["203.0.113.7/32", "2001:db8::/32"], "key": "my key"}}),
+    ("aws", {"partitions[0].reservation": "cr-12356790abcd"}),
+    ("aws", {"partitions[0].reservation": GROUP}),
+    ("aws", {"partitions[1].aws.efa": True, "partitions[1].placement": "cluster"}),
+    ("aws", {"partitions[1].aws.efa": True, "network.zones": ["us-east-1c"]}),
+    ("aws", {"partitions[1].accelerator": {"type": "v100", "count": 1}}),
+    ("aws", {"image.cuda": "12.5", "@partition": "gpu", "@gpus_per_node": 8}),
+    ("aws", {"partitions[1].image": {"cuda": "12"}, "image.cuda": "13.0"}),
+    ("aws", {"partitions[1].machine": "g4dn.xlarge", "image.cuda": "13.0"}),
+    ("aws", {"network.aws": VPC}),
+    ("aws", {"network.peers": ["192.168.0.0/16", "fd00::/8"]}),
+    ("aws", {"network.cidr": "172.20.0.0/16", "network.public_cidr": "172.20.0.0/20"}),
+    ("aws", {"storage.scratch.size_gib": 2400}),
+    ("aws", {"storage.scratch": {"kind": "fsx_lustre", "deployment": "SCRATCH_1", "size_gib": 3600}}),
+    ("aws", {"storage.home": {"kind": "efs"}, "storage.local_scratch": {}}),
+    (
+        "aws",
+        {"machines": {"p3.2xlarge": {"vcpus": 8, "memory_mib": 62464}}, "controller.machine": "p3.2xlarge"},
+    ),
+    ("aws", {"machines": {"m5.xlarge": {"efa": 1}}, "partitions[0].aws.efa": True}),
+    ("aws", {"hooks[0]": {"role": "compute", "source": "s3://b/x.sh", "args": ["a"], "timeout": 60}}),
+    ("aws", {"@enabled": False, "@nodes": 100}),
+    ("aws", {"azure:location": "x", "pulumi:tags": {"a": "b"}, "aws:profile": "lab"}),
+    ("gcp", {"partitions[0].accelerator": {"type": "nvidia-tesla-v100", "count": 4}}),
+    ("gcp", {"partitions[1].placement": "cluster"}),
+    ("gcp", {"gcp:region": "europe-west4", "gcp:project": "lab"}),
+    ("gcp", {"network.gcp": {"network": "lab", "subnetwork": "nodes"}}),
+    ("gcp", {"storage.scratch": {"kind": "filestore", "tier": "ZONAL", "size_gib": 100}}),
+    ("gcp", {"image.id": "projects/lab/global/images/slurm-1"}),
+    ("gcp", {"image.id": "projects/lab/global/images/family/slurm"}),
+    ("gcp", {"partitions[0].reservation": "v100s", "login.count": 2}),
+    ("local", {"partitions[0].placement": "cluster", "partitions[0].spot": True}),
+    ("local", {"local": {"machines": "process", "boot_delay": 5, "quota_nodes": 4, "price_hour": 1}}),
+    ("local", {"partitions[0].accelerator": {"type": "v100", "count": 8}, "partitions[0].time_limit": "1-0"}),
+    ("local", {"hooks[0]": {"role": "all", "source": "hooks/x.sh"}, "budget.max_usd": 5}),
+    ("batch", {"@enabled": False, "batch.container.environment": {"MPI_GPUS": 32}}),
+    ("batch", {"batch.container.gpus": 1, "batch.container.environment": {"MPI_GPUS": "4"}}),
+]
+
+
+@pytest.mark.parametrize(("stack", "changes"), ACCEPTED, ids=range(len(ACCEPTED)))
+def test_accepted(stack: str, changes: dict[str, Any]) -> None:
+    assert mistakes(values(stack, changes)) == []
+
+
+def test_namespaces_of_machines_are_refused_with_the_reason() -> None:
+    (found,) = mistakes(values("local", {"local.machines": "namespace"}))
+    assert found.path == f"{CLUSTER}.local.machines"
+    assert "not built yet" in found.advice

@@ -1,0 +1,100 @@
+"""Whatever a stack file holds, the answer is a configuration or one message: never another error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from stack_values import BENCHMARK, CLUSTER, mistakes, values
+
+from infra.config import ConfigError, load_file
+from infra.config.batch import BatchConfig
+from infra.config.checks.partitions import RESERVED
+from infra.config.cluster import BenchmarkConfig, ClusterConfig, PartitionConfig
+from infra.config.fields import clock, time_limit_seconds
+from infra.config.storage import SharedStorage
+from infra.design import slurm_time
+
+KEYS = sorted(
+    {
+        key
+        for model in (ClusterConfig, PartitionConfig, BenchmarkConfig, BatchConfig, SharedStorage)
+        for key in model.model_fields
+    }
+    | {"min", "max", "type", "count", "mode", "ssh_cidrs", "cidr", "zones", "id", "bake", "aws", "efa"}
+)
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 10000),
+    st.floats(),
+    st.text(max_size=8),
+    st.sampled_from(
+        ["aws", "gcp", "local", "m5.xlarge", "n1-standard-2", "p3.2xlarge", "v100", "nfs", "1:00"]
+    ),
+    st.sampled_from(
+        ["ssh", "batch", "10.0.0.0/16", "0.0.0.0/0", "us-east-1", "eu-west-1a", "fsx_lustre", "/home"]
+    ),
+)
+TREES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.one_of(st.sampled_from(KEYS), st.text(max_size=5)), inner, max_size=5),
+    ),
+    max_leaves=20,
+)
+SECTIONS = st.dictionaries(st.sampled_from(KEYS), TREES, max_size=6)
+MANY = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@MANY
+@given(cluster=st.one_of(TREES, SECTIONS), benchmark=st.one_of(TREES, SECTIONS), region=SCALARS, zone=SCALARS)
+def test_any_tree(cluster: Any, benchmark: Any, region: Any, zone: Any) -> None:
+    config = {CLUSTER: cluster, BENCHMARK: benchmark, "aws:region": region, "gcp:zone": zone}
+    for mistake in mistakes(config):
+        assert mistake.path
+        assert mistake.allowed
+
+
+@MANY
+@given(
+    name=st.sampled_from(["local", "aws", "gcp", "batch"]),
+    key=st.sampled_from(KEYS),
+    value=TREES,
+    where=st.sampled_from(["", "partitions[0].", "@", "storage.scratch.", "batch.", "network.", "access."]),
+)
+def test_one_value_changed(name: str, key: str, value: Any, where: str) -> None:
+    config = values(name)
+    if (where == "partitions[0]." and name == "batch") or (where == "@" and BENCHMARK not in config):
+        return
+    for mistake in mistakes(values(name, {f"{where}{key}": value})):
+        assert mistake.allowed
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(content=st.one_of(st.text(max_size=60), st.binary(max_size=60), TREES.map(yaml.safe_dump)))
+def test_any_file(tmp_path: Path, content: str | bytes) -> None:
+    file = tmp_path / "Pulumi.any.yaml"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
+    try:
+        load_file(file)
+    except ConfigError as error:
+        assert "Pulumi.any.yaml" in str(error)
+
+
+@given(seconds=st.integers(1, 10**7))
+def test_time_limits_survive_their_notations(seconds: int) -> None:
+    assert time_limit_seconds(clock(seconds)) == seconds
+    assert time_limit_seconds(slurm_time(clock(seconds))) == seconds
+
+
+@given(name=st.from_regex(r"[a-z]([a-z0-9-]{0,20}[a-z0-9])?", fullmatch=True), most=st.integers(1, 5000))
+def test_names_that_fit_are_taken(name: str, most: int) -> None:
+    found = mistakes(
+        values("local", {"partitions[0].name": name, "partitions[0].nodes.max": most, "@nodes": 1})
+    )
+    assert bool(found) == (name in RESERVED)
