@@ -1,0 +1,257 @@
+"""The Pulumi CLI as a runner, driven through the Automation API from the same checkout.
+
+Two things need care. *Backend*: the one that the user is logged in to; a user who is logged in nowhere gets a
+file backend in the state folder with a generated passphrase. *Nothing is written into the checkout*: with a
+passphrase the CLI writes `encryptionsalt` into the stack file. So the stack is initialized in a folder of its
+own in the state folder, and every operation gets `--config-file` with a copy of the stack file that carries the
+salt; the program itself runs in the checkout. A stack file that names its encryption is used as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import yaml
+
+from infra.errors import UserError
+from infra.runner import locations, lock, owner
+from infra.runner.events import Message, OnEvent, Summary, ignore
+from infra.runner.project import REDACTED
+
+PLUGIN = "command"
+PLUGIN_SECONDS = 120
+"""How long the download of the command plugin may take before the local stack is run without the CLI."""
+ENCRYPTION = ("encryptionsalt", "encryptedkey", "secretsprovider")
+
+
+class PulumiRunner:
+    """One stack of a checkout, run by the Pulumi CLI.
+
+    Args:
+        local: whether this is a local stack, whose cluster only one engine may own.
+    """
+
+    name = "pulumi"
+
+    def __init__(self, project_dir: Path, stack: str, *, local: bool) -> None:
+        self._project_dir = project_dir.resolve()
+        self._stack = stack
+        self._local = local
+        self._fallback = owner.logged_in(self._project_dir) is None
+
+    @property
+    def backend(self) -> str:
+        """The URL of the backend that holds the state."""
+        if self._fallback:
+            return owner.fallback_url(self._project_dir, self._stack)
+        return owner.backend_url(self._project_dir)
+
+    def preview(self, on_event: OnEvent = ignore) -> Summary:
+        """What `up` would do.
+
+        Raises:
+            UserError: the program or the engine failed.
+        """
+        with self._operation("preview", on_event, create=True) as (stack, translator, config):
+            assert stack is not None
+            stack.preview(on_event=translator, color="never", config_file=config)
+        return Summary(translator.summary.counts, 0, translator.summary.seconds)
+
+    def up(self, on_event: OnEvent = ignore) -> dict[str, Any]:
+        """Bring the stack up, or up to date; its outputs, secrets as `[secret]`.
+
+        Raises:
+            UserError: the program or the engine failed, or the cluster is the embedded runner's (exit 3).
+        """
+        if self._local:
+            owner.claim(self._project_dir, self._stack, self.backend)
+        with self._operation("up", on_event, create=True) as (stack, translator, config):
+            assert stack is not None
+            result = stack.up(on_event=translator, color="never", show_secrets=False, config_file=config)
+            return _outputs(result.outputs)
+
+    def destroy(self, on_event: OnEvent = ignore) -> None:
+        """Destroy the stack; a stack that was never up: no-op.
+
+        Raises:
+            UserError: the engine failed.
+        """
+        if self._local:
+            owner.check(self._project_dir, self._stack, self.backend)
+        with self._operation("down", on_event, create=False) as (stack, translator, config):
+            if stack is not None:
+                stack.destroy(on_event=translator, color="never", show_secrets=False, config_file=config)
+                if self._fallback:
+                    # Our own backend: a destroyed stack leaves nothing. In the user's the history is theirs.
+                    # Without preserve_config the CLI would remove the stack file from the checkout.
+                    stack.workspace.remove_stack(self._stack, preserve_config=True)
+            self._forget()
+
+    def outputs(self) -> dict[str, Any] | None:
+        """The stack's outputs; None: it is not up."""
+        if self._fallback and not self._engine_dir.exists():
+            return None
+        stack = self._select()
+        return None if stack is None else (_outputs(stack.outputs()) or None)
+
+    @property
+    def _engine_dir(self) -> Path:
+        return locations.state_dir(self._project_dir, self._stack) / "engine"
+
+    @contextlib.contextmanager
+    def _operation(
+        self, verb: str, on_event: OnEvent, *, create: bool
+    ) -> Iterator[tuple[Any, Any, str | None]]:
+        """The lock, the stack (None: there is none), the translator of its events, the stack file to use."""
+        from pulumi.automation.errors import CommandError
+
+        from infra.runner.engine_events import Translator
+
+        translator = Translator(on_event)
+        with lock.held(self._project_dir, self._stack, verb), _patient(on_event):
+            if self._fallback and create:
+                on_event(
+                    Message(f"you are logged in to no Pulumi backend: the state is kept in {self.backend}")
+                )
+            try:
+                if create:
+                    self._initialize()
+                stack = self._select()
+                yield stack, translator, self._config_file()
+            except CommandError as error:
+                text = "\n".join(translator.errors) or str(error).strip()
+                raise UserError(f"Pulumi: {text}") from error
+            finally:
+                translator.finish()
+
+    def _environment(self) -> Mapping[str, str]:
+        # The program's own environment has uv, which the project's toolchain asks for.
+        env = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+        if self._fallback:
+            folder = locations.make_state_dir(self._project_dir, self._stack)
+            backend, passphrase = folder / "backend", folder / "passphrase"
+            backend.mkdir(mode=0o700, exist_ok=True)
+            if not passphrase.exists():
+                descriptor = os.open(passphrase, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                    file.write(secrets.token_urlsafe(32))
+            env |= {"PULUMI_BACKEND_URL": self.backend, "PULUMI_CONFIG_PASSPHRASE_FILE": str(passphrase)}
+        return env
+
+    def _workspace(self, folder: Path) -> Any:
+        from pulumi import automation
+
+        return automation.LocalWorkspace(work_dir=str(folder), env_vars=self._environment())
+
+    def _initialize(self) -> None:
+        """Create the stack where it is not there yet, from outside the checkout."""
+        from pulumi.automation import Stack
+        from pulumi.automation.errors import StackAlreadyExistsError
+
+        folder = self._engine_dir
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        settings = yaml.safe_load((self._project_dir / "Pulumi.yaml").read_text(encoding="utf-8"))
+        kept = {k: settings[k] for k in ("name", "runtime", "backend") if k in settings}
+        (folder / "Pulumi.yaml").write_text(yaml.safe_dump(kept), encoding="utf-8")
+        with contextlib.suppress(StackAlreadyExistsError):
+            Stack.create(self._stack, self._workspace(folder))
+
+    def _select(self) -> Any:
+        """The stack in the checkout; None: there is no such stack in the backend."""
+        from pulumi.automation import Stack
+        from pulumi.automation.errors import StackNotFoundError
+
+        try:
+            return Stack.select(self._stack, self._workspace(self._project_dir))
+        except StackNotFoundError:
+            return None
+
+    def _config_file(self) -> str | None:
+        """The stack file with the salt that our own initialization made; None: the checkout's says it all."""
+        source = self._project_dir / f"Pulumi.{self._stack}.yaml"
+        text = source.read_text(encoding="utf-8") if source.exists() else ""
+        if set(ENCRYPTION) & set(yaml.safe_load(text) or {}):
+            return None
+        copy = self._engine_dir / source.name
+        made = yaml.safe_load(copy.read_text(encoding="utf-8")) or {} if copy.exists() else {}
+        kept = {k: made[k] for k in ENCRYPTION if k in made}
+        copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        copy.write_text(text + ("\n" + yaml.safe_dump(kept) if kept else ""), encoding="utf-8")
+        return str(copy)
+
+    def _forget(self) -> None:
+        """After a destroy: what we made for the operation, and the claim on the cluster."""
+        if self._fallback:
+            folder = locations.state_dir(self._project_dir, self._stack)
+            shutil.rmtree(folder / "backend", ignore_errors=True)
+            (folder / "passphrase").unlink(missing_ok=True)
+            shutil.rmtree(self._engine_dir, ignore_errors=True)
+        if self._local:
+            owner.release(self._project_dir, self._stack)
+
+
+def command_plugin(on_event: OnEvent) -> str | None:
+    """Have the plugin that runs local commands; None: it is there, else why it cannot be had."""
+    version = importlib.metadata.version("pulumi-command")
+    try:
+        listed = json.loads(_pulumi("plugin", "ls", "--json") or "[]")
+        if any(p.get("name") == PLUGIN and p.get("version") == version for p in listed):
+            return None
+        on_event(Message(f"installing Pulumi's {PLUGIN} plugin {version}"))
+        _pulumi("plugin", "install", "resource", PLUGIN, version)
+    except subprocess.TimeoutExpired:
+        return f"its download took over {PLUGIN_SECONDS} s"
+    except subprocess.CalledProcessError as error:
+        lines = (error.stderr or "").strip().splitlines()
+        return lines[-1] if lines else f"`pulumi plugin` ended with status {error.returncode}"
+    except (OSError, ValueError) as error:
+        return str(error)
+    return None
+
+
+def _pulumi(*arguments: str) -> str:
+    return subprocess.run(
+        ["pulumi", *arguments, "--non-interactive"],
+        check=True,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=PLUGIN_SECONDS,
+    ).stdout
+
+
+def _outputs(values: Any) -> dict[str, Any]:
+    return {k: REDACTED if v.secret else v.value for k, v in sorted(values.items())}
+
+
+@contextlib.contextmanager
+def _patient(on_event: OnEvent) -> Iterator[None]:
+    """Ctrl-C reaches the CLI, which ends its work and then itself: we wait for it, and do not leave it alone."""
+    said = Message("interrupted: waiting for Pulumi to end (again: at once)", "warning")
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        # In a thread: a handler must not wait for locks that the interrupted code may hold.
+        threading.Thread(target=on_event, args=[said], daemon=True).start()
+
+    try:
+        before = signal.signal(signal.SIGINT, handle)
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

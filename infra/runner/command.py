@@ -1,0 +1,182 @@
+"""`command:local:Command` as version 1.2 of pulumi-command runs it (its provider/pkg/provider/local)."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from infra.errors import EXIT_REFUSED, UserError
+from infra.runner import process, wire
+from infra.runner.events import OnEvent, OutputLine, Stream
+from infra.runner.project import REDACTED
+
+TYPE = "command:local:Command"
+DEFAULT_INTERPRETER = ("/bin/sh", "-c")
+TAIL_LINES = 20
+LONGEST_VARIABLE = 120_000
+"""The kernel refuses a variable of 128 KiB or more; a longer previous output is left out."""
+SHORTEST_MASKED = 4
+"""Shorter secrets are not masked in output: they would blacken innocent words and be guessed by it."""
+
+
+class CommandError(Exception):
+    """A command ended badly; the text says how, with the end of what it printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One run of one of a resource's commands."""
+
+    urn: str
+    name: str
+    inputs: dict[str, Any]
+    """The resource's inputs, secrets in the clear."""
+    stdout: str = ""
+    stderr: str = ""
+    """What the previous run printed: `PULUMI_COMMAND_STDOUT` and `_STDERR`."""
+    masks: list[str] = field(default_factory=list)
+    """Strings that must not appear in events and messages."""
+    timeout: float | None = None
+
+
+class Commands:
+    """Runs commands for one project."""
+
+    def __init__(self, directory: Path, on_event: OnEvent, processes: process.Processes) -> None:
+        self._directory = directory
+        self._on_event = on_event
+        self._processes = processes
+
+    def run(
+        self, text: str, call: Call, on_start: Callable[[int], None] = lambda _pid: None
+    ) -> tuple[str, str]:
+        """Run `text` with the resource's interpreter, folder, environment and input.
+
+        Returns:
+            What it printed: stdout and stderr, each without one final newline, as the provider returns them.
+
+        Raises:
+            CommandError: it could not be started, failed, was killed, or took too long.
+        """
+        inputs = call.inputs
+        folder = self._directory / inputs.get("dir", ".")
+        interpreter = inputs.get("interpreter") or DEFAULT_INTERPRETER
+        if not folder.is_dir():
+            raise CommandError(f"its folder {folder} does not exist")
+        try:
+            finished = process.run(
+                [*interpreter, text],
+                cwd=folder,
+                env=self._environment(call),
+                stdin=inputs.get("stdin", ""),
+                on_line=self._printer(call),
+                processes=self._processes,
+                on_start=on_start,
+                timeout=call.timeout,
+            )
+        except OSError as error:
+            raise CommandError(f"cannot run {interpreter[0]}: {error.strerror}") from error
+        if finished.timed_out:
+            raise CommandError(_mask(f"took over {call.timeout:g} s{_tail(finished)}", call.masks))
+        if finished.returncode:
+            raise CommandError(_mask(f"{_status(finished.returncode)}{_tail(finished)}", call.masks))
+        return finished.stdout.removesuffix("\n"), finished.stderr.removesuffix("\n")
+
+    def _environment(self, call: Call) -> dict[str, str]:
+        env = dict(os.environ)
+        env.update({k: str(v) for k, v in (call.inputs.get("environment") or {}).items()})
+        if call.inputs.get("addPreviousOutputInEnv", True):
+            for variable, text in (
+                ("PULUMI_COMMAND_STDOUT", call.stdout),
+                ("PULUMI_COMMAND_STDERR", call.stderr),
+            ):
+                if 0 < len(text.encode()) <= LONGEST_VARIABLE:
+                    env[variable] = text
+        return env
+
+    def _printer(self, call: Call) -> process.OnLine:
+        logged: tuple[Stream, ...] = ("stdout", "stderr")
+        match call.inputs.get("logging"):
+            case "stdout":
+                logged = ("stdout",)
+            case "stderr":
+                logged = ("stderr",)
+            case "none":
+                logged = ()
+
+        def show(stream: Stream, line: str) -> None:
+            if stream in logged:
+                self._on_event(OutputLine(call.urn, call.name, stream, _mask(line, call.masks)))
+
+        return show
+
+
+def check(name: str, inputs: dict[str, Any]) -> None:
+    """Refuse what the embedded runner cannot do with a Command.
+
+    Raises:
+        UserError: exit 3.
+    """
+    for key in ("assetPaths", "archivePaths"):
+        if key in inputs:
+            raise UserError(f"{name}: `{key}` is more than the embedded runner does", EXIT_REFUSED)
+    if wire.has_asset(inputs):
+        raise UserError(f"{name}: assets are more than the embedded runner does", EXIT_REFUSED)
+    for key in ("delete", "dir", "interpreter"):
+        if wire.has_secret(inputs.get(key)):
+            raise UserError(
+                f"{name}: a secret in `{key}` would have to be kept in clear to destroy it later; "
+                "the embedded runner keeps no secrets. Pass it in `environment` or `stdin`.",
+                EXIT_REFUSED,
+            )
+
+
+def for_delete(inputs: dict[str, Any]) -> dict[str, Any]:
+    """Recorded inputs as the delete command gets them: what was secret is not known any more, and absent."""
+
+    def forgotten(value: Any) -> bool:
+        return isinstance(value, dict) and set(value) == {wire.DIGEST}
+
+    known = {k: v for k, v in inputs.items() if not forgotten(v)}
+    if isinstance(environment := known.get("environment"), dict):
+        known["environment"] = {k: v for k, v in environment.items() if not forgotten(v)}
+    return known
+
+
+def seconds(text: str) -> float:
+    """A Go duration (`1h2m3.5s`) in seconds.
+
+    Raises:
+        UserError: exit 2; it is not one.
+    """
+    units = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3}
+    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|h|m|s)", text)
+    if not parts or "".join(n + u for n, u in parts) != text:
+        raise UserError(f"{text!r} is not a duration like 90s, 5m or 1h30m", 2)
+    return sum(float(number) * units[unit] for number, unit in parts)
+
+
+def _status(returncode: int) -> str:
+    if returncode > 0:
+        return f"exit status {returncode}"
+    try:
+        return f"killed by {signal.Signals(-returncode).name}"
+    except ValueError:
+        return f"killed by signal {-returncode}"
+
+
+def _tail(finished: process.Finished) -> str:
+    lines = (finished.stderr.strip() or finished.stdout.strip()).splitlines()[-TAIL_LINES:]
+    return ":\n" + "\n".join(lines) if lines else ", and it printed nothing"
+
+
+def _mask(text: str, masks: list[str]) -> str:
+    for mask in masks:
+        if len(mask) >= SHORTEST_MASKED:
+            text = text.replace(mask, REDACTED)
+    return text
