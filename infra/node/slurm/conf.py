@@ -1,0 +1,348 @@
+"""slurm.conf, gres.conf and cgroup.conf from the settings: pure, for Slurm 22.05, 23.11 and 24.11.
+
+Two kinds of site. *Process mode*: all nodes are daemons of one user on one machine, told apart by name and
+port. *Own machines* (`vm`, `namespace`): every node has its address, the default ports and its cgroups.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import PurePosixPath
+
+from infra.node.model import Folders, Partition, Settings
+from infra.node.slurm import gres
+from infra.node.slurm.hostlist import fold
+from infra.node.slurm.version import Version, spell, traits
+
+HEADER = "# Rendered by slurm-stacks for Slurm {version}: changes are lost. Edit the stack file instead.\n"
+
+# What slurm.conf takes without quotes, and what Slurm does not read as a pattern (`%n`) or a comment.
+_PLAIN_PATH = re.compile(r"/[A-Za-z0-9._/+@:-]*")
+_PLAIN_VALUE = re.compile(r"[^\s#\"'\\]+")
+_NOT_FEATURE = re.compile(r"[^A-Za-z0-9._-]+")
+
+SOCKET_BYTES = 107
+"""The kernel's limit for a Unix socket's path, its closing zero not counted."""
+
+PROLOG_MARGIN = 120
+"""Seconds that the waiting PrologSlurmctld may take beyond ResumeTimeout, to end by itself with a reason."""
+
+Options = list[tuple[str, object]]
+
+
+def render(settings: Settings, version: Version) -> dict[str, str]:
+    """File name -> content, to be written into `Folders.etc` on the controller (and, where there is no
+    configless Slurm, on every machine).
+
+    Raises:
+        ValueError: the root cannot be written into slurm.conf or is too long for sockets, ports run out, or
+            the release is too old.
+    """
+    check_paths(settings)
+    header = HEADER.format(version=spell(version))
+    sections: list[Options] = [
+        _daemons(settings),
+        _security(settings),
+        _scheduling(settings),
+        _tasks(settings),
+        _power(settings),
+        _controller(settings, version),
+        _accounting(settings),
+    ]
+    lines = ["\n".join(f"{key}={_value(key, value)}" for key, value in section) for section in sections]
+    lines.append("\n".join(_nodes(settings)))
+    lines.append("\n".join(_partition(p) for p in settings.design.partitions))
+    files = {
+        "slurm.conf": header + "\n" + "\n\n".join(text for text in lines if text) + "\n",
+        "cgroup.conf": header + "".join(f"{k}={v}\n" for k, v in _cgroup(settings, version)),
+    }
+    if devices := gres.lines(settings.design):
+        files["gres.conf"] = header + "".join(f"{line}\n" for line in devices)
+    return files
+
+
+def slurmd_ports(settings: Settings) -> dict[str, int]:
+    """Node -> port. Process mode: consecutive from the site's first port, over all partitions in order.
+
+    Raises:
+        ValueError: they would run over 65535 or over slurmctld's.
+    """
+    site, partitions = settings.site, settings.design.partitions
+    if not Folders(settings).process:
+        return {node: site.slurmd_port for p in partitions for node in p.nodes()}
+    nodes = [node for p in partitions for node in p.nodes()]
+    last = site.slurmd_port + len(nodes) - 1
+    if last > 65535:
+        raise ValueError(f"{len(nodes)} nodes do not fit between port {site.slurmd_port} and 65535")
+    if site.slurmd_port <= site.slurmctld_port <= last:
+        raise ValueError(
+            f"slurmctld's port {site.slurmctld_port} lies among the nodes' ({site.slurmd_port}-{last})"
+        )
+    return {node: site.slurmd_port + i for i, node in enumerate(nodes)}
+
+
+def check_paths(settings: Settings) -> None:
+    """Refuse a root under which the cluster could be configured but would not work.
+
+    Raises:
+        ValueError: with the path and what to do.
+    """
+    folders = Folders(settings)
+    root = str(folders.root)
+    if not _PLAIN_PATH.fullmatch(root):
+        raise ValueError(
+            f"the run directory {root!r} has characters that slurm.conf cannot hold; choose another"
+        )
+    names = [node for p in settings.design.partitions for node in p.nodes()[-1:]]
+    sockets = [folders.munge_socket, folders.daemon_socket]
+    # slurmstepd listens at <spool>/<node>_<job>.<step>, both numbers up to 4294967295.
+    sockets += [_spool(folders, node) / f"{node}_{'9' * 10}.{'9' * 10}" for node in names]
+    longest = max(map(str, sockets), key=len)
+    if (excess := len(longest.encode()) - SOCKET_BYTES) > 0:
+        raise ValueError(
+            f"the run directory {root!r} is {excess} bytes too long: sockets like {longest} "
+            f"must stay within {SOCKET_BYTES} bytes"
+        )
+
+
+def _spool(folders: Folders, node: str) -> PurePosixPath:
+    return folders.spool / node if folders.process else folders.spool
+
+
+def _value(key: str, value: object) -> str:
+    """The value as text; a value that would change the meaning of its line is refused."""
+    text = str(value)
+    if not _PLAIN_VALUE.fullmatch(text):
+        raise ValueError(f"{key}={text!r}: no spaces, quotes or '#' can stand in slurm.conf")
+    return text
+
+
+def _line(options: Options) -> str:
+    return " ".join(f"{key}={_value(key, value)}" for key, value in options)
+
+
+def _daemons(settings: Settings) -> Options:
+    """Who runs where, and where their files lie."""
+    site, folders = settings.site, Folders(settings)
+    # %n is the node's name: in process mode all nodes share one file system.
+    node = "-%n" if folders.process else ""
+    return [
+        ("ClusterName", settings.design.name),
+        ("SlurmctldHost", f"{site.controller_host}({site.controller_address})"),
+        ("SlurmctldPort", site.slurmctld_port),
+        # Process mode gives each node line its own port.
+        *([] if folders.process else [("SlurmdPort", site.slurmd_port)]),
+        ("SlurmUser", site.user),
+        # slurmd of an ordinary user can only run that user's jobs, and must be told so.
+        *([("SlurmdUser", site.user)] if folders.process else []),
+        ("StateSaveLocation", folders.state),
+        ("SlurmdSpoolDir", _spool(folders, "%n")),
+        ("SlurmctldPidFile", folders.run / "slurmctld.pid"),
+        ("SlurmdPidFile", folders.run / f"slurmd{node}.pid"),
+        ("SlurmctldLogFile", folders.log / "slurmctld.log"),
+        ("SlurmdLogFile", folders.log / f"slurmd{node}.log"),
+        # Who was powered up or down, when and why: the first thing one looks for.
+        ("DebugFlags", "Power"),
+        # The default of 10 s is reached when hundreds of nodes start at once, or two cores run fifty slurmds.
+        ("MessageTimeout", 30),
+        ("SlurmdTimeout", settings.design.slurm.slurmd_timeout),
+        # A node that comes back (DOWN for silence, rebooted) takes jobs again without a person's word.
+        ("ReturnToService", 2),
+    ]
+
+
+def _security(settings: Settings) -> Options:
+    folders = Folders(settings)
+    # Also the delay before a requeued job may start again (cred_expire + 1, 121 s by default), so that no
+    # node still honours its old credential. It bounds how old a credential may be when slurmd reads it:
+    # clock skew between machines and a starved slurmd need some tens of seconds.
+    info = "cred_expire=30"
+    if folders.process:
+        # A munged of the cluster's own: no root needed, and no other cluster's key.
+        info = f"socket={folders.munge_socket},{info}"
+    return [("AuthType", "auth/munge"), ("CredType", "cred/munge"), ("AuthInfo", info)]
+
+
+def _scheduling(settings: Settings) -> Options:
+    own_machine = not Folders(settings).process
+    return [
+        ("SchedulerType", "sched/backfill"),
+        ("SchedulerParameters", ",".join(_scheduler_parameters(own_machine))),
+        ("SelectType", "select/cons_tres"),
+        # CPU, not Core: a node line says CPUs only, and hyperthreads would make registration fail with
+        # "low socket*core count". Memory is Slurm's to share out only where cgroups can enforce it.
+        ("SelectTypeParameters", "CR_CPU_Memory" if own_machine else "CR_CPU"),
+        # Said because 23.02 changed the default to multifactor, which wants an accounting database.
+        ("PriorityType", "priority/multifactor" if settings.design.slurm.accounting else "priority/basic"),
+        # Jobs survive the death of a node.
+        ("JobRequeue", 1),
+        # Room for sweeps; the defaults are 1,001 and 10,000.
+        ("MaxArraySize", 10001),
+        ("MaxJobCount", 50000),
+        # The first delay a user would see between a job's end and its node's is KillWait after SIGTERM.
+        ("BatchStartTimeout", 60),
+    ]
+
+
+def _scheduler_parameters(own_machine: bool) -> Iterator[str]:
+    # A job that was not placed at its submission waits for this delay; the default is 3 s.
+    yield "batch_sched_delay=0"
+    # How soon a job is tried that waits behind one which cannot start; the default is 30 s.
+    yield "bf_interval=10"
+    if own_machine:
+        # salloc gives its shell when the nodes are there, not while they boot.
+        yield "salloc_wait_nodes"
+
+
+def _tasks(settings: Settings) -> Options:
+    accounting = settings.design.slurm.accounting
+    if Folders(settings).process:
+        return [
+            # No cgroups: they need root, and a container may not have them.
+            ("ProctrackType", "proctrack/linuxproc"),
+            ("TaskPlugin", "task/none"),
+            ("JobAcctGatherType", "jobacct_gather/linux" if accounting else "jobacct_gather/none"),
+            # Nodes pretend to have what the design says, whatever this machine has.
+            ("SlurmdParameters", "config_overrides"),
+        ]
+    return [
+        ("ProctrackType", "proctrack/cgroup"),
+        ("TaskPlugin", "task/affinity,task/cgroup"),
+        ("JobAcctGatherType", "jobacct_gather/cgroup"),
+        *([("SlurmdParameters", "config_overrides")] if settings.design.machines == "namespace" else []),
+        # salloc's shell runs on the job's node, not on the small login machine.
+        ("LaunchParameters", "use_interactive_step"),
+        # A slurmd does not know the addresses of nodes that came up after it: no forwarding through nodes.
+        ("TreeWidth", 65533),
+    ]
+
+
+def _power(settings: Settings) -> Options:
+    slurm, folders = settings.design.slurm, Folders(settings)
+    programs = folders.code / "bin"
+    static = [node for p in settings.design.partitions for node in p.static_nodes()]
+    return [
+        ("ResumeProgram", programs / "resume"),
+        ("ResumeFailProgram", programs / "resume-fail"),
+        ("SuspendProgram", programs / "suspend"),
+        # Waits until the job's nodes are up; without it a batch job starts on a tick of 30 s (see prolog).
+        ("PrologSlurmctld", programs / "prolog-slurmctld"),
+        # The longest wait there is, for a node that takes all its time to boot.
+        ("PrologEpilogTimeout", slurm.resume_timeout + PROLOG_MARGIN),
+        ("SuspendTime", slurm.suspend_time),
+        ("SuspendTimeout", slurm.suspend_timeout),
+        ("ResumeTimeout", slurm.resume_timeout),
+        # 0 is no limit: one call holds all that is wanted. Any other value would split a job's nodes over
+        # several calls, and no launch could be all or nothing.
+        ("ResumeRate", 0),
+        ("SuspendRate", 0),
+        *([("SuspendExcNodes", fold(static))] if static else []),
+    ]
+
+
+def _controller(settings: Settings, version: Version) -> Options:
+    site, folders, has = settings.site, Folders(settings), traits(version)
+    # A node that failed and was powered down is idle again, not DOWN until somebody acts.
+    parameters = ["idle_on_node_suspend"]
+    # How long Slurm may look away from its nodes; the default is 10 s.
+    parameters.append("power_save_interval=1")
+    by_name = folders.process or site.driver.get("cloud_dns") == "true"
+    if by_name:
+        # Addresses are known before a node boots: Slurm need not wait to be told.
+        parameters.insert(0, "cloud_dns")
+    elif has.cloud_reg_addrs:
+        parameters.insert(0, "cloud_reg_addrs")
+    if not folders.process:
+        # slurmd and the login machines fetch these files from slurmctld.
+        parameters.append("enable_configless")
+    options: Options = [("SlurmctldParameters", ",".join(parameters))]
+    if has.private_data_cloud:
+        # The name misleads: with it, nodes that are powered down are shown too.
+        options.append(("PrivateData", "cloud"))
+    if kinds := gres.kinds(settings.design):
+        options.append(("GresTypes", ",".join(kinds)))
+    return options
+
+
+def _accounting(settings: Settings) -> Options:
+    folders = Folders(settings)
+    if not settings.design.slurm.accounting:
+        # Said because distributions differ in what an absent line means to them.
+        return [("AccountingStorageType", "accounting_storage/none")]
+    options: Options = [
+        ("AccountingStorageType", "accounting_storage/slurmdbd"),
+        ("AccountingStorageHost", settings.site.controller_address),
+    ]
+    if folders.process:
+        # For munge this "password" is the path of the socket.
+        options.append(("AccountingStoragePass", folders.munge_socket))
+    if kinds := gres.kinds(settings.design):
+        options.append(("AccountingStorageTRES", ",".join(f"gres/{kind}" for kind in kinds)))
+    return options
+
+
+def _nodes(settings: Settings) -> Iterator[str]:
+    for partition in settings.design.partitions:
+        yield from _node_lines(settings, partition)
+
+
+def _node_lines(settings: Settings, partition: Partition) -> Iterator[str]:
+    ports = slurmd_ports(settings)
+    static, every = partition.static_nodes(), partition.nodes()
+    # Among equals Slurm takes the lowest weight: a node that is up anyway before one that costs money.
+    for nodes, weight in ((static, 1), (every[len(static) :], 10)):
+        if not nodes:
+            continue
+        options: Options = [("NodeName", fold(nodes))]
+        if Folders(settings).process:
+            first, last = ports[nodes[0]], ports[nodes[-1]]
+            options += [
+                ("NodeHostname", "localhost"),
+                ("NodeAddr", "127.0.0.1"),
+                ("Port", first if first == last else f"[{first}-{last}]"),
+            ]
+        options += [("CPUs", partition.cpus), ("RealMemory", partition.memory_mib)]
+        if partition.accelerator is not None:
+            options.append(("Gres", gres.resource(partition.accelerator)))
+        options += [("Feature", ",".join(_features(partition))), ("Weight", weight), ("State", "CLOUD")]
+        yield _line(options)
+
+
+def _features(partition: Partition) -> Iterable[str]:
+    """What `--constraint` may ask for."""
+    yield _NOT_FEATURE.sub("_", partition.machine)
+    yield "spot" if partition.spot else "ondemand"
+    if partition.accelerator is not None:
+        yield partition.accelerator.type
+    if partition.efa:
+        yield "efa"
+
+
+def _partition(partition: Partition) -> str:
+    options: Options = [
+        ("PartitionName", partition.name),
+        ("Nodes", fold(partition.nodes())),
+        ("Default", "YES" if partition.default else "NO"),
+        ("MaxTime", partition.time_limit),
+        ("OverSubscribe", "EXCLUSIVE" if partition.exclusive else "NO"),
+        ("State", "UP"),
+    ]
+    return _line(options)
+
+
+def _cgroup(settings: Settings, version: Version) -> Options:
+    if Folders(settings).process:
+        return [("CgroupPlugin", traits(version).cgroup_off)]
+    real = any(p.accelerator is not None and not p.accelerator.simulated for p in settings.design.partitions)
+    options: Options = [
+        ("CgroupPlugin", "autodetect"),
+        ("ConstrainCores", "yes"),
+        ("ConstrainRAMSpace", "yes"),
+        # A job sees the GPUs that it was given; simulated ones are borrowed devices that jobs may need.
+        ("ConstrainDevices", "yes" if real else "no"),
+    ]
+    if settings.design.machines == "namespace":
+        # There is no systemd inside to ask for a scope.
+        options.append(("IgnoreSystemd", "yes"))
+    return options

@@ -1,0 +1,205 @@
+"""The one client of Slurm's commands: what is asked of slurmctld, and what it answers, as types.
+
+Everything goes through `scontrol`, `squeue` and `scancel`: their text is stable over releases, where their
+JSON is not (22.05, 23.11 and 24.11 each have another schema).
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import PurePath
+
+from infra.node.slurm.hostlist import expand, fold
+from infra.node.slurm.states import SQUEUE_FORMAT, JobState, NodeState, parse_jobs, parse_nodes
+
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+
+BATCH = 1500
+"""Names a command: even if none folds, the argument stays below the kernel's 128 KiB."""
+
+# What the clients say when nobody answers at slurmctld's address, over the releases.
+_DOWN = (
+    "Unable to contact slurm controller",
+    "Slurm controller not responding",
+    "Zero Bytes were transmitted or received",
+    "Connection refused",
+    "Socket timed out on send/recv operation",
+    "Slurm backup controller in standby mode",
+    "Unable to establish controller machine",
+)
+
+
+class SlurmError(Exception):
+    """A command of Slurm's failed.
+
+    Attributes:
+        command: what was run.
+        status: its exit status; None where it did not end in time.
+        stderr: what it said.
+    """
+
+    def __init__(self, command: Iterable[str], status: int | None, stderr: str) -> None:
+        self.command = tuple(command)
+        self.status = status
+        self.stderr = stderr.strip()
+        ended = "did not end in time" if status is None else f"exit status {status}"
+        super().__init__(f"{' '.join(self.command)}: {self.stderr or ended}")
+
+
+class SlurmDown(SlurmError):  # noqa: N818 - says what is the case
+    """The controller does not answer; the same call may work later."""
+
+
+class Control:
+    """Slurm's commands against one cluster.
+
+    Args:
+        slurm_conf: the path of its slurm.conf.
+        timeout: seconds after which a command counts as unanswered.
+    """
+
+    def __init__(self, slurm_conf: str | PurePath, timeout: float = 30.0) -> None:
+        self._timeout = timeout
+        # Nothing inherited: the caller may be a job, or a program of slurmctld's, and their SLURM_* variables
+        # change what commands do. Times come as seconds since 1970, whatever the machine's time zone.
+        self._environment = {
+            "PATH": PATH,
+            "SLURM_CONF": str(slurm_conf),
+            "SLURM_TIME_FORMAT": "%s",
+            "LC_ALL": "C.UTF-8",
+        }
+
+    def run(self, *command: str) -> str:
+        """Run one of Slurm's commands and return what it printed.
+
+        Raises:
+            SlurmDown: the controller does not answer, or not in time.
+            SlurmError: the command failed, or is not installed.
+        """
+        try:
+            done = subprocess.run(
+                command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=self._timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise SlurmDown(command, None, f"no answer within {self._timeout:g} s") from error
+        except OSError as error:
+            raise SlurmError(command, None, str(error)) from error
+        if done.returncode != 0:
+            kind = SlurmDown if any(text in done.stderr for text in _DOWN) else SlurmError
+            raise kind(command, done.returncode, done.stderr or done.stdout)
+        return done.stdout
+
+    def nodes(self) -> dict[str, NodeState]:
+        """All nodes, by name."""
+        return parse_nodes(self.run("scontrol", "show", "nodes", "--oneliner"))
+
+    def jobs(self) -> dict[int, JobState]:
+        """All jobs that slurmctld remembers, ended ones too (for MinJobAge, 5 minutes), by id.
+
+        A pending array is one entry, under the array's id; its started tasks have ids of their own.
+        """
+        return parse_jobs(
+            self.run("squeue", "--noheader", "--all", "--states=all", "--Format", SQUEUE_FORMAT)
+        )
+
+    def ping(self) -> bool:
+        """Whether the controller answers."""
+        try:
+            self.run("scontrol", "ping")
+        except SlurmError:
+            return False
+        return True
+
+    def update_node(
+        self, nodes: Iterable[str], *, state: str | None = None, reason: str | None = None
+    ) -> None:
+        """Change nodes' state, reason or both, in as few commands as possible.
+
+        Args:
+            state: DOWN, DRAIN, RESUME, POWER_UP, POWER_DOWN, POWER_DOWN_ASAP or POWER_DOWN_FORCE.
+
+        Raises:
+            SlurmError: Slurm refused some of the nodes (RESUME on a node that is neither down nor drained,
+                an unknown name); the others have been changed.
+        """
+        changes = _pairs({"State": state, "Reason": reason})
+        if not changes:
+            raise ValueError("nothing to change")
+        refusal: SlurmError | None = None
+        for names in _batches(nodes):
+            try:
+                self.run("scontrol", "update", f"NodeName={names}", *changes)
+            except SlurmDown:
+                raise
+            except SlurmError as error:
+                refusal = refusal or error
+        if refusal is not None:
+            raise refusal
+
+    def power_down_force(self, nodes: Iterable[str], reason: str) -> None:
+        """Give nodes back at once: their jobs are requeued, SuspendProgram is called, they are idle again."""
+        self.update_node(nodes, state="POWER_DOWN_FORCE", reason=reason)
+
+    def power_up(self, nodes: Iterable[str]) -> None:
+        self.update_node(nodes, state="POWER_UP")
+
+    def resume(self, nodes: Iterable[str]) -> None:
+        """Take DOWN or DRAIN away."""
+        self.update_node(nodes, state="RESUME")
+
+    def update_job(
+        self, job: int, *, admin_comment: str | None = None, start_now: bool = False, hold: bool = False
+    ) -> None:
+        """Change a job that has not ended.
+
+        Args:
+            admin_comment: what `scontrol show job` shows as AdminComment; an empty text takes it away.
+            start_now: forget the delay that a requeue has put on the job.
+            hold: keep it pending until somebody releases it.
+
+        Raises:
+            SlurmError: the job has ended or is unknown.
+        """
+        changes = _pairs(
+            {
+                "AdminComment": admin_comment,
+                "StartTime": "now" if start_now else None,
+                "Priority": "0" if hold else None,
+            }
+        )
+        if not changes:
+            raise ValueError("nothing to change")
+        self.run("scontrol", "update", f"JobId={job}", *changes)
+
+    def requeue(self, job: int) -> None:
+        self.run("scontrol", "requeue", str(job))
+
+    def cancel(self, jobs: Iterable[int]) -> None:
+        """Cancel jobs; those that have ended already are no error."""
+        names = [str(job) for job in jobs]
+        if names:
+            self.run("scancel", "--quiet", *names)
+
+    def reconfigure(self) -> None:
+        """Make all daemons read their configuration again."""
+        self.run("scontrol", "reconfigure")
+
+
+def _batches(nodes: Iterable[str]) -> Iterator[str]:
+    """Host lists that fit an argument each, in numeric order."""
+    names = expand(fold(nodes))
+    for start in range(0, len(names), BATCH):
+        yield fold(names[start : start + BATCH])
+
+
+def _pairs(changes: Mapping[str, str | None]) -> list[str]:
+    """`Key=value` arguments; a line break in a value would end it in Slurm's own listings."""
+    return [f"{key}={' '.join(value.split())}" for key, value in changes.items() if value is not None]

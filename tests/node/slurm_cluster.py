@@ -1,0 +1,296 @@
+"""A real Slurm for the tests: munged, slurmctld and slurmds of a rendered process-mode configuration.
+
+Power saving works: the programs that Slurm calls leave requests in a folder, and a thread here starts and
+ends the slurmds, outside of slurmctld as a cloud would. What a machine does is the test's choice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.node.model import (
+    Accelerator,
+    ClusterDesign,
+    Folders,
+    Host,
+    Partition,
+    Settings,
+    Site,
+    SlurmSettings,
+)
+from infra.node.slurm import version
+from infra.node.slurm.conf import render
+from infra.node.slurm.control import Control
+from infra.node.slurm.hostlist import expand
+
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+MISSING = [
+    tool for tool in ("munged", "slurmctld", "slurmd", "scontrol") if not shutil.which(tool, path=PATH)
+]
+needs_slurm = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
+
+# Slurm's programs get no PATH and a closed stdin.
+_PROGRAM = """#!/bin/sh
+PATH={path}
+exec </dev/null
+f={requests}/{kind}.$$
+echo "$1" >$f.part
+[ -z "$SLURM_RESUME_FILE" ] || cat "$SLURM_RESUME_FILE" >$f.json
+mv $f.part $f
+"""
+
+
+def partition(name: str = "debug", *, nodes: int = 2, static: int = 0, gpus: int = 0) -> Partition:
+    accelerator = Accelerator("v100", gpus, simulated=True) if gpus else None
+    return Partition(name, "tiny", 2, 1000, static, nodes, accelerator=accelerator, default=name == "debug")
+
+
+def design(*partitions: Partition, slurm: SlurmSettings | None = None) -> ClusterDesign:
+    return ClusterDesign(
+        name="test",
+        stack="test",
+        provider="local",
+        machines="process",
+        hosts=(Host("localhost", "controller", ("controller", "login"), "tiny", 10),),
+        partitions=partitions or (partition(),),
+        mounts=(),
+        slurm=slurm or SlurmSettings(suspend_time=2, suspend_timeout=2, resume_timeout=20, slurmd_timeout=10),
+    )
+
+
+class SlurmCluster:
+    """Attributes:
+    root: the run directory.
+    conf: slurm.conf's path.
+    boot: called for each node that Slurm wants; True starts its slurmd.
+    resumes, suspends: the host lists that the programs were called with.
+    """
+
+    def __init__(
+        self,
+        plan: ClusterDesign,
+        prolog: str = "exit 0",
+        edit: Callable[[str], str] = lambda text: text,
+        sbin: str = "/usr/sbin",
+    ) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="slurm-test-", dir="/tmp"))
+        self.root.chmod(0o711)
+        count = sum(p.max for p in plan.partitions)
+        first = _free_ports(count + 1)
+        self.site = Site(
+            root=str(self.root),
+            user=pwd.getpwuid(os.getuid()).pw_name,
+            controller_host="localhost",
+            controller_address="127.0.0.1",
+            slurmctld_port=first,
+            slurmd_port=first + 1,
+        )
+        self.settings = Settings(plan, self.site)
+        self.folders = Folders(self.settings)
+        self.boot: Callable[[str], bool] = lambda node: True
+        self.resumes: list[str] = []
+        self.suspends: list[str] = []
+        self.resume_files: list[str] = []
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._stop = threading.Event()
+        self._agent = threading.Thread(target=self._serve, name="machines", daemon=True)
+        self._prolog, self._edit, self._sbin = prolog, edit, sbin
+
+    @property
+    def conf(self) -> Path:
+        return Path(self.folders.slurm_conf)
+
+    @property
+    def control(self) -> Control:
+        return Control(str(self.conf))
+
+    def log(self, name: str = "slurmctld") -> str:
+        return Path(self.folders.log / f"{name}.log").read_text(errors="replace")
+
+    def environment(self) -> dict[str, str]:
+        return {"PATH": PATH, "SLURM_CONF": str(self.conf), "HOME": str(self.root)}
+
+    def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            env=self.environment(),
+            cwd=self.root,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=check,
+        )
+
+    def __enter__(self) -> SlurmCluster:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start_node(self, node: str) -> None:
+        (Path(self.folders.spool) / node).mkdir(exist_ok=True)
+        # -b: without it the boot time would be the machine's, older than the request.
+        self._spawn(node, f"{self._sbin}/slurmd", "-D", "-b", "-N", node)
+
+    def stop_node(self, node: str) -> None:
+        if process := self._processes.pop(node, None):
+            _end(process)
+
+    def wait(self, what: str, condition: Callable[[], object], seconds: float = 30) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, f"not within {seconds} s: {what}\n{self.log()[-3000:]}"
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._agent.is_alive():
+            self._agent.join()
+        # slurmctld first: it would ask for nodes again.
+        for name in ["slurmctld", *(n for n in list(self._processes) if n != "munged"), "munged"]:
+            self.stop_node(name)
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def _start(self) -> None:
+        folders = self.folders
+        requests = self.root / "requests"
+        programs = Path(folders.code) / "bin"
+        for folder in (
+            folders.etc,
+            folders.run,
+            folders.log,
+            folders.state,
+            folders.spool,
+            programs,
+            requests,
+        ):
+            Path(folder).mkdir(parents=True)
+        for kind in ("resume", "suspend", "resume-fail"):
+            text = _PROGRAM.format(path=PATH, requests=requests, kind=kind)
+            _script(programs / kind, text)
+        _script(programs / "prolog-slurmctld", f"#!/bin/sh\n{self._prolog}\n")
+        release = version.parse(self._version())
+        for name, text in render(self.settings, release).items():
+            (Path(folders.etc) / name).write_text(self._edit(text) if name == "slurm.conf" else text)
+        key = Path(folders.munge_key)
+        key.touch(mode=0o600)
+        key.write_bytes(secrets.token_bytes(128))
+        run, log = folders.run, folders.log
+        self._spawn(
+            "munged",
+            "/usr/sbin/munged",
+            "--foreground",
+            f"--socket={folders.munge_socket}",
+            f"--key-file={key}",
+            f"--pid-file={run}/munged.pid",
+            f"--seed-file={run}/munged.seed",
+            f"--log-file={log}/munged.log",
+        )
+        self._wait_for(lambda: Path(folders.munge_socket).exists(), "munged")
+        self._spawn("slurmctld", f"{self._sbin}/slurmctld", "-D")
+        self._wait_for(self.control.ping, "slurmctld")
+        self._agent.start()
+
+    def _version(self) -> str:
+        command = [f"{self._sbin}/slurmctld", "-V"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    def _spawn(self, name: str, *command: str) -> None:
+        with (Path(self.folders.log) / f"{name}.out").open("wb") as out:
+            self._processes[name] = subprocess.Popen(
+                command,
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+
+    def _wait_for(self, condition: Callable[[], object], name: str) -> None:
+        end = time.monotonic() + 20
+        while not condition():
+            if self._processes[name].poll() is not None or time.monotonic() > end:
+                out = (Path(self.folders.log) / f"{name}.out").read_text()
+                raise AssertionError(f"{name} did not start: {out[-3000:]}")
+            time.sleep(0.02)
+
+    def _serve(self) -> None:
+        requests = self.root / "requests"
+        while not self._stop.wait(0.02):
+            for file in sorted(requests.iterdir()):
+                kind = file.name.partition(".")[0]
+                if file.suffix in (".part", ".json"):
+                    continue
+                hosts = file.read_text().strip()
+                resume_file = file.with_name(file.name + ".json")
+                if resume_file.exists():
+                    self.resume_files.append(resume_file.read_text())
+                    resume_file.unlink()
+                file.unlink()
+                if kind == "resume":
+                    self.resumes.append(hosts)
+                    for node in filter(self.boot, expand(hosts)):
+                        self.start_node(node)
+                elif kind == "suspend":
+                    self.suspends.append(hosts)
+                    for node in expand(hosts):
+                        self.stop_node(node)
+
+
+@contextlib.contextmanager
+def slurm_cluster(*partitions: Partition, **options: object) -> Iterator[SlurmCluster]:
+    with SlurmCluster(design(*partitions), **options) as cluster:  # type: ignore[arg-type]
+        yield cluster
+
+
+def _script(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the process and what it started (slurmstepd leaves the group: its job is cancelled by then)."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+            return
+
+
+def _free_ports(count: int) -> int:
+    """The first of `count` free consecutive ports, below the range that outgoing connections use."""
+    for first in range(20000 + os.getpid() % 5000, 32000, count):
+        if all(map(_is_free, range(first, first + count))):
+            return first
+    raise AssertionError("no free ports")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

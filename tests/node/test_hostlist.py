@@ -1,0 +1,151 @@
+"""Host lists: the notation, its errors, and that folding and expanding undo each other."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infra.node.slurm.hostlist import LIMIT, count, expand, fold
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", []),
+        ("login", ["login"]),
+        ("a,b", ["a", "b"]),
+        ("n[0-3]", ["n0", "n1", "n2", "n3"]),
+        ("n[3]", ["n3"]),
+        (
+            "debug-[0-1,07-09]x,login",
+            ["debug-0x", "debug-1x", "debug-07x", "debug-08x", "debug-09x", "login"],
+        ),
+        ("n[08-11]", ["n08", "n09", "n10", "n11"]),
+        ("n[8-11]", ["n8", "n9", "n10", "n11"]),
+        ("n[098-101]", ["n098", "n099", "n100", "n101"]),
+        ("r[0-1]n[2,4]", ["r0n2", "r0n4", "r1n2", "r1n4"]),
+        ("[0-1]", ["0", "1"]),
+        ("a[1,3-4],b,c[9]", ["a1", "a3", "a4", "b", "c9"]),
+        (" a[1-2] \n", ["a1", "a2"]),
+    ],
+)
+def test_expand(text: str, names: list[str]) -> None:
+    assert expand(text) == names
+    assert count(text) == len(names)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a[",
+        "a]",
+        "a[1-2",
+        "a[]",
+        "a[1-]",
+        "a[-1]",
+        "a[x]",
+        "a[5-3]",
+        "a[1[2]]",
+        "a,,b",
+        ",a",
+        "a,",
+        "a b",
+        "a[1, 2]",
+        "a[1٣]",
+    ],
+)
+def test_expand_refuses_and_quotes_the_text(text: str) -> None:
+    with pytest.raises(ValueError, match="host list") as error:
+        expand(text)
+    assert repr(text) in str(error.value)
+
+
+def test_a_mistyped_range_does_not_eat_the_memory() -> None:
+    with pytest.raises(ValueError, match=f"more than {LIMIT}"):
+        expand("n[0-99999]m[0-99999]")
+    assert count(f"n[1-{LIMIT}]") == LIMIT
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ([], ""),
+        (["login"], "login"),
+        (["n7"], "n7"),
+        (["n10", "n9", "n2", "n2"], "n[2,9-10]"),
+        (["n08", "n09", "n10"], "n[08-10]"),
+        (["n8", "n09", "n10"], "n[8,09-10]"),
+        (["r1-n3", "r1-n4", "r2-n3"], "r1-n[3-4],r2-n3"),
+        (["n0x", "n1x"], "n0x,n1x"),
+        (["b", "a1", "a"], "a,a1,b"),
+        (["n99", "n100"], "n[99-100]"),
+        (["n099", "n100"], "n[099-100]"),
+    ],
+)
+def test_fold(names: list[str], text: str) -> None:
+    assert fold(names) == text
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a,b", "a[1]", "a]"])
+def test_fold_refuses_what_is_no_name(name: str) -> None:
+    with pytest.raises(ValueError, match="no host name"):
+        fold(["ok", name])
+
+
+_names = st.from_regex(r"[a-z-]{0,3}[0-9]{0,4}[a-z]{0,2}[0-9]{0,3}x?", fullmatch=True).filter(bool)
+
+
+@given(st.sets(_names, max_size=60))
+def test_expand_undoes_fold(names: set[str]) -> None:
+    expanded = expand(fold(names))
+    assert set(expanded) == names
+    assert len(expanded) == len(names)
+
+
+@given(st.sets(_names, max_size=60))
+def test_fold_does_not_depend_on_the_order(names: set[str]) -> None:
+    assert fold(sorted(names)) == fold(sorted(names, reverse=True)) == fold([*names, *names])
+
+
+@given(st.sets(st.integers(0, 300), min_size=1), st.sampled_from([0, 2, 3, 4]))
+def test_a_fleet_folds_to_its_runs(numbers: set[int], width: int) -> None:
+    """As short as can be: one item a run of consecutive numbers."""
+    runs = sum(1 for n in numbers if n - 1 not in numbers)
+    text = fold(f"n-{n:0{width}d}" for n in numbers)
+    assert text.count(",") == runs - 1
+
+
+def test_five_thousand_names_in_milliseconds() -> None:
+    names = [f"compute-{i}" for i in range(5000)]
+    start = time.perf_counter()
+    assert fold(names) == "compute-[0-4999]"
+    assert expand("compute-[0-4999]") == names
+    assert expand(",".join(names)) == names
+    # About 15 ms here; the bound only catches a quadratic turn.
+    assert time.perf_counter() - start < 1.0
+
+
+@pytest.mark.cluster
+@pytest.mark.skipif(shutil.which("scontrol") is None, reason="Slurm's client is not installed")
+@pytest.mark.parametrize("text", ["n[0-3]", "n[098-101]", "a[1,3-4],b,c[9],n0x", "r[0-1]n[2,4]"])
+def test_as_slurm_expands(text: str, tmp_path: Path) -> None:
+    # These commands need no controller, but a slurm.conf to read.
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("ClusterName=x\nSlurmctldHost=localhost\n")
+
+    def show(what: str, value: str) -> list[str]:
+        command = ["scontrol", "show", what, value]
+        environment = {"SLURM_CONF": str(conf), "PATH": "/usr/bin:/bin"}
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=True
+        ).stdout.split()
+
+    names = expand(text)
+    assert show("hostnames", text) == names
+    assert sorted(show("hostnames", fold(names))) == sorted(names)
