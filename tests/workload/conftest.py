@@ -1,0 +1,19 @@
+"""Where the workload's tests run: the pure ones anywhere, the others in the training environment."""
+
+import importlib.util
+import os
+
+import pytest
+
+# As workload.train does, and before any test imports TensorFlow.
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if importlib.util.find_spec("tensorflow") is not None:
+        return
+    skip = pytest.mark.skip(reason="needs the training environment (workload/envs/cpu)")
+    for item in items:
+        if item.get_closest_marker("tensorflow"):
+            item.add_marker(skip)

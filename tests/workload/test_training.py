@@ -1,0 +1,339 @@
+"""The training itself, with real TensorFlow: worker processes as srun would start them, but without Slurm."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.tensorflow
+np = pytest.importorskip("numpy", reason="needs the training environment (workload/envs/cpu)")
+tf = pytest.importorskip("tensorflow", reason="needs the training environment (workload/envs/cpu)")
+
+from workload import devices, model, published, result, sync  # noqa: E402
+from workload.data import Data  # noqa: E402
+from workload.errors import WorkloadError  # noqa: E402
+from workload.loop import Epoch, Plan  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Run:
+    """The tasks of one job step, started at once; jobs may share a run folder."""
+
+    def __init__(self, folder: Path, cache: Path, job: str, tasks: int, *arguments: str) -> None:
+        self.folder, self.job = folder, job
+        self.result = folder / f"result-{job}.json"
+        command = [
+            *(sys.executable, "-m", "workload.train", "--data", "synthetic", "--cache", str(cache)),
+            *("--result", str(self.result), "--weights", str(folder / f"weights-{job}"), *arguments),
+        ]
+        step = {
+            "PYTHONPATH": str(ROOT),
+            "SLURM_JOB_ID": job,
+            "SLURM_JOB_PARTITION": "debug",
+            "SLURM_JOB_NUM_NODES": str(tasks),
+            "SLURM_STEP_ID": "0",
+            "SLURM_STEP_NODELIST": f"debug-[0-{tasks - 1}]",
+            "SLURM_STEP_NUM_TASKS": str(tasks),
+            "SLURM_STEP_TASKS_PER_NODE": f"1(x{tasks})",
+            "SLURM_STACKS_NODE_ADDRESS": "127.0.0.1",
+            "SLURM_STACKS_STACK": "local",
+            "SLURM_STACKS_MACHINE": "process",
+            "SLURM_STACKS_PRICE_HOUR": "3.6",
+            "SLURM_STACKS_SUBMITTED": repr(time.time() - 1),
+        }
+        self.processes = []
+        for rank in range(tasks):
+            env = os.environ | step | {"SLURM_PROCID": str(rank), "SLURMD_NODENAME": f"debug-{rank}"}
+            with self._output(rank).open("wb") as out:
+                self.processes.append(
+                    subprocess.Popen(
+                        command,
+                        cwd=folder,
+                        env=env,
+                        stdin=subprocess.DEVNULL,
+                        stdout=out,
+                        stderr=subprocess.STDOUT,
+                    )
+                )
+
+    def _output(self, rank: int) -> Path:
+        return self.folder / f"out-{self.job}-{rank}.txt"
+
+    def output(self, rank: int = 0) -> str:
+        return self._output(rank).read_text(encoding="utf-8", errors="replace")
+
+    def wait(self, limit: float = 120) -> list[int]:
+        end = time.monotonic() + limit
+        return [process.wait(max(0.1, end - time.monotonic())) for process in self.processes]
+
+    def stop(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+    def weights(self, rank: int = 0) -> list[Any]:
+        with np.load(self.folder / f"weights-{self.job}" / f"weights-{rank}.npz") as file:
+            return [file[name] for name in sorted(file)]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[dict[str, Run]]:
+    """Two jobs of two workers at the same time in one folder, then one worker at twice the batch."""
+    folder = tmp_path_factory.mktemp("bench")
+    # 27 steps: a full call of 20 and a part of one; the second epoch has another order.
+    short = ("--steps-per-epoch", "27", "--epochs", "2")
+    started = {
+        "two": Run(folder, cache, "1", 2, *short),
+        "other": Run(folder, cache, "2", 2, *short, "--seed", "1"),
+    }
+    try:
+        for run in started.values():
+            assert run.wait() == [0, 0], run.output(0) + run.output(1)
+        started["one"] = Run(folder, cache, "3", 1, *short, "--batch", "128")
+        assert started["one"].wait() == [0], started["one"].output()
+        yield started
+    finally:
+        for run in started.values():
+            run.stop()
+
+
+def test_two_workers_are_one_worker_at_twice_the_batch(runs: dict[str, Run]) -> None:
+    two, one = runs["two"].weights(), runs["one"].weights()
+    assert sum(w.size for w in two) == model.PARAMETERS
+    assert np.isclose(sum(w.sum() for w in two), sum(w.sum() for w in one), rtol=1e-4)
+    for a, b in zip(two, one, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=2e-5)
+    # Equal because both learned the same, not because neither learned: another seed ends elsewhere.
+    assert not np.allclose(two[2], runs["other"].weights()[2], atol=1e-3)
+    losses = [[e["loss"] for e in json.loads(runs[n].result.read_text())["history"]] for n in ("two", "one")]
+    np.testing.assert_allclose(*losses, rtol=1e-3)
+    assert losses[0][1] < losses[0][0]
+
+
+@pytest.mark.parametrize("name", ["two", "other"])
+def test_both_workers_end_with_the_same_weights(runs: dict[str, Run], name: str) -> None:
+    for a, b in zip(runs[name].weights(0), runs[name].weights(1), strict=True):
+        assert (a == b).all()
+
+
+def test_the_result_is_complete(runs: dict[str, Run]) -> None:
+    record = json.loads(runs["two"].result.read_text(encoding="utf-8"))
+    assert result.mistakes(record) == []
+    expected = {
+        "stack": "local",
+        "job_id": "1",
+        "partition": "debug",
+        "machine": "process",
+        "nodes": 2,
+        "workers": 2,
+        "gpus_per_node": 0,
+        "devices": ["/device:CPU:0"],
+        "profile": "sync",
+        "data": "digits-synthetic",
+        "epochs": 2,
+        "global_batch": 128,
+        "restarts": 0,
+    }
+    assert {key: record[key] for key in expected} == expected
+    assert record["seconds_total"] > record["seconds_train"] > sum(e["seconds"] for e in record["history"])
+    assert record["images_per_second"] == pytest.approx(2 * 27 * 128 / record["seconds_train"], rel=0.01)
+    # Two nodes at 3.6 USD an hour: 0.002 USD a second.
+    assert record["cost_usd"] == pytest.approx(0.002 * record["seconds_total"], rel=0.05)
+    assert 1 <= record["start_latency_seconds"] < 60
+    assert record["versions"]["tensorflow"] == tf.__version__
+    assert 0.1 < record["test_accuracy"] < 1
+
+
+def test_what_a_run_says_and_leaves(runs: dict[str, Run]) -> None:
+    chief, other = runs["two"].output(0), runs["two"].output(1)
+    assert "['/device:CPU:0']" in chief
+    assert "['/device:CPU:0']" in other
+    assert re.search(r"^Epoch 2/2 - [\d.]+s - loss: [\d.]+ - accuracy: 0\.\d+$", chief, re.MULTILINE)
+    assert "Epoch" not in other  # every worker has the same numbers
+    # The last job's: it was alone when it wrote it.
+    progress = json.loads((runs["one"].folder / "progress.json").read_text(encoding="utf-8"))
+    assert progress | {"loss": 0, "accuracy": 0, "seconds": 0} == {
+        "state": "done",
+        "epoch": 2,
+        "epochs": 2,
+        "loss": 0,
+        "accuracy": 0,
+        "seconds": 0,
+    }
+    assert not (runs["one"].folder / ".rendezvous").exists()
+
+
+def test_jobs_at_once_use_different_ports(runs: dict[str, Run]) -> None:
+    ports = []
+    for name in ("two", "other"):
+        (line,) = re.findall(r"^workers: (.*)$", runs[name].output(), re.MULTILINE)
+        ports += re.findall(r"127\.0\.0\.1:(\d+)", line)
+    assert len(set(ports)) == 4
+
+
+@pytest.fixture
+def start(tmp_path: Path, cache: Path) -> Iterator[Any]:
+    runs: list[Run] = []
+
+    def start(tasks: int, *arguments: str) -> Run:
+        runs.append(Run(tmp_path, cache, str(len(runs) + 1), tasks, *arguments))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        run.stop()
+
+
+def test_published_profile(start: Any) -> None:
+    run = start(2, "--profile", "published", "--epochs", "1", "--steps-per-epoch", "40")
+    assert run.wait() == [0, 0], run.output(0) + run.output(1)
+    record = json.loads(run.result.read_text(encoding="utf-8"))
+    assert result.mistakes(record) == []
+    assert (record["profile"], record["global_batch"], len(record["history"])) == ("published", 128, 1)
+    assert record["accuracy"] > 0.2
+    for a, b in zip(run.weights(0), run.weights(1), strict=True):
+        assert (a == b).all()
+
+
+def test_missing_gpus_end_the_run(start: Any) -> None:
+    run = start(2, "--gpus-per-node", "1", "--epochs", "1")
+    run.result.write_text("an earlier run's", encoding="utf-8")
+    assert run.wait() == [1, 1]
+    (line,) = [line for line in run.output().splitlines() if line.startswith("workload:")]
+    assert line.startswith("workload: debug-0: 1 GPU(s) asked for, but TensorFlow sees 0 on debug-0")
+    assert "Traceback" not in run.output()
+    assert not run.result.exists()
+    assert json.loads((run.folder / "progress.json").read_text(encoding="utf-8"))["state"] == "failed"
+
+
+def test_a_dead_worker_ends_the_run(start: Any) -> None:
+    run = start(2, "--steps-per-epoch", "5", "--epochs", "100000")
+    end = time.monotonic() + 60
+    while "Epoch 3/" not in run.output():
+        assert time.monotonic() < end, run.output(0) + run.output(1)
+        time.sleep(0.1)
+    run.processes[1].kill()
+    assert run.processes[0].wait(30) == 1
+    assert "workload: debug-0: the training stopped: another worker failed or went silent" in run.output()
+    assert "Traceback" not in run.output()
+    assert not run.result.exists()
+    assert json.loads((run.folder / "progress.json").read_text(encoding="utf-8"))["state"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("visible", "asked_for", "tasks", "message"),
+    [
+        (0, 0, 1, None),
+        (4, 4, 1, None),
+        (2, 4, 2, None),
+        (1, 0, 1, r"0 GPU\(s\) asked for, but TensorFlow sees 1 on n0"),
+        (3, 4, 1, r"4 GPU\(s\) asked for, but TensorFlow sees 3 on n0"),
+        (4, 4, 2, r"2 GPU\(s\) asked for, but TensorFlow sees 4"),
+        (1, 3, 2, "cannot be shared evenly"),
+    ],
+)
+def test_gpus_are_those_asked_for(visible: int, asked_for: int, tasks: int, message: str | None) -> None:
+    if message is None:
+        devices.check_gpus(visible, asked_for, tasks, "n0")
+    else:
+        with pytest.raises(WorkloadError, match=message):
+            devices.check_gpus(visible, asked_for, tasks, "n0")
+
+
+def test_every_gpu_takes_memory_as_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    grown = []
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [f"{kind}:0", f"{kind}:1"])
+    monkeypatch.setattr(tf.config.experimental, "set_memory_growth", lambda gpu, on: grown.append((gpu, on)))
+    devices.set_up(2, 1, "n0")
+    assert grown == [("GPU:0", True), ("GPU:1", True)]
+
+
+def test_the_model_is_the_published_one() -> None:
+    built = model.build()
+    assert built.count_params() == model.PARAMETERS == 2_770_634
+    assert [type(layer).__name__ for layer in built.layers] == [
+        "Reshape",
+        "Conv2D",
+        "Flatten",
+        "Dense",
+        "Dense",
+    ]
+    _, conv, _, hidden, logits = built.layers
+    assert (conv.filters, conv.kernel_size, conv.activation.__name__) == (32, (3, 3), "relu")
+    assert (hidden.units, hidden.activation.__name__) == (128, "relu")
+    assert (logits.units, logits.activation.__name__) == (10, "linear")
+
+
+def plan(**changes: Any) -> Plan:
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (96, 28, 28), dtype=np.uint8)
+    labels = generator.integers(0, 10, 96, dtype=np.uint8)
+    values = {
+        "strategy": tf.distribute.get_strategy(),
+        "data": Data("digits-synthetic", images, labels, images, labels),
+        "epochs": 2,
+        "steps": 3,
+        "global_batch": 32,
+        "learning_rate": 0.05,
+        "seed": 3,
+    }
+    return Plan(**(values | changes))
+
+
+def test_sync_does_what_keras_does() -> None:
+    """The fast loop against Keras's own training step, over the same batches."""
+    epochs: list[Epoch] = []
+    given = plan()
+    fast = sync.train(given, epochs.append)
+
+    tf.keras.utils.set_random_seed(given.seed)
+    slow = model.build()
+    slow.compile(
+        loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        optimizer=tf.keras.optimizers.SGD(learning_rate=given.learning_rate),
+        metrics=["accuracy"],
+    )
+    for epoch in (1, 2):
+        order = tf.random.experimental.stateless_shuffle(tf.range(96), seed=[given.seed, epoch]).numpy()
+        assert sorted(order) == list(range(96))
+        for rows in order.reshape(3, 32):
+            x = given.data.x_train[rows] / np.float32(255)
+            logs = slow.train_on_batch(x, given.data.y_train[rows], reset_metrics=False, return_dict=True)
+        assert epochs[epoch - 1].loss == pytest.approx(logs["loss"], rel=1e-4)
+        assert epochs[epoch - 1].accuracy == pytest.approx(logs["accuracy"], abs=1e-6)
+        slow.reset_metrics()
+    for a, b in zip(fast.get_weights(), slow.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("loop", [sync, published])
+def test_a_training_that_diverges_ends_at_once(loop: Any) -> None:
+    epochs: list[Epoch] = []
+    with pytest.raises(WorkloadError, match="the training diverged: the loss of epoch 1 is"):
+        loop.train(plan(learning_rate=1e30), epochs.append)
+    assert epochs == []
+
+
+def test_held_out_accuracy() -> None:
+    images = np.arange(25, dtype=np.uint8).reshape(25, 1, 1).repeat(28, axis=1).repeat(28, axis=2)
+    labels = np.arange(25) % 3
+
+    def knows_most(x: Any, training: bool) -> Any:
+        number = tf.cast(tf.round(x[:, 0, 0] * 255.0), tf.int32)
+        return tf.one_hot(tf.where(number == 24, 1, number % 3), 10)  # wrong about the last one
+
+    assert model.held_out_accuracy(knows_most, images, labels, batch=10) == 24 / 25

@@ -1,0 +1,171 @@
+"""The command line of `python -m workload.train`, and what the job's environment says beside it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from workload.errors import WorkloadError
+
+PROFILES = ("published", "sync")
+EPOCHS, BATCH, LEARNING_RATE = 8, 64, 0.2
+"""The published recipe's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    profile: str
+    epochs: int
+    data: str
+    mnist_file: Path | None
+    batch: int
+    """Examples a worker and step."""
+    gpus_per_node: int
+    result: Path
+    cache: Path
+    seed: int
+    rendezvous_timeout: float
+    parts: int
+    steps_per_epoch: int | None
+    weights: Path | None
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is negative")
+    return value
+
+
+def parse(arguments: Sequence[str] | None = None) -> Options:
+    parser = argparse.ArgumentParser(
+        prog="python -m workload.train",
+        description="Train the published Keras model on one task of a Slurm job step, or alone.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--profile",
+        default="sync",
+        choices=PROFILES,
+        help="published: Keras fit as in the articles; sync: a faster loop with the same mathematics",
+    )
+    parser.add_argument("--epochs", type=_positive, default=EPOCHS)
+    parser.add_argument(
+        "--data",
+        default="auto",
+        choices=("auto", "mnist", "synthetic"),
+        help="auto: MNIST if its file is here or can be downloaded, else synthetic digits",
+    )
+    parser.add_argument("--mnist", type=Path, dest="mnist_file", metavar="FILE", help="a local mnist.npz")
+    parser.add_argument("--batch", type=_positive, default=BATCH, help="examples a worker and step")
+    parser.add_argument(
+        "--gpus-per-node",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="GPUs that each node must have; the run fails on any other number",
+    )
+    parser.add_argument(
+        "--result",
+        type=Path,
+        default=Path("result.json"),
+        metavar="PATH",
+        help="where the result record goes, in a folder that all tasks share; progress.json lies beside it",
+    )
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        metavar="FOLDER",
+        help="where data sets are kept (default: slurm-stacks in the user's cache folder)",
+    )
+    parser.add_argument("--seed", type=_count, default=0, help="of the first weights and the data's order")
+    parser.add_argument(
+        "--rendezvous-timeout",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="how long a task waits for the others to appear",
+    )
+    parser.add_argument(
+        "--parts",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="sync: compute each batch in N parts, in the order of N workers, for comparisons bit for bit",
+    )
+    parser.add_argument(
+        "--steps-per-epoch",
+        type=_positive,
+        metavar="N",
+        help="for smoke tests: fewer steps than an epoch has; the result is no benchmark",
+    )
+    parser.add_argument(
+        "--weights", type=Path, metavar="FOLDER", help="save each task's final weights as weights-<rank>.npz"
+    )
+    values = vars(parser.parse_args(arguments))
+    values["cache"] = values["cache"] or default_cache()
+    return Options(**values)
+
+
+def default_cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "slurm-stacks"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the result record says of the job that a run belongs to; None is not known."""
+
+    job_id: str | None
+    partition: str | None
+    restarts: int
+    stack: str | None
+    machine: str | None
+    digest: str | None
+    price_hour: float | None
+    """USD a node and hour."""
+    start_latency: float | None
+    """Seconds from submission to the start of the batch script, by the machines' UTC clocks."""
+
+
+def read_job(env: Mapping[str, str], now: float) -> Job:
+    """The job, from Slurm's variables and those of the batch script (SLURM_STACKS_…).
+
+    Args:
+        now: UTC, seconds since the epoch, when this task started; for scripts that do not say when they did.
+
+    Raises:
+        WorkloadError: a variable that should be a number is none.
+    """
+    submitted = _number(env, "SLURM_STACKS_SUBMITTED")
+    started = _number(env, "SLURM_STACKS_STARTED") or now
+    return Job(
+        job_id=env.get("SLURM_JOB_ID"),
+        partition=env.get("SLURM_JOB_PARTITION"),
+        restarts=int(_number(env, "SLURM_RESTART_COUNT") or 0),
+        stack=env.get("SLURM_STACKS_STACK") or None,
+        machine=env.get("SLURM_STACKS_MACHINE") or None,
+        digest=env.get("SLURM_STACKS_WORKLOAD_DIGEST") or None,
+        price_hour=_number(env, "SLURM_STACKS_PRICE_HOUR"),
+        start_latency=None if submitted is None else started - submitted,
+    )
+
+
+def _number(env: Mapping[str, str], name: str) -> float | None:
+    text = env.get(name)
+    if not text:
+        return None
+    try:
+        return float(text)
+    except ValueError as error:
+        raise WorkloadError(f"{name} is no number: {text!r}") from error

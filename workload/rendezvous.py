@@ -1,0 +1,142 @@
+"""How the tasks of a step find each other: ports that cannot collide, published in the shared run folder.
+
+The published recipe uses one fixed port, and a number computed from the job's id is no better: it may be
+in use by another program, and two jobs, two tasks of a node, or two "nodes" that are processes of one machine
+can arrive at the same one. So every task lets its kernel choose, and tells the others.
+
+The port stays reserved from that moment on. TensorFlow starts its server seconds later and wants to bind the
+port itself, so closing ours just before would leave a gap in which anybody may take it. Instead both sockets
+have SO_REUSEPORT (TensorFlow's server by TF_GRPC_REUSE_PORT): ours is bound and never listens, so the kernel
+gives the number to nobody who asks for any port, allows TensorFlow's bind beside it, and delivers every
+connection to TensorFlow, the only listener.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from workload.errors import WorkloadError
+from workload.slurm import Step
+
+POLL_SECONDS = 0.1
+
+
+def reserve_port() -> socket.socket:
+    """A bound socket that keeps its port from others as long as it is open; it never listens."""
+    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    held.bind(("0.0.0.0", 0))
+    return held
+
+
+def node_address(node: str, env: Mapping[str, str]) -> str:
+    """Where the other tasks reach this one.
+
+    SLURM_STACKS_NODE_ADDRESS, where it is set: nodes that are processes of one machine have names which
+    no resolver knows. Else the node's name. Else, where the name does not resolve, the address from which
+    this machine talks to the one that launched the step.
+    """
+    if override := env.get("SLURM_STACKS_NODE_ADDRESS"):
+        return override
+    try:
+        socket.getaddrinfo(node, None)
+    except OSError:
+        launcher = env.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((launcher, 9))  # a datagram socket sends nothing here: it only picks the route
+            return str(probe.getsockname()[0])
+    return node
+
+
+class Rendezvous:
+    """A folder in which the tasks of one step leave small notes for each other.
+
+    A note is a file `<topic>-<rank>.json`, written once and atomically. Waiting is bounded, ends at once
+    when a task leaves a `failed` note, and says which tasks are missing.
+    """
+
+    def __init__(self, parent: Path, step: Step) -> None:
+        self.step = step
+        self.folder = parent / ".rendezvous" / step.key
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for old in self.folder.glob(f"*-{step.rank}.json"):
+            old.unlink()  # only without Slurm, where every run has the same key
+
+    def publish(self, topic: str, note: Mapping[str, Any]) -> None:
+        temporary = self.folder / f".{topic}-{self.step.rank}.tmp"
+        temporary.write_text(json.dumps(note), encoding="utf-8")
+        temporary.replace(self._path(topic, self.step.rank))
+
+    def collect(self, topic: str, ranks: range, limit: float, what: str) -> list[dict[str, Any]]:
+        """The notes of these tasks, in their order.
+
+        Raises:
+            WorkloadError: `limit` seconds are over, or another task failed.
+        """
+        end = time.monotonic() + limit
+        found: dict[int, dict[str, Any]] = {}
+        spoken = time.monotonic()
+        while True:
+            for rank in ranks:
+                if rank not in found and self._path(topic, rank).exists():
+                    found[rank] = json.loads(self._path(topic, rank).read_text(encoding="utf-8"))
+            if len(found) == len(ranks):
+                return [found[rank] for rank in ranks]
+            if failed := sorted(self.folder.glob("failed-*.json")):
+                raise WorkloadError(json.loads(failed[0].read_text(encoding="utf-8"))["message"])
+            missing = ", ".join(f"{r} ({self.step.nodes[r]})" for r in ranks if r not in found)
+            if time.monotonic() > end:
+                raise WorkloadError(f"no {what} from task {missing} within {limit:.0f} s")
+            if time.monotonic() - spoken > 10:
+                print(f"waiting for the {what} of task {missing}", flush=True)
+                spoken = time.monotonic()
+            time.sleep(POLL_SECONDS)
+            self._refresh()
+
+    def close(self) -> None:
+        """Remove the notes: the last of the step to leave does it."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # other steps may be using it
+            self.folder.parent.rmdir()
+
+    def _path(self, topic: str, rank: int) -> Path:
+        return self.folder / f"{topic}-{rank}.json"
+
+    def _refresh(self) -> None:
+        """Change the folder, so that an NFS client forgets what it believes is in it (for up to 60 s)."""
+        mark = self.folder / f".look-{self.step.rank}"
+        mark.touch()
+        mark.unlink(missing_ok=True)
+
+
+def meet(rendezvous: Rendezvous, limit: float) -> list[str]:
+    """The `host:port` of every task of the step, in the order of their ranks.
+
+    Raises:
+        WorkloadError: a task did not appear in time, or those that did are on other nodes than Slurm's.
+    """
+    step = rendezvous.step
+    notes = rendezvous.collect("address", range(step.size), limit, "address")
+    # Compared without order: under a cyclic distribution the ranks lie on the nodes in another one.
+    if collections.Counter(note["node"] for note in notes) != collections.Counter(step.nodes):
+        raise WorkloadError(
+            f"tasks on {[note['node'] for note in notes]} answered, not on {list(step.nodes)}"
+        )
+    return [f"{note['address']}:{note['port']}" for note in notes]
+
+
+def announce(rendezvous: Rendezvous, held: socket.socket, env: Mapping[str, str] = os.environ) -> None:
+    """Tell the others where this task will listen."""
+    node = rendezvous.step.node
+    rendezvous.publish(
+        "address", {"node": node, "address": node_address(node, env), "port": held.getsockname()[1]}
+    )

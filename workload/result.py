@@ -1,0 +1,142 @@
+"""The result record of a run: what it holds, how it is checked and written. Standard library only."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+API_VERSION = "slurm-stacks/result/v1"
+
+_NUMBER = (int, float)
+_OPTIONAL_NUMBER = (int, float, type(None))
+_OPTIONAL_TEXT = (str, type(None))
+
+KEYS: Mapping[str, tuple[type, ...]] = {
+    "apiVersion": (str,),
+    "stack": _OPTIONAL_TEXT,
+    "job_id": _OPTIONAL_TEXT,
+    "partition": _OPTIONAL_TEXT,
+    "machine": _OPTIONAL_TEXT,
+    "nodes": (int,),
+    "workers": (int,),
+    "gpus_per_node": (int,),
+    "devices": (list,),
+    "profile": (str,),
+    "data": (str,),
+    "epochs": (int,),
+    "global_batch": (int,),
+    "seconds_total": _NUMBER,
+    "seconds_train": _NUMBER,
+    "images_per_second": _NUMBER,
+    "loss": _NUMBER,
+    "accuracy": _NUMBER,
+    "test_accuracy": _NUMBER,
+    "history": (list,),
+    "start_latency_seconds": _OPTIONAL_NUMBER,
+    "restarts": (int,),
+    "digest": _OPTIONAL_TEXT,
+    "versions": (dict,),
+    "cost_usd": _OPTIONAL_NUMBER,
+}
+"""Every key of a record, and the types its value may have. None is "not known here", never zero."""
+
+HISTORY_KEYS: Mapping[str, tuple[type, ...]] = {
+    "epoch": (int,),
+    "loss": _NUMBER,
+    "accuracy": _NUMBER,
+    "seconds": _NUMBER,
+}
+
+_CHOICES = {
+    "apiVersion": (API_VERSION,),
+    "profile": ("published", "sync", "local-sgd"),
+    "data": ("mnist", "digits-synthetic"),
+}
+
+
+def mistakes(record: Any) -> list[str]:
+    """What is wrong with a record, each with its path; empty for a valid one."""
+    found = _check(record, KEYS, "result")
+    if found:
+        return found
+    for key, choices in _CHOICES.items():
+        if record[key] not in choices:
+            found.append(f"result.{key}: {record[key]!r} is none of {', '.join(choices)}")
+    for key in ("nodes", "workers", "epochs", "global_batch"):
+        if record[key] < 1:
+            found.append(f"result.{key}: {record[key]} is less than 1")
+    for key in (
+        "gpus_per_node",
+        "restarts",
+        "seconds_total",
+        "seconds_train",
+        "images_per_second",
+        "cost_usd",
+    ):
+        if record[key] is not None and record[key] < 0:
+            found.append(f"result.{key}: {record[key]} is negative")
+    for key in ("accuracy", "test_accuracy"):
+        if not 0 <= record[key] <= 1:
+            found.append(f"result.{key}: {record[key]} is not between 0 and 1")
+    if not record["devices"] or not all(isinstance(name, str) for name in record["devices"]):
+        found.append("result.devices: the names of at least one device are expected")
+    if not all(isinstance(value, str) for value in record["versions"].values()):
+        found.append("result.versions: texts are expected")
+    for index, entry in enumerate(record["history"]):
+        path = f"result.history[{index}]"
+        wrong = _check(entry, HISTORY_KEYS, path)
+        if not wrong and entry["epoch"] != index + 1:
+            wrong = [f"{path}.epoch: {entry['epoch']} is not {index + 1}"]
+        found += wrong
+    if len(record["history"]) != record["epochs"]:
+        found.append(f"result.history: {len(record['history'])} entries for {record['epochs']} epochs")
+    return found
+
+
+def _check(value: Any, keys: Mapping[str, tuple[type, ...]], path: str) -> list[str]:
+    if not isinstance(value, dict):
+        return [f"{path}: an object is expected"]
+    found = [f"{path}.{key}: missing" for key in keys if key not in value]
+    found += [f"{path}.{key}: unknown" for key in value if key not in keys]
+    for key, types in keys.items():
+        if key not in value:
+            continue
+        item = value[key]
+        if not isinstance(item, types) or isinstance(item, bool):
+            names = " or ".join("null" if t is type(None) else t.__name__ for t in types)
+            found.append(f"{path}.{key}: {item!r} is no {names}")
+        elif isinstance(item, float) and item - item != 0:  # infinities and NaN are no JSON
+            found.append(f"{path}.{key}: {item!r} is no finite number")
+    return found
+
+
+def write(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a record; a reader sees the whole of it or nothing.
+
+    Raises:
+        ValueError: the record is not valid.
+    """
+    if found := mistakes(dict(record)):
+        raise ValueError("; ".join(found))
+    write_json(path, {key: record[key] for key in KEYS})
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write JSON atomically, beside other tasks that may read it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(value, file, indent=2, allow_nan=False)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,158 @@
+"""A job step as Slurm describes it to each task, and the TF_CONFIG that TensorFlow reads.
+
+Pure: everything comes from a mapping of environment variables. TensorFlow's own SlurmClusterResolver needs
+GPUs and does not know suffixes in host lists, so the parsing is done here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from workload.errors import WorkloadError
+
+_COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+
+
+def expand_nodes(text: str) -> list[str]:
+    """`"a[1-2,05]-x,b"` as `["a1-x", "a2-x", "a05-x", "b"]`, in Slurm's order.
+
+    Any number of bracket groups in a name, with text between and behind them; a range is padded with zeros
+    to the width of its lower bound, as Slurm does.
+
+    Raises:
+        ValueError: the text is no host list.
+    """
+    return [name for item in _split(text) for name in _expand_item(item, text)]
+
+
+def _split(text: str) -> list[str]:
+    """At the commas outside brackets."""
+    items, depth, start = [], 0, 0
+    for position, character in enumerate(text):
+        if character == "[":
+            depth += 1
+        elif character == "]":
+            depth -= 1
+        elif character == "," and depth == 0:
+            items.append(text[start:position])
+            start = position + 1
+        if depth not in (0, 1):
+            raise ValueError(f"unbalanced brackets in the host list {text!r}")
+    if depth:
+        raise ValueError(f"unbalanced brackets in the host list {text!r}")
+    items.append(text[start:])
+    if not all(items):
+        raise ValueError(f"an empty name in the host list {text!r}")
+    return items
+
+
+def _expand_item(item: str, text: str) -> list[str]:
+    # re.split with one group alternates: literal, bracket's inside, literal, …
+    parts: list[list[str]] = []
+    for position, part in enumerate(re.split(r"\[([^\]]*)\]", item)):
+        parts.append([part] if position % 2 == 0 else _expand_ranges(part, text))
+    return ["".join(chosen) for chosen in itertools.product(*parts)]
+
+
+def _expand_ranges(inside: str, text: str) -> list[str]:
+    numbers: list[str] = []
+    for one in inside.split(","):
+        match = _RANGE.fullmatch(one)
+        if match is None:
+            raise ValueError(f"{one!r} is no number or range in the host list {text!r}")
+        low, high = match.group(1), match.group(2) or match.group(1)
+        if int(high) < int(low):
+            raise ValueError(f"the range {one!r} runs backwards in the host list {text!r}")
+        numbers += [str(n).zfill(len(low)) for n in range(int(low), int(high) + 1)]
+    return numbers
+
+
+def expand_counts(text: str) -> list[int]:
+    """`"2(x3),1"` as `[2, 2, 2, 1]`: Slurm's notation of one number for each node.
+
+    Raises:
+        ValueError: the text is not of this form.
+    """
+    counts: list[int] = []
+    for item in text.split(","):
+        match = _COUNT.fullmatch(item)
+        if match is None:
+            raise ValueError(f"{item!r} is no count of tasks in {text!r}")
+        counts += [int(match.group(1))] * int(match.group(2) or 1)
+    return counts
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One task's view of its job step."""
+
+    rank: int
+    nodes: tuple[str, ...]
+    """The node of each task, in block order: `len(nodes)` is the number of tasks."""
+    node: str
+    """This task's node. Under a cyclic distribution it is not `nodes[rank]`."""
+    key: str
+    """Differs between any two steps, and between two starts of one job."""
+
+    @property
+    def size(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def chief(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def tasks_on_node(self) -> int:
+        return self.nodes.count(self.node)
+
+    @property
+    def node_count(self) -> int:
+        return len(set(self.nodes))
+
+
+def read_step(env: Mapping[str, str]) -> Step:
+    """The step that the variables describe; a single task where there is no Slurm.
+
+    Raises:
+        WorkloadError: the variables contradict one another, or several nodes are allocated and the program
+            was started without `srun`, so that it would train alone on one of them.
+    """
+    node = env.get("SLURMD_NODENAME", "localhost")
+    # SLURM_STACKS_RUN is made by the batch script: it also tells apart a job from one of the same number
+    # on an earlier cluster whose shared folder lives on.
+    run = (
+        env.get("SLURM_STACKS_RUN") or f"{env.get('SLURM_JOB_ID', '0')}.{env.get('SLURM_RESTART_COUNT', '0')}"
+    )
+    key = f"{run}.{env.get('SLURM_STEP_ID') or env.get('SLURM_STEPID') or '0'}"
+    if "SLURM_STEP_NUM_TASKS" not in env:
+        allocated = env.get("SLURM_JOB_NUM_NODES", "1")
+        if allocated != "1":
+            raise WorkloadError(f"this job has {allocated} nodes: start the training with srun")
+        return Step(0, (node,), node, key)
+    try:
+        rank, size = int(env["SLURM_PROCID"]), int(env["SLURM_STEP_NUM_TASKS"])
+        names = expand_nodes(env.get("SLURM_STEP_NODELIST") or env["SLURM_JOB_NODELIST"])
+        per_node = env.get("SLURM_STEP_TASKS_PER_NODE") or env.get("SLURM_TASKS_PER_NODE")
+        counts = expand_counts(per_node) if per_node else [size // len(names)] * len(names)
+    except KeyError as error:
+        raise WorkloadError(f"Slurm did not set {error.args[0]} in this step") from error
+    except ValueError as error:
+        raise WorkloadError(str(error)) from error
+    nodes = tuple(name for name, count in zip(names, counts, strict=False) for _ in range(count))
+    if len(counts) != len(names) or len(nodes) != size or not 0 <= rank < size:
+        raise WorkloadError(
+            f"Slurm's variables contradict one another: task {rank} of {size}, "
+            f"{len(names)} nodes, tasks a node {per_node!r}"
+        )
+    return Step(rank, nodes, env.get("SLURMD_NODENAME") or nodes[rank], key)
+
+
+def tf_config(addresses: Sequence[str], rank: int) -> str:
+    """TF_CONFIG's value: a cluster of workers (`host:port` each, in the order of their ranks)."""
+    return json.dumps({"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": rank}})
