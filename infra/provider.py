@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
-import pulumi
+from infra.errors import EXIT_REFUSED, UserError
+from infra.node.model import ClusterDesign
 
-from infra.node.model import BenchmarkDesign, ClusterDesign
+if TYPE_CHECKING:
+    # Only for types: `status` and `exec` must not wait for the import of Pulumi.
+    import pulumi
+
+    from infra.benchmark import Shell
 
 
 class Inventory(TypedDict):
@@ -33,6 +39,11 @@ class ClusterComponent(Protocol):
     @property
     def inventory(self) -> Inventory: ...
 
+    @property
+    def head(self) -> pulumi.Resource:
+        """The machine that holds the queue."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -44,20 +55,50 @@ class Command:
 
 
 class Provider(Protocol):
-    """The operations of `./cluster` that differ from cloud to cloud."""
+    """The operations that differ from cloud to cloud.
 
-    def create(self, design: ClusterDesign, benchmark: BenchmarkDesign | None) -> ClusterComponent:
-        """Declare the cluster's resources; runs inside a Pulumi program."""
-        ...
+    `create` and `shell` run inside a Pulumi program; the rest serves `./cluster`.
+    """
 
-    def access(self, stack: str, outputs: Mapping[str, Any], argv: Sequence[str], *, tty: bool) -> Command:
-        """How to run `argv` (empty: a shell) on the login machine.
+    def prepare(self, say: Callable[[str], None]) -> None:
+        """Have on the engineer's machine what `up` needs beyond Python.
 
         Raises:
-            infra.errors.UserError: the cluster is not up.
+            UserError: it cannot be had; the message says how.
         """
         ...
 
-    def leftovers(self, stack: str, design: ClusterDesign) -> list[str]:
+    def create(self, design: ClusterDesign) -> ClusterComponent:
+        """Declare the cluster's resources."""
+        ...
+
+    def shell(self, design: ClusterDesign) -> Shell:
+        """How the benchmark reaches the login machine."""
+        ...
+
+    def access(
+        self, project: Path, stack: str, outputs: Mapping[str, Any], argv: Sequence[str], *, tty: bool
+    ) -> Command:
+        """How to run `argv` (empty: a shell) on the login machine.
+
+        Raises:
+            UserError: the cluster is not up.
+        """
+        ...
+
+    def leftovers(self, project: Path, stack: str, design: ClusterDesign) -> list[str]:
         """What of this cluster still exists, a line each; empty after a clean destroy."""
         ...
+
+
+def load(name: str) -> Provider:
+    """The provider of that name.
+
+    Raises:
+        UserError: this version does not know it.
+    """
+    if name == "local":
+        from infra.local.provider import LocalProvider
+
+        return LocalProvider()
+    raise UserError(f"provider {name!r} is not available in this version; available: local", EXIT_REFUSED)

@@ -1,0 +1,32 @@
+"""The Pulumi program: stack file -> design -> cluster -> benchmark -> outputs."""
+
+import pulumi
+
+from infra import config, outputs, provider
+from infra.benchmark import Benchmark, BenchmarkRun
+from infra.config import engine
+from infra.design import benchmark_design, design
+from infra.machines import catalog
+
+
+def main() -> None:
+    """Declare the stack's resources."""
+    stack = config.parse(engine.values(), pulumi.get_stack())
+    cluster_design = design(stack, catalog())
+    chosen = provider.load(cluster_design.provider)
+    cluster = chosen.create(cluster_design)
+    training = benchmark_design(stack, cluster_design)
+    benchmark = None
+    if training is not None:
+        shell = chosen.shell(cluster_design)
+        benchmark = Benchmark(
+            f"{cluster_design.name}-benchmark",
+            BenchmarkRun.of(cluster_design, training, shell),
+            shell,
+            cluster.head,
+        )
+    for name, value in outputs.of(cluster_design, cluster.inventory, training, benchmark).items():
+        pulumi.export(name, value)
+
+
+main()

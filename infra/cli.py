@@ -1,0 +1,144 @@
+"""The command line: thin commands over the runner, the provider and the console.
+
+Imports are inside the commands: `exec` and `status` must start at once, and only `up`, `down` and `plan` need
+Pulumi.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from infra.errors import UserError
+
+if TYPE_CHECKING:
+    from infra.config import StackConfig
+
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="cluster",
+    help="Elastic Slurm clusters for distributed training: one stack file, on AWS, on Google Cloud, or here.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Stack = Annotated[str, typer.Option("--stack", "-s", help="The stack: its file is Pulumi.<stack>.yaml.")]
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+
+
+def project() -> Path:
+    """The checkout that `./cluster` lies in."""
+    return Path(os.environ["SLURM_STACKS_PROJECT"])
+
+
+def load(stack: str) -> StackConfig:
+    """The stack's file, read and checked."""
+    from infra.config import load_file
+
+    return load_file(project() / f"Pulumi.{stack}.yaml")
+
+
+@app.command()
+def up(stack: Stack = "local") -> None:
+    """Bring a stack up, run its benchmark, wait for the result."""
+    from infra.console.progress import Console
+    from infra.operate import bring_up
+
+    bring_up(project(), load(stack), Console())
+
+
+@app.command()
+def down(stack: Stack = "local") -> None:
+    """Destroy a stack, then look for leftovers."""
+    from infra.console.progress import Console
+    from infra.operate import take_down
+
+    take_down(project(), load(stack), Console())
+
+
+@app.command()
+def plan(stack: Stack = "local", json_output: Json = False) -> None:
+    """What `up` would make and what it would cost. Needs neither network nor credentials."""
+    from infra.operate import make_plan
+
+    made = make_plan(project(), load(stack))
+    if json_output:
+        print(json.dumps(made, indent=1))
+        return
+    from infra.console.tables import show_plan
+
+    show_plan(made)
+
+
+@app.command()
+def status(stack: Stack = "local", json_output: Json = False) -> None:
+    """Partitions, nodes and why any is not up, jobs and why any waits, cost so far."""
+    from infra.access import cluster_status
+
+    found = cluster_status(project(), load(stack))
+    if json_output:
+        print(json.dumps(found, indent=1))
+        return
+    from infra.console.tables import show_status
+
+    show_status(found)
+
+
+@app.command(
+    "exec", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, no_args_is_help=True
+)
+def execute(
+    command: Annotated[list[str], typer.Argument(help="The command, after --.", show_default=False)],
+    stack: Stack = "local",
+) -> None:
+    """Run a command on the login machine: ./cluster exec -- squeue"""
+    from infra.access import replace_process
+
+    replace_process(project(), load(stack), command)
+
+
+@app.command()
+def ssh(stack: Stack = "local") -> None:
+    """A shell on the login machine."""
+    from infra.access import replace_process
+
+    replace_process(project(), load(stack), [])
+
+
+@app.command("test", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def run_tests(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="For pytest; none runs everything.", show_default=False)
+    ] = None,
+) -> None:
+    """Every test that this machine can run; says what it skipped and why."""
+    from infra.checks import run_checks
+
+    sys.exit(run_checks(project(), arguments or []))
+
+
+def main() -> None:
+    """Run the command line; a mistake of the user ends in one message and its exit code."""
+    try:
+        app()
+    except UserError as error:
+        _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _fail("\ninterrupted", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output has gone (`./cluster plan | head`); nothing is left to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _fail(message: str, code: int) -> Any:
+    print(message, file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,107 @@
+"""Progress of long work: a live line on a terminal, a line a change elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from rich.console import Console as RichConsole
+from rich.status import Status
+from rich.text import Text
+
+from infra.runner.events import (
+    Event,
+    Message,
+    OutputLine,
+    ResourceDone,
+    ResourceFailed,
+    ResourceStarted,
+    Summary,
+)
+
+_MARKS = {"created": "+", "updated": "~", "replaced": "±", "deleted": "-", "unchanged": " ", "read": " "}
+_STYLES = {"created": "green", "updated": "yellow", "replaced": "yellow", "deleted": "red"}
+
+
+class Console:
+    """Messages and progress on standard error; results belong on standard output.
+
+    Args:
+        rich: for tests; the terminal by default.
+    """
+
+    def __init__(self, rich: RichConsole | None = None) -> None:
+        self._rich = rich or RichConsole(stderr=True, highlight=False, soft_wrap=True)
+        self._status: Status | None = None
+        self._label = ""
+        self._shown = ""
+        self._since = time.monotonic()
+        self._running: dict[str, str] = {}
+
+    @property
+    def live(self) -> bool:
+        """Whether lines can be redrawn."""
+        return self._rich.is_terminal
+
+    def say(self, text: str, style: str | None = None) -> None:
+        """A line that stays."""
+        self._rich.print(Text(text, style=style or ""))
+
+    @contextlib.contextmanager
+    def waiting(self, label: str) -> Iterator[None]:
+        """A time of waiting; `label` says what for, `now` what is seen of it."""
+        self._label, self._since, self._shown = label, time.monotonic(), ""
+        if not self.live:
+            self.say(f"{label} …")
+            yield
+            return
+        with self._rich.status(label) as status:
+            self._status = status
+            try:
+                yield
+            finally:
+                self._status = None
+
+    def now(self, text: str) -> None:
+        """What the present wait has come to. Elsewhere than on a terminal a line appears when it changes."""
+        seconds = time.monotonic() - self._since
+        if self._status is not None:
+            self._status.update(Text(f"{self._label}: {text} · {clock(seconds)}"))
+        elif text != self._shown:
+            self.say(f"  {clock(seconds)} {text}")
+        self._shown = text
+
+    def on_event(self, event: Event) -> None:
+        """Render what the runner reports."""
+        match event:
+            case ResourceStarted(name=name, operation=operation):
+                self._running[name] = operation
+                self._show_running()
+            case ResourceDone(name=name, operation=operation, seconds=seconds):
+                self._running.pop(name, None)
+                if operation != "unchanged" and event.type.startswith("command:"):
+                    mark, style = _MARKS.get(operation, " "), _STYLES.get(operation)
+                    self.say(f"  {mark} {name} {operation} ({seconds:.1f} s)", style)
+                self._show_running()
+            case ResourceFailed(name=name, message=message):
+                self._running.pop(name, None)
+                self.say(f"  ! {name}: {message}", "red")
+            case OutputLine(name=name, stream="stderr", line=line) if line.strip():
+                self.say(f"    {name}: {line}", "dim")
+            case Message(text=text, level=level):
+                self.say(text, {"warning": "yellow", "error": "red"}.get(level))
+            case Summary():
+                self.say(f"  {event} ({event.seconds:.1f} s)")
+            case _:
+                pass
+
+    def _show_running(self) -> None:
+        if self._status is not None:
+            names = ", ".join(sorted(self._running)) or "…"
+            self._status.update(Text(f"{self._label}: {names}"))
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds: 1:05."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

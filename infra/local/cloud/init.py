@@ -1,0 +1,30 @@
+"""The first process of a process machine: what systemd is on a real one.
+
+It is the subreaper of its tree, so that daemons which leave their parents (slurmstepd) stay below it and end
+with the machine. It runs the bootstrap like any machine does and then keeps the services that it started.
+Run as a file, by the agent: `init.py LOADER [ARGUMENT …]`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import runpy
+import signal
+import sys
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def main() -> None:
+    # Whoever started the agent may have had signals blocked (Slurm's programs do); a machine starts clean.
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+    sys.argv = sys.argv[1:]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

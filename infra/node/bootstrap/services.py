@@ -1,0 +1,108 @@
+"""Starting and keeping daemons: by systemd on a machine of its own, by the machine's init in process mode."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+RESTART_PAUSE_SECONDS = 1.0
+STOP_SECONDS = 6.0
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A daemon that runs in the foreground of its keeper.
+
+    Attributes:
+        log: where its output goes beside its own log file.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    log: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+
+class Services(Protocol):
+    def start(self, service: Service) -> None: ...
+
+    def keep(self) -> None:
+        """Stay with the services for the machine's life; returns at once where systemd does that."""
+        ...
+
+
+class InitServices:
+    """Children of the machine's first process: restarted when they die, ended in reverse order."""
+
+    def __init__(self) -> None:
+        self._running: dict[int, Service] = {}
+        self._restarts: list[tuple[float, Service]] = []
+        self._stopping = False
+        # From the first service on: a machine that is ended during its boot takes its services along.
+        signal.signal(signal.SIGTERM, self._on_term)
+
+    def start(self, service: Service) -> None:
+        service.log.parent.mkdir(parents=True, exist_ok=True)
+        with service.log.open("ab") as output:
+            child = subprocess.Popen(
+                service.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **service.env},
+                cwd="/",
+                # A service of its own: a signal to the init's group must not reach it.
+                start_new_session=True,
+            )
+        self._running[child.pid] = service
+
+    def keep(self) -> None:
+        while not self._stopping:
+            self._reap(os.WNOHANG)
+            due = [s for at, s in self._restarts if at <= time.monotonic()]
+            self._restarts = [(at, s) for at, s in self._restarts if at > time.monotonic()]
+            for service in due:
+                self.start(service)
+            # Blocked only for the wait, so that no child inherits it; a child that ended just before is seen
+            # when the time is up.
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+            signal.sigtimedwait([signal.SIGCHLD], 1.0)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+        self._stop()
+
+    def _on_term(self, _number: int, _frame: FrameType | None) -> None:
+        if not self._stopping:
+            self._stopping = True
+            self._stop()
+            os._exit(0)
+
+    def _stop(self) -> None:
+        for pid in reversed(list(self._running)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+            deadline = time.monotonic() + STOP_SECONDS
+            while pid in self._running and time.monotonic() < deadline:
+                self._reap(os.WNOHANG)
+                time.sleep(0.01)
+
+    def _reap(self, options: int) -> None:
+        """Collect every ended child: services, and orphans that came to the machine's init."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, options)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            service = self._running.pop(pid, None)
+            if service is not None and not self._stopping:
+                with service.log.open("a") as output:
+                    output.write(f"{service.name} ended with status {status}; it is started again\n")
+                self._restarts.append((time.monotonic() + RESTART_PAUSE_SECONDS, service))

@@ -1,0 +1,93 @@
+"""What the elastic core asks of a cloud: launch, terminate, list. One driver a cloud implements it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from infra.node.elastic.errors import Failure
+from infra.node.model import Settings
+
+
+class MachineState(StrEnum):
+    """A machine's life as the cloud tells it. TERMINATED machines may still be listed for a while."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    TERMINATED = "terminated"
+
+    @property
+    def alive(self) -> bool:
+        return self in (MachineState.PENDING, MachineState.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine of this cluster, as the cloud lists it.
+
+    Attributes:
+        id: the cloud's.
+        node: Slurm's name for it; None where the cloud does not say.
+        launched: when the cloud took the request, in seconds since the epoch (UTC).
+    """
+
+    id: str
+    node: str | None
+    state: MachineState
+    launched: float
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchGroup:
+    """Nodes that one call shall launch.
+
+    Attributes:
+        nodes: Slurm's names, all of one partition.
+        all_or_nothing: a job of several nodes: if one cannot be had, none is kept.
+        token: the same for the same wish, so that a repeated call launches nothing twice.
+        job: whose nodes they are, where it is one job's.
+    """
+
+    partition: str
+    nodes: tuple[str, ...]
+    all_or_nothing: bool
+    token: str
+    job: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchResult:
+    """What became of a group: node -> machine id, and failures."""
+
+    launched: dict[str, str] = field(default_factory=dict)
+    failures: tuple[Failure, ...] = ()
+
+
+class Driver(Protocol):
+    """A cloud. Calls may take seconds; none is made while slurmctld waits.
+
+    A driver classifies every error of its cloud (`Failure`) and raises only what it cannot classify.
+    """
+
+    def launch(self, group: LaunchGroup) -> LaunchResult: ...
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        """Idempotent: an id that is gone is no error."""
+        ...
+
+    def list(self) -> list[Machine]:
+        """Every compute machine of this cluster, all pages, and terminated ones while they are shown."""
+        ...
+
+
+def load(settings: Settings) -> Driver:
+    """The driver of the design's provider. Cloud clients are imported here and nowhere else."""
+    provider = settings.design.provider
+    if provider == "local":
+        from infra.node.elastic.drivers.local import LocalDriver
+
+        return LocalDriver(settings)
+    raise ValueError(f"no elastic driver for provider {provider!r}; known: local")

@@ -1,0 +1,109 @@
+"""One reader of Slurm's nodes for everybody who waits: hundreds of prologs cost one reading, not hundreds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from infra.node.slurm.control import SlurmError
+from infra.node.slurm.states import NodeState
+
+POLL_SECONDS = 0.1
+JOBS_SECONDS = 1.0
+STALE_POWERED_DOWN_SECONDS = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Attributes:
+    begun: when the reading began, seconds since the epoch: what it says may be older than its end.
+    """
+
+    begun: float
+    nodes: Mapping[str, NodeState]
+
+
+class Observer:
+    """Reads while somebody waits, ten times a second.
+
+    Args:
+        read_nodes: all of Slurm's nodes.
+        read_jobs: the ids of all jobs that have not ended.
+    """
+
+    def __init__(
+        self, read_nodes: Callable[[], Mapping[str, NodeState]], read_jobs: Callable[[], set[int]]
+    ) -> None:
+        self._read_nodes = read_nodes
+        self._read_jobs = read_jobs
+        self._condition = threading.Condition()
+        self._waiting = 0
+        self._reading = Reading(0.0, {})
+        self._jobs: tuple[float, set[int]] = (0.0, set())
+        threading.Thread(target=self._run, daemon=True, name="observer").start()
+
+    def wait(self, job: int, nodes: list[str], asked: float, seconds: float) -> bool:
+        """Until the job's nodes are up, or the job or one of them is lost.
+
+        Args:
+            asked: when the question arose, seconds since the epoch. Slurm starts a prolog up to half a second
+                before it asks for its nodes, so any reading older than the question would mislead.
+            seconds: the longest wait of this call.
+
+        Returns:
+            True when there is nothing more to wait for, False when the time is up.
+        """
+        deadline = time.monotonic() + seconds
+        with self._condition:
+            self._waiting += 1
+            self._condition.notify_all()
+            try:
+                while True:
+                    if self._over(job, nodes, asked):
+                        return True
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        return False
+                    self._condition.wait(left)
+            finally:
+                self._waiting -= 1
+
+    def _over(self, job: int, nodes: list[str], asked: float) -> bool:
+        reading = self._reading
+        if reading.begun <= asked:
+            return False
+        states = [reading.nodes.get(node) for node in nodes]
+        if all(state is not None and state.is_up for state in states):
+            return True
+        jobs_begun, jobs = self._jobs
+        if job and jobs_begun > asked + 1 and job not in jobs:
+            return True
+        for state in states:
+            if state is None or state.is_down or state.is_powering_down:
+                return True
+            # Not yet asked for, or given back: only time tells the two apart.
+            if state.is_powered_down and reading.begun > asked + STALE_POWERED_DOWN_SECONDS:
+                return True
+        return False
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                while not self._waiting:
+                    self._condition.wait()
+            try:
+                begun = time.time()
+                reading = Reading(begun, self._read_nodes())
+                jobs = self._jobs
+                if begun - jobs[0] > JOBS_SECONDS:
+                    jobs = (begun, self._read_jobs())
+            except SlurmError as error:
+                print(f"observer: {error}", flush=True)
+                time.sleep(1.0)
+                continue
+            with self._condition:
+                self._reading, self._jobs = reading, jobs
+                self._condition.notify_all()
+            time.sleep(POLL_SECONDS)

@@ -1,0 +1,123 @@
+"""One request and one answer as JSON lines over a Unix socket.
+
+Two servers speak it: the elastic daemon on the controller, and the local cloud's agent. Clients must start
+in milliseconds (Slurm calls them for every job), so this module imports as little as it can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Handler = Callable[[str, dict[str, Any]], Any]
+MAX_LINE = 64 * 1024 * 1024
+
+
+class RpcUnavailableError(Exception):
+    """Nobody answers at the socket: not there, refused, timed out, or closed without an answer."""
+
+
+class RpcError(Exception):
+    """The server answered that it failed.
+
+    Attributes:
+        code: the server's error code, for programs.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@contextlib.contextmanager
+def _short_path(path: str) -> Iterator[str]:
+    """A name for the socket below the kernel's 108 bytes, wherever its folder lies."""
+    if len(os.fsencode(path)) < 100:
+        yield path
+        return
+    folder = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
+    finally:
+        os.close(folder)
+
+
+def call(path: str, method: str, timeout: float = 10.0, /, **params: Any) -> Any:
+    """Ask the server at `path`.
+
+    Args:
+        timeout: seconds of silence after which the server counts as unavailable.
+
+    Raises:
+        RpcUnavailableError: nobody answers.
+        RpcError: the server refused or failed.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout)
+        try:
+            with _short_path(path) as name:
+                connection.connect(name)
+            connection.sendall(json.dumps({"method": method, "params": params}).encode() + b"\n")
+            with connection.makefile("rb") as stream:
+                line = stream.readline(MAX_LINE)
+        except OSError as error:
+            raise RpcUnavailableError(f"{path}: {error}") from error
+    if not line.endswith(b"\n"):
+        raise RpcUnavailableError(f"{path}: closed before the answer was whole")
+    answer = json.loads(line)
+    if "error" in answer:
+        raise RpcError(answer["error"]["code"], answer["error"]["message"])
+    return answer["result"]
+
+
+class Server:
+    """Serves a socket with a thread a connection; `close` ends it and removes the socket.
+
+    Args:
+        path: where the socket is made; a stale one of a dead server is replaced.
+        handler: `(method, params) -> result`; an exception with a `code` attribute is sent as an RpcError.
+        mode: the socket's permissions.
+    """
+
+    def __init__(self, path: str, handler: Handler, mode: int = 0o600) -> None:
+        self._path = path
+        self._handler = handler
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        with _short_path(path) as name:
+            self._socket.bind(name)
+        os.chmod(path, mode)
+        self._socket.listen(512)
+
+    def serve(self) -> None:
+        """Answer until `close`."""
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)
+
+    def _answer(self, connection: socket.socket) -> None:
+        with connection, connection.makefile("rb") as stream:
+            try:
+                request = json.loads(stream.readline(MAX_LINE))
+                answer = {"result": self._handler(request["method"], request.get("params", {}))}
+            except Exception as error:  # the caller gets every failure; the server stays up
+                code = getattr(error, "code", type(error).__name__)
+                answer = {"error": {"code": str(code), "message": str(error)}}
+            with contextlib.suppress(OSError):  # the caller may have gone
+                connection.sendall(json.dumps(answer).encode() + b"\n")

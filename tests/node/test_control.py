@@ -1,0 +1,300 @@
+"""What Slurm's commands are given and how their answers are read; the texts are real, see `data/`."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from slurm_cluster import SlurmCluster, design, needs_slurm, partition
+
+from infra.node.slurm.control import BATCH, Control, SlurmDown, SlurmError
+from infra.node.slurm.states import SQUEUE_FORMAT, NodeState, parse_jobs, parse_nodes
+
+DATA = Path(__file__).parent / "data"
+HELPERS = ("up", "powering_up", "powered_down", "powering_down", "down", "silent", "drained")
+# What holds in each state that a node was seen in; `job` is has_job.
+TRUTH: dict[str, set[str]] = {
+    "ALLOCATED+CLOUD": {"up", "job"},
+    "ALLOCATED+CLOUD+DRAIN": {"up", "job", "drained"},
+    # Waits for its job to end, then goes.
+    "ALLOCATED+CLOUD+DRAIN+POWER_DOWN": {"up", "job", "drained"},
+    "DOWN+CLOUD": {"down"},
+    "DOWN+CLOUD+POWERED_DOWN": {"down", "powered_down"},
+    "DOWN+CLOUD+POWERED_DOWN+NOT_RESPONDING": {"down", "powered_down"},
+    "DOWN+CLOUD+POWER_DOWN+NOT_RESPONDING": {"down", "powering_down", "silent"},
+    "DOWN+CLOUD+NOT_RESPONDING": {"down", "silent"},
+    "IDLE+CLOUD": {"up"},
+    "IDLE+CLOUD+COMPLETING": {"up", "job"},
+    "IDLE+CLOUD+COMPLETING+POWER_DOWN": {"up", "job"},
+    "IDLE+CLOUD+DRAIN": {"up", "drained"},
+    "IDLE+CLOUD+NOT_RESPONDING": {"silent"},
+    "IDLE+CLOUD+NOT_RESPONDING+POWERING_UP": {"powering_up"},
+    "IDLE+CLOUD+POWERED_DOWN": {"powered_down"},
+    "IDLE+CLOUD+POWERED_DOWN+NOT_RESPONDING": {"powered_down"},
+    "IDLE+CLOUD+POWERING_DOWN": {"powering_down"},
+    "IDLE+CLOUD+POWER_DOWN": {"powering_down"},
+    "IDLE+CLOUD+POWER_DOWN+NOT_RESPONDING": {"powering_down", "silent"},
+    # Asked for by hand; ResumeProgram is called within a second.
+    "IDLE+CLOUD+POWER_UP+POWERED_DOWN": {"powering_up"},
+    "MIXED+CLOUD": {"up", "job"},
+    "MIXED+CLOUD+NOT_RESPONDING+POWERING_UP": {"powering_up", "job"},
+    # A job has it, ResumeProgram has not been called: PrologSlurmctld starts here.
+    "MIXED+CLOUD+POWERED_DOWN": {"powered_down", "job"},
+    "MIXED+CLOUD+POWER_DOWN": {"up", "job"},
+    "MIXED+CLOUD+NOT_RESPONDING": {"silent", "job"},
+}
+
+
+def _lines(file: Path) -> list[str]:
+    return [line for line in file.read_text().splitlines() if not line.startswith("#")]
+
+
+def _captures() -> list[tuple[str, NodeState]]:
+    return [
+        (file.stem.removeprefix("nodes-"), node)
+        for file in sorted(DATA.glob("nodes-*.txt"))
+        for line in _lines(file)
+        for node in parse_nodes(line).values()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("release", "node"),
+    [pytest.param(r, n, id=f"{r}-{n.base}-{'-'.join(sorted(n.flags))}") for r, n in _captures()],
+)
+def test_helpers_on_real_states(release: str, node: NodeState) -> None:
+    texts = {frozenset(text.split("+")): truth for text, truth in TRUTH.items()}
+    expected = texts[node.flags | {node.base}]
+    seen = {name for name in HELPERS if getattr(node, f"is_{name}")} | ({"job"} if node.has_job else set())
+    assert seen == expected
+
+
+def test_every_state_of_the_table_was_captured() -> None:
+    seen = {node.flags | {node.base} for _, node in _captures()}
+    assert {text for text in TRUTH if frozenset(text.split("+")) not in seen} == set()
+
+
+def test_fields_of_a_node() -> None:
+    (node,) = (n for _, n in _captures() if n.base == "ALLOCATED" and n.flags == {"CLOUD"})
+    assert (node.name, node.address, node.hostname) == ("debug-0", "127.0.0.1", "localhost")
+    assert (node.cpus, node.cpus_alloc, node.partitions) == (2, 2, ("debug",))
+    assert node.version == "22.05.8"
+    assert node.gres is None
+    assert node.reason is None
+    assert node.slurmd_start_time is not None
+    assert node.boot_time == node.slurmd_start_time
+    assert node.last_busy_time is not None
+
+
+def test_a_node_that_never_registered_has_no_times() -> None:
+    node = next(n for _, n in _captures() if n.flags == {"CLOUD", "POWER_UP", "POWERED_DOWN"})
+    assert (node.boot_time, node.slurmd_start_time, node.last_busy_time) == (None, None, None)
+    assert node.version is None
+
+
+def test_a_reason_cannot_pass_for_a_field() -> None:
+    """Its text has ` State=IDLE CPUAlloc=99` and brackets in it."""
+    node = next(n for _, n in _captures() if n.flags == {"CLOUD", "DRAIN"} and n.base == "ALLOCATED")
+    assert node.reason == "bad gpu [Xid 79] State=IDLE CPUAlloc=99"
+    assert node.reason_user == "root"
+    assert node.reason_time is not None
+    assert node.cpus_alloc == 2
+
+
+def test_a_reason_with_an_at_sign_in_brackets() -> None:
+    node = next(n for _, n in _captures() if n.base == "DOWN" and n.flags == {"CLOUD"})
+    assert node.reason == "quota: (Code:VcpuLimitExceeded) ask for more [x@y] z"
+    assert node.reason_user == "root"
+
+
+@pytest.mark.parametrize(
+    ("text", "names"), [("", []), ("No nodes in the system\n", []), ("\n\nNodeName=a State=IDLE \n", ["a"])]
+)
+def test_few_nodes(text: str, names: list[str]) -> None:
+    assert list(parse_nodes(text)) == names
+
+
+def test_what_is_no_node_is_refused() -> None:
+    with pytest.raises(ValueError, match="scontrol"):
+        parse_nodes("slurm_load_node error: Unable to contact slurm controller")
+
+
+def test_a_silent_node_with_a_star() -> None:
+    node = parse_nodes("NodeName=a State=DOWN*+CLOUD Partitions=x,y")["a"]
+    assert (node.base, node.is_silent, node.partitions) == ("DOWN", True, ("x", "y"))
+
+
+def test_jobs_of_all_kinds() -> None:
+    jobs = parse_jobs((DATA / "jobs-22.05.txt").read_bytes().decode())
+    states = {job.id: job.state for job in jobs.values()}
+    assert states == {
+        1: "RUNNING",
+        2: "PENDING",
+        3: "COMPLETING",
+        4: "CANCELLED",
+        5: "PENDING",
+        6: "PENDING",
+        7: "PENDING",
+        8: "PENDING",
+        9: "FAILED",
+    }
+    assert [i for i, job in jobs.items() if job.is_over] == [4, 9]
+    assert sorted(i for i, job in jobs.items() if job.is_active) == [1, 3]
+    running, requeued, array, odd, held, failed = (jobs[i] for i in (1, 2, 5, 7, 8, 9))
+    assert (running.nodes, running.batch_host, running.tres) == (
+        ("debug-0",),
+        "debug-0",
+        "cpu=2,node=1,billing=2",
+    )
+    assert running.end_time is None
+    assert running.start_time is not None
+    assert running.submit_time is not None
+    assert running.start_time >= running.submit_time
+    assert (requeued.restarts, requeued.requeue, requeued.reason, requeued.nodes) == (
+        1,
+        True,
+        "BeginTime",
+        (),
+    )
+    assert requeued.admin_comment == "quota: 4 of 8 nodes; ask for more"
+    assert requeued.eligible_time is not None
+    assert requeued.submit_time is not None
+    assert requeued.eligible_time - requeued.submit_time == 31, "cred_expire + 1"
+    assert (array.array_job, array.array_task, array.reason) == (5, "0-9%2", "ReqNodeNotAvail")
+    assert array.explanation == "ReqNodeNotAvail, UnavailableNodes:debug-0"
+    assert (jobs[6].wanted_nodes, jobs[6].reason) == (9, "PartitionNodeLimit")
+    assert (odd.name, odd.comment, odd.dependency) == (
+        'name=a State=DOWN | "b"',
+        "c, d",
+        "afterok:2(unfulfilled)",
+    )
+    assert (held.reason, held.priority, held.array_job, held.het_job) == ("JobHeldUser", 0, None, None)
+    assert (failed.exit_code, failed.reason, failed.explanation) == (3, "NonZeroExitCode", None)
+    assert jobs[4].exit_code == 15
+
+
+def test_no_jobs() -> None:
+    assert parse_jobs("") == {}
+
+
+def test_a_record_of_another_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match="squeue"):
+        parse_jobs("1\x1f2\x1e\n")
+
+
+# Stand-ins for Slurm's commands, which write down how they were called.
+@pytest.fixture
+def spy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("scontrol", "scancel", "squeue"):
+        _tool(tmp_path, name, "true")
+    monkeypatch.setattr("infra.node.slurm.control.PATH", f"{tmp_path}:/usr/bin:/bin")
+    return tmp_path
+
+
+def _tool(folder: Path, name: str, body: str) -> None:
+    file = folder / name
+    file.write_text(f"""#!/bin/sh
+{{ printf '[%s]' "$@"; echo; }} >>{folder}/calls
+env >{folder}/env
+{body}
+""")
+    file.chmod(file.stat().st_mode | stat.S_IXUSR)
+
+
+def _calls(folder: Path) -> list[str]:
+    return (folder / "calls").read_text().splitlines()
+
+
+def test_nothing_of_the_callers_environment_is_inherited(spy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SQUEUE_STATES", "F")
+    Control("/x/slurm.conf").nodes()
+    environment = dict(line.split("=", 1) for line in (spy / "env").read_text().splitlines())
+    assert environment["SLURM_CONF"] == "/x/slurm.conf"
+    assert environment["SLURM_TIME_FORMAT"] == "%s"
+    assert not environment.keys() & {"SLURM_JOB_ID", "SQUEUE_STATES", "HOME"}
+
+
+def test_updates_of_many_nodes_are_few_commands(spy: Path) -> None:
+    # Names that do not fold, so that the argument's length counts.
+    names = [f"{i}n" for i in range(BATCH + 1)]
+    Control("/x").update_node(names, state="DOWN", reason="a\n b")
+    calls = _calls(spy)
+    assert len(calls) == 2
+    assert all(
+        call.startswith("[update][NodeName=") and call.endswith("[State=DOWN][Reason=a b]") for call in calls
+    )
+    assert sum(call.count(",") + 1 for call in calls) == BATCH + 1
+
+
+def test_no_nodes_no_command(spy: Path) -> None:
+    Control("/x").update_node([], state="DOWN")
+    Control("/x").cancel([])
+    assert not (spy / "calls").exists()
+
+
+def test_commands(spy: Path) -> None:
+    control = Control("/x")
+    control.power_down_force(["n1", "n2"], "gone")
+    control.resume(["n1"])
+    control.power_up(["n1"])
+    control.update_job(7, admin_comment="why")
+    control.update_job(7, start_now=True)
+    control.requeue(7)
+    control.cancel([7, 8])
+    control.reconfigure()
+    assert _calls(spy) == [
+        "[update][NodeName=n[1-2]][State=POWER_DOWN_FORCE][Reason=gone]",
+        "[update][NodeName=n1][State=RESUME]",
+        "[update][NodeName=n1][State=POWER_UP]",
+        "[update][JobId=7][AdminComment=why]",
+        "[update][JobId=7][StartTime=now]",
+        "[requeue][7]",
+        "[--quiet][7][8]",
+        "[reconfigure]",
+    ]
+    with pytest.raises(ValueError, match="nothing"):
+        control.update_node(["a"])
+    with pytest.raises(ValueError, match="nothing"):
+        control.update_job(1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "slurm_load_node error: Unable to contact slurm controller (connect failure)",
+        "scancel: error: Kill job error on job id 1: Socket timed out on send/recv operation",
+    ],
+)
+def test_a_controller_that_does_not_answer(spy: Path, text: str) -> None:
+    _tool(spy, "scontrol", f"echo '{text}' >&2; exit 1")
+    with pytest.raises(SlurmDown) as error:
+        Control("/x").nodes()
+    assert (error.value.status, error.value.stderr) == (1, text)
+    assert not Control("/x").ping()
+
+
+def test_a_refusal_says_the_command_and_the_words(spy: Path) -> None:
+    _tool(spy, "scontrol", "echo 'Invalid node name specified' >&2; exit 1")
+    with pytest.raises(SlurmError, match="scontrol update NodeName=x State=DOWN: Invalid node name") as error:
+        Control("/x").update_node(["x"], state="DOWN")
+    assert not isinstance(error.value, SlurmDown)
+
+
+def test_a_command_that_hangs_is_ended(spy: Path) -> None:
+    _tool(spy, "scontrol", "exec sleep 30")
+    with pytest.raises(SlurmDown, match="within 0.3 s") as error:
+        Control("/x", timeout=0.3).nodes()
+    assert error.value.status is None
+
+
+def test_a_command_that_is_not_there(spy: Path) -> None:
+    with pytest.raises(SlurmError, match="no-such-command-of-slurm") as error:
+        Control("/x").run("no-such-command-of-slurm")
+    assert not isinstance(error.value, SlurmDown)
+
+
+def test_the_format_has_no_width() -> None:
+    """A width would cut node lists and comments."""
+    assert all(item.split(":")[1] in ("\x1f", "\x1e") for item in SQUEUE_FORMAT.split(","))
