@@ -9,7 +9,7 @@ from __future__ import annotations
 from infra.config import ClusterConfig, StackConfig
 from infra.config.checks.network import DEFAULT_CIDR, subnets
 from infra.config.checks.storage import fsx_deployment, path_of_storage
-from infra.config.cluster import ImageConfig, PartitionConfig
+from infra.config.cluster import OwnImageConfig, PartitionConfig
 from infra.config.fields import clock, time_limit_seconds
 from infra.config.storage import LocalScratch, SharedStorage
 from infra.machines import GRES, Catalog, Machine
@@ -295,7 +295,7 @@ def _image(cluster: ClusterConfig) -> model.Image:
     )
 
 
-def _image_id(image: ImageConfig | None) -> str | None:
+def _image_id(image: OwnImageConfig | None) -> str | None:
     return image.id if image else None
 
 

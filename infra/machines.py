@@ -31,8 +31,8 @@ class Facts(BaseModel):
 class BuiltIn(Facts):
     """The accelerators that a machine always has."""
 
-    type: str
-    count: int = Field(gt=0)
+    type: str = Field(description="v100, t4, a10g, a100, h100, trainium.")
+    count: int = Field(gt=0, description="Devices a machine.")
 
 
 class Machine(Facts):

@@ -110,7 +110,7 @@ class ClusterOutput(Part):
     """The `cluster` output of a stack."""
 
     api_version: Literal["slurm-stacks/v1"] = Field(
-        API_VERSION, alias="apiVersion", description="Version of this contract."
+        alias="apiVersion", description="Version of this contract."
     )
     name: str = Field(description="The cluster's name.")
     stack: str = Field(description="The stack's name.")

@@ -40,7 +40,7 @@ class Plan:
     learning_rate: float
     seed: int
     parts: int = 1
-    """`sync` only: compute each worker's batch in so many parts, whose gradients are added."""
+    """`sync` only: each replica computes its batch in so many parts, which are added."""
 
 
 def check_finite(epoch: Epoch) -> None:

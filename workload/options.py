@@ -29,6 +29,7 @@ class Options:
     seed: int
     rendezvous_timeout: float
     parts: int
+    """`sync`: a batch is computed in so many parts, which are added."""
     steps_per_epoch: int | None
     weights: Path | None
 
@@ -99,9 +100,8 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument(
         "--parts",
         type=_positive,
-        default=1,
         metavar="N",
-        help="sync: compute each batch in N parts, in the order of N workers, for comparisons bit for bit",
+        help=f"sync: compute each batch in N parts (default: of {BATCH} examples on CPUs, else 1)",
     )
     parser.add_argument(
         "--steps-per-epoch",
@@ -114,7 +114,13 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     )
     values = vars(parser.parse_args(arguments))
     values["cache"] = values["cache"] or default_cache()
+    values["parts"] = values["parts"] or _parts(values["batch"], values["gpus_per_node"])
     return Options(**values)
+
+
+def _parts(batch: int, gpus_per_node: int) -> int:
+    """Parts of the published batch: see `workload.sync`. A GPU is at its best with the whole."""
+    return batch // BATCH if gpus_per_node == 0 and batch % BATCH == 0 else 1
 
 
 def default_cache() -> Path:

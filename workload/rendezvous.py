@@ -76,6 +76,14 @@ class Rendezvous:
         temporary.write_text(json.dumps(note), encoding="utf-8")
         temporary.replace(self._path(topic, self.step.rank))
 
+    def over(self) -> bool:
+        """Whether the chief has written the result (and perhaps left already)."""
+        try:
+            self._refresh()
+        except FileNotFoundError:  # the folder is gone, and the chief removes it last
+            return True
+        return self._path("done", 0).exists()
+
     def collect(self, topic: str, ranks: range, limit: float, what: str) -> list[dict[str, Any]]:
         """The notes of these tasks, in their order.
 

@@ -6,9 +6,11 @@ meet the other tasks, train, evaluate, write the result (the chief, rank 0), lea
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Sequence
@@ -27,8 +29,11 @@ if TYPE_CHECKING:
 
 END_SECONDS = 300.0
 """How long the other tasks wait while the chief evaluates and writes the result."""
-LEAVE_SECONDS = 10.0
+STALL_SECONDS = 20.0
+"""How long another task may go on once the result is written: `fit` sometimes stalls after its last epoch."""
+LEAVE_SECONDS = 40.0
 """How long the chief, on whose server the others depend, stays for them."""
+FOLLOW_SECONDS = 5.0
 
 
 class Progress:
@@ -104,6 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = f"{type(error).__name__}: {error}"
     else:
         return 0
+    if rendezvous is not None and not rendezvous.step.chief and rendezvous.over():
+        print(f"workload: {where}: after the end of the training: {message}", file=sys.stderr, flush=True)
+        return 0  # the result is there: how this task ends changes nothing
     print(f"workload: {where}: {message}", file=sys.stderr, flush=True)
     if rendezvous is not None:
         rendezvous.publish("failed", {"message": f"task {rendezvous.step.rank} on {where} failed: {message}"})
@@ -124,6 +132,8 @@ def _run(
     held = reserve_port()  # stays open as long as this task lives
     if step.size > 1:
         announce(rendezvous, held)
+    if not step.chief:
+        threading.Thread(target=_follow, args=(rendezvous,), daemon=True).start()
     data = _agree_on_data(options, step, rendezvous)
     phases.end("data")
 
@@ -292,6 +302,17 @@ def _leave_last(rendezvous: Rendezvous, step: Step) -> None:
     except WorkloadError as error:
         print(f"left without the others: {error}", flush=True)
     rendezvous.close()
+
+
+def _follow(rendezvous: Rendezvous) -> None:
+    """End this task some time after the chief is done, wherever it is held up. Runs in a thread."""
+    while not rendezvous.over():
+        time.sleep(FOLLOW_SECONDS)
+    time.sleep(STALL_SECONDS)
+    print(f"{rendezvous.step.node}: stalled after the training; the result is written: leaving", flush=True)
+    with contextlib.suppress(OSError):  # the chief may have left and taken the folder along
+        rendezvous.publish("left", {})
+    _exit(0)
 
 
 def _exit(status: int) -> None:

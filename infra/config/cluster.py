@@ -67,6 +67,12 @@ class ImageConfig(Section):
     )
 
 
+class OwnImageConfig(Section):
+    """An image for these machines only."""
+
+    id: str = Field(description="ami-… on AWS, projects/…/global/images/… on Google Cloud.")
+
+
 class ControllerConfig(Section):
     """The machine that runs slurmctld and exports /home and /apps."""
 
@@ -74,7 +80,7 @@ class ControllerConfig(Section):
         None, description="Machine type. Default: m5.large (aws), n1-standard-2 (gcp), local.small (local)."
     )
     disk_gib: int | None = Field(None, ge=10, le=16384, description="Root disk in GiB; 50 by default.")
-    image: ImageConfig | None = Field(None, description="Its own image; null: the cluster's.")
+    image: OwnImageConfig | None = Field(None, description="Its own image; null: the cluster's.")
 
 
 class LoginConfig(Section):
@@ -151,7 +157,7 @@ class PartitionConfig(Section):
         None, ge=10, le=16384, description="Root disk of a node in GiB; 50 by default."
     )
     zones: Zones | None = Field(None, description="Zones for these nodes; the network's by default.")
-    image: ImageConfig | None = Field(None, description="Its own image; null: the cluster's.")
+    image: OwnImageConfig | None = Field(None, description="Its own image; null: the cluster's.")
     aws: AwsPartition | None = Field(None, description="Settings that only AWS has.")
     gcp: GcpPartition | None = Field(None, description="Settings that only Google Cloud has.")
     local: LocalPartition | None = Field(None, description="Settings that only the local stack has.")

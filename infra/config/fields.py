@@ -6,7 +6,7 @@ import ipaddress
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 # Also what DNS, EC2 tags, Google's resource names and slurm.conf all take.
@@ -147,6 +147,6 @@ TimeLimit = Annotated[str, BeforeValidator(_time_limit)]
 Cidr = Annotated[str, BeforeValidator(_cidr)]
 MountPath = Annotated[str, AfterValidator(_path)]
 CudaVersion = Annotated[str, BeforeValidator(_version), Field(pattern=VERSION)]
-Text = Annotated[str, BeforeValidator(_text)]
+Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": ["string", "number"]})]
 AcceleratorType = Annotated[str, BeforeValidator(_accelerator), Field(pattern=ACCELERATOR)]
 Usd = Annotated[float, Field(gt=0, allow_inf_nan=False)]

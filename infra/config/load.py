@@ -176,9 +176,9 @@ def _unknown_keys(values: Mapping[Any, Any]) -> list[Mistake]:
     ours = [CLUSTER, BENCHMARK]
     mistakes = []
     for key in map(str, values):
-        namespace, colon, _ = key.partition(":")
+        namespace, _, name = key.partition(":")
         # An almost right namespace (slurm-stack:cluster) would otherwise pass as somebody else's.
-        foreign = colon and namespace != NAMESPACE and near(namespace, [NAMESPACE]) is None
+        foreign = name and namespace != NAMESPACE and near(namespace, [NAMESPACE]) is None
         if key not in ours and not foreign:
             mistakes.append(unknown_key((key,), [*ours, *PLACE_KEYS]))
     return mistakes

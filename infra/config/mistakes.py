@@ -20,9 +20,6 @@ from infra.errors import EXIT_USAGE, UserError
 Location = tuple[str | int, ...]
 """Keys and list indexes from the top of the configuration, e.g. ("slurm-stacks:cluster", "partitions", 1)."""
 
-NO_VALUE = object()
-"""There is no value to show: the key is missing, or what it holds is nobody's business."""
-
 LONGEST_VALUE = 80
 
 _UNITS = {"gib": "GiB", "mib": "MiB", "hour": "USD an hour", "usd": "USD", "timeout": "seconds"}
@@ -76,8 +73,6 @@ def path_of(location: Location) -> str:
 
 def shown(value: Any) -> str:
     """A value as it stands in the file, shortened; what looks like a secret is not repeated."""
-    if value is NO_VALUE:
-        return ""
     if value is None:
         return "nothing (null)"
     try:

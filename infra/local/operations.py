@@ -23,10 +23,10 @@ from infra import bundle
 from infra.errors import UserError
 from infra.local import training
 from infra.local.cloud.machines import CLUSTER_VARIABLE
-from infra.local.cloud.processes import descendants, with_environment
 from infra.local.site import RunDirectory
 from infra.node import rpc
 from infra.node.model import ClusterDesign, from_json
+from infra.node.processes import descendants, with_environment
 
 AGENT_START_SECONDS = 20.0
 HEAD_START_SECONDS = 120.0

@@ -9,12 +9,9 @@ data, on the local stack it lies in the bucket. It never changes for a living ma
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import sys
-import tempfile
-import zipfile
 from pathlib import Path
 
 
@@ -29,6 +26,8 @@ def checked(bucket: str, entry: dict[str, str]) -> bytes:
     Raises:
         SystemExit: it has not.
     """
+    import hashlib
+
     content = fetch(bucket, entry["key"])
     digest = hashlib.sha256(content).hexdigest()
     if digest != entry["sha256"]:
@@ -38,10 +37,9 @@ def checked(bucket: str, entry: dict[str, str]) -> bytes:
 
 def place(target: Path, content: bytes) -> None:
     """Write a file whole or not at all."""
-    handle, draft = tempfile.mkstemp(dir=target.parent)
-    with os.fdopen(handle, "wb") as stream:
-        stream.write(content)
-    os.replace(draft, target)  # noqa: PTH105
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    draft.write_bytes(content)
+    draft.replace(target)
 
 
 def point(link: Path, target: str) -> None:
@@ -63,6 +61,10 @@ def install(bucket: str, code: Path) -> Path:
     code.mkdir(parents=True, exist_ok=True)
     folder = code / str(current["code"]["sha256"])[:16]
     if not folder.exists():
+        # Imported where they are used: most boots on a shared disk find all of it in place.
+        import tempfile
+        import zipfile
+
         content = checked(bucket, current["code"])
         with tempfile.TemporaryDirectory(dir=code) as draft:
             archive = Path(draft) / "code.zip"

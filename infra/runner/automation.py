@@ -3,8 +3,8 @@
 Two things need care. *Backend*: the one that the user is logged in to; a user who is logged in nowhere gets a
 file backend in the state folder with a generated passphrase. *Nothing is written into the checkout*: with a
 passphrase the CLI writes `encryptionsalt` into the stack file. So the stack is initialized in a folder of its
-own in the state folder, and every operation gets `--config-file` with a copy of the stack file that carries the
-salt; the program itself runs in the checkout. A stack file that names its encryption is used as it is.
+own in the state folder, and every operation gets `--config-file` with a copy of the stack file that carries
+the salt; the program itself runs in the checkout. A stack file that names its encryption is used as it is.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def _outputs(values: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _patient(on_event: OnEvent) -> Iterator[None]:
-    """Ctrl-C reaches the CLI, which ends its work and then itself: we wait for it, and do not leave it alone."""
+    """Ctrl-C reaches the CLI, which ends its work and then itself: we wait and do not leave it alone."""
     said = Message("interrupted: waiting for Pulumi to end (again: at once)", "warning")
 
     def handle(_number: int, _frame: FrameType | None) -> None:

@@ -128,6 +128,11 @@ def _state(project_dir: Path, name: str, stack: str) -> Iterator[State]:
     state = State.load(_path(project_dir, stack), name, stack)
     try:
         yield state
+    except BaseException:
+        # A program that failed at once leaves nothing but the records of its stack and components.
+        if not state.doomed and not any(record.custom for record in state.records.values()):
+            state.records.clear()
+        raise
     finally:
         if state.empty:
             state.erase()

@@ -9,6 +9,7 @@ import logging
 import runpy
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -71,7 +72,9 @@ def run(
 
     def isolated() -> None:
         mode.MODE.set(mode_)
-        with _in_project(monitor.project.directory):
+        with _in_project(monitor.project.directory), warnings.catch_warnings():
+            # After an error the SDK's other tasks are abandoned. That error is raised; these are its echo.
+            warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
             asyncio.run(_main(monitor, preview, on_event, transformation))
 
     contextvars.copy_context().run(isolated)
@@ -85,7 +88,9 @@ async def _main(
 ) -> None:
     project = monitor.project
     executor = ThreadPoolExecutor(WORKERS, thread_name_prefix="resource")
-    asyncio.get_running_loop().set_default_executor(executor)
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(executor)
+    loop.set_exception_handler(lambda _loop, _context: None)  # the same echo
     pulumi.runtime.set_all_config(project.config, sorted(project.secure))
     # set_mocks would register a stack whose outputs are closed before the program starts: a placeholder keeps
     # it from that, and run_in_stack, which is what the real language host calls, makes the proper one.

@@ -103,7 +103,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         ["at most 8 simulated"],
     ),
     ("aws", {"image.cuda": "13.0"}, "image.cuda", ["CUDA 12", "Volta", "12.5"]),
-    ("gcp", {"partitions[0].image": {"cuda": "13"}}, "partitions[0].image.cuda", ["CUDA 12"]),
+    ("gcp", {"image.cuda": "13"}, "image.cuda", ["CUDA 12"]),
     # EFA, placement, zones
     ("aws", {"partitions[0].aws.efa": True}, "partitions[0].aws.efa", ["m5.xlarge has no EFA", "p3dn"]),
     (
@@ -156,6 +156,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("aws", {"image.id": "my-image"}, "image.id", ["ami-"]),
     ("gcp", {"controller.image": {"id": "ami-01234567!"}}, "controller.image.id", ["global/images"]),
     ("local", {"image.bake": True}, "image.bake", ["boot from no image"]),
+    ("local", {"partitions[0].image.id": "ami-01234567"}, "partitions[0].image.id", ["boot from no image"]),
     ("aws", {"partitions[0].image": {"id": "x"}}, "partitions[0].image.id", ["ami-"]),
     # place
     ("aws", {"aws:region": REMOVE}, "aws:region", ["missing", "eu-central-1"]),
@@ -268,7 +269,8 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("aws", {"hooks[0]": {"role": "all", "source": "/root/x.sh"}}, "hooks[0].source", ["this project"]),
     ("aws", {"hooks[0]": {"role": "all", "source": "a/../../x"}}, "hooks[0].source", ["this project"]),
     ("aws", {"hooks[0]": {"role": "all", "source": "gs://b/x"}}, "hooks[0].source", ["s3://"]),
-    ("local", {"hooks[0]": {"role": "all", "source": "http://b/x"}}, "hooks[0].source", ["not protected"]),
+    ("local", {"hooks[0]": {"role": "all", "source": "https://b/x"}}, "hooks[0].source", ["this project"]),
+    ("gcp", {"hooks[0]": {"role": "all", "source": "http://b/x"}}, "hooks[0].source", ["not protected"]),
     ("local", {"login.count": 1}, "login.count", ["this machine"]),
     ("aws", {"local": {"boot_delay": 1.0}}, "local", ["settings of aws"]),
     (
@@ -280,6 +282,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     # AWS Batch
     ("aws", {"batch": values("batch")[CLUSTER]["batch"]}, "scheduler", ["batch, where"]),
     ("batch", {"batch": REMOVE}, "batch", ["the section `batch`"]),
+    ("gcp", {"scheduler": "batch", "@enabled": False}, "scheduler", ["slurm on gcp", "AWS Batch"]),
     ("batch", {"partitions": [{"name": "cpu", "machine": "m5.large"}]}, "partitions", ["no partitions"]),
     ("batch", {"batch.instance_types": ["p3.16xlarge"]}, "batch.instance_types[0]", ["retired"]),
     ("batch", {"batch.vcpus.desired": 5000}, "batch.vcpus", ["min up to desired up to max"]),
@@ -343,7 +346,7 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ("aws", {"partitions[1].aws.efa": True, "network.zones": ["us-east-1c"]}),
     ("aws", {"partitions[1].accelerator": {"type": "v100", "count": 1}}),
     ("aws", {"image.cuda": "12.5", "@partition": "gpu", "@gpus_per_node": 8}),
-    ("aws", {"partitions[1].image": {"cuda": "12"}, "image.cuda": "13.0"}),
+    ("aws", {"partitions[1].image": {"id": "ami-01234567"}, "image.cuda": "13.0"}),
     ("aws", {"partitions[1].machine": "g4dn.xlarge", "image.cuda": "13.0"}),
     ("aws", {"network.aws": VPC}),
     ("aws", {"network.peers": ["192.168.0.0/16", "fd00::/8"]}),

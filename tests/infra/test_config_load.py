@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextvars
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pulumi
 import pytest
 from stack_values import BENCHMARK, CLUSTER, REMOVE, STACKS, mistakes, values
 
-from infra.config import ConfigError, load_file, parse
+from infra.config import ConfigError, engine, load_file, parse
 from infra.errors import EXIT_USAGE
 
 ROOT = Path(__file__).parents[2]
@@ -329,6 +331,14 @@ def test_yaml_merges_and_anchors_are_understood(tmp_path: Path) -> None:
         "      - &first {name: a, machine: local.small}\n      - {<<: *first, name: b}\n"
     )
     assert [p.name for p in load_file(file).cluster.partitions] == ["a", "b"]
+
+
+def test_the_engine_hands_over_every_key_misspelt_ones_too() -> None:
+    def run() -> None:
+        pulumi.runtime.set_all_config({CLUSTER: "{}", "slurm-stacks:benchmrk": "{}"})
+        assert engine.values() == {CLUSTER: "{}", "slurm-stacks:benchmrk": "{}"}
+
+    contextvars.copy_context().run(run)
 
 
 def test_reading_a_stack_file_does_not_import_pulumi() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -80,10 +81,8 @@ def test_one_value_changed(name: str, key: str, value: Any, where: str) -> None:
 def test_any_file(tmp_path: Path, content: str | bytes) -> None:
     file = tmp_path / "Pulumi.any.yaml"
     file.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
-    try:
+    with pytest.raises(ConfigError, match=r"Pulumi\.any\.yaml"):
         load_file(file)
-    except ConfigError as error:
-        assert "Pulumi.any.yaml" in str(error)
 
 
 @given(seconds=st.integers(1, 10**7))

@@ -11,7 +11,7 @@ import pytest
 
 from infra.local.cloud.cloud import Cloud, CloudError, Limits
 from infra.local.cloud.machines import Boot
-from infra.local.cloud.processes import ProcessId, end_tree
+from infra.node.processes import ProcessId, end_tree
 
 TAGS = {"cluster": "t", "role": "compute"}
 

@@ -17,12 +17,22 @@ def test_the_published_recipe_is_the_default() -> None:
 def test_everything_given() -> None:
     text = (
         "--profile published --epochs 2 --data mnist --mnist /d/mnist.npz --batch 32 --gpus-per-node 4 "
-        "--result /r/x.json --cache /c --seed 3 --rendezvous-timeout 5 --steps-per-epoch 7 --weights /w"
+        "--result /r/x.json --cache /c --seed 3 --parts 4 --rendezvous-timeout 5 --steps-per-epoch 7 "
+        "--weights /w"
     )
     options = parse(text.split())
     assert options.mnist_file == Path("/d/mnist.npz")
     assert (options.result, options.cache, options.weights) == (Path("/r/x.json"), Path("/c"), Path("/w"))
     assert (options.steps_per_epoch, options.rendezvous_timeout, options.seed) == (7, 5.0, 3)
+    assert options.parts == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [("", 1), ("--batch 128", 2), ("--batch 96", 1), ("--batch 32", 1), ("--batch 128 --gpus-per-node 1", 1)],
+)
+def test_parts_of_the_published_batch(arguments: str, parts: int) -> None:
+    assert parse(arguments.split()).parts == parts
 
 
 def test_the_cache_lies_in_the_users_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from infra.config.checks.context import CLUSTER, Context, Place
 from infra.config.checks.jobs import check_batch, check_benchmark, check_hooks, check_local
 from infra.config.checks.machines import check_machines
 from infra.config.checks.network import check_access, check_network, check_place
-from infra.config.checks.partitions import check_image, check_partitions
+from infra.config.checks.partitions import check_image, check_own_image, check_partitions
 from infra.config.checks.storage import check_storage
 from infra.config.cluster import BenchmarkConfig, ClusterConfig
 from infra.config.mistakes import Location, Mistake
@@ -46,9 +46,9 @@ def check(
     if provider_is_known:
         check_place(context)
     check_partitions(context)
-    check_image(context, cluster.image, (*CLUSTER, "image"))
-    check_image(context, cluster.controller.image, (*CLUSTER, "controller", "image"))
     if provider_is_known:
+        check_image(context, cluster.image)
+        check_own_image(context, cluster.controller.image, (*CLUSTER, "controller", "image"))
         for step in (check_machines, check_access, check_network, check_storage, check_local):
             step(context)
         for step in (check_hooks, check_batch, check_benchmark):

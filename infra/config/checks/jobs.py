@@ -8,7 +8,7 @@ from infra.config.batch import BatchConfig
 from infra.config.checks.context import BENCHMARK, CLUSTER, MISSING, Context
 from infra.config.checks.machines import check_machine
 
-SCHEMES = {"s3": ("aws",), "gs": ("gcp",), "https": ("aws", "gcp", "local")}
+SCHEMES = {"s3": ("aws",), "gs": ("gcp",), "https": ("aws", "gcp")}
 
 
 def check_hooks(c: Context) -> None:
@@ -21,7 +21,7 @@ def check_hooks(c: Context) -> None:
         elif c.provider not in SCHEMES.get(scheme[1], ()):
             allowed = [f"{s}://" for s, providers in SCHEMES.items() if c.provider in providers]
             why = "it runs as root and http:// is not protected" if scheme[1] == "http" else ""
-            c.add(where, hook.source, f"a path in this project, or {' or '.join(allowed)}", why)
+            c.add(where, hook.source, " or ".join(["a path in this project", *allowed]), why)
 
 
 def check_local(c: Context) -> None:
@@ -60,6 +60,7 @@ def check_batch(c: Context) -> None:
         return
     if c.provider != "aws":
         c.add((*CLUSTER, "scheduler"), "batch", f"slurm on {c.provider}", "batch is AWS Batch")
+        return
     if cluster.partitions:
         c.add(
             (*CLUSTER, "partitions"),
@@ -69,7 +70,7 @@ def check_batch(c: Context) -> None:
         )
     if cluster.batch is None:
         c.add(at, MISSING, "the section `batch`", "nodes, instance_types, vcpus and container are needed")
-    elif c.provider == "aws":
+    else:
         _batch(c, cluster.batch)
 
 

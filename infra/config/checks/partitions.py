@@ -6,7 +6,7 @@ import re
 
 from infra.config.checks.context import CLUSTER, Context
 from infra.config.checks.machines import check_machine
-from infra.config.cluster import ImageConfig, PartitionConfig
+from infra.config.cluster import ImageConfig, OwnImageConfig, PartitionConfig
 from infra.config.fields import LONGEST_NAME
 from infra.config.mistakes import Location
 from infra.machines import Machine
@@ -16,6 +16,15 @@ RESERVED = ("controller", "login", "default")
 COMPACT_PLACEMENT_NODES = 150
 MOST_SIMULATED = 8
 RESERVATION = re.compile(r"cr-[0-9a-f]{8,17}|arn:aws[\w-]*:resource-groups:[a-z0-9-]+:\d{12}:group/[\w.-]+")
+
+NO_IMAGE = "nothing: local machines boot from no image"
+IMAGE_IDS = {
+    "aws": (r"ami-[0-9a-f]{8,17}", "ami-0123456789abcdef0"),
+    "gcp": (
+        r"(projects/[a-z0-9:.-]+/global/images/)?(family/)?[a-z][a-z0-9-]*",
+        "projects/…/global/images/…",
+    ),
+}
 
 
 def check_partitions(c: Context) -> None:
@@ -40,7 +49,6 @@ def check_partitions(c: Context) -> None:
                 "min up to max",
                 "max counts static and dynamic nodes together",
             )
-        check_image(c, partition.image, (*at, "image"))
         if c.sound((*CLUSTER, "provider")):
             _on_provider(c, partition, at)
 
@@ -69,13 +77,14 @@ def _on_provider(c: Context, partition: PartitionConfig, at: Location) -> None:
     if partition.zones is not None:
         check_zones(c, partition.zones, (*at, "zones"))
     check_machine(c, (*at, "machine"), partition.machine)
+    check_own_image(c, partition.image, (*at, "image"))
     _reservation(c, partition, at)
     machine = c.machine(partition.machine)
     if machine is None:
         return
     _accelerator(c, partition, machine, at)
     _efa_and_placement(c, partition, machine, at)
-    _cuda(c, partition, machine, at)
+    _cuda(c, partition, machine)
 
 
 def _reservation(c: Context, partition: PartitionConfig, at: Location) -> None:
@@ -194,18 +203,17 @@ def _efa_and_placement(c: Context, partition: PartitionConfig, machine: Machine,
         )
 
 
-def _cuda(c: Context, partition: PartitionConfig, machine: Machine, at: Location) -> None:
+def _cuda(c: Context, partition: PartitionConfig, machine: Machine) -> None:
     wanted = partition.accelerator.type if partition.accelerator else None
     kind = wanted or (machine.accelerator.type if machine.accelerator else None)
     if kind != "v100" or c.provider == "local":
         return
-    own = partition.image is not None
-    image = partition.image if partition.image is not None else c.cluster.image
-    if image.cuda is not None and int(image.cuda.partition(".")[0]) >= 13:
-        where = (*at, "image", "cuda") if own else (*CLUSTER, "image", "cuda")
+    cuda = c.cluster.image.cuda
+    # What an image of the partition's own holds is not known.
+    if partition.image is None and cuda is not None and int(cuda.partition(".")[0]) >= 13:
         c.add(
-            where,
-            image.cuda,
+            (*CLUSTER, "image", "cuda"),
+            cuda,
             "CUDA 12 or older with V100",
             f'CUDA 13 has no Volta any more (partition {partition.name}): write cuda: "12.5"',
         )
@@ -224,29 +232,31 @@ def check_zones(c: Context, zones: list[str], at: Location) -> None:
             c.add((*at, index), zone, f"a zone of {c.region}, like {example}", "")
 
 
-def check_image(c: Context, image: ImageConfig | None, at: Location) -> None:
-    """An image by id, or one made from a distribution: not both."""
-    if image is None:
-        return
+def check_image(c: Context, image: ImageConfig) -> None:
+    """The cluster's image: by id, or made from a distribution, not both."""
+    at = (*CLUSTER, "image")
     if image.id is not None and image.bake:
         c.add((*at, "bake"), True, "false where an image's id is given", "remove id, or bake")
     if image.id is not None and "source" in image.model_fields_set:
         c.add((*at, "source"), image.source, "an id or a source, not both", "remove one of the two")
-    if not c.sound((*CLUSTER, "provider")):
-        return
     if c.provider == "local":
-        for key in ("id", "bake", "cuda"):
+        for key in ("bake", "cuda"):
             if getattr(image, key):
-                c.add(
-                    (*at, key), getattr(image, key), "nothing: local machines boot from no image", "remove it"
-                )
-    elif image.id is not None:
-        pattern, example = {
-            "aws": (r"ami-[0-9a-f]{8,17}", "ami-0123456789abcdef0"),
-            "gcp": (
-                r"(projects/[a-z0-9:.-]+/global/images/)?(family/)?[a-z][a-z0-9-]*",
-                "projects/…/global/images/…",
-            ),
-        }[c.provider]
-        if not re.fullmatch(pattern, image.id):
-            c.add((*at, "id"), image.id, f"an image's id, like {example}", "")
+                c.add((*at, key), getattr(image, key), NO_IMAGE, "remove it")
+    if image.id is not None:
+        check_image_id(c, image.id, (*at, "id"))
+
+
+def check_own_image(c: Context, image: OwnImageConfig | None, at: Location) -> None:
+    if image is not None:
+        check_image_id(c, image.id, (*at, "id"))
+
+
+def check_image_id(c: Context, image: str, at: Location) -> None:
+    """An id as the cloud writes it."""
+    if c.provider == "local":
+        c.add(at, image, NO_IMAGE, "remove it")
+        return
+    pattern, example = IMAGE_IDS[c.provider]
+    if not re.fullmatch(pattern, image):
+        c.add(at, image, f"an image's id, like {example}", "")

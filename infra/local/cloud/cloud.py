@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.local.cloud.machines import Boot, Maker
-from infra.local.cloud.processes import ProcessId
+from infra.node.processes import ProcessId
 
 KEEP_TERMINATED_SECONDS = 60.0
 

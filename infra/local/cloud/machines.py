@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from infra.local.cloud.processes import ProcessId, descendants, end_tree
+from infra.node.processes import ProcessId, end_tree
 
 MACHINE_VARIABLE = "SLURM_STACKS_MACHINE_ID"
 CLUSTER_VARIABLE = "SLURM_STACKS_RUN"
@@ -96,6 +96,3 @@ class ProcessMaker:
 def usable_python() -> str:
     """This interpreter without its environment: node code needs the standard library only."""
     return os.path.realpath(sys.executable)
-
-
-__all__ = ["Boot", "Maker", "ProcessMaker", "descendants", "usable_python"]

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
+from infra.node.processes import descendants
+
 RESTART_PAUSE_SECONDS = 1.0
 STOP_SECONDS = 6.0
 
@@ -39,7 +41,10 @@ class Services(Protocol):
 
 
 class InitServices:
-    """Children of the machine's first process: restarted when they die, ended in reverse order."""
+    """Children of the machine's first process: restarted when they die, ended in reverse order.
+
+    For a process that is the subreaper of all below it (`infra.local.cloud.init`).
+    """
 
     def __init__(self) -> None:
         self._running: dict[int, Service] = {}
@@ -91,6 +96,14 @@ class InitServices:
             while pid in self._running and time.monotonic() < deadline:
                 self._reap(os.WNOHANG)
                 time.sleep(0.01)
+        # Whatever jobs left in the background ends with the machine, as it would with a real one. Killed
+        # from here, because once the tree's first process is gone nobody knows what belonged to it.
+        while below := descendants(os.getpid()):
+            for pid in below:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._reap(os.WNOHANG)
+            time.sleep(0.01)
 
     def _reap(self, options: int) -> None:
         """Collect every ended child: services, and orphans that came to the machine's init."""

@@ -147,6 +147,8 @@ def _daemons(settings: Settings) -> Options:
         # The default of 10 s is reached when hundreds of nodes start at once, or two cores run fifty slurmds.
         ("MessageTimeout", 30),
         ("SlurmdTimeout", settings.design.slurm.slurmd_timeout),
+        # No machine here sends mail; the default, where it is not installed, is an error in every log.
+        ("MailProg", "/bin/true"),
         # A node that comes back (DOWN for silence, rebooted) takes jobs again without a person's word.
         ("ReturnToService", 2),
     ]
@@ -180,7 +182,8 @@ def _scheduling(settings: Settings) -> Options:
         # Room for sweeps; the defaults are 1,001 and 10,000.
         ("MaxArraySize", 10001),
         ("MaxJobCount", 50000),
-        # The first delay a user would see between a job's end and its node's is KillWait after SIGTERM.
+        # From the launch of a script to its first sign of life; 10 s is short for fifty at once on two cores.
+        # Waiting for nodes is not part of it: the clock starts when the job leaves CONFIGURING.
         ("BatchStartTimeout", 60),
     ]
 

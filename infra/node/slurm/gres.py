@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from infra.node.model import Accelerator, ClusterDesign
 from infra.node.slurm.hostlist import expand, fold
 
@@ -25,8 +23,8 @@ def lines(design: ClusterDesign) -> list[str]:
         accelerator = partition.accelerator
         if accelerator is not None:
             nodes = fold(partition.nodes())
-            head = f"NodeName={nodes} Name={accelerator.gres} Type={accelerator.type}"
-            result += [f"{head} File={file}" for file in _files(accelerator)]
+            kind = f"Name={accelerator.gres} Type={accelerator.type}"
+            result.append(f"NodeName={nodes} {kind} File={_files(accelerator)}")
     return result
 
 
@@ -35,15 +33,15 @@ def devices(accelerator: Accelerator) -> list[str]:
     return [device for file in _files(accelerator) for device in expand(file)]
 
 
-def _files(accelerator: Accelerator) -> Iterator[str]:
+def _files(accelerator: Accelerator) -> str:
+    """The device files, in the order of the devices' numbers.
+
+    Slurm numbers devices by their files, refuses a name that occurs twice, and waits for ever for one that is
+    not there. For devices that are not there, every count is made of spellings of the one file that every
+    container has; jobs then see CUDA_VISIBLE_DEVICES=0,1,… (a regular file would leave it empty).
+    """
     if accelerator.simulated:
-        yield "/dev/null"
-    elif accelerator.gres == "neuron":
-        yield _numbered("/dev/neuron", accelerator.count)
-    else:
-        # Named, not found by NVML: the distributions' packages are built without it.
-        yield _numbered("/dev/nvidia", accelerator.count)
-
-
-def _numbered(prefix: str, count: int) -> str:
-    return f"{prefix}0" if count == 1 else f"{prefix}[0-{count - 1}]"
+        return ",".join(f"/dev/{'./' * i}null" for i in range(accelerator.count))
+    # Named, not found by NVML: the distributions' packages are built without it.
+    prefix = "/dev/neuron" if accelerator.gres == "neuron" else "/dev/nvidia"
+    return f"{prefix}0" if accelerator.count == 1 else f"{prefix}[0-{accelerator.count - 1}]"

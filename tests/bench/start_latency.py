@@ -1,0 +1,122 @@
+"""From `sbatch` to the script running on nodes that were off, and from the last job's end to zero nodes.
+
+`.venv/bin/python tests/bench/start_latency.py [--submissions 20] [--wide 50]`
+
+Brings up a cluster of its own on this machine and removes it. All jobs write the time (of one clock) at which
+their script starts. Times are seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.support.checkout import Checkout, until  # noqa: E402
+
+SUSPEND_SECONDS = 3
+STACK = """
+config:
+  slurm-stacks:cluster:
+    provider: local
+    partitions:
+      - {{name: debug, machine: local.small, nodes: {{max: 8}}, default: true}}
+      - {{name: wide, machine: local.small, nodes: {{max: {wide}}}}}
+    slurm: {{suspend_time: {suspend}}}
+"""
+SCRIPT = "#!/bin/sh\ndate +%s.%N > start-$SLURM_JOB_ID\nsrun hostname >/dev/null\n"
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--submissions", type=int, default=20)
+    options.add_argument("--wide", type=int, default=50)
+    options.add_argument("--seed", type=int, default=1)
+    chosen = options.parse_args()
+    random.seed(chosen.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        checkout = Checkout(Path(folder) / "a b", STACK.format(wide=chosen.wide, suspend=SUSPEND_SECONDS))
+        work = Path(folder) / "work"
+        work.mkdir()
+        (work / "job").write_text(SCRIPT)
+        try:
+            checkout.cluster("up", check=True)
+            starts(checkout, work, chosen.submissions)
+            wide(checkout, work, chosen.wide)
+        finally:
+            left = checkout.close()
+    print(f"left behind: {left or 'nothing'}")
+
+
+def submit(checkout: Checkout, work: Path, *arguments: str) -> tuple[int, float]:
+    """Submit a job at once; its id, and when sbatch was started."""
+    environment = {"SLURM_CONF": str(checkout.run_directory / "etc" / "slurm.conf")}
+    import subprocess
+
+    begun = time.time()
+    command = ["sbatch", "--parsable", "--output=/dev/null", f"--chdir={work}", *arguments, str(work / "job")]
+    done = subprocess.run(
+        command, env={**checkout.env, **environment}, capture_output=True, text=True, check=True
+    )
+    return int(done.stdout), begun
+
+
+def all_off(checkout: Checkout) -> bool:
+    return not checkout.execute("sinfo", "--noheader", "--Node", "--format=%N %T").count("idle\n") and all(
+        line.endswith("~")
+        for line in checkout.execute("sinfo", "--noheader", "--Node", "--format=%T").split()
+    )
+
+
+def starts(checkout: Checkout, work: Path, count: int) -> None:
+    seconds: dict[int, list[float]] = {1: [], 2: [], 8: []}
+    downs = []
+    for number in range(count):
+        nodes = (1, 2, 8)[number % 3]
+        # Slurm's own ticks (1 s, 30 s) must not be met at the same phase each time.
+        time.sleep(random.uniform(0, 3))
+        job, begun = submit(checkout, work, "--partition=debug", f"--nodes={nodes}")
+        mark = work / f"start-{job}"
+        until(lambda mark=mark: mark.exists() and mark.stat().st_size, 60, f"job {job}", 0.02)
+        seconds[nodes].append(float(mark.read_text()) - begun)
+        until(
+            lambda job=job: not checkout.execute("squeue", "--noheader", f"--jobs={job}", check=False),
+            30,
+            "end",
+        )
+        ended = time.time()
+        until(lambda: all_off(checkout), 60, "all nodes off", 0.2)
+        downs.append(time.time() - ended)
+        print(f"  job {job}, {nodes} nodes: start {seconds[nodes][-1]:.2f}, off {downs[-1]:.1f}", flush=True)
+    every = [value for values in seconds.values() for value in values]
+    for nodes, values in seconds.items():
+        print(
+            f"{nodes} nodes: median {statistics.median(values):.2f} s, worst {max(values):.2f} s ({len(values)})"
+        )
+    print(f"sbatch to script, nodes off: median {statistics.median(every):.2f} s, worst {max(every):.2f} s")
+    print(
+        f"last job's end to zero nodes: median {statistics.median(downs):.1f} s, worst {max(downs):.1f} s "
+        f"(SuspendTime {SUSPEND_SECONDS} s)"
+    )
+
+
+def wide(checkout: Checkout, work: Path, count: int) -> None:
+    jobs = [submit(checkout, work, "--partition=wide", "--nodes=1", "--exclusive") for _ in range(count)]
+    marks = [work / f"start-{job}" for job, _ in jobs]
+    until(lambda: all(mark.exists() and mark.stat().st_size for mark in marks), 120, "all jobs", 0.05)
+    waits = [float(mark.read_text()) - begun for mark, (_, begun) in zip(marks, jobs, strict=True)]
+    print(
+        f"{count} one-node jobs at once: median {statistics.median(waits):.2f} s, last {max(waits):.2f} s "
+        "after its own sbatch"
+    )
+
+
+if __name__ == "__main__":
+    main()

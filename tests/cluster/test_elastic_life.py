@@ -1,0 +1,231 @@
+"""The life of a cluster: from zero nodes, through jobs, back to zero, and away."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support.checkout import Checkout, until
+
+GPU = """
+    config:
+      slurm-stacks:cluster:
+        provider: local
+        partitions:
+          - {name: debug, machine: local.small, nodes: {max: 3}, default: true}
+          - {name: gpu, machine: local.medium, accelerator: {type: v100, count: 4}, nodes: {min: 1, max: 2}}
+        slurm: {suspend_time: 4}
+"""
+
+
+def states(checkout: Checkout) -> set[str]:
+    return set(checkout.execute("sinfo", "--noheader", "--Node", "--format=%T").split())
+
+
+def job_state(checkout: Checkout, job: str) -> str:
+    # scontrol, because squeue forgets jobs that are over.
+    text = checkout.execute("scontrol", "--oneliner", "show", "job", job)
+    return dict(pair.split("=", 1) for pair in text.split() if "=" in pair)["JobState"]
+
+
+def test_jobs_bring_nodes_up_and_the_end_of_work_takes_them_away(cluster: Checkout, tmp_path: Path) -> None:
+    until(lambda: states(cluster) == {"idle~"}, 20, "a cluster without nodes")
+    assert cluster.status()["machines"] == {"running": 0, "pending": 0}
+
+    output = cluster.execute("srun", "-N3", "sh", "-c", "echo $SLURMD_NODENAME")
+    assert sorted(output.split()) == ["debug-0", "debug-1", "debug-2"]
+    status = cluster.status()
+    assert status["machines"]["running"] == 3
+    assert [p["up"] for p in status["partitions"]] == [3]
+    assert {n["name"] for n in status["nodes"] if n["machine_state"] == "running"} == {
+        "debug-0", "debug-1", "debug-2",
+    }  # fmt: skip
+
+    out = tmp_path / "out"
+    job = cluster.execute(
+        "sbatch", "--parsable", "-N2", f"--output={out}", "--wrap", "srun hostname; exit 0"
+    ).strip()
+    until(lambda: job_state(cluster, job) == "COMPLETED", 30, "the batch job")
+    assert len(out.read_text().split()) == 2
+    until(lambda: states(cluster) == {"idle~"}, 30, "zero nodes")
+    until(lambda: cluster.status()["machines"]["running"] == 0, 10, "zero machines")
+    assert cluster.status()["cost"]["node_hours"] > 0
+
+
+def test_a_jobs_own_processes_end_with_its_machine(cluster: Checkout) -> None:
+    """What a job leaves behind in the background must not outlive the node."""
+    mark = f"{os.getpid()}.25"
+    cluster.execute(
+        "srun", "-N1", "sh", "-c", f"setsid sleep 98{mark} >/dev/null 2>&1 </dev/null & sleep 0.2"
+    )
+
+    def sleeping() -> bool:
+        commands = (p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists())
+        return any(f"98{mark}".encode() in command for command in commands)
+
+    until(lambda: states(cluster) == {"idle~"}, 30, "zero nodes")
+    until(lambda: not sleeping(), 10, "the job's process")
+
+
+def test_exec_passes_input_output_and_status(cluster: Checkout) -> None:
+    done = cluster.cluster("exec", "--", "sh", "-c", "cat; echo problem >&2; exit 7", stdin="some text")
+    assert (done.stdout, done.returncode) == ("some text", 7)
+    assert "problem" in done.stderr
+    assert cluster.cluster("exec", "--", "no-such-command").returncode == 127
+    assert "ClusterName" in cluster.execute("scontrol", "show", "config")
+
+
+def test_a_second_up_changes_nothing_and_runs_nothing(cluster: Checkout) -> None:
+    before = cluster.processes()
+    again = cluster.cluster("up", check=True)
+    assert "unchanged" in again.stderr
+    assert "created" not in again.stderr
+    assert "updated" not in again.stderr
+    assert set(cluster.processes()) >= set(before)
+
+
+def test_a_lost_request_is_found_when_the_daemon_is_back(cluster: Checkout) -> None:
+    """The daemon is killed as a job is submitted: init starts it again, and the node still comes."""
+    until(lambda: states(cluster) == {"idle~"}, 30, "zero nodes")
+    for pid in cluster.processes():
+        if b"elastic.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGKILL)
+    job = cluster.execute("sbatch", "--parsable", "--output=/dev/null", "--wrap", "true").strip()
+    until(lambda: job_state(cluster, job) == "COMPLETED", 60, "the job", 0.3)
+
+
+def test_a_machine_that_dies_gives_its_job_back(cluster: Checkout, tmp_path: Path) -> None:
+    script = f'echo $SLURM_RESTART_COUNT >> {tmp_path}/starts; [ -n "$SLURM_RESTART_COUNT" ] || sleep 300'
+    job = cluster.execute("sbatch", "--parsable", "--output=/dev/null", "--wrap", script).strip()
+    until(lambda: (tmp_path / "starts").exists(), 20, "the first start")
+    (machine,) = [m for m in _machines(cluster) if m["state"] == "running" and m["tags"]["role"] == "compute"]
+    from infra.node.processes import ProcessId, end_tree
+
+    assert end_tree(ProcessId(**machine["process"]), 0.0)
+    until(lambda: len((tmp_path / "starts").read_text().splitlines()) == 2, 100, "the second start", 0.5)
+    until(lambda: job_state(cluster, job) == "COMPLETED", 20, "the job's end", 0.3)
+    assert (tmp_path / "starts").read_text().splitlines() == ["", "1"]
+
+
+def _machines(checkout: Checkout) -> list[dict[str, object]]:
+    content = json.loads((checkout.run_directory / "cloud" / "machines.json").read_text())
+    return list(content["machines"])
+
+
+def test_static_nodes_and_simulated_gpus(make_checkout: Callable[..., Checkout]) -> None:
+    checkout = make_checkout(GPU)
+    checkout.cluster("up", check=True)
+    until(lambda: checkout.status()["partitions"][1]["up"] == 1, 30, "the static node")
+    seen = checkout.execute(
+        "srun",
+        "-p",
+        "gpu",
+        "-N1",
+        "--gres=gpu:4",
+        "sh",
+        "-c",
+        "echo $SLURMD_NODENAME $SLURM_GPUS_ON_NODE $SLURM_JOB_GPUS",
+    )
+    assert seen.split()[0] == "gpu-0"
+    assert "gpu:v100:4" in checkout.execute("scontrol", "show", "node", "gpu-1")
+    refused = checkout.cluster("exec", "--", "srun", "-p", "gpu", "--gres=gpu:5", "true")
+    assert refused.returncode != 0
+
+
+def test_down_in_the_middle_of_a_job_leaves_nothing(make_checkout: Callable[..., Checkout]) -> None:
+    checkout = make_checkout()
+    assert checkout.cluster("status").returncode == 1, "not up yet"
+    checkout.cluster("up", check=True)
+    checkout.execute("sbatch", "--output=/dev/null", "-N2", "--wrap", "srun sleep 300")
+    until(lambda: checkout.status()["machines"]["running"] == 2, 20, "two machines")
+    down = checkout.cluster("down", check=True)
+    assert "nothing is left" in down.stderr
+    assert checkout.processes() == []
+    assert not checkout.run_directory.exists()
+    again = checkout.cluster("down", check=True)
+    assert "nothing is left" in again.stderr
+    status = checkout.cluster("status")
+    assert (status.returncode, status.stdout) == (1, "")
+    assert "./cluster up" in status.stderr
+
+
+def test_quota_takes_no_part_of_a_job_and_says_why(make_checkout: Callable[..., Checkout]) -> None:
+    checkout = make_checkout(
+        """
+        config:
+          slurm-stacks:cluster:
+            provider: local
+            local: {quota_nodes: 2}
+            partitions:
+              - {name: debug, machine: local.small, nodes: {max: 6}}
+            slurm: {suspend_time: 4}
+        """
+    )
+    checkout.cluster("up", check=True)
+    job = checkout.execute("sbatch", "--parsable", "--output=/dev/null", "-N4", "--wrap", "true").strip()
+
+    def cause() -> str:
+        (entry,) = [j for j in checkout.status()["jobs"] if j["id"] == int(job)]
+        return entry["cause"] or ""
+
+    until(lambda: "quota of 2 machines exceeded" in cause(), 30, "the cause")
+    assert all(m["state"] == "terminated" for m in _machines(checkout) if m["tags"]["role"] == "compute")  # type: ignore[index]
+    until(lambda: states(checkout) <= {"idle~", "idle%"}, 30, "the nodes given back")
+    # What fits the quota runs meanwhile, as soon as the pool's pause is over.
+    assert "QuotaExceeded" in checkout.execute("scontrol", "show", "job", job)
+
+
+def test_a_change_of_the_stack_is_applied_while_a_job_runs(make_checkout: Callable[..., Checkout]) -> None:
+    checkout = make_checkout()
+    checkout.cluster("up", check=True)
+    job = checkout.execute("sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 12").strip()
+    until(lambda: job_state(checkout, job) == "RUNNING", 20, "the job")
+    checkout.write_stack(
+        """
+        config:
+          slurm-stacks:cluster:
+            provider: local
+            partitions:
+              - {name: debug, machine: local.small, nodes: {max: 12}, default: true}
+            slurm: {suspend_time: 4}
+        """
+    )
+    changed = checkout.cluster("up", check=True)
+    assert "updated" in changed.stderr
+    assert checkout.status()["partitions"][0]["max"] == 12
+    assert job_state(checkout, job) == "RUNNING"
+    until(lambda: job_state(checkout, job) == "COMPLETED", 30, "the job's end", 0.3)
+    until(lambda: states(checkout) == {"idle~"}, 30, "zero nodes")
+
+
+def test_hooks_run_on_the_node_and_a_failing_one_keeps_it_out(make_checkout: Callable[..., Checkout]) -> None:
+    stack = """
+        config:
+          slurm-stacks:cluster:
+            provider: local
+            partitions:
+              - {name: debug, machine: local.small, nodes: {max: 2}}
+            slurm: {suspend_time: 4}
+            hooks:
+              - {role: compute, source: hooks/mark.sh, args: [one, "two words"]}
+    """
+    checkout = make_checkout(stack)
+    (checkout.folder / "hooks").mkdir()
+    hook = checkout.folder / "hooks" / "mark.sh"
+    mark = checkout.folder / "mark"
+    hook.write_text(f'#!/bin/sh\necho "$SLURM_STACKS_HOST $2" >> "{mark}"\n')
+    checkout.cluster("up", check=True)
+    assert checkout.execute("srun", "-N1", "cat", str(mark)).strip() == "debug-0 two words"
+    hook.write_text("#!/bin/sh\necho broken >&2\nexit 3\n")
+    checkout.cluster("up", check=True)
+    until(lambda: states(checkout) == {"idle~"}, 30, "zero nodes")
+    checkout.execute("sbatch", "--output=/dev/null", "--wrap", "true")
+    report = checkout.run_directory / "bucket" / "boot" / "debug-0.json"
+    until(lambda: json.loads(report.read_text())["state"] == "failed", 20, "the failed boot")
+    step = json.loads(report.read_text())["steps"][-1]
+    assert (step["name"], step["state"]) == ("hooks", "failed")
+    assert "mark.sh ended with status 3" in step["note"]
+    assert any("broken" in line for line in step["tail"])

@@ -1,0 +1,282 @@
+"""The design: the five systems, names, memory, timers; pure and carried as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stack_values import BENCHMARK, CLUSTER, REMOVE, STACKS, values
+
+from infra.config import load_file, parse
+from infra.design import benchmark_design, design, real_memory, slurm_time
+from infra.machines import catalog
+from infra.node.model import BenchmarkDesign, ClusterDesign, Partition, from_json, to_json
+
+ROOT = Path(__file__).parents[2]
+FILES = [*sorted(STACKS.glob("Pulumi.*.yaml")), *sorted(ROOT.glob("Pulumi.*.yaml"))]
+FACTS = catalog()
+
+
+def made(name: str, changes: dict[str, Any] | None = None) -> ClusterDesign:
+    return design(parse(values(name, changes), "test"), FACTS)
+
+
+def trained(name: str, changes: dict[str, Any] | None = None) -> BenchmarkDesign | None:
+    config = parse(values(name, changes), "test")
+    return benchmark_design(config, design(config, FACTS))
+
+
+def check_names(cluster: ClusterDesign) -> None:
+    names = [node for p in cluster.partitions for node in p.nodes()]
+    hosts = [h.name for h in cluster.hosts]
+    assert len({*names, *hosts}) == len(names) + len(hosts)
+    for partition in cluster.partitions:
+        assert partition.static_nodes() == partition.nodes()[: partition.min]
+        for node in partition.nodes():
+            assert len(f"{cluster.name}-{node}") <= 63
+            assert cluster.partition_of(node) is partition
+        assert cluster.partition_of(f"{partition.name}-{partition.max}") is not partition
+    for host in cluster.hosts:
+        assert cluster.partition_of(host.name) is None
+
+
+@pytest.mark.parametrize("file", FILES, ids=[f.stem for f in FILES])
+def test_every_stack_has_a_design(file: Path) -> None:
+    config = load_file(file)
+    before = config.model_dump()
+    cluster = design(config, FACTS)
+    assert config.model_dump() == before
+    assert design(config, FACTS) == cluster
+    assert from_json(ClusterDesign, json.loads(json.dumps(to_json(cluster)))) == cluster
+    assert sum(p.default for p in cluster.partitions) == 1
+    check_names(cluster)
+    benchmark = benchmark_design(config, cluster)
+    if benchmark is not None:
+        assert from_json(BenchmarkDesign, to_json(benchmark)) == benchmark
+        assert cluster.partition(benchmark.partition).max >= benchmark.nodes
+
+
+def test_the_local_stack_of_the_project() -> None:
+    config = load_file(ROOT / "Pulumi.local.yaml")
+    cluster = design(config, FACTS)
+    assert (cluster.provider, cluster.machines, cluster.mounts) == ("local", "process", ())
+    assert [(p.name, p.min, p.max, p.default) for p in cluster.partitions] == [
+        ("debug", 0, 10, True),
+        ("gpu", 0, 4, False),
+    ]
+    gpu = cluster.partition("gpu").accelerator
+    assert gpu is not None
+    assert (gpu.type, gpu.count, gpu.simulated) == ("v100", 1, True)
+    assert cluster.slurm.suspend_time == 20
+    assert benchmark_design(config, cluster) == BenchmarkDesign(
+        script="keras-mnist",
+        partition="debug",
+        nodes=2,
+        gpus_per_node=0,
+        epochs=2,
+        profile="sync",
+        data="auto",
+    )
+
+
+@pytest.mark.parametrize(
+    ("machine", "mib"),
+    [
+        ("local.small", 1024),
+        ("m4.large", 8192 - 640),
+        ("n1-standard-2", 7680 - 625),
+        ("p4de.24xlarge", 1144688),
+    ],
+)
+def test_memory_that_slurm_may_hand_out(machine: str, mib: int) -> None:
+    assert real_memory(FACTS.machines[machine]) == mib
+
+
+def test_memory_is_between_the_clouds_reserve_and_slurms_limit() -> None:
+    """slurmctld takes a CLOUD node down whose memory is under 90 % of RealMemory: stay above, with room."""
+    for name, machine in FACTS.machines.items():
+        assert 0.85 * machine.memory_mib < real_memory(machine) <= machine.memory_mib, name
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        ("INFINITE", "INFINITE"),
+        ("unlimited", "INFINITE"),
+        ("90", "01:30:00"),
+        ("90:30", "01:30:30"),
+        ("24:00:00", "1-00:00:00"),
+        ("36:00:00", "1-12:00:00"),
+        ("2-12", "2-12:00:00"),
+        ("2-12:30", "2-12:30:00"),
+        ("2-12:30:15", "2-12:30:15"),
+    ],
+)
+def test_time_limits_in_one_notation(limit: str, expected: str) -> None:
+    assert made("local", {"partitions[0].time_limit": limit}).partitions[0].time_limit == expected
+    assert slurm_time(expected) == expected
+
+
+def test_timers_by_provider() -> None:
+    local, gcp, aws = made("local").slurm, made("gcp").slurm, made("aws").slurm
+    assert (local.suspend_time, local.resume_timeout, local.reconcile_interval) == (20, 60, 2.0)
+    assert (aws.suspend_time, aws.resume_timeout, aws.reconcile_interval) == (300, 1200, 30.0)
+    plain = made("gcp", {"partitions[0].accelerator": REMOVE}).slurm
+    assert (gcp.resume_timeout, plain.resume_timeout) == (1200, 900)
+    assert made("local", {"local.boot_delay": 30}).slurm.resume_timeout == 90
+
+
+def test_timers_of_the_stack_file_win() -> None:
+    own = {
+        "suspend_time": 7,
+        "suspend_timeout": 8,
+        "resume_timeout": 9,
+        "slurmd_timeout": 10,
+        "accounting": True,
+    }
+    slurm = made("local", {"slurm": own | {"reconcile_interval": 0.5}}).slurm
+    assert to_json(slurm) == own | {"reconcile_interval": 0.5}
+
+
+def test_defaults_that_spare_the_reader_everything_else() -> None:
+    cluster = made("aws", {"storage": REMOVE})
+    assert (cluster.controller().machine, cluster.controller().disk_gib) == ("m5.large", 50)
+    assert cluster.access.mode == "ssm"
+    assert "public" not in cluster.controller().tags
+    assert (cluster.network.cidr, cluster.network.public_cidr, cluster.network.private_cidr) == (
+        "10.0.0.0/16",
+        "10.0.0.0/17",
+        "10.0.128.0/17",
+    )
+    assert [p.default for p in cluster.partitions] == [True, False]
+    assert cluster.image.source == "ubuntu-24.04"
+
+
+def test_what_a_stack_file_says_arrives() -> None:
+    cluster = made(
+        "gcp",
+        {
+            "login": {"count": 2, "machine": "e2-medium", "disk_gib": 20},
+            "controller": {"machine": "n2-standard-4", "image": {"id": "my-image"}},
+            "partitions[1]": {
+                "name": "new",
+                "machine": "n2-standard-4",
+                "default": True,
+                "spot": True,
+                "reservation": None,
+                "placement": "cluster",
+                "zones": ["europe-west4-b"],
+                "image": {"id": "other-image"},
+                "gcp": {"secure_boot": True},
+                "nodes": {"min": 1, "max": 2},
+            },
+            "network": {"zones": ["europe-west4-a"], "cidr": "10.9.0.0/16", "public_cidr": "10.9.1.0/24"},
+            "storage.scratch": {"kind": "filestore", "tier": "ZONAL", "size_gib": 1024, "path": "/data"},
+            "budget": {"max_usd": 5, "max_hours": 100.5},
+            "access": {"mode": "ssh", "ssh_cidrs": ["203.0.113.0/24"]},
+            "gcp:project": "lab",
+        },
+    )
+    assert [(h.name, h.machine, h.disk_gib, h.tags) for h in cluster.hosts[1:]] == [
+        ("login-0", "e2-medium", 20, ("login", "public")),
+        ("login-1", "e2-medium", 20, ("login", "public")),
+    ]
+    assert cluster.controller().tags == ("controller", "nfs")
+    assert cluster.controller().image == "my-image"
+    new = cluster.partition("new")
+    assert (new.default, new.spot, new.placement, new.zones) == (True, True, "cluster", ("europe-west4-b",))
+    assert (new.image, new.secure_boot, new.static_nodes()) == ("other-image", True, ["new-0"])
+    assert cluster.network.zones == ("europe-west4-a",)
+    assert (cluster.network.cidr, cluster.network.public_cidr) == ("10.9.0.0/16", "10.9.1.0/24")
+    assert (cluster.mounts[-1].path, cluster.mounts[-1].deployment) == ("/data", "ZONAL")
+    assert (cluster.budget.max_usd, cluster.budget.max_hours) == (5.0, 100.5)
+    assert (cluster.access.ssh_cidrs, cluster.project) == (("203.0.113.0/24",), "lab")
+
+
+def test_a_file_system_instead_of_the_controllers_disk() -> None:
+    cluster = made("aws", {"storage": {"home": {"kind": "efs"}, "apps": {"kind": "efs"}}})
+    assert [(m.kind, m.served_by, m.size_gib) for m in cluster.mounts] == [("efs", None, None)] * 2
+    assert "nfs" not in cluster.controller().tags
+
+
+def test_pretended_prices_and_quotas() -> None:
+    cluster = made(
+        "local",
+        {
+            "local": {"price_hour": 2, "quota_nodes": 3, "boot_delay": 1.5},
+            "partitions[1]": {"name": "b", "machine": "local.small", "local": {"price_hour": 0}},
+        },
+    )
+    assert [p.price_hour for p in cluster.partitions] == [2.0, 0.0]
+    assert (cluster.local.quota_nodes, cluster.local.boot_delay) == (3, 1.5)
+    assert made("local").partitions[0].price_hour == 0.0
+
+
+def test_facts_of_the_stack_file_win() -> None:
+    changes = {"machines": {"m5.xlarge": {"price_hour": 1, "memory_mib": 10240}}}
+    cpu = made("aws", changes).partition("cpu")
+    assert (cpu.price_hour, cpu.memory_mib) == (1.0, 10240 - 400 - 300)
+
+
+def test_benchmarks() -> None:
+    assert trained("aws", {BENCHMARK: REMOVE}) is None
+    assert trained("aws", {"@enabled": False}) is None
+    gpu = trained("aws", {"@partition": "gpu"})
+    assert gpu is not None
+    assert (gpu.partition, gpu.gpus_per_node, gpu.nodes) == ("gpu", 8, 2)
+    one = trained("aws", {"@partition": "gpu", "@gpus_per_node": 1, "@batch": 32, "@profile": "published"})
+    assert one is not None
+    assert (one.gpus_per_node, one.batch, one.profile) == (1, 32, "published")
+    where_default = trained("aws", {"partitions[1].default": True})
+    assert where_default is not None
+    assert where_default.partition == "gpu"
+    trainium = trained("aws", {"partitions[0].machine": "trn1.32xlarge"})
+    assert trainium is not None
+    assert trainium.gpus_per_node == 0
+    simulated = trained("local", {"partitions[0].accelerator": {"type": "v100", "count": 2}})
+    assert simulated is not None
+    assert simulated.gpus_per_node == 0
+
+
+NAMES = st.from_regex(r"[a-z]([a-z0-9-]{0,10}[a-z0-9])?", fullmatch=True).filter(
+    lambda name: name not in ("login", "controller", "default")
+)
+
+
+@settings(deadline=None)
+@given(
+    data=st.data(),
+    cluster=st.from_regex(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", fullmatch=True),
+    names=st.lists(NAMES, min_size=1, max_size=4, unique=True),
+)
+def test_any_cluster(data: st.DataObject, cluster: str, names: list[str]) -> None:
+    partitions = []
+    for name in names:
+        most = data.draw(st.integers(1, 300))
+        partitions.append(
+            {
+                "name": name,
+                "machine": data.draw(st.sampled_from(["local.small", "local.medium"])),
+                "nodes": {"min": data.draw(st.integers(0, most)), "max": most},
+                "spot": data.draw(st.booleans()),
+                "exclusive": data.draw(st.booleans()),
+                "accelerator": data.draw(st.none() | st.just({"type": "v100", "count": 2})),
+            }
+        )
+    config = parse({CLUSTER: {"name": cluster, "provider": "local", "partitions": partitions}}, "any")
+    made_twice = design(config, FACTS), design(config, FACTS)
+    assert made_twice[0] == made_twice[1]
+    assert from_json(ClusterDesign, json.loads(json.dumps(to_json(made_twice[0])))) == made_twice[0]
+    check_names(made_twice[0])
+
+
+@given(st.text(max_size=20))
+def test_no_other_name_belongs_to_a_partition(name: str) -> None:
+    cluster = made("local")
+    known = {node for p in cluster.partitions for node in p.nodes()}
+    found: Partition | None = cluster.partition_of(name)
+    assert (found is not None) == (name in known)

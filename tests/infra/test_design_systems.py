@@ -1,0 +1,130 @@
+"""The five published systems as stack files: what their designs must say."""
+
+from __future__ import annotations
+
+import pytest
+from stack_values import STACKS
+
+from infra.config import load_file
+from infra.design import design
+from infra.machines import catalog
+from infra.node.model import ClusterDesign
+
+FACTS = catalog()
+
+
+def stack(name: str) -> ClusterDesign:
+    return design(load_file(STACKS / f"Pulumi.{name}.yaml"), FACTS)
+
+
+def test_s1_aws_cpu() -> None:
+    cluster = stack("aws-cpu")
+    assert [(p.name, p.machine, p.cpus, p.min, p.max) for p in cluster.partitions] == [
+        ("compute", "m4.large", 2, 0, 10),
+        ("c4", "c4.2xlarge", 8, 0, 10),
+    ]
+    (head,) = cluster.hosts
+    assert (head.machine, head.tags) == ("m4.large", ("controller", "nfs", "login", "public"))
+    assert (cluster.region, cluster.access.mode, cluster.access.key) == ("eu-central-1", "ssh", "slurm-key")
+    assert cluster.login_hosts() == [head]
+    assert [(m.path, m.kind, m.served_by, m.size_gib) for m in cluster.mounts] == [
+        ("/home", "nfs", "controller", 50),
+        ("/apps", "nfs", "controller", 50),
+    ]
+
+
+def test_s2_gcp_cpu() -> None:
+    cluster = stack("gcp-cpu")
+    assert (cluster.name, cluster.zone, cluster.region) == ("slurm10", "europe-west4-a", "europe-west4")
+    assert [(h.name, h.machine) for h in cluster.hosts] == [
+        ("controller", "n1-standard-2"),
+        ("login-0", "n1-standard-2"),
+    ]
+    assert "login" not in cluster.controller().tags
+    assert [h.name for h in cluster.login_hosts()] == ["login-0"]
+    assert cluster.access.mode == "iap"
+    assert cluster.partition("debug").nodes()[-1] == "debug-9"
+
+
+def test_s3_gpus_on_both_clouds() -> None:
+    aws, gcp = stack("aws-gpu"), stack("gcp-gpu")
+    compute, t4 = aws.partitions
+    assert compute.accelerator is not None
+    assert (compute.accelerator.type, compute.accelerator.count, compute.accelerator.gres) == (
+        "v100",
+        8,
+        "gpu",
+    )
+    assert (compute.efa, compute.placement, compute.exclusive, compute.time_limit) == (
+        1,
+        "cluster",
+        True,
+        "1-00:00:00",
+    )
+    # g4dn.xlarge has its T4 without being asked, and no EFA.
+    assert t4.accelerator is not None
+    assert (t4.accelerator.type, t4.accelerator.count, t4.efa) == ("t4", 1, 0)
+    fsx = aws.mounts[-1]
+    assert (fsx.path, fsx.kind, fsx.size_gib, fsx.deployment, fsx.storage_type, fsx.served_by) == (
+        "/fsx",
+        "fsx_lustre",
+        1200,
+        "SCRATCH_2",
+        "SSD",
+        None,
+    )
+    assert aws.image.cuda == "12.5"
+    (debug,) = gcp.partitions
+    assert debug.accelerator is not None
+    assert (debug.accelerator.type, debug.accelerator.count) == ("v100", 1)
+    assert debug.price_hour == pytest.approx(0.095 + 2.48)
+
+
+def test_s4_reference_architectures() -> None:
+    own_image, containers, inference = (stack(f"aws-p4de{s}") for s in ("", "-containers", "-inference"))
+    gpu = own_image.partition("compute-gpu")
+    assert (gpu.machine, gpu.efa, gpu.min, gpu.max, gpu.disk_gib) == ("p4de.24xlarge", 4, 4, 4, 200)
+    assert (gpu.reservation, gpu.placement) == ("cr-12356790abcd", "none")
+    assert (own_image.image.id, own_image.image.source) == ("ami-12356790abcd", None)
+    assert own_image.network.private_subnets == ("subnet-12356791",)
+    assert own_image.network.cidr is None
+    assert (own_image.controller().machine, own_image.controller().disk_gib) == ("m5.8xlarge", 200)
+    assert {m.path: (m.kind, m.size_gib, m.roles) for m in own_image.mounts} == {
+        "/home": ("nfs", 50, ("controller", "login", "compute")),
+        "/apps": ("nfs", 200, ("controller", "login", "compute")),
+        "/fsx": ("fsx_lustre", 4800, ("controller", "login", "compute")),
+        "/local_scratch": ("nvme", None, ("compute",)),
+    }
+    assert (own_image.mounts[2].deployment, own_image.mounts[2].throughput) == ("PERSISTENT_2", 250)
+    assert [(h.role, h.source, h.args, h.timeout) for h in containers.hooks] == [
+        ("all", "hooks/docker.sh", (), 600),
+        ("all", "hooks/pyxis-enroot.sh", ("/fsx/enroot",), 1200),
+    ]
+    assert containers.slurm.resume_timeout == 1200 + 600 + 1200
+    assert [p.machine for p in inference.partitions] == ["p4de.24xlarge", "g5.12xlarge"]
+    trainium = stack("aws-trn1").partitions[0]
+    assert trainium.accelerator is not None
+    assert (trainium.accelerator.gres, trainium.accelerator.count, trainium.efa) == ("neuron", 16, 8)
+
+
+def test_s5_batch() -> None:
+    cluster = stack("aws-batch")
+    batch = cluster.batch
+    assert batch is not None
+    assert (cluster.scheduler, cluster.hosts) == ("batch", ())
+    assert (batch.nodes, batch.min_vcpus, batch.desired_vcpus, batch.max_vcpus) == (20, 0, 0, 4096)
+    assert (batch.container_vcpus, batch.container_memory_mib, batch.container_gpus) == (62, 424000, 8)
+    assert (batch.compute_environment, batch.queue, batch.job_definition, batch.placement_group) == (
+        "tensorflow-gpu-fsx-ce",
+        "tf-queue",
+        "mnptensorflow-gpu-mnp1",
+        "tf-group",
+    )
+    assert batch.environment["MPI_GPUS"] == "160"
+    assert batch.environment["BATCH_SIZE"] == "256"
+    assert batch.volumes == {"/scratch": "/scratch", "/fsx": "/fsx"}
+    assert batch.tags == {"Name": "tensorflow-gpu-fsx-processor"}
+    (fsx,) = cluster.mounts
+    assert (fsx.size_gib, fsx.deployment, fsx.s3_import) == (3600, "SCRATCH_1", "s3://imagenet-2012/train")
+    (queue,) = cluster.partitions
+    assert (queue.name, queue.min, queue.max, queue.disk_gib) == ("tf-queue", 0, 42, 500)

@@ -1,0 +1,131 @@
+"""A checkout of its own for a test: the project's files, another stack file, its own state folder.
+
+Its clusters are told apart from every other by its path, so tests never meet the user's own cluster. `close`
+ends whatever a failed test has left, and says what that was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import textwrap
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = ("infra", "workload", "__main__.py", "Pulumi.yaml", "cluster", "pyproject.toml", "uv.lock")
+
+SMALL = """
+    config:
+      slurm-stacks:cluster:
+        provider: local
+        partitions:
+          - {name: debug, machine: local.small, nodes: {max: 10}, default: true}
+        slurm: {suspend_time: 4}
+"""
+
+
+class Checkout:
+    """A copy of the project with one stack file.
+
+    Args:
+        folder: where it is made; its name may hold spaces.
+        stack_file: the text of Pulumi.<stack>.yaml; indentation is taken off.
+    """
+
+    def __init__(self, folder: Path, stack_file: str = SMALL, stack: str = "test") -> None:
+        self.folder = folder
+        self.stack = stack
+        folder.mkdir(parents=True)
+        for part in PARTS:
+            source = ROOT / part
+            if source.is_dir():
+                shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy2(source, folder / part)
+        # The same environment: making another would only test uv.
+        (folder / ".venv").symlink_to(ROOT / ".venv")
+        self.env = {
+            k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "PULUMI_", "VIRTUAL_ENV"))
+        }
+        self.env |= {"XDG_STATE_HOME": str(folder.parent / f"{folder.name}-state"), "COLUMNS": "160"}
+        self.write_stack(stack_file)
+
+    def write_stack(self, text: str) -> None:
+        (self.folder / f"Pulumi.{self.stack}.yaml").write_text(textwrap.dedent(text))
+
+    def cluster(
+        self,
+        *arguments: str,
+        timeout: float = 300,
+        check: bool = False,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `./cluster` with the stack named."""
+        verb, *rest = arguments
+        result = subprocess.run(
+            [str(self.folder / "cluster"), verb, "--stack", self.stack, *rest],
+            env={**self.env, **(env or {})},
+            cwd=self.folder.parent,
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        if check and result.returncode:
+            raise AssertionError(f"./cluster {' '.join(arguments)}: {result.returncode}\n{result.stderr}")
+        return result
+
+    def execute(self, *command: str, timeout: float = 60, check: bool = True) -> str:
+        """Run a command on the login machine, and return what it printed."""
+        return self.cluster("exec", "--", *command, timeout=timeout, check=check).stdout
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.cluster("status", "--json", check=True).stdout)
+        return found
+
+    @property
+    def run_directory(self) -> Path:
+        """The cluster's, whether or not it is up."""
+        from infra.runner import locations
+
+        return locations.run_dir(self.folder, self.stack)
+
+    def processes(self) -> list[int]:
+        """Pids of everything that belongs to this checkout's cluster."""
+        from infra.local.operations import processes
+        from infra.local.site import RunDirectory
+
+        return processes(RunDirectory(self.run_directory))
+
+    def close(self) -> list[str]:
+        """Take the cluster down by all means. Returns what `down` had not removed."""
+        result = self.cluster("down")
+        left = [f"process {pid}" for pid in self.processes()]
+        from infra.local.operations import cloud_down
+
+        if left or self.run_directory.exists():
+            left.append(f"down said: {result.stderr}")
+            cloud_down(self.folder, self.stack)
+        return left
+
+
+def until(there: Callable[[], Any], seconds: float, what: str, pause: float = 0.1) -> Any:
+    """The first true value of `there`.
+
+    Raises:
+        AssertionError: none came in time.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        if value := there():
+            return value
+        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
+        time.sleep(pause)
