@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from infra.errors import UserError
+from infra.errors import EXIT_INTERRUPTED, UserError
 
 if TYPE_CHECKING:
     from infra.config import StackConfig
-
-EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
     name="cluster",

@@ -5,6 +5,7 @@ from __future__ import annotations
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_REFUSED = 3
+EXIT_INTERRUPTED = 130
 
 
 class UserError(Exception):

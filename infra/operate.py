@@ -11,7 +11,7 @@ from infra import access, cost, provider
 from infra.benchmark import BenchmarkRun
 from infra.console.progress import Console
 from infra.design import benchmark_design, design
-from infra.errors import UserError
+from infra.errors import EXIT_INTERRUPTED, UserError
 from infra.machines import catalog
 
 if TYPE_CHECKING:
@@ -42,14 +42,24 @@ def bring_up(project: Path, config: StackConfig, console: Console) -> None:
     with console.waiting("bringing the cluster up"):
         outputs = engine.up(console.on_event)
     if training is not None:
-        result = follow(project, config, cluster, training, console)
+        try:
+            result = follow(project, config, cluster, training, console)
+        except KeyboardInterrupt:
+            raise UserError(
+                "\nnot waiting any longer: the cluster stays up and its job goes on. `./cluster up` waits again, "
+                "`./cluster status` looks, `./cluster down` ends both.",
+                EXIT_INTERRUPTED,
+            ) from None
         kept = keep_result(config.stack, result)
         show_result(result)
         console.say(f"kept as {kept}", "dim")
     show_outputs(outputs)
     console.say(f"up after {time.monotonic() - started:.0f} s")
     if training is not None:
-        wait_for_idle(project, config, cluster, console)
+        try:
+            wait_for_idle(project, config, cluster, console)
+        except KeyboardInterrupt:
+            console.say("\nthe nodes go back by themselves")
 
 
 def follow(

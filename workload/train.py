@@ -232,7 +232,9 @@ def _stopped(error: Exception, step: Step) -> Exception:
     """What TensorFlow says when a peer is gone, in one sentence; any other error as it is."""
     if step.size == 1:
         return error
-    reason = str(getattr(error, "message", error)).strip().partition("\n")[0]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # The cause stands deep in a listing of the graph's nodes.
+    reason = next((line for line in lines if "aborted by" in line), lines[0] if lines else "no reason given")
     return WorkloadError(f"the training stopped: another worker failed or went silent ({reason})")
 
 

@@ -40,8 +40,8 @@ def ensure(say: Callable[[str], None]) -> None:
     if shutil.which("apt-get") is None:
         raise UserError(
             f"the local stack needs Slurm and munge ({', '.join(wanted)}), and there is no apt-get here: "
-            "install your distribution's packages for slurmctld, slurmd, the Slurm clients and munge, without "
-            "starting their services, and run the command again",
+            "install your distribution's packages for slurmctld, slurmd, the Slurm clients and munge, "
+            "without starting their services, and run the command again",
             EXIT_REFUSED,
         )
     root = [] if os.getuid() == 0 else ["sudo", "-n"]

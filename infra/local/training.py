@@ -51,7 +51,7 @@ def build(project: Path, kind: str, envs: Path, uv: Path, groups: tuple[str, ...
 
 
 def _sync(folder: Path, target: Path, uv: Path, groups: list[str]) -> None:
-    command = [str(uv), "sync", "--frozen", "--no-default-groups", "--project", str(folder)]
+    command = [str(uv), "sync", "--quiet", "--frozen", "--no-default-groups", "--project", str(folder)]
     command += [f"--group={group}" for group in groups]
     env = {
         **os.environ,

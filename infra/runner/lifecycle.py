@@ -78,7 +78,8 @@ class Lifecycle:
 
     def summary(self) -> Summary:
         """The run so far."""
-        return Summary({op: n for op, n in self._counts.items() if n}, len(self.failures), time.monotonic() - self._began)
+        counts = {operation: n for operation, n in self._counts.items() if n}
+        return Summary(counts, len(self.failures), time.monotonic() - self._began)
 
     def adopt(self, wanted: Wanted) -> str:
         """Record a resource that needs no work (a component, the stack, a provider); its id."""

@@ -91,6 +91,8 @@ async def _main(
     loop = asyncio.get_running_loop()
     loop.set_default_executor(executor)
     loop.set_exception_handler(lambda _loop, _context: None)  # the same echo
+    # The mocks' settings share the set of pending outputs with whatever ran before in this process.
+    pulumi.runtime.reset_options(root_directory=str(project.directory))
     pulumi.runtime.set_all_config(project.config, sorted(project.secure))
     # set_mocks would register a stack whose outputs are closed before the program starts: a placeholder keeps
     # it from that, and run_in_stack, which is what the real language host calls, makes the proper one.
@@ -105,7 +107,6 @@ async def _main(
         organization="organization",
     )
     settings.set_root_resource(cast(pulumi.Resource, None))
-    settings.SETTINGS.root_directory = str(project.directory)
 
     def program() -> None:
         if transformation is not None:

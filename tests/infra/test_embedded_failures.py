@@ -1,4 +1,4 @@
-"""What the embedded runner does when commands fail, are killed, hang or are interrupted: the state is true."""
+"""What the embedded runner does when commands fail, are killed, hang or are interrupted."""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ CLOUDS = """
             self.vpc = aws.ec2.Vpc(f"{name}-vpc", cidr_block="10.0.0.0/16", tags={"Name": "n"}, opts=own)
             zones = aws.get_availability_zones()
             self.subnet = aws.ec2.Subnet(
-                f"{name}-subnet", vpc_id=self.vpc.id, availability_zone=zones.names[0], cidr_block="10.0.1.0/24",
+                f"{name}-subnet", vpc_id=self.vpc.id, cidr_block="10.0.1.0/24",
+                availability_zone=zones.names[0],
                 opts=pulumi.ResourceOptions(parent=self, protect=True))
             self.register_outputs({})
 
@@ -65,7 +66,8 @@ CLOUDS = """
         "device": head.root_block_device.volume_id,
     })
     pulumi.export("tags", network.vpc.tags_all)
-    pulumi.export("cores", head.cpu_options.apply(lambda options: options.core_count + 0))
+    targets = aws.efs.FileSystem("home").number_of_mount_targets
+    pulumi.export("targets", targets.apply(lambda number: number + 0))
     pulumi.export("account", aws.get_caller_identity().account_id)
     pulumi.export("password", word.secret_string)
 """
@@ -97,6 +99,7 @@ def test_every_resource_is_listed_after_its_parent(clouds: Plan) -> None:
         "pulumi:pulumi:Stack::tiny-t",
         "gcp:filestore/instance:Instance::apps",
         "aws:ec2/instance:Instance::head",
+        "aws:efs/fileSystem:FileSystem::home",
         "slurm-stacks:index:AwsNetwork::net",
         "slurm-stacks:index:AwsNetwork$aws:ec2/subnet:Subnet::net-subnet",
         "slurm-stacks:index:AwsNetwork$aws:ec2/vpc:Vpc::net-vpc",
@@ -152,7 +155,7 @@ def test_what_a_cloud_computes_inside_what_is_given_has_stand_ins_too(clouds: Pl
             "device": "<head.rootBlockDevice.volumeId>",
         },
         "tags": {"Name": "n"},
-        "cores": 0,
+        "targets": 0,
         "account": "<getCallerIdentity.accountId>",
         "password": "[secret]",
     }
@@ -179,7 +182,7 @@ def test_the_callers_part(tiny: Tiny) -> None:
         annotate=lambda resources: ({"count": len(resources)}, ["dear"]),
         canned=canned,
     )
-    assert made["cost"] == {"count": 10}
+    assert made["cost"] == {"count": 11}
     assert made["warnings"] == ["look out", "dear"]
     assert named(made)["net-subnet"]["inputs"]["availabilityZone"] == "eu-west-1b"
 

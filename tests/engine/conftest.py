@@ -1,0 +1,52 @@
+"""The real Pulumi CLI with a file backend of the test's own; skipped, saying so, where there is no CLI."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+# The tiny projects of the runner's unit tests.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "infra"))
+
+NO_CLI = "pulumi CLI is not on PATH"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.engine)
+            if shutil.which("pulumi") is None:
+                item.add_marker(pytest.mark.skip(reason=NO_CLI))
+
+
+@pytest.fixture
+def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CLI that nobody is logged in to, with the command plugin of this user's own installation."""
+    from infra.runner.automation import command_plugin
+
+    if why := command_plugin(lambda _event: None):
+        pytest.skip(f"pulumi has no command plugin and cannot get it: {why}")
+    plugins = Path(os.environ.get("PULUMI_HOME") or Path.home() / ".pulumi") / "plugins"
+    for variable in [name for name in os.environ if name.startswith(("PULUMI_", "SLURM_STACKS_"))]:
+        monkeypatch.delenv(variable)
+    home = tmp_path / "pulumi-home"
+    home.mkdir()
+    (home / "plugins").symlink_to(plugins)
+    monkeypatch.setenv("PULUMI_HOME", str(home))
+    monkeypatch.setenv("PULUMI_SKIP_UPDATE_CHECK", "true")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def backend(pulumi: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The user is logged in to a file backend, with a passphrase."""
+    folder = tmp_path / "backend"
+    folder.mkdir()
+    url = f"file://{folder}"
+    monkeypatch.setenv("PULUMI_BACKEND_URL", url)
+    monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "test")
+    return url

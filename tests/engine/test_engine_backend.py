@@ -1,0 +1,177 @@
+"""The runner of the CLI: which backend, what it leaves alone in the checkout, who owns the cluster."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from test_engine_semantics import RUNTIME
+from tiny_project import Run, Tiny, make
+
+from infra import runner
+from infra.errors import UserError
+from infra.runner import owner
+from infra.runner.events import Event, Message
+
+CONFIG = """\
+    # A comment that a rewrite would lose.
+    config:
+      tiny:word:   'spaced'
+"""
+PROGRAM = """
+    from pathlib import Path
+    a = command("a", create="echo made; " + say("a+"), environment={"S": pulumi.Output.secret("hush-hush")})
+    pulumi.export("word", config.require("word"))
+    pulumi.export("where", str(Path.cwd()))
+    pulumi.export("secret", a.stdout)
+"""
+
+
+@pytest.fixture
+def tiny(pulumi: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:
+    project = make(tmp_path, monkeypatch)
+    project.write(PROGRAM, CONFIG)
+    (project.path / "Pulumi.yaml").write_text(RUNTIME)
+    return project
+
+
+def snapshot(folder: Path) -> dict[str, str]:
+    """The content of everything in the checkout but Python's caches."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def chosen(tiny: Tiny, events: list[Event] | None = None) -> runner.Runner:
+    found = runner.select(tiny.path, "t", "local", (events if events is not None else []).append)
+    assert found.name == "pulumi"
+    return found
+
+
+def test_without_a_login_the_state_is_ours_and_the_checkout_stays_as_it_was(tiny: Tiny) -> None:
+    before = snapshot(tiny.path)
+    events: list[Event] = []
+    engine = chosen(tiny, events)
+    assert engine.outputs() is None
+    engine.destroy(events.append)
+    assert engine.preview().counts == {"created": 2}
+    assert tiny.words == []
+    outputs = engine.up(events.append)
+    assert outputs == {"word": "spaced", "where": str(tiny.path), "secret": "[secret]"}
+    assert "logged in to no Pulumi backend: the state is kept in file://" in Run(None, events).messages
+    assert owner.read(tiny.path, "t") == owner.fallback_url(tiny.path, "t")
+    passphrase = tiny.state_file.with_name("passphrase")
+    assert passphrase.stat().st_mode & 0o777 == 0o600
+    assert len(passphrase.read_text()) >= 32
+    assert engine.outputs() == outputs
+    again: list[Event] = []
+    assert engine.up(again.append) == outputs
+    assert Run(None, again).counts == {"unchanged": 2}
+    assert snapshot(tiny.path) == before
+    engine.destroy()
+    assert tiny.words == ["a+", "a-"]
+    assert engine.outputs() is None
+    assert snapshot(tiny.path) == before
+    assert not tiny.state_file.parent.exists()
+    assert not tiny.run_root.exists()
+
+
+def test_with_a_login_the_users_backend_is_used(tiny: Tiny, backend: str) -> None:
+    before = snapshot(tiny.path)
+    for _ in range(2):  # a second life after a destroy, with the history of the first
+        engine = chosen(tiny)
+        engine.up()
+        assert owner.read(tiny.path, "t") == backend
+        assert list(Path(backend.removeprefix("file://")).rglob("stacks/tiny/t.json"))
+        assert snapshot(tiny.path) == before
+        events: list[Event] = []
+        engine.up(events.append)
+        assert Run(None, events).counts == {"unchanged": 2}
+        engine.destroy()
+        assert tiny.words == ["a+", "a-"]
+    assert snapshot(tiny.path) == before
+    assert owner.read(tiny.path, "t") is None
+
+
+def test_plain_pulumi_takes_over_a_stack_of_ours(tiny: Tiny, backend: str) -> None:
+    chosen(tiny).up()
+    done = subprocess.run(
+        ["pulumi", "up", "--yes", "--non-interactive", "--stack", "t", "--expect-no-changes"],
+        cwd=tiny.path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = subprocess.run(
+        ["pulumi", "destroy", "--yes", "--non-interactive", "--stack", "t"],
+        cwd=tiny.path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert tiny.words == ["a+", "a-"]
+    # The owner's file goes with the cluster's run directory; `down` afterwards finds nothing to do.
+    chosen(tiny).destroy()
+    assert owner.read(tiny.path, "t") is None
+
+
+def test_a_stack_file_with_its_own_encryption_is_used_as_it_is(tiny: Tiny, backend: str) -> None:
+    for arguments in (
+        ["stack", "init", "t"],
+        ["config", "set", "--secret", "word", "encrypted", "--stack", "t"],
+    ):
+        subprocess.run(
+            ["pulumi", *arguments, "--non-interactive"], cwd=tiny.path, check=True, capture_output=True
+        )
+    before = snapshot(tiny.path)
+    engine = chosen(tiny)
+    assert engine.up()["word"] == "[secret]" or engine.outputs() == {"word": "encrypted"}
+    assert snapshot(tiny.path) == before
+    engine.destroy()
+
+
+def test_the_engines_output_reaches_the_events(tiny: Tiny, backend: str) -> None:
+    tiny.write("""
+        pulumi.log.warn("look out")
+        pulumi.log.info("by the way")
+        Command("a", create="echo out; echo err >&2")
+    """)
+    (tiny.path / "Pulumi.yaml").write_text(RUNTIME)
+    events: list[Event] = []
+    engine = chosen(tiny)
+    engine.up(events.append)
+    run = Run(None, events)
+    assert sorted(run.lines) == ["err", "out"]
+    assert {e.text: e.level for e in events if isinstance(e, Message)} == {
+        "look out": "warning",
+        "by the way": "info",
+    }
+    assert run.operations == {"a": "created"}
+    engine.destroy()
+
+
+def test_nobody_owns_a_cluster_twice(tiny: Tiny, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen(tiny).up()
+    with pytest.raises(UserError, match=f"`PULUMI_BACKEND_URL={backend} pulumi destroy --stack t`"):
+        tiny.up()
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///elsewhere")
+    with pytest.raises(UserError, match="Destroy it first"):
+        runner.select(tiny.path, "t", "local")
+    monkeypatch.setenv("PULUMI_BACKEND_URL", backend)
+    chosen(tiny).destroy()
+    assert tiny.words == ["a+", "a-"]
+    monkeypatch.delenv("PULUMI_BACKEND_URL")
+    tiny.up()
+    assert runner.select(tiny.path, "t", "local").name == "embedded"
+    tiny.destroy()
+
+
+def test_a_mistake_of_the_program_is_shown(tiny: Tiny, backend: str) -> None:
+    tiny.write("raise ValueError('so it is')")
+    (tiny.path / "Pulumi.yaml").write_text(RUNTIME)
+    with pytest.raises(UserError, match="ValueError: so it is") as raised:
+        chosen(tiny).up()
+    assert raised.value.exit_code == 1
+    chosen(tiny).destroy()
+    assert os.environ["PULUMI_BACKEND_URL"] == backend

@@ -1,0 +1,176 @@
+"""The embedded runner against the real engine: the same programs, the same commands in the same cases."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_project import Run, Tiny, make
+
+from infra.errors import UserError
+from infra.runner.automation import PulumiRunner
+from infra.runner.embedded import preview as embedded_preview
+from infra.runner.plan import plan
+
+RUNTIME = f"name: tiny\nruntime: {{name: python, options: {{virtualenv: '{sys.prefix}'}}}}\n"
+
+PROGRAM = """
+    value = config.require("value")
+
+
+    class Part(pulumi.ComponentResource):
+        def __init__(self, name, kind, opts=None):
+            super().__init__(f"slurm-stacks:index:{kind}", name, {}, opts)
+
+
+    def logged(name):
+        return f"echo '{name}' [$PULUMI_COMMAND_STDOUT] >> '{LOG}'; echo out-'{name}'"
+
+
+    def probe(name, update=True, **inputs):
+        opts = ResourceOptions(**inputs.pop("opts", {}))
+        if update:
+            inputs["update"] = logged(name + "~")
+        return Command(name, create=logged(name + "+"), delete=logged(name + "-"), **inputs, opts=opts)
+
+
+    outer = Part("outer", "Outer")
+    inner = Part("inner", "Inner", ResourceOptions(parent=outer))
+    probe("changed", environment={"V": value}, opts={"parent": inner})
+    probe("recreated", update=False, stdin=value)
+    probe("triggered", triggers=[value, {"deep": [1, True]}])
+    first = probe("first", triggers=[value], opts={"delete_before_replace": True})
+    probe("follows", update=False, triggers=[first.stdout, first.id])
+    probe("notes", environment={"ID": first.id})
+    probe("ignoring", environment={"V": value}, opts={"ignore_changes": ["environment"]})
+    probe("same")
+    late = probe("late", opts={"depends_on": [first]})
+    probe("on-late", opts={"deleted_with": late, "depends_on": [late]})
+    if value == "1":
+        base = probe("gone-base")
+        probe("gone-top", opts={"depends_on": [base]})
+        probe("left", opts={"retain_on_delete": True})
+    pulumi.export("texts", {"first": first.stdout, "list": [1, 2.5, None, value]})
+    pulumi.export("word", pulumi.Output.secret("hush"))
+"""
+
+
+class Engine(Tiny):
+    """The same project, run by the CLI."""
+
+    def up(self) -> Run:
+        self.events = []
+        outputs = PulumiRunner(self.path, self.stack, local=True).up(self.events.append)
+        return Run(outputs, self.events)
+
+    def preview(self) -> Run:
+        self.events = []
+        PulumiRunner(self.path, self.stack, local=True).preview(self.events.append)
+        return Run(None, self.events)
+
+    def destroy(self) -> Run:
+        self.events = []
+        PulumiRunner(self.path, self.stack, local=True).destroy(self.events.append)
+        return Run(None, self.events)
+
+
+@pytest.fixture
+def pair(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Tiny, Engine]:
+    """One project for each of the two; both have the same paths inside."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours.mkdir()
+    theirs.mkdir()
+    state = tmp_path / "state"
+    mine = make(ours, monkeypatch)
+    engine = Engine(theirs / "a project", mine.run_root)
+    engine.path.mkdir()
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    return mine, engine
+
+
+def write(project: Tiny, program: str, config: str) -> Tiny:
+    project.write(program, config)
+    (project.path / "Pulumi.yaml").write_text(RUNTIME)
+    return project
+
+
+def words(project: Tiny) -> list[str]:
+    """What the commands wrote, a line each."""
+    lines = project.log.read_text().splitlines() if project.log.exists() else []
+    project.log.unlink(missing_ok=True)
+    return lines
+
+
+def order(lines: list[str], *names: str) -> list[str]:
+    return [line.split()[0] for line in lines if line.split()[0] in names]
+
+
+def test_the_same_programs_run_the_same_commands(pair: tuple[Tiny, Engine]) -> None:
+    seen: dict[str, list[Any]] = {"ours": [], "theirs": []}
+    for name, project in zip(seen, pair, strict=True):
+        for value in ("1", "1", "2"):
+            run = write(project, PROGRAM, f"config: {{value: '{value}'}}").up()
+            lines = words(project)
+            seen[name].append((value, sorted(lines), run.counts, run.outputs, run.operations))
+            if value == "2":
+                assert order(lines, "first-", "first+", "follows-", "follows+") == [
+                    "follows-", "first-", "first+", "follows+",
+                ]  # fmt: skip
+                assert order(lines, "triggered+", "triggered-") == ["triggered+", "triggered-"]
+                assert order(lines, "gone-top-", "gone-base-") == ["gone-top-", "gone-base-"]
+        run = project.destroy()
+        lines = words(project)
+        seen[name].append((sorted(lines), run.counts))
+        assert order(lines, "late-", "follows-", "first-")[-1] == "first-"
+        assert "on-late-" not in " ".join(lines)
+    for ours, theirs in zip(seen["ours"], seen["theirs"], strict=True):
+        assert ours == theirs
+
+
+def test_previews_are_the_same(pair: tuple[Tiny, Engine]) -> None:
+    runs = []
+    for project in pair:
+        write(project, PROGRAM, "config: {value: '1'}")
+        fresh = project.preview().operations
+        project.up()
+        write(project, PROGRAM, "config: {value: '2'}")
+        runs.append((fresh, project.preview().operations))
+        project.destroy()
+    assert runs[0] == runs[1]
+    assert embedded_preview(pair[0].path, "t").counts["created"] > 0
+
+
+def test_the_plan_lists_what_the_engine_registers(pair: tuple[Tiny, Engine]) -> None:
+    _, engine = pair
+    write(engine, PROGRAM, "config: {value: '1'}")
+    engine.up()
+    registered = {
+        event.urn
+        for event in engine.events
+        if type(event).__name__ == "ResourceDone" and "pulumi:providers" not in event.urn
+    }
+    assert {resource["urn"] for resource in plan(engine.path, "t")["resources"]} == registered
+    engine.destroy()
+
+
+def test_a_failure_goes_the_same_way(pair: tuple[Tiny, Engine]) -> None:
+    program = """
+        a = command("a")
+        b = command("b", create=say("b+") + "; echo because >&2; exit 3", opts={"depends_on": [a]})
+        command("c", opts={"depends_on": [b]})
+    """
+    for project in pair:
+        write(project, program, "config: {}")
+        with pytest.raises(UserError) as raised:
+            project.up()
+        assert raised.value.exit_code == 1
+        assert "b: " in str(raised.value)
+        assert "exit status 3" in str(raised.value)
+        assert "because" in str(raised.value)
+        assert project.last.summary.failed == 1
+        write(project, program.replace("; exit 3", ""), "config: {}").up()
+        assert [line.split()[0] for line in words(project)] == ["a+", "b+", "b+", "c+"]
+        project.destroy()
+        assert [line.split()[0] for line in words(project)] == ["c-", "b-", "a-"]
