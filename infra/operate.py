@@ -46,7 +46,7 @@ def bring_up(project: Path, config: StackConfig, console: Console) -> None:
             result = follow(project, config, cluster, training, console)
         except KeyboardInterrupt:
             raise UserError(
-                "\nnot waiting any longer: the cluster stays up and its job goes on. `./cluster up` waits again, "
+                "\nnot waiting any longer: the cluster stays up, its job goes on. `./cluster up` waits again, "
                 "`./cluster status` looks, `./cluster down` ends both.",
                 EXIT_INTERRUPTED,
             ) from None
@@ -180,7 +180,7 @@ def warnings(cluster: ClusterDesign) -> list[str]:
     for partition in cluster.partitions:
         if partition.min:
             found.append(
-                f"partition {partition.name}: {partition.min} static nodes run, and cost, as long as the cluster"
+                f"partition {partition.name}: {partition.min} static nodes cost as long as the cluster lives"
             )
         if partition.accelerator is not None and partition.accelerator.simulated:
             found.append(

@@ -132,7 +132,8 @@ class PulumiRunner:
                 stack = self._select()
                 yield stack, translator, self._config_file()
             except CommandError as error:
-                text = "\n".join(translator.errors) or str(error).strip()
+                # The error's text is all that the CLI printed; what it calls errors comes last.
+                text = "\n".join(translator.errors) or str(error).rpartition("stderr: ")[2].strip()
                 raise UserError(f"Pulumi: {text}") from error
             finally:
                 translator.finish()

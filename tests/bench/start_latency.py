@@ -97,9 +97,8 @@ def starts(checkout: Checkout, work: Path, count: int) -> None:
         print(f"  job {job}, {nodes} nodes: start {seconds[nodes][-1]:.2f}, off {downs[-1]:.1f}", flush=True)
     every = [value for values in seconds.values() for value in values]
     for nodes, values in seconds.items():
-        print(
-            f"{nodes} nodes: median {statistics.median(values):.2f} s, worst {max(values):.2f} s ({len(values)})"
-        )
+        middle = statistics.median(values)
+        print(f"{nodes} nodes: median {middle:.2f} s, worst {max(values):.2f} s, of {len(values)}")
     print(f"sbatch to script, nodes off: median {statistics.median(every):.2f} s, worst {max(every):.2f} s")
     print(
         f"last job's end to zero nodes: median {statistics.median(downs):.1f} s, worst {max(downs):.1f} s "

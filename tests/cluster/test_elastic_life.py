@@ -67,7 +67,7 @@ def test_a_jobs_own_processes_end_with_its_machine(cluster: Checkout) -> None:
         return any(f"98{mark}".encode() in command for command in commands)
 
     until(lambda: states(cluster) == {"idle~"}, 30, "zero nodes")
-    until(lambda: not sleeping(), 10, "the job's process")
+    until(lambda: sleeping() is False, 10, "the job's process")
 
 
 def test_exec_passes_input_output_and_status(cluster: Checkout) -> None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_project import Run, Tiny, make
+from tiny_project import ROOT, Run, Tiny, make
 
 from infra.errors import UserError
 from infra.runner.automation import PulumiRunner
 from infra.runner.embedded import preview as embedded_preview
 from infra.runner.plan import plan
 
-RUNTIME = f"name: tiny\nruntime: {{name: python, options: {{virtualenv: '{sys.prefix}'}}}}\n"
+RUNTIME = f"""
+name: tiny
+runtime:
+  name: python
+  options: {{toolchain: uv, virtualenv: '{sys.prefix}'}}
+"""
 
 PROGRAM = """
     value = config.require("value")
@@ -90,9 +96,11 @@ def pair(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
     return mine, engine
 
 
-def write(project: Tiny, program: str, config: str) -> Tiny:
+def write(project: Tiny, program: str, config: str = "config: {}") -> Tiny:
     project.write(program, config)
     (project.path / "Pulumi.yaml").write_text(RUNTIME)
+    # Here the CLI looks for the versions of the SDKs.
+    shutil.copy(ROOT / "uv.lock", project.path)
     return project
 
 
