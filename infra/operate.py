@@ -46,7 +46,7 @@ def bring_up(project: Path, config: StackConfig, console: Console) -> None:
             result = follow(project, config, cluster, training, console)
         except KeyboardInterrupt:
             raise UserError(
-                "\nnot waiting any longer: the cluster stays up, its job goes on. `./cluster up` waits again, "
+                "\nnot waiting any longer: the cluster and its job go on. `./cluster up` waits again, "
                 "`./cluster status` looks, `./cluster down` ends both.",
                 EXIT_INTERRUPTED,
             ) from None

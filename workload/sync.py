@@ -33,6 +33,8 @@ def train(plan: Plan, report: Report) -> Any:
     Raises:
         WorkloadError: the global batch cannot be shared evenly by the replicas, or the training diverged.
     """
+    # It would turn the additions of `added` into one of many terms, whose order is another.
+    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     tf.keras.utils.set_random_seed(plan.seed)
     with plan.strategy.scope():
         model = keras_model.build()

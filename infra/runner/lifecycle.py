@@ -116,7 +116,9 @@ class Lifecycle:
             return self._marked(record)
         if self.preview:
             self._done(wanted, operation, time.monotonic())
-            return Record(wanted.urn, wanted.type, wanted.name, True, id="" if old is None else old.id)
+            # An empty id is an unknown one: only an update is sure to keep it.
+            id_ = old.id if old is not None and operation == "updated" else ""
+            return Record(wanted.urn, wanted.type, wanted.name, True, id=id_)
         with self._reported(wanted, operation):
             if operation == "replaced" and old is not None:
                 self._make_room(old, wanted)

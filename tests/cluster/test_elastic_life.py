@@ -100,7 +100,7 @@ def test_a_lost_request_is_found_when_the_daemon_is_back(cluster: Checkout) -> N
 def test_a_machine_that_dies_gives_its_job_back(cluster: Checkout, tmp_path: Path) -> None:
     script = f'echo $SLURM_RESTART_COUNT >> {tmp_path}/starts; [ -n "$SLURM_RESTART_COUNT" ] || sleep 300'
     job = cluster.execute("sbatch", "--parsable", "--output=/dev/null", "--wrap", script).strip()
-    until(lambda: (tmp_path / "starts").exists(), 20, "the first start")
+    until((tmp_path / "starts").exists, 20, "the first start")
     (machine,) = [m for m in _machines(cluster) if m["state"] == "running" and m["tags"]["role"] == "compute"]
     from infra.node.processes import ProcessId, end_tree
 

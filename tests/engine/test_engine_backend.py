@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from test_engine_semantics import RUNTIME
+from test_engine_semantics import write
 from tiny_project import Run, Tiny, make
 
 from infra import runner
@@ -33,8 +33,7 @@ PROGRAM = """
 @pytest.fixture
 def tiny(pulumi: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:
     project = make(tmp_path, monkeypatch)
-    project.write(PROGRAM, CONFIG)
-    (project.path / "Pulumi.yaml").write_text(RUNTIME)
+    write(project, PROGRAM, CONFIG)
     return project
 
 
@@ -132,12 +131,12 @@ def test_a_stack_file_with_its_own_encryption_is_used_as_it_is(tiny: Tiny, backe
 
 
 def test_the_engines_output_reaches_the_events(tiny: Tiny, backend: str) -> None:
-    tiny.write("""
+    program = """
         pulumi.log.warn("look out")
         pulumi.log.info("by the way")
         Command("a", create="echo out; echo err >&2")
-    """)
-    (tiny.path / "Pulumi.yaml").write_text(RUNTIME)
+    """
+    write(tiny, program)
     events: list[Event] = []
     engine = chosen(tiny)
     engine.up(events.append)
@@ -168,8 +167,7 @@ def test_nobody_owns_a_cluster_twice(tiny: Tiny, backend: str, monkeypatch: pyte
 
 
 def test_a_mistake_of_the_program_is_shown(tiny: Tiny, backend: str) -> None:
-    tiny.write("raise ValueError('so it is')")
-    (tiny.path / "Pulumi.yaml").write_text(RUNTIME)
+    write(tiny, "raise ValueError('so it is')")
     with pytest.raises(UserError, match="ValueError: so it is") as raised:
         chosen(tiny).up()
     assert raised.value.exit_code == 1

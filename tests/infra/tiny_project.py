@@ -57,11 +57,12 @@ class Run:
 
     @property
     def operations(self) -> dict[str, str]:
-        """What became of each command, by its name; of a replaced one the deletion of the old comes last."""
+        """What became of each command, by its name; a replaced one is not called deleted."""
         found: dict[str, str] = {}
         for event in self.events:
             if isinstance(event, ResourceDone) and event.type == "command:local:Command":
-                found.setdefault(event.name, event.operation)
+                if event.operation != "deleted" or event.name not in found:
+                    found[event.name] = event.operation
         return found
 
     @property
