@@ -124,6 +124,7 @@ def test_time_limits_in_one_notation(limit: str, expected: str) -> None:
 def test_timers_by_provider() -> None:
     local, gcp, aws = made("local").slurm, made("gcp").slurm, made("aws").slurm
     assert (local.suspend_time, local.resume_timeout, local.reconcile_interval) == (20, 60, 2.0)
+    assert (local.suspend_timeout, local.slurmd_timeout) == (5, 30)
     assert (aws.suspend_time, aws.resume_timeout, aws.reconcile_interval) == (300, 1200, 30.0)
     plain = made("gcp", {"partitions[0].accelerator": REMOVE}).slurm
     assert (gcp.resume_timeout, plain.resume_timeout) == (1200, 900)
@@ -195,6 +196,43 @@ def test_what_a_stack_file_says_arrives() -> None:
     assert (cluster.mounts[-1].path, cluster.mounts[-1].deployment) == ("/data", "ZONAL")
     assert (cluster.budget.max_usd, cluster.budget.max_hours) == (5.0, 100.5)
     assert (cluster.access.ssh_cidrs, cluster.project) == (("203.0.113.0/24",), "lab")
+
+
+def test_existing_networks_are_named_by_their_ids() -> None:
+    aws = {"vpc": "vpc-12345678", "public_subnet": "subnet-12345678", "private_subnets": ["subnet-12345679"]}
+    network = made("aws", {"network": {"aws": aws, "zones": ["us-east-1c"]}}).network
+    assert to_json(network) == {
+        "cidr": None,
+        "public_cidr": None,
+        "private_cidr": None,
+        "zones": ("us-east-1c",),
+        "vpc": "vpc-12345678",
+        "public_subnet": "subnet-12345678",
+        "private_subnets": ("subnet-12345679",),
+    }
+    gcp = {"network": "lab", "subnetwork": "nodes"}
+    network = made("gcp", {"network": {"gcp": gcp, "zones": ["europe-west4-a"]}}).network
+    assert (network.vpc, network.private_subnets, network.zones, network.cidr) == (
+        "lab",
+        ("nodes",),
+        ("europe-west4-a",),
+        None,
+    )
+
+
+def test_mounts_survive_a_restart_of_what_serves_them() -> None:
+    """Hard mounts wait for the server; `_netdev` waits for the network; NVMe may be missing."""
+    lustre = {
+        "kind": "fsx_lustre",
+        "size_gib": 1200,
+        "s3_import": "s3://in-data/a",
+        "s3_export": "s3://out-data",
+    }
+    mounts = {m.path: m for m in made("aws", {"storage": {"scratch": lustre, "local_scratch": {}}}).mounts}
+    assert {"hard", "_netdev"} <= set(mounts["/home"].options.split(","))
+    assert {"flock", "_netdev"} <= set(mounts["/fsx"].options.split(","))
+    assert "nofail" in mounts["/local_scratch"].options.split(",")
+    assert (mounts["/fsx"].s3_import, mounts["/fsx"].s3_export) == ("s3://in-data/a", "s3://out-data")
 
 
 def test_a_file_system_instead_of_the_controllers_disk() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from stack_values import STACKS
+from stack_values import STACKS, values
 
-from infra.config import load_file
+from infra.config import load_file, parse
 from infra.design import design
 from infra.machines import catalog
 from infra.node.model import ClusterDesign
@@ -128,3 +128,38 @@ def test_s5_batch() -> None:
     assert (fsx.size_gib, fsx.deployment, fsx.s3_import) == (3600, "SCRATCH_1", "s3://imagenet-2012/train")
     (queue,) = cluster.partitions
     assert (queue.name, queue.min, queue.max, queue.disk_gib) == ("tf-queue", 0, 42, 500)
+    assert queue.accelerator is not None
+    assert (queue.accelerator.type, queue.accelerator.count) == ("v100", 8)
+    assert (queue.placement, queue.exclusive) == ("cluster", True)
+    assert batch.job_role == "arn:aws:iam::123456789012:role/ecsTaskExecutionRole"
+
+
+def test_batch_as_a_stack_file_says() -> None:
+    cluster = design(
+        parse(
+            values(
+                "batch",
+                {
+                    "batch.attempts": 3,
+                    "batch.timeout": 3600,
+                    "batch.container.command": ["run", "--all"],
+                    "batch.container.volumes": [{"source": "/fsx", "path": "/data"}],
+                    "batch.vcpus": {"min": 97, "desired": 192, "max": 500},
+                },
+            ),
+            "test",
+        ),
+        FACTS,
+    )
+    batch = cluster.batch
+    assert batch is not None
+    assert (batch.attempts, batch.timeout, batch.command) == (3, 3600, ("run", "--all"))
+    assert batch.volumes == {"/fsx": "/data"}
+    assert (batch.compute_environment, batch.queue, batch.job_definition) == (
+        "batch-ce",
+        "batch-queue",
+        "batch-job",
+    )
+    # Whole machines: 97 vCPUs are two of 96, and 500 hold five.
+    assert (cluster.partitions[0].min, cluster.partitions[0].max) == (2, 5)
+    assert cluster.partitions[0].placement == "none"
