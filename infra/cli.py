@@ -64,7 +64,7 @@ def down(stack: Stack = "local") -> None:
 
 @app.command()
 def plan(stack: Stack = "local", json_output: Json = False) -> None:
-    """What `up` would make and what it would cost. Needs neither network nor credentials."""
+    """What `up` would make, and its cost. Needs no network and no credentials."""
     from infra.operate import make_plan
 
     made = make_plan(project(), load(stack))
@@ -78,7 +78,7 @@ def plan(stack: Stack = "local", json_output: Json = False) -> None:
 
 @app.command()
 def status(stack: Stack = "local", json_output: Json = False) -> None:
-    """Partitions, nodes and why any is not up, jobs and why any waits, cost so far."""
+    """Nodes, jobs, and why any of them waits; cost so far."""
     from infra.access import cluster_status
 
     found = cluster_status(project(), load(stack))
@@ -108,7 +108,10 @@ def ssh(stack: Stack = "local") -> None:
     """A shell on the login machine."""
     from infra.access import replace_process
 
-    replace_process(project(), load(stack), [])
+    config = load(stack)
+    if sys.stdin.isatty():
+        print(f"Slurm's commands act on stack {stack} here; `exit` leaves.", file=sys.stderr)
+    replace_process(project(), config, [])
 
 
 @app.command("test", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -117,7 +120,7 @@ def run_tests(
         list[str] | None, typer.Argument(help="For pytest; none runs everything.", show_default=False)
     ] = None,
 ) -> None:
-    """Every test that this machine can run; says what it skipped and why."""
+    """Every test that this machine can run."""
     from infra.checks import run_checks
 
     sys.exit(run_checks(project(), arguments or []))
@@ -126,7 +129,7 @@ def run_tests(
 def main() -> None:
     """Run the command line; a mistake of the user ends in one message and its exit code."""
     try:
-        app()
+        app(prog_name="./cluster")
     except UserError as error:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:

@@ -228,8 +228,8 @@ class Lifecycle:
         if text is not None:
             stdout, stderr = self._commands.run(text, call, lambda pid: self._note_process(record, pid))
             outputs = {"stdout": stdout, "stderr": stderr}
-        # Like the provider: every output depends on every input.
-        hidden = set(outputs) if wire.has_secret(wanted.inputs) else set(outputs) & set(wanted.secret_outputs)
+        hidden = {k for k, v in outputs.items() if any(word in v for word in call.masks if word)}
+        hidden |= set(outputs) & set(wanted.secret_outputs)
         record.inputs = inputs
         record.outputs = {k: REDACTED if k in hidden else v for k, v in outputs.items()}
         record.secret_outputs = sorted(hidden)

@@ -49,6 +49,16 @@ def test_secrets_are_nowhere_in_clear(tiny: Tiny) -> None:
     assert run.lines == ["[secret]", "[secret]"]
 
 
+def test_output_without_the_secret_in_it_is_no_secret(tiny: Tiny) -> None:
+    """As with the real provider: else no command with a password could give an address."""
+    run = tiny.write("""
+        a = Command("a", create="echo job 7", environment={"WORD": pulumi.Output.secret("correct-horse-battery")})
+        pulumi.export("job", a.stdout)
+    """).up()
+    assert run.outputs == {"job": "job 7"}
+    assert SECRET not in everything_written(tiny)
+
+
 def test_a_second_up_is_no_change_although_the_secrets_are_not_known(tiny: Tiny) -> None:
     tiny.write(PROGRAM).up()
     assert tiny.up().counts == {"unchanged": 4}
