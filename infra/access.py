@@ -34,10 +34,11 @@ def replace_process(project: Path, config: StackConfig, argv: Sequence[str]) -> 
         env.pop(name, None)
     try:
         os.execvpe(command.argv[0], command.argv, env)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{command.argv[0]}: no such command on the login machine", 127) from None
-    except PermissionError:
-        raise UserError(f"{command.argv[0]}: cannot be executed", 126) from None
+    except OSError as error:
+        # Not executable, no interpreter named, of another machine: as a shell says it.
+        raise UserError(f"{command.argv[0]}: cannot be executed: {error.strerror}", 126) from None
 
 
 def tool(project: Path, config: StackConfig, *arguments: str, text: str = "") -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from infra import access, cost, provider
 from infra.benchmark import BenchmarkRun
+from infra.config.advice import warnings
 from infra.console.progress import Console
 from infra.design import benchmark_design, design
 from infra.errors import EXIT_INTERRUPTED, UserError
@@ -171,20 +172,5 @@ def make_plan(project: Path, config: StackConfig) -> Plan:
     from infra.runner.plan import plan
 
     cluster = design(config, catalog())
-    return plan(project, config.stack, annotate=lambda _: (dict(cost.cost(cluster)), warnings(cluster)))
-
-
-def warnings(cluster: ClusterDesign) -> list[str]:
-    """What is allowed but may not be meant."""
-    found = []
-    for partition in cluster.partitions:
-        if partition.min:
-            found.append(
-                f"partition {partition.name}: {partition.min} static nodes cost as long as the cluster lives"
-            )
-        if partition.accelerator is not None and partition.accelerator.simulated:
-            found.append(
-                f"partition {partition.name}: its {partition.accelerator.type} devices are simulated; Slurm "
-                "counts them and no program can use them"
-            )
-    return found
+    found = warnings(config, cluster, catalog())
+    return plan(project, config.stack, annotate=lambda _: (dict(cost.cost(cluster)), found))

@@ -43,6 +43,11 @@ def _partitions(config: StackConfig, design: ClusterDesign, facts: Catalog) -> l
                 else f", {partition.price_hour * partition.min:.2f} USD an hour"
             )
             found.append(f"{name}: {partition.min} static nodes run as long as the cluster is up{price}")
+        if partition.accelerator and partition.accelerator.simulated:
+            kind = partition.accelerator.type
+            found.append(
+                f"{name}: its {kind} devices are simulated; Slurm counts them and no program can use them"
+            )
         if machine.previous_generation:
             found.append(
                 f"{name}: {partition.machine} is of a previous generation; newer ones cost less for more"

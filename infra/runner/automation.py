@@ -50,7 +50,9 @@ class PulumiRunner:
         self._project_dir = project_dir.resolve()
         self._stack = stack
         self._local = local
-        self._fallback = owner.logged_in(self._project_dir) is None
+        # A stack that began in our own backend stays there, whoever logs in meanwhile, until it is destroyed.
+        ours = Path(owner.fallback_url(self._project_dir, stack).removeprefix("file://"))
+        self._fallback = ours.exists() or owner.logged_in(self._project_dir) is None
 
     @property
     def backend(self) -> str:
@@ -65,9 +67,14 @@ class PulumiRunner:
         Raises:
             UserError: the program or the engine failed.
         """
+        fresh = self._fallback and not self._engine_dir.exists()
         with self._operation("preview", on_event, create=True) as (stack, translator, config):
             assert stack is not None
-            stack.preview(on_event=translator, color="never", config_file=config)
+            try:
+                stack.preview(on_event=translator, color="never", config_file=config)
+            finally:
+                if fresh:
+                    self._forget()
         return Summary(translator.summary.counts, 0, translator.summary.seconds)
 
     def up(self, on_event: OnEvent = ignore) -> dict[str, Any]:
@@ -95,10 +102,11 @@ class PulumiRunner:
             if stack is not None:
                 stack.destroy(on_event=translator, color="never", show_secrets=False, config_file=config)
                 if self._fallback:
-                    # Our own backend: a destroyed stack leaves nothing. In the user's the history is theirs.
                     # Without preserve_config the CLI would remove the stack file from the checkout.
                     stack.workspace.remove_stack(self._stack, preserve_config=True)
             self._forget()
+            if self._local:
+                owner.release(self._project_dir, self._stack)
 
     def outputs(self) -> dict[str, Any] | None:
         """The stack's outputs; None: it is not up."""
@@ -123,9 +131,7 @@ class PulumiRunner:
         translator = Translator(on_event)
         with lock.held(self._project_dir, self._stack, verb), _patient(on_event):
             if self._fallback and create:
-                on_event(
-                    Message(f"you are logged in to no Pulumi backend: the state is kept in {self.backend}")
-                )
+                on_event(Message(f"the state is kept here, with no login to Pulumi, in {self.backend}"))
             try:
                 if create:
                     self._initialize()
@@ -150,6 +156,9 @@ class PulumiRunner:
                 with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                     file.write(secrets.token_urlsafe(32))
             env |= {"PULUMI_BACKEND_URL": self.backend, "PULUMI_CONFIG_PASSPHRASE_FILE": str(passphrase)}
+            if "PULUMI_CONFIG_PASSPHRASE" in os.environ:
+                # The CLI prefers it to the file, and it may be another one tomorrow.
+                env["PULUMI_CONFIG_PASSPHRASE"] = passphrase.read_text(encoding="utf-8")
         return env
 
     def _workspace(self, folder: Path) -> Any:
@@ -194,14 +203,12 @@ class PulumiRunner:
         return str(copy)
 
     def _forget(self) -> None:
-        """After a destroy: what we made for the operation, and the claim on the cluster."""
+        """Remove our own backend with a stack that is not up. In the user's backend the history is theirs."""
         if self._fallback:
             folder = locations.state_dir(self._project_dir, self._stack)
             shutil.rmtree(folder / "backend", ignore_errors=True)
             (folder / "passphrase").unlink(missing_ok=True)
             shutil.rmtree(self._engine_dir, ignore_errors=True)
-        if self._local:
-            owner.release(self._project_dir, self._stack)
 
 
 def command_plugin(on_event: OnEvent) -> str | None:

@@ -39,9 +39,20 @@ def state_dir(project_dir: Path, stack: str) -> Path:
 
 
 def make_state_dir(project_dir: Path, stack: str) -> Path:
-    """Create `state_dir` readable by its owner alone, and return it."""
+    """Create `state_dir` readable by its owner alone, and return it.
+
+    Raises:
+        UserError: exit 3; that folder cannot be made.
+    """
     path = state_dir(project_dir, stack)
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"cannot keep the stack's state in {path}: {error.strerror}. "
+            "Set XDG_STATE_HOME to a folder that you can write.",
+            EXIT_REFUSED,
+        ) from error
     return path
 
 

@@ -22,8 +22,8 @@ def held(project_dir: Path, stack: str, operation: str) -> Iterator[None]:
     Raises:
         UserError: exit 3; another process holds it. The message names its pid.
     """
-    path = locations.make_state_dir(project_dir, stack) / "lock"
-    descriptor = _acquire(path, stack, operation)
+    path = locations.state_dir(project_dir, stack) / "lock"
+    descriptor = _acquire(project_dir, stack, path, operation)
     try:
         yield
     finally:
@@ -34,9 +34,9 @@ def held(project_dir: Path, stack: str, operation: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _acquire(path: Path, stack: str, operation: str) -> int:
+def _acquire(project_dir: Path, stack: str, path: Path, operation: str) -> int:
     while True:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        locations.make_state_dir(project_dir, stack)
         try:
             # Python's descriptors are not inherited: a daemon left behind by a command cannot keep the lock.
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)

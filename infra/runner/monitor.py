@@ -43,6 +43,10 @@ class EmbeddedMonitor(Monitor):
                 raise UserError(f"the program declares two resources with the URN {urn}")
             self.seen.add(urn)
         wanted = _wanted(urn, request)
+        if request.transforms or request.hooks.ByteSize():
+            raise UserError(
+                f"{wanted.name}: transforms and hooks need the Pulumi CLI. {HOW_TO_INSTALL}", EXIT_REFUSED
+            )
         if request.custom or request.remote:
             _refuse_foreign(wanted, request)
         if not self._reachable(wanted):

@@ -18,7 +18,7 @@ from typing import Any, cast
 import pulumi
 from pulumi.runtime import mocks, settings, stack
 
-from infra.errors import UserError
+from infra.errors import EXIT_REFUSED, UserError
 from infra.runner import mode, urn
 from infra.runner.events import Level, Message, OnEvent
 from infra.runner.project import Project
@@ -43,6 +43,17 @@ class Monitor(mocks.MockMonitor):
     def __init__(self, project: Project) -> None:
         super().__init__(NoMocks())
         self.project = project
+
+    def RegisterStackTransform(self, request: Any) -> Any:  # noqa: N802  the protocol's name
+        # The SDK's mock would accept and never run it.
+        raise UserError(
+            "the program registers a resource transform, which only the Pulumi CLI applies; "
+            "pulumi.runtime.register_stack_transformation works everywhere",
+            EXIT_REFUSED,
+        )
+
+    def RegisterStackInvokeTransform(self, request: Any) -> Any:  # noqa: N802
+        return self.RegisterStackTransform(request)
 
     def make_urn(self, parent: str, type_: str, name: str) -> str:
         return urn.make(self.project.stack, self.project.name, parent, type_, name)

@@ -60,9 +60,10 @@ def test_without_a_login_the_state_is_ours_and_the_checkout_stays_as_it_was(tiny
     engine.destroy(events.append)
     assert engine.preview().counts == {"created": 2}
     assert tiny.words == []
+    assert not tiny.state_file.parent.exists()
     outputs = engine.up(events.append)
     assert outputs == {"word": "spaced", "where": str(tiny.path), "secret": "[secret]"}
-    assert "logged in to no Pulumi backend: the state is kept in file://" in Run(None, events).messages
+    assert "the state is kept here, with no login to Pulumi, in file://" in Run(None, events).messages
     assert owner.read(tiny.path, "t") == owner.fallback_url(tiny.path, "t")
     passphrase = tiny.state_file.with_name("passphrase")
     assert passphrase.stat().st_mode & 0o777 == 0o600
@@ -78,6 +79,22 @@ def test_without_a_login_the_state_is_ours_and_the_checkout_stays_as_it_was(tiny
     assert snapshot(tiny.path) == before
     assert not tiny.state_file.parent.exists()
     assert not tiny.run_root.exists()
+
+
+def test_a_stack_that_began_without_a_login_stays_where_it_is(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen(tiny).up()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.setenv("PULUMI_BACKEND_URL", f"file://{elsewhere}")
+    monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "another")
+    events: list[Event] = []
+    chosen(tiny).up(events.append)
+    assert Run(None, events).counts == {"unchanged": 2}
+    chosen(tiny).destroy()
+    assert tiny.words == ["a+", "a-"]
+    assert list(elsewhere.iterdir()) == []
 
 
 def test_with_a_login_the_users_backend_is_used(tiny: Tiny, backend: str) -> None:

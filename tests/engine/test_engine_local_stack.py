@@ -27,9 +27,12 @@ class Engine:
 
     def __init__(self, checkout: Checkout) -> None:
         self.checkout = checkout
+
+    @property
+    def env(self) -> dict[str, str]:
         # The CLI finds uv, which the project's toolchain names, on PATH.
-        self.env = {**checkout.env, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        self.env |= {name: value for name, value in os.environ.items() if name.startswith("PULUMI_")}
+        env = {**self.checkout.env, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        return env | {name: value for name, value in os.environ.items() if name.startswith("PULUMI_")}
 
     def __call__(self, verb: str, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
@@ -62,7 +65,6 @@ def engine(pulumi: None, tmp_path: Path) -> Iterator[Engine]:
 
 
 def test_preview_up_again_change_and_destroy(engine: Engine, backend: str) -> None:
-    engine.env |= {name: value for name, value in os.environ.items() if name.startswith("PULUMI_")}
     checkout = engine.checkout
     engine("stack init")
     engine("preview")
@@ -107,7 +109,6 @@ def test_cluster_drives_the_cli_and_writes_nothing_into_the_checkout(engine: Eng
 
 
 def test_the_cli_refuses_what_the_embedded_runner_brought_up(engine: Engine, backend: str) -> None:
-    engine.env |= {name: value for name, value in os.environ.items() if name.startswith("PULUMI_")}
     checkout = engine.checkout
     up = checkout.cluster("up", env={"SLURM_STACKS_RUNNER": "embedded"})
     assert up.returncode == 0, up.stderr

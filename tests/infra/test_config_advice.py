@@ -20,6 +20,8 @@ def test_warnings() -> None:
         return warnings(config, design(config, FACTS), FACTS)
 
     assert said("aws", {}) == []
+    (pretended,) = said("local", {"partitions[0].accelerator": {"type": "v100"}})
+    assert "v100 devices are simulated" in pretended
     (static,) = said("aws", {"partitions[0].nodes.min": 2})
     assert "2 static nodes" in static
     assert "0.38 USD an hour" in static

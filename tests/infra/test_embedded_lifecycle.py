@@ -349,3 +349,12 @@ def test_the_state_is_readable_by_its_owner_alone(tiny: Tiny) -> None:
     assert tiny.state_file.stat().st_mode & 0o777 == 0o600
     assert tiny.state_file.parent.stat().st_mode & 0o777 == 0o700
     assert json.loads(tiny.state_file.read_text())["version"] == 1
+
+
+def test_a_protected_resource_is_not_replaced(tiny: Tiny) -> None:
+    program = "command('a', triggers=[config.require('value')], opts={'protect': True})"
+    tiny.write(program, "config: {value: '1'}").up()
+    with pytest.raises(UserError, match="a: it is protected and would have to be replaced"):
+        tiny.write(program, "config: {value: '2'}").up()
+    assert tiny.words == ["a+"]
+    assert tiny.write(program, "config: {value: '1'}").up().counts == {"unchanged": 2}

@@ -216,3 +216,24 @@ def test_a_stack_that_is_not_there_names_those_that_are(tiny: Tiny) -> None:
     with pytest.raises(UserError, match="there is no stack nope; stacks here: t") as raised:
         embedded.up(tiny.path, "nope")
     assert raised.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "pulumi.runtime.register_resource_transform(lambda args: None)",
+        "command('a', opts={'transforms': [lambda args: None]})",
+        "hook = pulumi.ResourceHook('h', lambda args: None)\n"
+        "command('a', opts={'hooks': pulumi.ResourceHookBinding(before_create=[hook])})",
+    ],
+)
+def test_what_the_sdks_mock_would_silently_ignore_is_refused(tiny: Tiny, program: str) -> None:
+    assert "Pulumi CLI" in refused(tiny.write(program))
+    assert tiny.words == []
+
+
+def test_a_folder_for_the_state_that_cannot_be_made(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tiny.path.parent / "file"
+    file.write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(file))
+    assert "Set XDG_STATE_HOME" in refused(tiny.write("command('a')"))

@@ -52,7 +52,8 @@ def test_secrets_are_nowhere_in_clear(tiny: Tiny) -> None:
 def test_output_without_the_secret_in_it_is_no_secret(tiny: Tiny) -> None:
     """As with the real provider: else no command with a password could give an address."""
     run = tiny.write("""
-        a = Command("a", create="echo job 7", environment={"WORD": pulumi.Output.secret("correct-horse-battery")})
+        word = pulumi.Output.secret("correct-horse-battery")
+        a = Command("a", create="echo job 7", environment={"WORD": word})
         pulumi.export("job", a.stdout)
     """).up()
     assert run.outputs == {"job": "job 7"}

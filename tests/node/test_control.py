@@ -6,7 +6,6 @@ import stat
 from pathlib import Path
 
 import pytest
-from slurm_cluster import SlurmCluster, design, needs_slurm, partition
 
 from infra.node.slurm.control import BATCH, Control, SlurmDown, SlurmError
 from infra.node.slurm.states import SQUEUE_FORMAT, NodeState, parse_jobs, parse_nodes
@@ -284,7 +283,7 @@ def test_a_refusal_says_the_command_and_the_words(spy: Path) -> None:
 
 def test_a_command_that_hangs_is_ended(spy: Path) -> None:
     _tool(spy, "scontrol", "exec sleep 30")
-    with pytest.raises(SlurmDown, match="within 0.3 s") as error:
+    with pytest.raises(SlurmDown, match=r"within 0\.3 s") as error:
         Control("/x", timeout=0.3).nodes()
     assert error.value.status is None
 

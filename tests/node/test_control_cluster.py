@@ -1,0 +1,116 @@
+"""`Control` against a real slurmctld."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from slurm_cluster import SlurmCluster, design, needs_slurm, partition
+
+from infra.node.model import SlurmSettings
+from infra.node.slurm.control import Control, SlurmDown, SlurmError
+
+pytestmark = [pytest.mark.cluster, needs_slurm]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    slurm = SlurmSettings(suspend_time=600, suspend_timeout=2, resume_timeout=60, slurmd_timeout=30)
+    with SlurmCluster(design(partition(nodes=6), slurm=slurm)) as running:
+        yield running
+
+
+def _submit(cluster: SlurmCluster, *arguments: str) -> int:
+    return int(cluster.run("sbatch", "--parsable", *arguments).stdout)
+
+
+def test_a_node_from_off_to_busy_and_back(cluster: SlurmCluster) -> None:
+    control, node = cluster.control, "debug-0"
+    assert control.nodes()[node].is_powered_down
+    # The name and the comment have what could pass for other fields.
+    job = _submit(cluster, "-w", node, "-J", "a JobState=FAILED b", "--comment", "x|y", "--wrap", "sleep 600")
+    assert control.jobs()[job].is_pending
+    cluster.wait("the job has the node", lambda: control.nodes()[node].has_job)
+    cluster.wait("the node is up", lambda: control.nodes()[node].is_up)
+    seen = control.jobs()[job]
+    assert (seen.name, seen.comment, seen.nodes, seen.batch_host) == (
+        "a JobState=FAILED b",
+        "x|y",
+        (node,),
+        node,
+    )
+    assert seen.is_active
+    assert seen.submit_time is not None
+    started = control.nodes()[node].slurmd_start_time
+    assert started is not None
+    assert started - seen.submit_time < 60, "times are seconds since 1970 on both"
+
+    control.update_job(job, admin_comment="quota: 0 of 1 nodes\ncame up")
+    assert control.jobs()[job].admin_comment == "quota: 0 of 1 nodes came up"
+
+    control.power_down_force([node], "spot: [reclaimed] State=IDLE")
+    cluster.wait("the job waits again", lambda: control.jobs()[job].restarts == 1)
+    cluster.wait("the node is off", lambda: control.nodes()[node].is_powered_down)
+    off = control.nodes()[node]
+    assert (off.reason, off.is_down, off.has_job) == ("spot: [reclaimed] State=IDLE", False, False)
+    waiting = control.jobs()[job]
+    assert waiting.reason == "BeginTime"
+    control.update_job(job, start_now=True)
+    cluster.wait("it starts at once", lambda: control.nodes()[node].has_job, 10)
+    control.cancel([job, job])
+    cluster.wait("it is over", lambda: control.jobs()[job].is_over)
+    with pytest.raises(SlurmError, match="already finished"):
+        control.update_job(job, admin_comment="too late")
+
+
+def test_down_drain_and_resume_of_many(cluster: SlurmCluster) -> None:
+    control = cluster.control
+    names = ["debug-1", "debug-3", "debug-4"]
+    control.update_node(names, state="DOWN", reason="quota: ask for more")
+    nodes = control.nodes()
+    assert [name for name, node in nodes.items() if node.is_down] == names
+    assert {nodes[name].reason for name in names} == {"quota: ask for more"}
+    control.resume(names)
+    assert not any(node.is_down for node in control.nodes().values())
+    control.update_node(["debug-5"], state="DRAIN", reason="look at it")
+    assert control.nodes()["debug-5"].is_drained
+    control.resume(["debug-5"])
+    assert not control.nodes()["debug-5"].is_drained
+
+
+def test_a_refusal_for_one_node_does_not_stop_the_others(cluster: SlurmCluster) -> None:
+    control = cluster.control
+    control.update_node(["debug-4"], state="DOWN", reason="x")
+    with pytest.raises(SlurmError, match="Invalid node state"):
+        control.resume(["debug-3", "debug-4"])
+    assert not control.nodes()["debug-4"].is_down
+
+
+def test_what_slurm_refuses(cluster: SlurmCluster) -> None:
+    control = cluster.control
+    with pytest.raises(SlurmError, match="Invalid node name"):
+        control.update_node(["nobody-1"], state="DOWN", reason="x")
+    with pytest.raises(SlurmError, match="Invalid job id"):
+        control.update_job(999, start_now=True)
+    control.cancel([999])
+
+
+def test_arrays(cluster: SlurmCluster) -> None:
+    control = cluster.control
+    job = _submit(cluster, "--hold", "--array=1-50%2", "--wrap", "true")
+    seen = control.jobs()[job]
+    assert (seen.array_job, seen.array_task, seen.reason) == (job, "1-50%2", "JobHeldUser")
+    control.cancel([job])
+
+
+def test_no_controller(cluster: SlurmCluster) -> None:
+    assert cluster.control.ping()
+    lost = cluster.root / "lost.conf"
+    text = cluster.conf.read_text().replace(
+        f"SlurmctldPort={cluster.site.slurmctld_port}", f"SlurmctldPort={cluster.site.slurmctld_port + 20}"
+    )
+    lost.write_text(text)
+    control = Control(lost, timeout=5)
+    assert not control.ping()
+    with pytest.raises(SlurmDown):
+        control.nodes()

@@ -1,0 +1,387 @@
+"""The elastic daemon's work over a cloud and a Slurm of our own: every request, every failure's way."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.node import rpc
+from infra.node.elastic import client, daemon
+from infra.node.elastic.daemon import Elastic, cause, held, phase, state_text
+from infra.node.elastic.driver import Machine, MachineState
+from infra.node.elastic.errors import ErrorClass, Failure
+from infra.node.elastic.plan import NodePhase, Verb
+from infra.node.model import ClusterDesign, Partition
+from infra.node.slurm.states import NodeState
+from tests.support.checkout import until
+from tests.support.doubles import FakeControl, FakeDriver, fast_design, job, node, settings
+
+
+class Daemon:
+    """The daemon's work with its two partners."""
+
+    def __init__(self, folder: Path, design: ClusterDesign | None = None) -> None:
+        self.control = FakeControl()
+        self.driver = FakeDriver()
+        self.lib = folder
+        (folder / "requests").mkdir(exist_ok=True)
+        made = settings(folder, design or fast_design())
+        self.elastic = Elastic(made, self.control, self.driver, folder)  # type: ignore[arg-type]
+
+    def resume(self, nodes: str, *jobs: tuple[int, str], identity: str = "r1") -> None:
+        wish = {"all_nodes": nodes, "jobs": [{"job_id": j, "nodes": n} for j, n in jobs]}
+        request = {"id": identity, "program": "resume", "nodes": nodes, "resume_file": json.dumps(wish)}
+        self.elastic.process(request)
+        until(lambda: not self.elastic._busy, 5, "the launches", 0.005)
+
+    def told(self, verb: str) -> list[tuple[Any, ...]]:
+        return [call[1:] for call in self.control.calls if call[0] == verb]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Daemon:
+    return Daemon(tmp_path)
+
+
+def failure(nodes: str | tuple[str, ...], kind: ErrorClass = ErrorClass.QUOTA) -> Failure:
+    return Failure((nodes,) if isinstance(nodes, str) else nodes, kind, "Code", "the cloud's words")
+
+
+def test_a_resume_launches_each_jobs_nodes_whole_and_single_ones_together(made: Daemon) -> None:
+    made.resume("debug-[0-4]", (7, "debug-[0-1]"), (8, "debug-2"), (9, "debug-3"))
+    launched = {group.nodes: (group.all_or_nothing, group.job) for group in made.driver.launches}
+    assert launched == {
+        ("debug-0", "debug-1"): (True, 7),
+        ("debug-2", "debug-3", "debug-4"): (False, None),
+    }
+    assert made.control.calls == []
+
+
+def test_a_resume_without_its_file_still_launches_what_slurm_named(made: Daemon) -> None:
+    made.elastic.process({"id": "r", "program": "resume", "nodes": "debug-[0-1]", "resume_file": None})
+    until(lambda: made.driver.launches, 5, "the launch", 0.005)
+    assert made.driver.launches[0].nodes == ("debug-0", "debug-1")
+
+
+def test_a_failed_launch_gives_the_nodes_back_and_says_why_on_node_and_job(made: Daemon) -> None:
+    nodes = ("debug-0", "debug-1")
+    made.driver.answers = [(failure(nodes),)]
+    made.resume("debug-[0-1]", (7, "debug-[0-1]"))
+    sentence = "quota: the cloud's words (Code); ask for a higher quota, or lower the partition's max"
+    assert made.told("comment") == [(7, sentence)]
+    assert made.told("down") == [(nodes, f"slurm-stacks {sentence}")]
+
+
+def test_only_the_jobs_of_lost_nodes_are_told(made: Daemon) -> None:
+    made.driver.answers = [(failure("debug-1"),)]
+    made.resume("debug-[0-1]", (7, "debug-0"), (8, "debug-1"))
+    assert [call[0] for call in made.told("comment")] == [8]
+    assert [call[0] for call in made.told("down")] == [("debug-1",)]
+
+
+def test_a_job_that_was_cancelled_meanwhile_does_not_keep_its_nodes(made: Daemon) -> None:
+    made.control.refuse_job_updates = True
+    made.driver.answers = [(failure("debug-0"),)]
+    made.resume("debug-0", (7, "debug-0"))
+    assert [call[0] for call in made.told("down")] == [("debug-0",)]
+
+
+def test_a_pool_that_refused_is_not_asked_again_until_its_pause_is_over(
+    made: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(daemon.time, "monotonic", lambda: now)
+    # Quota: 30 s, 60, 120, 240, then 300 at most.
+    for streak, pause in enumerate((30, 60, 120, 240, 300, 300)):
+        made.driver.answers = [(failure("debug-0"),)]
+        before = len(made.driver.launches)
+        made.elastic._launch(_group(made, f"a{streak}"), {})
+        assert len(made.driver.launches) == before + 1
+        now += pause - 0.1
+        made.elastic._launch(_group(made, f"b{streak}"), {"debug-0": 5})
+        assert len(made.driver.launches) == before + 1, "asked during the pause"
+        assert made.told("comment")[-1][0] == 5, "who asks during the pause hears why"
+        now += 0.1
+    made.elastic._launch(_group(made, "well"), {})
+    made.driver.answers = [(failure("debug-0"),)]
+    made.elastic._launch(_group(made, "again"), {})
+    assert made.elastic._paused["debug"][0] == now + 30, "a success ends the streak"
+
+
+def _group(made: Daemon, token: str) -> Any:
+    from infra.node.elastic.driver import LaunchGroup
+
+    return LaunchGroup("debug", ("debug-0",), False, token)
+
+
+def test_pools_are_paused_one_by_one(tmp_path: Path) -> None:
+    other = Partition("other", "local.small", 1, 100, 0, 2)
+    made = Daemon(tmp_path, fast_design(Partition("debug", "local.small", 1, 100, 0, 2), other))
+    made.driver.answers = [(failure("debug-0"),)]
+    made.resume("debug-0")
+    made.resume("other-0", identity="r2")
+    assert [group.partition for group in made.driver.launches] == ["debug", "other"]
+    assert [call[0] for call in made.told("down")] == [("debug-0",)]
+
+
+def test_a_throttled_call_is_repeated_with_the_same_token(
+    made: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemon, "RETRY_PAUSES", (0.001, 0.001, 0.001))
+    busy = (failure("debug-0", ErrorClass.THROTTLED),)
+    made.driver.answers = [busy, busy]
+    made.resume("debug-0", (7, "debug-0"))
+    assert len(made.driver.launches) == 3
+    assert len({group.token for group in made.driver.launches}) == 1
+    assert made.control.calls == []
+
+    made.driver.answers = [busy] * 10
+    made.resume("debug-0", (7, "debug-0"), identity="r2")
+    assert len(made.driver.launches) == 3 + 4, "the first call and one after each pause"
+    assert [call[0] for call in made.told("down")] == [("debug-0",)]
+
+
+def test_other_failures_are_not_repeated_at_once(made: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon, "RETRY_PAUSES", (0.001,))
+    made.driver.answers = [(failure("debug-0", ErrorClass.CAPACITY),)]
+    made.resume("debug-0")
+    assert len(made.driver.launches) == 1
+
+
+def test_a_drivers_surprise_leaves_the_daemon_and_frees_the_nodes(made: Daemon) -> None:
+    made.driver.answers = [ValueError("surprise")]
+    made.resume("debug-0")
+    assert made.elastic._busy == {}
+    made.resume("debug-1", identity="r2")
+    assert [m.node for m in made.driver.machines] == ["debug-1"]
+
+
+def test_suspend_ends_the_living_machines_of_the_nodes(made: Daemon) -> None:
+    states = (MachineState.RUNNING, MachineState.PENDING, MachineState.STOPPING, MachineState.TERMINATED)
+    made.driver.machines = [Machine(f"m{i}", f"debug-{i}", state, 0.0) for i, state in enumerate(states)]
+    made.driver.machines.append(Machine("m9", "debug-9", MachineState.RUNNING, 0.0))
+    made.elastic.process({"program": "suspend", "nodes": "debug-[0-4]"})
+    assert made.driver.terminated == ["m0", "m1"]
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (node("n", "IDLE", "CLOUD"), NodePhase.UP),
+        (node("n", "ALLOCATED", "DRAIN"), NodePhase.UP),
+        (node("n", "IDLE", "POWERED_DOWN"), NodePhase.POWERED_DOWN),
+        (node("n", "DOWN", "POWERED_DOWN"), NodePhase.POWERED_DOWN),
+        (node("n", "ALLOCATED", "POWERED_DOWN", "POWER_UP"), NodePhase.POWERING_UP),
+        (node("n", "MIXED", "POWERING_UP", "NOT_RESPONDING"), NodePhase.POWERING_UP),
+        (node("n", "IDLE", "POWERING_DOWN"), NodePhase.POWERING_DOWN),
+        (node("n", "DOWN", "POWERING_DOWN"), NodePhase.POWERING_DOWN),
+        (node("n", "IDLE", "POWER_DOWN"), NodePhase.POWERING_DOWN),
+        (node("n", "DOWN"), NodePhase.DOWN),
+        (node("n", "IDLE", "NOT_RESPONDING"), NodePhase.DOWN),
+    ],
+    ids=lambda v: state_text(v) if isinstance(v, NodeState) else str(v),
+)
+def test_phase(state: NodeState, expected: NodePhase) -> None:
+    assert phase(state) is expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "base", "reason", "expected"),
+    [
+        (("DRAIN",), "IDLE", "bad fan", True),
+        ((), "DOWN", "bad fan", True),
+        ((), "IDLE", "bad fan", False),
+        (("DRAIN",), "IDLE", None, False),
+        ((), "DOWN", "slurm-stacks quota: …", False),
+        ((), "DOWN", "Not responding", False),
+        ((), "DOWN", "ResumeTimeout reached", False),
+        ((), "DOWN", "Node unexpectedly rebooted", False),
+    ],
+)
+def test_held(flags: tuple[str, ...], base: str, reason: str | None, expected: bool) -> None:
+    assert held(node("n", base, *flags, reason=reason)) is expected
+
+
+def test_why_a_job_waits_is_said_in_our_words_first() -> None:
+    ours = job(1, "PENDING", reason="Resources", explanation="Nodes busy", admin_comment="quota: …")
+    assert cause(ours) == "quota: …"
+    assert cause(job(1, "PENDING", reason="Resources", explanation="Nodes busy")) == "Nodes busy"
+    assert cause(job(1, "PENDING", reason="Resources")) == "Resources"
+    assert cause(job(1, "PENDING")) is None
+    assert cause(job(1, "RUNNING", admin_comment="quota: …")) is None
+
+
+def repeat(made: Daemon, done: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reconcile while a clock of our own runs, until something is done."""
+    clock = iter(range(0, 4000, 4))
+    monkeypatch.setattr(daemon.time, "monotonic", lambda: float(next(clock)))
+    for _ in range(6):
+        made.elastic.reconcile()
+        if done():
+            return
+    raise AssertionError(made.control.calls)
+
+
+def test_reconcile_ends_orphans(made: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.control.state = {"debug-0": node("debug-0", "IDLE", "POWERED_DOWN")}
+    made.driver.machines = [Machine("m0", "debug-0", MachineState.RUNNING, 0.0)]
+    repeat(made, lambda: made.driver.terminated, monkeypatch)
+    assert made.driver.terminated == ["m0"]
+
+
+def test_reconcile_gives_back_nodes_whose_machine_is_gone(
+    made: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.control.state = {n: node(n, "ALLOCATED") for n in ("debug-0", "debug-1")}
+    repeat(made, lambda: made.control.calls, monkeypatch)
+    assert made.control.calls == [
+        ("down", ("debug-0", "debug-1"), "slurm-stacks preempted: the machine is gone")
+    ]
+
+
+def test_reconcile_launches_again_what_was_lost(made: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.control.state = {"debug-3": node("debug-3", "ALLOCATED", "POWERING_UP")}
+    repeat(made, lambda: made.driver.launches, monkeypatch)
+    assert made.driver.launches[0].nodes == ("debug-3",)
+
+
+def test_reconcile_brings_static_nodes_up_and_leaves_held_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Daemon(tmp_path, fast_design(Partition("debug", "local.small", 1, 100, 2, 3)))
+    off = {f"debug-{i}": node(f"debug-{i}", "IDLE", "POWERED_DOWN") for i in range(3)}
+    off["debug-1"] = node("debug-1", "IDLE", "POWERED_DOWN", "DRAIN", reason="bad fan")
+    made.control.state = off
+    repeat(made, lambda: made.control.calls, monkeypatch)
+    assert made.control.calls == [("up", ("debug-0",))]
+
+
+def test_reconcile_leaves_a_launch_under_way_alone(made: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.driver.gate.clear()
+    made.control.state = {"debug-0": node("debug-0", "ALLOCATED", "POWERING_UP")}
+    made.elastic.process({"id": "r", "program": "resume", "nodes": "debug-0", "resume_file": None})
+    with pytest.raises(AssertionError):
+        repeat(made, lambda: len(made.driver.launches) > 1 or made.control.calls, monkeypatch)
+    made.driver.gate.set()
+
+
+def test_status_has_the_shape_of_the_contract(made: Daemon) -> None:
+    made.control.state = {
+        "debug-0": node("debug-0", "ALLOCATED", "CLOUD"),
+        "debug-1": node("debug-1", "IDLE", "POWERED_DOWN", "CLOUD", reason="slurm-stacks quota: …"),
+        "debug-2": node("debug-2", "ALLOCATED", "POWERING_UP"),
+    }
+    made.control.queue = {
+        5: job(5, "RUNNING", nodes=("debug-0",)),
+        6: job(6, "PENDING", reason="Resources"),
+        7: job(7, "COMPLETED"),
+    }
+    made.driver.machines = [
+        Machine("m0", "debug-0", MachineState.RUNNING, time.time() - 3600),
+        Machine("m2", "debug-2", MachineState.PENDING, time.time()),
+        Machine("m9", "debug-9", MachineState.TERMINATED, 0.0),
+    ]
+    made.elastic.reconcile()
+    status = made.elastic.handle("status", {})
+    cost = status.pop("cost")
+    assert status == {
+        "partitions": [{"name": "debug", "machine": "local.small", "min": 0, "max": 10, "up": 1}],
+        "nodes": [
+            {"name": "debug-0", "partition": "debug", "state": "ALLOCATED+CLOUD",
+             "machine_state": "running", "reason": None},
+            {"name": "debug-1", "partition": "debug", "state": "IDLE+CLOUD+POWERED_DOWN",
+             "machine_state": None, "reason": "slurm-stacks quota: …"},
+            {"name": "debug-2", "partition": "debug", "state": "ALLOCATED+POWERING_UP",
+             "machine_state": "pending", "reason": None},
+        ],
+        "machines": {"running": 1, "pending": 1},
+        "jobs": [
+            {"id": 5, "name": "keras-job", "state": "RUNNING", "nodes": "debug-0", "cause": None},
+            {"id": 6, "name": "keras-job", "state": "PENDING", "nodes": "", "cause": "Resources"},
+        ],
+    }  # fmt: skip
+    assert cost["node_hours"] == pytest.approx(1.0, abs=0.01)
+    assert cost["usd"] == pytest.approx(0.5, abs=0.01)
+    json.dumps(status)
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Runs one of Slurm's programs as slurmctld does."""
+
+    def run(name: str, *arguments: str, socket: Path, requests: Path, **environment: str) -> int:
+        monkeypatch.setattr(client.sys, "argv", [name, *arguments])
+        for key, value in environment.items():
+            monkeypatch.setenv(key, value)
+        return client.main(name, str(socket), str(requests))
+
+    return run
+
+
+def test_requests_left_while_the_daemon_was_down_are_its_first_work(
+    made: Daemon, tmp_path: Path, program: Callable[..., int]
+) -> None:
+    there = {"socket": tmp_path / "none.sock", "requests": tmp_path / "requests"}
+    wish = tmp_path / "resume.json"
+    wish.write_text('{"all_nodes": "debug-[0-1]", "jobs": [{"job_id": 3, "nodes": "debug-[0-1]"}]}')
+    made.driver.machines = [Machine("m5", "debug-5", MachineState.RUNNING, 0.0)]
+    made.control.state = {f"debug-{i}": node(f"debug-{i}", "ALLOCATED") for i in (0, 1)}
+    assert program("resume", "debug-[0-1]", **there, SLURM_RESUME_FILE=str(wish)) == 0
+    assert program("suspend", "debug-5", **there) == 0
+    # Slurm removes it once the program has ended.
+    wish.unlink()
+    left = sorted((tmp_path / "requests").iterdir())
+    assert [json.loads(file.read_text())["program"] for file in left] == ["resume", "suspend"]
+
+    threading.Thread(target=made.elastic.run, daemon=True).start()
+    until(lambda: made.driver.launches and made.driver.terminated, 5, "both requests", 0.005)
+    assert (made.driver.launches[0].job, made.driver.launches[0].all_or_nothing) == (3, True)
+    assert made.driver.terminated == ["m5"]
+    assert list((tmp_path / "requests").iterdir()) == []
+
+
+def test_programs_reach_a_living_daemon(made: Daemon, tmp_path: Path, program: Callable[..., int]) -> None:
+    there = {"socket": tmp_path / "e.sock", "requests": tmp_path / "requests"}
+    server = rpc.Server(str(there["socket"]), made.elastic.handle)
+    threading.Thread(target=server.serve, daemon=True).start()
+    threading.Thread(target=made.elastic.run, daemon=True).start()
+    made.control.state = {"debug-0": node("debug-0", "ALLOCATED")}
+    try:
+        gone = {"SLURM_RESUME_FILE": str(tmp_path / "gone")}
+        assert program("resume", "debug-0", **there, **gone) == 0
+        until(lambda: made.driver.launches, 5, "the launch", 0.005)
+        assert program("nonsense", "debug-0", **there) == 0
+        made.elastic._queue.put({"program": "resume", "nodes": "debug-1", "id": "x", "resume_file": "{"})
+        assert program("resume-fail", "debug-0", **there) == 0
+        assert program("suspend", "debug-0", **there) == 0
+        until(lambda: made.driver.terminated, 5, "the suspend, after a request that is not JSON", 0.005)
+        assert list(there["requests"].iterdir()) == []
+        job_ = {"SLURM_JOB_ID": "4", "SLURM_JOB_NODELIST": "debug-0"}
+        assert program("prolog-slurmctld", **there, **job_) == 0
+        with pytest.raises(rpc.RpcError, match="no call is named"):
+            rpc.call(str(there["socket"]), "launch")
+    finally:
+        server.close()
+
+
+def test_a_prolog_without_a_daemon_ends_well_in_the_end(
+    tmp_path: Path, program: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prolog that failed would requeue the job; one that never ended would hold it for ever."""
+    naps: list[float] = []
+    monkeypatch.setattr(client.time, "sleep", naps.append)
+    there = {"socket": tmp_path / "none.sock", "requests": tmp_path}
+    assert program("prolog-slurmctld", **there, SLURM_JOB_ID="4", SLURM_JOB_NODELIST="debug-0") == 0
+    assert len(naps) == client.WAIT_RETRIES
+
+
+def test_verbs_that_the_daemon_applies_are_all_verbs() -> None:
+    """A verb that nobody applies would be decided, logged and never done."""
+    source = Path(daemon.__file__).read_text()
+    assert [verb for verb in Verb if f"Verb.{verb.name}" not in source] == []

@@ -1,0 +1,152 @@
+"""When a waiting prolog may go: only on what was read after it asked."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+
+import pytest
+
+from infra.node.elastic import observer
+from infra.node.elastic.observer import Observer
+from infra.node.slurm.control import SlurmDown, SlurmError
+from infra.node.slurm.states import NodeState
+from tests.support.checkout import until
+from tests.support.doubles import node
+
+UP = node("debug-0", "ALLOCATED", "CLOUD")
+STARTING = node("debug-0", "ALLOCATED", "POWERING_UP")
+OFF = node("debug-0", "IDLE", "POWERED_DOWN")
+
+
+class Slurm:
+    """Nodes and jobs that a test changes; counts its readings."""
+
+    def __init__(self, *nodes: NodeState, jobs: tuple[int, ...] = (1,)) -> None:
+        self.now = {n.name: n for n in nodes}
+        self.jobs = set(jobs)
+        self.readings = 0
+        self.job_readings = 0
+        self.trouble: Exception | None = None
+
+    def read(self) -> Mapping[str, NodeState]:
+        self.readings += 1
+        if self.trouble is not None:
+            raise self.trouble
+        return dict(self.now)
+
+    def read_jobs(self) -> set[int]:
+        self.job_readings += 1
+        return set(self.jobs)
+
+    def observer(self) -> Observer:
+        return Observer(self.read, self.read_jobs)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer, "POLL_SECONDS", 0.005)
+
+
+def test_a_job_goes_when_all_of_its_nodes_are_up() -> None:
+    slurm = Slurm(UP, node("debug-1", "ALLOCATED", "POWERING_UP"))
+    seen = slurm.observer()
+    assert seen.wait(1, ["debug-0", "debug-1"], time.time(), 0.1) is False
+    answers: list[bool] = []
+    thread = threading.Thread(
+        target=lambda: answers.append(seen.wait(1, ["debug-0", "debug-1"], time.time(), 5))
+    )
+    thread.start()
+    time.sleep(0.05)
+    assert answers == []
+    slurm.now["debug-1"] = node("debug-1", "ALLOCATED")
+    thread.join(2)
+    assert answers == [True]
+
+
+def test_a_reading_older_than_the_question_does_not_count() -> None:
+    """Slurm may start the prolog before it has asked for the nodes: they still look up, or off."""
+    slurm = Slurm(UP)
+    seen = slurm.observer()
+    assert seen.wait(1, ["debug-0"], time.time() - 1, 5) is True
+    assert seen.wait(1, ["debug-0"], time.time() + 60, 0.1) is False
+
+
+def test_a_node_that_is_off_is_waited_for_until_it_should_have_been_asked_for() -> None:
+    slurm = Slurm(OFF)
+    seen = slurm.observer()
+    assert seen.wait(1, ["debug-0"], time.time() - observer.STALE_POWERED_DOWN_SECONDS + 1, 0.1) is False
+    assert seen.wait(1, ["debug-0"], time.time() - observer.STALE_POWERED_DOWN_SECONDS - 1, 5) is True
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        node("debug-1", "DOWN"),
+        node("debug-1", "IDLE", "POWERING_DOWN"),
+        node("debug-1", "ALLOCATED", "POWERING_DOWN", "POWERED_DOWN"),
+        node("other-7", "IDLE"),
+    ],
+    ids=["down", "powering down", "given back", "unknown"],
+)
+def test_a_lost_node_ends_the_wait(lost: NodeState) -> None:
+    assert Slurm(STARTING, lost).observer().wait(1, ["debug-0", "debug-1"], time.time(), 5) is True
+
+
+def test_a_job_that_is_gone_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer, "JOBS_SECONDS", 0.01)
+    slurm = Slurm(STARTING, jobs=(2,))
+    seen = slurm.observer()
+    # A queue read within a second of the question may not hold the job yet.
+    assert seen.wait(1, ["debug-0"], time.time(), 0.1) is False
+    assert seen.wait(2, ["debug-0"], time.time() - 2, 0.1) is False
+    assert seen.wait(1, ["debug-0"], time.time() - 2, 5) is True
+
+
+def test_hundreds_of_waits_cost_one_reading_and_none_when_nobody_waits() -> None:
+    slurm = Slurm(STARTING)
+    seen = slurm.observer()
+    time.sleep(0.05)
+    assert slurm.readings == 0
+    answers: list[bool] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(seen.wait(1, ["debug-0"], time.time(), 5)))
+        for _ in range(200)
+    ]
+    for thread in threads:
+        thread.start()
+    until(lambda: slurm.readings > 3, 5, "readings")
+    before = slurm.readings
+    slurm.now["debug-0"] = UP
+    for thread in threads:
+        thread.join(5)
+    assert answers == [True] * 200
+    assert slurm.readings < before + 20
+    assert slurm.job_readings <= 2, "the queue is read once a second at most"
+    time.sleep(0.02)
+    rest = slurm.readings
+    time.sleep(0.05)
+    assert slurm.readings == rest
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        SlurmDown(["scontrol"], 1, "Unable to contact slurm controller"),
+        SlurmError(["scontrol"], 1, "?"),
+        ValueError("no node's line from scontrol: '…'"),
+    ],
+    ids=lambda e: type(e).__name__,
+)
+def test_trouble_with_slurm_is_outlived(trouble: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    naps: list[float] = []
+    nap = time.sleep
+    monkeypatch.setattr(observer.time, "sleep", lambda seconds: (naps.append(seconds), nap(0.005)))
+    slurm = Slurm(UP)
+    slurm.trouble = trouble
+    seen = slurm.observer()
+    assert seen.wait(1, ["debug-0"], time.time(), 0.1) is False
+    assert 1.0 in naps, "a Slurm in trouble is asked once a second"
+    slurm.trouble = None
+    assert seen.wait(1, ["debug-0"], time.time(), 5) is True

@@ -1,0 +1,321 @@
+"""The rendered configuration: what stands in it, per release and kind of site, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from infra.node.model import Accelerator, ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
+from infra.node.slurm.conf import PROLOG_MARGIN, check_paths, render, slurmd_ports
+from infra.node.slurm.hostlist import expand
+from infra.node.slurm.version import Version
+
+VERSIONS: tuple[Version, ...] = ((22, 5), (23, 11), (24, 11))
+MACHINES = ("process", "namespace", "vm")
+PROGRAMS = {
+    "ResumeProgram": "resume",
+    "ResumeFailProgram": "resume-fail",
+    "SuspendProgram": "suspend",
+    "PrologSlurmctld": "prolog-slurmctld",
+}
+
+
+def part(name: str = "cpu", low: int = 0, high: int = 10, **more: Any) -> Partition:
+    return Partition(name, more.pop("machine", "m5.xlarge"), 4, 15000, low, high, **more)
+
+
+FLEET = (
+    part(default=True),
+    part("static", 2, 5, spot=True, time_limit="1-00:00:00"),
+    part("v100", 0, 2, accelerator=Accelerator("v100", 8), exclusive=True, efa=1, machine="p3dn 24*xlarge"),
+    part("t4", 0, 1, accelerator=Accelerator("t4", 1)),
+    part("trn1", 0, 2, accelerator=Accelerator("trainium", 16, gres="neuron")),
+)
+SIMULATED = (
+    part(default=True),
+    part("v100", 1, 3, accelerator=Accelerator("v100", 4, simulated=True)),
+    part("one", 0, 1, accelerator=Accelerator("a10g", 1, simulated=True)),
+)
+
+
+def settings(
+    machines: str = "vm",
+    partitions: tuple[Partition, ...] = FLEET,
+    slurm: SlurmSettings | None = None,
+    **site: Any,
+) -> Settings:
+    own = machines != "process"
+    design = ClusterDesign(
+        name="demo",
+        stack="demo",
+        provider="aws" if machines == "vm" else "local",
+        machines=machines,
+        hosts=(Host("head", "controller", ("controller",), "m5.xlarge", 100),),
+        partitions=partitions,
+        mounts=(),
+        slurm=slurm or SlurmSettings(),
+    )
+    values: dict[str, Any] = {
+        "root": "/" if own else "/tmp/slurm-stacks-0/abcdef",
+        "user": "slurm" if own else "ada",
+        "controller_host": "head" if own else "localhost",
+        "controller_address": "10.0.0.4" if own else "127.0.0.1",
+        "slurmctld_port": 6817 if own else 16817,
+        "slurmd_port": 6818 if own else 17000,
+    }
+    return Settings(design, Site(**{**values, **site}))
+
+
+def options(text: str) -> dict[str, str]:
+    """slurm.conf's single options; a key that comes twice is a mistake of its own."""
+    pairs = [line.split("=", 1) for line in text.splitlines() if line and not line.startswith("#")]
+    single = [(k, v) for k, v in pairs if k not in ("NodeName", "PartitionName")]
+    assert len(dict(single)) == len(single)
+    return dict(single)  # type: ignore[arg-type]
+
+
+def lines(text: str, key: str) -> Iterator[dict[str, str]]:
+    for line in text.splitlines():
+        if line.startswith(f"{key}="):
+            yield dict(item.split("=", 1) for item in line.split(" "))
+
+
+def conf(version: Version = (22, 5), **more: Any) -> dict[str, str]:
+    return options(render(settings(**more), version)["slurm.conf"])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("machines", MACHINES)
+def test_everywhere(machines: str, version: Version) -> None:
+    files = render(settings(machines), version)
+    assert set(files) == {"slurm.conf", "gres.conf", "cgroup.conf"}
+    assert all(
+        text.startswith("# Rendered by slurm-stacks") and text.endswith("\n") for text in files.values()
+    )
+    found = options(files["slurm.conf"])
+    assert found["ClusterName"] == "demo"
+    # One call a request, whatever its size: a job's nodes are never split.
+    assert (found["ResumeRate"], found["SuspendRate"]) == ("0", "0")
+    assert "idle_on_node_suspend" in found["SlurmctldParameters"]
+    assert found["SelectType"] == "select/cons_tres"
+    assert found["PriorityType"] == "priority/basic"
+    assert found["AccountingStorageType"] == "accounting_storage/none"
+    assert found["JobRequeue"] == "1"
+    assert found["ReturnToService"] == "2"
+    assert found["DebugFlags"] == "Power"
+    for key, program in PROGRAMS.items():
+        assert found[key].endswith(f"/current/bin/{program}")
+
+
+def test_the_prolog_may_wait_longer_than_a_node_may_boot() -> None:
+    found = conf(slurm=SlurmSettings(resume_timeout=900, suspend_time=120, suspend_timeout=60))
+    assert int(found["PrologEpilogTimeout"]) == 900 + PROLOG_MARGIN
+    assert (found["ResumeTimeout"], found["SuspendTime"], found["SuspendTimeout"]) == ("900", "120", "60")
+
+
+@pytest.mark.parametrize(
+    ("version", "machines", "has", "lacks"),
+    [
+        ((22, 5), "vm", ["cloud_reg_addrs", "enable_configless"], ["cloud_dns"]),
+        ((23, 11), "vm", ["enable_configless"], ["cloud_reg_addrs", "cloud_dns"]),
+        ((24, 11), "vm", ["enable_configless"], ["cloud_reg_addrs", "cloud_dns"]),
+        ((22, 5), "process", ["cloud_dns"], ["cloud_reg_addrs", "enable_configless"]),
+        ((24, 11), "process", ["cloud_dns"], ["cloud_reg_addrs", "enable_configless"]),
+    ],
+)
+def test_how_addresses_are_learned(version: Version, machines: str, has: list[str], lacks: list[str]) -> None:
+    found = conf(version, machines=machines)["SlurmctldParameters"].split(",")
+    assert set(has) <= set(found)
+    assert not set(lacks) & set(found)
+
+
+def test_a_site_with_names_in_dns() -> None:
+    found = conf(driver={"cloud_dns": "true"})["SlurmctldParameters"].split(",")
+    assert "cloud_dns" in found
+    assert "cloud_reg_addrs" not in found
+
+
+def test_nodes_that_are_off_are_shown() -> None:
+    assert conf((22, 5))["PrivateData"] == "cloud"
+    assert "PrivateData" not in conf((23, 11))
+    assert "PrivateData" not in conf((24, 11))
+
+
+def test_a_newer_release_than_any_known_is_as_the_newest() -> None:
+    def body(version: Version) -> list[str]:
+        return render(settings(), version)["slurm.conf"].splitlines()[1:]
+
+    assert body((26, 5)) == body((24, 11))
+    with pytest.raises(ValueError, match="too old"):
+        render(settings(), (21, 8))
+
+
+def test_process_mode() -> None:
+    found = conf(machines="process")
+    assert (found["SlurmUser"], found["SlurmdUser"]) == ("ada", "ada")
+    assert found["SlurmctldHost"] == "localhost(127.0.0.1)"
+    assert found["AuthInfo"].startswith("socket=/tmp/slurm-stacks-0/abcdef/run/munge.sock,")
+    assert (found["ProctrackType"], found["TaskPlugin"]) == ("proctrack/linuxproc", "task/none")
+    assert found["SelectTypeParameters"] == "CR_CPU"
+    assert found["SlurmdParameters"] == "config_overrides"
+    for key in ("SlurmdSpoolDir", "SlurmdPidFile", "SlurmdLogFile"):
+        assert "%n" in found[key], "all nodes share a file system"
+    assert "SlurmdPort" not in found
+
+
+def test_own_machines() -> None:
+    found = conf()
+    assert found["SlurmUser"] == "slurm"
+    assert "SlurmdUser" not in found
+    assert found["SlurmctldHost"] == "head(10.0.0.4)"
+    assert "socket" not in found["AuthInfo"]
+    assert (found["SlurmctldPort"], found["SlurmdPort"]) == ("6817", "6818")
+    assert (found["ProctrackType"], found["TaskPlugin"]) == ("proctrack/cgroup", "task/affinity,task/cgroup")
+    assert found["SelectTypeParameters"] == "CR_CPU_Memory"
+    assert "config_overrides" not in found.values(), "a machine smaller than its snapshot says must be seen"
+    assert not any("%n" in value for value in found.values())
+    assert found["TreeWidth"] == "65533"
+
+
+@pytest.mark.parametrize("machines", MACHINES)
+def test_node_lines_cover_the_design(machines: str) -> None:
+    text = render(settings(machines), (22, 5))["slurm.conf"]
+    nodes = list(lines(text, "NodeName"))
+    names = [name for node in nodes for name in expand(node["NodeName"])]
+    assert sorted(names) == sorted(name for p in FLEET for name in p.nodes())
+    assert len(names) == len(set(names))
+    assert {node["State"] for node in nodes} == {"CLOUD"}
+    by_name = {node["NodeName"]: node for node in nodes}
+    assert (by_name["cpu-[0-9]"]["CPUs"], by_name["cpu-[0-9]"]["RealMemory"]) == ("4", "15000")
+    assert by_name["v100-[0-1]"]["Gres"] == "gpu:v100:8"
+    assert by_name["t4-0"]["Gres"] == "gpu:t4:1"
+    assert by_name["trn1-[0-1]"]["Gres"] == "neuron:trainium:16"
+    assert by_name["v100-[0-1]"]["Feature"] == "p3dn_24_xlarge,ondemand,v100,efa"
+    assert by_name["static-[0-1]"]["Feature"] == "m5.xlarge,spot"
+    assert options(text)["GresTypes"] == "gpu,neuron"
+
+
+def test_static_nodes_are_taken_first_and_stay() -> None:
+    text = render(settings(), (22, 5))["slurm.conf"]
+    weight = {node["NodeName"]: int(node["Weight"]) for node in lines(text, "NodeName")}
+    assert weight["static-[0-1]"] < weight["static-[2-4]"]
+    assert options(text)["SuspendExcNodes"] == "static-[0-1]"
+    assert "SuspendExcNodes" not in conf(partitions=(part(),))
+
+
+def test_partition_lines() -> None:
+    found = {
+        line["PartitionName"]: line
+        for line in lines(render(settings(), (22, 5))["slurm.conf"], "PartitionName")
+    }
+    assert list(found) == [p.name for p in FLEET]
+    assert found["cpu"]["Nodes"] == "cpu-[0-9]"
+    assert [name for name, line in found.items() if line["Default"] == "YES"] == ["cpu"]
+    assert [name for name, line in found.items() if line["OverSubscribe"] == "EXCLUSIVE"] == ["v100"]
+    assert (found["cpu"]["MaxTime"], found["static"]["MaxTime"]) == ("INFINITE", "1-00:00:00")
+
+
+def test_ports_are_consecutive_and_each_ones_own() -> None:
+    ours = settings("process")
+    ports = slurmd_ports(ours)
+    assert sorted(ports.values()) == list(range(17000, 17000 + sum(p.max for p in FLEET)))
+    rendered: dict[str, int] = {}
+    for node in lines(render(ours, (22, 5))["slurm.conf"], "NodeName"):
+        assert (node["NodeHostname"], node["NodeAddr"]) == ("localhost", "127.0.0.1")
+        port = node["Port"].strip("[]")
+        first, _, last = port.partition("-")
+        names = expand(node["NodeName"])
+        numbers = range(int(first), int(last or first) + 1)
+        rendered |= dict(zip(names, numbers, strict=True))
+    assert rendered == ports
+    assert set(slurmd_ports(settings("vm")).values()) == {6818}
+
+
+@pytest.mark.parametrize(
+    ("site", "error"),
+    [
+        ({"slurmd_port": 65530}, "do not fit"),
+        ({"slurmd_port": 16810}, "lies among"),
+        ({"root": "/tmp/with space"}, "cannot hold"),
+        ({"root": "/tmp/per%cent"}, "cannot hold"),
+        ({"root": "relative"}, "cannot hold"),
+        ({"root": "/tmp/" + "x" * 80}, "bytes too long"),
+        ({"user": "a b"}, "SlurmUser"),
+        ({"user": "a\nSlurmdUser=root"}, "SlurmUser"),
+    ],
+)
+def test_refused(site: dict[str, Any], error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        render(settings("process", **site), (22, 5))
+
+
+def test_the_longest_socket_decides() -> None:
+    """slurmstepd's, with the longest node's name twice."""
+    root = "/tmp/slurm-stacks-1000/0123456789abcdef"
+    check_paths(settings("process", partitions=(part("a" * 10),), root=root))
+    with pytest.raises(ValueError, match=r"spool/a{25}-9/a{25}-9_9{10}\.9{10}"):
+        check_paths(settings("process", partitions=(part("a" * 25),), root=root))
+
+
+def test_accelerators_of_real_machines() -> None:
+    found = list(lines(render(settings(), (22, 5))["gres.conf"], "NodeName"))
+    assert found == [
+        {"NodeName": "v100-[0-1]", "Name": "gpu", "Type": "v100", "File": "/dev/nvidia[0-7]"},
+        {"NodeName": "t4-0", "Name": "gpu", "Type": "t4", "File": "/dev/nvidia0"},
+        {"NodeName": "trn1-[0-1]", "Name": "neuron", "Type": "trainium", "File": "/dev/neuron[0-15]"},
+    ]
+
+
+def test_simulated_accelerators_name_a_file_each() -> None:
+    found = list(lines(render(settings("process", SIMULATED), (22, 5))["gres.conf"], "NodeName"))
+    files = {line["NodeName"]: line["File"].split(",") for line in found}
+    assert {node: len(names) for node, names in files.items()} == {"v100-[0-2]": 4, "one-0": 1}
+    assert all(len(set(names)) == len(names) for names in files.values()), "slurmctld refuses a name twice"
+
+
+def test_without_accelerators() -> None:
+    files = render(settings(partitions=(part(),)), (22, 5))
+    assert set(files) == {"slurm.conf", "cgroup.conf"}
+    assert "GresTypes" not in files["slurm.conf"]
+    assert "Gres=" not in files["slurm.conf"]
+
+
+@pytest.mark.parametrize(
+    ("machines", "version", "partitions", "expected"),
+    [
+        ("process", (22, 5), FLEET, {"CgroupPlugin": "cgroup/v1"}),
+        ("process", (23, 11), FLEET, {"CgroupPlugin": "cgroup/v1"}),
+        ("process", (24, 11), FLEET, {"CgroupPlugin": "disabled"}),
+        ("vm", (22, 5), FLEET, {"CgroupPlugin": "autodetect", "ConstrainDevices": "yes"}),
+        ("vm", (24, 11), (part(),), {"CgroupPlugin": "autodetect", "ConstrainDevices": "no"}),
+        ("namespace", (22, 5), SIMULATED, {"IgnoreSystemd": "yes", "ConstrainDevices": "no"}),
+    ],
+)
+def test_cgroups(
+    machines: str, version: Version, partitions: tuple[Partition, ...], expected: dict[str, str]
+) -> None:
+    found = options(render(settings(machines, partitions), version)["cgroup.conf"])
+    assert expected.items() <= found.items()
+    assert "CgroupAutomount" not in found, "gone since 23.02, and nobody needs it"
+    assert ("ConstrainRAMSpace" in found) == (machines != "process")
+
+
+@pytest.mark.parametrize("machines", ["process", "vm"])
+def test_accounting(machines: str) -> None:
+    slurm = dataclasses.replace(SlurmSettings(), accounting=True)
+    found = conf(machines=machines, slurm=slurm)
+    assert found["AccountingStorageType"] == "accounting_storage/slurmdbd"
+    assert found["AccountingStorageTRES"] == "gres/gpu,gres/neuron"
+    assert found["PriorityType"] == "priority/multifactor"
+    assert ("AccountingStoragePass" in found) == (machines == "process")
+    assert found["JobAcctGatherType"] == (
+        "jobacct_gather/linux" if machines == "process" else "jobacct_gather/cgroup"
+    )
+
+
+def test_five_thousand_nodes_are_rendered_fast_and_short() -> None:
+    text = render(settings("process", (part(high=5000),)), (22, 5))["slurm.conf"]
+    assert len(text) < 10_000

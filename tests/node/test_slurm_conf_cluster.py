@@ -1,0 +1,120 @@
+"""The rendered configuration in front of a real slurmctld and slurmds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from slurm_cluster import SlurmCluster, design, needs_slurm, partition
+
+from infra.node.model import Accelerator, Partition
+from infra.node.slurm.version import parse_resume
+
+pytestmark = [pytest.mark.cluster, needs_slurm]
+
+# What every slurmctld says at its first start, and what the distribution's packages say of a missing PMIx.
+_EXPECTED = re.compile(r"state file|NOTE: Trying backup|mpi/pmix|MPI: Cannot create context")
+
+
+def _errors(log: str) -> list[str]:
+    return [line for line in log.splitlines() if "error:" in line and not _EXPECTED.search(line)]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    neuron = Partition("trn", "trn1", 4, 1000, 0, 1, accelerator=Accelerator("trainium", 16, "neuron", True))
+    fleet = (
+        partition(nodes=3, static=1),
+        partition("gpu", nodes=2, gpus=8),
+        partition("one", nodes=1, gpus=1),
+    )
+    with SlurmCluster(design(*fleet, neuron)) as running:
+        yield running
+
+
+def test_no_option_is_unknown_or_defunct(cluster: SlurmCluster) -> None:
+    assert _errors(cluster.log()) == []
+
+
+def test_every_node_of_the_design_is_there_and_off(cluster: SlurmCluster) -> None:
+    nodes = cluster.control.nodes()
+    assert sorted(nodes) == sorted(n for p in cluster.settings.design.partitions for n in p.nodes())
+    off = {name for name, node in nodes.items() if node.is_powered_down}
+    assert {"debug-2", "trn-0"} <= off
+    assert {name: node.gres for name, node in nodes.items()} == {
+        **dict.fromkeys(["debug-0", "debug-1", "debug-2"]),
+        **dict.fromkeys(["gpu-0", "gpu-1"], "gpu:v100:8"),
+        "one-0": "gpu:v100:1",
+        "trn-0": "neuron:trainium:16",
+    }
+
+
+def test_what_slurmctld_made_of_it(cluster: SlurmCluster) -> None:
+    shown = dict(
+        re.findall(r"^(\w+)\s*= (.*)$", cluster.run("scontrol", "show", "config").stdout, re.MULTILINE)
+    )
+    rendered = dict(
+        line.split("=", 1) for line in cluster.conf.read_text().splitlines() if re.match(r"\w+=", line)
+    )
+    # scontrol adds units and explanations.
+    for key in ("ResumeTimeout", "SuspendTime", "SuspendTimeout", "PrologEpilogTimeout", "MessageTimeout"):
+        assert int(shown[key].split()[0]) == int(rendered[key]), key
+    for key in (
+        "ResumeProgram",
+        "SuspendProgram",
+        "PrologSlurmctld",
+        "SlurmctldParameters",
+        "SchedulerParameters",
+    ):
+        assert shown[key] == rendered[key], key
+    assert shown["SuspendExcNodes"] == "debug-0"
+    assert shown["ResumeRate"].startswith("0 ")
+
+
+def test_jobs_see_their_devices(cluster: SlurmCluster) -> None:
+    script = "echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES"
+    out = cluster.run("srun", "-pgpu", "-N2", "-n2", "--gres=gpu:v100:8", "sh", "-c", script).stdout
+    assert sorted(out.splitlines()) == ["gpu-0 0,1,2,3,4,5,6,7", "gpu-1 0,1,2,3,4,5,6,7"]
+    assert cluster.run("srun", "-pone", "--gres=gpu:1", "sh", "-c", script).stdout == "one-0 0\n"
+    neuron = cluster.run("srun", "-ptrn", "--gres=neuron:16", "sh", "-c", "echo $SLURMD_NODENAME").stdout
+    assert neuron == "trn-0\n"
+    for node in ("gpu-0", "one-0", "trn-0"):
+        assert _errors(cluster.log(f"slurmd-{node}")) == []
+
+
+def test_the_resume_file_of_this_release(cluster: SlurmCluster) -> None:
+    before = len(cluster.resume_files)
+    job = int(cluster.run("sbatch", "--parsable", "-N2", "-n4", "--wrap", "sleep 60").stdout)
+    cluster.wait("ResumeProgram is called", lambda: len(cluster.resume_files) > before)
+    request = parse_resume(cluster.resume_files[-1])
+    assert [wanted.job_id for wanted in request.jobs] == [job]
+    assert set(request.jobs[0].nodes) == set(request.all_nodes)
+    assert "debug-1" in request.all_nodes
+    cluster.control.cancel([job])
+
+
+def test_idle_nodes_go_and_static_ones_stay(cluster: SlurmCluster) -> None:
+    cluster.control.power_up(["debug-0", "debug-2"])
+    cluster.wait("debug-2 is up", lambda: cluster.control.nodes()["debug-2"].is_up)
+    # SuspendTime and SuspendTimeout are 2 s each.
+    cluster.wait("debug-2 is off again", lambda: cluster.control.nodes()["debug-2"].is_powered_down, 20)
+    assert cluster.control.nodes()["debug-0"].is_up
+    assert not any("debug-0" in hosts for hosts in cluster.suspends)
+
+
+@pytest.mark.parametrize("machines", ["vm", "namespace"])
+def test_slurmctld_takes_the_configuration_of_own_machines(machines: str) -> None:
+    def edit(text: str) -> str:
+        # The test's munge and slurmctld's host name; the rest is as it ships.
+        socket = f"AuthInfo=socket={running.folders.munge_socket},"
+        return text.replace("AuthInfo=", socket).replace("SlurmdPort", "#SlurmdPort", 1)
+
+    real = Partition(
+        "p3", "p3dn.24xlarge", 96, 700000, 0, 4, accelerator=Accelerator("v100", 8), exclusive=True
+    )
+    running = SlurmCluster(design(partition(nodes=10, static=2), real, machines=machines), edit=edit)
+    with running:
+        assert _errors(running.log()) == []
+        assert len(running.control.nodes()) == 14
+        assert running.control.nodes()["p3-3"].gres == "gpu:v100:8"

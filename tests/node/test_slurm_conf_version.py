@@ -1,0 +1,82 @@
+"""Versions, and the resume file in the words of every release."""
+
+from __future__ import annotations
+
+import pytest
+
+from infra.node.slurm import version
+from infra.node.slurm.version import ResumeJob, ResumeRequest, parse_resume
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("slurm-wlm 22.05.8\n", (22, 5)),
+        ("slurm 23.11.4", (23, 11)),
+        ("24.11.5-4", (24, 11)),
+        ("slurm 25.05.0-0rc1", (25, 5)),
+    ],
+)
+def test_versions(text: str, expected: tuple[int, int]) -> None:
+    assert version.parse(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "slurm", "slurm-wlm 22", "1122.05"])
+def test_no_version(text: str) -> None:
+    with pytest.raises(ValueError, match="no Slurm version"):
+        version.parse(text)
+
+
+def test_spelling() -> None:
+    assert version.spell((22, 5)) == "22.05"
+    assert version.parse(version.spell((24, 11))) == (24, 11)
+
+
+# As 22.05.8 wrote it.
+OLD = """{"jobs":[{"job_id":12,"nodes":"cpu-[1000-1001]"},{"job_id":13,"nodes":"cpu-1002"}],
+"all_nodes":"cpu-[1000-1003]"}"""
+NEW = """{"all_nodes_resume": "cpu-[1-2]", "jobs": [{"extra": "e", "job_id": 12, "features": "spot",
+ "nodes_alloc": "cpu-[0-2]", "nodes_resume": "cpu-[1-2]", "oversubscribe": "OK", "partition": "cpu",
+ "reservation": null}]}"""
+
+
+def test_resume_file_of_22_05() -> None:
+    assert parse_resume(OLD) == ResumeRequest(
+        ("cpu-1000", "cpu-1001", "cpu-1002", "cpu-1003"),
+        (ResumeJob(12, ("cpu-1000", "cpu-1001")), ResumeJob(13, ("cpu-1002",))),
+    )
+
+
+def test_resume_file_since_23_02() -> None:
+    (job,) = parse_resume(NEW).jobs
+    assert job == ResumeJob(
+        12,
+        ("cpu-1", "cpu-2"),
+        nodes_alloc=("cpu-0", "cpu-1", "cpu-2"),
+        partition="cpu",
+        features="spot",
+        oversubscribe="OK",
+        extra="e",
+    )
+
+
+def test_nodes_that_nobody_waits_for() -> None:
+    assert parse_resume('{"all_nodes": "cpu-0"}') == ResumeRequest(("cpu-0",))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"all_nodes": 3}',
+        '{"all_nodes": "a[", "jobs": []}',
+        '{"all_nodes": "a", "jobs": [{"nodes": "a"}]}',
+        '{"all_nodes": "a", "jobs": [{"job_id": 1}]}',
+        '{"all_nodes": "a", "jobs": 7}',
+    ],
+)
+def test_what_is_no_resume_file(text: str) -> None:
+    with pytest.raises(ValueError, match="resume file"):
+        parse_resume(text)

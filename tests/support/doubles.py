@@ -1,0 +1,138 @@
+"""Stand-ins for what a machine's code talks to: settings in a folder, Slurm's commands, a cloud, a keeper."""
+
+from __future__ import annotations
+
+import dataclasses
+import getpass
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from infra.node.bootstrap.services import Service
+from infra.node.elastic.driver import LaunchGroup, LaunchResult, Machine, MachineState
+from infra.node.elastic.errors import Failure
+from infra.node.model import ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
+from infra.node.slurm.control import SlurmError
+from infra.node.slurm.states import JobState, NodeState
+
+DEBUG = Partition("debug", "local.small", 2, 1000, 0, 10, default=True, price_hour=0.5)
+HEAD = Host("controller", "controller", ("controller", "login"), "local.head", 0)
+
+
+def design(*partitions: Partition, **changes: Any) -> ClusterDesign:
+    """A small local cluster's design; one partition `debug` of ten nodes unless others are given."""
+    made = ClusterDesign("t", "test", "local", "process", (HEAD,), partitions or (DEBUG,), ())
+    return dataclasses.replace(made, **changes)
+
+
+def settings(root: Path, made: ClusterDesign | None = None, **site: Any) -> Settings:
+    """Settings of a cluster whose folders are all below `root`."""
+    place = Site(
+        root=str(root),
+        user=getpass.getuser(),
+        controller_host="localhost",
+        controller_address="127.0.0.1",
+        slurmctld_port=16800,
+        slurmd_port=16801,
+        python="/usr/bin/python3",
+        apps=str(root / "apps"),
+        shared=str(root / "shared"),
+        driver={"socket": str(root / "agent.sock")},
+    )
+    return Settings(made or design(), dataclasses.replace(place, **site))
+
+
+def fast_design(*partitions: Partition, **changes: Any) -> ClusterDesign:
+    return design(*partitions, slurm=SlurmSettings(reconcile_interval=0.05), **changes)
+
+
+def node(name: str, base: str = "IDLE", *flags: str, reason: str | None = None) -> NodeState:
+    return NodeState(name, base, frozenset(flags), reason)
+
+
+def job(number: int, state: str = "RUNNING", **changes: Any) -> JobState:
+    made = JobState(
+        id=number, name="keras-job", state=state, reason="None", explanation=None, partition="debug",
+        user="u", nodes=(), wanted_nodes=1, batch_host=None, requeue=True, restarts=0, priority=1,
+        submit_time=1.0, eligible_time=1.0, start_time=None, end_time=None, array_job=None, array_task=None,
+        het_job=None, gres=None, tres=None, dependency=None, exit_code=0, comment=None, admin_comment=None,
+    )  # fmt: skip
+    return dataclasses.replace(made, **changes)
+
+
+class FakeControl:
+    """Slurm's commands; what it was told to do is in `calls`."""
+
+    def __init__(self, nodes: Iterable[NodeState] = (), jobs: Iterable[JobState] = ()) -> None:
+        self.state = {n.name: n for n in nodes}
+        self.queue = {j.id: j for j in jobs}
+        self.calls: list[tuple[Any, ...]] = []
+        self.refuse_job_updates = False
+        self.trouble: Exception | None = None
+
+    def nodes(self) -> dict[str, NodeState]:
+        if self.trouble is not None:
+            raise self.trouble
+        return dict(self.state)
+
+    def jobs(self) -> dict[int, JobState]:
+        return dict(self.queue)
+
+    def power_down_force(self, nodes: Iterable[str], reason: str) -> None:
+        self.calls.append(("down", tuple(nodes), reason))
+
+    def power_up(self, nodes: Iterable[str]) -> None:
+        self.calls.append(("up", tuple(nodes)))
+
+    def update_job(self, job: int, *, admin_comment: str | None = None) -> None:
+        if self.refuse_job_updates:
+            raise SlurmError(["scontrol"], 1, "Job has already finished")
+        self.calls.append(("comment", job, admin_comment))
+
+    def cancel(self, jobs: Iterable[int]) -> None:
+        self.calls.append(("cancel", *jobs))
+
+
+class FakeDriver:
+    """A cloud that answers each launch with the next of `answers` (the last one again), or takes it."""
+
+    def __init__(self) -> None:
+        self.machines: list[Machine] = []
+        self.launches: list[LaunchGroup] = []
+        self.answers: list[tuple[Failure, ...] | Exception] = []
+        self.terminated: list[str] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def launch(self, group: LaunchGroup) -> LaunchResult:
+        self.launches.append(group)
+        assert self.gate.wait(10)
+        answer = self.answers.pop(0) if self.answers else ()
+        if isinstance(answer, Exception):
+            raise answer
+        lost = {name for failure in answer for name in failure.nodes}
+        made = {name: f"m-{name}" for name in group.nodes if name not in lost}
+        self.machines += [Machine(i, n, MachineState.RUNNING, time.time()) for n, i in made.items()]
+        return LaunchResult(made, answer)
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        self.terminated += ids
+        self.machines = [m for m in self.machines if m.id not in ids]
+
+    def list(self) -> list[Machine]:
+        return list(self.machines)
+
+
+class FakeServices:
+    """Notes what is started; nothing runs."""
+
+    def __init__(self) -> None:
+        self.started: list[Service] = []
+
+    def start(self, service: Service) -> None:
+        self.started.append(service)
+
+    def keep(self) -> None:
+        raise AssertionError("a boot is not the services' life")
