@@ -29,7 +29,7 @@ def build() -> Any:
 
 def held_out_accuracy(model: Any, images: Any, labels: Any, batch: int = 1000) -> float:
     """The share of held-out images that the model gets right; runs on this worker alone."""
-    forward = tf.function(lambda x: tf.argmax(model(x, training=False), axis=1))
+    forward = tf.function(lambda x: tf.argmax(model(x, training=False), axis=1), autograph=False)
     right = 0
     for start in range(0, len(images), batch):
         guess = forward(tf.cast(images[start : start + batch], tf.float32) / 255.0)

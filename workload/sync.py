@@ -104,12 +104,14 @@ def _steps_function(plan: Plan, model: Any) -> Any:
             variable.assign_sub(plan.learning_rate / plan.global_batch * gradient)
         return counted
 
-    def steps(order: Any, first: Any, count: Any) -> Any:
-        total = tf.zeros([2])
+    def one_more(order: Any, number: Any, last: Any, total: Any) -> Any:
         # Outside of `run`: a collective may not stand in a loop within a replica's function.
-        for number in tf.range(first, first + count):
-            out = plan.strategy.run(step, args=(order, number))
-            total += plan.strategy.experimental_local_results(out)[0]  # the same on every replica
-        return total
+        out = plan.strategy.run(step, args=(order, number))
+        # The same on every replica.
+        return order, number + 1, last, total + plan.strategy.experimental_local_results(out)[0]
 
-    return tf.function(steps)
+    def steps(order: Any, first: Any, count: Any) -> Any:
+        start = (order, first, first + count, tf.zeros([2]))
+        return tf.while_loop(lambda _, number, last, __: number < last, one_more, start)[-1]
+
+    return tf.function(steps, autograph=False)

@@ -10,6 +10,7 @@ import contextlib
 import os
 import platform
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -129,6 +130,9 @@ def _run(
     os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     os.environ.pop("TF_CONFIG", None)
+    # TensorFlow writes generated code to temporary files, and neither a task that is killed nor `_exit`
+    # removes them: here the chief does, or whoever removes the run folder.
+    tempfile.tempdir = str(rendezvous.folder.resolve())
     held = reserve_port()  # stays open as long as this task lives
     if step.size > 1:
         announce(rendezvous, held)

@@ -26,7 +26,7 @@ from typing import Any
 
 import yaml
 
-from infra.errors import UserError
+from infra.errors import EXIT_REFUSED, UserError
 from infra.runner import locations, lock, owner
 from infra.runner.events import Message, OnEvent, Summary, ignore
 from infra.runner.project import REDACTED
@@ -163,8 +163,12 @@ class PulumiRunner:
 
     def _workspace(self, folder: Path) -> Any:
         from pulumi import automation
+        from pulumi.automation.errors import InvalidVersionError
 
-        return automation.LocalWorkspace(work_dir=str(folder), env_vars=self._environment())
+        try:
+            return automation.LocalWorkspace(work_dir=str(folder), env_vars=self._environment())
+        except InvalidVersionError as error:
+            raise UserError(f"the Pulumi CLI on PATH does not fit: {error}", EXIT_REFUSED) from error
 
     def _initialize(self) -> None:
         """Create the stack where it is not there yet, from outside the checkout."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -299,3 +301,38 @@ def test_a_command_may_print_more_than_a_pipe_or_a_variable_holds(tiny: Tiny) ->
     assert len(tiny.records["a"]["outputs"]["stdout"]) > 2**17
     tiny.destroy()
     assert tiny.words == ["a-"]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_after_any_history_of_kills_one_up_and_one_destroy_set_things_right(tiny: Tiny, seed: int) -> None:
+    program = """
+        value = config.require("value")
+
+        def thing(name, **inputs):
+            file = f"'{LOG}.d/{name}'"
+            return Command(name, create=f"mkdir -p '{LOG}.d'; sleep 0.04; echo $$ > {file}; sleep 0.04",
+                           delete=f"sleep 0.03; rm -f {file}; sleep 0.03", **inputs)
+
+        a = thing("a")
+        b = thing("b", triggers=[value], opts=ResourceOptions(depends_on=[a], delete_before_replace=True))
+        c = thing("c", environment={"B": b.id, "V": value})
+        thing("d", opts=ResourceOptions(depends_on=[a, c]))
+    """
+    chance = random.Random(seed)
+    for _ in range(8):
+        tiny.write(program, f"config: {{value: '{chance.randint(0, 3)}'}}")
+        with tiny.process(chance.choice(["up", "up", "destroy"])) as running:
+            try:
+                _, error = running.communicate(timeout=chance.uniform(0.3, 0.8))
+                assert running.returncode == 0, error
+            except subprocess.TimeoutExpired:
+                running.send_signal(chance.choice([signal.SIGKILL, signal.SIGINT]))
+                running.communicate(timeout=20)
+    made = tiny.log.with_name("log.d")
+    tiny.up()
+    assert sorted(path.name for path in made.iterdir()) == ["a", "b", "c", "d"]
+    assert tiny.up().counts == {"unchanged": 5}
+    tiny.destroy()
+    assert list(made.iterdir()) == []
+    assert not tiny.run_root.exists()
+    assert not tiny.state_file.parent.exists()

@@ -36,6 +36,11 @@ TRUTH: dict[str, set[str]] = {
     "IDLE+CLOUD+POWER_DOWN+NOT_RESPONDING": {"powering_down", "silent"},
     # Asked for by hand; ResumeProgram is called within a second.
     "IDLE+CLOUD+POWER_UP+POWERED_DOWN": {"powering_up"},
+    # Asked for twice while it started: runs jobs, and keeps the wish.
+    "IDLE+CLOUD+POWER_UP": {"up"},
+    "IDLE+CLOUD+POWER_UP+POWERED_DOWN+NOT_RESPONDING+POWERING_UP": {"powering_up"},
+    "IDLE+CLOUD+POWER_UP+POWERING_DOWN": {"powering_down"},
+    "MIXED+CLOUD+POWER_UP": {"up", "job"},
     "MIXED+CLOUD": {"up", "job"},
     "MIXED+CLOUD+NOT_RESPONDING+POWERING_UP": {"powering_up", "job"},
     # A job has it, ResumeProgram has not been called: PrologSlurmctld starts here.

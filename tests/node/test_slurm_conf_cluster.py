@@ -95,11 +95,14 @@ def test_the_resume_file_of_this_release(cluster: SlurmCluster) -> None:
 
 
 def test_idle_nodes_go_and_static_ones_stay(cluster: SlurmCluster) -> None:
-    cluster.control.power_up(["debug-0", "debug-2"])
-    cluster.wait("debug-2 is up", lambda: cluster.control.nodes()["debug-2"].is_up)
+    control = cluster.control
+    cluster.wait("nothing is under way", lambda: not any(n.is_powering_up for n in control.nodes().values()))
+    off = [name for name in ("debug-0", "debug-2") if control.nodes()[name].is_powered_down]
+    control.power_up(off)
+    cluster.wait("debug-2 is up", lambda: control.nodes()["debug-2"].is_up)
     # SuspendTime and SuspendTimeout are 2 s each.
-    cluster.wait("debug-2 is off again", lambda: cluster.control.nodes()["debug-2"].is_powered_down, 20)
-    assert cluster.control.nodes()["debug-0"].is_up
+    cluster.wait("debug-2 is off again", lambda: control.nodes()["debug-2"].is_powered_down, 20)
+    assert control.nodes()["debug-0"].is_up
     assert not any("debug-0" in hosts for hosts in cluster.suspends)
 
 

@@ -30,12 +30,15 @@ class Run:
     def __init__(self, folder: Path, cache: Path, job: str, tasks: int, *arguments: str) -> None:
         self.folder, self.job = folder, job
         self.result = folder / f"result-{job}.json"
+        self.temporary = folder / f"tmp-{job}"
+        self.temporary.mkdir()
         command = [
             *(sys.executable, "-m", "workload.train", "--data", "synthetic", "--cache", str(cache)),
             *("--result", str(self.result), "--weights", str(folder / f"weights-{job}"), *arguments),
         ]
         step = {
             "PYTHONPATH": str(ROOT),
+            "TMPDIR": str(self.temporary),
             "SLURM_JOB_ID": job,
             "SLURM_JOB_PARTITION": "debug",
             "SLURM_JOB_NUM_NODES": str(tasks),
@@ -188,6 +191,7 @@ def test_what_a_run_says_and_leaves(runs: dict[str, Run]) -> None:
         "seconds": 0,
     }
     assert not (runs["one"].folder / ".rendezvous").exists()
+    assert [path for run in runs.values() for path in run.temporary.iterdir()] == []
 
 
 def test_jobs_at_once_use_different_ports(runs: dict[str, Run]) -> None:
@@ -217,6 +221,7 @@ def test_published_profile(start: Any) -> None:
     record = json.loads(run.result.read_text(encoding="utf-8"))
     assert result.mistakes(record) == []
     assert (record["profile"], record["global_batch"], len(record["history"])) == ("published", 128, 1)
+    assert list(run.temporary.iterdir()) == []
     assert record["accuracy"] > 0.2
     for a, b in zip(run.weights(0), run.weights(1), strict=True):
         assert (a == b).all()

@@ -104,6 +104,8 @@ class InitServices:
                     os.kill(pid, signal.SIGKILL)
             self._reap(os.WNOHANG)
             time.sleep(0.01)
+        # The last of them: a container's first process may never collect what it inherits.
+        self._reap(os.WNOHANG)
 
     def _reap(self, options: int) -> None:
         """Collect every ended child: services, and orphans that came to the machine's init."""

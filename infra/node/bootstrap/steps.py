@@ -161,20 +161,25 @@ def hooks(context: Context) -> str:
     for number, hook in mine:
         script = context.path(context.folders.code) / "hooks" / f"{number}-{Path(hook.source).name}"
         script.chmod(script.stat().st_mode | stat.S_IXUSR)
-        result = subprocess.run(
-            [str(script), *hook.args],
-            capture_output=True,
-            text=True,
-            timeout=hook.timeout,
-            stdin=subprocess.DEVNULL,
-            check=False,
-            env={**os.environ, "SLURM_STACKS_ROLE": context.role, "SLURM_STACKS_HOST": context.host},
-        )
-        print(result.stdout, result.stderr, sep="", end="", flush=True)
-        if result.returncode:
-            raise RuntimeError(
-                f"{hook.source} ended with status {result.returncode}\n{result.stdout}{result.stderr}"
-            )
+        log = context.path(context.folders.log) / f"hook-{number}-{context.host}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        # A file and no pipe: a service that the hook leaves behind would hold a pipe open for ever.
+        with log.open("wb") as output:
+            try:
+                status = subprocess.run(
+                    [str(script), *hook.args],
+                    stdout=output,
+                    stderr=output,
+                    timeout=hook.timeout,
+                    stdin=subprocess.DEVNULL,
+                    check=False,
+                    env={**os.environ, "SLURM_STACKS_ROLE": context.role, "SLURM_STACKS_HOST": context.host},
+                ).returncode
+                ended = f"ended with status {status}"
+            except subprocess.TimeoutExpired:
+                status, ended = None, f"was not done after {hook.timeout} s"
+        if status != 0:
+            raise RuntimeError("\n".join([f"{hook.source} {ended}; the end of {log}:", *_end(log)]))
     return f"ran {len(mine)}"
 
 
@@ -255,9 +260,12 @@ def _wait(what: str, there: Callable[[], bool], log: Path) -> None:
         while not there():
             time.sleep(0.02)
     except Exception as error:
-        end = log.read_text(errors="replace").splitlines()[-LOG_LINES:] if log.exists() else ["(no log)"]
-        error.add_note("\n".join([f"waited for {what}; the end of {log}:", *end]))
+        error.add_note("\n".join([f"waited for {what}; the end of {log}:", *_end(log)]))
         raise
+
+
+def _end(log: Path) -> list[str]:
+    return log.read_text(errors="replace").splitlines()[-LOG_LINES:] if log.exists() else ["(no log)"]
 
 
 STEPS: tuple[Step, ...] = (

@@ -215,7 +215,8 @@ def _tasks(settings: Settings) -> Options:
     return [
         ("ProctrackType", "proctrack/cgroup"),
         ("TaskPlugin", "task/affinity,task/cgroup"),
-        ("JobAcctGatherType", "jobacct_gather/cgroup"),
+        # Without a database slurmctld calls gathering an error. cgroups enforce memory either way.
+        ("JobAcctGatherType", "jobacct_gather/cgroup" if accounting else "jobacct_gather/none"),
         *([("SlurmdParameters", "config_overrides")] if settings.design.machines == "namespace" else []),
         # salloc's shell runs on the job's node, not on the small login machine.
         ("LaunchParameters", "use_interactive_step"),

@@ -149,6 +149,12 @@ class Control:
         self.update_node(nodes, state="POWER_DOWN_FORCE", reason=reason)
 
     def power_up(self, nodes: Iterable[str]) -> None:
+        """Ask for nodes that are powered down.
+
+        Never for one that is powering up: Slurm would call ResumeProgram again, count its time from then, and
+        ignore a slurmd that has already started; or keep the wish, and launch the node anew after its next
+        suspend.
+        """
         self.update_node(nodes, state="POWER_UP")
 
     def resume(self, nodes: Iterable[str]) -> None:

@@ -52,21 +52,22 @@ class NodeState:
     @property
     def is_up(self) -> bool:
         """Registered and answering: a job that holds it runs. (A drained node is up; it takes no new job.)"""
+        # POWER_UP alone does not count: a node that was asked for twice keeps the flag while it is up.
         return (
             self.base not in _BROKEN
-            and not self.flags & (_OFF | _UNFIT | {"POWERING_UP", "POWER_UP"})
+            and not self.flags & (_OFF | _UNFIT | {"POWERING_UP"})
             and not self.is_powering_down
         )
 
     @property
     def is_powering_up(self) -> bool:
         """Asked for, and not yet registered."""
-        return bool(self.flags & {"POWERING_UP", "POWER_UP"}) and not self.flags & {"POWERING_DOWN"}
+        return "POWERING_UP" in self.flags or {"POWER_UP", "POWERED_DOWN"} <= self.flags
 
     @property
     def is_powered_down(self) -> bool:
-        """Off, and nobody has asked for it."""
-        return "POWERED_DOWN" in self.flags and not self.flags & {"POWERING_UP", "POWER_UP", "POWERING_DOWN"}
+        """Off, and not asked for; a job may hold it already, for the second until ResumeProgram is called."""
+        return "POWERED_DOWN" in self.flags and not self.is_powering_up
 
     @property
     def is_powering_down(self) -> bool:

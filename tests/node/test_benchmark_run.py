@@ -1,0 +1,184 @@
+"""The benchmark's one idempotent submit, with an sbatch of our own where the real one would be."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.node import benchmark
+from infra.node.benchmark import Run
+from infra.node.slurm.control import Control
+from tests.support.doubles import FakeControl, job, settings
+
+RUN = "0123456789abcdef/aaaabbbbcccc"
+
+
+class Sbatch:
+    """Counts its calls in a file, so that other processes' calls count too; slow, to invite a race."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "sbatch.log"
+        self.seen: dict[str, Any] = {}
+        self.refusal = ""
+
+    def __call__(self, command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        assert command == ["/usr/bin/sbatch", "--parsable", "run_keras"]
+        self.seen = {"script": (Path(options["cwd"]) / "run_keras").read_text(), **options}
+        if self.refusal:
+            return subprocess.CompletedProcess(command, 1, "", self.refusal + "\n")
+        with self.log.open("a") as log:
+            log.write(f"{os.getpid()}\n")
+        time.sleep(0.1)
+        return subprocess.CompletedProcess(command, 0, f"{40 + self.calls()};t\n", "")
+
+    def calls(self) -> int:
+        return len(self.log.read_text().splitlines()) if self.log.exists() else 0
+
+
+class Alive(FakeControl):
+    """Every job is in the queue."""
+
+    def jobs(self) -> dict[int, Any]:
+        return {number: job(number) for number in range(40, 60)}
+
+
+@pytest.fixture
+def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sbatch:
+    made = Sbatch(tmp_path)
+    monkeypatch.setattr(benchmark.subprocess, "run", made)
+    return made
+
+
+def make(tmp_path: Path, control: FakeControl) -> Run:
+    return Run(settings(tmp_path), control, RUN)  # type: ignore[arg-type]
+
+
+def test_a_run_is_submitted_in_its_folder_with_a_plain_environment(
+    tmp_path: Path, sbatch: Sbatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    monkeypatch.setenv("SLURM_CONF", "/another/slurm.conf")
+    run = make(tmp_path, FakeControl())
+    assert run.folder == tmp_path / "shared" / "bench" / RUN
+    before = time.time()
+    assert run.submit("#!/bin/bash\n") == 41
+    assert sbatch.seen["script"] == "#!/bin/bash\n"
+    assert sbatch.seen["cwd"] == run.folder
+    environment = sbatch.seen["env"]
+    assert environment["SLURM_CONF"] == str(tmp_path / "etc" / "slurm.conf")
+    assert "PYTHONPATH" not in environment
+    assert before - 0.01 <= float(environment["SLURM_STACKS_SUBMITTED"]) <= time.time()
+    assert (run.folder / "jobid").read_text() == "41\n"
+
+
+def _submit(folder: str, answers: Any) -> None:
+    made = Sbatch(Path(folder))
+    benchmark.subprocess.run = made  # type: ignore[assignment]
+    answers.put(make(Path(folder), Alive()).submit("script"))
+
+
+def test_two_at_once_submit_one_job(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    both = [context.Process(target=_submit, args=(str(tmp_path), answers)) for _ in range(3)]
+    for process in both:
+        process.start()
+    assert [answers.get(timeout=20) for _ in both] == [41, 41, 41]
+    for process in both:
+        process.join(10)
+    assert Sbatch(tmp_path).calls() == 1
+
+
+@pytest.mark.parametrize("state", ["PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED"])
+def test_a_job_that_is_not_over_is_the_runs_job(tmp_path: Path, sbatch: Sbatch, state: str) -> None:
+    control = FakeControl()
+    run = make(tmp_path, control)
+    assert run.submit("script") == 41
+    control.queue = {41: job(41, state)}
+    assert run.submit("script") == 41
+    assert sbatch.calls() == 1
+
+
+def test_a_run_with_a_result_is_not_submitted_again(tmp_path: Path, sbatch: Sbatch) -> None:
+    run = make(tmp_path, FakeControl())
+    run.submit("script")
+    (run.folder / "result.json").write_text("{}")
+    assert run.submit("script") == 41
+    assert sbatch.calls() == 1
+
+
+@pytest.mark.parametrize("queue", [{}, {41: job(41, "FAILED")}, {41: job(41, "CANCELLED")}])
+def test_a_failed_job_is_followed_by_another_and_its_output_is_kept(
+    tmp_path: Path, sbatch: Sbatch, queue: dict[int, Any]
+) -> None:
+    control = FakeControl()
+    run = make(tmp_path, control)
+    run.submit("script")
+    (run.folder / "out-keras.txt").write_text("the first job's words\n")
+    (run.folder / "progress.json").write_text("{}")
+    control.queue = queue
+    assert run.submit("another script") == 42
+    old = run.folder / "job-41"
+    assert sorted(p.name for p in old.iterdir()) == ["jobid", "out-keras.txt", "progress.json", "run_keras"]
+    assert (old / "run_keras").read_text() == "script"
+    assert run.show()["progress"] is None, "progress of another job"
+    assert run.show()["tail"] == []
+    assert (run.folder / "jobid").read_text() == "42\n"
+    assert run.submit("another script") == 43, "and so on"
+    assert (run.folder / "job-42").is_dir()
+
+
+def test_a_refusal_is_sbatchs_own_and_leaves_no_job(tmp_path: Path, sbatch: Sbatch) -> None:
+    run = make(tmp_path, FakeControl())
+    sbatch.refusal = "sbatch: error: invalid partition specified: debug"
+    with pytest.raises(RuntimeError, match="invalid partition specified: debug"):
+        run.submit("script")
+    assert not (run.folder / "jobid").exists()
+    sbatch.refusal = ""
+    assert run.submit("script") == 41
+
+
+def test_cancel_ends_the_runs_job_and_nothing_else(tmp_path: Path, sbatch: Sbatch) -> None:
+    control = FakeControl()
+    run = make(tmp_path, control)
+    assert run.cancel() is None
+    assert control.calls == []
+    run.submit("script")
+    assert run.cancel() == 41
+    assert control.calls == [("cancel", 41)]
+
+
+def test_what_is_known_of_a_run(tmp_path: Path, sbatch: Sbatch) -> None:
+    control = FakeControl()
+    run = make(tmp_path, control)
+    nothing = {"folder": str(run.folder), "job": None, "progress": None, "result": None, "tail": []}
+    assert run.show() == nothing
+    run.submit("script")
+    assert run.show()["job"] == {"id": 41, "state": "GONE", "nodes": "", "cause": None, "alive": False}
+    waiting = job(41, "PENDING", reason="Resources", admin_comment="quota: no more")
+    control.queue = {41: waiting, 40: job(40)}
+    assert run.show()["job"]["cause"] == "quota: no more"
+    control.queue = {41: job(41, nodes=("debug-0", "debug-1"))}
+    (run.folder / "progress.json").write_text(json.dumps({"epoch": 1}))
+    (run.folder / "result.json").write_text(json.dumps({"loss": 0.5}))
+    (run.folder / "out-keras.txt").write_bytes(b"\xff\n" + b"".join(b"line %d\n" % i for i in range(30)))
+    shown = run.show()
+    assert shown["job"] == {
+        "id": 41, "state": "RUNNING", "nodes": "debug-[0-1]", "cause": None, "alive": True,
+    }  # fmt: skip
+    assert (shown["progress"], shown["result"]) == ({"epoch": 1}, {"loss": 0.5})
+    assert shown["tail"] == [f"line {i}" for i in range(15, 30)]
+    json.dumps(shown)
+
+
+def test_the_control_that_runs_are_given_has_what_they_ask() -> None:
+    """The stand-in above must not know more than the real one."""
+    for name in ("jobs", "cancel", "nodes", "power_down_force", "power_up", "update_job"):
+        assert callable(getattr(Control, name))

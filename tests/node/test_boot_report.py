@@ -1,0 +1,67 @@
+"""The boot report: on disk at every change, and not lost with a bucket."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from infra.node.bootstrap.report import TAIL_LINES, BootReport, file_sink
+
+
+def test_every_change_is_written_whole(tmp_path: Path) -> None:
+    texts: list[str] = []
+    report = BootReport("debug-0", "compute", [texts.append, file_sink(tmp_path / "boot" / "debug-0.json")])
+
+    def written() -> dict[str, object]:
+        assert texts[-1] == (tmp_path / "boot" / "debug-0.json").read_text()
+        return dict(json.loads(texts[-1]))
+
+    report.begin("disks", 120)
+    first = written()
+    assert (first["apiVersion"], first["host"], first["role"]) == (
+        "slurm-stacks/boot/v1",
+        "debug-0",
+        "compute",
+    )
+    assert (first["state"], first["ended"], first["host_keys"]) == ("booting", None, [])
+    (step,) = first["steps"]  # type: ignore[misc]
+    assert (step["name"], step["state"], step["seconds"], step["timeout"]) == ("disks", "running", None, 120)
+    assert step["started"] >= first["started"]
+
+    report.end("done", 1.23456, "12 MiB free")
+    (step,) = written()["steps"]  # type: ignore[misc]
+    assert (step["state"], step["seconds"], step["note"]) == ("done", 1.235, "12 MiB free")
+    assert "tail" not in step
+
+    report.begin("hooks", 1)
+    report.end("failed", 2.0, "no", [f"line {i}" for i in range(50)])
+    steps = written()["steps"]
+    assert [s["name"] for s in steps] == ["disks", "hooks"]  # type: ignore[index, attr-defined]
+    assert steps[1]["tail"] == [f"line {i}" for i in range(50 - TAIL_LINES, 50)]  # type: ignore[index]
+
+    report.finish("failed")
+    last = written()
+    assert last["state"] == "failed"
+    assert last["ended"] >= last["started"]  # type: ignore[operator]
+    assert [p.name for p in (tmp_path / "boot").iterdir()] == ["debug-0.json"]
+
+
+def test_a_bucket_that_is_away_is_a_finding_and_no_failure(tmp_path: Path) -> None:
+    def away(_text: str) -> None:
+        raise OSError("no route to the bucket")
+
+    own = tmp_path / "boot.json"
+    report = BootReport("controller", "controller", [file_sink(own), away])
+    report.begin("users", 30)
+    report.end("done", 0.1)
+    assert json.loads(own.read_text())["facts"]["report"] == "not published: no route to the bucket"
+
+
+def test_the_machines_own_disk_must_take_it() -> None:
+    def full(_text: str) -> None:
+        raise OSError("No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        BootReport("controller", "controller", [full]).begin("users", 30)

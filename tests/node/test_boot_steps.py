@@ -1,0 +1,301 @@
+"""The steps of a boot, one by one and as a whole, on a process machine's folders."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.node.bootstrap import main as boot
+from infra.node.bootstrap import steps
+from infra.node.bootstrap.main import run_steps
+from infra.node.bootstrap.report import BootReport, file_sink
+from infra.node.bootstrap.steps import ALL, STEPS, Context, SkipStep, Step
+from infra.node.model import Accelerator, ClusterDesign, Folders, Hook, Partition
+from tests.support.doubles import FakeServices, design, settings
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Callable[..., Context]:
+    """Makes a machine of a role about to boot; its report is in `report.json`."""
+
+    def make(
+        role: str = "compute", made: ClusterDesign | None = None, host: str = "debug-0", **site: Any
+    ) -> Context:
+        its = settings(tmp_path, made, **site)
+        report = BootReport(host, role, [file_sink(tmp_path / "report.json")])
+        file = tmp_path / "settings.json"
+        return Context(its, file, role, host, Folders(its), FakeServices(), report)
+
+    return make
+
+
+def reported(context: Context) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((Path(context.settings.site.root) / "report.json").read_text())
+    return found
+
+
+def step(run: Callable[[Context], str], name: str = "a", timeout: float = 5) -> Step:
+    return Step(name, timeout, ALL, run)
+
+
+def fail(_context: Context) -> str:
+    raise OSError("it broke")
+
+
+def skip(_context: Context) -> str:
+    raise SkipStep("nothing here")
+
+
+# --- running steps ---------------------------------------------------------------------------------------
+
+
+def test_steps_run_in_order_and_are_reported(machine: Callable[..., Context]) -> None:
+    context = machine()
+    seen: list[str] = []
+
+    def during(_context: Context) -> str:
+        seen.append(reported(context)["steps"][-1]["state"])
+        return "did it"
+
+    assert run_steps(context, [step(during, "one"), step(skip, "two"), step(during, "three")]) is True
+    report = reported(context)
+    assert [(s["name"], s["state"], s["note"]) for s in report["steps"]] == [
+        ("one", "done", "did it"),
+        ("two", "skipped", "nothing here"),
+        ("three", "done", "did it"),
+    ]
+    assert seen == ["running", "running"], "whoever looks during a step sees which one it is"
+    assert report["state"] == "ready"
+
+
+def test_a_failing_step_ends_the_boot_with_its_last_lines(machine: Callable[..., Context]) -> None:
+    context = machine()
+    never = step(lambda _context: pytest.fail("ran after a failure"), "never")
+    assert run_steps(context, [step(fail), never]) is False
+    report = reported(context)
+    (only,) = report["steps"]
+    assert (only["state"], only["note"], report["state"]) == ("failed", "it broke", "failed")
+    assert any("it broke" in line for line in only["tail"])
+    assert any("in fail" in line for line in only["tail"]), "the place of the failure"
+
+
+def test_a_hanging_step_is_ended_at_its_limit(machine: Callable[..., Context]) -> None:
+    context = machine()
+    before = signal.getsignal(signal.SIGALRM)
+    started = time.monotonic()
+    assert run_steps(context, [step(lambda _c: time.sleep(60) or "", "slow", 0.2)]) is False
+    assert time.monotonic() - started < 2
+    assert reported(context)["steps"][0]["note"] == "step slow was not done after 0.2 s"
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0), "the limit must not strike a later step"
+
+
+def test_what_a_step_waits_for_is_on_the_report(machine: Callable[..., Context], tmp_path: Path) -> None:
+    log = tmp_path / "munged.out"
+    log.write_text("\n".join(f"line {i}" for i in range(30)) + "\nmunged: Error: key is insecure\n")
+    context = machine()
+    waiting = step(lambda _c: steps._wait("munged's socket", lambda: False, log) or "", "ready", 0.1)
+    assert run_steps(context, [waiting]) is False
+    tail = reported(context)["steps"][0]["tail"]
+    assert f"waited for munged's socket; the end of {log}:" in tail
+    assert tail[-1] == "munged: Error: key is insecure"
+
+
+def test_the_order_is_that_of_the_contract() -> None:
+    assert [s.name for s in STEPS] == [
+        "users", "hosts", "secrets", "disks", "mounts", "slurm", "accelerators", "hooks", "ready",
+    ]  # fmt: skip
+    assert all(0 < s.timeout <= 3600 for s in STEPS)
+    assert [s.name for s in STEPS if "controller" not in s.roles] == ["accelerators"]
+    assert all("compute" in s.roles for s in STEPS)
+
+
+def test_boot_reports_to_the_machine_and_to_the_bucket_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services = FakeServices()
+    stayed: list[bool] = []
+    monkeypatch.setattr(services, "keep", lambda: stayed.append(True), raising=False)
+    monkeypatch.setattr(boot, "InitServices", lambda: services)
+    monkeypatch.setattr(boot, "STEPS", [step(skip), Step("other", 1, frozenset({"login"}), fail)])
+    file = tmp_path / "settings.json"
+    file.write_text(json.dumps(dataclasses.asdict(settings(tmp_path))))
+    boot.bootstrap(file, "compute", "debug-3", str(tmp_path / "bucket"))
+    own = tmp_path / "lib" / "boot" / "debug-3.json"
+    assert own.read_text() == (tmp_path / "bucket" / "boot" / "debug-3.json").read_text()
+    report = json.loads(own.read_text())
+    assert [s["name"] for s in report["steps"]] == ["a"], "another role's step"
+    assert report["state"] == "ready"
+    assert stayed == [True]
+
+
+# --- the steps -------------------------------------------------------------------------------------------
+
+
+def test_another_user_is_refused(machine: Callable[..., Context]) -> None:
+    with pytest.raises(PermissionError, match="belongs to somebody-else"):
+        steps.users(machine(user="somebody-else"))
+    assert "Slurm runs as" in steps.users(machine())
+
+
+def test_the_munge_key_is_made_on_the_controller_only(
+    machine: Callable[..., Context], tmp_path: Path
+) -> None:
+    with pytest.raises(FileNotFoundError, match=r"munge\.key: the controller makes it"):
+        steps.secrets(machine("compute"))
+    assert steps.secrets(machine("controller")) == "made the munge key"
+    key = tmp_path / "munge.key"
+    content = key.read_bytes()
+    assert len(content) == 1024
+    assert stat.S_IMODE(key.stat().st_mode) == 0o400
+    assert steps.secrets(machine("controller")) == "the munge key is there"
+    assert steps.secrets(machine("compute")) == "the munge key is there"
+    assert key.read_bytes() == content, "a new key would lock every running machine out"
+    key.unlink()
+    key.write_bytes(b"short")
+    steps.secrets(machine("controller"))
+    assert len(key.read_bytes()) == 1024, "what an interrupted boot left"
+
+
+def test_a_full_disk_is_said_in_words(machine: Callable[..., Context], monkeypatch: Any) -> None:
+    assert "MiB free" in steps.disks(machine())
+    monkeypatch.setattr(steps, "MIN_FREE_MIB", 10**12)
+    with pytest.raises(OSError, match=r"MiB are free, 1000000000000 are needed"):
+        steps.disks(machine())
+
+
+def test_shared_folders_are_made_and_must_be_writable(
+    machine: Callable[..., Context], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps.mounts(machine())
+    assert (tmp_path / "shared").is_dir()
+    assert (tmp_path / "apps").is_dir()
+    # root may write everywhere, so the answer is made.
+    monkeypatch.setattr(steps.os, "access", lambda path, _mode: not str(path).endswith("apps"))
+    with pytest.raises(PermissionError, match="apps is not writable"):
+        steps.mounts(machine())
+
+
+def test_slurm_is_rendered_on_the_controller_for_the_release_there(
+    machine: Callable[..., Context], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(FileNotFoundError, match="the controller has not made it yet"):
+        steps.slurm(machine("compute"))
+    (tmp_path / "fake").mkdir()
+    version = tmp_path / "fake" / "slurmctld"
+    version.write_text("#!/bin/sh\necho slurm-wlm 23.11.4\n")
+    version.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{version.parent}:{os.environ['PATH']}")
+    (tmp_path / "code" / "current").mkdir(parents=True)
+    context = machine("controller")
+    assert steps.slurm(context) == "slurm-wlm 23.11.4"
+    assert context.report.content["facts"] == {"slurm": "slurm-wlm 23.11.4"}
+    conf = (tmp_path / "etc" / "slurm.conf").read_text()
+    assert "ClusterName=t" in conf
+    assert "cloud_reg_addrs" not in conf, "an option of 22.05"
+    assert {p.name for p in (tmp_path / "code" / "current" / "bin").iterdir()} >= {"resume", "slurm-stacks"}
+    assert not list((tmp_path / "etc").glob("*.new"))
+    assert steps.slurm(machine("compute")) == "the controller's configuration is there"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_node_without_its_accelerators_does_not_register(
+    machine: Callable[..., Context], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    with pytest.raises(SkipStep):
+        steps.accelerators(machine())
+    simulated = Partition("debug", "local.small", 1, 1, 0, 1, Accelerator("v100", 4, simulated=True))
+    assert steps.accelerators(machine(made=design(simulated))) == "4 simulated v100"
+    devices = [tmp_path / "nvidia0", tmp_path / "nvidia1"]
+    for device in devices[: 2 if there else 1]:
+        device.touch()
+    monkeypatch.setattr(steps.gres, "devices", lambda _accelerator: [str(d) for d in devices])
+    real = machine(made=design(Partition("debug", "p3", 1, 1, 0, 1, Accelerator("v100", 2))))
+    if there:
+        assert steps.accelerators(real) == "2 v100"
+    else:
+        with pytest.raises(FileNotFoundError, match="nvidia1"):
+            steps.accelerators(real)
+
+
+@pytest.fixture
+def hooked(machine: Callable[..., Context], tmp_path: Path) -> Callable[..., Context]:
+    folder = tmp_path / "code" / "current" / "hooks"
+    folder.mkdir(parents=True)
+
+    def make(*scripts: str, role: str = "compute", of: str = "compute", timeout: int = 600) -> Context:
+        found = []
+        for number, text in enumerate(scripts):
+            (folder / f"{number}-h.sh").write_text(f"#!/bin/sh\n{text}\n")
+            found.append(Hook(of, "some/h.sh", ("one", "two words"), timeout))
+        return machine(role, design(hooks=tuple(found)))
+
+    return make
+
+
+def test_hooks_run_in_order_with_their_arguments(hooked: Callable[..., Context], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write = f'echo "$# $2 $SLURM_STACKS_ROLE $SLURM_STACKS_HOST" >> {out}'
+    assert steps.hooks(hooked(write, f"echo second >> {out}")) == "ran 2"
+    assert out.read_text() == "2 two words compute debug-0\nsecond\n"
+
+
+def test_hooks_of_other_roles_do_not_run(hooked: Callable[..., Context]) -> None:
+    with pytest.raises(SkipStep, match="none for this role"):
+        steps.hooks(hooked("exit 9", of="login"))
+    with pytest.raises(SkipStep):
+        steps.hooks(hooked())
+    assert steps.hooks(hooked("true", of="all")) == "ran 1"
+
+
+def test_a_failing_hook_stops_the_boot_with_its_words(hooked: Callable[..., Context], tmp_path: Path) -> None:
+    context = hooked("echo out; echo no driver >&2; exit 3", f"touch {tmp_path}/second")
+    assert run_steps(context, [step(steps.hooks, "hooks")]) is False
+    failed = reported(context)["steps"][0]
+    assert failed["note"].startswith("some/h.sh ended with status 3")
+    assert failed["note"].endswith("out\nno driver")
+    assert not (tmp_path / "second").exists()
+
+
+def test_a_hook_has_its_own_limit(hooked: Callable[..., Context]) -> None:
+    started = time.monotonic()
+    context = hooked("exec sleep 60", timeout=1)
+    assert run_steps(context, [step(steps.hooks, "hooks", 30)]) is False
+    assert time.monotonic() - started < 10
+    assert reported(context)["steps"][0]["note"].startswith("some/h.sh was not done after 1 s")
+
+
+def test_a_hook_may_leave_a_daemon_behind(hooked: Callable[..., Context], tmp_path: Path) -> None:
+    """A hook that starts a service (Docker, a monitor) must not wait for that service's end."""
+    started = time.monotonic()
+    pid = tmp_path / "pid"
+    try:
+        steps.hooks(hooked(f"sleep 20 & echo $! > {pid}"))
+        assert time.monotonic() - started < 10
+    finally:
+        os.kill(int(pid.read_text()), signal.SIGKILL)
+
+
+def test_ready_starts_a_nodes_slurmd_and_nothing_on_a_login_machine(
+    machine: Callable[..., Context], tmp_path: Path
+) -> None:
+    context = machine()
+    assert steps.ready(context) == "slurmd runs"
+    (service,) = context.services.started  # type: ignore[attr-defined]
+    # -b is what makes a fresh node count as booted since it was asked for.
+    assert service.argv == (
+        "/usr/sbin/slurmd", "-D", "-b", "-N", "debug-0", "-f", str(tmp_path / "etc" / "slurm.conf"),
+    )  # fmt: skip
+    assert service.env == {"SLURM_CONF": str(tmp_path / "etc" / "slurm.conf")}
+    login = machine("login", host="login")
+    steps.ready(login)
+    assert login.services.started == []  # type: ignore[attr-defined]

@@ -1,0 +1,142 @@
+"""Process trees: what counts as alive, what belongs to a machine, and that all of it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.node.processes import ProcessId, descendants, end_tree, with_environment
+from tests.support.checkout import until
+
+# A machine's first process as the local cloud makes it: the subreaper of its tree.
+REAPER = """
+import ctypes, os, signal, subprocess, sys, time
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+for number in (signal.SIGTERM,) if "deaf" in sys.argv else ():
+    signal.signal(number, signal.SIG_IGN)
+# A daemon that leaves its parent and its session, as slurmstepd does, and will not hear SIGTERM.
+subprocess.Popen(["setsid", "sh", "-c", "trap '' TERM; sleep 300 & wait"]).pid
+subprocess.run(["sh", "-c", "setsid sleep 301 &"])
+print("ready", flush=True)
+time.sleep(300)
+"""
+
+
+@pytest.fixture
+def tree() -> Iterator[Callable[..., tuple[ProcessId, list[int]]]]:
+    """Starts a tree; returns its root and the pids below it."""
+    started: list[subprocess.Popen[str]] = []
+    below: list[int] = []
+
+    def start(*arguments: str) -> tuple[ProcessId, list[int]]:
+        child = subprocess.Popen(
+            [sys.executable, "-c", REAPER, *arguments], stdout=subprocess.PIPE, text=True
+        )
+        started.append(child)
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        root = ProcessId.of(child.pid)
+        assert root is not None
+        until(lambda: len(descendants(child.pid)) == 3, 5, "the tree")
+        below.extend(descendants(child.pid))
+        return root, list(below)
+
+    yield start
+    for pid in below:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for child in started:
+        child.kill()
+        child.communicate()
+
+
+def alive(pid: int) -> bool:
+    process = ProcessId.of(pid)
+    return process is not None and process.alive()
+
+
+@pytest.mark.parametrize("arguments", [(), ("deaf",)], ids=["polite init", "init that is deaf"])
+def test_everything_below_a_root_ends_with_it(
+    tree: Callable[..., tuple[ProcessId, list[int]]], arguments: tuple[str, ...]
+) -> None:
+    root, below = tree(*arguments)
+    assert len({os.getsid(pid) for pid in below}) == 2, "sessions of their own"
+    started = time.monotonic()
+    assert end_tree(root, 0.3) is True
+    assert time.monotonic() - started < 3
+    assert not root.alive()
+    if arguments:
+        # Killed while their root still lived: nobody else could have found them.
+        assert [pid for pid in below if alive(pid)] == []
+
+
+def test_ending_what_is_gone_is_done_at_once() -> None:
+    child = subprocess.Popen(["true"])
+    process = ProcessId.of(child.pid)
+    child.wait()
+    assert process is not None
+    started = time.monotonic()
+    assert end_tree(process, 5.0) is True
+    assert time.monotonic() - started < 1
+
+
+def test_a_zombie_is_not_alive() -> None:
+    child = subprocess.Popen(["true"])
+    process = ProcessId.of(child.pid)
+    assert process is not None
+    until(lambda: Path(f"/proc/{child.pid}/stat").read_text().split()[2] == "Z", 5, "the zombie")
+    assert not process.alive()
+    assert child.pid not in descendants(os.getpid())
+    child.wait()
+    assert ProcessId.of(child.pid) is None
+
+
+def test_another_process_with_the_same_pid_is_not_taken_for_it() -> None:
+    mine = ProcessId.of(os.getpid())
+    assert mine is not None
+    assert mine.alive()
+    assert not ProcessId(mine.pid, mine.started - 1).alive()
+    child = subprocess.Popen(["sleep", "300"])
+    try:
+        assert end_tree(ProcessId(child.pid, 1), 0.1) is True
+        assert child.poll() is None, "a stranger was killed"
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_commands_name_may_hold_anything(tmp_path: Path) -> None:
+    strange = tmp_path / "a) R 1 (b"
+    strange.symlink_to("/bin/sleep")
+    child = subprocess.Popen([str(strange), "300"])
+    try:
+        assert child.pid in descendants(os.getpid())
+        process = ProcessId.of(child.pid)
+        assert process is not None
+        assert process.alive()
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_processes_are_found_by_a_variable_of_their_environment(tmp_path: Path) -> None:
+    children = [
+        subprocess.Popen(["sleep", "300"], env={"A": "1", "SLURM_STACKS_RUN": value})
+        for value in (str(tmp_path), f"{tmp_path}2", f"x{tmp_path}")
+    ]
+    try:
+        until(lambda: with_environment("SLURM_STACKS_RUN", str(tmp_path)), 5, "the process")
+        assert with_environment("SLURM_STACKS_RUN", str(tmp_path)) == [children[0].pid]
+        assert with_environment("A", str(tmp_path)) == []
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()

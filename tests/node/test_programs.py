@@ -1,0 +1,184 @@
+"""The programs that Slurm calls, run as Slurm runs them, and the daemon's process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.node import rpc
+from infra.node.elastic import programs
+from infra.node.model import Folders, Settings, to_json
+from tests.support.checkout import ROOT, until
+from tests.support.doubles import settings
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Settings:
+    """A controller's folders with its programs; the name holds what shells and quotes stumble over."""
+    root = tmp_path / "it's a folder"
+    made = settings(root, python=sys.executable)
+    folders = Folders(made)
+    for folder in (folders.run, folders.log, folders.lib, folders.etc):
+        Path(str(folder)).mkdir(parents=True)
+    Path(str(folders.code)).parent.mkdir()
+    (Path(str(folders.code))).mkdir()
+    (Path(str(folders.code)) / "infra").symlink_to(ROOT / "infra")
+    (root / "settings.json").write_text(json.dumps(to_json(made)))
+    programs.write(made, root / "settings.json")
+    return made
+
+
+def run(made: Settings, name: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """As slurmctld does: no PATH, nothing of ours, another folder."""
+    program = Path(str(Folders(made).code)) / "bin" / name
+    return subprocess.run(
+        [str(program), *arguments],
+        env=environment,
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+
+
+def left(made: Settings) -> list[dict[str, Any]]:
+    folder = Path(str(Folders(made).lib)) / "requests"
+    return [json.loads(path.read_text()) for path in sorted(folder.iterdir())]
+
+
+@pytest.fixture
+def daemon(machine: Settings) -> Iterator[list[dict[str, Any]]]:
+    """Something that takes requests at the daemon's socket."""
+    taken: list[dict[str, Any]] = []
+
+    def handle(method: str, params: dict[str, Any]) -> Any:
+        if method == "wait":
+            taken.append({"program": "wait", **params})
+            return {"over": True}
+        taken.append(params["request"])
+        return {}
+
+    server = rpc.Server(str(Folders(machine).daemon_socket), handle)
+    threading.Thread(target=server.serve, daemon=True).start()
+    yield taken
+    server.close()
+
+
+def test_what_slurm_conf_names_is_there() -> None:
+    assert programs.NAMES == ("resume", "resume-fail", "suspend", "prolog-slurmctld")
+
+
+def test_programs_hand_their_request_on(machine: Settings, daemon: list[dict[str, Any]]) -> None:
+    for name in ("resume", "resume-fail", "suspend"):
+        done = run(machine, name, "debug-[0-3]")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert [(r["program"], r["nodes"]) for r in daemon] == [
+        ("resume", "debug-[0-3]"),
+        ("resume-fail", "debug-[0-3]"),
+        ("suspend", "debug-[0-3]"),
+    ]
+    assert len({r["id"] for r in daemon}) == 3
+    assert left(machine) == []
+
+
+def test_the_resume_files_content_goes_along(
+    machine: Settings, daemon: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    wish = tmp_path / "resume"
+    wish.write_text('{"all_nodes": "debug-0"}')
+    run(machine, "resume", "debug-0", SLURM_RESUME_FILE=str(wish))
+    run(machine, "resume", "debug-0", SLURM_RESUME_FILE=str(tmp_path / "gone"))
+    run(machine, "suspend", "debug-0", SLURM_RESUME_FILE=str(wish))
+    assert [r.get("resume_file", "-") for r in daemon] == ['{"all_nodes": "debug-0"}', None, "-"]
+
+
+def test_the_prolog_waits_with_its_job(machine: Settings, daemon: list[dict[str, Any]]) -> None:
+    done = run(machine, "prolog-slurmctld", SLURM_JOB_ID="12", SLURM_JOB_NODELIST="debug-[1-2]")
+    assert done.returncode == 0
+    assert [(r["program"], r["job"], r["nodes"]) for r in daemon] == [("wait", 12, "debug-[1-2]")]
+
+
+def test_requests_are_left_where_the_daemon_looks(machine: Settings) -> None:
+    for name in ("resume", "suspend"):
+        assert run(machine, name, "debug-0").returncode == 0
+    assert [r["program"] for r in left(machine)] == ["resume", "suspend"]
+
+
+def test_programs_start_without_the_cloud_and_without_packages(machine: Settings) -> None:
+    """Slurm starts one for every job: what they import is what every job's start waits for."""
+    program = Path(str(Folders(machine).code)) / "bin" / "resume"
+    done = subprocess.run(
+        [sys.executable, "-IS", "-X", "importtime", str(program), "debug-0"],
+        env={},
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+    )
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "infra.node.elastic.client" in imported
+    ours = {name for name in imported if name.startswith("infra")}
+    assert ours == {
+        "infra",
+        "infra.node",
+        "infra.node.elastic",
+        "infra.node.elastic.client",
+        "infra.node.rpc",
+    }
+    assert not {"asyncio", "subprocess", "pathlib", "typing", "dataclasses"} & (imported - {"typing"})
+
+
+def test_the_tool_reads_its_settings_anew(machine: Settings) -> None:
+    done = run(machine, "slurm-stacks", "status")
+    assert done.returncode == 1
+    assert "the elastic daemon does not answer" in done.stderr
+    assert f"{Folders(machine).log}/elastic.log" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert run(machine, "slurm-stacks", "nonsense").returncode == 2
+
+
+def test_one_daemon_at_a_time(machine: Settings) -> None:
+    """The second waits for the first one's end, so that no machine is launched twice."""
+    service = programs.daemon_service(machine, Path(machine.site.root) / "settings.json")
+    socket = str(Folders(machine).daemon_socket)
+    daemons: list[subprocess.Popen[bytes]] = []
+
+    def start() -> subprocess.Popen[bytes]:
+        with service.log.open("ab") as log:
+            daemons.append(
+                subprocess.Popen(service.argv, env={**os.environ, **service.env}, stdout=log, stderr=log)
+            )
+        return daemons[-1]
+
+    def answering() -> int | None:
+        try:
+            return int(rpc.call(socket, "ping", 1.0)["pid"])
+        except rpc.RpcUnavailableError:
+            return None
+
+    try:
+        first = start()
+        assert until(answering, 20, "the daemon") == first.pid
+        second = start()
+        with pytest.raises(subprocess.TimeoutExpired):
+            second.wait(0.7)
+        assert answering() == first.pid
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        until(lambda: answering() == second.pid, 20, "the second daemon")
+    finally:
+        for daemon in daemons:
+            daemon.kill()
+            daemon.wait()
+    assert "Traceback" not in service.log.read_text().replace("SlurmError", "")

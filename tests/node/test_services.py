@@ -1,0 +1,167 @@
+"""A machine's init keeps its services: with the real init, in a process of its own."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.local.cloud import init
+from infra.node.processes import ProcessId, descendants, end_tree
+from tests.support.checkout import ROOT, until
+
+PRELUDE = """
+import os, sys, time
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from infra.node.bootstrap.services import InitServices, Service
+import infra.node.bootstrap.services as module
+module.RESTART_PAUSE_SECONDS = 0.2
+module.STOP_SECONDS = 0.5
+out = Path({out!r})
+
+def service(name, script, **env):
+    return Service(name, ("/bin/sh", "-c", script), out / "log" / f"{{name}}.out", env)
+
+services = InitServices()
+"""
+
+
+class Machine:
+    """A machine whose boot is a script of the test's."""
+
+    def __init__(self, folder: Path, script: str) -> None:
+        loader = folder / "loader.py"
+        loader.write_text(PRELUDE.format(root=str(ROOT), out=str(folder)) + textwrap.dedent(script))
+        self.folder = folder
+        self.child = subprocess.Popen(
+            [sys.executable, "-I", "-S", init.__file__, str(loader)],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def lines(self, name: str) -> list[str]:
+        file = self.folder / name
+        return file.read_text().splitlines() if file.exists() else []
+
+    def below(self) -> list[int]:
+        return descendants(self.child.pid)
+
+    def term(self) -> float:
+        """Ask it to end; returns how long it took."""
+        started = time.monotonic()
+        self.child.send_signal(signal.SIGTERM)
+        self.child.wait(10)
+        return time.monotonic() - started
+
+
+@pytest.fixture
+def boot(tmp_path: Path) -> Iterator[Callable[[str], Machine]]:
+    made: list[Machine] = []
+
+    def start(script: str) -> Machine:
+        made.append(Machine(tmp_path, script))
+        return made[-1]
+
+    yield start
+    for machine in made:
+        if machine.child.poll() is None:
+            root = ProcessId.of(machine.child.pid)
+            assert root is not None
+            end_tree(root, 0)
+            machine.child.wait()
+
+
+def test_a_dead_service_is_started_again_and_its_end_is_logged(boot: Callable[[str], Machine]) -> None:
+    machine = boot(
+        """
+        services.start(service("one", f"echo $$ >> {out}/one; sleep 300"))
+        services.start(service("two", f"echo $$ >> {out}/two; [ $(wc -l < {out}/two) = 3 ] && sleep 300"))
+        services.keep()
+        """
+    )
+    until(lambda: len(machine.lines("two")) == 3, 10, "two restarts")
+    assert len(machine.lines("one")) == 1, "a service that lives is left alone"
+    log = machine.lines("log/two.out")
+    assert log == ["two ended with status 256; it is started again"] * 2
+    assert machine.term() < 3
+
+
+def test_a_service_has_its_variables_and_a_session_of_its_own(boot: Callable[[str], Machine]) -> None:
+    machine = boot(
+        """
+        os.environ["KEPT"] = "yes"
+        text = f"echo $KEPT $SLURM_CONF $(cut -d' ' -f6 /proc/$$/stat) $$ > {out}/b; mv {out}/b {out}/a; "
+        services.start(service("a", text + "echo said; sleep 300", SLURM_CONF="/x"))
+        services.keep()
+        """
+    )
+    until(lambda: machine.lines("a"), 5, "the service")
+    kept, conf, session, pid = machine.lines("a")[0].split()
+    assert (kept, conf, session) == ("yes", "/x", pid)
+    until(lambda: machine.lines("log/a.out") == ["said"], 5, "its output")
+
+
+def test_services_end_in_reverse_order_and_stubborn_ones_too(boot: Callable[[str], Machine]) -> None:
+    machine = boot(
+        """
+        for name in ("first", "second"):
+            text = f"trap 'sleep 0.1; echo {name} >> {out}/ends; exit' TERM; echo {name} >> {out}/up; "
+            services.start(service(name, text + "while :; do sleep 0.02; done"))
+        text = f"trap '' TERM; setsid sleep 300 & echo deaf >> {out}/up; while :; do sleep 0.02; done"
+        services.start(service("deaf", text))
+        services.keep()
+        """
+    )
+    until(lambda: len(machine.lines("up")) == 3, 5, "the services")
+    below = machine.below()
+    assert len(below) >= 4
+    seconds = machine.term()
+    assert machine.lines("ends") == ["second", "first"]
+    assert 0.5 <= seconds < 4, "the deaf one had its time, and no more"
+    assert [pid for pid in below if ProcessId.of(pid) is not None] == []
+
+
+def test_a_machine_that_is_ended_during_its_boot_takes_its_services_along(
+    boot: Callable[[str], Machine],
+) -> None:
+    machine = boot(
+        """
+        services.start(service("a", f"echo up > {out}/up; sleep 300"))
+        time.sleep(300)
+        """
+    )
+    until(lambda: machine.lines("up"), 5, "the service")
+    below = machine.below()
+    assert machine.term() < 3
+    assert machine.child.returncode == 0
+    assert [pid for pid in below if ProcessId.of(pid) is not None] == []
+
+
+def test_orphans_come_to_the_init_and_are_reaped(boot: Callable[[str], Machine]) -> None:
+    machine = boot(
+        """
+        services.start(service("a", f"(setsid sh -c 'echo $$ > {out}/orphan; sleep 0.2' &); sleep 300"))
+        services.keep()
+        """
+    )
+    until(lambda: machine.lines("orphan"), 5, "the orphan")
+    pid = int(machine.lines("orphan")[0])
+    until(lambda: ProcessId.of(pid) is None, 5, "its end, reaped")
+    assert machine.child.poll() is None
+
+
+def test_init_ignores_what_a_terminal_sends(boot: Callable[[str], Machine]) -> None:
+    machine = boot("(out / 'up').touch(); services.keep()")
+    until((machine.folder / "up").exists, 5, "the machine")
+    for number in (signal.SIGINT, signal.SIGHUP):
+        machine.child.send_signal(number)
+    time.sleep(0.1)
+    assert machine.child.poll() is None
+    assert machine.term() < 3
