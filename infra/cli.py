@@ -59,7 +59,20 @@ def down(stack: Stack = "local") -> None:
     from infra.console.progress import Console
     from infra.operate import take_down
 
-    take_down(project(), load(stack), Console())
+    console = Console()
+    try:
+        name = load(stack).cluster.provider
+    except UserError as error:
+        # A local cluster that is up comes down whatever its stack file says by now.
+        from infra.local.provider import LocalProvider
+
+        if not LocalProvider().leftovers(project(), stack):
+            raise
+        console.say(
+            f"{error}\nThis does not keep the local cluster of stack {stack} from going down.", "yellow"
+        )
+        name = "local"
+    take_down(project(), stack, name, console)
 
 
 @app.command()

@@ -38,7 +38,7 @@ def bring_up(project: Path, config: StackConfig, console: Console) -> None:
     training = benchmark_design(config, cluster)
     chosen = provider.load(cluster.provider)
     chosen.prepare(console.say)
-    engine = runner.select(project, config.stack, cluster.provider)
+    engine = runner.select(project, config.stack, cluster.provider, console.on_event)
     console.say(f"stack {config.stack}: {cluster.name} on {cluster.provider}", "bold")
     with console.waiting("bringing the cluster up"):
         outputs = engine.up(console.on_event)
@@ -148,22 +148,23 @@ def keep_result(stack: str, result: dict[str, Any]) -> Path:
     return path
 
 
-def take_down(project: Path, config: StackConfig, console: Console) -> None:
-    """Destroy the stack and audit.
+def take_down(project: Path, stack: str, provider_name: str, console: Console) -> None:
+    """Destroy the stack and audit. Needs no valid stack file: what is up must always come down.
 
     Raises:
         UserError: something is left; the message names it.
     """
     from infra import runner
 
-    cluster = design(config, catalog())
-    chosen = provider.load(cluster.provider)
-    engine = runner.select(project, config.stack, cluster.provider)
+    chosen = provider.load(provider_name)
+    engine = runner.select(project, stack, provider_name, console.on_event)
     with console.waiting("taking the cluster down"):
         engine.destroy(console.on_event)
-    if left := chosen.leftovers(project, config.stack, cluster):
+    if left := chosen.leftovers(project, stack):
         lines = "\n".join(f"  {line}" for line in left)
-        raise UserError(f"these are left of stack {config.stack}:\n{lines}\nRun `./cluster down` again.")
+        raise UserError(
+            f"these are left of stack {stack}:\n{lines}\nRun `./cluster down --stack {stack}` again."
+        )
     console.say("nothing is left")
 
 

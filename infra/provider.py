@@ -86,7 +86,7 @@ class Provider(Protocol):
         """
         ...
 
-    def leftovers(self, project: Path, stack: str, design: ClusterDesign) -> list[str]:
+    def leftovers(self, project: Path, stack: str) -> list[str]:
         """What of this cluster still exists, a line each; empty after a clean destroy."""
         ...
 

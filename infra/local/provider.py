@@ -51,7 +51,7 @@ class LocalProvider:
         }
         return Command(list(argv) or [os.environ.get("SHELL", "/bin/sh")], env)
 
-    def leftovers(self, project: Path, stack: str, design: ClusterDesign) -> list[str]:
+    def leftovers(self, project: Path, stack: str) -> list[str]:
         from infra.local.operations import processes
 
         run = RunDirectory.of(project, stack)

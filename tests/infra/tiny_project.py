@@ -60,9 +60,9 @@ class Run:
         """What became of each command, by its name; a replaced one is not called deleted."""
         found: dict[str, str] = {}
         for event in self.events:
-            if isinstance(event, ResourceDone) and event.type == "command:local:Command":
-                if event.operation != "deleted" or event.name not in found:
-                    found[event.name] = event.operation
+            ours = isinstance(event, ResourceDone) and event.type == "command:local:Command"
+            if ours and (event.operation != "deleted" or event.name not in found):
+                found[event.name] = event.operation
         return found
 
     @property

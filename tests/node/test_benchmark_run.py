@@ -85,7 +85,7 @@ def _submit(folder: str, answers: Any) -> None:
 
 
 def test_two_at_once_submit_one_job(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     answers = context.Queue()
     both = [context.Process(target=_submit, args=(str(tmp_path), answers)) for _ in range(3)]
     for process in both:

@@ -17,7 +17,6 @@ from infra.node.elastic.plan import (
     NodePhase,
     NodeView,
     Observation,
-    Patience,
     Policy,
     Verb,
     plan,
@@ -165,7 +164,7 @@ _OBSERVATIONS = st.builds(
 
 @given(st.lists(st.tuples(_OBSERVATIONS, st.floats(0, 30)), min_size=1, max_size=12))
 def test_over_any_history(history: list[tuple[Observation, float]]) -> None:
-    """Never the only machine of a node that is up, never a busy node, never a dead machine; and no state grows."""
+    """Never the only machine of a node in use, never a busy node, never a dead machine; no state grows."""
     memory, now = Memory(), 0.0
     for seen, pause in history:
         now += pause

@@ -136,7 +136,7 @@ def test_programs_start_without_the_cloud_and_without_packages(machine: Settings
         "infra.node.elastic.client",
         "infra.node.rpc",
     }
-    assert not {"asyncio", "subprocess", "pathlib", "typing", "dataclasses"} & (imported - {"typing"})
+    assert not {"asyncio", "subprocess", "pathlib", "dataclasses"} & imported
 
 
 def test_the_tool_reads_its_settings_anew(machine: Settings) -> None:

@@ -73,7 +73,11 @@ def test_a_server_that_closes_without_an_answer(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         listener.listen()
-        thread = threading.Thread(target=lambda: listener.accept()[0].close())
+
+        def hang_up() -> None:
+            listener.accept()[0].close()
+
+        thread = threading.Thread(target=hang_up)
         thread.start()
         with pytest.raises(rpc.RpcUnavailableError):
             rpc.call(str(tmp_path / "s"), "echo", 5.0)
