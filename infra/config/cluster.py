@@ -309,3 +309,10 @@ class BenchmarkConfig(Section):
         "auto", description="auto: MNIST where it can be had, else synthetic digits; the result says which."
     )
     batch: int = Field(64, ge=1, le=60000, description="Examples a worker and step.")
+
+    @field_validator("profile", mode="before")
+    @classmethod
+    def _not_yet(cls, value: object) -> object:
+        if value == "local-sgd":
+            raise refusal('"published" or "sync"', "local-sgd is not built yet: use sync")
+        return value

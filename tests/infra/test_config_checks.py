@@ -388,3 +388,9 @@ def test_namespaces_of_machines_are_refused_with_the_reason() -> None:
     (found,) = mistakes(values("local", {"local.machines": "namespace"}))
     assert found.path == f"{CLUSTER}.local.machines"
     assert "not built yet" in found.advice
+
+
+def test_local_sgd_is_refused_with_the_reason() -> None:
+    (found,) = mistakes(values("local", {"@profile": "local-sgd"}))
+    assert found.path == f"{BENCHMARK}.profile"
+    assert "not built yet" in found.advice

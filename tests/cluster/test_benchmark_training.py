@@ -1,0 +1,88 @@
+"""`up` with its benchmark: a real training on two nodes through sbatch, its result, and a run that fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.checkout import Checkout
+
+pytestmark = pytest.mark.tensorflow
+
+STACK = """
+    config:
+      slurm-stacks:cluster:
+        provider: local
+        local: {{price_hour: 36}}
+        partitions:
+          - {{name: debug, machine: local.small, nodes: {{max: 4}}, default: true}}
+        slurm: {{suspend_time: 4}}
+      slurm-stacks:benchmark: {{nodes: {nodes}, epochs: 1, data: synthetic, profile: sync}}
+"""
+
+
+def kept(checkout: Checkout) -> list[Path]:
+    return sorted(Path(checkout.env["XDG_STATE_HOME"]).glob("slurm-stacks/results/test/*.json"))
+
+
+@pytest.mark.timeout(600)
+def test_up_trains_and_a_second_up_finds_the_result(make_checkout: Callable[..., Checkout]) -> None:
+    checkout = make_checkout(STACK.format(nodes=2))
+    up = checkout.cluster("up", check=True, timeout=500)
+    (file,) = kept(checkout)
+    result = json.loads(file.read_text())
+    assert result["apiVersion"] == "slurm-stacks/result/v1"
+    assert (result["nodes"], result["workers"], result["epochs"]) == (2, 2, 1)
+    assert (result["stack"], result["partition"], result["machine"]) == ("test", "debug", "local.small")
+    assert result["data"] == "digits-synthetic"
+    assert result["test_accuracy"] > 0.9
+    assert 0 < result["start_latency_seconds"] < 60
+    # 36 USD an hour is a cent a second, for each of the two nodes.
+    assert result["cost_usd"] == pytest.approx(result["seconds_total"] * 0.02, rel=0.2)
+    assert "not MNIST" in up.stdout
+    assert f"Result of job {result['job_id']}" in up.stdout
+    assert "back to 0 nodes" in up.stderr
+
+    outputs = up.stdout.split("benchmark_result")[1].split()[0]
+    assert json.loads(Path(outputs).read_text()) == result
+    script = Path(outputs).with_name("run_keras").read_text()
+    for directive in ("--partition=debug", "--job-name=keras-job", "--nodes=2", "--output=out-keras.txt"):
+        assert f"#SBATCH {directive}\n" in script
+    lines = Path(outputs).with_name("out-keras.txt").read_text().splitlines()
+    assert lines[:2] == ["debug-0", "debug-[0-1]"]
+
+    again = checkout.cluster("up", check=True)
+    assert f"Result of job {result['job_id']}" in again.stdout
+    assert "created" not in again.stderr
+    assert checkout.execute("squeue", "--noheader") == ""
+
+
+def test_a_training_that_fails_is_shown_and_submitted_anew(make_checkout: Callable[..., Checkout]) -> None:
+    checkout = make_checkout(STACK.format(nodes=1))
+    broken = checkout.folder / "workload" / "train.py"
+    whole = broken.read_text()
+    broken.write_text("raise SystemExit('no such luck')\n")
+    failed = checkout.cluster("up", timeout=200)
+    assert failed.returncode == 1
+    assert "job 1 ended (FAILED) without a result" in failed.stderr
+    assert "no such luck" in failed.stderr
+    assert "Traceback" not in failed.stderr
+    assert kept(checkout) == []
+    # Nothing changed, so no resource runs; but what the user wants is a result, so the run is tried again.
+    second = checkout.cluster("up", timeout=200)
+    assert "job 2 ended (FAILED)" in second.stderr
+    folders = list(checkout.run_directory.glob("shared/bench/*/*/job-1/out-keras.txt"))
+    assert len(folders) == 1
+    assert "no such luck" in folders[0].read_text()
+    broken.write_text(whole)
+
+
+def test_without_a_benchmark_up_only_brings_the_cluster_up(make_checkout: Callable[..., Checkout]) -> None:
+    checkout = make_checkout(STACK.format(nodes=1).replace("{nodes: 1", "{enabled: false, nodes: 1"))
+    up = checkout.cluster("up", check=True)
+    assert "Result" not in up.stdout
+    assert "benchmark" not in up.stdout + up.stderr
+    assert checkout.execute("squeue", "--noheader") == ""
