@@ -36,6 +36,7 @@ from infra.node.slurm import version
 from infra.node.slurm.conf import render
 from infra.node.slurm.control import Control
 from infra.node.slurm.hostlist import expand
+from infra.node.slurm.slurmd import start_delay
 
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 MISSING = [
@@ -111,6 +112,7 @@ class SlurmCluster:
         self._stop = threading.Event()
         self._agent = threading.Thread(target=self._serve, name="machines", daemon=True)
         self._prolog, self._edit, self._sbin = prolog, edit, sbin
+        self.release = version.parse(self._version())
 
     @property
     def conf(self) -> Path:
@@ -122,6 +124,9 @@ class SlurmCluster:
 
     def log(self, name: str = "slurmctld") -> str:
         return Path(self.folders.log / f"{name}.log").read_text(errors="replace")
+
+    def has_log(self, name: str) -> bool:
+        return (Path(self.folders.log) / f"{name}.log").exists()
 
     def environment(self) -> dict[str, str]:
         return {"PATH": PATH, "SLURM_CONF": str(self.conf), "HOME": str(self.root)}
@@ -151,6 +156,7 @@ class SlurmCluster:
 
     def start_node(self, node: str) -> None:
         (Path(self.folders.spool) / node).mkdir(exist_ok=True)
+        time.sleep(start_delay(self.release, time.clock_gettime(time.CLOCK_BOOTTIME)))
         # -b: without it the boot time would be the machine's, older than the request.
         self._spawn(node, f"{self._sbin}/slurmd", "-D", "-b", "-N", node)
 
@@ -199,8 +205,7 @@ class SlurmCluster:
             text = _PROGRAM.format(path=PATH, requests=requests, kind=kind)
             _script(programs / kind, text)
         _script(programs / "prolog-slurmctld", f"#!/bin/sh\n{self._prolog}\n")
-        release = version.parse(self._version())
-        for name, text in render(self.settings, release).items():
+        for name, text in render(self.settings, self.release).items():
             (Path(folders.etc) / name).write_text(self._edit(text) if name == "slurm.conf" else text)
         key = Path(folders.munge_key)
         key.touch(mode=0o600)
@@ -259,9 +264,6 @@ class SlurmCluster:
                 file.unlink()
                 if kind == "resume":
                     self.resumes.append(hosts)
-                    # 22.05's `slurmd -b` may report a boot one second too early; a node that started in the
-                    # very second of its request would then stay POWERING_UP.
-                    time.sleep(1.05 - time.time() % 1)
                     for node in filter(self.boot, expand(hosts)):
                         self.start_node(node)
                 elif kind == "suspend":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from infra.node.slurm import version
+from infra.node.slurm.slurmd import QUIET_SECONDS, start_delay
 from infra.node.slurm.version import ResumeJob, ResumeRequest, parse_resume
 
 
@@ -80,3 +81,23 @@ def test_nodes_that_nobody_waits_for() -> None:
 def test_what_is_no_resume_file(text: str) -> None:
     with pytest.raises(ValueError, match="resume file"):
         parse_resume(text)
+
+
+@pytest.mark.parametrize(
+    ("release", "uptime", "delay"),
+    [
+        ((22, 5), 1000.0, 0.0),
+        ((22, 5), 1000.5, 0.0),
+        ((22, 5), 1000.75, 0.25),
+        ((22, 5), 1000.96875, 0.03125),
+        # These count by the clock.
+        ((23, 11), 1000.75, 0.0),
+        ((24, 11), 1000.75, 0.0),
+    ],
+)
+def test_no_slurmd_starts_shortly_before_a_second_of_uptime_ends(
+    release: tuple[int, int], uptime: float, delay: float
+) -> None:
+    assert start_delay(release, uptime) == delay
+    assert start_delay(release, uptime + delay) == 0
+    assert delay < QUIET_SECONDS

@@ -14,7 +14,8 @@ from types import FrameType
 from infra.node.bootstrap.report import BootReport, file_sink
 from infra.node.bootstrap.services import InitServices, Services
 from infra.node.bootstrap.steps import STEPS, Context, SkipStep, Step
-from infra.node.model import Folders, Settings, from_json
+from infra.node.codec import from_json
+from infra.node.model import Folders, Settings
 
 
 class StepTimeoutError(Exception):

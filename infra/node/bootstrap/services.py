@@ -33,7 +33,9 @@ class Service:
 
 
 class Services(Protocol):
-    def start(self, service: Service) -> None: ...
+    def start(self, service: Service) -> int:
+        """Start it and return its pid."""
+        ...
 
     def keep(self) -> None:
         """Stay with the services for the machine's life; returns at once where systemd does that."""
@@ -53,7 +55,7 @@ class InitServices:
         # From the first service on: a machine that is ended during its boot takes its services along.
         signal.signal(signal.SIGTERM, self._on_term)
 
-    def start(self, service: Service) -> None:
+    def start(self, service: Service) -> int:
         service.log.parent.mkdir(parents=True, exist_ok=True)
         with service.log.open("ab") as output:
             child = subprocess.Popen(
@@ -67,6 +69,7 @@ class InitServices:
                 start_new_session=True,
             )
         self._running[child.pid] = service
+        return child.pid
 
     def keep(self) -> None:
         while not self._stopping:

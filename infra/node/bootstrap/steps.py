@@ -18,13 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.node import rpc
+from infra.node.bootstrap.registration import start_slurmd
 from infra.node.bootstrap.report import BootReport
 from infra.node.bootstrap.services import Service, Services
 from infra.node.elastic import programs
 from infra.node.model import Folders, Settings
-from infra.node.slurm import gres
+from infra.node.slurm import gres, version
 
 MIN_FREE_MIB = 64
+VERSION_FILE = "version"
+"""Beside slurm.conf: the release that it was rendered for."""
 LOG_LINES = 10
 
 
@@ -118,7 +121,7 @@ def slurm(context: Context) -> str:
     folders = context.folders
     if context.role == "controller":
         # Here and not above: a compute node of the same host renders nothing, and boots in half the time.
-        from infra.node.slurm import conf, version
+        from infra.node.slurm import conf
 
         text = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=True).stdout.strip()
         context.report.content["facts"]["slurm"] = text
@@ -130,6 +133,7 @@ def slurm(context: Context) -> str:
             draft = target.with_suffix(".new")
             draft.write_text(content)
             draft.replace(target)
+        (context.path(folders.etc) / VERSION_FILE).write_text(text)
         return text
     if not context.path(folders.slurm_conf).exists():
         raise FileNotFoundError(f"{folders.slurm_conf}: the controller has not made it yet")
@@ -232,7 +236,9 @@ def _compute(context: Context) -> str:
     folders, log = context.folders, context.path(context.folders.log)
     # %n of SlurmdSpoolDir is a folder that slurmd makes, its parent is not.
     context.path(folders.spool).mkdir(parents=True, exist_ok=True)
-    context.services.start(
+    release = version.parse((context.path(folders.etc) / VERSION_FILE).read_text())
+    start_slurmd(
+        context.services,
         Service(
             "slurmd",
             # -b: without it the node registers but stays "powering up" until ResumeTimeout, because its
@@ -240,7 +246,10 @@ def _compute(context: Context) -> str:
             ("/usr/sbin/slurmd", "-D", "-b", "-N", context.host, "-f", str(folders.slurm_conf)),
             log / f"slurmd-{context.host}.out",
             {"SLURM_CONF": str(folders.slurm_conf)},
-        )
+        ),
+        context.host,
+        folders,
+        release,
     )
     return "slurmd runs"
 

@@ -67,7 +67,7 @@ class NodeState:
     @property
     def is_powered_down(self) -> bool:
         """Off, and not asked for; a job may hold it already, for the second until ResumeProgram is called."""
-        return "POWERED_DOWN" in self.flags and not self.is_powering_up
+        return "POWERED_DOWN" in self.flags and not self.is_powering_up and not self.is_powering_down
 
     @property
     def is_powering_down(self) -> bool:
@@ -311,9 +311,9 @@ def _explanation(text: str, reason: str) -> str | None:
 
 
 def _exit_code(text: str) -> int:
-    """`3:0` or the wait status itself."""
-    code, colon, _ = text.partition(":")
-    return int(code) if colon else int(code) >> 8 or int(code) & 0x7F
+    """`<status>:<signal>`; 22.05 prints the wait status itself."""
+    status, colon, number = text.partition(":")
+    return (int(status) or int(number)) if colon else (int(status) >> 8 or int(status) & 0x7F)
 
 
 def _text(value: str | None) -> str | None:

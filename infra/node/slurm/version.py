@@ -49,17 +49,26 @@ class Traits:
             makes slurmd fail at start where the unified hierarchy is not its own to write (an ordinary user,
             a container without systemd), even if no other plugin uses cgroups. Before 24.05 there is no
             `disabled`, but `cgroup/v1` does nothing until somebody uses it.
+        boot_time_in_uptime: `slurmd -b` counts since its start in whole seconds of the kernel's uptime, and
+            may be one off (see `slurmd.start_delay`); from 23.02 by the clock.
     """
 
     private_data_cloud: bool
     cloud_reg_addrs: bool
     cgroup_off: str
+    boot_time_in_uptime: bool
 
 
 TRAITS: Mapping[Version, Traits] = {
-    (22, 5): Traits(private_data_cloud=True, cloud_reg_addrs=True, cgroup_off="cgroup/v1"),
-    (23, 11): Traits(private_data_cloud=False, cloud_reg_addrs=False, cgroup_off="cgroup/v1"),
-    (24, 11): Traits(private_data_cloud=False, cloud_reg_addrs=False, cgroup_off="disabled"),
+    (22, 5): Traits(
+        private_data_cloud=True, cloud_reg_addrs=True, cgroup_off="cgroup/v1", boot_time_in_uptime=True
+    ),
+    (23, 11): Traits(
+        private_data_cloud=False, cloud_reg_addrs=False, cgroup_off="cgroup/v1", boot_time_in_uptime=False
+    ),
+    (24, 11): Traits(
+        private_data_cloud=False, cloud_reg_addrs=False, cgroup_off="disabled", boot_time_in_uptime=False
+    ),
 }
 """Each row holds from its release until the next row's. Sources: Slurm's RELEASE_NOTES and sources."""
 
