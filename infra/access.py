@@ -34,7 +34,7 @@ def replace_process(project: Path, config: StackConfig, argv: Sequence[str]) -> 
         env.pop(name, None)
     try:
         os.execvpe(command.argv[0], command.argv, env)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # a ValueError is the empty name's
         raise UserError(f"{command.argv[0]}: no such command on the login machine", 127) from None
     except OSError as error:
         # Not executable, no interpreter named, of another machine: as a shell says it.

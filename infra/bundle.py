@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from infra.errors import EXIT_USAGE, UserError
-from infra.node.model import ClusterDesign, Settings, to_json
+from infra.node.codec import to_json
+from infra.node.model import ClusterDesign, Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 _EPOCH = (1980, 1, 1, 0, 0, 0)

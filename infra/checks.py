@@ -48,7 +48,7 @@ def run_checks(project: Path, arguments: Sequence[str]) -> int:
         project, "cpu", cache_root() / "apps" / "envs", Path(sys.executable).with_name("uv"), groups=("test",)
     )
 
-    for leftover in project.glob(".coverage*"):
+    for leftover in (*project.glob(".coverage"), *project.glob(".coverage.*")):
         leftover.unlink()
     suites = (
         ("tests", [sys.executable, "-m", "pytest", "--ignore", "tests/workload", *COVERAGE]),

@@ -13,7 +13,7 @@ from infra.config.cluster import OwnImageConfig, PartitionConfig
 from infra.config.fields import clock, time_limit_seconds
 from infra.config.storage import LocalScratch, SharedStorage
 from infra.machines import GRES, Catalog, Machine
-from infra.node import model
+from infra.node import codec, model
 
 DEFAULT_MACHINE = {"aws": "m5.large", "gcp": "n1-standard-2", "local": "local.small"}
 DEFAULT_DISK_GIB = 50
@@ -259,7 +259,7 @@ def _slurm(cluster: ClusterConfig, partitions: tuple[model.Partition, ...]) -> m
         drivers = any(p.accelerator or p.efa for p in partitions)
         chosen = model.SlurmSettings(resume_timeout=(1200 if drivers else 900) + hooks)
     own = cluster.slurm.model_dump(exclude_none=True)
-    return model.SlurmSettings(**(model.to_json(chosen) | own))
+    return model.SlurmSettings(**(codec.to_json(chosen) | own))
 
 
 def _network(cluster: ClusterConfig) -> model.Network:

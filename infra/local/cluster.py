@@ -12,7 +12,8 @@ from infra import bundle
 from infra.benchmark import BenchmarkRun
 from infra.local.site import RunDirectory
 from infra.local.training import lock_digest
-from infra.node.model import ClusterDesign, to_json
+from infra.node.codec import to_json
+from infra.node.model import ClusterDesign
 from infra.provider import Inventory
 
 # Relative, so that moving the checkout is no change; the commands run in the project's folder.

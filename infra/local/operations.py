@@ -25,7 +25,8 @@ from infra.local import training
 from infra.local.cloud.machines import CLUSTER_VARIABLE
 from infra.local.site import RunDirectory
 from infra.node import rpc
-from infra.node.model import ClusterDesign, from_json
+from infra.node.codec import from_json
+from infra.node.model import ClusterDesign
 from infra.node.processes import descendants, with_environment
 
 AGENT_START_SECONDS = 20.0

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from infra.node import rpc
 from infra.node.benchmark import Run
-from infra.node.model import Folders, Settings, from_json
+from infra.node.codec import from_json
+from infra.node.model import Folders, Settings
 from infra.node.slurm.control import Control, SlurmError
 
 

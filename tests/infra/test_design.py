@@ -14,7 +14,8 @@ from stack_values import BENCHMARK, CLUSTER, REMOVE, STACKS, values
 from infra.config import load_file, parse
 from infra.design import benchmark_design, design, real_memory, slurm_time
 from infra.machines import catalog
-from infra.node.model import BenchmarkDesign, ClusterDesign, Partition, from_json, to_json
+from infra.node.codec import from_json, to_json
+from infra.node.model import BenchmarkDesign, ClusterDesign, Partition
 
 ROOT = Path(__file__).parents[2]
 FILES = [*sorted(STACKS.glob("Pulumi.*.yaml")), *sorted(ROOT.glob("Pulumi.*.yaml"))]

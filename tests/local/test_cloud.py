@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,6 +40,10 @@ class Sleepers:
 def maker() -> Iterator[Sleepers]:
     made = Sleepers()
     yield made
+    # A machine that is about to boot as its test ends would start a process that nobody ends.
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer):
+            thread.join(5)
     for child in made.children:
         child.kill()
         child.wait()

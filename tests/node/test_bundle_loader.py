@@ -19,7 +19,8 @@ import pytest
 from infra import bundle
 from infra.errors import EXIT_USAGE, UserError
 from infra.node import loader
-from infra.node.model import Hook, Settings, from_json
+from infra.node.codec import from_json
+from infra.node.model import Hook, Settings
 from tests.support.checkout import ROOT
 from tests.support.doubles import design, settings
 
@@ -101,9 +102,9 @@ def test_a_change_of_content_name_or_hook_is_a_change(project: Path) -> None:
     for name, text in (("train.py", "print(1)\n"), ("a", "x"), ("b", "")):
         (project / "workload" / name).write_text(text)
         trees.add(bundle.tree_digest(project / "workload"))
-    # The border between a name and its content counts too.
-    (project / "workload" / "a").unlink()
-    (project / "workload" / "a\0x" if False else project / "workload" / "ax").write_text("")
+    # The border between a name and its content counts too: `a` with "x" is not `ax` with nothing.
+    (project / "workload" / "a").rename(project / "workload" / "ax")
+    (project / "workload" / "ax").write_text("")
     trees.add(bundle.tree_digest(project / "workload"))
     assert len(trees) == 5
 

@@ -14,9 +14,9 @@ import pytest
 from infra.node import rpc
 from infra.node.elastic import client, daemon
 from infra.node.elastic.daemon import Elastic, cause, held, phase, state_text
-from infra.node.elastic.driver import Machine, MachineState
+from infra.node.elastic.driver import LaunchGroup, Machine, MachineState
 from infra.node.elastic.errors import ErrorClass, Failure
-from infra.node.elastic.plan import NodePhase, Verb
+from infra.node.elastic.plan import NodePhase
 from infra.node.model import ClusterDesign, Partition
 from infra.node.slurm.states import NodeState
 from tests.support.checkout import until
@@ -101,22 +101,20 @@ def test_a_pool_that_refused_is_not_asked_again_until_its_pause_is_over(
     for streak, pause in enumerate((30, 60, 120, 240, 300, 300)):
         made.driver.answers = [(failure("debug-0"),)]
         before = len(made.driver.launches)
-        made.elastic._launch(_group(made, f"a{streak}"), {})
+        made.elastic._launch(_group(f"a{streak}"), {})
         assert len(made.driver.launches) == before + 1
         now += pause - 0.1
-        made.elastic._launch(_group(made, f"b{streak}"), {"debug-0": 5})
+        made.elastic._launch(_group(f"b{streak}"), {"debug-0": 5})
         assert len(made.driver.launches) == before + 1, "asked during the pause"
         assert made.told("comment")[-1][0] == 5, "who asks during the pause hears why"
         now += 0.1
-    made.elastic._launch(_group(made, "well"), {})
+    made.elastic._launch(_group("well"), {})
     made.driver.answers = [(failure("debug-0"),)]
-    made.elastic._launch(_group(made, "again"), {})
+    made.elastic._launch(_group("again"), {})
     assert made.elastic._paused["debug"][0] == now + 30, "a success ends the streak"
 
 
-def _group(made: Daemon, token: str) -> Any:
-    from infra.node.elastic.driver import LaunchGroup
-
+def _group(token: str) -> LaunchGroup:
     return LaunchGroup("debug", ("debug-0",), False, token)
 
 
@@ -217,11 +215,17 @@ def test_why_a_job_waits_is_said_in_our_words_first() -> None:
     assert cause(job(1, "RUNNING", admin_comment="quota: …")) is None
 
 
-def repeat(made: Daemon, done: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reconcile while a clock of our own runs, until something is done."""
+def repeat(
+    made: Daemon,
+    done: Callable[[], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    busy: Callable[[], dict[str, int]] | None = None,
+) -> None:
+    """Reconcile while a clock of our own runs, until something is done; `busy` as each pass begins."""
     clock = iter(range(0, 4000, 4))
     monkeypatch.setattr(daemon.time, "monotonic", lambda: float(next(clock)))
     for _ in range(6):
+        made.elastic._busy = busy() if busy else made.elastic._busy
         made.elastic.reconcile()
         if done():
             return
@@ -269,6 +273,20 @@ def test_reconcile_leaves_a_launch_under_way_alone(made: Daemon, monkeypatch: py
     with pytest.raises(AssertionError):
         repeat(made, lambda: len(made.driver.launches) > 1 or made.control.calls, monkeypatch)
     made.driver.gate.set()
+
+
+def test_a_launch_that_begins_during_a_pass_is_seen_by_it(
+    made: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.control.state = {"debug-0": node("debug-0", "ALLOCATED", "POWERING_UP")}
+    for begins in (True, False):
+        # Slurm is read, then the cloud: in between another thread begins, or ends, with the node.
+        now = {"debug-0": 1} if begins else {}
+        monkeypatch.setattr(made.driver, "list", lambda n=now: setattr(made.elastic, "_busy", dict(n)) or [])
+        with pytest.raises(AssertionError):
+            repeat(
+                made, lambda: made.driver.launches, monkeypatch, lambda b=begins: {} if b else {"debug-0": 1}
+            )
 
 
 def test_status_has_the_shape_of_the_contract(made: Daemon) -> None:
@@ -379,9 +397,3 @@ def test_a_prolog_without_a_daemon_ends_well_in_the_end(
     there = {"socket": tmp_path / "none.sock", "requests": tmp_path}
     assert program("prolog-slurmctld", **there, SLURM_JOB_ID="4", SLURM_JOB_NODELIST="debug-0") == 0
     assert len(naps) == client.WAIT_RETRIES
-
-
-def test_verbs_that_the_daemon_applies_are_all_verbs() -> None:
-    """A verb that nobody applies would be decided, logged and never done."""
-    source = Path(daemon.__file__).read_text()
-    assert [verb for verb in Verb if f"Verb.{verb.name}" not in source] == []

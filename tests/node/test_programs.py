@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from infra.node import rpc
+from infra.node.codec import to_json
 from infra.node.elastic import programs
-from infra.node.model import Folders, Settings, to_json
+from infra.node.model import Folders, Settings
 from tests.support.checkout import ROOT, until
 from tests.support.doubles import settings
 

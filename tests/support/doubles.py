@@ -131,8 +131,9 @@ class FakeServices:
     def __init__(self) -> None:
         self.started: list[Service] = []
 
-    def start(self, service: Service) -> None:
+    def start(self, service: Service) -> int:
         self.started.append(service)
+        return 2**22 + len(self.started)  # no process has such a pid
 
     def keep(self) -> None:
         raise AssertionError("a boot is not the services' life")

@@ -47,18 +47,11 @@ class Agent:
             # A run directory that is gone (a reboot, an rm -r) leaves nobody who could ever ask again.
             if not self._folder.exists():
                 break
-        self._cloud_close()
+        self._cloud.close()
         server.close()
 
     def stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
         self._ended.set()
-
-    def _cloud_close(self) -> None:
-        try:
-            self._cloud.close()
-        except FileNotFoundError:
-            # The folder for the record is gone: the machines were ended all the same.
-            print(f"{self._folder} is gone", flush=True)
 
     def _handle(self, method: str, params: dict[str, Any]) -> Any:
         if method == "launch":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import json
 import secrets
 import threading
@@ -252,8 +253,10 @@ class Cloud:
             "launches": {token: asdict(launch) for token, launch in self._launches.items()},
         }
         draft = self._file.with_suffix(".new")
-        draft.write_text(json.dumps(content))
-        draft.replace(self._file)
+        # Where the folder is gone nobody will ever read it, and the machines must end all the same.
+        with contextlib.suppress(FileNotFoundError):
+            draft.write_text(json.dumps(content))
+            draft.replace(self._file)
 
     def _load(self) -> None:
         if not self._file.exists():

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.node import rpc
+from infra.node.codec import from_json
 from infra.node.elastic import driver as drivers
 from infra.node.elastic.client import WAIT_ROUND_SECONDS
 from infra.node.elastic.driver import Driver, LaunchGroup, LaunchResult, MachineState
@@ -27,7 +28,7 @@ from infra.node.elastic.launch import groups
 from infra.node.elastic.ledger import Ledger
 from infra.node.elastic.observer import Observer
 from infra.node.elastic.plan import Action, Memory, NodePhase, NodeView, Observation, Policy, Verb, plan
-from infra.node.model import ClusterDesign, Folders, Settings, from_json
+from infra.node.model import ClusterDesign, Folders, Settings
 from infra.node.slurm.control import Control, SlurmError
 from infra.node.slurm.hostlist import expand, fold
 from infra.node.slurm.states import JobState, NodeState

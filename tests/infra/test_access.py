@@ -1,0 +1,200 @@
+"""Acting on the login machine: the process that one becomes, the tool's answers, no tracebacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from stack_values import values
+
+from infra import access, provider
+from infra.config import StackConfig, parse
+from infra.errors import EXIT_REFUSED, UserError
+from infra.local.provider import LocalProvider
+from infra.local.site import RunDirectory
+from infra.runner import locations
+from tests.support.checkout import ROOT
+
+BECOME = """
+import os, sys
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from infra import access, config, errors
+from infra.runner import locations
+locations.run_root = lambda: Path({runs!r})
+loaded = config.parse({values!r}, "test")
+try:
+    access.replace_process(Path({project!r}), loaded, sys.argv[1:])
+except errors.UserError as error:
+    print(error, file=sys.stderr)
+    sys.exit(error.exit_code)
+"""
+
+
+@pytest.fixture
+def config() -> StackConfig:
+    return parse(values("local"), "test")
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
+    """A cluster that is up as far as access can see; its tool is a script of the test's."""
+    monkeypatch.setattr(locations, "run_root", lambda: tmp_path / "runs")
+    made = RunDirectory.make(tmp_path, "test")
+    made.tool.parent.mkdir(parents=True)
+    return made
+
+
+@pytest.fixture
+def tool(run: RunDirectory) -> Callable[[str], None]:
+    def write(script: str) -> None:
+        run.tool.write_text(f"#!/bin/sh\n{script}\n")
+        run.tool.chmod(0o755)
+
+    return write
+
+
+@pytest.fixture
+def become(
+    tmp_path: Path, run: RunDirectory, tool: Callable[[str], None]
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs `replace_process` in a process of its own."""
+    tool("echo our own tool $*")
+    code = BECOME.format(
+        root=str(ROOT), runs=str(tmp_path / "runs"), values=values("local"), project=str(tmp_path)
+    )
+
+    def go(*argv: str, text: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", code, *argv],
+            env={**os.environ, "SLURM_STACKS_PROJECT": "x", "UV_COMPILE_BYTECODE": "1", **environment},
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+    return go
+
+
+def test_the_command_takes_this_processs_place(
+    become: Callable[..., subprocess.CompletedProcess[str]], run: RunDirectory
+) -> None:
+    script = 'cat; echo "$SLURM_CONF|$SLURM_STACKS_PROJECT$UV_COMPILE_BYTECODE|$1"; echo err >&2; exit 7'
+    done = become("sh", "-c", script, "sh", "two words", text="given ")
+    assert done.stdout == f"given {run.path}/etc/slurm.conf||two words\n"
+    assert (done.stderr, done.returncode) == ("err\n", 7)
+    assert become("slurm-stacks", "status").stdout == "our own tool status\n"
+
+
+def test_no_command_is_the_users_shell(
+    become: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    shell = tmp_path / "shell"
+    shell.write_text("#!/bin/sh\necho my shell $#\n")
+    shell.chmod(0o755)
+    assert become(SHELL=str(shell)).stdout == "my shell 0\n"
+
+
+def test_what_cannot_be_run_is_said_as_a_shell_says_it(
+    become: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    plain = tmp_path / "plain"
+    plain.write_text("echo no interpreter named\n")
+    cases = {"no-such-command": 127, str(tmp_path / "no" / "such"): 127, f"{plain}/below": 127, "": 127}
+    assert {name: become(name).returncode for name in cases} == cases
+    unusable = become(str(plain))
+    assert (unusable.returncode, unusable.stderr) == (
+        126,
+        f"{plain}: cannot be executed: Permission denied\n",
+    )
+    plain.chmod(0o755)
+    assert become(str(plain)).returncode == 126
+    assert "Traceback" not in become(str(plain)).stderr
+
+
+def test_a_cluster_that_is_not_up_is_refused(tmp_path: Path, config: StackConfig, run: RunDirectory) -> None:
+    with pytest.raises(
+        UserError, match=r"is not up: bring it up with `\./cluster up --stack test`"
+    ) as caught:
+        access.replace_process(tmp_path, config, ["true"])
+    assert caught.value.exit_code == 1
+    with pytest.raises(UserError, match="is not up"):
+        access.tool(tmp_path, config, "status")
+
+
+def test_the_tools_answer_is_passed_on(
+    tmp_path: Path, config: StackConfig, tool: Callable[[str], None]
+) -> None:
+    tool('echo "$*"; cat')
+    assert (
+        access.tool(tmp_path, config, "submit", "--run", "a/b", text="script") == "submit --run a/b\nscript"
+    )
+    status = {"jobs": [], "nodes": []}
+    tool(f"""echo '{json.dumps(status)}'""")
+    assert access.cluster_status(tmp_path, config) == status
+
+
+def test_the_tools_failure_is_its_own_words(
+    tmp_path: Path, config: StackConfig, tool: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool("echo sbatch: error: invalid partition >&2; exit 1")
+    with pytest.raises(UserError, match=r"^sbatch: error: invalid partition$"):
+        access.tool(tmp_path, config, "submit")
+    tool("exit 3")
+    with pytest.raises(UserError, match="slurm-stacks submit --run x failed without a word"):
+        access.tool(tmp_path, config, "submit", "--run", "x")
+    monkeypatch.setattr(access, "TOOL_SECONDS", 0.2)
+    tool("exec sleep 30")
+    with pytest.raises(UserError, match=r"stack test did not answer within 0\.2 s"):
+        access.tool(tmp_path, config, "status")
+
+
+# --- providers -------------------------------------------------------------------------------------------
+
+
+def test_providers_of_this_version() -> None:
+    assert isinstance(provider.load("local"), LocalProvider)
+    with pytest.raises(UserError, match="provider 'azure' is not available") as caught:
+        provider.load("azure")
+    assert caught.value.exit_code == EXIT_REFUSED
+
+
+def test_every_provider_offers_what_the_program_asks() -> None:
+    wanted = {name for name in vars(provider.Provider) if not name.startswith("_")}
+    assert wanted == {"prepare", "create", "shell", "access", "leftovers"}
+    assert [name for name in wanted if not callable(getattr(LocalProvider, name, None))] == []
+
+
+def test_the_way_in_keeps_the_callers_path_and_adds_slurms(
+    tmp_path: Path, run: RunDirectory, tool: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool("")
+    monkeypatch.setenv("PATH", "/mine:/usr/bin")
+    command = LocalProvider().access(tmp_path, "test", {}, ["squeue", "--me"], tty=False)
+    assert command.argv == ["squeue", "--me"]
+    path = command.env["PATH"].split(":")
+    assert path[0] == str(run.tool.parent), "the cluster's own tool first"
+    assert path[1:3] == ["/mine", "/usr/bin"]
+    assert "/usr/sbin" in path
+    monkeypatch.delenv("SHELL", raising=False)
+    assert LocalProvider().access(tmp_path, "test", {}, [], tty=True).argv == ["/bin/sh"]
+
+
+def test_leftovers_are_named(tmp_path: Path, run: RunDirectory) -> None:
+    child = subprocess.Popen(
+        ["sleep", "300"], env={"SLURM_STACKS_RUN": str(run.path)}, stdin=subprocess.DEVNULL
+    )
+    try:
+        left = LocalProvider().leftovers(tmp_path, "test")
+        assert left == [f"process {child.pid}: sleep 300", f"folder {run.path}"]
+    finally:
+        child.kill()
+        child.wait()
+    assert LocalProvider().leftovers(tmp_path, "other") == []

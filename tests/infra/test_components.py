@@ -1,0 +1,373 @@
+"""Each component's resources, sealed: exactly these, with these inputs, in this order."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextvars
+import hashlib
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pytest
+from pulumi.runtime import mocks
+
+from infra import bundle, outputs
+from infra.benchmark import Benchmark, BenchmarkRun
+from infra.local import operations
+from infra.local.cluster import LocalCluster, LocalShell, _facts
+from infra.local.site import RunDirectory
+from infra.node.model import BenchmarkDesign, ClusterDesign, LocalCloud
+from tests.support.checkout import ROOT
+from tests.support.doubles import DEBUG, design
+
+COMMAND = "command:local:Command"
+PRINTED = {
+    "login": "127.0.0.1",
+    "controller": "127.0.0.1:16800",
+    "scheduler_version": "slurm 1",
+    "shared": "/s",
+}
+TRAINING = BenchmarkDesign("keras-mnist", "debug", 2, 0, 3, "sync", "synthetic")
+
+
+class Answers(mocks.Mocks):
+    """What the engine would answer."""
+
+    def __init__(self, stdout: dict[str, str]) -> None:
+        self._stdout = stdout
+
+    def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str, dict[str, Any]]:
+        known = {k: v for part, v in self._stdout.items() if args.name.endswith(part) for k in ("stdout",)}
+        return f"{args.name}-id", {**args.inputs, **known}
+
+    def call(self, args: mocks.MockCallArgs) -> Any:
+        raise AssertionError(f"no component calls {args.token}")
+
+
+class Recorder(mocks.MockMonitor):
+    """Notes every registration as it was asked for."""
+
+    def __init__(self, answers: Answers) -> None:
+        super().__init__(answers)
+        self.asked: dict[str, Any] = {}
+        self.closed: list[str] = []
+
+    def RegisterResource(self, request: Any) -> Any:  # noqa: N802  the protocol's name
+        if request.type != "pulumi:pulumi:Stack":
+            assert request.name not in self.asked, "names are unique"
+            self.asked[request.name] = request
+        return super().RegisterResource(request)
+
+    def RegisterResourceOutputs(self, request: Any) -> Any:  # noqa: N802
+        self.closed.append(request.urn.rpartition("::")[2])
+        return super().RegisterResourceOutputs(request)
+
+    def types(self) -> dict[str, str]:
+        return {name: request.type for name, request in self.asked.items()}
+
+    def inputs(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = pulumi.runtime.rpc.deserialize_properties(self.asked[name].object)
+        return found
+
+    def after(self, name: str) -> set[str]:
+        return {urn.rpartition("::")[2] for urn in self.asked[name].dependencies}
+
+    def parents(self) -> dict[str, str]:
+        return {name: request.parent.rpartition("::")[2] for name, request in self.asked.items()}
+
+
+def declare(
+    program: Callable[[], Any], *, preview: bool = False, stdout: dict[str, str] | None = None
+) -> Recorder:
+    """Run a program to its end against the mocks, on an event loop and a context of its own."""
+    recorder = Recorder(Answers(stdout or {}))
+
+    def isolated() -> None:
+        asyncio.set_event_loop(asyncio.new_event_loop())
+        pulumi.runtime.set_mocks(
+            recorder.mocks, project="slurm-stacks", stack="test", preview=preview, monitor=recorder
+        )
+        # Only so does a failing apply fail, and only then is everything registered.
+        pulumi.runtime.test(program)()
+
+    contextvars.copy_context().run(isolated)
+    return recorder
+
+
+def operation(line: str) -> tuple[str, list[str]]:
+    """A command line as verb and arguments, after a check that the program behind it exists."""
+    python, flag, module, verb, option, stack, *rest = shlex.split(line)
+    assert (python, flag, module) == (".venv/bin/python", "-m", operations.__name__)
+    assert (option, stack) == ("--stack", "test")
+    assert verb in {*operations.VERBS, *operations.PASSING}
+    return verb, rest
+
+
+# --- the local cluster -----------------------------------------------------------------------------------
+
+HEAD_OUT = {"c-head": json.dumps(PRINTED), "c-bundle": '{"code": "1"}'}
+
+
+def cluster(
+    made: ClusterDesign | None = None, *, preview: bool = False, seen: list[Any] | None = None
+) -> Recorder:
+    def program() -> Any:
+        inventory = LocalCluster("c", made or design()).inventory
+        return pulumi.Output.all(**inventory).apply((seen if seen is not None else []).append)
+
+    return declare(program, preview=preview, stdout={} if preview else HEAD_OUT)
+
+
+@pytest.mark.parametrize("preview", [False, True])
+def test_a_local_cluster_is_exactly_these_resources(preview: bool) -> None:
+    made = cluster(preview=preview)
+    assert made.types() == {
+        "c": "slurm-stacks:index:LocalCluster",
+        "c-cloud": COMMAND,
+        "c-bundle": COMMAND,
+        "c-sweep": COMMAND,
+        "c-head": COMMAND,
+    }
+    parents = made.parents()
+    assert {name: parents[name] for name in made.types() if name != "c"} == {
+        f"c-{part}": "c" for part in ("cloud", "bundle", "sweep", "head")
+    }
+    assert made.closed.count("c") == 1
+
+
+@pytest.mark.parametrize("preview", [False, True])
+def test_the_order_of_destruction_is_head_sweep_cloud(preview: bool) -> None:
+    made = cluster(preview=preview)
+    assert made.after("c-cloud") == set()
+    assert made.after("c-bundle") == {"c-cloud"}
+    assert made.after("c-sweep") == {"c-cloud"}
+    assert made.after("c-head") == {"c-bundle", "c-sweep"}
+    deletes = {name: made.inputs(name).get("delete") for name in made.types() if name != "c"}
+    assert {name: operation(line)[0] for name, line in deletes.items() if line} == {
+        "c-cloud": "cloud-down",
+        "c-sweep": "sweep",
+        "c-head": "head-down",
+    }
+
+
+def test_what_each_command_does() -> None:
+    made = cluster(design(local=LocalCloud(1.5, 7)))
+    creates = {name: made.inputs(name)["create"] for name in made.types() if name != "c"}
+    assert creates.pop("c-sweep") == "true", "the sweep does nothing until the end"
+    assert {name: operation(line) for name, line in creates.items()} == {
+        "c-cloud": ("cloud-up", []),
+        "c-bundle": ("publish", []),
+        "c-head": ("head-up", []),
+    }
+    for name in creates:
+        # Every verb is idempotent: a change runs it again instead of replacing the cluster.
+        assert made.inputs(name)["update"] == made.inputs(name)["create"]
+        assert "triggers" not in made.inputs(name)
+    assert json.loads(made.inputs("c-cloud")["stdin"]) == {"boot_delay": 1.5, "quota_nodes": 7}
+    published = json.loads(made.inputs("c-bundle")["stdin"])
+    assert published["name"] == "t"
+    assert made.inputs("c-bundle")["environment"] == {
+        "NODE_CODE": bundle.digest(bundle.node_archive(design()))
+    }
+    assert made.inputs("c-head")["environment"] == {"PUBLISHED": '{"code": "1"}'}
+
+
+def test_inputs_hold_nothing_of_this_machine_or_moment() -> None:
+    """A second `up` from another folder, by another user or a minute later is no change."""
+    made = cluster()
+    text = json.dumps([made.inputs(name) for name in made.types()])
+    assert str(ROOT) not in text
+    assert f"{Path.home()}/" not in text
+    again = cluster()
+    assert json.dumps([again.inputs(name) for name in made.types()]) == text
+
+
+def test_the_inventory_is_what_the_head_printed() -> None:
+    seen: list[Any] = []
+    cluster(seen=seen)
+    assert seen == [
+        {
+            "login_address": "127.0.0.1",
+            "controller_address": "127.0.0.1:16800",
+            "login_ssh": "./cluster ssh --stack test",
+            "scheduler_version": "slurm 1",
+            "host_keys": [],
+            "shared": "/s",
+            "sweep": {"cluster": "t"},
+        }
+    ]
+
+
+def test_in_a_preview_the_inventory_is_unknown() -> None:
+    """Nothing invented: what depends on it is not computed."""
+    seen: list[Any] = []
+    cluster(preview=True, seen=seen)
+    assert seen == []
+
+
+def test_a_head_that_prints_no_json_is_an_error() -> None:
+    assert _facts("<c-head.stdout>")["login"] == "<c-head.stdout.login>"
+    with pytest.raises(ValueError, match="Expecting value"):
+        _facts("Segmentation fault")
+    with pytest.raises(ValueError, match="Expecting value"):
+        declare(lambda: LocalCluster("c", design()), stdout={"c-head": "Segmentation fault"})
+
+
+# --- the benchmark ---------------------------------------------------------------------------------------
+
+JOB_OUT = {"b-job": "17", "b-stage": "{}", "b-environment": "{}"}
+
+
+def run_of(training: BenchmarkDesign = TRAINING, made: ClusterDesign | None = None) -> BenchmarkRun:
+    return BenchmarkRun.of(made or design(), training, LocalShell("test"), ROOT)
+
+
+def benchmark(preview: bool = False, seen: list[Any] | None = None) -> Recorder:
+    def program() -> Any:
+        import pulumi_command
+
+        head = pulumi_command.local.Command("head", create="true")
+        made = Benchmark("b", run_of(), LocalShell("test"), head)
+        return pulumi.Output.all(made.job_id, made.result).apply((seen if seen is not None else []).append)
+
+    return declare(program, preview=preview, stdout={} if preview else JOB_OUT)
+
+
+@pytest.mark.parametrize("preview", [False, True])
+def test_a_benchmark_is_exactly_these_resources(preview: bool) -> None:
+    made = benchmark(preview)
+    assert made.types() == {
+        "head": COMMAND,
+        "b": "slurm-stacks:index:Benchmark",
+        "b-environment": COMMAND,
+        "b-stage": COMMAND,
+        "b-job": COMMAND,
+    }
+    assert {made.parents()[f"b-{part}"] for part in ("environment", "stage", "job")} == {"b"}
+    assert made.closed.count("b") == 1
+    assert made.after("b-environment") == set()
+    assert made.after("b-stage") == {"head"}
+    assert made.after("b-job") == {"head", "b-environment", "b-stage"}
+
+
+def test_the_job_goes_with_its_head_and_is_deleted_before_it_is_replaced() -> None:
+    job = benchmark().asked["b-job"]
+    assert job.deletedWith.rpartition("::")[2] == "head"
+    assert job.deleteBeforeReplace is True
+
+
+def test_the_submit_is_one_idempotent_command() -> None:
+    made, run = benchmark(), run_of()
+    job = made.inputs("b-job")
+    assert operation(job["create"]) == ("tool", ["submit", "--run", run.folder])
+    assert job["update"] == job["create"], "a changed connection must not submit again"
+    assert operation(job["delete"]) == ("cancel", ["--run", run.folder])
+    assert job["stdin"] == run.script
+    assert job["triggers"] == [run.workload_digest, run.folder]
+    stage, environment = made.inputs("b-stage"), made.inputs("b-environment")
+    assert (operation(stage["create"])[0], stage["triggers"]) == ("stage", [run.workload_digest])
+    lock = (ROOT / "workload" / "envs" / "cpu" / "uv.lock").read_bytes()
+    assert operation(environment["create"])[0] == "environment"
+    assert environment["triggers"] == [hashlib.sha256(lock).hexdigest()[:16]]
+    assert "delete" not in stage, "staged code and environments are kept"
+    assert "delete" not in environment
+
+
+def test_job_and_result_are_known_when_the_job_is() -> None:
+    seen: list[Any] = []
+    benchmark(seen=seen)
+    shared = RunDirectory.of(ROOT, "test").shared
+    assert seen == [["17", f"{shared}/bench/{run_of().folder}/result.json"]]
+    unknown: list[Any] = []
+    benchmark(preview=True, seen=unknown)
+    assert unknown == [], "a result without a job would promise too much"
+
+
+def test_the_same_wish_is_the_same_run_and_another_is_another() -> None:
+    from dataclasses import replace
+
+    base = run_of()
+    assert base == run_of()
+    digest = bundle.tree_digest(ROOT / "workload")
+    assert base.workload_digest == digest
+    assert base.folder == f"{digest[:16]}/{hashlib.sha256(base.script.encode()).hexdigest()[:12]}"
+    wishes = [replace(TRAINING, epochs=4), replace(TRAINING, nodes=3), replace(TRAINING, profile="published")]
+    wishes += [replace(TRAINING, data="auto"), replace(TRAINING, batch=32)]
+    folders = {base.folder, *(run_of(wish).folder for wish in wishes)}
+    folders.add(run_of(made=design(replace(DEBUG, machine="local.large"))).folder)
+    assert len(folders) == 7
+    assert {folder.partition("/")[0] for folder in folders} == {base.staged}, "one staged workload"
+
+
+# --- the outputs of a program ----------------------------------------------------------------------------
+
+
+def test_a_stacks_outputs_from_its_components_fit_the_contract() -> None:
+    seen: list[Any] = []
+
+    def program() -> Any:
+        made = LocalCluster("c", design())
+        training = Benchmark("b", run_of(), LocalShell("test"), made.head)
+        found = outputs.of(design(), made.inventory, TRAINING, training)
+        return pulumi.Output.all(**found).apply(seen.append)
+
+    declare(program, stdout={**HEAD_OUT, **JOB_OUT})
+    (found,) = seen
+    assert set(found) == {"cluster", "login_ssh", "benchmark_result"}
+    contract = outputs.validate(found["cluster"])
+    assert contract.benchmark is not None
+    assert (contract.benchmark.job_id, contract.benchmark.workload_digest) == (
+        "17",
+        bundle.tree_digest(ROOT / "workload"),
+    )
+    assert contract.benchmark.result_path == found["benchmark_result"]
+    assert contract.scheduler.version == "slurm 1"
+    assert found["login_ssh"] == "./cluster ssh --stack test"
+
+
+# --- how components are written --------------------------------------------------------------------------
+
+COMPONENTS = [
+    (path.relative_to(ROOT), node)
+    for path in sorted((ROOT / "infra").rglob("*.py"))
+    for node in ast.walk(ast.parse(path.read_text()))
+    if isinstance(node, ast.ClassDef) and any("ComponentResource" in ast.unparse(b) for b in node.bases)
+]
+
+
+def test_there_are_components() -> None:
+    assert {node.name for _, node in COMPONENTS} >= {"LocalCluster", "Benchmark"}
+
+
+@pytest.mark.parametrize(("path", "node"), COMPONENTS, ids=[node.name for _, node in COMPONENTS])
+def test_a_component_registers_its_outputs_once_and_last(path: Path, node: ast.ClassDef) -> None:
+    calls = [
+        n for n in ast.walk(node) if isinstance(n, ast.Call) and "register_outputs" in ast.unparse(n.func)
+    ]
+    assert len(calls) == 1
+    (init,) = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
+    last = init.body[-1]
+    assert isinstance(last, ast.Expr)
+    assert last.value is calls[0]
+    assert [a.arg for a in init.args.args][0::1][:2] == ["self", "name"]
+    assert init.args.args[-1].arg == "opts"
+    types = [n.value for n in ast.walk(init) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    assert f"slurm-stacks:index:{node.name}" in types
+    text = ast.unparse(node)
+    assert ".merge(" not in text, "merging the caller's options re-parents the children"
+
+
+def test_constructors_are_short() -> None:
+    long = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted((ROOT / "infra").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__"
+        if (node.end_lineno or 0) - node.lineno >= 60
+    ]
+    assert long == []

@@ -1,0 +1,178 @@
+"""What a person sees: lines off a terminal, one live line on one, and tables that hide nothing."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console as RichConsole
+
+from infra.console import tables
+from infra.console.progress import Console, clock
+from infra.runner.events import Message, OutputLine, ResourceDone, ResourceFailed, ResourceStarted, Summary
+
+COMMAND = "command:local:Command"
+
+
+@pytest.fixture
+def plain() -> tuple[Console, io.StringIO]:
+    text = io.StringIO()
+    return Console(RichConsole(file=text, width=200, highlight=False, soft_wrap=True)), text
+
+
+def done(name: str, operation: Any, kind: str = COMMAND) -> ResourceDone:
+    return ResourceDone(f"urn::{name}", name, kind, operation, 1.25)
+
+
+def test_off_a_terminal_every_change_is_one_line(plain: tuple[Console, io.StringIO]) -> None:
+    console, text = plain
+    with console.waiting("bringing the cluster up"):
+        console.on_event(ResourceStarted("urn::a", "a", COMMAND, "created"))
+        for operation in ("created", "updated", "replaced", "deleted", "unchanged"):
+            console.on_event(done("a", operation))
+        console.on_event(done("c", "created", "slurm-stacks:index:LocalCluster"))
+        console.on_event(OutputLine("urn::a", "a", "stderr", "controller: hooks"))
+        console.on_event(OutputLine("urn::a", "a", "stdout", '{"secret": 1}'))
+        console.on_event(OutputLine("urn::a", "a", "stderr", "  "))
+        console.on_event(ResourceFailed("urn::b", "b", COMMAND, "created", 1.0, "exit status 3"))
+        console.on_event(Message("look [out]", "warning"))
+        console.on_event(Summary({"created": 2}, 1, 3.0))
+    assert text.getvalue().splitlines() == [
+        "bringing the cluster up …",
+        "  + a created (1.2 s)",
+        "  ~ a updated (1.2 s)",
+        "  ± a replaced (1.2 s)",
+        "  - a deleted (1.2 s)",
+        "    a: controller: hooks",
+        "  ! b: exit status 3",
+        "look [out]",
+        "  created 2, failed 1 (3.0 s)",
+    ]
+
+
+def test_the_same_situation_is_said_once(plain: tuple[Console, io.StringIO]) -> None:
+    console, text = plain
+    with console.waiting("job 7"):
+        for situation in ("waits", "waits", "waits", "runs", "runs", "waits"):
+            console.now(situation)
+    with console.waiting("job 8"):
+        console.now("waits")
+    assert [line.split()[-1] for line in text.getvalue().splitlines()] == [
+        "…", "waits", "runs", "waits", "…", "waits",
+    ]  # fmt: skip
+    assert not console.live
+
+
+def test_on_a_terminal_one_line_says_what_is_waited_for() -> None:
+    text = io.StringIO()
+    console = Console(RichConsole(file=text, width=100, force_terminal=True, highlight=False))
+    assert console.live
+    with console.waiting("bringing the cluster up"):
+        console.on_event(ResourceStarted("urn::b", "b", COMMAND, "created"))
+        console.on_event(ResourceStarted("urn::a", "a", COMMAND, "created"))
+        assert console._status is not None
+        assert str(console._status.status) == "bringing the cluster up: a, b"
+        console.on_event(done("a", "created"))
+        assert str(console._status.status) == "bringing the cluster up: b"
+        console.now("the head boots")
+        assert str(console._status.status) == "bringing the cluster up: the head boots · 0:00"
+    assert console._status is None
+    console.now("afterwards")
+
+
+def test_clock() -> None:
+    assert [clock(s) for s in (0, 59.9, 60, 65, 3661)] == ["0:00", "0:59", "1:00", "1:05", "61:01"]
+
+
+# --- tables ----------------------------------------------------------------------------------------------
+
+OFF = {"partition": "debug", "state": "IDLE+CLOUD+POWERED_DOWN", "machine_state": None, "reason": None}
+STATUS: dict[str, Any] = {
+    "partitions": [{"name": "debug", "machine": "local.small", "min": 0, "max": 10, "up": 1}],
+    "nodes": [
+        {"name": "debug-0", "partition": "debug", "state": "ALLOCATED+CLOUD",
+         "machine_state": "running", "reason": None},
+        {"name": "debug-1", **OFF, "reason": "slurm-stacks quota: [bold]no more[/bold]"},
+        {"name": "debug-2", **OFF, "machine_state": "stopping"},
+        {"name": "debug-3", **OFF},
+        {"name": "debug-4", **OFF},
+    ],
+    "machines": {"running": 1, "pending": 0},
+    "jobs": [{"id": 7, "name": "keras-job", "state": "PENDING", "nodes": "", "cause": "quota: " + "x" * 40}],
+    "cost": {"node_hours": 1.5, "usd": None, "by_partition": {}},
+}  # fmt: skip
+
+
+def test_status_shows_who_is_awake_and_who_has_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    tables.show_status(STATUS)
+    out = capsys.readouterr().out
+    for there in ("debug-0", "debug-1", "debug-2", "[bold]no more[/bold]", "allocated+cloud", "stopping"):
+        assert there in out
+    assert "debug-3" not in out
+    assert "2 nodes are off" in out
+    assert "quota: " + "x" * 40 in out
+    assert "Cost so far: 1.50 node-hours, no price known" in out
+    tables.show_status({**STATUS, "jobs": [], "nodes": [], "cost": {"node_hours": 0, "usd": 1.256}})
+    out = capsys.readouterr().out
+    assert "No jobs" in out
+    assert "1.26 USD" in out
+    assert "Nodes" not in out
+
+
+RESULT: dict[str, Any] = {
+    "job_id": 7, "workers": 2, "nodes": 2, "machine": "local.small", "profile": "sync", "epochs": 2,
+    "global_batch": 128, "data": "mnist", "seconds_total": 12.34, "seconds_train": 10.0,
+    "images_per_second": 1234.5, "loss": 0.12345, "accuracy": 0.98765, "test_accuracy": 0.97,
+    "start_latency_seconds": None, "cost_usd": None,
+}  # fmt: skip
+
+
+def test_a_result_says_what_it_was_measured_on(capsys: pytest.CaptureFixture[str]) -> None:
+    tables.show_result(RESULT)
+    out = capsys.readouterr().out
+    for there in (
+        "Result of job 7",
+        "2 on 2 × local.small",
+        "sync, 2 epochs, global batch 128",
+        "0.1235, 0.9877",
+    ):
+        assert there in out
+    assert "not MNIST" not in out
+    assert "cost" not in out
+    assert "submit to start" not in out
+    tables.show_result({**RESULT, "data": "synthetic", "cost_usd": 0.5, "start_latency_seconds": 1.5})
+    out = capsys.readouterr().out
+    for there in ("synthetic (not MNIST)", "0.5000 USD", "1.50 s"):
+        assert there in out
+
+
+def test_a_plan_is_a_tree_with_its_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    stack, parent = "urn:s", "urn:p"
+    resources = [
+        {"urn": stack, "type": "pulumi:pulumi:Stack", "name": "slurm-stacks-t", "parent": None},
+        {"urn": parent, "type": "slurm-stacks:index:LocalCluster", "name": "t", "parent": stack},
+        {"urn": "urn:c", "type": COMMAND, "name": "t-head[0]", "parent": parent},
+    ]
+    cost = {"idle_usd_per_hour": 0.5, "max_usd_per_hour": 12.0, "unknown": ["p[x]"], "prices_of": "2026"}
+    plan = {"stack": "t", "resources": resources, "outputs": {}, "cost": cost, "warnings": ["dear [red]"]}
+    tables.show_plan(plan)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "stack t"
+    assert lines[1] == "└── t slurm-stacks:index:LocalCluster"
+    assert lines[2] == f"    └── t-head[0] {COMMAND}"
+    assert lines[3] == "2 resources"
+    assert lines[4] == "Cost: 0.50 USD an hour idle, at most 12.00 USD an hour"
+    assert lines[5] == "  no price is known of p[x]"
+    assert lines[6] == "warning: dear [red]"
+
+
+def test_outputs_are_shown_in_short(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = {
+        "apiVersion": "slurm-stacks/v1", "name": "t", "scheduler": {"name": "slurm", "version": ""},
+        "partitions": [{"name": "debug"}, {"name": "gpu"}],
+    }  # fmt: skip
+    tables.show_outputs({"login_ssh": "./cluster ssh", "cluster": cluster})
+    out = capsys.readouterr().out
+    assert "slurm-stacks/v1: t, slurm, partitions debug, gpu" in out
+    assert "./cluster ssh" in out

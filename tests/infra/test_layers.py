@@ -1,0 +1,162 @@
+"""Who may import whom: an import never crosses upward, and what machines run needs nothing but Python."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.checkout import ROOT
+
+LIMIT = 400
+FILES = sorted([*(ROOT / "infra").rglob("*.py"), *(ROOT / "workload").rglob("*.py")])
+CLOUD_SDKS = ("pulumi_aws", "pulumi_gcp", "boto3", "botocore", "google")
+
+
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """Modules that a file imports anywhere, and whether for types only."""
+    tree = ast.parse(path.read_text())
+    typing = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, id(node) in typing) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
+            base = node.module or ""
+            yield base, id(node) in typing
+            if base.startswith(("infra", "workload")):
+                yield from ((f"{base}.{alias.name}", id(node) in typing) for alias in node.names)
+
+
+def found(folder: str, *wrong: str, allow: tuple[str, ...] = ()) -> list[str]:
+    """Imports of a folder's files of something below one of `wrong`."""
+    return [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for name, _ in imports(path)
+        if any(name == w or name.startswith(f"{w}.") for w in wrong)
+        and not any(name == a or name.startswith(f"{a}.") for a in allow)
+    ]
+
+
+def test_node_code_needs_the_standard_library_only() -> None:
+    strangers = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / "infra" / "node").rglob("*.py"))
+        for name, _ in imports(path)
+        if name.partition(".")[0] not in sys.stdlib_module_names
+        and name != "infra"
+        and name != "infra.node"
+        and not name.startswith("infra.node.")
+    ]
+    assert strangers == []
+
+
+def test_the_local_clouds_agent_needs_no_packages() -> None:
+    strangers = [
+        name
+        for path in sorted((ROOT / "infra" / "local" / "cloud").rglob("*.py"))
+        for name, _ in imports(path)
+        if name.partition(".")[0] not in sys.stdlib_module_names
+        and not name.startswith(("infra.node", "infra.local.cloud"))
+    ]
+    assert strangers == []
+
+
+def test_the_machines_first_files_import_the_standard_library_only() -> None:
+    """Both run before there is any code of ours; the loader takes ours from what it has fetched."""
+    assert {n for n, _ in imports(ROOT / "infra/local/cloud/init.py")} <= sys.stdlib_module_names
+    ours = {n for n, _ in imports(ROOT / "infra/node/loader.py")} - sys.stdlib_module_names
+    assert {n.rpartition(".")[0] if n.endswith("bootstrap.bootstrap") else n for n in ours} == {
+        "infra.node.bootstrap.main",
+        "infra.node.bootstrap.main.bootstrap",
+    }
+
+
+def test_the_workload_imports_nothing_of_the_infrastructure() -> None:
+    assert found("workload", "infra", "pulumi") == []
+
+
+def test_the_infrastructure_imports_of_the_workload_its_script_only() -> None:
+    assert set(found("infra", "workload")) <= {
+        "infra/benchmark.py: workload.script",
+        "infra/benchmark.py: workload.script.render",
+    }
+    assert found("infra", "tensorflow", "tf_keras", "keras", "numpy", "sklearn") == []
+
+
+@pytest.mark.parametrize("folder", ["infra/config", "infra/runner", "infra/console"])
+def test_shared_parts_know_no_provider(folder: str) -> None:
+    clouds = found(folder, "infra.local", "infra.aws", "infra.gcp", *CLOUD_SDKS, allow=("google.protobuf",))
+    assert clouds == []
+
+
+def test_the_design_is_pure() -> None:
+    """No Pulumi, no network, no process, no provider."""
+    for file in ("design.py", "cost.py", "machines.py", "node/model.py"):
+        names = {name.partition(".")[0] for name, _ in imports(ROOT / "infra" / file)}
+        assert not names & {"pulumi", "pulumi_command", "socket", "subprocess", "urllib", "http", *CLOUD_SDKS}
+    assert found("infra/config", "pulumi_command", "subprocess", "socket") == []
+
+
+def test_providers_do_not_know_each_other() -> None:
+    assert found("infra/local", "infra.aws", "infra.gcp", "infra.cli", "infra.operate", *CLOUD_SDKS) == []
+
+
+def test_clouds_clients_are_imported_by_their_own_parts_only() -> None:
+    strangers = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in FILES
+        if path.relative_to(ROOT).parts[:2] not in {("infra", "aws"), ("infra", "gcp")}
+        and "drivers" not in path.parts
+        for name, _ in imports(path)
+        if name.partition(".")[0] in CLOUD_SDKS and not name.startswith("google.protobuf")
+    ]
+    assert strangers == []
+
+
+def test_nothing_of_ours_does_work_at_import() -> None:
+    """A module's top level defines; only `__main__` files, and blocks for being run, call functions."""
+    calls = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)[:60]}"
+        for path in FILES
+        if path.name != "__main__.py"
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    ]
+    assert calls == []
+
+
+def test_files_are_short() -> None:
+    long = [f"{p.relative_to(ROOT)}: {n}" for p in FILES if (n := len(p.read_text().splitlines())) > LIMIT]
+    assert long == []
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [str(p.relative_to(ROOT)) for p in FILES if p.stat().st_size and not _docstring(p)]
+    assert silent == []
+
+
+def _docstring(path: Path) -> str | None:
+    return ast.get_docstring(ast.parse(path.read_text()))
+
+
+def test_the_tests_of_this_file_can_fail(tmp_path: Path) -> None:
+    """The walk sees imports inside functions and for types, and names taken from packages."""
+    file = tmp_path / "x.py"
+    file.write_text(
+        "import os.path\nfrom typing import TYPE_CHECKING\nfrom infra import local\n"
+        "if TYPE_CHECKING:\n    import pulumi\ndef f():\n    from infra.aws.cluster import X\n"
+    )
+    assert dict(imports(file)) == {
+        "os.path": False, "typing": False, "infra": False, "infra.local": False, "pulumi": True,
+        "infra.aws.cluster": False, "infra.aws.cluster.X": False,
+    }  # fmt: skip

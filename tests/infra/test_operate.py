@@ -1,0 +1,323 @@
+"""What `up`, `down` and `plan` do: with a cluster of our own behind the provider; the program planned."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from rich.console import Console as RichConsole
+from stack_values import values
+
+from infra import access, operate, outputs, runner
+from infra.config import StackConfig, load_file, parse
+from infra.console.progress import Console
+from infra.design import design
+from infra.errors import EXIT_INTERRUPTED, UserError
+from infra.local import packages
+from infra.local.provider import LocalProvider
+from infra.machines import catalog
+from tests.support.checkout import ROOT
+
+STACK = "urn:pulumi:local::slurm-stacks::"
+COMMAND = "command:local:Command"
+RESULT: dict[str, Any] = {
+    "job_id": 7, "workers": 2, "nodes": 2, "machine": "local.small", "profile": "sync", "epochs": 2,
+    "global_batch": 128, "data": "synthetic", "seconds_total": 12.0, "seconds_train": 10.0,
+    "images_per_second": 1234.5, "loss": 0.1, "accuracy": 0.9, "test_accuracy": 0.9,
+}  # fmt: skip
+
+
+# --- the plan of the whole program -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def planned() -> Any:
+    """The local stack of the project, as `./cluster plan --json` has it."""
+    return json.loads(json.dumps(operate.make_plan(ROOT, load_file(ROOT / "Pulumi.local.yaml"))))
+
+
+def test_the_local_stack_is_exactly_this_tree(planned: Any) -> None:
+    cluster, benchmark = "slurm-stacks:index:LocalCluster", "slurm-stacks:index:Benchmark"
+    assert [resource["urn"] for resource in planned["resources"]] == [
+        f"{STACK}pulumi:pulumi:Stack::slurm-stacks-local",
+        f"{STACK}{cluster}::local",
+        f"{STACK}{cluster}${COMMAND}::local-bundle",
+        f"{STACK}{cluster}${COMMAND}::local-cloud",
+        f"{STACK}{cluster}${COMMAND}::local-head",
+        f"{STACK}{cluster}${COMMAND}::local-sweep",
+        f"{STACK}{benchmark}::local-benchmark",
+        f"{STACK}{benchmark}${COMMAND}::local-benchmark-environment",
+        f"{STACK}{benchmark}${COMMAND}::local-benchmark-job",
+        f"{STACK}{benchmark}${COMMAND}::local-benchmark-stage",
+    ]
+    named = {resource["name"]: resource for resource in planned["resources"]}
+    for name, resource in named.items():
+        parent = (resource["parent"] or "").rpartition("::")[2]
+        expected = "local-benchmark" if name.startswith("local-benchmark-") else "local"
+        assert parent == expected or name in ("slurm-stacks-local", "local", "local-benchmark")
+    job = {urn.rpartition("::")[2] for urn in named["local-benchmark-job"]["dependencies"]}
+    assert job >= {"local-head", "local-benchmark-stage", "local-benchmark-environment"}
+
+
+def test_the_plans_outputs_fit_the_contract(planned: Any) -> None:
+    assert set(planned) == {"stack", "resources", "outputs", "cost", "warnings"}
+    assert set(planned["outputs"]) == {"cluster", "login_ssh", "benchmark_result"}
+    contract = outputs.validate(planned["outputs"]["cluster"])
+    jsonschema.Draft202012Validator(outputs.schema()).validate(planned["outputs"]["cluster"])
+    assert contract.scheduler.version == "<local-head.stdout.scheduler_version>"
+    assert contract.benchmark is not None
+    assert contract.benchmark.job_id == "<local-benchmark-job.stdout>"
+    assert planned["outputs"]["benchmark_result"].endswith("/result.json")
+    assert planned["cost"]["idle_usd_per_hour"] == contract.cost.idle_usd_per_hour
+    assert any("simulated" in warning for warning in planned["warnings"])
+
+
+def test_a_stack_without_a_benchmark_has_none(tmp_path: Path) -> None:
+    for name in ("__main__.py", "Pulumi.yaml"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    for name in ("infra", "workload"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    file = tmp_path / "Pulumi.bare.yaml"
+    file.write_text(
+        "config:\n  slurm-stacks:cluster:\n    provider: local\n"
+        "    partitions: [{name: debug, machine: local.small, nodes: {min: 1, max: 2}}]\n"
+        "  slurm-stacks:benchmark: {enabled: false}\n"
+    )
+    made = operate.make_plan(tmp_path, load_file(file))
+    assert [r["name"].rpartition("-")[2] for r in made["resources"] if r["type"] == COMMAND] == [
+        "bundle", "cloud", "head", "sweep",
+    ]  # fmt: skip
+    assert set(made["outputs"]) == {"cluster", "login_ssh"}
+    assert made["outputs"]["cluster"]["benchmark"] is None
+    assert any("1 static nodes" in warning for warning in made["warnings"])
+
+
+def test_a_plan_imports_no_clouds_sdk_and_no_tensorflow_and_touches_nothing(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from infra import operate; from infra.config import load_file\n"
+        f"root = Path({str(ROOT)!r})\n"
+        "made = operate.make_plan(root, load_file(root / 'Pulumi.local.yaml'))\n"
+        "print(len(made['resources']), *sorted({name.partition('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        # No home, no credentials, no Pulumi CLI.
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    count, *modules = done.stdout.split()
+    assert count == "10"
+    assert "pulumi_command" in modules
+    heavy = {"pulumi_aws", "pulumi_gcp", "tensorflow", "tf_keras", "keras", "numpy", "boto3", "google.cloud"}
+    assert not heavy & set(modules)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- up and down over an engine and a cluster of our own -------------------------------------------------
+
+
+class Engine:
+    """The runner."""
+
+    name = "fake"
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+
+    def up(self, _on_event: Any) -> dict[str, Any]:
+        self.did.append("up")
+        return {"login_ssh": "./cluster ssh"}
+
+    def destroy(self, _on_event: Any) -> None:
+        self.did.append("destroy")
+
+
+class Tool:
+    """The cluster's own command; answers of `benchmark` and `status` are taken one by one, the last stays."""
+
+    def __init__(self) -> None:
+        self.submitted: list[tuple[str, str]] = []
+        self.benchmark: list[dict[str, Any]] = [seen(result=RESULT)]
+        self.status: list[dict[str, Any]] = [status(0)]
+
+    def __call__(self, _project: Path, _config: Any, verb: str, *rest: str, text: str = "") -> str:
+        if verb == "submit":
+            self.submitted.append((rest[1], text))
+            return "7\n"
+        queue = getattr(self, verb)
+        answer = queue.pop(0) if len(queue) > 1 else queue[0]
+        if isinstance(answer, BaseException):
+            raise answer
+        return json.dumps(answer)
+
+
+def seen(state: str = "RUNNING", alive: bool = True, **more: Any) -> dict[str, Any]:
+    job = {"id": 7, "state": state, "nodes": "debug-[0-1]", "cause": None, "alive": alive}
+    return {"folder": "/bench/x", "job": job, "progress": None, "result": None, "tail": [], **more}
+
+
+def status(running: int, *jobs: str) -> dict[str, Any]:
+    return {"machines": {"running": running, "pending": 0}, "jobs": [{"state": state} for state in jobs]}
+
+
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch) -> Tool:
+    made = Tool()
+    monkeypatch.setattr(access, "tool", made)
+    monkeypatch.setattr(operate, "POLL_SECONDS", 0.0)
+    return made
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Engine:
+    made = Engine()
+    monkeypatch.setattr(runner, "select", lambda *_arguments: made)
+    monkeypatch.setattr(packages, "ensure", lambda _say: None)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return made
+
+
+@pytest.fixture
+def config() -> StackConfig:
+    return parse(values("local"), "test")
+
+
+@pytest.fixture
+def said() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def console(said: io.StringIO) -> Console:
+    return Console(RichConsole(file=said, width=200, soft_wrap=True))
+
+
+def bring_up(config: StackConfig, console: Console) -> None:
+    operate.bring_up(ROOT, config, console)
+
+
+def test_up_prints_the_result_and_keeps_it_where_it_outlives_the_cluster(
+    engine: Engine, tool: Tool, config: StackConfig, console: Console, said: io.StringIO,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    progress = {"epoch": 1, "epochs": 2, "loss": 0.25, "accuracy": 0.5}
+    waiting = seen("PENDING")
+    waiting["job"]["cause"] = "quota: no more"
+    tool.benchmark = [
+        waiting, seen("CONFIGURING"), seen(), seen(progress=progress), seen(result=RESULT),
+    ]  # fmt: skip
+    tool.status = [status(2), status(1), status(0)]
+    bring_up(config, console)
+    assert engine.did == ["up"]
+    lines = [line.split(" ", 3)[-1] for line in said.getvalue().splitlines() if line.startswith("  0:")]
+    assert lines == [
+        "waits: quota: no more",
+        "nodes are starting: debug-[0-1]",
+        "running on debug-[0-1]: the training starts",
+        "running on debug-[0-1]: epoch 1 of 2, loss 0.2500, accuracy 0.5000",
+        "2 up",
+        "1 up",
+    ]
+    assert "back to 0 nodes" in said.getvalue()
+    out = capsys.readouterr().out
+    assert "Result of job 7" in out
+    assert "./cluster ssh" in out
+    (kept,) = (tmp_path / "state" / "slurm-stacks" / "results" / "test").iterdir()
+    assert kept.name.endswith("-job-7.json")
+    assert json.loads(kept.read_text()) == RESULT
+    (submitted,) = tool.submitted
+    assert submitted[1].startswith("#!"), "the script itself, so that a failed job is submitted anew"
+
+
+def test_up_fails_with_the_jobs_last_words(
+    engine: Engine, tool: Tool, config: StackConfig, console: Console
+) -> None:
+    tool.benchmark = [seen("FAILED", False, tail=["ValueError: no", "end"])]
+    with pytest.raises(UserError) as caught:
+        bring_up(config, console)
+    text = str(caught.value)
+    assert caught.value.exit_code == 1
+    assert text.startswith("job 7 ended (FAILED) without a result. The end of its output, in /bench/x:")
+    assert "\n  ValueError: no\n  end\n" in text
+    assert "./cluster up --stack test" in text
+    tool.benchmark = [{**seen(), "job": None}]
+    with pytest.raises(UserError, match=r"ended \(GONE\) without a result(.|\n)*\(no output\)"):
+        bring_up(config, console)
+
+
+def test_a_result_that_comes_a_moment_after_the_jobs_end_counts(
+    engine: Engine, tool: Tool, config: StackConfig, console: Console
+) -> None:
+    tool.benchmark = [seen("COMPLETED", False), seen("COMPLETED", False, result=RESULT)]
+    bring_up(config, console)
+
+
+def test_ctrl_c_while_waiting_says_what_goes_on(
+    engine: Engine, tool: Tool, config: StackConfig, console: Console, said: io.StringIO
+) -> None:
+    tool.benchmark = [KeyboardInterrupt()]  # type: ignore[list-item]
+    with pytest.raises(UserError, match="the cluster and its job go on") as caught:
+        bring_up(config, console)
+    assert caught.value.exit_code == EXIT_INTERRUPTED
+    tool.benchmark = [seen(result=RESULT)]
+    tool.status = [KeyboardInterrupt()]  # type: ignore[list-item]
+    bring_up(config, console)
+    assert "the nodes go back by themselves" in said.getvalue()
+
+
+def test_up_does_not_wait_for_nodes_that_others_use(
+    engine: Engine, tool: Tool, config: StackConfig, console: Console, said: io.StringIO,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    tool.status = [status(2, "COMPLETING"), status(2, "COMPLETING", "RUNNING")]
+    bring_up(config, console)
+    assert "other jobs keep nodes up" in said.getvalue()
+    monkeypatch.setattr(operate, "SETTLE_SECONDS", -10_000.0)
+    bring_up(config, console)
+    assert "nodes are still up: ./cluster status says why" in said.getvalue()
+
+
+def test_static_nodes_stay(tool: Tool, console: Console, said: io.StringIO) -> None:
+    changed = parse(values("local", {"partitions[0].nodes.min": 2}), "test")
+    tool.status = [status(3), status(2)]
+    operate.wait_for_idle(ROOT, changed, design(changed, catalog()), console)
+    assert "back to 2 nodes" in said.getvalue()
+
+
+def test_down_audits_and_names_what_is_left(
+    engine: Engine, console: Console, said: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: Callable[..., list[str]] = lambda *_arguments: []  # noqa: E731
+    monkeypatch.setattr(LocalProvider, "leftovers", left)
+    operate.take_down(ROOT, "test", "local", console)
+    assert engine.did == ["destroy"]
+    assert said.getvalue().endswith("nothing is left\n")
+    monkeypatch.setattr(LocalProvider, "leftovers", lambda *_arguments: ["process 1: x", "folder y"])
+    with pytest.raises(UserError, match="left of stack test:\n  process 1: x\n  folder y\n") as caught:
+        operate.take_down(ROOT, "test", "local", console)
+    assert caught.value.exit_code == 1
+
+
+def test_a_slow_plan_is_noticed() -> None:
+    """The contract says 3 s on a cold start; half of that leaves room for a busy machine."""
+    before = os.times()
+    code = (
+        "from pathlib import Path; from infra import operate; from infra.config import load_file\n"
+        f"root = Path({str(ROOT)!r}); operate.make_plan(root, load_file(root / 'Pulumi.local.yaml'))"
+    )
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+    after = os.times()
+    used = after.children_user + after.children_system - before.children_user - before.children_system
+    assert used < 3

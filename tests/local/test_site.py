@@ -1,0 +1,132 @@
+"""The run directory and its ports: chosen once, remembered, and never somebody else's."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.errors import UserError
+from infra.local import site
+from infra.local.site import FIRST_PORT, LAST_PORT, PORT_RESERVE, RunDirectory, free_range
+from infra.node.model import Folders, Partition
+from infra.runner import locations
+from tests.support.doubles import design
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
+    monkeypatch.setattr(locations, "run_root", lambda: tmp_path / "runs")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return RunDirectory.make(tmp_path / "project", "test")
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.socket() as made:
+        yield made
+
+
+def busy(made: socket.socket, port: int) -> None:
+    made.bind(("127.0.0.1", port))
+    made.listen()
+
+
+def nodes(count: int) -> Partition:
+    return Partition("debug", "local.small", 1, 100, 0, count)
+
+
+def test_make_is_idempotent_and_links_what_outlives_the_cluster(run: RunDirectory, tmp_path: Path) -> None:
+    assert run.path.parent == tmp_path / "runs"
+    for folder in (run.cloud, run.bucket, run.shared, run.path / "log"):
+        assert folder.is_dir()
+    assert (run.path / "python3").resolve() == Path(sys.executable).resolve()
+    assert run.apps.resolve() == tmp_path / "cache" / "slurm-stacks" / "apps"
+    assert (run.apps / "envs").is_dir()
+    # Others must be able to enter, and no more: munge refuses a socket's folder that they cannot.
+    assert [stat.S_IMODE(p.stat().st_mode) for p in (run.path, run.path.parent)] == [0o711, 0o711]
+    (run.shared / "kept").touch()
+    (run.path / "python3").unlink()
+    (run.path / "python3").symlink_to("/nowhere")
+    again = RunDirectory.make(tmp_path / "project", "test")
+    assert again == run == RunDirectory.of(tmp_path / "project", "test")
+    assert (run.shared / "kept").exists()
+    assert (run.path / "python3").resolve() == Path(sys.executable).resolve(), "another Python by now"
+    assert not list(run.path.glob(".*"))
+
+
+def test_two_stacks_and_two_checkouts_never_meet(run: RunDirectory, tmp_path: Path) -> None:
+    others = {
+        RunDirectory.of(tmp_path / "project", "other").path,
+        RunDirectory.of(tmp_path / "clone", "test").path,
+        run.path,
+    }
+    assert len(others) == 3
+
+
+def test_settings_agree_with_the_folders_of_the_nodes(run: RunDirectory) -> None:
+    made = run.settings(design(nodes(3)))
+    assert made.site.user == getpass.getuser()
+    assert made.site.slurmd_port == made.site.slurmctld_port + 1
+    assert made.site.driver == {"socket": str(run.agent_socket)}
+    folders = Folders(made)
+    assert Path(str(folders.code)) == run.tool.parent.parent
+    assert Path(str(folders.slurm_conf)) == run.path / "etc" / "slurm.conf"
+    assert run.settings(design(nodes(3))) == made, "the same again: no change for a second up"
+
+
+def test_ports_are_kept_while_a_partition_grows_within_the_reserve(run: RunDirectory) -> None:
+    base = run.settings(design(nodes(3))).site.slurmctld_port
+    assert run.settings(design(nodes(PORT_RESERVE - 1))).site.slurmctld_port == base
+    assert RunDirectory(run.path).settings(design(nodes(1))).site.slurmctld_port == base
+    run.settings(design(nodes(PORT_RESERVE)))
+    assert '"count": 128' in (run.path / "ports.json").read_text()
+
+
+def test_ports_in_use_are_not_taken_again_when_a_cluster_grows(
+    run: RunDirectory, listener: socket.socket
+) -> None:
+    base = run.settings(design(nodes(3))).site.slurmctld_port
+    busy(listener, base)
+    grown = run.settings(design(nodes(200))).site.slurmctld_port
+    assert not grown <= base < grown + 201
+
+
+def test_a_range_is_free_and_in_bounds(listener: socket.socket) -> None:
+    seed = 12345
+    base = free_range(64, seed)
+    assert base >= FIRST_PORT
+    assert base + 64 <= LAST_PORT
+    assert free_range(64, seed) == base
+    busy(listener, base + 63)
+    other = free_range(64, seed)
+    assert not other <= base + 63 < other + 64
+
+
+def test_the_search_goes_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = set(range(FIRST_PORT + 10, FIRST_PORT + 30))
+    monkeypatch.setattr(site, "_free", lambda port: port in free)
+    for seed in (0, 5000, LAST_PORT - FIRST_PORT - 20, LAST_PORT, 2**40):
+        base = free_range(20, seed)
+        assert base == FIRST_PORT + 10, f"seed {seed}"
+    with pytest.raises(UserError, match="no 21 free ports in a row"):
+        free_range(21, 7)
+
+
+def test_too_many_nodes_are_refused_in_words() -> None:
+    with pytest.raises(UserError, match=r"lower nodes\.max"):
+        free_range(LAST_PORT - FIRST_PORT + 1, 0)
+
+
+def test_the_cache_follows_the_users_wish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for value in ("", "relative/folder"):
+        monkeypatch.setenv("XDG_CACHE_HOME", value)
+        assert site.cache_root() == tmp_path / ".cache" / "slurm-stacks"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert site.cache_root() == Path("/caches/slurm-stacks")

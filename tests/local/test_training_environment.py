@@ -1,0 +1,132 @@
+"""The training environment: built once a lock file, by one builder at a time, and never half."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from infra.errors import UserError
+from infra.local import training
+from infra.local.training import COMPLETE, build, lock_digest
+
+# In place of uv: notes how it was called, and makes an environment.
+UV = """#!/bin/sh
+echo "$UV_PROJECT_ENVIRONMENT|$UV_COMPILE_BYTECODE|$UV_PYTHON_DOWNLOADS|$VIRTUAL_ENV|$*" >> "$0.log"
+mkdir -p "$UV_PROJECT_ENVIRONMENT/bin"
+sleep 0.1
+touch "$UV_PROJECT_ENVIRONMENT/bin/python"
+"""
+
+
+class Uv:
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "uv"
+        self.write(UV)
+
+    def write(self, script: str) -> None:
+        self.path.write_text(script)
+        self.path.chmod(0o755)
+
+    def calls(self) -> list[str]:
+        log = self.path.with_name("uv.log")
+        return log.read_text().splitlines() if log.exists() else []
+
+
+@pytest.fixture
+def uv(tmp_path: Path) -> Uv:
+    return Uv(tmp_path)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for kind in ("cpu", "gpu"):
+        folder = tmp_path / "a project" / "workload" / "envs" / kind
+        folder.mkdir(parents=True)
+        (folder / "uv.lock").write_text(f"the lock of {kind}\n")
+    return tmp_path / "a project"
+
+
+@pytest.fixture
+def make(project: Path, uv: Uv, tmp_path: Path) -> Callable[..., Path]:
+    def go(kind: str = "cpu", *groups: str) -> Path:
+        return build(project, kind, tmp_path / "envs", uv.path, groups)
+
+    return go
+
+
+def test_an_environment_is_built_once_for_its_lock(
+    make: Callable[..., Path], project: Path, uv: Uv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VIRTUAL_ENV", "/mine")
+    path = make()
+    assert path == tmp_path / "envs" / lock_digest(project, "cpu")
+    assert (path / "bin" / "python").exists()
+    folder = project / "workload" / "envs" / "cpu"
+    arguments = f"sync --quiet --frozen --no-default-groups --project {folder}"
+    assert uv.calls() == [f"{path}|1|never||{arguments}"]
+    assert make() == path
+    assert len(uv.calls()) == 1
+    assert make("gpu") != path
+    (folder / "uv.lock").write_text("another lock\n")
+    assert make() != path
+    assert len(uv.calls()) == 3
+
+
+def test_the_tests_own_packages_come_on_top(make: Callable[..., Path], uv: Uv) -> None:
+    path = make("cpu", "test")
+    assert uv.calls()[-1].endswith("--group=test")
+    make()
+    make("cpu", "test")
+    assert len(uv.calls()) == 1, "who wants less has it already"
+    make("cpu", "extra")
+    assert uv.calls()[-1].endswith("--group=extra --group=test"), "what was there is not taken away"
+    assert set((path / COMPLETE).read_text().split()) == {"extra", "test"}
+
+
+def test_a_build_that_failed_is_no_environment(make: Callable[..., Path], uv: Uv, tmp_path: Path) -> None:
+    uv.write("#!/bin/sh\nmkdir -p $UV_PROJECT_ENVIRONMENT/bin\nexit 2\n")
+    with pytest.raises(
+        UserError, match=r"uv could not build the training environment from .*envs/cpu/uv\.lock"
+    ):
+        make()
+    uv.write(UV)
+    assert (make() / "bin" / "python").exists()
+    assert len(uv.calls()) == 1
+
+
+def test_builders_wait_for_each_other(
+    make: Callable[..., Path], uv: Uv, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made: list[Path] = []
+    threads = [threading.Thread(target=lambda: made.append(make())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(set(made)) == 1
+    assert len(made) == 4
+    assert len(uv.calls()) == 1
+    assert capfd.readouterr().err.count("waiting for another build") == 3
+
+
+def test_a_long_build_says_that_it_goes_on(
+    make: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "HEARTBEAT_SECONDS", 0.03)
+    make()
+    lines = capsys.readouterr().err.splitlines()
+    assert sum("still installing into" in line for line in lines) >= 2
+    threads = threading.active_count()
+    make()
+    assert threading.active_count() <= threads
+
+
+def test_the_projects_own_environments_have_their_locks() -> None:
+    from tests.support.checkout import ROOT
+
+    assert len({lock_digest(ROOT, kind) for kind in ("cpu", "gpu")}) == 2
+    assert os.access(ROOT / "workload" / "envs" / "cpu" / "uv.lock", os.R_OK)

@@ -1,0 +1,66 @@
+"""The design as JSON: what comes back is what went, and every mistake has its path."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.node.codec import from_json, to_json
+from infra.node.model import Accelerator, Hook, LocalCloud, Mount, Partition, Settings
+from tests.support.doubles import design, settings
+
+FULL = design(
+    Partition("gpu", "local.medium", 2, 100, 0, 3, Accelerator("v100", 2, simulated=True), price_hour=1.5),
+    mounts=(Mount("/home", "nfs", served_by="controller"),),
+    hooks=(Hook("all", "x.sh", ("a", "b"), 5),),
+    local=LocalCloud(1.0, None),
+)
+
+
+def test_what_went_comes_back(tmp_path: Path) -> None:
+    made = settings(tmp_path, FULL)
+    assert from_json(Settings, json.loads(json.dumps(to_json(made)))) == made
+
+
+def change(path: str, value: Any) -> Callable[[Any], None]:
+    def apply(content: Any) -> None:
+        *way, last = path.split(".")
+        for step in way:
+            content = content[int(step)] if isinstance(content, list) else content[step]
+        content[last] = value
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (
+            change("design.partitions.0.colour", 1),
+            r"Settings\.design\.partitions\[0\]: unknown fields colour",
+        ),
+        (change("design.partitions.0.max", "3"), r"partitions\[0\]\.max: int is expected, not '3'"),
+        (change("design.partitions.0.max", True), r"partitions\[0\]\.max: int is expected, not True"),
+        (change("design.partitions.0.accelerator", 3), r"accelerator: an object is expected, not 3"),
+        (change("design.partitions", {}), r"Settings\.design\.partitions: a list is expected"),
+        (change("site.driver", []), r"Settings\.site\.driver: an object is expected"),
+        (lambda c: c["site"].pop("root"), r"Settings\.site: .*'root'"),
+        (change("design.hooks.0.args", [1]), r"hooks\[0\]\.args\[0\]: str is expected, not 1"),
+    ],
+)
+def test_a_mistake_is_named_by_its_path(tmp_path: Path, edit: Callable[[Any], None], message: str) -> None:
+    content = json.loads(json.dumps(to_json(settings(tmp_path, FULL))))
+    edit(content)
+    with pytest.raises(ValueError, match=message):
+        from_json(Settings, content)
+
+
+def test_whole_numbers_are_seconds_too() -> None:
+    read = from_json(LocalCloud, {"boot_delay": 2, "quota_nodes": None})
+    assert (read, type(read.boot_delay)) == (LocalCloud(2.0, None), float)
+    with pytest.raises(ValueError, match="boot_delay"):
+        from_json(LocalCloud, {"boot_delay": True})

@@ -1,0 +1,101 @@
+"""A project whose machines boot into nothing: the local cloud and its operations without Slurm.
+
+The loader, which is the first code of a machine, is replaced: it writes the boot report that the test asks
+for and then stays. Everything else (the agent, init, the process trees) is real.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.local import operations
+from infra.local.site import RunDirectory
+from infra.node import rpc
+from infra.node.codec import to_json
+from infra.node.model import ClusterDesign
+from infra.runner import locations
+from tests.support.checkout import ROOT
+
+LOADER = """
+import json, os, sys, time
+from pathlib import Path
+given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+bucket, host = Path(given["--bucket"]), given["--host"]
+wish = bucket.parent / "outcome"
+state = wish.read_text() if wish.exists() else "ready"
+if state == "mute":
+    raise SystemExit("the loader cannot start")
+step = {"name": "hooks", "note": "driver.sh ended with status 3", "tail": ["no driver"]}
+report = {"state": state, "steps": [step], "facts": {"slurm": "slurm-wlm 22.05.8"}, "args": given}
+sys.path.insert(0, str(bucket / json.loads((bucket / "current.json").read_text())["code"]["key"]))
+from infra.node.bootstrap.services import InitServices
+services = InitServices()
+if os.fork() == 0:
+    os.setsid()  # what a job leaves behind
+    time.sleep(300)
+(bucket / "boot").mkdir(exist_ok=True)
+draft = bucket / "boot" / f".{host}"
+draft.write_text(json.dumps(report))
+draft.replace(bucket / "boot" / f"{host}.json")
+services.keep()
+"""
+
+
+class FakeMachines:
+    """A project and its cluster's run directory; `close` ends all that runs."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.project = folder / "a project"
+        self._monkeypatch = monkeypatch
+        monkeypatch.setattr(locations, "run_root", lambda: folder / "runs")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        for part in ("infra", "workload"):
+            ignored = shutil.ignore_patterns("__pycache__", "uv.lock")
+            shutil.copytree(ROOT / part, self.project / part, ignore=ignored)
+        (self.project / "infra" / "node" / "loader.py").write_text(LOADER)
+        self.run = RunDirectory.of(self.project, "test")
+
+    def do(self, verb: str, stdin: str = "") -> dict[str, Any]:
+        """One of `infra.local.operations`' verbs."""
+        self._monkeypatch.setattr(operations.sys, "stdin", io.StringIO(stdin))
+        return operations.VERBS[verb](self.project, "test")
+
+    def publish(self, design: ClusterDesign) -> dict[str, Any]:
+        return self.do("publish", json.dumps(to_json(design)))
+
+    def outcome(self, state: str) -> None:
+        """What the next boots come to: ready, failed, booting, or mute (no report at all)."""
+        (self.run.path / "outcome").write_text(state)
+
+    def call(self, method: str, **params: Any) -> Any:
+        return rpc.call(str(self.run.agent_socket), method, 20.0, **params)
+
+    def launch(self, *hosts: str, role: str = "compute") -> list[dict[str, Any]]:
+        names = {host: f"t-{host}" for host in hosts}
+        tags = {"cluster": "t", "role": role}
+        answer = self.call(
+            "launch", token="-".join(hosts), names=names, min_count=1, machine="local.small", tags=tags
+        )
+        return list(answer["machines"])
+
+    def machines(self, **tags: str) -> dict[str, str]:
+        """Living machines: node -> id."""
+        found = self.call("list", tags=tags)["machines"]
+        return {m["node"]: m["id"] for m in found if m["state"] in ("pending", "running")}
+
+    def booted(self, host: str) -> bool:
+        return (self.run.bucket / "boot" / f"{host}.json").exists()
+
+    def processes(self) -> list[int]:
+        return operations.processes(self.run)
+
+    def close(self) -> list[int]:
+        """Ends everything by all means. Returns the pids that survived it."""
+        operations.cloud_down(self.project, "test")
+        return self.processes()
