@@ -7,11 +7,9 @@ same for the same cluster; what it waits for is on standard error.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -27,10 +25,11 @@ from infra.local.site import RunDirectory
 from infra.node import rpc
 from infra.node.codec import from_json
 from infra.node.model import ClusterDesign
-from infra.node.processes import descendants, with_environment
+from infra.node.processes import end_marked, marked
 
 AGENT_START_SECONDS = 20.0
 HEAD_START_SECONDS = 120.0
+LOOK_SECONDS = 1.0
 CANCEL_SECONDS = 15.0
 
 
@@ -77,7 +76,8 @@ def cloud_down(project: Path, stack: str) -> dict[str, Any]:
             _wait("the agent's end", lambda: not _agent_answers(run), 10)
         except (rpc.RpcUnavailableError, rpc.RpcError) as error:
             print(f"the agent does not answer ({error}); ending its machines by hand", file=sys.stderr)
-    _wait("the last processes", lambda: not _kill(processes(run)), 10)
+    if left := end_marked(CLUSTER_VARIABLE, str(run.path)):
+        raise UserError(f"these processes of the cluster cannot be ended: {left}")
     shutil.rmtree(run.path, ignore_errors=True)
     return {}
 
@@ -105,11 +105,7 @@ def head_up(project: Path, stack: str) -> dict[str, Any]:
     tags = {"cluster": design["name"], "role": "controller"}
     revision = f"{current['code']['sha256'][:16]}-{current['settings']['sha256'][:16]}"
     report = run.bucket / "boot" / "controller.json"
-    alive = [
-        m
-        for m in rpc.call(str(run.agent_socket), "list", tags=tags)["machines"]
-        if m["state"] in ("pending", "running")
-    ]
+    alive = _living(run, tags)
     keep = [m for m in alive if m["tags"].get("revision") == revision and _state(report) != "failed"]
     if not keep:
         if alive:
@@ -185,15 +181,7 @@ def cancel(project: Path, stack: str, arguments: list[str]) -> int:
 
 def processes(run: RunDirectory) -> list[int]:
     """Pids of everything that belongs to the cluster (the agent, machines, daemons, jobs), deepest last."""
-    marked = with_environment(CLUSTER_VARIABLE, str(run.path))
-    return list(dict.fromkeys([*marked, *(below for pid in marked for below in descendants(pid))]))
-
-
-def _kill(pids: list[int]) -> list[int]:
-    for pid in reversed(pids):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    return pids
+    return marked(CLUSTER_VARIABLE, str(run.path))
 
 
 def _terminate(run: RunDirectory, role: str) -> int:
@@ -211,10 +199,12 @@ def _terminate(run: RunDirectory, role: str) -> int:
 
 
 def _wait_for_boot(report: Path, run: RunDirectory) -> None:
+    log = run.path / "log" / "boot-controller.log"
     shown: str = ""
+    looked = time.monotonic()
 
     def settled() -> bool:
-        nonlocal shown
+        nonlocal shown, looked
         content: dict[str, Any] = {"steps": [], "state": "booting"}
         if report.exists():
             content = json.loads(report.read_text())
@@ -222,17 +212,13 @@ def _wait_for_boot(report: Path, run: RunDirectory) -> None:
         if step != shown:
             shown = step
             print(f"controller: {step}", file=sys.stderr, flush=True)
+        if time.monotonic() - looked > LOOK_SECONDS:
+            looked = time.monotonic()
+            if not _living(run, {"role": "controller"}) and _state(report) not in ("ready", "failed"):
+                raise UserError(f"the controller ended during its boot; the end of {log}:\n{_tail(log)}")
         return content["state"] in ("ready", "failed")
 
-    try:
-        _wait("the controller's boot", settled, HEAD_START_SECONDS)
-    except UserError:
-        if not report.exists():
-            log = run.path / "log" / "boot-controller.log"
-            raise UserError(
-                f"the controller did not begin to boot; the end of {log}:\n{_tail(log)}"
-            ) from None
-        raise
+    _wait(f"the controller's boot (its output: {log})", settled, HEAD_START_SECONDS)
     if _state(report) == "failed":
         step = json.loads(report.read_text())["steps"][-1]
         raise UserError(
@@ -240,6 +226,12 @@ def _wait_for_boot(report: Path, run: RunDirectory) -> None:
             + "\n".join(f"  {line}" for line in step.get("tail", []))
             + f"\nIts logs are in {run.path}/log; mend the cause and run up again."
         )
+
+
+def _living(run: RunDirectory, tags: dict[str, str]) -> list[dict[str, Any]]:
+    """The local cloud's machines with these tags that start or run."""
+    machines = rpc.call(str(run.agent_socket), "list", tags=tags)["machines"]
+    return [m for m in machines if m["state"] in ("pending", "running")]
 
 
 def _state(report: Path) -> str:

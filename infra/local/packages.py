@@ -53,11 +53,10 @@ def ensure(say: Callable[[str], None]) -> None:
         )
     say(f"installing {', '.join(wanted)} (the distribution's packages; their services stay off)")
     with _no_daemons(root):
-        env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         for arguments in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *wanted]):
             result = subprocess.run(
-                [*root, "apt-get", *arguments],
-                env=env,
+                # By env, because sudo takes the variable out of the environment.
+                [*root, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

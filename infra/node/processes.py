@@ -40,17 +40,27 @@ def _stat(pid: int) -> tuple[str, int, int] | None:
     return fields[0], int(fields[1]), int(fields[19])
 
 
+def children(parent: int) -> list[int]:
+    """Pids of all children, ended ones that nobody has collected too."""
+    return _families(zombies=True).get(parent, [])
+
+
 def descendants(root: int) -> list[int]:
     """Pids of living processes below `root`, deepest last."""
-    children: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):  # noqa: PTH208 - pathlib doubles the cost of a scan
-        if entry.isdigit() and (stat := _stat(int(entry))) is not None and stat[0] != "Z":
-            children.setdefault(stat[1], []).append(int(entry))
+    families = _families(zombies=False)
     found: list[int] = []
     front = [root]
     while front:
-        front = [child for parent in front for child in children.get(parent, [])]
+        front = [child for parent in front for child in families.get(parent, [])]
         found += front
+    return found
+
+
+def _families(*, zombies: bool) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):  # noqa: PTH208 - pathlib doubles the cost of a scan
+        if entry.isdigit() and (stat := _stat(int(entry))) is not None and (zombies or stat[0] != "Z"):
+            found.setdefault(stat[1], []).append(int(entry))
     return found
 
 
@@ -78,6 +88,25 @@ def end_tree(root: ProcessId, grace: float) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def marked(name: str, value: str) -> list[int]:
+    """Pids of what carries a mark in its environment, and of all below it, deepest last."""
+    roots = with_environment(name, value)
+    return list(dict.fromkeys([*roots, *(below for pid in roots for below in descendants(pid))]))
+
+
+def end_marked(name: str, value: str, seconds: float = 10.0) -> list[int]:
+    """SIGKILL to all of `marked`, until none is left. Returns what is still there after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while pids := marked(name, value):
+        if time.monotonic() > deadline:
+            return pids
+        for pid in reversed(pids):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+    return []
 
 
 def with_environment(name: str, value: str) -> list[int]:

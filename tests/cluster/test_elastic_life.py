@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from infra.local.cloud.machines import MACHINE_VARIABLE
+from infra.node.processes import with_environment
 from tests.support.checkout import Checkout, until
 
 GPU = """
@@ -23,6 +27,15 @@ GPU = """
 
 def states(checkout: Checkout) -> set[str]:
     return set(checkout.execute("sinfo", "--noheader", "--Node", "--format=%T").split())
+
+
+def running() -> str:
+    """The command lines of all processes."""
+    lines = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            lines.append(file.read_bytes().decode(errors="replace"))
+    return "\n".join(lines)
 
 
 def job_state(checkout: Checkout, job: str) -> str:
@@ -62,12 +75,8 @@ def test_a_jobs_own_processes_end_with_its_machine(cluster: Checkout) -> None:
         "srun", "-N1", "sh", "-c", f"setsid sleep 98{mark} >/dev/null 2>&1 </dev/null & sleep 0.2"
     )
 
-    def sleeping() -> bool:
-        commands = (p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists())
-        return any(f"98{mark}".encode() in command for command in commands)
-
     until(lambda: states(cluster) == {"idle~"}, 30, "zero nodes")
-    until(lambda: sleeping() is False, 10, "the job's process")
+    until(lambda: f"98{mark}" not in running(), 10, "the job's process")
 
 
 def test_exec_passes_input_output_and_status(cluster: Checkout) -> None:
@@ -98,19 +107,21 @@ def test_a_lost_request_is_found_when_the_daemon_is_back(cluster: Checkout) -> N
 
 
 def test_a_machine_that_dies_gives_its_job_back(cluster: Checkout, tmp_path: Path) -> None:
-    script = f'echo $SLURM_RESTART_COUNT >> {tmp_path}/starts; [ -n "$SLURM_RESTART_COUNT" ] || sleep 300'
+    """Only its first process is killed: the rest of the machine, the job too, must not live on without it."""
+    first = f"sleep 3003.{os.getpid()}"
+    script = f'echo $SLURM_RESTART_COUNT >> {tmp_path}/starts; [ -n "$SLURM_RESTART_COUNT" ] || {first}'
     job = cluster.execute("sbatch", "--parsable", "--output=/dev/null", "--wrap", script).strip()
     until((tmp_path / "starts").exists, 20, "the first start")
     (machine,) = [m for m in _machines(cluster) if m["state"] == "running" and m["tags"]["role"] == "compute"]
-    from infra.node.processes import ProcessId, end_tree
-
-    assert end_tree(ProcessId(**machine["process"]), 0.0)
+    os.kill(machine["process"]["pid"], signal.SIGKILL)
+    until(lambda: with_environment(MACHINE_VARIABLE, machine["id"]) == [], 10, "the rest of the machine")
+    until(lambda: first.replace(" ", "\0") not in running(), 10, "the job's process")
     until(lambda: len((tmp_path / "starts").read_text().splitlines()) == 2, 100, "the second start", 0.5)
     until(lambda: job_state(cluster, job) == "COMPLETED", 20, "the job's end", 0.3)
     assert (tmp_path / "starts").read_text().splitlines() == ["", "1"]
 
 
-def _machines(checkout: Checkout) -> list[dict[str, object]]:
+def _machines(checkout: Checkout) -> list[dict[str, Any]]:
     content = json.loads((checkout.run_directory / "cloud" / "machines.json").read_text())
     return list(content["machines"])
 
@@ -172,7 +183,7 @@ def test_quota_takes_no_part_of_a_job_and_says_why(make_checkout: Callable[..., 
         return entry["cause"] or ""
 
     until(lambda: "quota of 2 machines exceeded" in cause(), 30, "the cause")
-    assert all(m["state"] == "terminated" for m in _machines(checkout) if m["tags"]["role"] == "compute")  # type: ignore[index]
+    assert all(m["state"] == "terminated" for m in _machines(checkout) if m["tags"]["role"] == "compute")
     until(lambda: states(checkout) <= {"idle~", "idle%"}, 30, "the nodes given back")
     # What fits the quota runs meanwhile, as soon as the pool's pause is over.
     assert "QuotaExceeded" in checkout.execute("scontrol", "show", "job", job)

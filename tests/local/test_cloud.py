@@ -23,6 +23,7 @@ class Sleepers:
     def __init__(self) -> None:
         self.children: list[subprocess.Popen[bytes]] = []
         self.booted: list[Boot] = []
+        self.cleared: list[str] = []
 
     def start(self, boot: Boot) -> ProcessId:
         child = subprocess.Popen(["sleep", "300"])
@@ -34,6 +35,9 @@ class Sleepers:
 
     def stop(self, process: ProcessId) -> bool:
         return end_tree(process, 2.0)
+
+    def clear(self, identity: str) -> None:
+        self.cleared.append(identity)
 
 
 @pytest.fixture
@@ -86,6 +90,7 @@ def test_a_machine_that_dies_is_seen_as_terminated(tmp_path: Path, maker: Sleepe
     until(lambda: states(cloud) == ["running"])
     maker.children[0].kill()
     until(lambda: states(cloud) == ["terminated"])
+    assert maker.cleared == [m["id"] for m in cloud.list({})["machines"]], "and all of it is ended, once"
 
 
 def test_quota_takes_a_whole_launch_or_none_of_it(tmp_path: Path, maker: Sleepers) -> None:

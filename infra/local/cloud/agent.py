@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from infra.local.cloud.cloud import Cloud, CloudError, Limits
+from infra.local.cloud.init import become_subreaper
 from infra.local.cloud.machines import ProcessMaker
 from infra.node import rpc
 
@@ -77,6 +78,7 @@ class Agent:
 
 def main() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
+    become_subreaper()
     run = Path(sys.argv[1])
     lock = (run / "cloud" / "agent.lock").open("w")
     try:

@@ -178,12 +178,14 @@ class Cloud:
 
     def watch(self) -> None:
         """See which machines ended by themselves, and forget those that ended long ago."""
+        died: builtins.list[str] = []
         with self._lock:
             changed = False
             for record in list(self._machines.values()):
                 dead = record.process is not None and not record.process.alive()
                 if record.state == "running" and dead:
                     self._change(record, "terminated")
+                    died.append(record.id)
                     changed = True
                 if record.state == "terminated" and time.time() - record.changed > KEEP_TERMINATED_SECONDS:
                     del self._machines[record.id]
@@ -191,6 +193,8 @@ class Cloud:
                     changed = True
             if changed:
                 self._save()
+        for identity in died:
+            self._maker.clear(identity)
 
     def _boot_later(self, identity: str, delay: float) -> None:
         timer = threading.Timer(max(0.0, delay), self._boot, (identity,))

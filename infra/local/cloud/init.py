@@ -15,13 +15,18 @@ import sys
 PR_SET_CHILD_SUBREAPER = 36
 
 
+def become_subreaper() -> None:
+    """Have orphans from below this process come to it and not to PID 1."""
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
 def main() -> None:
     # Whoever started the agent may have had signals blocked (Slurm's programs do); a machine starts clean.
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+    become_subreaper()
     sys.argv = sys.argv[1:]
     runpy.run_path(sys.argv[0], run_name="__main__")
 

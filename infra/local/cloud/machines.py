@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from infra.node.processes import ProcessId, end_tree
+from infra.node.processes import ProcessId, children, descendants, end_marked, end_tree
 
 MACHINE_VARIABLE = "SLURM_STACKS_MACHINE_ID"
 CLUSTER_VARIABLE = "SLURM_STACKS_RUN"
@@ -38,6 +41,10 @@ class Maker(Protocol):
         """False if something of the machine is still there."""
         ...
 
+    def clear(self, identity: str) -> None:
+        """End what is left of a machine whose first process died: nothing of a dead machine may live."""
+        ...
+
 
 class ProcessMaker:
     """A machine is a process tree under an init of its own, on this host's network and files.
@@ -51,6 +58,8 @@ class ProcessMaker:
         self._run = run
         self._python = python
         self._children: dict[int, subprocess.Popen[bytes]] = {}
+        # Between a child's start and its place in `_children` it would pass for an orphan.
+        self._lock = threading.Lock()
 
     def start(self, boot: Boot) -> ProcessId:
         log = self._run / "log" / f"boot-{boot.host}.log"
@@ -59,7 +68,7 @@ class ProcessMaker:
         init = Path(__file__).with_name("init.py")
         arguments = ["--bucket", str(self._run / "bucket"), "--code", str(self._run / "code")]
         arguments += ["--role", boot.role, "--host", boot.host]
-        with log.open("ab") as output:
+        with log.open("ab") as output, self._lock:
             child = subprocess.Popen(
                 [self._python, "-I", "-S", str(init), str(loader), *arguments],
                 stdin=subprocess.DEVNULL,
@@ -75,7 +84,7 @@ class ProcessMaker:
                 },
                 start_new_session=True,
             )
-        self._children[child.pid] = child
+            self._children[child.pid] = child
         process = ProcessId.of(child.pid)
         if process is None:  # ended and was reaped within the call: impossible before poll()
             raise OSError(f"machine {boot.id} ended at once; see {log}")
@@ -86,11 +95,28 @@ class ProcessMaker:
         self.reap()
         return ended
 
+    def clear(self, identity: str) -> None:
+        end_marked(MACHINE_VARIABLE, identity)
+        self.reap()
+
     def reap(self) -> None:
-        """Collect ended children, so that no zombie counts as a machine."""
-        for pid, child in list(self._children.items()):
-            if child.poll() is not None:
-                del self._children[pid]
+        """Collect ended children; end orphans, which come to the agent only when their machine's init died.
+
+        (The agent is a subreaper. A job's processes have environments of their own, so that the machine's
+        mark does not find them.)
+        """
+        with self._lock:
+            for pid, child in list(self._children.items()):
+                if child.poll() is not None:
+                    del self._children[pid]
+            for pid in children(os.getpid()):
+                if pid in self._children:
+                    continue
+                for one in (*reversed(descendants(pid)), pid):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(one, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
 
 
 def usable_python() -> str:

@@ -10,6 +10,7 @@ import time
 
 from infra.node.bootstrap.services import Service, Services
 from infra.node.model import Folders
+from infra.node.processes import ProcessId
 from infra.node.slurm.slurmd import start_delay
 from infra.node.slurm.version import Version, traits
 
@@ -23,12 +24,12 @@ def start_slurmd(services: Services, service: Service, node: str, folders: Folde
     delay allows for; then a SIGHUP makes the slurmd register once more.
     """
     time.sleep(start_delay(version, time.clock_gettime(time.CLOCK_BOOTTIME)))
-    pid = services.start(service)
-    if traits(version).boot_time_in_uptime:
-        threading.Thread(target=_see_to_it, args=(node, folders, pid), daemon=True).start()
+    process = ProcessId.of(services.start(service))
+    if traits(version).boot_time_in_uptime and process is not None:
+        threading.Thread(target=_see_to_it, args=(node, folders, process), daemon=True).start()
 
 
-def _see_to_it(node: str, folders: Folders, pid: int) -> None:
+def _see_to_it(node: str, folders: Folders, slurmd: ProcessId) -> None:
     # Imported after the node's start: no boot waits for it.
     from infra.node.slurm.control import Control, SlurmError
 
@@ -39,8 +40,8 @@ def _see_to_it(node: str, folders: Folders, pid: int) -> None:
             state = control.nodes()[node]
         except (SlurmError, KeyError):
             continue
-        if not state.is_powering_up:
+        if not state.is_powering_up or not slurmd.alive():
             return
         print(f"{node} has not registered; its slurmd is asked to do so again", flush=True)
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGHUP)
+            os.kill(slurmd.pid, signal.SIGHUP)
