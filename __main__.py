@@ -2,7 +2,7 @@
 
 import pulumi
 
-from infra import config, outputs, provider
+from infra import config, outputs, providers
 from infra.benchmark import Benchmark, BenchmarkRun
 from infra.config import engine
 from infra.design import benchmark_design, design
@@ -13,7 +13,7 @@ def main() -> None:
     """Declare the stack's resources."""
     stack = config.parse(engine.values(), pulumi.get_stack())
     cluster_design = design(stack, catalog())
-    chosen = provider.load(cluster_design.provider)
+    chosen = providers.load(cluster_design.provider)
     cluster = chosen.create(cluster_design)
     training = benchmark_design(stack, cluster_design)
     benchmark = None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infra import provider
+from infra import providers
 from infra.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def replace_process(project: Path, config: StackConfig, argv: Sequence[str]) -> 
     Raises:
         UserError: the cluster is not up, or there is no such command.
     """
-    chosen = provider.load(config.cluster.provider)
+    chosen = providers.load(config.cluster.provider)
     command = chosen.access(project, config.stack, {}, argv, tty=sys.stdin.isatty() and not argv)
     env = {**os.environ, **command.env}
     # What this program set for itself is none of the command's business.
@@ -47,7 +47,7 @@ def tool(project: Path, config: StackConfig, *arguments: str, text: str = "") ->
     Raises:
         UserError: it failed; the message is its own.
     """
-    chosen = provider.load(config.cluster.provider)
+    chosen = providers.load(config.cluster.provider)
     command = chosen.access(project, config.stack, {}, [TOOL, *arguments], tty=False)
     env = {**os.environ, **command.env}
     try:

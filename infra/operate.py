@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infra import access, cost, provider
+from infra import access, cost, providers
 from infra.benchmark import BenchmarkRun
 from infra.config.advice import warnings
 from infra.console.progress import Console
@@ -36,7 +36,7 @@ def bring_up(project: Path, config: StackConfig, console: Console) -> None:
     started = time.monotonic()
     cluster = design(config, catalog())
     training = benchmark_design(config, cluster)
-    chosen = provider.load(cluster.provider)
+    chosen = providers.load(cluster.provider)
     chosen.prepare(console.say)
     engine = runner.select(project, config.stack, cluster.provider, console.on_event)
     console.say(f"stack {config.stack}: {cluster.name} on {cluster.provider}", "bold")
@@ -74,7 +74,7 @@ def follow(
     Raises:
         UserError: the job ended without a result; the message has the end of its output.
     """
-    shell = provider.load(cluster.provider).shell(cluster)
+    shell = providers.load(cluster.provider).shell(cluster)
     run = BenchmarkRun.of(cluster, training, shell, project)
     job = access.tool(project, config, "submit", "--run", run.folder, text=run.script).strip()
     with console.waiting(f"job {job}"):
@@ -156,7 +156,7 @@ def take_down(project: Path, stack: str, provider_name: str, console: Console) -
     """
     from infra import runner
 
-    chosen = provider.load(provider_name)
+    chosen = providers.load(provider_name)
     engine = runner.select(project, stack, provider_name, console.on_event)
     with console.waiting("taking the cluster down"):
         engine.destroy(console.on_event)

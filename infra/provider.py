@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
-from infra.errors import EXIT_REFUSED, UserError
 from infra.node.model import ClusterDesign
 
 if TYPE_CHECKING:
@@ -89,16 +88,3 @@ class Provider(Protocol):
     def leftovers(self, project: Path, stack: str) -> list[str]:
         """What of this cluster still exists, a line each; empty after a clean destroy."""
         ...
-
-
-def load(name: str) -> Provider:
-    """The provider of that name.
-
-    Raises:
-        UserError: this version does not know it.
-    """
-    if name == "local":
-        from infra.local.provider import LocalProvider
-
-        return LocalProvider()
-    raise UserError(f"provider {name!r} is not available in this version; available: local", EXIT_REFUSED)

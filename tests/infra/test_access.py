@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from stack_values import values
 
-from infra import access, provider
+from infra import access, provider, providers
 from infra.config import StackConfig, parse
 from infra.errors import EXIT_REFUSED, UserError
 from infra.local.provider import LocalProvider
@@ -160,9 +160,9 @@ def test_the_tools_failure_is_its_own_words(
 
 
 def test_providers_of_this_version() -> None:
-    assert isinstance(provider.load("local"), LocalProvider)
+    assert isinstance(providers.load("local"), LocalProvider)
     with pytest.raises(UserError, match="provider 'azure' is not available") as caught:
-        provider.load("azure")
+        providers.load("azure")
     assert caught.value.exit_code == EXIT_REFUSED
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from infra.local.cloud.agent import Agent
 from infra.node import rpc
-from infra.node.elastic.driver import LaunchGroup, MachineState, load
+from infra.node.elastic.driver import LaunchGroup, MachineState
+from infra.node.elastic.drivers import load
 from infra.node.elastic.drivers.local import LocalDriver
 from infra.node.elastic.errors import ErrorClass
 from infra.node.model import Accelerator, Partition

@@ -20,7 +20,7 @@ from typing import Any
 
 from infra.node import rpc
 from infra.node.codec import from_json
-from infra.node.elastic import driver as drivers
+from infra.node.elastic import drivers
 from infra.node.elastic.client import WAIT_ROUND_SECONDS
 from infra.node.elastic.driver import Driver, LaunchGroup, LaunchResult, MachineState
 from infra.node.elastic.errors import POLICIES, Failure

@@ -8,7 +8,6 @@ from enum import StrEnum
 from typing import Protocol
 
 from infra.node.elastic.errors import Failure
-from infra.node.model import Settings
 
 
 class MachineState(StrEnum):
@@ -81,13 +80,3 @@ class Driver(Protocol):
     def list(self) -> list[Machine]:
         """Every compute machine of this cluster, all pages, and terminated ones while they are shown."""
         ...
-
-
-def load(settings: Settings) -> Driver:
-    """The driver of the design's provider. Cloud clients are imported here and nowhere else."""
-    provider = settings.design.provider
-    if provider == "local":
-        from infra.node.elastic.drivers.local import LocalDriver
-
-        return LocalDriver(settings)
-    raise ValueError(f"no elastic driver for provider {provider!r}; known: local")

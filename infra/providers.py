@@ -1,0 +1,19 @@
+"""Which providers there are."""
+
+from __future__ import annotations
+
+from infra.errors import EXIT_REFUSED, UserError
+from infra.provider import Provider
+
+
+def load(name: str) -> Provider:
+    """The provider of that name.
+
+    Raises:
+        UserError: this version does not know it.
+    """
+    if name == "local":
+        from infra.local.provider import LocalProvider
+
+        return LocalProvider()
+    raise UserError(f"provider {name!r} is not available in this version; available: local", EXIT_REFUSED)
