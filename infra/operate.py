@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from pathlib import Path
@@ -143,8 +144,13 @@ def keep_result(stack: str, result: dict[str, Any]) -> Path:
 
     folder = locations.state_root() / "results" / stack
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-job-{result['job_id']}.json"
-    path.write_text(json.dumps(result, indent=1))
+    text = json.dumps(result, indent=1)
+    mark = f"job-{result['job_id']}-{hashlib.sha256(text.encode()).hexdigest()[:8]}.json"
+    # A second `up` finds the same result again.
+    for earlier in folder.glob(f"*-{mark}"):
+        return earlier
+    path = folder / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{mark}"
+    path.write_text(text)
     return path
 
 

@@ -57,6 +57,7 @@ def test_up_trains_and_a_second_up_finds_the_result(make_checkout: Callable[...,
     again = checkout.cluster("up", check=True)
     assert f"Result of job {result['job_id']}" in again.stdout
     assert "created" not in again.stderr
+    assert kept(checkout) == [file]
     assert checkout.execute("squeue", "--noheader") == ""
 
 

@@ -164,8 +164,8 @@ def test_suspend_ends_the_living_machines_of_the_nodes(made: Daemon) -> None:
     states = (MachineState.RUNNING, MachineState.PENDING, MachineState.STOPPING, MachineState.TERMINATED)
     made.driver.machines = [Machine(f"m{i}", f"debug-{i}", state, 0.0) for i, state in enumerate(states)]
     made.driver.machines.append(Machine("m9", "debug-9", MachineState.RUNNING, 0.0))
-    made.elastic.process({"program": "suspend", "nodes": "debug-[0-4]"})
-    assert made.driver.terminated == ["m0", "m1"]
+    made.elastic.process({"program": "suspend", "nodes": "debug-[0-4]", "time": 1.0})
+    until(lambda: made.driver.terminated == ["m0", "m1"], 5, "both machines' end", 0.005)
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_requests_left_while_the_daemon_was_down_are_its_first_work(
     wish = tmp_path / "resume.json"
     wish.write_text('{"all_nodes": "debug-[0-1]", "jobs": [{"job_id": 3, "nodes": "debug-[0-1]"}]}')
     made.driver.machines = [Machine("m5", "debug-5", MachineState.RUNNING, 0.0)]
-    made.control.state = {f"debug-{i}": node(f"debug-{i}", "ALLOCATED") for i in (0, 1)}
+    made.control.state = {f"debug-{i}": node(f"debug-{i}", "MIXED", "POWERING_UP") for i in (0, 1)}
     assert program("resume", "debug-[0-1]", **there, SLURM_RESUME_FILE=str(wish)) == 0
     assert program("suspend", "debug-5", **there) == 0
     # Slurm removes it once the program has ended.

@@ -32,7 +32,7 @@ from infra.node.model import ClusterDesign, Folders, Settings
 from infra.node.slurm.control import Control, SlurmError
 from infra.node.slurm.hostlist import expand, fold
 from infra.node.slurm.states import JobState, NodeState
-from infra.node.slurm.version import ResumeRequest, parse_resume
+from infra.node.slurm.version import ResumeJob, ResumeRequest, parse_resume
 
 RETRY_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
 LAUNCH_THREADS = 4
@@ -68,6 +68,7 @@ class Elastic:
         self._paused: dict[str, tuple[float, int, Failure]] = {}
         self._queue: queue.Queue[dict[str, Any]] = queue.Queue()
         self._pool = ThreadPoolExecutor(LAUNCH_THREADS, thread_name_prefix="launch")
+        self._ending = ThreadPoolExecutor(LAUNCH_THREADS, thread_name_prefix="terminate")
         timers = settings.design.slurm
         interval = timers.reconcile_interval
         self._policy = Policy(
@@ -97,7 +98,7 @@ class Elastic:
     def run(self) -> None:
         """Requests that were left while the daemon was down, then requests and reconciling, for ever."""
         for file in sorted((self._lib / "requests").glob("*.json")):
-            self._queue.put(json.loads(file.read_text()))
+            self._queue.put({**json.loads(file.read_text()), "late": True})
             file.unlink()
         threading.Thread(target=self._reconcile_loop, daemon=True, name="reconcile").start()
         while True:
@@ -111,10 +112,13 @@ class Elastic:
         """One request of Slurm's: resume, resume-fail or suspend."""
         log(f"{request['program']} {request['nodes']}")
         if request["program"] == "suspend":
-            self._suspend(expand(request["nodes"]))
+            # Not here: a machine may take seconds to end, and a resume behind it must not wait for that.
+            self._ending.submit(self._suspend, expand(request["nodes"]), request["time"])
         elif request["program"] == "resume":
             text = request.get("resume_file")
             wish = parse_resume(text) if text else ResumeRequest(tuple(expand(request["nodes"])))
+            if request.get("late"):
+                wish = self._still_wanted(wish)
             self._resume(wish, request["id"])
         elif request["program"] == "resume-fail":
             # Slurm has set these nodes DOWN; the reconciler gives them back with the machine's state at hand.
@@ -185,12 +189,25 @@ class Elastic:
                 log(f"job {job}: {error}")
         self._control.power_down_force(failure.nodes, REASON_PREFIX + sentence)
 
-    def _suspend(self, nodes: list[str]) -> None:
-        wanted = set(nodes)
-        ids = [m.id for m in self._driver.list() if m.node in wanted and m.state.alive]
-        if ids:
-            self._driver.terminate(ids)
-            log(f"terminated {len(ids)} machines of {fold(nodes)}")
+    def _still_wanted(self, wish: ResumeRequest) -> ResumeRequest:
+        """What Slurm waits for even now: a request may have lain here while its job was cancelled."""
+        nodes = self._control.nodes()
+        left = tuple(n for n in wish.all_nodes if n in nodes and nodes[n].is_powering_up)
+        return ResumeRequest(left, wish.jobs)
+
+    def _suspend(self, nodes: list[str], asked: float) -> None:
+        """Args:
+        asked: when, in seconds since the epoch: a machine launched after it is for the node's next job.
+        """
+        try:
+            wanted = set(nodes)
+            machines = self._driver.list()
+            ids = [m.id for m in machines if m.node in wanted and m.state.alive and m.launched <= asked]
+            if ids:
+                self._driver.terminate(ids)
+                log(f"terminated {len(ids)} machines of {fold(nodes)}")
+        except Exception:  # the reconciler finds machines whose nodes are off
+            traceback.print_exc()
 
     def _mark(self, nodes: tuple[str, ...], by: int) -> None:
         with self._lock:
@@ -243,7 +260,10 @@ class Elastic:
         if up := [a.node for a in actions if a.verb is Verb.POWER_UP and a.node]:
             self._control.power_up(up)
         if lost := [a.node for a in actions if a.verb is Verb.LAUNCH and a.node]:
-            self._resume(ResumeRequest(tuple(lost)), f"reconcile-{time.time():.6f}")
+            # With the jobs that wait for them, so that a job of several nodes is whole this time too.
+            waiting = [job for job in self._control.jobs().values() if job.state == "CONFIGURING"]
+            jobs = tuple(ResumeJob(job.id, job.nodes) for job in waiting)
+            self._resume(ResumeRequest(tuple(lost), jobs), f"reconcile-{time.time():.6f}")
 
     # --- status ------------------------------------------------------------------------------------------
 
