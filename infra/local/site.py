@@ -12,12 +12,11 @@ from pathlib import Path
 from infra.errors import UserError
 from infra.local.cloud.machines import usable_python
 from infra.node.model import ClusterDesign, Settings, Site
+from infra.node.slurm.conf import ports_needed
 from infra.runner import locations
 
 # Below the range from which the kernel takes ports for outgoing connections (32768 by default).
 FIRST_PORT, LAST_PORT = 16800, 32600
-PORT_RESERVE = 64
-"""Ports are kept in steps of this, so that a partition can grow without moving its nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ class RunDirectory:
 
     def settings(self, design: ClusterDesign) -> Settings:
         """The design with this machine's facts: the ports are chosen on the first call and kept."""
-        base = self._ports(1 + sum(p.max for p in design.partitions))
+        base = self._ports(1 + ports_needed(design))
         return Settings(
             design,
             Site(
@@ -90,11 +89,16 @@ class RunDirectory:
         memory = self.path / "ports.json"
         if memory.exists():
             kept = json.loads(memory.read_text())
-            if kept["count"] >= count:
-                return int(kept["base"])
-        reserved = -(-count // PORT_RESERVE) * PORT_RESERVE
-        base = free_range(reserved, int(self.path.name, 16))
-        memory.write_text(json.dumps({"base": base, "count": reserved}))
+            base, have = int(kept["base"]), int(kept["count"])
+            if have >= count:
+                return base
+            # What runs keeps its ports if those that follow are free for the rest.
+            if base + count <= LAST_PORT and all(map(_free, range(base + have, base + count))):
+                return self._keep_ports(base, count)
+        return self._keep_ports(free_range(count, int(self.path.name, 16)), count)
+
+    def _keep_ports(self, base: int, count: int) -> int:
+        (self.path / "ports.json").write_text(json.dumps({"base": base, "count": count}))
         return base
 
 

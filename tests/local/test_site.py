@@ -13,8 +13,9 @@ import pytest
 
 from infra.errors import UserError
 from infra.local import site
-from infra.local.site import FIRST_PORT, LAST_PORT, PORT_RESERVE, RunDirectory, free_range
+from infra.local.site import FIRST_PORT, LAST_PORT, RunDirectory, free_range
 from infra.node.model import Folders, Partition
+from infra.node.slurm.conf import PORT_BLOCK
 from infra.runner import locations
 from tests.support.doubles import design
 
@@ -80,21 +81,21 @@ def test_settings_agree_with_the_folders_of_the_nodes(run: RunDirectory) -> None
     assert run.settings(design(nodes(3))) == made, "the same again: no change for a second up"
 
 
-def test_ports_are_kept_while_a_partition_grows_within_the_reserve(run: RunDirectory) -> None:
+def test_ports_are_kept_while_a_cluster_grows(run: RunDirectory) -> None:
     base = run.settings(design(nodes(3))).site.slurmctld_port
-    assert run.settings(design(nodes(PORT_RESERVE - 1))).site.slurmctld_port == base
+    assert run.settings(design(nodes(PORT_BLOCK))).site.slurmctld_port == base
     assert RunDirectory(run.path).settings(design(nodes(1))).site.slurmctld_port == base
-    run.settings(design(nodes(PORT_RESERVE)))
-    assert '"count": 128' in (run.path / "ports.json").read_text()
+    assert run.settings(design(nodes(3 * PORT_BLOCK))).site.slurmctld_port == base, "what follows is free"
+    assert f'"count": {3 * PORT_BLOCK + 1}' in (run.path / "ports.json").read_text()
 
 
 def test_ports_in_use_are_not_taken_again_when_a_cluster_grows(
     run: RunDirectory, listener: socket.socket
 ) -> None:
     base = run.settings(design(nodes(3))).site.slurmctld_port
-    busy(listener, base)
+    busy(listener, base + 100)
     grown = run.settings(design(nodes(200))).site.slurmctld_port
-    assert not grown <= base < grown + 201
+    assert not grown <= base + 100 < grown + 201
 
 
 def test_a_range_is_free_and_in_bounds(listener: socket.socket) -> None:

@@ -33,7 +33,7 @@ from infra.node.model import (
     SlurmSettings,
 )
 from infra.node.slurm import version
-from infra.node.slurm.conf import render
+from infra.node.slurm.conf import ports_needed, render
 from infra.node.slurm.control import Control
 from infra.node.slurm.hostlist import expand
 from infra.node.slurm.slurmd import start_delay
@@ -92,7 +92,7 @@ class SlurmCluster:
     ) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="slurm-test-", dir="/tmp"))
         self.root.chmod(0o711)
-        count = sum(p.max for p in plan.partitions)
+        count = ports_needed(plan)
         first = _free_ports(count + 1)
         self.site = Site(
             root=str(self.root),

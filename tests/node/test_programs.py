@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from infra.local.cloud.machines import usable_python
 from infra.node import rpc
 from infra.node.codec import to_json
 from infra.node.elastic import programs
@@ -26,7 +27,8 @@ from tests.support.doubles import settings
 def machine(tmp_path: Path) -> Settings:
     """A controller's folders with its programs; the name holds what shells and quotes stumble over."""
     root = tmp_path / "it's a folder"
-    made = settings(root, python=sys.executable)
+    # As the local stack does: a checkout's own interpreter may lie in a path that no first line can hold.
+    made = settings(root, python=usable_python())
     folders = Folders(made)
     for folder in (folders.run, folders.log, folders.lib, folders.etc):
         Path(str(folder)).mkdir(parents=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra.node.model import Accelerator, ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
-from infra.node.slurm.conf import PROLOG_MARGIN, check_paths, render, slurmd_ports
+from infra.node.slurm.conf import PROLOG_MARGIN, check_paths, ports_needed, render, slurmd_ports
 from infra.node.slurm.hostlist import expand
 from infra.node.slurm.version import Version
 
@@ -218,10 +218,22 @@ def test_partition_lines() -> None:
     assert (found["cpu"]["MaxTime"], found["static"]["MaxTime"]) == ("INFINITE", "1-00:00:00")
 
 
-def test_ports_are_consecutive_and_each_ones_own() -> None:
+def test_a_partition_that_grows_moves_no_others_ports() -> None:
+    ours = settings("process")
+    before = slurmd_ports(ours)
+    first, *others = ours.design.partitions
+    grown = (dataclasses.replace(first, max=first.max + 1), *others)
+    after = slurmd_ports(dataclasses.replace(ours, design=dataclasses.replace(ours.design, partitions=grown)))
+    assert {node: after[node] for node in before} == before
+    assert len(set(after.values())) == len(before) + 1
+
+
+def test_ports_are_each_ones_own_and_as_rendered() -> None:
     ours = settings("process")
     ports = slurmd_ports(ours)
-    assert sorted(ports.values()) == list(range(17000, 17000 + sum(p.max for p in FLEET)))
+    assert len(set(ports.values())) == sum(p.max for p in FLEET)
+    assert min(ports.values()) == 17000
+    assert max(ports.values()) < 17000 + ports_needed(ours.design)
     rendered: dict[str, int] = {}
     for node in lines(render(ours, (22, 5))["slurm.conf"], "NodeName"):
         assert (node["NodeHostname"], node["NodeAddr"]) == ("localhost", "127.0.0.1")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
-from infra.node.model import Folders, Partition, Settings
+from infra.node.model import ClusterDesign, Folders, Partition, Settings
 from infra.node.slurm import gres
 from infra.node.slurm.hostlist import fold
 from infra.node.slurm.version import Version, spell, traits
@@ -24,6 +24,9 @@ _NOT_FEATURE = re.compile(r"[^A-Za-z0-9._-]+")
 
 SOCKET_BYTES = 107
 """The kernel's limit for a Unix socket's path, its closing zero not counted."""
+
+PORT_BLOCK = 64
+"""Process mode: a partition's ports come in blocks of this."""
 
 PROLOG_MARGIN = 120
 """Seconds that the waiting PrologSlurmctld may take beyond ResumeTimeout, to end by itself with a reason."""
@@ -63,7 +66,7 @@ def render(settings: Settings, version: Version) -> dict[str, str]:
 
 
 def slurmd_ports(settings: Settings) -> dict[str, int]:
-    """Node -> port. Process mode: consecutive from the site's first port, over all partitions in order.
+    """Node -> port. Process mode: from the site's first port, a block of its own for each partition.
 
     Raises:
         ValueError: they would run over 65535 or over slurmctld's.
@@ -71,15 +74,31 @@ def slurmd_ports(settings: Settings) -> dict[str, int]:
     site, partitions = settings.site, settings.design.partitions
     if not Folders(settings).process:
         return {node: site.slurmd_port for p in partitions for node in p.nodes()}
-    nodes = [node for p in partitions for node in p.nodes()]
-    last = site.slurmd_port + len(nodes) - 1
+    last = site.slurmd_port + ports_needed(settings.design) - 1
     if last > 65535:
-        raise ValueError(f"{len(nodes)} nodes do not fit between port {site.slurmd_port} and 65535")
+        raise ValueError(
+            f"{last - site.slurmd_port + 1} ports do not fit between {site.slurmd_port} and 65535"
+        )
     if site.slurmd_port <= site.slurmctld_port <= last:
         raise ValueError(
             f"slurmctld's port {site.slurmctld_port} lies among the nodes' ({site.slurmd_port}-{last})"
         )
-    return {node: site.slurmd_port + i for i, node in enumerate(nodes)}
+    ports: dict[str, int] = {}
+    first = site.slurmd_port
+    for partition in partitions:
+        ports |= {node: first + i for i, node in enumerate(partition.nodes())}
+        first += _block(partition)
+    return ports
+
+
+def ports_needed(design: ClusterDesign) -> int:
+    """Process mode: how many ports in a row the nodes of a design take, those left free for growth too."""
+    return sum(_block(partition) for partition in design.partitions)
+
+
+def _block(partition: Partition) -> int:
+    """A partition that grows within its block moves no other's ports: their jobs go on."""
+    return -(-partition.max // PORT_BLOCK) * PORT_BLOCK
 
 
 def check_paths(settings: Settings) -> None:
