@@ -142,7 +142,11 @@ def run_tests(
 def main() -> None:
     """Run the command line; a mistake of the user ends in one message and its exit code."""
     try:
-        app(prog_name="./cluster")
+        try:
+            app(prog_name="./cluster")
+        finally:
+            # Here, where a reader that has gone is expected, and not as the interpreter ends.
+            sys.stdout.flush()
     except UserError as error:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:

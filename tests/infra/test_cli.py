@@ -245,8 +245,11 @@ def test_the_shim_works_from_anywhere_by_link_and_beside_another_infra(tmp_path:
     assert done.stderr == "stack test is not up: bring it up with `./cluster up --stack test`\n"
 
 
-def test_a_reader_that_leaves_early_is_no_reason_for_words(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_leaves_early_is_no_reason_for_words(tmp_path: Path, unbuffered: str) -> None:
+    """Buffered output meets the broken pipe only at the end."""
     checkout = Checkout(tmp_path / "a checkout")
+    checkout.env["PYTHONUNBUFFERED"] = unbuffered
     command = f"('{checkout.folder}/cluster' plan --stack test --json; echo $? >&2) | true"
     done = subprocess.run(
         ["bash", "-c", command], env=checkout.env, capture_output=True, text=True, check=False, timeout=60
