@@ -68,7 +68,9 @@ def release(project_dir: Path, stack: str) -> None:
     for folder in (path, path.parent):
         try:
             folder.rmdir()
-        except OSError:  # not empty, or not there: another cluster's, or leftovers that the audit names
+        except FileNotFoundError:  # the cluster's own commands have removed it
+            continue
+        except OSError:  # not empty: another cluster's, or leftovers that the audit names
             return
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from tiny_project import Tiny, make
 
 from infra import runner
 from infra.errors import UserError
-from infra.runner import owner
+from infra.runner import locations, owner
 from infra.runner.automation import PulumiRunner
 from infra.runner.events import Event, Message
 
@@ -161,3 +162,15 @@ def test_where_the_user_is_logged_in(tiny: Tiny, tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///env")
     assert owner.logged_in(tiny.path) == "file:///env"
     assert PulumiRunner(tiny.path, "t", local=True).backend == "file:///env"
+
+
+def test_a_released_cluster_leaves_no_folder_even_if_its_own_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locations, "run_root", lambda: tmp_path / "runs")
+    for remove_first in (True, False):
+        owner.claim(tmp_path, "test", owner.EMBEDDED)
+        if remove_first:
+            shutil.rmtree(locations.run_dir(tmp_path, "test"))
+        owner.release(tmp_path, "test")
+        assert not (tmp_path / "runs").exists()
