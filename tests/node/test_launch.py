@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from infra.node.elastic.launch import groups
 from infra.node.model import ClusterDesign, Host, Partition
 from infra.node.slurm.version import ResumeJob, ResumeRequest
@@ -72,7 +74,9 @@ def test_tokens_repeat_for_the_same_request_and_differ_for_another() -> None:
     assert len(first) <= 64, "EC2 takes 64 characters"
 
 
-def test_a_thousand_nodes_are_planned_at_once() -> None:
-    nodes = tuple(f"debug-{i}" for i in range(20))
-    calls, _ = groups(ResumeRequest(nodes, ()), DESIGN, "r")
-    assert [c.nodes for c in calls] == [nodes]
+def test_a_thousand_nodes_without_a_job_of_their_own_are_one_call() -> None:
+    wide = dataclasses.replace(DESIGN, partitions=(Partition("wide", "local.small", 1, 500, 0, 1000),))
+    nodes = tuple(f"wide-{i}" for i in range(1000))
+    jobs = tuple(ResumeJob(i, (node,)) for i, node in enumerate(nodes))
+    (call,), strangers = groups(ResumeRequest(nodes, jobs), wide, "r")
+    assert (call.nodes, call.all_or_nothing, strangers) == (nodes, False, [])
