@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from infra.node.elastic.daemon import cause
 from infra.node.model import Folders, Settings
 from infra.node.slurm.control import Control
 from infra.node.slurm.hostlist import fold
@@ -78,8 +77,8 @@ class Run:
                 "id": job,
                 "state": state.state if state else "GONE",
                 "nodes": fold(state.nodes) if state else "",
-                "cause": cause(state) if state else None,
-                "alive": self._alive(job),
+                "cause": state.cause if state else None,
+                "alive": state is not None and not state.is_over,
             },
             "progress": _read(self.folder / PROGRESS_FILE),
             "result": _read(self.folder / RESULT_FILE),

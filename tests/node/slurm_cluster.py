@@ -12,7 +12,6 @@ import pwd
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.local.site import free_range
 from infra.node.model import (
     Accelerator,
     ClusterDesign,
@@ -93,7 +93,7 @@ class SlurmCluster:
         self.root = Path(tempfile.mkdtemp(prefix="slurm-test-", dir="/tmp"))
         self.root.chmod(0o711)
         count = ports_needed(plan)
-        first = _free_ports(count + 1)
+        first = free_range(count + 1, os.getpid())
         self.site = Site(
             root=str(self.root),
             user=pwd.getpwuid(os.getuid()).pw_name,
@@ -285,21 +285,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(5)
             return
-
-
-def _free_ports(count: int) -> int:
-    """The first of `count` free consecutive ports, below the range that outgoing connections use."""
-    for first in range(20000 + os.getpid() % 5000, 32000, count):
-        if all(map(_is_free, range(first, first + count))):
-            return first
-    raise AssertionError("no free ports")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True

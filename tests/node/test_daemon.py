@@ -13,7 +13,7 @@ import pytest
 
 from infra.node import rpc
 from infra.node.elastic import client, daemon
-from infra.node.elastic.daemon import Elastic, cause, held, phase, state_text
+from infra.node.elastic.daemon import Elastic, held, phase, state_text
 from infra.node.elastic.driver import LaunchGroup, Machine, MachineState
 from infra.node.elastic.errors import ErrorClass, Failure
 from infra.node.elastic.plan import NodePhase
@@ -208,11 +208,11 @@ def test_held(flags: tuple[str, ...], base: str, reason: str | None, expected: b
 
 def test_why_a_job_waits_is_said_in_our_words_first() -> None:
     ours = job(1, "PENDING", reason="Resources", explanation="Nodes busy", admin_comment="quota: …")
-    assert cause(ours) == "quota: …"
-    assert cause(job(1, "PENDING", reason="Resources", explanation="Nodes busy")) == "Nodes busy"
-    assert cause(job(1, "PENDING", reason="Resources")) == "Resources"
-    assert cause(job(1, "PENDING")) is None
-    assert cause(job(1, "RUNNING", admin_comment="quota: …")) is None
+    assert ours.cause == "quota: …"
+    assert job(1, "PENDING", reason="Resources", explanation="Nodes busy").cause == "Nodes busy"
+    assert job(1, "PENDING", reason="Resources").cause == "Resources"
+    assert job(1, "PENDING").cause is None
+    assert job(1, "RUNNING", admin_comment="quota: …").cause is None
 
 
 def repeat(

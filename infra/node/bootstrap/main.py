@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from infra.node.bootstrap.report import BootReport, file_sink
-from infra.node.bootstrap.services import InitServices, Services
+from infra.node.bootstrap.services import InitServices
 from infra.node.bootstrap.steps import STEPS, Context, SkipStep, Step
 from infra.node.codec import from_json
 from infra.node.model import Folders, Settings
@@ -70,6 +70,3 @@ def _within(step: Step, context: Context) -> str:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-__all__ = ["Services", "StepTimeoutError", "bootstrap", "run_steps"]

@@ -31,7 +31,7 @@ from infra.node.elastic.plan import Action, Memory, NodePhase, NodeView, Observa
 from infra.node.model import ClusterDesign, Folders, Settings
 from infra.node.slurm.control import Control, SlurmError
 from infra.node.slurm.hostlist import expand, fold
-from infra.node.slurm.states import JobState, NodeState
+from infra.node.slurm.states import NodeState
 from infra.node.slurm.version import ResumeJob, ResumeRequest, parse_resume
 
 RETRY_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -304,7 +304,7 @@ class Elastic:
                     "name": job.name,
                     "state": job.state,
                     "nodes": fold(job.nodes),
-                    "cause": cause(job),
+                    "cause": job.cause,
                 }
                 for job in jobs.values()
                 if not job.is_over
@@ -336,13 +336,6 @@ def held(state: NodeState) -> bool:
     reason = state.reason or ""
     ours = not reason or reason.startswith((REASON_PREFIX, *SLURMS_REASONS))
     return (state.is_drained or state.is_down) and not ours
-
-
-def cause(job: JobState) -> str | None:
-    """Why a job waits, in a person's words: ours where there are some, else Slurm's."""
-    if not job.is_pending:
-        return None
-    return job.admin_comment or job.explanation or (job.reason if job.reason != "None" else None)
 
 
 def log(message: str) -> None:

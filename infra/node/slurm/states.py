@@ -157,6 +157,13 @@ class JobState:
         """It will not run (again)."""
         return not self.is_active and not self.is_pending and self.state not in ("REQUEUED", "SIGNALING")
 
+    @property
+    def cause(self) -> str | None:
+        """Why it waits, in a person's words: the comment that we gave it where there is one, else Slurm's."""
+        if not self.is_pending:
+            return None
+        return self.admin_comment or self.explanation or (self.reason if self.reason != "None" else None)
+
 
 # Slurm's own stamp is the last one: a reason may have brackets of its own.
 _REASON = re.compile(r"\sReason=(.*) \[([^\s@\[\]]*)@(\d+|Unknown)\]|\sReason=(.*)$")
