@@ -127,6 +127,67 @@ def ssh(stack: Stack = "local") -> None:
     replace_process(project(), config, [])
 
 
+@app.command("run")
+def run_sweep(
+    stack: Stack = "local",
+    nodes: Annotated[
+        str | None, typer.Option("--nodes", "-n", help="Numbers of nodes: 1,2,4", show_default=False)
+    ] = None,
+    repeat: Annotated[int, typer.Option("--repeat", help="How often each.", min=1, max=100)] = 1,
+    cancel: Annotated[bool, typer.Option("--cancel", help="End the sweep that is going on.")] = False,
+) -> None:
+    """The benchmark on several numbers of nodes; ends in the report."""
+    from infra import sweep
+    from infra.console.progress import Console
+
+    if cancel:
+        sweep.cancel(project(), load(stack), Console())
+    else:
+        sweep.run(project(), load(stack), Console(), nodes=nodes, repeat=repeat)
+
+
+@app.command()
+def report(
+    stack: Annotated[
+        list[str] | None,
+        typer.Option("--stack", "-s", help="The stack, repeatable to compare stacks.", show_default="local"),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for report.html and report.csv.")
+    ] = None,
+) -> None:
+    """A page with plots and a table: our results beside the published ones."""
+    from infra import report as reports
+
+    made = reports.make(stack or ["local"], output)
+    print(made.page)
+    print(made.table)
+
+
+@app.command()
+def doctor(stack: Stack = "local", json_output: Json = False) -> None:
+    """What would stop `up` here, and its cure; exit 1 if anything would."""
+    from infra import doctor as doctors
+
+    sys.exit(doctors.run(project(), stack, as_json=json_output))
+
+
+@app.command()
+def logs(
+    what: Annotated[
+        str | None,
+        typer.Argument(help="controller (default), a node's name, or a job's id.", show_default=False),
+    ] = None,
+    stack: Stack = "local",
+    lines: Annotated[int, typer.Option("--lines", "-n", help="Lines of each log.", min=1)] = 40,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as they grow.")] = False,
+) -> None:
+    """The last lines of the controller, of a node and its boot, of a job."""
+    from infra import logs as log_files
+
+    log_files.show(project(), load(stack), what, lines=lines, follow=follow)
+
+
 @app.command("test", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def run_tests(
     arguments: Annotated[

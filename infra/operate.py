@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infra import access, cost, providers
+from infra import access, cost, providers, results
 from infra.benchmark import BenchmarkRun
 from infra.config.advice import warnings
 from infra.console.progress import Console
@@ -52,7 +51,7 @@ def bring_up(project: Path, config: StackConfig, console: Console) -> None:
                 "`./cluster status` looks, `./cluster down` ends both.",
                 EXIT_INTERRUPTED,
             ) from None
-        kept = keep_result(config.stack, result)
+        kept = results.keep(config.stack, result)
         show_result(result)
         console.say(f"kept as {kept}", "dim")
     show_outputs(outputs)
@@ -136,22 +135,6 @@ def wait_for_idle(project: Path, config: StackConfig, cluster: ClusterDesign, co
             console.now(f"{machines_up} up")
             time.sleep(POLL_SECONDS)
     console.say("nodes are still up: ./cluster status says why", "yellow")
-
-
-def keep_result(stack: str, result: dict[str, Any]) -> Path:
-    """Copy a result to the user's state folder, where it outlives the cluster."""
-    from infra.runner import locations
-
-    folder = locations.state_root() / "results" / stack
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(result, indent=1)
-    mark = f"job-{result['job_id']}-{hashlib.sha256(text.encode()).hexdigest()[:8]}.json"
-    # A second `up` finds the same result again.
-    for earlier in folder.glob(f"*-{mark}"):
-        return earlier
-    path = folder / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{mark}"
-    path.write_text(text)
-    return path
 
 
 def take_down(project: Path, stack: str, provider_name: str, console: Console) -> None:

@@ -18,7 +18,7 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.local.provider import LocalProvider
 from infra.local.site import RunDirectory
 from infra.runner import locations
-from tests.support.checkout import ROOT
+from tests.support.checkout import ROOT, until
 
 BECOME = """
 import os, sys
@@ -192,6 +192,8 @@ def test_leftovers_are_named(tmp_path: Path, run: RunDirectory) -> None:
         ["sleep", "300"], env={"SLURM_STACKS_RUN": str(run.path)}, stdin=subprocess.DEVNULL
     )
     try:
+        # A process has no environment to read for a moment while it becomes another program.
+        until(lambda: Path(f"/proc/{child.pid}/environ").read_bytes(), 5, "the process's environment")
         left = LocalProvider().leftovers(tmp_path, "test")
         assert left == [f"process {child.pid}: sleep 300", f"folder {run.path}"]
     finally:

@@ -1,0 +1,71 @@
+"""Results that are kept on the engineer's machine, where they outlive their cluster.
+
+One file a result, below the user's state folder: `results/<stack>/<time>-job-<id>-<digest>.json`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from infra.runner import locations
+from workload.result import mistakes
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A kept result.
+
+    Attributes:
+        path: its file.
+        record: the result record (`workload.result`), valid.
+    """
+
+    path: Path
+    record: dict[str, Any]
+
+    @property
+    def kept_at(self) -> str:
+        """When it was kept, UTC: 20261121T141109Z."""
+        return self.path.name.partition("-")[0]
+
+
+def folder(stack: str) -> Path:
+    """Where a stack's results are kept; not created here."""
+    return locations.state_root() / "results" / stack
+
+
+def keep(stack: str, result: dict[str, Any]) -> Path:
+    """Copy a result there. The same one is kept once, however often it is found."""
+    place = folder(stack)
+    place.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(result, indent=1)
+    mark = f"job-{result['job_id']}-{hashlib.sha256(text.encode()).hexdigest()[:8]}.json"
+    for earlier in place.glob(f"*-{mark}"):
+        return earlier
+    path = place / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{mark}"
+    draft = path.with_name(f".{path.name}")
+    draft.write_text(text)
+    draft.replace(path)
+    return path
+
+
+def load(stack: str) -> tuple[list[Kept], list[str]]:
+    """A stack's results, oldest first, and what is wrong with files that are none."""
+    kept: list[Kept] = []
+    wrong: list[str] = []
+    for path in sorted(folder(stack).glob("*.json")):
+        try:
+            record = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            wrong.append(f"{path}: {error}")
+            continue
+        if found := mistakes(record):
+            wrong.append(f"{path}: {'; '.join(found)}")
+        else:
+            kept.append(Kept(path, record))
+    return kept, wrong
