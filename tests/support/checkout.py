@@ -58,6 +58,10 @@ class Checkout:
     def write_stack(self, text: str) -> None:
         (self.folder / f"Pulumi.{self.stack}.yaml").write_text(textwrap.dedent(text))
 
+    def shorten_training(self) -> None:
+        """Replace the workload's training by one of a second, for tests of what is around it."""
+        shutil.copy2(Path(__file__).with_name("short_training.py"), self.folder / "workload" / "train.py")
+
     def cluster(
         self,
         *arguments: str,

@@ -1,0 +1,61 @@
+"""Every command that the documentation shows is run as it stands there, or is marked with what it needs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.checkout import ROOT, Checkout
+from tests.support.documents import Block, blocks, pages
+
+BLOCKS = [block for page in pages() for block in blocks(page)]
+RUNNABLE = [block for block in BLOCKS if block.needs is None]
+# These work, or say what they are to say, without a cluster.
+NO_CLUSTER = ("up", "down", "plan", "doctor", "report", "--help")
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
+    """The project with its own stack files and a training of a second."""
+    checkout = Checkout(tmp_path_factory.mktemp("documents") / "slurm-stacks", stack="local")
+    for file in ROOT.glob("Pulumi.*.yaml"):
+        shutil.copy2(file, checkout.folder)
+    shutil.copytree(ROOT / "docs", checkout.folder / "docs")
+    shutil.copytree(ROOT / "tests", checkout.folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    local = checkout.folder / "Pulumi.local.yaml"
+    text = local.read_text()
+    assert "slurm-stacks:benchmark:" in text
+    # Nodes that go back soon: `up` waits for that.
+    local.write_text(re.sub(r"(?m)^  slurm-stacks:benchmark:", "    slurm: {suspend_time: 3}\n\\g<0>", text))
+    checkout.shorten_training()
+    try:
+        yield checkout
+    finally:
+        left = checkout.close()
+    assert left == []
+
+
+@pytest.mark.parametrize("block", RUNNABLE, ids=[block.where for block in RUNNABLE])
+@pytest.mark.timeout(240)
+def test_the_commands_of_a_block_work(clone: Checkout, block: Block, tmp_path: Path) -> None:
+    verbs = [match[1] for command in block.commands for match in re.finditer(r"\./cluster (\S+)", command)]
+    if any(verb not in NO_CLUSTER for verb in verbs):
+        clone.cluster("up", check=True)
+    for command in block.commands:
+        done = subprocess.run(
+            ["sh", "-c", command],
+            cwd=clone.folder,
+            env=clone.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert done.returncode == 0, f"{block.where}: {command}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr

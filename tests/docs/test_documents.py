@@ -1,0 +1,71 @@
+"""The documentation's form: its blocks of commands, its links, its pictures."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.support.checkout import ROOT
+from tests.support.documents import Block, blocks, pages
+
+PAGES = [*pages(), ROOT / "CHANGELOG.md"]
+PICTURES = sorted((ROOT / "docs" / "pictures").glob("*.svg"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
+    broken = [link for link in links if not link.startswith("https://") and not (page.parent / link).exists()]
+    assert broken == []
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=[p.name for p in PICTURES])
+def test_a_picture_is_used_and_loads_nothing(picture: Path) -> None:
+    text = picture.read_text(encoding="utf-8")
+    ElementTree.fromstring(text)
+    assert "url(http" not in text
+    assert "href" not in text
+    assert any(picture.name in page.read_text(encoding="utf-8") for page in PAGES)
+
+
+def test_a_terminal_is_drawn_as_it_looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs" / "pictures")
+    import record
+
+    text = record.shown(["printf 'one\\rtwo\\033[31mred\\033[0m\\n'", "test -t 1; echo here"], tmp_path)
+    assert text.plain.splitlines()[1:] == ["twored", "$ echo here", "here"]
+    red = [text.plain[span.start : span.end] for span in text.spans if str(span.style) == "red"]
+    assert "".join(red) == "red"
+    picture = record.draw(text, "a title")
+    assert ElementTree.fromstring(picture).tag.endswith("svg")
+    assert "twored" not in picture, "each colour is a text of its own"
+    assert record.draw(text, "a title") == picture
+    with pytest.raises(RuntimeError, match="ended with status 3"):
+        record.shown(["exit 3"], tmp_path)
+    sys.modules.pop("record")
+
+
+def test_the_readme_begins_with_the_two_commands() -> None:
+    first, *_ = blocks(ROOT / "README.md")
+    assert first.commands[-2:] == ("./cluster up", "./cluster down")
+
+
+def test_a_block_that_is_not_run_says_what_it_needs(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```sh\n# all of it\ntrue  # a word\necho 'a # b' \\\n  c\n```\n\n"
+        "<!-- needs: account -->\n```sh\nfalse\n```\n"
+    )
+    one, two = blocks(page, tmp_path)
+    assert one == Block("page.md:1", None, ("true", "echo 'a # b'    c"))
+    assert (two.needs, two.commands) == ("account", ("false",))
+    page.write_text("<!-- needs: luck -->\n```sh\ntrue\n```\n")
+    with pytest.raises(ValueError, match=r"page.md:2: needs 'luck'"):
+        blocks(page, tmp_path)
+    page.write_text("```\ntrue\n```\n")
+    with pytest.raises(ValueError, match="language ''"):
+        blocks(page, tmp_path)

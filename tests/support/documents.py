@@ -1,0 +1,69 @@
+"""The commands that the documentation shows: every `sh` block of README.md and docs/, with what it needs.
+
+A block whose commands cannot run in a test says why in a comment before it: `<!-- needs: account -->`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.checkout import ROOT
+
+NEEDS = {
+    "account": "an account with a cloud",
+    "pulumi": "the Pulumi CLI",
+    "tests": "it is how these tests are run",
+    "root": "it changes this machine",
+}
+_FENCE = re.compile(
+    r"^(?:<!-- needs: (?P<needs>[^>]*) -->\n\n?)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S
+)
+_LANGUAGES = ("sh", "yaml", "python", "json", "text")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block of commands.
+
+    Attributes:
+        where: file and line.
+        needs: a key of NEEDS, or None: a test runs it.
+        commands: one a line, without comments.
+    """
+
+    where: str
+    needs: str | None
+    commands: tuple[str, ...]
+
+
+def pages() -> list[Path]:
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page: Path, root: Path = ROOT) -> list[Block]:
+    """A page's `sh` blocks in order.
+
+    Raises:
+        ValueError: a block needs what nobody knows, or has no language or an unknown one.
+    """
+    found = []
+    text = page.read_text(encoding="utf-8")
+    for match in _FENCE.finditer(text):
+        where = f"{page.relative_to(root)}:{text.count(chr(10), 0, match.start('language')) + 1}"
+        language, needs = match["language"], match["needs"]
+        if language not in _LANGUAGES:
+            raise ValueError(f"{where}: a block of language {language!r}; use {', '.join(_LANGUAGES)}")
+        if needs is not None and needs not in NEEDS:
+            raise ValueError(f"{where}: needs {needs!r}, which is none of {', '.join(NEEDS)}")
+        if language == "sh":
+            found.append(Block(where, needs, tuple(_commands(match["text"]))))
+    return found
+
+
+def _commands(text: str) -> list[str]:
+    # A backslash at the end of a line goes on in the next; a comment begins after two blanks.
+    lines = text.replace("\\\n", " ").splitlines()
+    commands = [re.sub(r"(^|\s{2,})#.*$", "", line).strip() for line in lines]
+    return [command for command in commands if command]
