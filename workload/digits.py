@@ -47,7 +47,7 @@ def split(originals: int) -> tuple[Any, Any]:
 
 def _warp_all(images: Any, choices: Any, count: int, stream: int) -> tuple[Any, Any]:
     padded = np.pad(images, ((0, 0), (PADDING, PADDING), (PADDING, PADDING)))
-    result = np.empty((count, SIZE, SIZE), np.uint8)
+    result: Any = np.empty((count, SIZE, SIZE), np.uint8)
     chosen = choices[_random(stream, np.arange(count), 0) % np.uint64(len(choices))]
     for start in range(0, count, _CHUNK):
         numbers = np.arange(start, min(start + _CHUNK, count))
@@ -71,7 +71,7 @@ def _warp(source: Any, numbers: Any, stream: int) -> Any:
     middle = PADDING + 3.5
     dx, dy = between(6, middle - 0.7, middle + 0.7), between(7, middle - 0.7, middle + 0.7)
 
-    doubled = 2 * np.arange(SIZE) - (SIZE - 1)  # twice the distance from the middle: an integer
+    doubled: Any = 2 * np.arange(SIZE) - (SIZE - 1)  # twice the distance from the middle: an integer
     column, row = doubled[None, None, :], doubled[None, :, None]
     x = (xx * column + xy * row) // 2 + dx
     y = (yx * column + yy * row) // 2 + dy

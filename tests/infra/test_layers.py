@@ -85,8 +85,10 @@ def test_the_workload_imports_nothing_of_the_infrastructure() -> None:
     assert found("workload", "infra", "pulumi") == []
 
 
-def test_the_infrastructure_imports_of_the_workload_its_script_only() -> None:
+def test_the_infrastructure_imports_of_the_workload_its_script_and_the_form_of_its_result() -> None:
     assert set(found("infra", "workload")) <= {
+        "infra/results.py: workload.result",
+        "infra/results.py: workload.result.mistakes",
         "infra/benchmark.py: workload.script",
         "infra/benchmark.py: workload.script.render",
     }
