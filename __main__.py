@@ -2,11 +2,12 @@
 
 import pulumi
 
-from infra import config, outputs, providers
+from infra import config, providers
 from infra.benchmark import Benchmark, BenchmarkRun
 from infra.config import engine
 from infra.design import benchmark_design, design
 from infra.machines import catalog
+from infra.outputs import publish
 
 
 def main() -> None:
@@ -25,7 +26,7 @@ def main() -> None:
             shell,
             cluster.head,
         )
-    for name, value in outputs.of(cluster_design, cluster.inventory, training, benchmark).items():
+    for name, value in publish.of(cluster_design, cluster.inventory, training, benchmark).items():
         pulumi.export(name, value)
 
 

@@ -7,22 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
-from infra.node.model import ClusterDesign
+from infra.node.model import BenchmarkDesign, ClusterDesign, Settings
 
 if TYPE_CHECKING:
     # Only for types: `status` and `exec` must not wait for the import of Pulumi.
     import pulumi
 
     from infra.benchmark import Shell
+    from infra.config import StackConfig
+    from infra.doctor.finding import Check
 
 
 class Inventory(TypedDict):
     """What a provider's cluster came to: the same keys on every cloud."""
 
+    id: pulumi.Output[str]
+    """Another one when the cluster was destroyed and made anew, and its queue with it."""
     login_address: pulumi.Output[str]
     controller_address: pulumi.Output[str]
     login_ssh: pulumi.Output[str]
-    """The command that opens a shell on the login machine."""
+    """The command that opens a shell on the login machine; with another behind it, as ssh, it runs that."""
     scheduler_version: pulumi.Output[str]
     host_keys: pulumi.Output[list[str]]
     """Public SSH host keys of the login machine; empty where it is this machine."""
@@ -81,7 +85,43 @@ class Provider(Protocol):
         """How to run `argv` (empty: a shell) on the login machine.
 
         Raises:
-            UserError: the cluster is not up.
+            NotUpError: the cluster is not up.
+        """
+        ...
+
+    def settings_here(self, project: Path, config: StackConfig) -> Settings | None:
+        """What the cluster's machines know of it, where their files lie on this very machine: its logs can be
+        read without its help. None: they do not, or the cluster is not up at all."""
+        ...
+
+    def diagnose(
+        self,
+        project: Path,
+        stack: str,
+        design: ClusterDesign | None,
+        training: BenchmarkDesign | None,
+    ) -> Sequence[Check]:
+        """What would keep `up` from working, to be looked at before anything is made (`./cluster doctor`).
+
+        Args:
+            design: None where the stack file has mistakes.
+            training: None where there is none, or the stack file has mistakes.
+        """
+        ...
+
+    def mend(self, project: Path, stack: str, say: Callable[[str], None]) -> None:
+        """Start again what has died of a cluster that the engine has up; nothing to do: nothing.
+
+        Raises:
+            UserError: that is not possible; the message says what is.
+        """
+        ...
+
+    def clear(self, project: Path, stack: str) -> None:
+        """End and remove what is left of the cluster, without the engine.
+
+        Raises:
+            UserError: something cannot be ended.
         """
         ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 
 import pulumi
@@ -56,11 +57,12 @@ class LocalCluster(pulumi.ComponentResource):
             after=[published, sweep],
         )
         facts = self.head.stdout.apply(_facts)
-        stack = design.stack
+        way_in = shlex.join([str(bundle.ROOT / "cluster"), "ssh", "--stack", design.stack])
         self.inventory: Inventory = {
+            "id": cloud.id,
             "login_address": facts["login"],
             "controller_address": facts["controller"],
-            "login_ssh": pulumi.Output.from_input(f"./cluster ssh --stack {stack}"),
+            "login_ssh": pulumi.Output.from_input(way_in),
             "scheduler_version": facts["scheduler_version"],
             "host_keys": pulumi.Output.from_input([]),
             "shared": facts["shared"],

@@ -1,0 +1,83 @@
+"""docs/consuming.md says what is so: its tables are the contracts, its programs run, its links are good."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_consumer_example import EXAMPLE, Consumer, cluster, on_the_path  # noqa: F401  an automatic fixture
+from test_contracts import OUTPUTS, RESULT
+
+from infra.outputs import fields
+
+TEXT = fields.PAGE.read_text(encoding="utf-8")
+
+
+def table(heading: str) -> dict[str, str]:
+    """The first two columns of the table with that heading of its first column, without their marks."""
+    (rows,) = re.findall(rf"^\| {heading} \|.*\n\|[-|]+\n((?:\|.*\n)+)", TEXT, re.MULTILINE)
+    cells = [re.split(r"(?<!\\)\|", row)[1:3] for row in rows.splitlines()]
+    return {path.strip(" `"): kind.strip().replace("\\|", "|") for path, kind in cells}
+
+
+def programs() -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+
+
+def test_the_fields_are_current() -> None:
+    assert fields.page(TEXT) == TEXT, "run python -m infra.outputs"
+    assert table("field") == OUTPUTS["cluster"]
+
+
+def test_the_outputs_and_the_result_are_the_contracts() -> None:
+    assert table("output").keys() == OUTPUTS["stack"].keys()
+    found = table("key")
+    assert found.pop("apiVersion") == "`slurm-stacks/result/v1`"
+    assert found == {key: kind for key, kind in RESULT.items() if key != "apiVersion"}
+
+
+def test_its_links_lead_somewhere() -> None:
+    targets = [target for target in re.findall(r"\]\(([^)]+)\)", TEXT) if "://" not in target]
+    assert len(targets) >= 4
+    assert [target for target in targets if not (fields.PAGE.parent / target).exists()] == []
+
+
+def test_its_pulumi_program_runs(tmp_path: Path) -> None:
+    program = tmp_path / "__main__.py"
+    program.write_text(programs()[0])
+    made = Consumer(cluster("aws-p4de-inference"), program=program)
+    assert made.exports == {"partitions": ["compute-gpu", "inference-gpu"]}
+    assert Consumer(None, preview=True, program=program).exports == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "status"),
+    [
+        (
+            cluster("aws-p4de-inference")["cluster"],
+            "aws-p4de-inference: partitions with GPUs: compute-gpu, ",
+            0,
+        ),
+        (cluster("aws-cpu")["cluster"], "aws-cpu: partitions with GPUs: none", 0),
+        (cluster("aws-cpu"), "these are all outputs of a stack", 1),
+        (None, "that stack is not up", 1),
+    ],
+    ids=["gpus", "none", "all", "down"],
+)
+def test_its_script_runs(given: Any, said: str, status: int, tmp_path: Path) -> None:
+    shutil.copy(EXAMPLE / "slurm_stacks.py", tmp_path)
+    (tmp_path / "script.py").write_text(programs()[1])
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path, input=json.dumps(given), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == status
+    assert said in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(programs()) == 2, "every program of the page is run"
