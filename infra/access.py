@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra import providers
-from infra.errors import UserError
+from infra.errors import NotUpError, UserError
 
 if TYPE_CHECKING:
     from infra.config import StackConfig
 
 TOOL = "slurm-stacks"
 TOOL_SECONDS = 90.0
+STATUS_SECONDS = 30.0
+OURS = ("SLURM_STACKS_PROJECT", "UV_COMPILE_BYTECODE", "UV_PYTHON_DOWNLOADS")
 
 
 def replace_process(project: Path, config: StackConfig, argv: Sequence[str]) -> None:
@@ -29,9 +31,11 @@ def replace_process(project: Path, config: StackConfig, argv: Sequence[str]) -> 
     chosen = providers.load(config.cluster.provider)
     command = chosen.access(project, config.stack, {}, argv, tty=sys.stdin.isatty() and not argv)
     env = {**os.environ, **command.env}
-    # What this program set for itself is none of the command's business.
-    for name in ("SLURM_STACKS_PROJECT", "UV_COMPILE_BYTECODE", "UV_PYTHON_DOWNLOADS"):
-        env.pop(name, None)
+    # What this program set for itself is none of the command's business, and sbatch would hand Pulumi's
+    # secrets on to the job.
+    for name in list(env):
+        if name in OURS or name.startswith("PULUMI_"):
+            del env[name]
     try:
         os.execvpe(command.argv[0], command.argv, env)
     except (FileNotFoundError, NotADirectoryError, ValueError):  # a ValueError is the empty name's
@@ -41,8 +45,13 @@ def replace_process(project: Path, config: StackConfig, argv: Sequence[str]) -> 
         raise UserError(f"{command.argv[0]}: cannot be executed: {error.strerror}", 126) from None
 
 
-def tool(project: Path, config: StackConfig, *arguments: str, text: str = "") -> str:
+def tool(
+    project: Path, config: StackConfig, *arguments: str, text: str = "", seconds: float | None = None
+) -> str:
     """Run the cluster's own tool on its login machine and return its output.
+
+    Args:
+        seconds: how long it may take; TOOL_SECONDS by default.
 
     Raises:
         UserError: it failed; the message is its own.
@@ -50,6 +59,7 @@ def tool(project: Path, config: StackConfig, *arguments: str, text: str = "") ->
     chosen = providers.load(config.cluster.provider)
     command = chosen.access(project, config.stack, {}, [TOOL, *arguments], tty=False)
     env = {**os.environ, **command.env}
+    seconds = TOOL_SECONDS if seconds is None else seconds
     try:
         result = subprocess.run(
             command.argv,
@@ -57,19 +67,32 @@ def tool(project: Path, config: StackConfig, *arguments: str, text: str = "") ->
             input=text,
             capture_output=True,
             text=True,
-            timeout=TOOL_SECONDS,
+            timeout=seconds,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise UserError(
-            f"the cluster of stack {config.stack} did not answer within {TOOL_SECONDS:g} s"
-        ) from None
+        raise UserError(f"the cluster of stack {config.stack} did not answer within {seconds:g} s") from None
     if result.returncode:
         raise UserError(result.stderr.strip() or f"{TOOL} {' '.join(arguments)} failed without a word")
     return result.stdout
 
 
 def cluster_status(project: Path, config: StackConfig) -> dict[str, Any]:
-    """The status contract (`./cluster status --json`) from the cluster itself."""
-    found: dict[str, Any] = json.loads(tool(project, config, "status"))
+    """The status contract (`./cluster status --json`) from the cluster itself.
+
+    Raises:
+        UserError: it is not up, or does not answer; the message says which part, and where to look.
+    """
+    look = f"`./cluster logs --stack {config.stack}`"
+    try:
+        found: dict[str, Any] = json.loads(tool(project, config, "status", seconds=STATUS_SECONDS))
+    except NotUpError as error:
+        if providers.load(config.cluster.provider).settings_here(project, config) is None:
+            raise
+        raise UserError(
+            f"stack {config.stack} is half up: its controller did not come so far that it could tell its "
+            f"status. {look} shows how far, `./cluster up --stack {config.stack}` goes on."
+        ) from error
+    except UserError as error:
+        raise UserError(f"{error}\n{look} shows what it said last.") from error
     return found

@@ -47,7 +47,7 @@ class BenchmarkRun:
             partition=partition.name,
             nodes=training.nodes,
             gpus_per_node=training.gpus_per_node,
-            python=f"{shell.apps}/envs/{shell.environment}/bin/python",
+            python=interpreter(shell),
             code=f"{shell.shared}/bench/{digest[:16]}",
             epochs=training.epochs,
             profile=training.profile,
@@ -98,6 +98,11 @@ class Shell(Protocol):
     ) -> tuple[pulumi.Resource, pulumi.Output[str]]:
         """Submit on create, cancel on delete; the second value is the job's id."""
         ...
+
+
+def interpreter(shell: Shell) -> str:
+    """The training environment's Python, on the cluster."""
+    return f"{shell.apps}/envs/{shell.environment}/bin/python"
 
 
 class Benchmark(pulumi.ComponentResource):

@@ -6,6 +6,7 @@ Pulumi.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from infra.errors import EXIT_INTERRUPTED, UserError
+from infra.errors import EXIT_INTERRUPTED, EXIT_USAGE, UserError
+from infra.runner import interrupt
 
 if TYPE_CHECKING:
     from infra.config import StackConfig
@@ -28,7 +30,20 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Stack = Annotated[str, typer.Option("--stack", "-s", help="The stack: its file is Pulumi.<stack>.yaml.")]
+
+def _checked(stacks: Any) -> Any:
+    """One stack's name, or several, unchanged, if stacks can be called so."""
+    from infra.config.stack_file import check_stack_name
+
+    for name in [stacks] if isinstance(stacks, str) else stacks or []:
+        check_stack_name(name, project())
+    return stacks
+
+
+Stack = Annotated[
+    str,
+    typer.Option("--stack", "-s", help="The stack: its file is Pulumi.<stack>.yaml.", callback=_checked),
+]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
@@ -37,11 +52,11 @@ def project() -> Path:
     return Path(os.environ["SLURM_STACKS_PROJECT"])
 
 
-def load(stack: str) -> StackConfig:
-    """The stack's file, read and checked."""
+def load(stack: str, *, scripts: bool = False) -> StackConfig:
+    """The stack's file, read and checked; to deploy, with the scripts that it names."""
     from infra.config import load_file
 
-    return load_file(project() / f"Pulumi.{stack}.yaml")
+    return load_file(project() / f"Pulumi.{stack}.yaml", scripts=scripts)
 
 
 @app.command()
@@ -50,29 +65,44 @@ def up(stack: Stack = "local") -> None:
     from infra.console.progress import Console
     from infra.operate import bring_up
 
-    bring_up(project(), load(stack), Console())
+    bring_up(project(), load(stack, scripts=True), Console())
 
 
 @app.command()
-def down(stack: Stack = "local") -> None:
+def down(
+    stack: Stack = "local",
+    checkout: Annotated[
+        Path | None,
+        typer.Option("--checkout", help="Of a checkout that is gone: its old path.", show_default=False),
+    ] = None,
+) -> None:
     """Destroy a stack, then look for leftovers."""
     from infra.console.progress import Console
+    from infra.local import abandoned
     from infra.operate import take_down
 
     console = Console()
+    if checkout is not None:
+        if left := abandoned.end(checkout, stack):
+            console.say(left, "yellow")
+        console.say("its processes and its run directory are gone")
+        return
     try:
         name = load(stack).cluster.provider
     except UserError as error:
         # A local cluster that is up comes down whatever its stack file says by now.
         from infra.local.provider import LocalProvider
+        from infra.runner import embedded
 
-        if not LocalProvider().leftovers(project(), stack):
+        if not (LocalProvider().leftovers(project(), stack) or embedded.remembers(project(), stack)):
             raise
         console.say(
             f"{error}\nThis does not keep the local cluster of stack {stack} from going down.", "yellow"
         )
         name = "local"
     take_down(project(), stack, name, console)
+    for text in abandoned.sentences(project()):
+        console.say(text, "yellow")
 
 
 @app.command()
@@ -80,7 +110,7 @@ def plan(stack: Stack = "local", json_output: Json = False) -> None:
     """What `up` would make, and its cost. Needs no network and no credentials."""
     from infra.operate import make_plan
 
-    made = make_plan(project(), load(stack))
+    made = make_plan(project(), load(stack, scripts=True))
     if json_output:
         print(json.dumps(made, indent=1))
         return
@@ -116,30 +146,62 @@ def execute(
     replace_process(project(), load(stack), command)
 
 
-@app.command()
-def ssh(stack: Stack = "local") -> None:
+@app.command(context_settings={"allow_interspersed_args": False})
+def ssh(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(help="Run this instead; the shell there reads it, as with ssh.", show_default=False),
+    ] = None,
+    stack: Stack = "local",
+) -> None:
     """A shell on the login machine."""
     from infra.access import replace_process
 
     config = load(stack)
-    if sys.stdin.isatty():
+    if sys.stdin.isatty() and not command:
         print(f"Slurm's commands act on stack {stack} here; `exit` leaves.", file=sys.stderr)
-    replace_process(project(), config, [])
+    replace_process(project(), config, ["sh", "-c", " ".join(command)] if command else [])
+
+
+@app.command()
+def outputs(stack: Stack = "local") -> None:
+    """The stack's outputs as JSON, for other programs."""
+    from infra import runner
+
+    found = runner.select(project(), stack, load(stack).cluster.provider).outputs()
+    if found is None:
+        raise UserError(f"stack {stack} is not up: bring it up with `./cluster up --stack {stack}`")
+    print(json.dumps(found, indent=1))
 
 
 @app.command("run")
 def run_sweep(
     stack: Stack = "local",
     nodes: Annotated[
-        str | None, typer.Option("--nodes", "-n", help="Numbers of nodes: 1,2,4", show_default=False)
+        str | None,
+        typer.Option(
+            "--nodes",
+            "-n",
+            help="Numbers of nodes. Without: 1,2,4, as far as the partition has them.",
+            show_default=False,
+        ),
     ] = None,
-    repeat: Annotated[int, typer.Option("--repeat", help="How often each.", min=1, max=100)] = 1,
-    cancel: Annotated[bool, typer.Option("--cancel", help="End the sweep that is going on.")] = False,
+    repeat: Annotated[
+        int | None,
+        typer.Option("--repeat", help="How often each. Without: once.", min=1, max=100, show_default=False),
+    ] = None,
+    cancel: Annotated[bool, typer.Option("--cancel", help="End the sweep that is under way.")] = False,
 ) -> None:
-    """The benchmark on several numbers of nodes; ends in the report."""
+    """The benchmark on several numbers of nodes, one run after another; ends in the report.
+
+    All runs are submitted at the start, and go on without this command: interrupt it as you like, and
+    `./cluster run` without numbers watches the sweep that is under way. The cluster must be up.
+    """
     from infra import sweep
     from infra.console.progress import Console
 
+    if cancel and (nodes is not None or repeat is not None):
+        raise UserError("--cancel ends the sweep that is under way: no --nodes, no --repeat", EXIT_USAGE)
     if cancel:
         sweep.cancel(project(), load(stack), Console())
     else:
@@ -150,7 +212,13 @@ def run_sweep(
 def report(
     stack: Annotated[
         list[str] | None,
-        typer.Option("--stack", "-s", help="The stack, repeatable to compare stacks.", show_default="local"),
+        typer.Option(
+            "--stack",
+            "-s",
+            help="The stack, repeatable to compare stacks.",
+            show_default="local",
+            callback=_checked,
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder for report.html and report.csv.")
@@ -159,7 +227,7 @@ def report(
     """A page with plots and a table: our results beside the published ones."""
     from infra import report as reports
 
-    made = reports.make(stack or ["local"], output)
+    made = reports.make(stack or ["local"], output, project=project())
     print(made.page)
     print(made.table)
 
@@ -185,7 +253,11 @@ def logs(
     """The last lines of the controller, of a node and its boot, of a job."""
     from infra import logs as log_files
 
-    log_files.show(project(), load(stack), what, lines=lines, follow=follow)
+    status = log_files.show(project(), load(stack), what, lines=lines, follow=follow)
+    if status == EXIT_INTERRUPTED:
+        # Without a word: Ctrl-C is how following ends.
+        os._exit(status)
+    sys.exit(status)
 
 
 @app.command("test", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -203,21 +275,35 @@ def run_tests(
 def main() -> None:
     """Run the command line; a mistake of the user ends in one message and its exit code."""
     try:
-        try:
-            app(prog_name="./cluster")
-        finally:
-            # Here, where a reader that has gone is expected, and not as the interpreter ends.
-            sys.stdout.flush()
+        with interrupt.raised():
+            try:
+                app(prog_name="./cluster")
+            finally:
+                # Here, where a reader that has gone is expected, and not as the interpreter ends.
+                sys.stdout.flush()
     except UserError as error:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        _fail("\ninterrupted", EXIT_INTERRUPTED)
+        _fail("interrupted", EXIT_INTERRUPTED)
+    except SystemExit as ended:
+        # Typer's word for a KeyboardInterrupt, and nobody else's.
+        if ended.code == EXIT_INTERRUPTED:
+            _fail("interrupted", EXIT_INTERRUPTED)
+        raise
     except BrokenPipeError:
         # The reader of our output has gone (`./cluster plan | head`); nothing is left to say.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        from infra.trouble import explain
+
+        explained = explain(error)
+        _fail(str(explained), explained.exit_code)
 
 
 def _fail(message: str, code: int) -> Any:
-    print(message, file=sys.stderr)
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        if code == EXIT_INTERRUPTED and sys.stderr.isatty():
+            print(file=sys.stderr)  # behind the terminal's own ^C
+        print(message, file=sys.stderr)
     sys.exit(code)

@@ -18,3 +18,7 @@ class UserError(Exception):
     def __init__(self, message: str, exit_code: int = EXIT_FAILED) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+class NotUpError(UserError):
+    """The stack has no cluster: not one that is silent for a moment."""

@@ -25,14 +25,14 @@ GRES = {"trainium": "neuron"}
 class Facts(BaseModel):
     """Base of everything in the snapshot: immutable, and no key passes unnoticed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class BuiltIn(Facts):
     """The accelerators that a machine always has."""
 
     type: str = Field(description="v100, t4, a10g, a100, h100, trainium.")
-    count: int = Field(gt=0, description="Devices a machine.")
+    count: int = Field(gt=0, le=64, strict=True, description="Devices a machine.")
 
 
 class Machine(Facts):
@@ -58,18 +58,21 @@ class Machine(Facts):
 class Override(Facts):
     """Facts of a machine that a stack file gives: over the snapshot's, or of a machine it does not know."""
 
+    model_config = ConfigDict(strict=True)
+
+    # slurmctld counts a node's CPUs in 16 bits.
     vcpus: int | None = Field(
-        None, gt=0, description="vCPUs. Needed for a machine that is not in the snapshot."
+        None, gt=0, le=65000, description="vCPUs. Needed for a machine that is not in the snapshot."
     )
     memory_mib: int | None = Field(
-        None, gt=0, description="Memory in MiB as the data sheet says. Needed as `vcpus` is."
+        None, gt=0, le=100_000_000, description="Memory in MiB as the data sheet says. Needed as `vcpus` is."
     )
     accelerator: BuiltIn | None = Field(None, description="Accelerators that the machine always has.")
     placement: bool | None = Field(None, description="Whether it takes a cluster placement group.")
-    network_cards: int | None = Field(None, gt=0, description="Network cards.")
-    efa: int | None = Field(None, ge=0, description="Most EFA interfaces; 0 for none.")
+    network_cards: int | None = Field(None, gt=0, le=64, description="Network cards.")
+    efa: int | None = Field(None, ge=0, le=64, description="Most EFA interfaces; 0 for none.")
     nvme_gib: int | None = Field(None, ge=0, description="Its own NVMe disks together, GiB.")
-    regions: tuple[str, ...] | None = Field(None, description="Regions that offer it.")
+    regions: tuple[str, ...] | None = Field(None, strict=False, description="Regions that offer it.")
     price_hour: float | None = Field(None, ge=0, description="USD an hour, accelerators included.")
 
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from infra import access, cost, providers, results
 from infra.benchmark import BenchmarkRun
 from infra.config.advice import warnings
+from infra.console.jobs import situation
 from infra.console.progress import Console
 from infra.design import benchmark_design, design
-from infra.errors import EXIT_INTERRUPTED, UserError
+from infra.errors import EXIT_INTERRUPTED, NotUpError, UserError
 from infra.machines import catalog
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 1.0
 SETTLE_SECONDS = 15.0
+PATIENCE_SECONDS = 60.0
+"""How long a controller may be silent while a job is waited for."""
 
 
 def bring_up(project: Path, config: StackConfig, console: Console) -> None:
@@ -42,25 +45,38 @@ def bring_up(project: Path, config: StackConfig, console: Console) -> None:
     console.say(f"stack {config.stack}: {cluster.name} on {cluster.provider}", "bold")
     with console.waiting("bringing the cluster up"):
         outputs = engine.up(console.on_event)
+        # What the engine knows to be there may have died since: that is no change, so it did nothing.
+        chosen.mend(project, config.stack, console.say)
     if training is not None:
         try:
             result = follow(project, config, cluster, training, console)
         except KeyboardInterrupt:
             raise UserError(
-                "\nnot waiting any longer: the cluster and its job go on. `./cluster up` waits again, "
-                "`./cluster status` looks, `./cluster down` ends both.",
+                "not waiting any longer: the cluster and its job go on. "
+                f"`./cluster up --stack {config.stack}` waits again, "
+                f"`./cluster status --stack {config.stack}` looks, "
+                f"`./cluster down --stack {config.stack}` ends both.",
                 EXIT_INTERRUPTED,
             ) from None
-        kept = results.keep(config.stack, result)
         show_result(result)
-        console.say(f"kept as {kept}", "dim")
+        try:
+            console.say(f"kept as {results.keep(config.stack, result)}", "dim")
+        except UserError as error:
+            lies = outputs.get("benchmark_result")
+            console.say(
+                f"the result is not kept: {error}\nUntil `./cluster down` it lies in {lies}.", "yellow"
+            )
     show_outputs(outputs)
     console.say(f"up after {time.monotonic() - started:.0f} s")
     if training is not None:
         try:
             wait_for_idle(project, config, cluster, console)
         except KeyboardInterrupt:
-            console.say("\nthe nodes go back by themselves")
+            raise UserError(
+                "the cluster is up and the result is kept; the nodes go back by themselves. "
+                f"`./cluster down --stack {config.stack}` ends the cluster.",
+                EXIT_INTERRUPTED,
+            ) from None
 
 
 def follow(
@@ -76,37 +92,45 @@ def follow(
     """
     shell = providers.load(cluster.provider).shell(cluster)
     run = BenchmarkRun.of(cluster, training, shell, project)
-    job = access.tool(project, config, "submit", "--run", run.folder, text=run.script).strip()
+    job = _asked(project, config, console, "submit", "--run", run.folder, text=run.script).strip()
     with console.waiting(f"job {job}"):
         while True:
-            seen = json.loads(access.tool(project, config, "benchmark", "--run", run.folder))
+            seen = json.loads(_asked(project, config, console, "benchmark", "--run", run.folder))
             if seen["result"] is not None:
                 return dict(seen["result"])
             if seen["job"] is None or not seen["job"]["alive"]:
                 # Slurm may call the job over a moment before its last file is to be seen.
                 time.sleep(POLL_SECONDS)
-                seen = json.loads(access.tool(project, config, "benchmark", "--run", run.folder))
+                seen = json.loads(_asked(project, config, console, "benchmark", "--run", run.folder))
                 if seen["result"] is not None:
                     return dict(seen["result"])
                 raise UserError(_failed(config.stack, job, seen))
-            console.now(_situation(seen))
+            console.now(situation(seen))
             time.sleep(POLL_SECONDS)
 
 
-def _situation(seen: dict[str, Any]) -> str:
-    """One line on where a job is."""
-    job, progress = seen["job"], seen["progress"]
-    nodes = f" on {job['nodes']}" if job["nodes"] else ""
-    if job["state"] == "PENDING":
-        return f"waits: {job['cause'] or 'for the scheduler'}"
-    if job["state"] == "CONFIGURING":
-        return f"nodes are starting: {job['nodes']}"
-    if progress is None or not progress.get("epoch"):
-        return f"{job['state'].lower()}{nodes}: the training starts"
-    return (
-        f"{job['state'].lower()}{nodes}: epoch {progress['epoch']} of {progress['epochs']}, "
-        f"loss {progress['loss']:.4f}, accuracy {progress['accuracy']:.4f}"
-    )
+def _asked(project: Path, config: StackConfig, console: Console, *arguments: str, text: str = "") -> str:
+    """`access.tool` with patience: a controller that is restarted answers a moment later.
+
+    Raises:
+        NotUpError: there is no cluster.
+        UserError: it has not answered for PATIENCE_SECONDS.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return access.tool(project, config, *arguments, text=text)
+        except NotUpError:
+            raise
+        except UserError as error:
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"the cluster of stack {config.stack} has not answered for {PATIENCE_SECONDS:g} s. "
+                    f"Its last words:\n  {error}\n`./cluster up --stack {config.stack}` waits again, "
+                    f"`./cluster doctor --stack {config.stack}` looks for the cause."
+                ) from None
+            console.now(f"the controller does not answer: {str(error).splitlines()[-1]}")
+        time.sleep(POLL_SECONDS)
 
 
 def _failed(stack: str, job: str, seen: dict[str, Any]) -> str:
@@ -124,7 +148,11 @@ def wait_for_idle(project: Path, config: StackConfig, cluster: ClusterDesign, co
     deadline = time.monotonic() + cluster.slurm.suspend_time + cluster.slurm.suspend_timeout + SETTLE_SECONDS
     with console.waiting(f"nodes go back after {cluster.slurm.suspend_time} s without work"):
         while time.monotonic() < deadline:
-            status = access.cluster_status(project, config)
+            try:
+                status = access.cluster_status(project, config)
+            except UserError as error:  # the result is there: nothing of it is lost
+                console.say(f"the cluster does not answer just now: {error}", "yellow")
+                return
             machines_up = status["machines"]["running"] + status["machines"]["pending"]
             if machines_up <= static:
                 console.say(f"back to {machines_up} nodes; `./cluster exec -- sbatch …` brings them up again")
@@ -144,12 +172,25 @@ def take_down(project: Path, stack: str, provider_name: str, console: Console) -
         UserError: something is left; the message names it.
     """
     from infra import runner
+    from infra.runner import embedded
+    from infra.runner.state import DamagedStateError
 
     chosen = providers.load(provider_name)
     engine = runner.select(project, stack, provider_name, console.on_event)
+    damaged = False
     with console.waiting("taking the cluster down"):
-        engine.destroy(console.on_event)
-    if left := chosen.leftovers(project, stack):
+        try:
+            engine.destroy(console.on_event)
+        except DamagedStateError as error:
+            console.say(f"{error.path} is damaged: the cluster is ended without it", "yellow")
+            damaged = True
+        if damaged or chosen.leftovers(project, stack):
+            # The engine did not know of it: its state was lost, or written before a kill.
+            chosen.clear(project, stack)
+    left = chosen.leftovers(project, stack)
+    if damaged and not left:
+        embedded.abandon(project, stack)
+    if left:
         lines = "\n".join(f"  {line}" for line in left)
         raise UserError(
             f"these are left of stack {stack}:\n{lines}\nRun `./cluster down --stack {stack}` again."

@@ -5,6 +5,7 @@ One file a result, below the user's state folder: `results/<stack>/<time>-job-<i
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from infra import trouble
 from infra.runner import locations
 from workload.result import mistakes
 
@@ -40,17 +42,26 @@ def folder(stack: str) -> Path:
 
 
 def keep(stack: str, result: dict[str, Any]) -> Path:
-    """Copy a result there. The same one is kept once, however often it is found."""
+    """Copy a result there. The same one is kept once, however often it is found.
+
+    Raises:
+        UserError: that folder cannot be written.
+    """
     place = folder(stack)
-    place.mkdir(parents=True, exist_ok=True)
     text = json.dumps(result, indent=1)
     mark = f"job-{result['job_id']}-{hashlib.sha256(text.encode()).hexdigest()[:8]}.json"
     for earlier in place.glob(f"*-{mark}"):
         return earlier
     path = place / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{mark}"
     draft = path.with_name(f".{path.name}")
-    draft.write_text(text)
-    draft.replace(path)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        draft.write_text(text)
+        draft.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise trouble.explain(error, path) from error
     return path
 
 
@@ -58,7 +69,8 @@ def load(stack: str) -> tuple[list[Kept], list[str]]:
     """A stack's results, oldest first, and what is wrong with files that are none."""
     kept: list[Kept] = []
     wrong: list[str] = []
-    for path in sorted(folder(stack).glob("*.json")):
+    # A name that begins with a dot is a draft of `keep`.
+    for path in sorted(folder(stack).glob("[!.]*.json")):
         try:
             record = json.loads(path.read_text())
         except (OSError, ValueError) as error:

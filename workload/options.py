@@ -163,7 +163,8 @@ def read_job(env: Mapping[str, str], now: float) -> Job:
         machine=env.get("SLURM_STACKS_MACHINE") or None,
         digest=env.get("SLURM_STACKS_WORKLOAD_DIGEST") or None,
         price_hour=_number(env, "SLURM_STACKS_PRICE_HOUR"),
-        start_latency=None if submitted is None else started - submitted,
+        # Negative: a clock was set between the two moments, and nobody knows by how much.
+        start_latency=None if submitted is None or started < submitted else started - submitted,
     )
 
 

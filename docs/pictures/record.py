@@ -3,7 +3,8 @@
     .venv/bin/python docs/pictures/record.py [SCENE …]
 
 `./cluster test` makes an environment with all that it needs. The local stack must not be up. The pictures are
-written beside this file, one `<scene>.svg` each; every line in them was printed by a real run.
+written beside this file, one `<scene>.svg` each; every line in them was printed by a real run, with the
+checkout's folder shown as ~/slurm-stacks and the user's as ~.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from rich.text import Text
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-COLUMNS, ROWS = 100, 400
+COLUMNS, ROWS = 106, 400
 
 SCENES = {
     "up": ["./cluster up"],
     "use": [
-        "./cluster exec -- sinfo",
+        "sleep 8; ./cluster exec -- sinfo",
         "./cluster exec -- sbatch -N3 --wrap 'srun sleep 60'",
         "sleep 3; ./cluster status",
         "./cluster down",
@@ -126,10 +127,17 @@ def text_of(screen: pyte.Screen) -> Text:
             cell = cells[column]
             line.append(cell.data, Style(color=colour(cell.fg), bold=cell.bold or None))
         line.rstrip()
-        lines.append(line)
+        lines.append(elsewhere(line))
     while lines and not lines[-1].plain:
         lines.pop()
     return Text("\n").join(lines)
+
+
+def elsewhere(line: Text) -> Text:
+    """A line as it would read on any machine."""
+    for folder, name in ((str(ROOT), "~/slurm-stacks"), (str(Path.home()), "~")):
+        line = Text(name).join(line.split(folder, allow_blank=True)) if folder in line.plain else line
+    return line
 
 
 def colour(name: str) -> str | None:

@@ -17,7 +17,7 @@ class Vcpus(Section):
 
     min: int = Field(0, ge=0, description="vCPUs that are always up; 0: nothing runs while no job does.")
     desired: int = Field(0, ge=0, description="vCPUs to start with.")
-    max: int = Field(gt=0, description="Most vCPUs at once.")
+    max: int = Field(gt=0, le=1_000_000, description="Most vCPUs at once.")
 
 
 class Volume(Section):
@@ -33,8 +33,8 @@ class Container(Section):
     """What runs on each node of the job."""
 
     image: str = Field(min_length=1, description="Container image, e.g. an ECR repository's URL.")
-    vcpus: int = Field(gt=0, description="vCPUs for the container.")
-    memory_mib: int = Field(gt=0, description="Memory for the container, MiB.")
+    vcpus: int = Field(gt=0, le=1024, description="vCPUs for the container.")
+    memory_mib: int = Field(gt=0, le=100_000_000, description="Memory for the container, MiB.")
     gpus: int | None = Field(
         None, ge=0, description="GPUs for the container; all of the machine's by default."
     )
@@ -69,5 +69,7 @@ class BatchConfig(Section):
     )
     disk_gib: int = Field(50, ge=30, le=16384, description="Root disk of each node in GiB.")
     attempts: int = Field(1, ge=1, le=10, description="How often a job that fails is tried.")
-    timeout: int | None = Field(None, ge=60, description="Seconds for the whole job; null for no limit.")
+    timeout: int | None = Field(
+        None, ge=60, le=366 * 86400, description="Seconds for the whole job; null for no limit."
+    )
     tags: dict[str, Text] = Field(default_factory=dict, description="EC2 tags of the machines.")

@@ -25,6 +25,9 @@ from infra.config.storage import StorageConfig
 from infra.machines import Override
 
 MOST_NODES = 5000
+LONGEST_SUSPEND = 366 * 86400
+# slurmctld takes up to 65535 s, and the waiting prolog is given some more than resume_timeout.
+LONGEST_TIMEOUT = 65000
 Zones = Annotated[list[str], Field(description="Zones, tried in this order.")]
 
 
@@ -223,19 +226,20 @@ class NetworkConfig(Section):
 class SlurmConfig(Section):
     """Slurm's timers in seconds. What is left out is chosen for the provider."""
 
-    suspend_time: int | None = Field(None, ge=1, description="Idle seconds after which a node is given back.")
-    suspend_timeout: int | None = Field(None, ge=1, description="Seconds that a power-down may take.")
+    suspend_time: int | None = Field(
+        None, ge=1, le=LONGEST_SUSPEND, description="Idle seconds after which a node is given back."
+    )
+    suspend_timeout: int | None = Field(
+        None, ge=1, le=LONGEST_TIMEOUT, description="Seconds that a power-down may take."
+    )
     resume_timeout: int | None = Field(
-        None, ge=1, description="Seconds from launch to registration of a node."
+        None, ge=1, le=LONGEST_TIMEOUT, description="Seconds from launch to registration of a node."
     )
     slurmd_timeout: int | None = Field(
-        None, ge=5, description="Seconds of silence after which a node is DOWN."
+        None, ge=5, le=LONGEST_TIMEOUT, description="Seconds of silence after which a node is DOWN."
     )
     reconcile_interval: float | None = Field(
-        None,
-        ge=0.5,
-        allow_inf_nan=False,
-        description="Seconds between two comparisons of Slurm and the cloud.",
+        None, ge=0.5, le=3600, description="Seconds between two comparisons of Slurm and the cloud."
     )
     accounting: bool | None = Field(None, description="Run slurmdbd and its database on the controller.")
 
@@ -246,9 +250,7 @@ class LocalConfig(Section):
     machines: Literal["process"] = Field(
         "process", description="process: a machine is a slurmd on its own port."
     )
-    boot_delay: float = Field(
-        0.0, ge=0, le=3600, allow_inf_nan=False, description="Pretended boot time of a machine, seconds."
-    )
+    boot_delay: float = Field(0.0, ge=0, le=3600, description="Pretended boot time of a machine, seconds.")
     quota_nodes: int | None = Field(
         None, ge=0, description="Pretended quota: machines at once; null for none."
     )

@@ -34,13 +34,16 @@ IN_WORDS = {
 LONGEST_NAME = 63
 CLUSTER_NAME_LENGTH = 40
 
+LONGEST_LIMIT = 3653 * 86400
+"""Seconds. Slurm counts minutes in 32 bits."""
+
 _TIME_LIMIT = re.compile(r"(\d+-)?\d+(:[0-5]?\d){0,2}")
 
 
 class Section(BaseModel):
     """Base of every part of a stack file: unknown keys are mistakes, and "4" is not a number."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 def refusal(allowed: str, advice: str = "") -> PydanticCustomError:
@@ -56,11 +59,12 @@ def clock(seconds: int) -> str:
 def _time_limit(value: Any) -> Any:
     allowed = '[days-]hours:minutes:seconds in quotes, or "INFINITE"'
     if isinstance(value, int) and not isinstance(value, bool):
-        # YAML 1.1 reads 24:00:00 in base 60, as 86400.
+        # YAML 1.1 reads 24:00:00 in base 60, as 86400. Few digits may be minutes, as Slurm takes them.
+        minutes = f', or "{value}" for {value} minutes' if 0 < value < 10000 else ""
         raise refusal(
             allowed,
             "YAML reads a bare time as a number (24:00:00 becomes 86400): "
-            f'write it in quotes, time_limit: "{clock(value)}"',
+            f'write it in quotes, time_limit: "{clock(value)}"{minutes}',
         )
     if not isinstance(value, str):
         raise refusal(allowed, 'for example time_limit: "24:00:00"')
@@ -70,6 +74,8 @@ def _time_limit(value: Any) -> Any:
         raise refusal(allowed, 'for example "24:00:00", "2-12:00:00" (two and a half days) or "90" (minutes)')
     if time_limit_seconds(value) == 0:
         raise refusal(allowed, "a limit of zero lets no job run; leave the key out for no limit")
+    if (time_limit_seconds(value) or 0) > LONGEST_LIMIT:
+        raise refusal(allowed, "longer than ten years; leave the key out for no limit")
     return value
 
 
@@ -149,4 +155,4 @@ MountPath = Annotated[str, AfterValidator(_path)]
 CudaVersion = Annotated[str, BeforeValidator(_version), Field(pattern=VERSION)]
 Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": ["string", "number"]})]
 AcceleratorType = Annotated[str, BeforeValidator(_accelerator), Field(pattern=ACCELERATOR)]
-Usd = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Usd = Annotated[float, Field(gt=0)]

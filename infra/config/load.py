@@ -6,12 +6,13 @@ import contextlib
 import copy
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from infra.config import stack_file
 from infra.config.checks import Place, check
 from infra.config.cluster import BenchmarkConfig, ClusterConfig
 from infra.config.mistakes import (
@@ -20,12 +21,13 @@ from infra.config.mistakes import (
     Mistake,
     from_pydantic,
     near,
+    path_of,
     shown,
     unknown_key,
 )
+from infra.config.stack_file import NAMESPACE
 from infra.machines import Catalog, catalog
 
-NAMESPACE = "slurm-stacks"
 CLUSTER = f"{NAMESPACE}:cluster"
 BENCHMARK = f"{NAMESPACE}:benchmark"
 PLACE_KEYS = ("aws:region", "gcp:project", "gcp:region", "gcp:zone")
@@ -44,6 +46,7 @@ _STAND_INS: dict[str, Any] = {
 _STAND_INS |= {"role": "all", "source": "/unknown", "instance_types": [""], "nodes": 1}
 _ANYTHING: tuple[Any, ...] = ({}, 1, "unknown", [])
 _ROUNDS = 16
+_INDENT = "indent it, with `config:` on a line above"
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -68,7 +71,9 @@ class StackConfig(BaseModel):
         return (facts or catalog()).with_overrides(self.cluster.machines, self.cluster.provider)
 
 
-def parse(values: Mapping[str, Any], stack: str, *, subject: str | None = None) -> StackConfig:
+def parse(
+    values: Mapping[str, Any], stack: str, *, subject: str | None = None, project: Path | None = None
+) -> StackConfig:
     """Read the configuration of a stack.
 
     Args:
@@ -76,17 +81,23 @@ def parse(values: Mapping[str, Any], stack: str, *, subject: str | None = None) 
             Pulumi hands them to a program.
         stack: the stack's short name; the cluster's name where the file gives none.
         subject: what the message calls the configuration.
+        project: the project's folder, to see whether the hooks' scripts are there; None: not looked at.
 
     Raises:
         ConfigError: with every mistake.
     """
     mistakes: list[Mistake] = _unknown_keys(values)
     broken: set[Location] = set()
-    raw_cluster = _section(values, CLUSTER, mistakes, broken)
     cluster = None
+    misspelt = CLUSTER not in values and any(m.advice == f"did you mean {CLUSTER}?" for m in mistakes)
+    raw_cluster = None if misspelt else _section(values, CLUSTER, mistakes, broken)
     if raw_cluster is not None:
+        named = "name" in raw_cluster
         raw_cluster.setdefault("name", stack)
         cluster = _validated(ClusterConfig, raw_cluster, (CLUSTER,), mistakes, broken)
+        if not named:
+            advice = "the stack's name stands in where the file gives none: write name: …"
+            mistakes = [replace(m, advice=advice) if m.path == f"{CLUSTER}.name" else m for m in mistakes]
     benchmark = None
     if BENCHMARK in values:
         raw_benchmark = _section(values, BENCHMARK, mistakes, broken)
@@ -94,7 +105,7 @@ def parse(values: Mapping[str, Any], stack: str, *, subject: str | None = None) 
             benchmark = _validated(BenchmarkConfig, raw_benchmark, (BENCHMARK,), mistakes, broken)
     place = _place(values, mistakes, broken)
     if cluster is not None:
-        mistakes += check(cluster, benchmark, place, catalog(), broken)
+        mistakes += check(cluster, benchmark, place, catalog(), broken, project)
     if mistakes or cluster is None:
         raise ConfigError(subject or f"the configuration of stack {stack}", mistakes)
     return StackConfig(
@@ -107,68 +118,48 @@ def parse(values: Mapping[str, Any], stack: str, *, subject: str | None = None) 
     )
 
 
-def load_file(path: Path | str) -> StackConfig:
+def load_file(path: Path | str, *, scripts: bool = False) -> StackConfig:
     """Read `Pulumi.<stack>.yaml`.
+
+    Args:
+        scripts: whether the hooks' scripts must be there: to deploy, not to look at what is up or to end it.
 
     Raises:
         ConfigError: the file is missing, is not YAML, is no stack file, or holds mistakes.
     """
     path = Path(path)
     name = path.name
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(_missing(path)) from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{name} is not text in UTF-8: save it as a plain text file.") from None
-    except OSError as error:
-        raise ConfigError(f"{name} cannot be read: {error.strerror}.") from None
-    try:
-        content = yaml.load(text, Loader=_Loader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        problem = error.problem or error.context
-        raise ConfigError(
-            f"{name}{where}: this is not YAML: {problem}. Indent by spaces, two for each level."
-        ) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{name}: this is not YAML: {error}.") from None
+    content, found = stack_file.read(path)
+    needed = f"`config:` with `{CLUSTER}` in it. See Pulumi.local.yaml."
     if content is None:
-        raise ConfigError(
-            f"{name} is empty: it needs `config:` with `{CLUSTER}` in it. See Pulumi.local.yaml."
-        )
+        raise ConfigError(f"{name} is empty: it needs {needed}")
     if not isinstance(content, dict):
         raise ConfigError(f"{name} must be keys and values, beginning with `config:`, not {shown(content)}.")
-    unknown = [unknown_key((str(key),), FILE_KEYS) for key in content if key not in FILE_KEYS]
+    told = {mistake.path for mistake in found}
+    found += [m for key in content if key not in FILE_KEYS and (m := _unknown_at_top(key)).path not in told]
     values = content.get("config")
     if not isinstance(values, dict):
-        what = (
-            "has no `config:`"
-            if values is None
-            else f"must have a section under `config:`, not {shown(values)}"
-        )
-        hint = f" {unknown[0].path}: {unknown[0].advice}" if unknown else ""
-        raise ConfigError(f"{name} {what}: write `config:` with `{CLUSTER}` in it.{hint}")
+        if not any(mistake.advice in ("did you mean config?", _INDENT) for mistake in found):
+            given = shown(values) if "config" in content else "nothing: the key is missing"
+            found.append(Mistake("config", given, "a section of keys and values", f"write {needed}"))
+        raise ConfigError(name, found)
+    told |= {mistake.path for mistake in found}
     try:
-        config = parse(values, _stack_of(path), subject=name)
+        project = path.parent if scripts else None
+        config = parse(values, stack_file.stack_of(path), subject=name, project=project)
     except ConfigError as error:
-        raise (ConfigError(name, [*unknown, *error.mistakes]) if unknown else error) from None
-    if unknown:
-        raise ConfigError(name, unknown)
+        raise ConfigError(name, [*found, *(m for m in error.mistakes if m.path not in told)]) from None
+    if found:
+        raise ConfigError(name, found)
     return config
 
 
-def _stack_of(path: Path) -> str:
-    return path.stem.removeprefix("Pulumi.")
-
-
-def _missing(path: Path) -> str:
-    there = sorted(p.stem.removeprefix("Pulumi.") for p in path.parent.glob("Pulumi.*.yaml"))
-    meant = near(_stack_of(path), there)
-    hint = f" Did you mean {meant}?" if meant else ""
-    known = f" Stacks here: {', '.join(there)}." if there else ""
-    return f"{path.name} does not exist.{hint}{known}"
+def _unknown_at_top(key: str) -> Mistake:
+    if ":" in key:
+        return Mistake(
+            path_of((key,)), "a key at the top of the file", "its place is below `config:`", _INDENT
+        )
+    return unknown_key((key,), FILE_KEYS)
 
 
 def _unknown_keys(values: Mapping[Any, Any]) -> list[Mistake]:
@@ -180,7 +171,11 @@ def _unknown_keys(values: Mapping[Any, Any]) -> list[Mistake]:
         # An almost right namespace (slurm-stack:cluster) would otherwise pass as somebody else's.
         foreign = name and namespace != NAMESPACE and near(namespace, [NAMESPACE]) is None
         if key not in ours and not foreign:
-            mistakes.append(unknown_key((key,), [*ours, *PLACE_KEYS]))
+            mistake = unknown_key((key,), [*ours, *PLACE_KEYS])
+            # `cluster:` without its namespace is near to none of them.
+            if meant := near(key, ["cluster", "benchmark"]):
+                mistake = replace(mistake, advice=f"did you mean {NAMESPACE}:{meant}?")
+            mistakes.append(mistake)
     return mistakes
 
 
@@ -190,10 +185,11 @@ def _section(
     """A private copy of one of our objects, or a mistake."""
     value = values.get(key)
     if isinstance(value, str) and value.lstrip().startswith("{"):
-        with contextlib.suppress(ValueError):  # The text itself is shown as the mistake.
+        with contextlib.suppress(ValueError, RecursionError):  # The text itself is shown as the mistake.
             value = json.loads(value)
     if isinstance(value, Mapping):
-        return copy.deepcopy(dict(value))
+        with contextlib.suppress(RecursionError):  # Deeper than any model: what it is shows in the message.
+            return copy.deepcopy(dict(value))
     broken.add((key,))
     given = shown(value) if key in values else "nothing: the key is missing"
     mistakes.append(
@@ -266,19 +262,3 @@ def _take_out(raw: Any, location: Location, kind: str, attempt: int) -> None:
             # A value that does not fit is taken out in one round and missed in the next.
             other = _ANYTHING[attempt // 2 % len(_ANYTHING)]
             owner[last] = copy.deepcopy(_STAND_INS.get(last, other))
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML's safe loader; a key that is there twice is an error, or the first one would be lost silently."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"the key {key.value} is there twice", key.start_mark
-                    )
-                seen.add(key.value)
-        result: dict[Any, Any] = super().construct_mapping(node, deep)
-        return result

@@ -21,6 +21,8 @@ Location = tuple[str | int, ...]
 """Keys and list indexes from the top of the configuration, e.g. ("slurm-stacks:cluster", "partitions", 1)."""
 
 LONGEST_VALUE = 80
+MOST_IN_FULL = 20
+"""So many mistakes have a paragraph each; more have a line each."""
 
 _UNITS = {"gib": "GiB", "mib": "MiB", "hour": "USD an hour", "usd": "USD", "timeout": "seconds"}
 _UNITS |= {"time": "seconds", "delay": "seconds", "interval": "seconds"}
@@ -41,6 +43,17 @@ class Mistake:
         rows = [("given", self.given), ("allowed", self.allowed), ("do", self.advice)]
         return "\n".join([self.path, *(f"    {label:<8} {text}" for label, text in rows if text)])
 
+    def line(self, said: set[str]) -> str:
+        """The same on one line.
+
+        Args:
+            said: long texts of earlier lines, which are not repeated; this line's are added.
+        """
+        allowed = "as above" if self.allowed in said else self.allowed
+        if len(self.allowed) > LONGEST_VALUE:
+            said.add(self.allowed)
+        return f"{self.path}: {self.given}; allowed: {allowed}" + f"; {self.advice}" * bool(self.advice)
+
 
 class ConfigError(UserError):
     """The stack file cannot be used.
@@ -55,7 +68,14 @@ class ConfigError(UserError):
             super().__init__(subject, EXIT_USAGE)
             return
         count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
-        super().__init__("\n\n".join([f"{subject}: {count}.", *map(str, mistakes)]), EXIT_USAGE)
+        head = f"{subject}: {count}."
+        if len(mistakes) <= MOST_IN_FULL:
+            super().__init__("\n\n".join([head, *map(str, mistakes)]), EXIT_USAGE)
+        else:
+            said: set[str] = set()
+            # The head again at the end: the beginning has left the screen.
+            lines = [head, "", *(mistake.line(said) for mistake in mistakes), "", head]
+            super().__init__("\n".join(lines), EXIT_USAGE)
 
 
 def path_of(location: Location) -> str:
@@ -65,9 +85,9 @@ def path_of(location: Location) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
         elif re.fullmatch(r"[\w:-]+", part):
-            text += f".{part}" if text else part
+            text += f".{_shortened(part)}" if text else _shortened(part)
         else:
-            text += f"[{json.dumps(part, ensure_ascii=False)}]"
+            text += f"[{_shortened(_json(part))}]"
     return text
 
 
@@ -75,12 +95,27 @@ def shown(value: Any) -> str:
     """A value as it stands in the file, shortened; what looks like a secret is not repeated."""
     if value is None:
         return "nothing (null)"
-    try:
-        text = json.dumps(value, ensure_ascii=False, default=str)
-    except (ValueError, RecursionError):
-        text = str(type(value).__name__)
+    text = _json(value)
     if "PRIVATE KEY" in text or '"secure"' in text:
         return "(not shown: looks like a secret)"
+    return _shortened(text)
+
+
+def _json(value: Any) -> str:
+    """The beginning of the value as JSON, with nothing in it that a terminal would act on."""
+    text = ""
+    try:
+        # Piece by piece: the whole of it may be huge.
+        for piece in json.JSONEncoder(ensure_ascii=False, default=str).iterencode(value):
+            text += piece[:1000]
+            if len(text) > 1000:
+                break
+    except (ValueError, RecursionError):
+        text = type(value).__name__
+    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
+
+
+def _shortened(text: str) -> str:
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
 
 
@@ -167,14 +202,27 @@ def _allowed(kind: str, context: dict[str, Any], message: str, key: str) -> str:
 def _advice(kind: str, value: Any, context: dict[str, Any]) -> str:
     if value is None:
         return "give it a value, or leave the key out"
-    if kind.startswith(("int_", "float_", "bool_")) and isinstance(value, str):
-        return "write it without quotes and without a unit"
-    if kind.startswith("string_type"):
+    if isinstance(value, str):
+        if kind.startswith("bool_"):
+            return "write it without quotes"
+        if kind.startswith(("int_", "float_")):
+            return _number_advice(value)
+        if kind == "literal_error":
+            meant = near(value, re.findall(r"'([^']+)'", str(context["expected"])))
+            return f"did you mean {meant}?" if meant else ""
+    if kind.startswith("string_type") and not isinstance(value, dict | list):
         return "write it in quotes"
-    if kind == "literal_error" and isinstance(value, str):
-        meant = near(value, re.findall(r"'([^']+)'", str(context["expected"])))
-        return f"did you mean {meant}?" if meant else ""
     return ""
+
+
+def _number_advice(text: str) -> str:
+    if re.fullmatch(r"[-+]?\d{1,18}(\.\d*)?", text):
+        return "write it without quotes"
+    if re.fullmatch(r"[-+]?[\d.]+e[-+]?\d+", text, re.IGNORECASE):
+        return "write all its digits"
+    if re.match(r"[-+]?\d+\D", text):
+        return "write the number alone, without a unit"
+    return "" if text[:1].isdigit() else "write it in digits"
 
 
 def _walk(model: type[BaseModel], inner: Location) -> Any:

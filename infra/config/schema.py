@@ -12,7 +12,8 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 from infra.config.cluster import BenchmarkConfig, ClusterConfig
-from infra.config.load import BENCHMARK, CLUSTER, NAMESPACE
+from infra.config.load import BENCHMARK, CLUSTER
+from infra.config.stack_file import NAMESPACE
 
 FILE = Path(__file__).parents[1] / "schema" / "stack.json"
 

@@ -25,6 +25,7 @@ class SharedStorage(Section):
     size_gib: int | None = Field(
         None,
         gt=0,
+        le=10_000_000,
         description="Size in GiB. nfs: 50 by default. fsx_lustre: SCRATCH_2, PERSISTENT_1 (SSD) and "
         "PERSISTENT_2 take 1200 and multiples of 2400; SCRATCH_1 takes 1200, 2400 and multiples of 3600. efs "
         "has no size.",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Iterator
+from typing import IO, Any, TextIO, cast
 
 from rich.console import Console as RichConsole
 from rich.status import Status
@@ -24,6 +26,25 @@ _MARKS = {"created": "+", "updated": "~", "replaced": "±", "deleted": "-", "unc
 _STYLES = {"created": "green", "updated": "yellow", "replaced": "yellow", "deleted": "red"}
 
 
+class _Lasting:
+    """Standard error whose reader may go (a terminal that is closed): that is no reason to stop half way."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 class Console:
     """Messages and progress on standard error; results belong on standard output.
 
@@ -32,12 +53,19 @@ class Console:
     """
 
     def __init__(self, rich: RichConsole | None = None) -> None:
-        self._rich = rich or RichConsole(stderr=True, highlight=False, soft_wrap=True)
+        self._rich = rich or RichConsole(
+            file=cast(IO[str], _Lasting(sys.stderr)), highlight=False, soft_wrap=True
+        )
         self._status: Status | None = None
         self._label = ""
         self._shown = ""
         self._since = time.monotonic()
         self._running: dict[str, str] = {}
+
+    @property
+    def rich(self) -> RichConsole:
+        """For what draws more than a line."""
+        return self._rich
 
     @property
     def live(self) -> bool:

@@ -5,19 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
+from infra.node.slurm.hostlist import fold
+from infra.node.slurm.reasons import in_words
+from infra.node.slurm.states import NodeState
+
 PLAIN_WIDTH = 160
-FOLD_NODES_OVER = 20
+MOST_JOBS = 50
+REASON_MARK = "slurm-stacks "
+"""Begins the reasons that the elastic daemon gives."""
 
 
 def output() -> Console:
     """Standard output; wide enough that nothing is cut where it is not a terminal."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
+
+
+def put(what: RenderableType, console: Console | None = None) -> None:
+    """Print; elsewhere than on a terminal without the spaces that fill up a table's columns."""
+    console = console or output()
+    if console.is_terminal:
+        console.print(what)
+        return
+    with console.capture() as captured:
+        console.print(what)
+    console.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -33,34 +50,83 @@ def _text(value: object) -> str:
 
 def show_status(status: dict[str, Any]) -> None:
     """The status contract as tables: partitions, nodes that are not just off, jobs, cost."""
-    console = output()
     partitions = _table("Partitions", "name", "machine", "min", "max", "up")
     for p in status["partitions"]:
         partitions.add_row(*(_text(p[key]) for key in ("name", "machine", "min", "max", "up")))
-    console.print(partitions)
-
-    off = "POWERED_DOWN"
-    awake = [n for n in status["nodes"] if off not in n["state"] or n["reason"] or n["machine_state"]]
-    if awake:
-        nodes = _table("\nNodes", "name", "partition", "state", "machine", "reason")
-        for n in awake:
-            row = (n["name"], n["partition"], n["state"].lower(), n["machine_state"], n["reason"])
-            nodes.add_row(*(_text(value) for value in row))
-        console.print(nodes)
-    console.print(
-        f"{len(status['nodes']) - len(awake)} nodes are off, as they should be while nobody needs them"
-    )
-
-    if status["jobs"]:
-        jobs = _table("\nJobs", "id", "name", "state", "nodes", "cause")
-        for job in status["jobs"]:
-            jobs.add_row(*(_text(job[key]) for key in ("id", "name", "state", "nodes", "cause")))
-        console.print(jobs)
-    else:
-        console.print("\nNo jobs")
+    put(partitions)
+    _show_nodes(status["nodes"])
+    _show_jobs(status["jobs"])
     cost = status["cost"]
     usd = "no price known" if cost["usd"] is None else f"{cost['usd']:.2f} USD"
-    console.print(f"Cost so far: {cost['node_hours']:.2f} node-hours, {usd}")
+    put(f"\nCost so far: {cost['node_hours']:.2f} node-hours, {usd}")
+
+
+def _show_nodes(nodes: list[dict[str, Any]]) -> None:
+    """Nodes that are alike on one line; those that are just off in a number."""
+    rows: dict[tuple[str, str, str, str], list[str]] = {}
+    off = 0
+    for node in nodes:
+        state, why = node_words(node["state"], node["machine_state"], node["reason"])
+        if state == "off" and not why:
+            off += 1
+        else:
+            row = (node["partition"] or "", state, node["machine_state"] or "", why)
+            rows.setdefault(row, []).append(node["name"])
+    if rows:
+        table = _table("\nNodes", "name", "partition", "state", "machine", "why")
+        for cells, names in rows.items():
+            table.add_row(*map(_text, (fold(names), *cells)))
+        put(table)
+    if off:
+        put(f"\n{off} {'node is' if off == 1 else 'nodes are'} off, as it should be while nobody needs them")
+
+
+def node_words(state: str, machine: str | None, reason: str | None) -> tuple[str, str]:
+    """A node's state and why it is not up, for a person.
+
+    Args:
+        state: in Slurm's notation: IDLE+CLOUD+POWERED_DOWN.
+        machine: what the cloud says of its machine.
+        reason: what Slurm has; it may be an old one.
+    """
+    base, *flags = state.split("+")
+    node = NodeState("", base, frozenset(flags))
+    said = (reason or "").removeprefix(REASON_MARK)
+    if node.is_drained:
+        word = "drained, its job goes on" if node.has_job else "drained"
+        return word, said or "somebody took it out of service"
+    if node.is_powering_up:
+        waits = {None: "no machine yet", "pending": "its machine boots", "running": "has not registered yet"}
+        return "starting", waits.get(machine, "")
+    if node.is_powering_down:
+        return "going back", said
+    if node.is_powered_down:
+        if machine is not None:
+            return "off", "its machine is being ended"
+        return ("down" if node.is_down else "off"), f"last: {said}" if said else ""
+    if node.is_down:
+        return "down", said or "Slurm says no more"
+    if node.is_silent:
+        return "silent", said or "does not answer"
+    if not node.is_up:
+        return state.lower(), said
+    return ("busy" if node.has_job else "idle"), ""
+
+
+def _show_jobs(jobs: list[dict[str, Any]]) -> None:
+    """Those that hold nodes first, then those that wait, and why."""
+    if not jobs:
+        put("\nNo jobs")
+        return
+    table = _table("\nJobs", "id", "name", "state", "nodes", "why")
+    ordered = sorted(jobs, key=lambda job: (job["state"] == "PENDING", job["id"]))
+    for job in ordered[:MOST_JOBS]:
+        why = {"PENDING": in_words(job["cause"]), "CONFIGURING": "its nodes are starting"}
+        row = (job["id"], job["name"], job["state"].lower(), job["nodes"], why.get(job["state"]))
+        table.add_row(*map(_text, row))
+    put(table)
+    if len(jobs) > MOST_JOBS:
+        put(f"and {len(jobs) - MOST_JOBS} more: ./cluster exec -- squeue")
 
 
 def show_result(result: dict[str, Any], console: Console | None = None) -> None:
@@ -84,7 +150,7 @@ def show_result(result: dict[str, Any], console: Console | None = None) -> None:
     table.show_header = False
     for name, value in rows:
         table.add_row(name, escape(value))
-    console.print(table)
+    put(table, console)
 
 
 def show_plan(plan: Mapping[str, Any]) -> None:
@@ -107,7 +173,6 @@ def show_plan(plan: Mapping[str, Any]) -> None:
 
 def show_outputs(outputs: Mapping[str, Any]) -> None:
     """A stack's outputs; the object that other stacks consume in short."""
-    console = output()
     table = _table("\nOutputs", "", "")
     table.show_header = False
     for name, value in sorted(outputs.items()):
@@ -118,7 +183,7 @@ def show_outputs(outputs: Mapping[str, Any]) -> None:
         else:
             text = str(value)
         table.add_row(name, escape(text))
-    console.print(table)
+    put(table)
 
 
 def show_cost(cost: dict[str, Any], console: Console) -> None:

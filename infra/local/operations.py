@@ -9,25 +9,36 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
+import secrets
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from infra import bundle
-from infra.errors import UserError
+from infra import bundle, trouble
+from infra.errors import EXIT_INTERRUPTED, UserError
 from infra.local import training
-from infra.local.cloud.machines import CLUSTER_VARIABLE
+from infra.local.cloud.machines import of_cluster
 from infra.local.site import RunDirectory
+from infra.local.upkeep import (
+    ANSWER_SECONDS,
+    agent_answers,
+    end_cluster,
+    end_hung_agent,
+    fallen,
+    saying,
+    start_agent,
+    tail,
+)
 from infra.node import rpc
 from infra.node.codec import from_json
-from infra.node.model import ClusterDesign
-from infra.node.processes import end_marked, marked
+from infra.node.model import ClusterDesign, Settings
+from infra.node.processes import CALLER_VARIABLE, end_with_parent
 
-AGENT_START_SECONDS = 20.0
 HEAD_START_SECONDS = 120.0
 LOOK_SECONDS = 1.0
 CANCEL_SECONDS = 15.0
@@ -37,48 +48,14 @@ def cloud_up(project: Path, stack: str) -> dict[str, Any]:
     """Start the local cloud's agent and set its limits (a JSON object on standard input)."""
     limits = json.loads(sys.stdin.read() or "{}")
     run = RunDirectory.make(project, stack)
-    if not _agent_answers(run):
-        log = run.cloud / "agent.log"
-        with log.open("ab") as output:
-            agent = subprocess.Popen(
-                [sys.executable, "-m", "infra.local.cloud.agent", str(run.path)],
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                # Not the caller's environment: the agent outlives it, and machines inherit from the agent.
-                env={
-                    "PATH": "/usr/local/bin:/usr/bin:/bin",
-                    "HOME": str(Path.home()),
-                    "PYTHONPATH": str(project),
-                    "LANG": "C.UTF-8",
-                    CLUSTER_VARIABLE: str(run.path),
-                },
-                start_new_session=True,
-            )
-        _wait(
-            "the local cloud's agent",
-            lambda: _agent_answers(run) or agent.poll() is not None,
-            AGENT_START_SECONDS,
-        )
-        if not _agent_answers(run):
-            raise UserError(f"the local cloud's agent did not start; the end of {log}:\n{_tail(log)}")
+    start_agent(project, run)
     rpc.call(str(run.agent_socket), "limits", **limits)
     return {"run": str(run.path)}
 
 
 def cloud_down(project: Path, stack: str) -> dict[str, Any]:
     """End every machine and the agent, and remove the run directory. Works with the agent dead, too."""
-    run = RunDirectory.of(project, stack)
-    if run.path.exists():
-        try:
-            rpc.call(str(run.agent_socket), "shutdown", 60.0)
-            _wait("the agent's end", lambda: not _agent_answers(run), 10)
-        except (rpc.RpcUnavailableError, rpc.RpcError) as error:
-            print(f"the agent does not answer ({error}); ending its machines by hand", file=sys.stderr)
-    if left := end_marked(CLUSTER_VARIABLE, str(run.path)):
-        raise UserError(f"these processes of the cluster cannot be ended: {left}")
-    shutil.rmtree(run.path, ignore_errors=True)
+    end_cluster(RunDirectory.of(project, stack))
     return {}
 
 
@@ -86,49 +63,100 @@ def publish(project: Path, stack: str) -> dict[str, Any]:
     """Put code and settings into the cluster's bucket; the design is a JSON object on standard input."""
     design = from_json(ClusterDesign, json.loads(sys.stdin.read()))
     run = RunDirectory.make(project, stack)
-    code = bundle.node_archive(design, project)
-    settings = bundle.settings_object(run.settings(design))
-    content = bundle.current(code, settings)
-    for entry, blob in ((content["code"], code), (content["settings"], settings)):
-        _place(run.bucket / entry["key"], blob)
     _place(run.bucket / "loader.py", (project / "infra" / "node" / "loader.py").read_bytes())
-    _place(run.bucket / "current.json", json.dumps(content, indent=1).encode())
+    content = _put(run, bundle.node_archive(design, project), run.settings(design))
     return {name: content[name]["sha256"] for name in ("code", "settings")}
+
+
+def _put(run: RunDirectory, code: bytes, settings: Settings) -> dict[str, Any]:
+    """Both objects, and last the file that names them."""
+    text = bundle.settings_object(settings)
+    content = bundle.current(code, text)
+    for entry, blob in ((content["code"], code), (content["settings"], text)):
+        _place(run.bucket / entry["key"], blob)
+    _place(run.bucket / "current.json", json.dumps(content, indent=1).encode())
+    return content
 
 
 def head_up(project: Path, stack: str) -> dict[str, Any]:
     """Have a controller that runs what is published; a change restarts it with its state and jobs kept."""
     run = RunDirectory.of(project, stack)
-    current = json.loads((run.bucket / "current.json").read_text())
-    settings = json.loads((run.bucket / current["settings"]["key"]).read_text())
-    design, site = settings["design"], settings["site"]
-    tags = {"cluster": design["name"], "role": "controller"}
-    revision = f"{current['code']['sha256'][:16]}-{current['settings']['sha256'][:16]}"
+    settings, revision = _published(run)
+    start_agent(project, run)
+    tags = {"cluster": settings.design.name, "role": "controller"}
     report = run.bucket / "boot" / "controller.json"
-    alive = _living(run, tags)
-    keep = [m for m in alive if m["tags"].get("revision") == revision and _state(report) != "failed"]
-    if not keep:
-        if alive:
+    there = _machines(run, tags, "pending", "running", "stopping")
+    keep = [m for m in there if m["tags"].get("revision") == revision and m["state"] != "stopping"]
+    if not keep or _state(report) == "failed":
+        if there:
             print("restarting the controller with the new settings; jobs go on", file=sys.stderr)
-            rpc.call(str(run.agent_socket), "terminate", 60.0, ids=[m["id"] for m in alive])
+            with saying("the controller's daemons are ending"):
+                rpc.call(str(run.agent_socket), "terminate", 60.0, ids=[m["id"] for m in there])
+        settings, revision = _with_free_ports(run)
         report.unlink(missing_ok=True)
         rpc.call(
             str(run.agent_socket),
             "launch",
             60.0,
-            token=f"controller-{time.time():.6f}",
-            names={"controller": f"{design['name']}-controller"},
+            token=f"controller-{secrets.token_hex(8)}",
+            names={"controller": f"{settings.design.name}-controller"},
             min_count=1,
-            machine=design["hosts"][0]["machine"],
+            machine=settings.design.hosts[0].machine,
             tags={**tags, "revision": revision},
         )
     _wait_for_boot(report, run)
+    site = settings.site
     return {
-        "login": site["controller_address"],
-        "controller": f"{site['controller_address']}:{site['slurmctld_port']}",
+        "login": site.controller_address,
+        "controller": f"{site.controller_address}:{site.slurmctld_port}",
         "scheduler_version": json.loads(report.read_text())["facts"]["slurm"],
-        "shared": site["shared"],
+        "shared": site.shared,
     }
+
+
+def mend(project: Path, stack: str, say: Callable[[str], None]) -> None:
+    """Start again what has died of a cluster that was brought up: nothing else would notice.
+
+    Raises:
+        UserError: that is not possible; the message says what is.
+    """
+    run = RunDirectory.of(project, stack)
+    needed = ("bucket/current.json", "bucket/loader.py", "code/current/bin/slurm-stacks", "etc/slurm.conf")
+    if gone := [str(run.path / file) for file in needed if not (run.path / file).exists()]:
+        raise UserError(
+            f"a part of the running cluster is gone: {', '.join(gone)}. Somebody removed it; "
+            f"`./cluster down --stack {stack}` and then `./cluster up --stack {stack}` make it anew."
+        )
+    if not agent_answers(run):
+        say("the local cloud's agent has ended: it is started again")
+        start_agent(project, run)
+    if fallen(run):
+        say("the controller has ended: it is started again, with its queue")
+        head_up(project, stack)
+
+
+def _published(run: RunDirectory) -> tuple[Settings, str]:
+    """The settings in the cluster's bucket, and the name of this pair of code and settings."""
+    current = json.loads((run.bucket / "current.json").read_text())
+    settings = from_json(Settings, json.loads((run.bucket / current["settings"]["key"]).read_text()))
+    return settings, f"{current['code']['sha256'][:16]}-{current['settings']['sha256'][:16]}"
+
+
+def _with_free_ports(run: RunDirectory) -> tuple[Settings, str]:
+    """What is published, with other ports where another program has taken some since it was published."""
+    settings, revision = _published(run)
+    moved = run.settings(settings.design)
+    if moved.site.slurmctld_port == settings.site.slurmctld_port:
+        return settings, revision
+    print(
+        f"another program has taken a port of the cluster's ({settings.site.slurmctld_port} and following): "
+        f"it moves to {moved.site.slurmctld_port} and following; jobs on nodes that are up are queued again",
+        file=sys.stderr,
+    )
+    _terminate(run, "compute")
+    current = json.loads((run.bucket / "current.json").read_text())
+    _put(run, (run.bucket / current["code"]["key"]).read_bytes(), moved)
+    return _published(run)
 
 
 def head_down(project: Path, stack: str) -> dict[str, Any]:
@@ -181,21 +209,23 @@ def cancel(project: Path, stack: str, arguments: list[str]) -> int:
 
 def processes(run: RunDirectory) -> list[int]:
     """Pids of everything that belongs to the cluster (the agent, machines, daemons, jobs), deepest last."""
-    return marked(CLUSTER_VARIABLE, str(run.path))
+    return of_cluster(run.path)
 
 
 def _terminate(run: RunDirectory, role: str) -> int:
     if not run.path.exists():
         return 0
     try:
-        machines = rpc.call(str(run.agent_socket), "list", tags={"role": role})["machines"]
-        ids = [m["id"] for m in machines if m["state"] != "terminated"]
-        rpc.call(str(run.agent_socket), "terminate", 60.0, ids=ids)
-    except rpc.RpcUnavailableError as error:
+        there = _machines(run, {"role": role}, "pending", "running", "stopping")
+        names = ", ".join(m["node"] for m in there)
+        with saying(f"{names}: the daemons are ending; those that hang are killed after 8 s"):
+            rpc.call(str(run.agent_socket), "terminate", 60.0, ids=[m["id"] for m in there])
+    except (rpc.RpcUnavailableError, rpc.RpcError) as error:
         # The last resource to go ends everything that is left, by its processes.
         print(f"the local cloud does not answer ({error}); its machines end with it", file=sys.stderr)
+        end_hung_agent(run)
         return 0
-    return len(ids)
+    return len(there)
 
 
 def _wait_for_boot(report: Path, run: RunDirectory) -> None:
@@ -214,8 +244,9 @@ def _wait_for_boot(report: Path, run: RunDirectory) -> None:
             print(f"controller: {step}", file=sys.stderr, flush=True)
         if time.monotonic() - looked > LOOK_SECONDS:
             looked = time.monotonic()
-            if not _living(run, {"role": "controller"}) and _state(report) not in ("ready", "failed"):
-                raise UserError(f"the controller ended during its boot; the end of {log}:\n{_tail(log)}")
+            there = _machines(run, {"role": "controller"}, "pending", "running")
+            if not there and _state(report) not in ("ready", "failed"):
+                raise UserError(f"the controller ended during its boot; the end of {log}:\n{tail(log)}")
         return content["state"] in ("ready", "failed")
 
     _wait(f"the controller's boot (its output: {log})", settled, HEAD_START_SECONDS)
@@ -228,22 +259,14 @@ def _wait_for_boot(report: Path, run: RunDirectory) -> None:
         )
 
 
-def _living(run: RunDirectory, tags: dict[str, str]) -> list[dict[str, Any]]:
-    """The local cloud's machines with these tags that start or run."""
-    machines = rpc.call(str(run.agent_socket), "list", tags=tags)["machines"]
-    return [m for m in machines if m["state"] in ("pending", "running")]
+def _machines(run: RunDirectory, tags: dict[str, str], *states: str) -> list[dict[str, Any]]:
+    """The local cloud's machines with these tags in one of these states."""
+    machines = rpc.call(str(run.agent_socket), "list", ANSWER_SECONDS, tags=tags)["machines"]
+    return [m for m in machines if m["state"] in states]
 
 
 def _state(report: Path) -> str:
     return str(json.loads(report.read_text())["state"]) if report.exists() else "absent"
-
-
-def _agent_answers(run: RunDirectory) -> bool:
-    try:
-        rpc.call(str(run.agent_socket), "limits", 5.0)
-    except rpc.RpcUnavailableError:
-        return False
-    return True
 
 
 def _wait(what: str, there: Callable[[], bool], seconds: float) -> None:
@@ -259,13 +282,6 @@ def _place(path: Path, content: bytes) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_bytes(content)
     draft.replace(path)
-
-
-def _tail(log: Path, lines: int = 15) -> str:
-    try:
-        return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
-    except FileNotFoundError:
-        return "(no log)"
 
 
 VERBS: dict[str, Callable[[Path, str], dict[str, Any]]] = {
@@ -287,6 +303,8 @@ def main() -> int:
     parser.add_argument("--stack", required=True)
     options, rest = parser.parse_known_args()
     project = Path(os.environ.get("SLURM_STACKS_PROJECT", ".")).resolve()
+    # munge refuses folders that others may write, and so does good sense: what lies here is executed.
+    os.umask(os.umask(0o022) | 0o022)
     try:
         if options.verb in PASSING:
             return PASSING[options.verb](project, options.stack, [r for r in rest if r != "--"])
@@ -297,8 +315,32 @@ def main() -> int:
     except rpc.RpcUnavailableError as error:
         print(f"the local cloud's agent does not answer ({error}); run `./cluster up` again", file=sys.stderr)
         return 1
+    except rpc.RpcError as error:
+        print(f"the local cloud refused: {error} ({error.code})", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except OSError as error:
+        explained = trouble.explain(error)
+        print(explained, file=sys.stderr)
+        return explained.exit_code
     return 0
 
 
+def _end_with_caller() -> None:
+    """A killed `./cluster up` leaves none of its commands behind, nor what they have started (uv)."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        # Only a group of our own: under Pulumi's CLI it is the provider's.
+        own = os.getpgrp() == os.getpid()
+        os.kill(0 if own else os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, end)
+    end_with_parent(os.environ.get(CALLER_VARIABLE))
+
+
 if __name__ == "__main__":
+    _end_with_caller()
     sys.exit(main())

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from infra.errors import EXIT_REFUSED, UserError
+from infra.node.slurm import version
 
 # What each package is needed for, by the file that shows it.
 NEEDED = {
@@ -20,6 +23,14 @@ NEEDED = {
 }
 SERVICES = ("slurmctld", "slurmd", "munge")
 POLICY = "/usr/sbin/policy-rc.d"
+OUR_POLICY = (
+    "#!/bin/sh\n# slurm-stacks: while it installs packages, whose services shall stay off\nexit 101\n"
+)
+LOCK_SECONDS = 300.0
+LOCK_PAUSE = 2.0
+HEARTBEAT_SECONDS = 15.0
+
+Say = Callable[[str], None]
 
 
 def missing() -> list[str]:
@@ -27,15 +38,45 @@ def missing() -> list[str]:
     return [package for package, file in NEEDED.items() if not Path(file).exists()]
 
 
-def ensure(say: Callable[[str], None]) -> None:
+def unsuitable() -> str | None:
+    """Why the Slurm that is installed here is not one to run a cluster with; None: it is."""
+    for daemon in ("slurmctld", "slurmd"):
+        file = Path(NEEDED[daemon])
+        if "emulator" in file.resolve().name:
+            return (
+                f"{file} is Slurm's emulator ({file.resolve()}), which runs no jobs. Have it removed "
+                "(as root: apt-get remove slurm-wlm-emulator) and run the command again."
+            )
+    file = Path(NEEDED["slurmctld"])
+    try:
+        done = subprocess.run([str(file), "-V"], capture_output=True, text=True, check=False, timeout=30)
+        version.traits(version.parse(done.stdout))
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{file} cannot be run: {error}. Have its package installed again."
+    except ValueError as error:
+        words = done.stderr.strip() or str(error)
+        return f"{file} cannot be used: {words}. Install Slurm 22.05 or newer."
+    return None
+
+
+def ensure(say: Say) -> None:
     """Install what is missing.
 
     Raises:
-        UserError: this user may not install packages, or the installation failed.
+        UserError: this user may not install packages, the installation failed, or what is there is no Slurm
+            to run a cluster with.
     """
-    wanted = missing()
-    if not wanted:
-        return
+    if wanted := missing():
+        _install(wanted, say)
+    elif _is_ours(Path(POLICY)):
+        # An installation that was killed has left it, and no service of any package could start.
+        with contextlib.suppress(UserError):
+            subprocess.run([*_root(""), "rm", "-f", POLICY], check=False)
+    if problem := unsuitable():
+        raise UserError(problem, EXIT_REFUSED)
+
+
+def _install(wanted: list[str], say: Say) -> None:
     command = "apt-get install --no-install-recommends " + " ".join(wanted)
     if shutil.which("apt-get") is None:
         raise UserError(
@@ -44,28 +85,18 @@ def ensure(say: Callable[[str], None]) -> None:
             "without starting their services, and run the command again",
             EXIT_REFUSED,
         )
-    root = [] if os.getuid() == 0 else ["sudo", "-n"]
-    if root and subprocess.run([*root, "true"], capture_output=True, check=False).returncode:
-        raise UserError(
-            f"the local stack needs {', '.join(wanted)}, which only root can install. "
-            f"Have an administrator run: {command}",
-            EXIT_REFUSED,
-        )
+    root = _root(
+        f"the local stack needs {', '.join(wanted)}, which only root can install. "
+        f"Have an administrator run: {command}"
+    )
     say(f"installing {', '.join(wanted)} (the distribution's packages; their services stay off)")
     with _no_daemons(root):
-        for arguments in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *wanted]):
-            result = subprocess.run(
-                # By env, because sudo takes the variable out of the environment.
-                [*root, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                check=False,
-            )
-            if result.returncode:
-                tail = "\n".join(result.stdout.strip().splitlines()[-10:])
-                raise UserError(f"{command} failed:\n{tail}")
+        # Without fresh lists those that are there may do: another repository that fails is not our concern.
+        updated, update_words = _apt(root, ["update", "-qq"], say)
+        status, words = _apt(root, ["install", "-y", "-qq", "--no-install-recommends", *wanted], say)
+        if status:
+            before = "" if updated == 0 else f"\napt-get update had failed before it:\n{_tail(update_words)}"
+            raise UserError(f"{command} failed:\n{_tail(words)}{before}")
         # The packages enable their services for the next boot; this cluster's daemons are its own.
         if shutil.which("systemctl"):
             subprocess.run(
@@ -75,16 +106,99 @@ def ensure(say: Callable[[str], None]) -> None:
         raise UserError(f"{command} succeeded, but {', '.join(NEEDED[p] for p in still)} is not there")
 
 
+def _root(refusal: str) -> list[str]:
+    """What comes before a command that needs root.
+
+    Raises:
+        UserError: exit 3 with `refusal`; this user cannot become root.
+    """
+    if os.getuid() == 0:
+        return []
+    sudo = ["sudo", "-n"]
+    try:
+        allowed = subprocess.run([*sudo, "true"], capture_output=True, check=False).returncode == 0
+    except OSError:  # there is no sudo
+        allowed = False
+    if not allowed:
+        raise UserError(refusal, EXIT_REFUSED)
+    return sudo
+
+
+def _apt(root: list[str], arguments: list[str], say: Say) -> tuple[int, str]:
+    """apt-get's status and output. What another package manager does is waited for."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    told = False
+    while True:
+        status, output = _run([*root, *_CLEAN, "apt-get", *arguments], say)
+        held = next((line for line in output.splitlines() if "Could not get lock" in line), None)
+        if status == 0 or held is None or time.monotonic() > deadline:
+            return status, output
+        if not told:
+            say(f"another package manager is at work; waiting up to {LOCK_SECONDS:g} s for it ({held})")
+            told = True
+        time.sleep(LOCK_PAUSE)
+
+
+# By env, because sudo takes variables out of the environment. English, because the words are looked at.
+_CLEAN = ["env", "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C"]
+
+
+def _run(command: list[str], say: Say) -> tuple[int, str]:
+    """A command's status and output. Ctrl-C asks it to end, and waits: half a package blocks all others."""
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    started = time.monotonic()
+    interrupted: KeyboardInterrupt | None = None
+    while True:
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                output, _ = child.communicate(timeout=HEARTBEAT_SECONDS)
+                break
+            say(f"apt-get {command[command.index('apt-get') + 1]}: {time.monotonic() - started:.0f} s so far")
+        except KeyboardInterrupt as error:
+            interrupted = error
+            say("apt-get is asked to stop; it brings what it has begun to an end")
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                child.send_signal(signal.SIGINT)
+    if interrupted is not None:
+        raise interrupted
+    return child.returncode, output
+
+
+def _tail(output: str) -> str:
+    return "\n".join(output.strip().splitlines()[-10:])
+
+
 @contextlib.contextmanager
 def _no_daemons(root: list[str]) -> Iterator[None]:
     """Debian's own way to install services without starting them: a policy that forbids it."""
-    if Path(POLICY).exists():
+    if Path(POLICY).exists() and not _is_ours(Path(POLICY)):
         yield
         return
-    script = "#!/bin/sh\nexit 101\n"
-    subprocess.run([*root, "tee", POLICY], input=script, text=True, stdout=subprocess.DEVNULL, check=True)
+    written = subprocess.run(
+        [*root, "tee", POLICY], input=OUR_POLICY, capture_output=True, text=True, check=False
+    )
     try:
-        subprocess.run([*root, "chmod", "755", POLICY], check=True)
+        if written.returncode:
+            raise UserError(
+                f"{POLICY} cannot be written ({written.stderr.strip()}), and without it the services of the "
+                f"packages would start. Install {', '.join(NEEDED)} by hand.",
+                EXIT_REFUSED,
+            )
+        subprocess.run([*root, "chmod", "755", POLICY], check=False)
         yield
     finally:
-        subprocess.run([*root, "rm", "-f", POLICY], check=True)
+        subprocess.run([*root, "rm", "-f", POLICY], check=False)
+
+
+def _is_ours(policy: Path) -> bool:
+    try:
+        return policy.read_text() == OUR_POLICY
+    except (OSError, UnicodeDecodeError):
+        return False

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infra import bundle
-from infra.errors import UserError
-from infra.local import packages
+from infra import bundle, trouble
+from infra.errors import NotUpError, UserError
+from infra.local import packages, upkeep
 from infra.local.site import RunDirectory
-from infra.node.model import ClusterDesign
+from infra.node.model import BenchmarkDesign, ClusterDesign, Settings
 from infra.provider import Command
-from infra.runner import owner
+from infra.runner import lock, owner
 
 if TYPE_CHECKING:
     from infra.benchmark import Shell
+    from infra.config import StackConfig
+    from infra.doctor.finding import Check
     from infra.provider import ClusterComponent
 
 MACHINE_COMMAND_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
@@ -26,7 +29,12 @@ class LocalProvider:
     """Machines are processes on this host."""
 
     def prepare(self, say: Callable[[str], None]) -> None:
+        from infra.local import abandoned, machine
+
+        machine.check()
         packages.ensure(say)
+        for text in abandoned.sentences(bundle.ROOT):
+            say(text)
 
     def create(self, design: ClusterDesign) -> ClusterComponent:
         from infra.local.cluster import LocalCluster
@@ -44,12 +52,51 @@ class LocalProvider:
     ) -> Command:
         run = RunDirectory.of(project, stack)
         if not run.tool.exists():
-            raise UserError(f"stack {stack} is not up: bring it up with `./cluster up --stack {stack}`")
+            from infra.local import abandoned
+
+            raise NotUpError(
+                upkeep.why_gone(project, stack, run)
+                + abandoned.others(project, stack)
+                + "".join(f"\n{text}" for text in abandoned.sentences(project))
+            )
+        if upkeep.fallen(run):
+            raise UserError(upkeep.how_to_restart(stack))
         env = {
             "SLURM_CONF": str(run.path / "etc" / "slurm.conf"),
             "PATH": f"{run.tool.parent}:{os.environ.get('PATH', '/usr/bin:/bin')}:{MACHINE_COMMAND_PATH}",
         }
         return Command(list(argv) or [os.environ.get("SHELL", "/bin/sh")], env)
+
+    def settings_here(self, project: Path, config: StackConfig) -> Settings | None:
+        from infra.local import remains
+
+        return remains.settings(project, config)
+
+    def diagnose(
+        self,
+        project: Path,
+        stack: str,
+        design: ClusterDesign | None,
+        training: BenchmarkDesign | None,
+    ) -> Sequence[Check]:
+        from infra.local import diagnosis
+
+        return diagnosis.checks(project, stack, design, training)
+
+    def mend(self, project: Path, stack: str, say: Callable[[str], None]) -> None:
+        from infra.local import operations
+
+        if not RunDirectory.of(project, stack).path.exists():
+            return
+        with lock.held(project, stack, "up"):
+            operations.mend(project, stack, say)
+
+    def clear(self, project: Path, stack: str) -> None:
+        from infra.local.upkeep import end_cluster
+
+        with lock.held(project, stack, "down"):
+            end_cluster(RunDirectory.of(project, stack))
+            owner.release(project, stack)
 
     def leftovers(self, project: Path, stack: str) -> list[str]:
         from infra.local.operations import processes
@@ -57,8 +104,18 @@ class LocalProvider:
         run = RunDirectory.of(project, stack)
         found = [f"process {pid}: {_command_line(pid)}" for pid in processes(run)]
         if run.path.exists():
-            found.append(f"folder {run.path}")
+            found.append(f"folder {run.path}{_foreign(run.path)}")
         return found
+
+
+def _foreign(folder: Path) -> str:
+    """Another user's file in it, which only that user, or root, can remove."""
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            if (owner := path.lstat().st_uid) != os.getuid():
+                name = trouble.user_name(owner)
+                return f" ({path} belongs to {name}; have it removed, as root: rm -r {folder})"
+    return ""
 
 
 def _command_line(pid: int) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import getpass
+import contextlib
 import json
 import os
-import socket
+import pwd
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.errors import UserError
-from infra.local.cloud.machines import usable_python
+from infra.errors import EXIT_REFUSED, UserError
+from infra.local.cloud.machines import of_cluster, usable_python
+from infra.node import ports
 from infra.node.model import ClusterDesign, Settings, Site
 from infra.node.slurm.conf import ports_needed
 from infra.runner import locations
@@ -67,13 +68,19 @@ class RunDirectory:
         return self.path / "code" / "current" / "bin" / "slurm-stacks"
 
     def settings(self, design: ClusterDesign) -> Settings:
-        """The design with this machine's facts: the ports are chosen on the first call and kept."""
+        """The design with this machine's facts.
+
+        The ports are chosen on the first call and kept, unless another program has taken them meanwhile.
+
+        Raises:
+            UserError: there are not enough free ports, or this user has no name.
+        """
         base = self._ports(1 + ports_needed(design))
         return Settings(
             design,
             Site(
                 root=str(self.path),
-                user=getpass.getuser(),
+                user=user(),
                 controller_host="localhost",
                 controller_address="127.0.0.1",
                 slurmctld_port=base,
@@ -86,19 +93,33 @@ class RunDirectory:
         )
 
     def _ports(self, count: int) -> int:
-        memory = self.path / "ports.json"
-        if memory.exists():
-            kept = json.loads(memory.read_text())
-            base, have = int(kept["base"]), int(kept["count"])
-            if have >= count:
-                return base
+        if (kept := self._kept_ports()) is not None:
+            base, have = kept
             # What runs keeps its ports if those that follow are free for the rest.
-            if base + count <= LAST_PORT and all(map(_free, range(base + have, base + count))):
-                return self._keep_ports(base, count)
+            more = range(base + have, base + count)
+            if base + count <= LAST_PORT and all(map(ports.free, more)) and self._usable(base, have):
+                return self._keep_ports(base, max(have, count))
         return self._keep_ports(free_range(count, int(self.path.name, 16)), count)
 
+    def _usable(self, base: int, count: int) -> bool:
+        """Whether no other program is in the way of the controller, nor of nodes none of which runs."""
+        taken = {port for port in range(base, base + count) if not ports.free(port)}
+        if not taken:
+            return True
+        ours = ports.listening(of_cluster(self.path))
+        # Moving nodes that run would end their jobs; a node whose port is taken says so at its boot.
+        return base not in taken - ours and bool(taken & ours)
+
+    def _kept_ports(self) -> tuple[int, int] | None:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            kept = json.loads((self.path / "ports.json").read_text())
+            return int(kept["base"]), int(kept["count"])
+        return None
+
     def _keep_ports(self, base: int, count: int) -> int:
-        (self.path / "ports.json").write_text(json.dumps({"base": base, "count": count}))
+        draft = self.path / "ports.json.new"
+        draft.write_text(json.dumps({"base": base, "count": count}))
+        draft.replace(self.path / "ports.json")
         return base
 
 
@@ -121,7 +142,7 @@ def free_range(count: int, seed: int) -> int:
     while tried <= span:
         if base + count > LAST_PORT:
             base = FIRST_PORT
-        busy = next((p for p in range(base + count - 1, base - 1, -1) if not _free(p)), None)
+        busy = next((p for p in range(base + count - 1, base - 1, -1) if not ports.free(p)), None)
         if busy is None:
             return base
         tried += busy + 1 - base
@@ -131,21 +152,28 @@ def free_range(count: int, seed: int) -> int:
     )
 
 
-def _free(port: int) -> bool:
-    with socket.socket() as probe:
-        # As slurmctld binds: a port in TIME_WAIT is free for it.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+def user() -> str:
+    """The name under which Slurm runs, by the user database: $USER may name anybody, after `su` for one.
+
+    Raises:
+        UserError: exit 3; this user has no name.
+    """
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        uid, gid = os.getuid(), os.getgid()
+        raise UserError(
+            f"user {uid} has no name on this machine, and Slurm runs only for one that has. Have a line "
+            f"added to /etc/passwd (as root: echo 'me:x:{uid}:{gid}::/tmp:/bin/sh' >>/etc/passwd), or, in a "
+            "container, start it for a user that its image knows.",
+            EXIT_REFUSED,
+        ) from None
 
 
 def cache_root() -> Path:
     """What is worth keeping between clusters: training environments and made data."""
     base = os.environ.get("XDG_CACHE_HOME", "")
-    root = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
+    root = Path(base) if Path(base).is_absolute() else locations.home() / ".cache"
     return root / "slurm-stacks"
 
 

@@ -10,10 +10,13 @@ import sys
 import threading
 from pathlib import Path
 
-from infra.errors import UserError
+from infra import trouble
+from infra.errors import EXIT_REFUSED, UserError
 
 HEARTBEAT_SECONDS = 10.0
 COMPLETE = ".complete"
+NEEDED_MIB = 2000
+"""What an environment takes, TensorFlow above all."""
 
 
 def lock_digest(project: Path, kind: str) -> str:
@@ -29,12 +32,17 @@ def build(project: Path, kind: str, envs: Path, uv: Path, groups: tuple[str, ...
         groups: dependency groups beyond the training's own, for the tests.
 
     Raises:
-        UserError: uv failed; its words are on standard error.
+        UserError: there is no room, or uv failed; its words are on standard error.
     """
     target = envs / lock_digest(project, kind)
     complete = target / COMPLETE
     wanted = {"", *groups}
-    envs.mkdir(parents=True, exist_ok=True)
+    try:
+        envs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise trouble.explain(error, envs) from error
+    if problem := trouble.unwritable(envs):
+        raise UserError(problem, EXIT_REFUSED)
     with (envs / f".{target.name}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -42,12 +50,37 @@ def build(project: Path, kind: str, envs: Path, uv: Path, groups: tuple[str, ...
             print("waiting for another build of the same training environment", file=sys.stderr, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         have = set(complete.read_text().split("\n")) if complete.exists() else set()
-        if wanted <= have:
+        # Its interpreter is a link to the machine's, which an upgrade may have taken away.
+        if wanted <= have and (target / "bin" / "python").exists():
             return target
+        _check_place(target)
         print(f"building the training environment {target} (TensorFlow, about 1.8 GB; once)", file=sys.stderr)
         _sync(project / "workload" / "envs" / kind, target, uv, sorted((wanted | have) - {""}))
         complete.write_text("\n".join(sorted(wanted | have)))
     return target
+
+
+def _check_place(target: Path) -> None:
+    """Before minutes of downloads, not after them.
+
+    Raises:
+        UserError: it would not fit, or not run.
+    """
+    if trouble.noexec(target):
+        raise UserError(
+            f"{target.parent} is on a file system that is mounted noexec, and TensorFlow's libraries are "
+            "executed. Set XDG_CACHE_HOME to a folder elsewhere and run the command again.",
+            EXIT_REFUSED,
+        )
+    # What an interrupted build has put there needs no more room.
+    there = sum(file.lstat().st_size for file in target.rglob("*")) // trouble.MIB
+    free, needed = trouble.free_mib(target), NEEDED_MIB - there
+    if free < needed:
+        raise UserError(
+            f"the training environment needs {needed} MiB in {target.parent}, and {free} MiB are free there. "
+            "Make room, or set XDG_CACHE_HOME to a folder on a larger disk, and run the command again. "
+            "A stack with `slurm-stacks:benchmark: {enabled: false}` comes up without it."
+        )
 
 
 def _sync(folder: Path, target: Path, uv: Path, groups: list[str]) -> None:
@@ -70,8 +103,8 @@ def _sync(folder: Path, target: Path, uv: Path, groups: list[str]) -> None:
     if status:
         raise UserError(
             f"uv could not build the training environment from {folder}/uv.lock (its words are above). "
-            "Check the connection to the package index and the space in "
-            f"{target.parent}, then run the command again: it goes on where it stopped."
+            f"Check the connection to the package index and the space in {target.parent} "
+            f"({trouble.free_mib(target)} MiB are free), {trouble.AGAIN}."
         )
 
 

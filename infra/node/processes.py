@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+BECOMING_SECONDS = 0.5
+"""How long at most a process is waited for that is just becoming another program."""
+FILLING_SECONDS = 0.01
+PR_SET_PDEATHSIG = 1
+CALLER_VARIABLE = "SLURM_STACKS_CALLER"
+"""Environment variable of a command: `caller` of the program that runs it."""
+_KERNEL_THREAD = 0x00200000
+_GONE = ("Z", "X")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,23 +33,31 @@ class ProcessId:
     def of(cls, pid: int) -> ProcessId | None:
         """None where there is no such process."""
         stat = _stat(pid)
-        return None if stat is None else cls(pid, stat[2])
+        return None if stat is None else cls(pid, stat.started)
 
     def alive(self) -> bool:
         """False for a zombie too: `kill -0` would call it alive."""
         stat = _stat(self.pid)
-        return stat is not None and stat[2] == self.started and stat[0] not in ("Z", "X")
+        return stat is not None and stat.started == self.started and stat.state not in _GONE
 
 
-def _stat(pid: int) -> tuple[str, int, int] | None:
-    """(state, parent, start time)."""
+class _Stat(NamedTuple):
+    state: str
+    parent: int
+    flags: int
+    started: int
+    environment: int
+    """Where its environment begins; 0 where it has none yet."""
+
+
+def _stat(pid: int) -> _Stat | None:
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
     # The command's name may hold spaces and parentheses: the fields follow the last one.
     fields = text[text.rindex(")") + 2 :].split()
-    return fields[0], int(fields[1]), int(fields[19])
+    return _Stat(fields[0], int(fields[1]), int(fields[6]), int(fields[19]), int(fields[47]))
 
 
 def children(parent: int) -> list[int]:
@@ -58,10 +78,14 @@ def descendants(root: int) -> list[int]:
 
 def _families(*, zombies: bool) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):  # noqa: PTH208 - pathlib doubles the cost of a scan
-        if entry.isdigit() and (stat := _stat(int(entry))) is not None and (zombies or stat[0] != "Z"):
-            found.setdefault(stat[1], []).append(int(entry))
+    for pid in _pids():
+        if (stat := _stat(pid)) is not None and (zombies or stat.state != "Z"):
+            found.setdefault(stat.parent, []).append(pid)
     return found
+
+
+def _pids() -> list[int]:
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]  # noqa: PTH208 - half the cost
 
 
 def end_tree(root: ProcessId, grace: float) -> bool:
@@ -92,15 +116,35 @@ def end_tree(root: ProcessId, grace: float) -> bool:
 
 def marked(name: str, value: str) -> list[int]:
     """Pids of what carries a mark in its environment, and of all below it, deepest last."""
-    roots = with_environment(name, value)
-    return list(dict.fromkeys([*roots, *(below for pid in roots for below in descendants(pid))]))
+    return with_descendants(with_environment(name, value))
+
+
+def with_descendants(roots: list[int]) -> list[int]:
+    """These pids and those of all living processes below them, but never our own."""
+    found = dict.fromkeys([*roots, *(below for pid in roots for below in descendants(pid))])
+    return [pid for pid in found if pid != os.getpid()]
 
 
 def end_marked(name: str, value: str, seconds: float = 10.0) -> list[int]:
     """SIGKILL to all of `marked`, until none is left. Returns what is still there after `seconds`."""
+    return end_all(lambda: marked(name, value), seconds)
+
+
+def end_all(find: Callable[[], list[int]], seconds: float = 10.0) -> list[int]:
+    """SIGKILL to all that `find` finds, until two looks in a row find nothing.
+
+    Args:
+        find: pids, parents before their children.
+
+    Returns:
+        What is still there after `seconds`.
+    """
     deadline = time.monotonic() + seconds
-    while pids := marked(name, value):
-        if time.monotonic() > deadline:
+    empty = 0
+    while empty < 2:
+        pids = find()
+        empty = 0 if pids else empty + 1
+        if pids and time.monotonic() > deadline:
             return pids
         for pid in reversed(pids):
             with contextlib.suppress(ProcessLookupError):
@@ -112,13 +156,61 @@ def end_marked(name: str, value: str, seconds: float = 10.0) -> list[int]:
 def with_environment(name: str, value: str) -> list[int]:
     """Pids of living processes of this user whose environment holds `name=value`."""
     wanted = f"{name}={value}".encode()
+    return having(lambda _pid, environment: wanted in environment)
+
+
+def having(wanted: Callable[[int, list[bytes]], bool]) -> list[int]:
+    """Pids of living processes of this user, but not our own, that are `wanted`.
+
+    Args:
+        wanted: asked with each process's pid and environment (`NAME=value`).
+    """
     found = []
-    for entry in os.listdir("/proc"):  # noqa: PTH208
-        if not entry.isdigit() or int(entry) == os.getpid():
-            continue
+    for pid in _pids():
         with contextlib.suppress(OSError):
-            if wanted in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0"):
-                stat = _stat(int(entry))
-                if stat is not None and stat[0] != "Z":
-                    found.append(int(entry))
+            if pid != os.getpid() and wanted(pid, _environment(pid)):
+                stat = _stat(pid)
+                if stat is not None and stat.state not in _GONE:
+                    found.append(pid)
     return sorted(found)
+
+
+def _environment(pid: int) -> list[bytes]:
+    """What a process was started with.
+
+    While a process becomes another program (execve) the kernel shows an empty one for a moment: it is waited
+    for, or the process would be overlooked.
+
+    Raises:
+        OSError: it is gone, or another user's.
+    """
+    began = time.monotonic()
+    while True:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+        stat = _stat(pid)
+        if environment or stat is None or stat.state in _GONE or stat.flags & _KERNEL_THREAD:
+            return environment.split(b"\0")
+        # Once it has a place it is filled at once, unless it is an empty one.
+        if time.monotonic() - began > (FILLING_SECONDS if stat.environment else BECOMING_SECONDS):
+            return []
+        time.sleep(0.001)
+
+
+def caller(pid: int) -> str:
+    """What `end_with_parent` takes: a process's identity as text for the environment."""
+    process = ProcessId.of(pid)
+    return f"{pid}-{process.started}" if process else ""
+
+
+def end_with_parent(identity: str | None, number: signal.Signals = signal.SIGTERM) -> None:
+    """Have the kernel send us a signal when the process that started us ends, however it ends.
+
+    Args:
+        identity: `caller` of a process without which we have nothing to do either: it may be dead by now.
+    """
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if identity:
+        pid, _, started = identity.partition("-")
+        if not ProcessId(int(pid), int(started)).alive():
+            os.kill(os.getpid(), number)

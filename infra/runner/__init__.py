@@ -105,7 +105,7 @@ def _local(project_dir: Path, stack: str, on_event: OnEvent, *, cli: bool) -> Ru
     from infra.runner import embedded, owner
 
     holder = owner.read(project_dir, stack)
-    if holder is None and embedded.outputs(project_dir, stack) is not None:
+    if holder is None and embedded.remembers(project_dir, stack):
         # The run directory is gone, after a reboot perhaps, but the state is the embedded runner's.
         holder = owner.EMBEDDED
     if holder == owner.EMBEDDED:

@@ -26,8 +26,9 @@ from typing import Any
 
 import yaml
 
-from infra.errors import EXIT_REFUSED, UserError
-from infra.runner import locations, lock, owner
+from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
+from infra.node.processes import children
+from infra.runner import interrupt, locations, lock, owner
 from infra.runner.events import Message, OnEvent, Summary, ignore
 from infra.runner.project import REDACTED
 
@@ -83,10 +84,15 @@ class PulumiRunner:
         Raises:
             UserError: the program or the engine failed, or the cluster is the embedded runner's (exit 3).
         """
+        lost = self._local and owner.read(self._project_dir, self._stack) is None
         if self._local:
             owner.claim(self._project_dir, self._stack, self.backend)
         with self._operation("up", on_event, create=True) as (stack, translator, config):
             assert stack is not None
+            if lost and (stack.export_stack().deployment or {}).get("resources"):
+                # Nothing of it has changed for the engine: it would create nothing.
+                on_event(Message("the run directory is gone: all of the stack is created again", "warning"))
+                stack.destroy(color="never", show_secrets=False, config_file=config)
             result = stack.up(on_event=translator, color="never", show_secrets=False, config_file=config)
             return _outputs(result.outputs)
 
@@ -129,20 +135,45 @@ class PulumiRunner:
         from infra.runner.engine_events import Translator
 
         translator = Translator(on_event)
-        with lock.held(self._project_dir, self._stack, verb), _patient(on_event):
+        with lock.held(self._project_dir, self._stack, verb), _patient(on_event) as interrupted:
             if self._fallback and create:
                 on_event(Message(f"the state is kept here, with no login to Pulumi, in {self.backend}"))
             try:
+                self._break_stale_lock(on_event)
                 if create:
                     self._initialize()
                 stack = self._select()
                 yield stack, translator, self._config_file()
             except CommandError as error:
+                if interrupted.is_set():
+                    raise UserError(
+                        f"interrupted; what was done is recorded: `./cluster {verb} --stack {self._stack}` "
+                        "continues where this stopped.",
+                        EXIT_INTERRUPTED,
+                    ) from None
                 # The error's text is all that the CLI printed; what it calls errors comes last.
                 text = "\n".join(translator.errors) or str(error).rpartition("stderr: ")[2].strip()
                 raise UserError(f"Pulumi: {text}") from error
             finally:
                 translator.finish()
+
+    def _break_stale_lock(self, on_event: OnEvent) -> None:
+        """In our own backend, whose users all hold our own lock, a lock is that of a CLI that was killed.
+
+        Raises:
+            UserError: exit 3; only `./cluster` was killed, and the CLI works on.
+        """
+        locks = locations.state_dir(self._project_dir, self._stack) / "backend" / ".pulumi" / "locks"
+        for file in locks.rglob("*.json") if self._fallback else ():
+            pid = _holder(file)
+            if pid is not None:
+                raise UserError(
+                    f"the Pulumi CLI (process {pid}) still works on stack {self._stack} for a `./cluster` "
+                    f"that was killed. Wait for its end, or end it (kill -INT {pid}).",
+                    EXIT_REFUSED,
+                )
+            on_event(Message("the Pulumi CLI was killed as it worked on this stack: going on there"))
+            file.unlink(missing_ok=True)
 
     def _environment(self) -> Mapping[str, str]:
         # The program's own environment has uv, which the project's toolchain asks for.
@@ -215,6 +246,16 @@ class PulumiRunner:
             shutil.rmtree(self._engine_dir, ignore_errors=True)
 
 
+def _holder(file: Path) -> int | None:
+    """The living CLI that has made a lock of the file backend."""
+    try:
+        pid = int(json.loads(file.read_text(encoding="utf-8"))["pid"])
+        program = Path(f"/proc/{pid}/exe").readlink().name
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return pid if program == "pulumi" else None
+
+
 def command_plugin(on_event: OnEvent) -> str | None:
     """Have the plugin that runs local commands; None: it is there, else why it cannot be had."""
     version = importlib.metadata.version("pulumi-command")
@@ -250,20 +291,22 @@ def _outputs(values: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _patient(on_event: OnEvent) -> Iterator[None]:
-    """Ctrl-C reaches the CLI, which ends its work and then itself: we wait and do not leave it alone."""
+def _patient(on_event: OnEvent) -> Iterator[threading.Event]:
+    """Ctrl-C reaches the CLI, which ends its work and then itself: we wait and do not leave it alone.
+
+    The event is set after a signal. One that was not the terminal's is passed on as Ctrl-C.
+    """
+    interrupted = threading.Event()
     said = Message("interrupted: waiting for Pulumi to end (again: at once)", "warning")
 
-    def handle(_number: int, _frame: FrameType | None) -> None:
+    def handle(number: int, _frame: FrameType | None) -> None:
+        interrupted.set()
+        if number != signal.SIGINT:
+            for child in children(os.getpid()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGINT)
         # In a thread: a handler must not wait for locks that the interrupted code may hold.
         threading.Thread(target=on_event, args=[said], daemon=True).start()
 
-    try:
-        before = signal.signal(signal.SIGINT, handle)
-    except ValueError:  # not the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with interrupt.handled(handle):
+        yield interrupted

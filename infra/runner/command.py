@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from infra.errors import EXIT_REFUSED, UserError
+from infra.node.processes import CALLER_VARIABLE, caller
 from infra.runner import process, wire
 from infra.runner.events import OnEvent, OutputLine, Stream
 from infra.runner.project import REDACTED
@@ -45,12 +47,19 @@ class Call:
 
 
 class Commands:
-    """Runs commands for one project."""
+    """Runs commands for one project.
 
-    def __init__(self, directory: Path, on_event: OnEvent, processes: process.Processes) -> None:
+    Args:
+        stopping: set by an interrupt; what commands print after it is their own affair.
+    """
+
+    def __init__(
+        self, directory: Path, on_event: OnEvent, processes: process.Processes, stopping: threading.Event
+    ) -> None:
         self._directory = directory
         self._on_event = on_event
         self._processes = processes
+        self._stopping = stopping
 
     def run(
         self, text: str, call: Call, on_start: Callable[[int], None] = lambda _pid: None
@@ -81,6 +90,9 @@ class Commands:
             )
         except OSError as error:
             raise CommandError(f"cannot run {interpreter[0]}: {error.strerror}") from error
+        if finished.returncode and self._stopping.is_set():
+            # Whatever it printed as it was interrupted (a traceback, perhaps) explains nothing.
+            raise CommandError("interrupted")
         if finished.timed_out:
             raise CommandError(_mask(f"took over {call.timeout:g} s{_tail(finished)}", call.masks))
         if finished.returncode:
@@ -88,7 +100,7 @@ class Commands:
         return finished.stdout.removesuffix("\n"), finished.stderr.removesuffix("\n")
 
     def _environment(self, call: Call) -> dict[str, str]:
-        env = dict(os.environ)
+        env = {**os.environ, CALLER_VARIABLE: caller(os.getpid())}
         env.update({k: str(v) for k, v in (call.inputs.get("environment") or {}).items()})
         if call.inputs.get("addPreviousOutputInEnv", True):
             for variable, text in (
@@ -110,7 +122,7 @@ class Commands:
                 logged = ()
 
         def show(stream: Stream, line: str) -> None:
-            if stream in logged:
+            if stream in logged and not self._stopping.is_set():
                 self._on_event(OutputLine(call.urn, call.name, stream, _mask(line, call.masks)))
 
         return show

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from infra.errors import EXIT_REFUSED, UserError
+from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.runner import deletion, interrupt, locations, lock, owner, project, wire
 from infra.runner.events import Message, OnEvent, Summary, ignore
 from infra.runner.lifecycle import Lifecycle
@@ -46,7 +46,12 @@ def up(project_dir: Path, stack: str, on_event: OnEvent = ignore) -> dict[str, A
                 if not life.failures and not life.stopping.is_set():
                     vanished = [r for urn, r in state.records.items() if urn not in seen]
                     _delete(life, [*state.doomed, *vanished], " is not in the program any more, but")
-            _finish(life, on_event, "`./cluster up` continues where this stopped")
+            _finish(
+                life,
+                on_event,
+                f"`./cluster up --stack {stack}` continues where this stopped, "
+                f"`./cluster down --stack {stack}` removes what is there",
+            )
             return state.outputs
 
 
@@ -84,16 +89,29 @@ def destroy(project_dir: Path, stack: str, on_event: OnEvent = ignore) -> None:
     with lock.held(project_dir, stack, "down"):
         owner.check(project_dir, stack, owner.EMBEDDED)
         with _state(project_dir, settings.name, stack) as state:
+            state.forgiving = True
             life = Lifecycle(settings, state, on_event)
             with interrupt.forwarded(life, on_event):
                 _delete(life, [*state.doomed, *state.records.values()], "")
-            _finish(life, on_event, "`./cluster down` continues where this stopped")
+            _finish(life, on_event, f"`./cluster down --stack {stack}` continues where this stopped")
 
 
 def outputs(project_dir: Path, stack: str) -> dict[str, Any] | None:
     """The recorded outputs; None: the stack is not up."""
-    state = State.load(_path(project_dir, stack))
+    state = State.load(_path(project_dir, stack), "", stack)
     return None if state.empty else state.outputs
+
+
+def remembers(project_dir: Path, stack: str) -> bool:
+    """Whether there is a state, damaged or not: something of the stack was up under this runner."""
+    return _path(project_dir, stack).exists()
+
+
+def abandon(project_dir: Path, stack: str) -> None:
+    """Forget a stack of which nothing is left, whatever the state says."""
+    with lock.held(project_dir, stack, "down"):
+        State(_path(project_dir, stack), "", stack).erase()
+        owner.release(project_dir, stack)
 
 
 def _register(life: Lifecycle, on_event: OnEvent) -> tuple[set[str], dict[str, Any]]:
@@ -166,6 +184,8 @@ def _finish(life: Lifecycle, on_event: OnEvent, how_to_go_on: str) -> None:
     """
     on_event(life.summary())
     if life.stopping.is_set():
-        raise UserError(f"interrupted; what was done is recorded, and {how_to_go_on}")
+        there = [r.name for r in life.state.records.values() if r.custom]
+        what = f"of the stack there is {', '.join(there)}" if there else "nothing of the stack is there"
+        raise UserError(f"interrupted; {what}. {how_to_go_on}.", EXIT_INTERRUPTED)
     if life.failures:
         raise UserError("\n".join([*life.failures, f"({how_to_go_on})"]))

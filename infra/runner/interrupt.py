@@ -1,26 +1,30 @@
-"""Ctrl-C during a run: the commands are asked to end, waited for with a limit, and the state stays true."""
+"""Ctrl-C, a request to end, a terminal that is closed: what they mean to a run, and to everything else."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from infra.runner.events import Message, OnEvent
-from infra.runner.lifecycle import Lifecycle
+
+if TYPE_CHECKING:
+    from infra.runner.lifecycle import Lifecycle
 
 GRACE_SECONDS = 20.0
 """After the first signal: how long commands may take to clean up before they are terminated, then killed."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
 def forwarded(life: Lifecycle, on_event: OnEvent) -> Iterator[None]:
-    """Forward SIGINT and SIGTERM to the running commands for the body; start nothing new after one."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    """Forward signals to the running commands for the body; start nothing new after one.
+
+    The commands are waited for with a limit, so that the state stays true.
+    """
     timers: list[threading.Timer] = []
 
     def handle(number: int, _frame: FrameType | None) -> None:
@@ -30,7 +34,8 @@ def forwarded(life: Lifecycle, on_event: OnEvent) -> Iterator[None]:
         life.stopping.set()
         # In threads: a handler must not wait for the locks that the interrupted code may hold.
         for delay, forward in (
-            (0.0, signal.Signals(number)),
+            # Commands have no terminal that could have been closed.
+            (0.0, signal.SIGTERM if number == signal.SIGHUP else signal.Signals(number)),
             (GRACE_SECONDS, signal.SIGTERM),
             (GRACE_SECONDS + 5, signal.SIGKILL),
         ):
@@ -42,11 +47,45 @@ def forwarded(life: Lifecycle, on_event: OnEvent) -> Iterator[None]:
         announce = threading.Thread(target=on_event, args=[Message(text, "warning")], daemon=True)
         announce.start()
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        with handled(handle):
+            yield
     finally:
         for timer in timers:
             timer.cancel()
+
+
+@contextlib.contextmanager
+def raised() -> Iterator[None]:
+    """For the body every one of the signals is what Ctrl-C is: a KeyboardInterrupt."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            signal.default_int_handler(number, frame)
+        # By way of whoever handles Ctrl-C now: asyncio cancels its tasks, for an exception in the midst of
+        # them may be lost, and they wait for ever.
+        signal.raise_signal(signal.SIGINT)
+
+    with handled(handle):
+        # asyncio takes Ctrl-C over only from Python's own handler.
+        if signal.getsignal(signal.SIGINT) is handle:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        yield
+
+
+@contextlib.contextmanager
+def handled(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Have the signals handled for the body; outside of the main thread, where nobody can, it does nothing.
+
+    Left alone are those that somebody has had ignored: `nohup`, a shell that started us in the background.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    wanted = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handle) for number in wanted}
+    try:
+        yield
+    finally:
         for number, handler in before.items():
             signal.signal(number, handler)

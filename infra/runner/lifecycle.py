@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from infra import trouble
 from infra.errors import UserError
 from infra.runner import process, wire
 from infra.runner.command import Call, CommandError, Commands, for_delete
@@ -71,7 +72,7 @@ class Lifecycle:
         self.failures: list[str] = []
         self._counts: Counter[Operation] = Counter()
         self._replaced: set[str] = set()
-        self._commands = Commands(project.directory, on_event, self.processes)
+        self._commands = Commands(project.directory, on_event, self.processes, self.stopping)
         self._on_event = on_event
         self._began = time.monotonic()
         self._lock = threading.Lock()
@@ -282,11 +283,10 @@ class Lifecycle:
             yield
         except (CommandError, UserError, OSError) as error:
             seconds = time.monotonic() - began
+            text = str(trouble.explain(error) if isinstance(error, OSError) else error)
             with self._lock:
-                self.failures.append(f"{subject.name}: {error}")
-            self._on_event(
-                ResourceFailed(subject.urn, subject.name, subject.type, operation, seconds, str(error))
-            )
+                self.failures.append(f"{subject.name}: {text}")
+            self._on_event(ResourceFailed(subject.urn, subject.name, subject.type, operation, seconds, text))
         else:
             self._done(subject, operation, began, counted=counted)
 

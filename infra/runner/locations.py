@@ -3,33 +3,138 @@
 Two clones never meet, because the key is a hash of the checkout's real path. A cluster's run directory lies
 under /tmp with a short name: munge refuses sockets over 108 bytes and parents that others cannot enter, and
 slurm.conf values take no spaces, wherever the checkout lies.
+
+A run directory has a note of its checkout. A checkout that is renamed while its cluster is up finds it again
+by that note, and a cluster whose checkout is gone can be named and ended (`infra.local.abandoned`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import pwd
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
+from infra import trouble
 from infra.errors import EXIT_REFUSED, UserError
 
 APPLICATION = "slurm-stacks"
 KEY_LENGTH = 10
 RUN_MODE = 0o711
+NOTE = "checkout.json"
+"""In a run directory: which checkout brought the cluster up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Whose a run directory is.
+
+    Attributes:
+        checkout: the real path from which the cluster was brought up.
+        identity: device and inode of that folder, which a rename within a file system keeps.
+    """
+
+    checkout: Path
+    stack: str
+    identity: tuple[int, int]
+
+    @property
+    def gone(self) -> bool:
+        """Whether no checkout is at that path any more."""
+        try:
+            return not (self.checkout / "Pulumi.yaml").exists()
+        except OSError:  # a folder above it cannot be read: nobody knows
+            return False
 
 
 def key(project_dir: Path, stack: str) -> str:
-    """A short hash of the checkout's real path and the stack: 10 hexadecimal digits."""
+    """A short hash of the checkout's real path and the stack: 10 hexadecimal digits.
+
+    For a checkout that was renamed while its cluster is up, and as long as it is, that of its old path.
+    Unless another checkout is there now: then the cluster is that one's.
+    """
+    own = _hash(project_dir, stack)
+    if os.path.lexists(run_root() / own):
+        return own
+    return next((run.name for run, note in notes() if note.stack == stack and _moved(note, project_dir)), own)
+
+
+def _hash(project_dir: Path, stack: str) -> str:
     text = f"{project_dir.resolve()}\0{stack}"
-    return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
+    return hashlib.sha256(os.fsencode(text)).hexdigest()[:KEY_LENGTH]
+
+
+def _moved(note: Note, project_dir: Path) -> bool:
+    return _identity(project_dir) == note.identity and note.gone
+
+
+def _identity(project_dir: Path) -> tuple[int, int] | None:
+    try:
+        info = project_dir.stat()
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino
+
+
+def notes() -> list[tuple[Path, Note]]:
+    """This user's run directories, each with the note of its checkout."""
+    root = run_root()
+    # Not ours: whatever is noted there may be anybody's invention.
+    if not root.is_dir() or root.lstat().st_uid != os.getuid():
+        return []
+    return [(file.parent, note) for file in sorted(root.glob(f"*/{NOTE}")) if (note := _read(file))]
+
+
+def _read(file: Path) -> Note | None:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        device, inode = content["identity"]
+        return Note(Path(content["checkout"]), str(content["stack"]), (int(device), int(inode)))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write_note(run: Path, project_dir: Path, stack: str) -> None:
+    if (identity := _identity(project_dir)) is None:
+        return
+    note, old = Note(project_dir.resolve(), stack, identity), _read(run / NOTE)
+    # Only the checkout at the original path writes: one that was moved away goes on under its old key.
+    if old == note or (old is not None and old.checkout != note.checkout):
+        return
+    draft = run / f".{NOTE}.{os.getpid()}"
+    content = {"checkout": str(note.checkout), "stack": stack, "identity": note.identity}
+    draft.touch(mode=0o644)  # whatever the umask: who could write here could have us end another cluster
+    draft.write_text(json.dumps(content), encoding="utf-8")
+    draft.replace(run / NOTE)
+
+
+def home() -> Path:
+    """This user's home folder: $HOME, or what the user database says.
+
+    Raises:
+        UserError: exit 3; neither names one.
+    """
+    # Not Path.home(), which takes an empty $HOME for the root folder.
+    if os.path.isabs(path := os.environ.get("HOME", "")):  # noqa: PTH117
+        return Path(path)
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        raise UserError(
+            f"user {os.getuid()} has no home folder: $HOME is not set, and the user database has no line for "
+            "this user. Set HOME to a folder that you can write.",
+            EXIT_REFUSED,
+        ) from None
 
 
 def state_root() -> Path:
     """The user's folder for the state of all checkouts; not created here."""
     # The specification says that a relative $XDG_STATE_HOME is to be ignored.
     base = os.environ.get("XDG_STATE_HOME", "")
-    root = Path(base) if os.path.isabs(base) else Path.home() / ".local" / "state"  # noqa: PTH117
+    root = Path(base) if os.path.isabs(base) else home() / ".local" / "state"  # noqa: PTH117
     return root / APPLICATION
 
 
@@ -42,17 +147,18 @@ def make_state_dir(project_dir: Path, stack: str) -> Path:
     """Create `state_dir` readable by its owner alone, and return it.
 
     Raises:
-        UserError: exit 3; that folder cannot be made.
+        UserError: exit 3; that folder cannot be made, or is another user's.
     """
     path = state_dir(project_dir, stack)
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (path.parent, path):
+            # Root could write there all the same, and its owner could not read that afterwards.
+            if folder.exists() and (owner := folder.stat().st_uid) != os.getuid():
+                raise UserError(trouble.foreign(folder, owner), EXIT_REFUSED)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise UserError(
-            f"cannot keep the stack's state in {path}: {error.strerror}. "
-            "Set XDG_STATE_HOME to a folder that you can write.",
-            EXIT_REFUSED,
-        ) from error
+        raise trouble.explain(error, path) from error
     return path
 
 
@@ -76,6 +182,7 @@ def make_run_dir(project_dir: Path, stack: str) -> Path:
     path = run_dir(project_dir, stack)
     for folder in (path.parent, path):
         _make_private(folder)
+    _write_note(path, project_dir, stack)
     return path
 
 
@@ -97,6 +204,8 @@ def _make_private(folder: Path) -> None:
         folder.mkdir(mode=0o700)
     except FileExistsError:
         pass
+    except OSError as error:
+        raise trouble.explain(error, folder) from error
     else:
         # By chmod, because mkdir's mode goes through the umask, and others must be able to enter.
         folder.chmod(RUN_MODE)
@@ -113,11 +222,11 @@ def _check_private(folder: Path) -> None:
     elif not stat.S_ISDIR(info.st_mode):
         problem = "is not a folder"
     elif info.st_uid != os.getuid():
-        problem = f"belongs to user {info.st_uid}, and you are user {os.getuid()}"
+        problem = f"belongs to {trouble.user_name(info.st_uid)}, and you are {trouble.user_name(os.getuid())}"
     else:
         return
     raise UserError(
         f"{folder} {problem}. The cluster's sockets and keys will not be put there. "
-        "Remove it (or have its owner remove it), and run the command again.",
+        f"Remove it, or have it removed (as root: rm -r {folder}), and run the command again.",
         EXIT_REFUSED,
     )

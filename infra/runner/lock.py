@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from collections.abc import Iterator
@@ -28,9 +29,10 @@ def held(project_dir: Path, stack: str, operation: str) -> Iterator[None]:
         yield
     finally:
         # A folder in which nothing else is left has served its purpose: a destroyed stack leaves no trace.
-        if {entry.name for entry in path.parent.iterdir()} == {"lock"}:
-            path.unlink()
-            path.parent.rmdir()
+        with contextlib.suppress(FileNotFoundError):  # somebody has removed it already
+            if {entry.name for entry in path.parent.iterdir()} == {"lock"}:
+                path.unlink()
+                path.parent.rmdir()
         os.close(descriptor)
 
 
@@ -50,8 +52,9 @@ def _acquire(project_dir: Path, stack: str, path: Path, operation: str) -> int:
             raise UserError(_refusal(stack, holder), EXIT_REFUSED) from None
         # The last holder may have removed the file between our open and our lock: nlink is then 0.
         if os.fstat(descriptor).st_nlink:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()} {operation}\n".encode(), 0)
+            with contextlib.suppress(OSError):  # a full disk: the lock holds without its holder's name
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"{os.getpid()} {operation}\n".encode(), 0)
             return descriptor
         os.close(descriptor)
 

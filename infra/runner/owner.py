@@ -64,7 +64,8 @@ def claim(project_dir: Path, stack: str, claimant: str) -> None:
 def release(project_dir: Path, stack: str) -> None:
     """Forget the owner, and remove the run directory where nothing else is left in it."""
     path = locations.check_run_dir(project_dir, stack)
-    (path / "owner").unlink(missing_ok=True)
+    for name in ("owner", locations.NOTE):
+        (path / name).unlink(missing_ok=True)
     for folder in (path, path.parent):
         try:
             folder.rmdir()
@@ -109,7 +110,7 @@ def logged_in(project_dir: Path) -> str | None:
     backend = _mapping(yaml.safe_load(_text(project_dir / "Pulumi.yaml"))).get("backend")
     if url := _mapping(backend).get("url"):
         return str(url)
-    home = Path(os.environ.get("PULUMI_HOME") or Path.home() / ".pulumi")
+    home = Path(os.environ.get("PULUMI_HOME") or locations.home() / ".pulumi")
     folder = Path(os.environ.get("PULUMI_CREDENTIALS_PATH") or home)
     try:
         credentials = _mapping(json.loads(_text(folder / "credentials.json") or "{}"))

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from infra.config.stack_file import Loader
 from infra.errors import EXIT_USAGE, UserError
 
 REDACTED = "[secret]"
@@ -63,7 +64,8 @@ def load(project_dir: Path, stack: str) -> Project:
 
 def _read(path: Path, missing: str) -> dict[str, Any]:
     try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+        # Loader is a safe one, and what it makes of odd values is what has been checked.
+        value = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
     except FileNotFoundError:
         raise UserError(f"{path.name}: {missing}", EXIT_USAGE) from None
     except yaml.YAMLError as error:

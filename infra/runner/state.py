@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -10,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from infra import trouble
 from infra.errors import UserError
 
 VERSION = 1
@@ -53,8 +55,27 @@ class Record:
         return own - {"", self.urn}
 
 
+class DamagedStateError(UserError):
+    """The state cannot be read: nobody knows from it what is up.
+
+    Attributes:
+        path: its file.
+    """
+
+    def __init__(self, path: Path, stack: str, problem: str) -> None:
+        name = stack or "…"
+        super().__init__(
+            f"{path}, the state of the stack, is damaged ({problem}). `./cluster down --stack {name}` ends "
+            f"the cluster without it; then `./cluster up --stack {name}` makes it anew."
+        )
+        self.path = path
+
+
 class State:
-    """The resources of one stack. Every method that changes something writes the file before it returns."""
+    """The resources of one stack. Every method that changes something writes the file before it returns.
+
+    Those raise a UserError where the file cannot be written.
+    """
 
     def __init__(self, path: Path, project: str, stack: str) -> None:
         self.path = path
@@ -67,6 +88,8 @@ class State:
         """By URN, in the order of creation."""
         self.doomed: list[Record] = []
         """Replaced resources that still have to be deleted."""
+        self.forgiving = False
+        """A full disk is no error: what is deleted twice is no harm, and a destroy must come to its end."""
         self.outputs: dict[str, Any] = {}
         self._lock = threading.Lock()
 
@@ -75,24 +98,30 @@ class State:
         """Read the file; an empty state where there is none.
 
         Raises:
-            UserError: the file is damaged, or a newer version's.
+            DamagedStateError: what the file holds is no state.
+            UserError: it is a newer version's.
         """
         state = cls(path, project, stack)
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
             return state
+        except OSError as error:
+            raise trouble.explain(error, path) from error
         try:
             data = json.loads(text)
             if data["version"] != VERSION:
-                raise UserError(f"{path}: state of version {data['version']}; this program reads {VERSION}")
+                raise UserError(
+                    f"{path} was written by another version of this program (state version "
+                    f"{data['version']}, and this one reads {VERSION}): use that version."
+                )
             state.project, state.stack = data["project"], data["stack"]
             state.key, state.boot = bytes.fromhex(data["key"]), data["boot"]
             state.records = {r["urn"]: _record(r) for r in data["resources"]}
             state.doomed = [_record(r) for r in data["doomed"]]
             state.outputs = data["outputs"]
         except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}: not a state file of this program ({error!r})") from error
+            raise DamagedStateError(path, stack, repr(error)) from error
         return state
 
     @property
@@ -137,12 +166,16 @@ class State:
             "doomed": [asdict(record) for record in self.doomed],
         }
         fresh = self.path.with_suffix(".new")
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(data, file, indent=1)
-            file.flush()
-            os.fsync(descriptor)
-        fresh.replace(self.path)
+        try:
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(data, file, indent=1)
+                file.flush()
+                os.fsync(descriptor)
+            fresh.replace(self.path)
+        except OSError as error:
+            if not (self.forgiving and error.errno in (errno.ENOSPC, errno.EDQUOT)):
+                raise trouble.explain(error, self.path) from error
 
     def erase(self) -> None:
         """Remove the file of a stack that has nothing left."""

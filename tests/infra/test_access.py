@@ -93,6 +93,13 @@ def test_the_command_takes_this_processs_place(
     assert become("slurm-stacks", "status").stdout == "our own tool status\n"
 
 
+def test_pulumis_secrets_stay_here(become: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    """sbatch would hand them on to the job."""
+    done = become("env", PULUMI_CONFIG_PASSPHRASE="hush", PULUMI_ACCESS_TOKEN="hush", HUSHED="kept")
+    assert "HUSHED=kept" in done.stdout
+    assert "hush" not in done.stdout
+
+
 def test_no_command_is_the_users_shell(
     become: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
@@ -168,7 +175,9 @@ def test_providers_of_this_version() -> None:
 
 def test_every_provider_offers_what_the_program_asks() -> None:
     wanted = {name for name in vars(provider.Provider) if not name.startswith("_")}
-    assert wanted == {"prepare", "create", "shell", "access", "leftovers"}
+    assert wanted == {
+        "prepare", "create", "shell", "access", "leftovers", "diagnose", "settings_here", "mend", "clear",
+    }  # fmt: skip
     assert [name for name in wanted if not callable(getattr(LocalProvider, name, None))] == []
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from infra import access, checks, cli, operate
+from infra import access, checks, cli, operate, runner
 from infra.errors import EXIT_REFUSED, UserError
 from infra.local.provider import LocalProvider
 from tests.support.checkout import ROOT, SMALL, Checkout
 
-COMMANDS = ("up", "down", "plan", "status", "exec", "ssh", "test")
+COMMANDS = ("up", "down", "plan", "status", "exec", "ssh", "outputs", "test")
 
 
 @dataclass
@@ -95,7 +95,7 @@ def test_wrong_usage_is_exit_2(cluster: Cluster, arguments: tuple[str, ...], sai
     assert "Usage: ./cluster" in done.out + done.err
 
 
-@pytest.mark.parametrize("command", ["up", "down", "plan", "status", "ssh", "exec"])
+@pytest.mark.parametrize("command", ["up", "down", "plan", "status", "ssh", "exec", "outputs"])
 def test_a_stack_that_does_not_exist_is_exit_2(cluster: Cluster, command: str) -> None:
     done = cluster(command, "--stack", "no-such", *(["--", "true"] if command == "exec" else []))
     assert (done.code, done.out) == (2, "")
@@ -172,6 +172,36 @@ def test_ssh_is_a_shell(cluster: Cluster, project: Path, monkeypatch: pytest.Mon
     done = cluster("ssh", "-s", "other")
     assert (seen[0][0], seen[0][1].stack, seen[0][2]) == (project, "other", [])
     assert done == Ended(0, "", ""), "nothing is said to a program"
+
+
+def test_ssh_with_a_command_has_a_shell_read_it(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ssh does; and what stands behind the command is the command's."""
+    seen: list[Any] = []
+    monkeypatch.setattr(access, "replace_process", lambda _project, _config, argv: seen.append(argv))
+    assert cluster("ssh", "--stack", "other", "sh", "-s", "x", "--stack").code == 0
+    assert cluster("ssh", "cd /x && ls | wc -l").code == 0
+    assert seen == [["sh", "-c", "sh -s x --stack"], ["sh", "-c", "cd /x && ls | wc -l"]]
+
+
+def test_outputs_are_json_for_programs(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Any] = [{"cluster": {"name": "é"}, "login_ssh": "x"}, None]
+
+    class Runner:
+        def outputs(self) -> Any:
+            return found.pop(0)
+
+    asked: list[Any] = []
+    monkeypatch.setattr(runner, "select", lambda _project, *rest: asked.append(rest) or Runner())
+    done = cluster("outputs", "--stack", "other")
+    assert (done.code, json.loads(done.out), done.err) == (
+        0,
+        {"cluster": {"name": "é"}, "login_ssh": "x"},
+        "",
+    )
+    assert asked == [("other", "local")]
+    done = cluster("outputs")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "stack local is not up: bring it up with `./cluster up --stack local`\n"
 
 
 def test_up_down_and_test_know_their_stack_and_arguments(

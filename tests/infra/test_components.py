@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import ast
-import asyncio
-import contextvars
 import hashlib
 import json
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pulumi
 import pytest
-from pulumi.runtime import mocks
 
 from infra import bundle, outputs
 from infra.benchmark import Benchmark, BenchmarkRun
@@ -22,8 +18,10 @@ from infra.local import operations
 from infra.local.cluster import LocalCluster, LocalShell, _facts
 from infra.local.site import RunDirectory
 from infra.node.model import BenchmarkDesign, ClusterDesign, LocalCloud
+from infra.outputs import publish
 from tests.support.checkout import ROOT
 from tests.support.doubles import DEBUG, design
+from tests.support.recorder import Recorder, declare
 
 COMMAND = "command:local:Command"
 PRINTED = {
@@ -33,70 +31,6 @@ PRINTED = {
     "shared": "/s",
 }
 TRAINING = BenchmarkDesign("keras-mnist", "debug", 2, 0, 3, "sync", "synthetic")
-
-
-class Answers(mocks.Mocks):
-    """What the engine would answer."""
-
-    def __init__(self, stdout: dict[str, str]) -> None:
-        self._stdout = stdout
-
-    def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str, dict[str, Any]]:
-        known = {k: v for part, v in self._stdout.items() if args.name.endswith(part) for k in ("stdout",)}
-        return f"{args.name}-id", {**args.inputs, **known}
-
-    def call(self, args: mocks.MockCallArgs) -> Any:
-        raise AssertionError(f"no component calls {args.token}")
-
-
-class Recorder(mocks.MockMonitor):
-    """Notes every registration as it was asked for."""
-
-    def __init__(self, answers: Answers) -> None:
-        super().__init__(answers)
-        self.asked: dict[str, Any] = {}
-        self.closed: list[str] = []
-
-    def RegisterResource(self, request: Any) -> Any:  # noqa: N802  the protocol's name
-        if request.type != "pulumi:pulumi:Stack":
-            assert request.name not in self.asked, "names are unique"
-            self.asked[request.name] = request
-        return super().RegisterResource(request)
-
-    def RegisterResourceOutputs(self, request: Any) -> Any:  # noqa: N802
-        self.closed.append(request.urn.rpartition("::")[2])
-        return super().RegisterResourceOutputs(request)
-
-    def types(self) -> dict[str, str]:
-        return {name: request.type for name, request in self.asked.items()}
-
-    def inputs(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = pulumi.runtime.rpc.deserialize_properties(self.asked[name].object)
-        return found
-
-    def after(self, name: str) -> set[str]:
-        return {urn.rpartition("::")[2] for urn in self.asked[name].dependencies}
-
-    def parents(self) -> dict[str, str]:
-        return {name: request.parent.rpartition("::")[2] for name, request in self.asked.items()}
-
-
-def declare(
-    program: Callable[[], Any], *, preview: bool = False, stdout: dict[str, str] | None = None
-) -> Recorder:
-    """Run a program to its end against the mocks, on an event loop and a context of its own."""
-    recorder = Recorder(Answers(stdout or {}))
-
-    def isolated() -> None:
-        asyncio.set_event_loop(asyncio.new_event_loop())
-        pulumi.runtime.set_mocks(
-            recorder.mocks, project="slurm-stacks", stack="test", preview=preview, monitor=recorder
-        )
-        # Only so does a failing apply fail, and only then is everything registered.
-        pulumi.runtime.test(program)()
-
-    contextvars.copy_context().run(isolated)
-    return recorder
 
 
 def operation(line: str) -> tuple[str, list[str]]:
@@ -110,6 +44,8 @@ def operation(line: str) -> tuple[str, list[str]]:
 
 # --- the local cluster -----------------------------------------------------------------------------------
 
+# From any folder of this machine: consumers do not stand in the checkout.
+WAY_IN = shlex.join([str(ROOT / "cluster"), "ssh", "--stack", "test"])
 HEAD_OUT = {"c-head": json.dumps(PRINTED), "c-bundle": '{"code": "1"}'}
 
 
@@ -192,9 +128,10 @@ def test_the_inventory_is_what_the_head_printed() -> None:
     cluster(seen=seen)
     assert seen == [
         {
+            "id": "c-cloud-id",
             "login_address": "127.0.0.1",
             "controller_address": "127.0.0.1:16800",
-            "login_ssh": "./cluster ssh --stack test",
+            "login_ssh": WAY_IN,
             "scheduler_version": "slurm 1",
             "host_keys": [],
             "shared": "/s",
@@ -313,13 +250,13 @@ def test_a_stacks_outputs_from_its_components_fit_the_contract() -> None:
     def program() -> Any:
         made = LocalCluster("c", design())
         training = Benchmark("b", run_of(), LocalShell("test"), made.head)
-        found = outputs.of(design(), made.inventory, TRAINING, training)
+        found = publish.of(design(), made.inventory, TRAINING, training)
         return pulumi.Output.all(**found).apply(seen.append)
 
     declare(program, stdout={**HEAD_OUT, **JOB_OUT})
     (found,) = seen
     assert set(found) == {"cluster", "login_ssh", "benchmark_result"}
-    contract = outputs.validate(found["cluster"])
+    contract = outputs.load(found["cluster"])
     assert contract.benchmark is not None
     assert (contract.benchmark.job_id, contract.benchmark.workload_digest) == (
         "17",
@@ -327,7 +264,8 @@ def test_a_stacks_outputs_from_its_components_fit_the_contract() -> None:
     )
     assert contract.benchmark.result_path == found["benchmark_result"]
     assert contract.scheduler.version == "slurm 1"
-    assert found["login_ssh"] == "./cluster ssh --stack test"
+    assert found["login_ssh"] == WAY_IN
+    assert (contract.id, contract.shared) == ("c-cloud-id", "/s")
 
 
 # --- how components are written --------------------------------------------------------------------------

@@ -40,6 +40,11 @@ SHAPES: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("local", {"partitions[0].nodes.max": 0}, "partitions[0].nodes.max", ["1 or more"]),
     ("local", {"partitions[0].nodes.max": 5001}, "partitions[0].nodes.max", ["at most 5000"]),
     ("local", {"partitions[0].nodes.min": -1}, "partitions[0].nodes.min", ["0 or more"]),
+    ("local", {"partitions[0].nodes.max": "4"}, "partitions[0].nodes.max", ["write it without quotes"]),
+    ("local", {"partitions[0].nodes.max": "1e3"}, "partitions[0].nodes.max", ["write all its digits"]),
+    ("local", {"partitions[0].nodes.max": "4 nodes"}, "partitions[0].nodes.max", ["alone, without a unit"]),
+    ("local", {"partitions[0].nodes.max": 10**40}, "partitions[0].nodes.max", ["at most 5000"]),
+    ("local", {"partitions[0].nodes.max": True}, "partitions[0].nodes.max", ["a whole number"]),
     ("local", {"partitions[0].spot": "yes"}, "partitions[0].spot", ["true or false", "without quotes"]),
     ("local", {"partitions": {"name": "x"}}, "partitions", ["a list, each item"]),
     ("local", {"partitions[0]": "debug"}, "partitions[0]", ["a section of keys and values"]),
@@ -91,6 +96,32 @@ SHAPES: list[tuple[str, dict[str, Any], str, list[str]]] = [
         ["seconds"],
     ),
     ("local", {"slurm.suspend_time": 0}, "slurm.suspend_time", ["1 or more (seconds)"]),
+    ("local", {"slurm.suspend_time": "4s"}, "slurm.suspend_time", ["(seconds)", "without a unit"]),
+    # slurmctld does not start with more.
+    ("local", {"slurm.resume_timeout": 65001}, "slurm.resume_timeout", ["at most 65000 (seconds)"]),
+    ("local", {"slurm.suspend_timeout": 65001}, "slurm.suspend_timeout", ["at most 65000"]),
+    ("local", {"slurm.slurmd_timeout": 65001}, "slurm.slurmd_timeout", ["at most 65000"]),
+    ("local", {"slurm.suspend_time": 2**32 + 5}, "slurm.suspend_time", ["at most 31622400"]),
+    ("local", {"slurm.reconcile_interval": float("nan")}, "slurm.reconcile_interval", ["a number (seconds)"]),
+    ("local", {"local.price_hour": float("inf")}, "local.price_hour", ["a number (USD an hour)"]),
+    (
+        "local",
+        {"machines": {"local.small": {"price_hour": float("inf")}}},
+        'machines["local.small"].price_hour',
+        ["a number"],
+    ),
+    (
+        "local",
+        {"machines": {"local.small": {"vcpus": "4"}}},
+        'machines["local.small"].vcpus',
+        ["write it without quotes"],
+    ),
+    (
+        "local",
+        {"machines": {"local.small": {"vcpus": 10**6}}},
+        'machines["local.small"].vcpus',
+        ["at most 65000"],
+    ),
     ("local", {"local.boot_delay": -1}, "local.boot_delay", ["0 or more (seconds)"]),
     ("batch", {"batch.nodes": 0}, "batch.nodes", ["1 or more"]),
     ("batch", {"batch.instance_types": []}, "batch.instance_types", ["at least 1"]),
@@ -102,6 +133,7 @@ SHAPES: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("local", {"@script": "bert"}, "@script", ["keras-mnist"]),
     ("local", {"slurm-stacks:benchmrk": {}}, "slurm-stacks:benchmrk", ["slurm-stacks:benchmark?"]),
     ("local", {"slurm-stack:benchmark": {}}, "slurm-stack:benchmark", ["slurm-stacks:benchmark?"]),
+    ("local", {"x:y": 1, "slurm-stacks:bench": {}}, "slurm-stacks:bench", ["slurm-stacks:benchmark?"]),
     ("local", {BENCHMARK: [1]}, BENCHMARK, ["a section of keys and values"]),
     ("local", {CLUSTER: REMOVE}, CLUSTER, ["missing", "Pulumi.local.yaml"]),
     ("local", {CLUSTER: "{not json"}, CLUSTER, ["a section of keys and values"]),
@@ -136,7 +168,10 @@ def test_slurms_time_limits(limit: str) -> None:
     ("limit", "words"),
     [
         (86400, ["24:00:00", "in quotes", "as a number"]),
-        (5400, ['time_limit: "01:30:00"']),
+        (5400, ['time_limit: "01:30:00"', '"5400" for 5400 minutes']),
+        (90, ['"90" for 90 minutes']),
+        ("4000-00:00:00", ["longer than ten years"]),
+        ("9" * 60, ["longer than ten years"]),
         ("1 day", ["2-12:00:00"]),
         ("1:99", ["2-12:00:00"]),
         ("1:2:3:4", ["2-12:00:00"]),
@@ -206,13 +241,23 @@ def test_a_thousand_mistakes_are_one_message() -> None:
     with pytest.raises(ConfigError) as caught:
         parse(values("aws", {"partitions": partitions, BENCHMARK: REMOVE}), "test")
     assert len(caught.value.mistakes) == 1000
-    assert f"{CLUSTER}.partitions[499].nodes.max" in str(caught.value)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == lines[-1] == "the configuration of stack test: 1000 mistakes."
+    assert len(lines) == 1004, "a line each"
+    assert f"{CLUSTER}.partitions[499].nodes.max: -1; allowed: 1 or more" in lines
+    machine = [line for line in lines if ".machine: " in line]
+    assert "m5.xlarge" in machine[0]
+    assert "allowed: as above" in machine[1], "a long text is said once"
 
 
 def test_the_stacks_name_stands_in_for_the_clusters() -> None:
     assert parse(values("local", {"name": REMOVE}), "blue").cluster.name == "blue"
     (found,) = mistakes(values("local", {"name": REMOVE}), "Blue.Sky")
     assert found.path == f"{CLUSTER}.name"
+    assert found.given == '"Blue.Sky"'
+    assert "the stack's name stands in" in found.advice
+    (found,) = mistakes(values("local", {"name": "Blue"}))
+    assert "stands in" not in found.advice
 
 
 def test_without_a_benchmark_there_is_none() -> None:
@@ -258,79 +303,6 @@ def test_long_values_are_shortened() -> None:
 def test_the_stacks_are_read(file: Path) -> None:
     config = load_file(file)
     assert config.stack == file.stem.removeprefix("Pulumi.")
-
-
-CONTENTS: list[tuple[str, list[str]]] = [
-    ("", ["empty", "config:"]),
-    ("# only a comment\n", ["empty"]),
-    ("just text", ["keys and values"]),
-    ("- a\n- b\n", ["keys and values"]),
-    ("encryptionsalt: v1\n", ["has no `config:`"]),
-    ("confg:\n  a: 1\n", ["has no `config:`", "did you mean config?"]),
-    ("config: 3\n", ["a section under `config:`"]),
-    ("config:\n  a: [1\n  b: 2\n", ["line 3", "not YAML"]),
-    ("config:\n\tslurm: 1\n", ["line 2", "not YAML", "spaces"]),
-    ("config:\n  x:y: 1\n  x:y: 2\n", ["line 3", "x:y is there twice"]),
-    ("config: !!python/object:os.system {}\n", ["not YAML"]),
-    ("config: {a: 2001-99-99}\n", ["not YAML"]),
-]
-
-
-@pytest.mark.parametrize(("content", "words"), CONTENTS, ids=range(len(CONTENTS)))
-def test_files_that_are_no_stack_files(tmp_path: Path, content: str, words: list[str]) -> None:
-    file = tmp_path / "Pulumi.mine.yaml"
-    file.write_text(content)
-    with pytest.raises(ConfigError) as caught:
-        load_file(file)
-    assert caught.value.exit_code == EXIT_USAGE
-    for word in ["Pulumi.mine.yaml", *words]:
-        assert word in str(caught.value)
-
-
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    (tmp_path / "Pulumi.local.yaml").write_text("")
-    with pytest.raises(
-        ConfigError, match=r"Pulumi.locl.yaml does not exist. Did you mean local\? Stacks here: local"
-    ):
-        load_file(tmp_path / "Pulumi.locl.yaml")
-    with pytest.raises(ConfigError, match="does not exist"):
-        load_file(tmp_path / "no" / "Pulumi.x.yaml")
-    (tmp_path / "Pulumi.dir.yaml").mkdir()
-    with pytest.raises(ConfigError, match="cannot be read"):
-        load_file(tmp_path / "Pulumi.dir.yaml")
-    (tmp_path / "Pulumi.bin.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match="UTF-8"):
-        load_file(tmp_path / "Pulumi.bin.yaml")
-
-
-def test_a_bare_time_limit_in_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "Pulumi.t.yaml"
-    file.write_text((ROOT / "Pulumi.local.yaml").read_text().replace("default: true", "time_limit: 24:00:00"))
-    with pytest.raises(ConfigError) as caught:
-        load_file(file)
-    assert [m.path for m in caught.value.mistakes] == [f"{CLUSTER}.partitions[0].time_limit"]
-    assert 'write it in quotes, time_limit: "24:00:00"' in str(caught.value)
-
-
-def test_unknown_keys_beside_config_are_listed_with_the_rest(tmp_path: Path) -> None:
-    file = tmp_path / "Pulumi.t.yaml"
-    text = (ROOT / "Pulumi.local.yaml").read_text() + "encryptionsalt: v1:x\nsecretprovider: x\n"
-    file.write_text(text)
-    with pytest.raises(ConfigError, match="1 mistake") as caught:
-        load_file(file)
-    assert caught.value.mistakes[0].advice == "did you mean secretsprovider?"
-    file.write_text(text.replace("max: 4", "max: four"))
-    with pytest.raises(ConfigError, match="2 mistakes"):
-        load_file(file)
-
-
-def test_yaml_merges_and_anchors_are_understood(tmp_path: Path) -> None:
-    file = tmp_path / "Pulumi.t.yaml"
-    file.write_text(
-        "config:\n  slurm-stacks:cluster:\n    provider: local\n    partitions:\n"
-        "      - &first {name: a, machine: local.small}\n      - {<<: *first, name: b}\n"
-    )
-    assert [p.name for p in load_file(file).cluster.partitions] == ["a", "b"]
 
 
 def test_the_engine_hands_over_every_key_misspelt_ones_too() -> None:

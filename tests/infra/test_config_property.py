@@ -11,13 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stack_values import BENCHMARK, CLUSTER, mistakes, values
 
-from infra.config import ConfigError, load_file
+from infra.config import ConfigError, load_file, parse
 from infra.config.batch import BatchConfig
 from infra.config.checks.partitions import RESERVED
 from infra.config.cluster import BenchmarkConfig, ClusterConfig, PartitionConfig
 from infra.config.fields import clock, time_limit_seconds
 from infra.config.storage import SharedStorage
-from infra.design import slurm_time
+from infra.design import design, slurm_time
+from infra.errors import EXIT_USAGE
+from infra.machines import catalog
+from infra.runner import project
 
 KEYS = sorted(
     {
@@ -58,7 +61,10 @@ def test_any_tree(cluster: Any, benchmark: Any, region: Any, zone: Any) -> None:
     config = {CLUSTER: cluster, BENCHMARK: benchmark, "aws:region": region, "gcp:zone": zone}
     for mistake in mistakes(config):
         assert mistake.path
+        assert mistake.given
         assert mistake.allowed
+        assert mistake.path.isprintable()
+        assert mistake.given.isprintable()
 
 
 @MANY
@@ -83,6 +89,51 @@ def test_any_file(tmp_path: Path, content: str | bytes) -> None:
     file.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
     with pytest.raises(ConfigError, match=r"Pulumi\.any\.yaml"):
         load_file(file)
+
+
+# What YAML gives a meaning, and what people write by mistake.
+PIECES = st.one_of(
+    st.sampled_from(
+        ["{", "}", "[", "]", ": ", ":", "- ", ", ", "&a ", "*a", "<<: *a", "!!int ", "!!set ", "!x "]
+    ),
+    st.sampled_from(
+        ["'", '"', "|", ">", "#", "?", "%", "@", "`", "~", "\n", "\n    ", "\t", "\r", "---\n", "...\n"]
+    ),
+    st.sampled_from(
+        ["010", "1:30", "1e3", ".inf", "-0", "yes", "null", "2024-01-01", "on: 1", "9" * 30, "\ufeff"]
+    ),
+    st.sampled_from(KEYS),
+    st.text(max_size=3),
+)
+
+
+@MANY
+@given(
+    cuts=st.lists(st.tuples(st.integers(0, 900), st.integers(0, 3), PIECES), min_size=1, max_size=4),
+    name=st.sampled_from(["local", "aws", "gcp", "batch"]),
+)
+def test_a_good_file_with_something_else_in_it(
+    tmp_path: Path, cuts: list[tuple[int, int, str]], name: str
+) -> None:
+    """It is taken or refused, in words; what is taken can be deployed, and the program reads it alike."""
+    text = yaml.safe_dump({"config": values(name), "encryptionsalt": "v1"}, sort_keys=False)
+    for at, lost, piece in sorted(cuts, reverse=True):
+        text = text[:at] + piece + text[at + lost :]
+    file = tmp_path / "Pulumi.any.yaml"
+    file.write_bytes(text.encode("utf-8", "surrogatepass"))
+    (tmp_path / "Pulumi.yaml").write_text("name: slurm-stacks\nruntime: python\n")
+    try:
+        config = load_file(file)
+    except ConfigError as error:
+        refusal = error
+    else:
+        assert design(config, catalog()).stack == "any"
+        assert parse(project.load(tmp_path, "any").config, "any") == config
+        return
+    assert refusal.exit_code == EXIT_USAGE
+    assert str(refusal).startswith("Pulumi.any.yaml")
+    assert all(mistake.path and mistake.given and mistake.allowed for mistake in refusal.mistakes)
+    assert all(line.isprintable() for line in str(refusal).splitlines())
 
 
 @given(seconds=st.integers(1, 10**7))

@@ -107,17 +107,90 @@ STATUS: dict[str, Any] = {
 def test_status_shows_who_is_awake_and_who_has_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
     tables.show_status(STATUS)
     out = capsys.readouterr().out
-    for there in ("debug-0", "debug-1", "debug-2", "[bold]no more[/bold]", "allocated+cloud", "stopping"):
-        assert there in out
+    lines = {line.split()[0]: " ".join(line.split()[1:]) for line in out.splitlines() if line}
+    assert lines["debug-0"] == "debug busy running –"
+    assert lines["debug-1"] == "debug off – last: quota: [bold]no more[/bold]"
+    assert lines["debug-2"] == "debug off stopping its machine is being ended"
     assert "debug-3" not in out
-    assert "2 nodes are off" in out
-    assert "quota: " + "x" * 40 in out
+    assert "2 nodes are off, as it should be while nobody needs them" in out
+    assert lines["7"] == "keras-job pending – quota: " + "x" * 40
     assert "Cost so far: 1.50 node-hours, no price known" in out
+    assert all(line == line.rstrip() for line in out.splitlines()), "no column is filled up with spaces"
     tables.show_status({**STATUS, "jobs": [], "nodes": [], "cost": {"node_hours": 0, "usd": 1.256}})
     out = capsys.readouterr().out
     assert "No jobs" in out
     assert "1.26 USD" in out
     assert "Nodes" not in out
+
+
+def test_nodes_that_are_alike_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    up = {"partition": "debug", "state": "IDLE+CLOUD", "machine_state": "running", "reason": None}
+    nodes = [{"name": f"debug-{n}", **up} for n in (0, 1, 2, 7)]
+    other = {"name": "gpu-0", **up, "partition": "gpu"}
+    off = {"name": "gpu-1", **OFF, "partition": "gpu"}
+    tables.show_status({**STATUS, "nodes": [*nodes, other, off]})
+    out = capsys.readouterr().out
+    assert [line.split() for line in out.splitlines() if "idle" in line] == [
+        ["debug-[0-2,7]", "debug", "idle", "running", "–"], ["gpu-0", "gpu", "idle", "running", "–"],
+    ]  # fmt: skip
+    assert "1 node is off" in out
+
+
+@pytest.mark.parametrize(
+    ("state", "machine", "reason", "words"),
+    [
+        ("IDLE+CLOUD+POWERED_DOWN", None, None, ("off", "")),
+        ("IDLE+CLOUD+POWERED_DOWN", None, "slurm-stacks quota: 2", ("off", "last: quota: 2")),
+        ("DOWN+CLOUD+POWERED_DOWN", None, "ResumeTimeout reached", ("down", "last: ResumeTimeout reached")),
+        ("IDLE+CLOUD+POWERED_DOWN", "running", None, ("off", "its machine is being ended")),
+        ("ALLOCATED+CLOUD+POWERING_UP", None, None, ("starting", "no machine yet")),
+        ("ALLOCATED+CLOUD+POWERING_UP", "pending", None, ("starting", "its machine boots")),
+        ("ALLOCATED+CLOUD+POWERING_UP", "running", "old", ("starting", "has not registered yet")),
+        ("IDLE+CLOUD+POWERING_DOWN", "running", None, ("going back", "")),
+        ("IDLE+CLOUD", "running", None, ("idle", "")),
+        ("MIXED+CLOUD", "running", "old", ("busy", "")),
+        ("IDLE+CLOUD+DRAIN", "running", "looking", ("drained", "looking")),
+        (
+            "ALLOCATED+CLOUD+DRAIN",
+            "running",
+            None,
+            ("drained, its job goes on", "somebody took it out of service"),
+        ),
+        ("DOWN+CLOUD", "running", "Not responding", ("down", "Not responding")),
+        ("DOWN+CLOUD", None, None, ("down", "Slurm says no more")),
+        ("ALLOCATED+CLOUD+NOT_RESPONDING", "running", None, ("silent", "does not answer")),
+        ("IDLE+CLOUD+INVALID_REG", "running", "low memory", ("idle+cloud+invalid_reg", "low memory")),
+    ],
+)
+def test_a_nodes_state_in_words(
+    state: str, machine: str | None, reason: str | None, words: tuple[str, str]
+) -> None:
+    assert tables.node_words(state, machine, reason) == words
+
+
+def test_every_waiting_job_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    def entry(number: int, state: str, cause: str | None = None) -> dict[str, Any]:
+        return {"id": number, "name": "j", "state": state, "nodes": "", "cause": cause}
+
+    jobs = [
+        entry(4, "PENDING", "Resources"), entry(3, "PENDING"), entry(5, "CONFIGURING"), entry(6, "RUNNING"),
+        entry(7, "PENDING", "ReqNodeNotAvail, UnavailableNodes:debug-3"),
+        entry(8, "PENDING", "quota: no [more]"),
+    ]  # fmt: skip
+    tables.show_status({**STATUS, "jobs": jobs})
+    table = capsys.readouterr().out.split("Jobs\n")[1].splitlines()[1:7]
+    assert [line.split()[0] for line in table] == ["5", "6", "3", "4", "7", "8"], (
+        "those that have nodes first"
+    )
+    assert table[0].endswith("its nodes are starting")
+    assert table[1].endswith("–")
+    assert table[2].endswith("the scheduler has not looked at it yet")
+    assert table[3].endswith("Resources: other jobs hold the nodes that it needs")
+    assert "ReqNodeNotAvail, UnavailableNodes:debug-3: a node that it asks for by name" in table[4]
+    assert table[5].endswith("quota: no [more]")
+
+    tables.show_status({**STATUS, "jobs": [entry(n, "PENDING") for n in range(1, tables.MOST_JOBS + 4)]})
+    assert "and 3 more: ./cluster exec -- squeue" in capsys.readouterr().out
 
 
 RESULT: dict[str, Any] = {

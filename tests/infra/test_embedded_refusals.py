@@ -148,7 +148,7 @@ def test_a_run_directory_that_somebody_put_there_is_refused(
         monkeypatch.setattr(os, "getuid", lambda: mine + 1)
     message = refused(tiny.write("command('a')"))
     assert str(place) in message
-    expected = {"symlink": "symbolic link", "file": "not a folder", "other user": "belongs to user"}
+    expected = {"symlink": "symbolic link", "file": "not a folder", "other user": "belongs to "}
     assert expected[what] in message
     assert list(target.iterdir()) == []
     assert tiny.words == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -70,7 +71,7 @@ def test_the_local_stack_is_exactly_this_tree(planned: Any) -> None:
 def test_the_plans_outputs_fit_the_contract(planned: Any) -> None:
     assert set(planned) == {"stack", "resources", "outputs", "cost", "warnings"}
     assert set(planned["outputs"]) == {"cluster", "login_ssh", "benchmark_result"}
-    contract = outputs.validate(planned["outputs"]["cluster"])
+    contract = outputs.load(planned["outputs"]["cluster"])
     jsonschema.Draft202012Validator(outputs.schema()).validate(planned["outputs"]["cluster"])
     assert contract.scheduler.version == "<local-head.stdout.scheduler_version>"
     assert contract.benchmark is not None
@@ -152,7 +153,9 @@ class Tool:
         self.benchmark: list[dict[str, Any]] = [seen(result=RESULT)]
         self.status: list[dict[str, Any]] = [status(0)]
 
-    def __call__(self, _project: Path, _config: Any, verb: str, *rest: str, text: str = "") -> str:
+    def __call__(
+        self, _project: Path, _config: Any, verb: str, *rest: str, text: str = "", seconds: float = 0
+    ) -> str:
         if verb == "submit":
             self.submitted.append((rest[1], text))
             return "7\n"
@@ -241,6 +244,26 @@ def test_up_prints_the_result_and_keeps_it_where_it_outlives_the_cluster(
     assert submitted[1].startswith("#!"), "the script itself, so that a failed job is submitted anew"
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_result_that_cannot_be_kept_is_shown_and_its_place_said(
+    engine: Engine, tool: Tool, config: StackConfig, console: Console, said: io.StringIO,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int,
+) -> None:  # fmt: skip
+    def refuse(path: Path, _text: str) -> int:
+        path.touch()
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(engine, "up", lambda _on_event: {"benchmark_result": "/shared/bench/x/result.json"})
+    monkeypatch.setattr(Path, "write_text", refuse)
+    bring_up(config, console)
+    assert "Result of job 7" in capsys.readouterr().out
+    folder = tmp_path / "state" / "slurm-stacks" / "results" / "test"
+    assert "the result is not kept: " in said.getvalue()
+    assert str(folder) in said.getvalue()
+    assert "Until `./cluster down` it lies in /shared/bench/x/result.json." in said.getvalue()
+    assert list(folder.iterdir()) == [], "nothing half made"
+
+
 def test_up_fails_with_the_jobs_last_words(
     engine: Engine, tool: Tool, config: StackConfig, console: Console
 ) -> None:
@@ -273,8 +296,9 @@ def test_ctrl_c_while_waiting_says_what_goes_on(
     assert caught.value.exit_code == EXIT_INTERRUPTED
     tool.benchmark = [seen(result=RESULT)]
     tool.status = [KeyboardInterrupt()]  # type: ignore[list-item]
-    bring_up(config, console)
-    assert "the nodes go back by themselves" in said.getvalue()
+    with pytest.raises(UserError, match="the nodes go back by themselves") as caught:
+        bring_up(config, console)
+    assert caught.value.exit_code == EXIT_INTERRUPTED
 
 
 def test_up_does_not_wait_for_nodes_that_others_use(

@@ -36,8 +36,8 @@ class Sleepers:
     def stop(self, process: ProcessId) -> bool:
         return end_tree(process, 2.0)
 
-    def clear(self, identity: str) -> None:
-        self.cleared.append(identity)
+    def clear(self, boot: Boot) -> None:
+        self.cleared.append(boot.id)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,6 +121,22 @@ def test_refusals_are_classed(driver: LocalDriver, wire: Wire, code: str, kind: 
     (failure,) = driver.launch(group("gpu-0", "gpu-1")).failures
     assert (failure.nodes, failure.kind, failure.code) == (("gpu-0", "gpu-1"), kind, code)
     assert f"{kind}: no ({code})" in failure.sentence()
+
+
+def test_a_running_machines_failed_boot_is_told_and_the_last_ones_forgotten(
+    driver: LocalDriver, wire: Wire, tmp_path: Path
+) -> None:
+    boots = tmp_path / "lib" / "boot"
+    boots.mkdir(parents=True)
+    failed = {"state": "failed", "steps": [{"name": "hooks", "note": "no driver"}]}
+    (boots / "gpu-0.json").write_text(json.dumps(failed))
+    driver.launch(group("gpu-0", "gpu-1"))
+    assert not (boots / "gpu-0.json").exists(), "what its last machine has left says nothing of this one"
+    for record in wire.agent._cloud._machines.values():
+        record.state = "running"
+    (boots / "gpu-1.json").write_text(json.dumps(failed))
+    told = {m.node: m.failure for m in driver.list()}
+    assert told == {"gpu-0": None, "gpu-1": "step hooks: no driver"}
 
 
 def test_a_cloud_that_does_not_answer_is_asked_again(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -113,6 +114,26 @@ def test_a_head_is_kept_until_what_is_published_changes(published: FakeMachines)
     published.publish(dataclasses.replace(DESIGN, slurm=SlurmSettings(suspend_time=7)))
     published.do("head-up")
     assert published.machines(role="controller") != second
+
+
+def test_a_head_whose_port_was_taken_meanwhile_gets_another(
+    published: FakeMachines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Between choosing and starting; and once more after it was up, while it is dead."""
+    for _ in range(2):
+        port = published.run.settings(DESIGN).site.slurmctld_port
+        with socket.create_server(("127.0.0.2", port)):
+            facts = published.do("head-up")
+        moved = published.run.settings(DESIGN).site.slurmctld_port
+        assert moved != port
+        assert facts["controller"] == f"127.0.0.1:{moved}"
+        assert f"it moves to {moved} and following" in capsys.readouterr().err
+        assert published.do("head-up") == facts, "and stays there"
+        ids = list(published.machines(role="controller").values())
+        published.call("terminate", ids=ids)
+    pointer = json.loads((published.run.bucket / "current.json").read_text())
+    settings = json.loads((published.run.bucket / pointer["settings"]["key"]).read_text())
+    assert settings["site"]["slurmctld_port"] == moved, "what the machines read"
 
 
 def test_a_dead_head_is_made_anew(published: FakeMachines) -> None:
@@ -280,11 +301,16 @@ def test_what_goes_wrong_is_one_message(
     local: FakeMachines, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     local.publish(DESIGN)
+    (local.project / "infra" / "local" / "cloud" / "agent.py").write_text("raise SystemExit('not today')\n")
     assert main(local, monkeypatch, "head-up", "--stack", "test") == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert "agent does not answer" in err
+    assert "agent did not start" in err
+    assert "not today" in err
     assert "Traceback" not in err
+    monkeypatch.setitem(operations.VERBS, "stage", lambda *_: (local.run.path / "no" / "such").write_text(""))
+    assert main(local, monkeypatch, "stage", "--stack", "test") == 1
+    assert capsys.readouterr().err == f"{local.run.path}/no/such: No such file or directory\n"
     with pytest.raises(SystemExit) as caught:
         main(local, monkeypatch, "nonsense", "--stack", "test")
     assert caught.value.code == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,10 +15,18 @@ from infra.local import packages
 APT = """#!/bin/sh
 echo "$DEBIAN_FRONTEND $*" >> {log}
 [ -x {policy} ] && {{ {policy} start munge; echo "policy $?" >> {log}; }}
+[ -s {folder}/locked ] && {{
+    sed -i 1d {folder}/locked
+    echo "E: Could not get lock /var/lib/dpkg/lock (pid 7)"
+    exit 100
+}}
+[ -e {folder}/offline ] && [ "$1" = update ] && {{ echo "E: The repository is gone"; exit 100; }}
 [ -e {folder}/broken ] && [ "$1" = install ] && {{ echo "E: Unable to locate package munge"; exit 100; }}
-[ "$1" = install ] && for p in "$@"; do touch {folder}/there/$p; done
+[ "$1" = install ] && for p in "$@"; do cp {folder}/slurm {folder}/there/$p; done
 exit 0
 """
+# In place of what the packages bring.
+SLURM = "#!/bin/sh\necho slurm-wlm 22.05.8\n"
 TOOLS = {"systemctl": "#!/bin/sh\necho systemctl $* >> {log}\n", "sudo": "#!/bin/sh\nexit 1\n"}
 
 
@@ -32,6 +41,8 @@ class Machine:
         for path in (self.bin, self.there):
             path.mkdir()
         self.log.touch()
+        (folder / "slurm").write_text(SLURM)
+        (folder / "slurm").chmod(0o755)
         needed = {package: str(self.there / package) for package in packages.NEEDED}
         monkeypatch.setattr(packages, "NEEDED", needed)
         monkeypatch.setattr(packages, "POLICY", str(self.policy))
@@ -84,7 +95,7 @@ def test_what_is_missing_is_installed_with_a_policy_against_daemons(machine: Mac
 
 def test_only_what_is_missing(machine: Machine) -> None:
     for package in ("slurmctld", "slurmd", "munge"):
-        (machine.there / package).touch()
+        shutil.copy(machine.folder / "slurm", machine.there / package)
     assert packages.missing() == ["slurm-client"]
     machine.ensure()
     assert "noninteractive install -y -qq --no-install-recommends slurm-client" in machine.calls()
@@ -142,3 +153,143 @@ def test_an_ordinary_user_with_sudo_installs_by_it(machine: Machine, monkeypatch
     used = [line.split()[1] for line in machine.calls() if line.startswith("sudo")]
     assert used == ["true", "tee", "chmod", "env", "env", "systemctl", "rm"]
     assert not machine.policy.exists()
+
+
+# --- an administrator's, another package manager's, and the network's affairs ----------------------------
+
+
+def test_another_package_manager_is_waited_for(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "LOCK_PAUSE", 0.01)
+    (machine.folder / "locked").write_text("once\ntwice\n")
+    machine.ensure()
+    assert packages.missing() == []
+    waiting = [line for line in machine.said if "another package manager is at work" in line]
+    assert len(waiting) == 1
+    assert "Could not get lock /var/lib/dpkg/lock (pid 7)" in waiting[0]
+
+
+def test_a_package_manager_that_never_ends_is_not_waited_for_for_ever(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "LOCK_PAUSE", 0.01)
+    monkeypatch.setattr(packages, "LOCK_SECONDS", 0.05)
+    (machine.folder / "locked").write_text("again\n" * 1000)
+    with pytest.raises(UserError, match=r"failed:\nE: Could not get lock /var/lib/dpkg/lock \(pid 7\)"):
+        machine.ensure()
+    assert not machine.policy.exists()
+
+
+def test_without_fresh_lists_those_that_are_there_do(machine: Machine) -> None:
+    (machine.folder / "offline").touch()
+    machine.ensure()
+    assert packages.missing() == []
+
+
+def test_without_lists_and_packages_both_are_said(machine: Machine) -> None:
+    (machine.folder / "offline").touch()
+    (machine.folder / "broken").touch()
+    with pytest.raises(UserError) as caught:
+        machine.ensure()
+    assert str(caught.value).splitlines()[1:] == [
+        "E: Unable to locate package munge",
+        "apt-get update had failed before it:",
+        "E: The repository is gone",
+    ]
+    assert caught.value.exit_code == 1
+
+
+def test_no_sudo_at_all_is_no_sudo(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages.os, "getuid", lambda: 1000)
+    (machine.bin / "sudo").unlink()
+    monkeypatch.setenv("PATH", str(machine.bin))
+    with pytest.raises(UserError, match="Have an administrator run: apt-get install") as caught:
+        machine.ensure()
+    assert caught.value.exit_code == EXIT_REFUSED
+
+
+def test_a_policy_that_a_killed_installation_has_left_goes(machine: Machine) -> None:
+    machine.policy.write_text(packages.OUR_POLICY)
+    machine.policy.chmod(0o755)
+    machine.ensure()
+    assert not machine.policy.exists(), "nothing on this machine could start its services"
+    machine.policy.write_text(packages.OUR_POLICY)
+    machine.ensure()
+    assert not machine.policy.exists(), "with nothing to install, too"
+
+
+def test_a_policy_that_cannot_be_written_stops_the_installation(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "POLICY", str(machine.folder / "no" / "such" / "policy-rc.d"))
+    with pytest.raises(
+        UserError, match=r"cannot be written .* services of the packages would start"
+    ) as caught:
+        machine.ensure()
+    assert caught.value.exit_code == EXIT_REFUSED
+    assert machine.calls() == []
+
+
+def test_ctrl_c_waits_for_apts_own_end(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed in the middle, dpkg refuses every later installation until somebody mends it."""
+    machine.tool(
+        "apt-get",
+        "#!/bin/sh\ntrap 'echo asked >> {log}; exit 100' INT\necho up >> {log}\nwhile :; do sleep 1; done\n",
+    )
+    monkeypatch.setattr(packages, "HEARTBEAT_SECONDS", 0.1)
+
+    def press(said: str) -> None:
+        machine.said.append(said)
+        if "so far" in said and machine.calls() == ["up"]:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        packages.ensure(press)
+    assert machine.calls() == ["up", "asked"]
+    assert any("brings what it has begun to an end" in line for line in machine.said)
+    assert not machine.policy.exists()
+
+
+# --- a Slurm that is there and does not do ---------------------------------------------------------------
+
+
+@pytest.fixture
+def installed(machine: Machine) -> Machine:
+    for package in packages.NEEDED:
+        shutil.copy(machine.folder / "slurm", machine.there / package)
+    return machine
+
+
+@pytest.mark.parametrize(
+    ("daemon", "words"),
+    [
+        ("#!/bin/sh\necho slurm-wlm 21.08.5\n", "Slurm 21.08 is too old: 22.05 is the first"),
+        ("#!/bin/sh\necho libmunge.so.2: cannot open >&2; exit 127\n", "libmunge.so.2: cannot open"),
+        ("#!/bin/sh\necho nonsense\n", "no Slurm version in 'nonsense'"),
+        ("", "cannot be run: .*Exec format error"),
+    ],
+    ids=["old", "a library is missing", "no version", "no program"],
+)
+def test_a_slurm_that_does_not_do_is_refused(installed: Machine, daemon: str, words: str) -> None:
+    (installed.there / "slurmctld").write_text(daemon)
+    with pytest.raises(UserError, match=words) as caught:
+        installed.ensure()
+    assert caught.value.exit_code == EXIT_REFUSED
+    assert str(installed.there / "slurmctld") in str(caught.value)
+    assert installed.calls() == [], "nothing is installed over what an administrator has chosen"
+
+
+@pytest.mark.parametrize("daemon", ["slurmctld", "slurmd"])
+def test_the_emulator_is_refused(installed: Machine, daemon: str) -> None:
+    emulator = installed.folder / f"{daemon}-wlm-emulator"
+    shutil.copy(installed.folder / "slurm", emulator)
+    (installed.there / daemon).unlink()
+    (installed.there / daemon).symlink_to(emulator)
+    with pytest.raises(UserError, match="apt-get remove slurm-wlm-emulator") as caught:
+        installed.ensure()
+    assert caught.value.exit_code == EXIT_REFUSED
+
+
+def test_the_slurm_of_this_machine_does() -> None:
+    if packages.missing():
+        pytest.skip("Slurm is not installed")
+    assert packages.unsuitable() is None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import getpass
 import socket
 import stat
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from infra.errors import UserError
 from infra.local import site
 from infra.local.site import FIRST_PORT, LAST_PORT, RunDirectory, free_range
+from infra.node import ports
 from infra.node.model import Folders, Partition
 from infra.node.slurm.conf import PORT_BLOCK
 from infra.runner import locations
@@ -109,9 +111,85 @@ def test_a_range_is_free_and_in_bounds(listener: socket.socket) -> None:
     assert not other <= base + 63 < other + 64
 
 
+def test_a_listener_on_another_address_is_in_the_way_too(listener: socket.socket) -> None:
+    base = free_range(64, 12345)
+    listener.bind(("127.0.0.3", base + 10))
+    listener.listen()
+    other = free_range(64, 12345)
+    assert not other <= base + 10 < other + 64
+
+
+# --- ports that were chosen, and somebody else has since taken -------------------------------------------
+
+
+@pytest.fixture
+def ours(run: RunDirectory) -> Iterator[Callable[[int], None]]:
+    """Starts processes of the cluster that listen on a port."""
+    code = (
+        "import socket, sys, time; s = socket.create_server(('', int(sys.argv[1]))); print(1); time.sleep(60)"
+    )
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(port: int) -> None:
+        child = subprocess.Popen(
+            [sys.executable, "-u", "-c", code, str(port)],
+            env={"SLURM_STACKS_RUN": str(run.path)},
+            stdout=subprocess.PIPE,
+        )
+        started.append(child)
+        assert child.stdout is not None
+        assert child.stdout.readline()
+
+    yield start
+    for child in started:
+        child.kill()
+        child.communicate()
+
+
+def port(run: RunDirectory) -> int:
+    return run.settings(design(nodes(3))).site.slurmctld_port
+
+
+@pytest.mark.parametrize("taken", [0, 2])
+def test_a_cluster_of_which_nothing_runs_moves(
+    run: RunDirectory, listener: socket.socket, taken: int
+) -> None:
+    base = port(run)
+    busy(listener, base + taken)
+    moved = port(run)
+    assert not moved <= base + taken < moved + 65
+    assert port(run) == moved, "and stays"
+
+
+def test_a_cluster_that_runs_stays(
+    run: RunDirectory, listener: socket.socket, ours: Callable[[int], None]
+) -> None:
+    base = port(run)
+    ours(base)
+    assert port(run) == base, "its own controller is nobody else"
+    busy(listener, base + 3)
+    assert port(run) == base, "one node that cannot start is no reason to end the others' jobs"
+
+
+def test_a_controller_whose_port_was_taken_moves_although_nodes_run(
+    run: RunDirectory, listener: socket.socket, ours: Callable[[int], None]
+) -> None:
+    base = port(run)
+    ours(base + 1)
+    busy(listener, base)
+    assert port(run) != base
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"base": "x", "count": 1}'])
+def test_a_memory_that_is_damaged_is_none(run: RunDirectory, content: str) -> None:
+    base = port(run)
+    (run.path / "ports.json").write_text(content)
+    assert port(run) == base, "the search begins where it began"
+
+
 def test_the_search_goes_round(monkeypatch: pytest.MonkeyPatch) -> None:
     free = set(range(FIRST_PORT + 10, FIRST_PORT + 30))
-    monkeypatch.setattr(site, "_free", lambda port: port in free)
+    monkeypatch.setattr(ports, "free", lambda port: port in free)
     for seed in (0, 5000, LAST_PORT - FIRST_PORT - 20, LAST_PORT, 2**40):
         base = free_range(20, seed)
         assert base == FIRST_PORT + 10, f"seed {seed}"

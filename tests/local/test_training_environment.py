@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.errors import UserError
+from infra import trouble
+from infra.errors import EXIT_REFUSED, UserError
 from infra.local import training
 from infra.local.training import COMPLETE, build, lock_digest
 
@@ -96,6 +97,62 @@ def test_a_build_that_failed_is_no_environment(make: Callable[..., Path], uv: Uv
     uv.write(UV)
     assert (make() / "bin" / "python").exists()
     assert len(uv.calls()) == 1
+
+
+def test_without_room_nothing_is_begun_and_with_room_it_goes_on(
+    make: Callable[..., Path], uv: Uv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trouble, "free_mib", lambda _path: 300)
+    with pytest.raises(UserError) as caught:
+        make()
+    text = str(caught.value)
+    assert f"needs 2000 MiB in {tmp_path}/envs, and 300 MiB are free there" in text
+    assert "set XDG_CACHE_HOME" in text
+    assert uv.calls() == []
+    monkeypatch.setattr(trouble, "free_mib", lambda _path: 2000)
+    assert (make() / "bin" / "python").exists()
+
+
+def test_what_an_interrupted_build_has_installed_needs_no_more_room(
+    make: Callable[..., Path], uv: Uv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uv.write(
+        '#!/bin/sh\ncd "$UV_PROJECT_ENVIRONMENT" || mkdir "$UV_PROJECT_ENVIRONMENT"\n'
+        'truncate -s 1900M "$UV_PROJECT_ENVIRONMENT/part"; exit 2\n'
+    )
+    with pytest.raises(UserError, match="uv could not build"):
+        make()
+    uv.write(UV)
+    monkeypatch.setattr(trouble, "free_mib", lambda _path: 150)
+    assert make()
+
+
+def test_a_folder_that_cannot_hold_it_is_refused(
+    make: Callable[..., Path], uv: Uv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trouble, "noexec", lambda _path: True)
+    with pytest.raises(UserError, match=r"envs is on a file system that is mounted noexec") as caught:
+        make()
+    assert caught.value.exit_code == EXIT_REFUSED
+    monkeypatch.undo()
+    (tmp_path / "envs").rename(tmp_path / "other")
+    (tmp_path / "envs").touch()
+    with pytest.raises(UserError, match="envs: File exists") as caught:
+        make()
+    assert caught.value.exit_code == EXIT_REFUSED
+    assert uv.calls() == []
+
+
+def test_an_environment_whose_interpreter_was_upgraded_is_built_again(
+    make: Callable[..., Path], uv: Uv
+) -> None:
+    python = make() / "bin" / "python"
+    python.unlink()
+    python.symlink_to("/usr/bin/python3.that-was")
+    uv.write(UV.replace('touch "', 'rm "$UV_PROJECT_ENVIRONMENT/bin/python"; touch "'))
+    make()
+    assert python.exists()
+    assert len(uv.calls()) == 2
 
 
 def test_builders_wait_for_each_other(

@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,6 +44,11 @@ MISSING = [
     tool for tool in ("munged", "slurmctld", "slurmd", "scontrol") if not shutil.which(tool, path=PATH)
 ]
 needs_slurm = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
+
+# A prolog that waits for the job's nodes, as the product's does.
+WAIT_FOR_NODES = """
+while scontrol --oneliner show node "$SLURM_JOB_NODELIST" | grep -q 'State=.*POWER'; do sleep 0.05; done
+"""
 
 # Slurm's programs get no PATH and a closed stdin.
 _PROGRAM = """#!/bin/sh
@@ -93,7 +99,7 @@ class SlurmCluster:
         self.root = Path(tempfile.mkdtemp(prefix="slurm-test-", dir="/tmp"))
         self.root.chmod(0o711)
         count = ports_needed(plan)
-        first = free_range(count + 1, os.getpid())
+        first = free_range(count + 1, zlib.crc32(self.root.name.encode()))
         self.site = Site(
             root=str(self.root),
             user=pwd.getpwuid(os.getuid()).pw_name,
@@ -204,7 +210,8 @@ class SlurmCluster:
         for kind in ("resume", "suspend", "resume-fail"):
             text = _PROGRAM.format(path=PATH, requests=requests, kind=kind)
             _script(programs / kind, text)
-        _script(programs / "prolog-slurmctld", f"#!/bin/sh\n{self._prolog}\n")
+        surroundings = f"export PATH={PATH} SLURM_CONF={self.conf}"
+        _script(programs / "prolog-slurmctld", f"#!/bin/sh\n{surroundings}\n{self._prolog}\n")
         for name, text in render(self.settings, self.release).items():
             (Path(folders.etc) / name).write_text(self._edit(text) if name == "slurm.conf" else text)
         key = Path(folders.munge_key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import multiprocessing
 import os
@@ -14,7 +15,8 @@ import pytest
 
 from infra.node import benchmark
 from infra.node.benchmark import Run
-from infra.node.slurm.control import Control
+from infra.node.slurm.control import Control, SlurmDown
+from infra.node.slurm.states import JobState
 from tests.support.doubles import FakeControl, job, settings
 
 RUN = "0123456789abcdef/aaaabbbbcccc"
@@ -29,8 +31,13 @@ class Sbatch:
         self.refusal = ""
 
     def __call__(self, command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        assert command == ["/usr/bin/sbatch", "--parsable", "run_keras"]
-        self.seen = {"script": (Path(options["cwd"]) / "run_keras").read_text(), **options}
+        assert command[:2] == ["/usr/bin/sbatch", "--parsable"]
+        assert command[-1] == "run_keras"
+        self.seen = {
+            "script": (Path(options["cwd"]) / "run_keras").read_text(),
+            "options": command[2:-1],
+            **options,
+        }
         if self.refusal:
             return subprocess.CompletedProcess(command, 1, "", self.refusal + "\n")
         with self.log.open("a") as log:
@@ -42,11 +49,20 @@ class Sbatch:
         return len(self.log.read_text().splitlines()) if self.log.exists() else 0
 
 
-class Alive(FakeControl):
-    """Every job is in the queue."""
+def ours(number: int, state: str = "RUNNING", **changes: Any) -> JobState:
+    """A job of the run."""
+    return job(number, state, comment=f"slurm-stacks:{RUN}", **changes)
+
+
+class Submitted(FakeControl):
+    """The queue has what was submitted, by any process."""
+
+    def __init__(self, sbatch: Sbatch) -> None:
+        super().__init__()
+        self._sbatch = sbatch
 
     def jobs(self) -> dict[int, Any]:
-        return {number: job(number) for number in range(40, 60)}
+        return {41 + number: ours(41 + number) for number in range(self._sbatch.calls())}
 
 
 @pytest.fixture
@@ -81,7 +97,7 @@ def test_a_run_is_submitted_in_its_folder_with_a_plain_environment(
 def _submit(folder: str, answers: Any) -> None:
     made = Sbatch(Path(folder))
     benchmark.subprocess.run = made  # type: ignore[assignment]
-    answers.put(make(Path(folder), Alive()).submit("script"))
+    answers.put(make(Path(folder), Submitted(made)).submit("script"))
 
 
 def test_two_at_once_submit_one_job(tmp_path: Path) -> None:
@@ -101,7 +117,7 @@ def test_a_job_that_is_not_over_is_the_runs_job(tmp_path: Path, sbatch: Sbatch, 
     control = FakeControl()
     run = make(tmp_path, control)
     assert run.submit("script") == 41
-    control.queue = {41: job(41, state)}
+    control.queue = {41: ours(41, state)}
     assert run.submit("script") == 41
     assert sbatch.calls() == 1
 
@@ -114,7 +130,11 @@ def test_a_run_with_a_result_is_not_submitted_again(tmp_path: Path, sbatch: Sbat
     assert sbatch.calls() == 1
 
 
-@pytest.mark.parametrize("queue", [{}, {41: job(41, "FAILED")}, {41: job(41, "CANCELLED")}])
+@pytest.mark.parametrize(
+    "queue",
+    [{}, {41: ours(41, "FAILED")}, {41: ours(41, "CANCELLED")}, {41: job(41, comment="slurm-stacks:other")}],
+    ids=["forgotten", "failed", "cancelled", "another's number by now"],
+)
 def test_a_failed_job_is_followed_by_another_and_its_output_is_kept(
     tmp_path: Path, sbatch: Sbatch, queue: dict[int, Any]
 ) -> None:
@@ -145,12 +165,74 @@ def test_a_refusal_is_sbatchs_own_and_leaves_no_job(tmp_path: Path, sbatch: Sbat
     assert run.submit("script") == 41
 
 
+def test_a_submit_that_was_cut_off_before_the_number_was_noted_is_found_in_the_queue(
+    tmp_path: Path, sbatch: Sbatch
+) -> None:
+    control = FakeControl(jobs=[ours(30, "FAILED"), ours(41, "PENDING"), job(50), job(51, comment="x")])
+    run = make(tmp_path, control)
+    (run.folder / "job-30").mkdir(parents=True)  # an earlier one, put away
+    shown = run.show()["job"]
+    assert (shown["id"], shown["state"]) == (41, "PENDING")
+    assert run.submit("script") == 41
+    assert sbatch.calls() == 0
+    assert (run.folder / "jobid").read_text() == "41\n"
+
+
+def test_a_killed_submit_holds_the_next_until_its_sbatch_has_ended(tmp_path: Path, sbatch: Sbatch) -> None:
+    run = make(tmp_path, FakeControl())
+    run.submit("script")
+    (lock,) = sbatch.seen["pass_fds"]
+    assert isinstance(lock, int)
+    # A process that inherits the lock keeps it, whatever becomes of its parent.
+    with (run.folder / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        child = subprocess.Popen(["sleep", "60"], pass_fds=(held.fileno(),))
+    with (run.folder / ".lock").open("w") as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    child.kill()
+    child.wait()
+    assert run.submit("script") == 42
+
+
+@pytest.mark.parametrize("queue", [{}, {41: ours(41, "FAILED")}], ids=["forgotten", "failed"])
+def test_a_run_that_wants_one_try_is_never_submitted_again(
+    tmp_path: Path, sbatch: Sbatch, queue: dict[int, Any]
+) -> None:
+    control = FakeControl()
+    run = make(tmp_path, control)
+    assert run.submit("script", again=False) == 41
+    control.queue = queue
+    assert run.submit("script", again=False) == 41
+    assert sbatch.calls() == 1
+
+
+def test_a_job_waits_for_the_end_of_others_that_slurm_still_knows(tmp_path: Path, sbatch: Sbatch) -> None:
+    run = make(tmp_path, FakeControl(jobs=[job(30), job(31, "FAILED")]))
+    run.submit("script", after=[29, 30, 31])
+    assert sbatch.seen["options"] == [f"--comment=slurm-stacks:{RUN}", "--dependency=afterany:30:31"]
+
+
+def test_silence_is_no_refusal(tmp_path: Path, sbatch: Sbatch) -> None:
+    run = make(tmp_path, FakeControl())
+    sbatch.refusal = (
+        "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
+    )
+    with pytest.raises(SlurmDown, match="Unable to contact"):
+        run.submit("script")
+    assert not (run.folder / "jobid").exists()
+
+
 def test_cancel_ends_the_runs_job_and_nothing_else(tmp_path: Path, sbatch: Sbatch) -> None:
     control = FakeControl()
     run = make(tmp_path, control)
     assert run.cancel() is None
     assert control.calls == []
     run.submit("script")
+    assert run.cancel() is None, "it is over"
+    control.queue = {41: job(41)}
+    assert run.cancel() is None, "the number is another's by now"
+    assert control.calls == []
+    control.queue = {41: ours(41)}
     assert run.cancel() == 41
     assert control.calls == [("cancel", 41)]
 
@@ -162,10 +244,10 @@ def test_what_is_known_of_a_run(tmp_path: Path, sbatch: Sbatch) -> None:
     assert run.show() == nothing
     run.submit("script")
     assert run.show()["job"] == {"id": 41, "state": "GONE", "nodes": "", "cause": None, "alive": False}
-    waiting = job(41, "PENDING", reason="Resources", admin_comment="quota: no more")
+    waiting = ours(41, "PENDING", reason="Resources", admin_comment="quota: no more")
     control.queue = {41: waiting, 40: job(40)}
     assert run.show()["job"]["cause"] == "quota: no more"
-    control.queue = {41: job(41, nodes=("debug-0", "debug-1"))}
+    control.queue = {41: ours(41, nodes=("debug-0", "debug-1"))}
     (run.folder / "progress.json").write_text(json.dumps({"epoch": 1}))
     (run.folder / "result.json").write_text(json.dumps({"loss": 0.5}))
     (run.folder / "out-keras.txt").write_bytes(b"\xff\n" + b"".join(b"line %d\n" % i for i in range(30)))

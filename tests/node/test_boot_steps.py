@@ -6,7 +6,9 @@ import dataclasses
 import json
 import os
 import signal
+import socket
 import stat
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from infra.local.site import free_range
 from infra.node.bootstrap import main as boot
 from infra.node.bootstrap import steps
 from infra.node.bootstrap.main import run_steps
@@ -85,8 +88,28 @@ def test_a_failing_step_ends_the_boot_with_its_last_lines(machine: Callable[...,
     report = reported(context)
     (only,) = report["steps"]
     assert (only["state"], only["note"], report["state"]) == ("failed", "it broke", "failed")
-    assert any("it broke" in line for line in only["tail"])
-    assert any("in fail" in line for line in only["tail"]), "the place of the failure"
+    assert "tail" not in only, "a failure that was foreseen needs no traceback"
+
+
+def test_a_failure_that_nobody_foresaw_has_its_place(machine: Callable[..., Context]) -> None:
+    context = machine()
+    assert run_steps(context, [step(lambda _context: str({}["x"]))]) is False
+    (only,) = reported(context)["steps"]
+    assert only["note"] == "'x'"
+    assert any("test_boot_steps.py" in line for line in only["tail"])
+
+
+def test_a_failed_commands_words_are_on_the_report(machine: Callable[..., Context]) -> None:
+    context = machine()
+
+    def run(_context: Context) -> str:
+        command = ["sh", "-c", "echo no such device >&2; exit 4"]
+        return subprocess.run(command, capture_output=True, check=True, text=True).stdout
+
+    assert run_steps(context, [step(run)]) is False
+    (only,) = reported(context)["steps"]
+    assert "exit status 4" in only["note"]
+    assert only["tail"] == ["no such device"]
 
 
 def test_a_hanging_step_is_ended_at_its_limit(machine: Callable[..., Context]) -> None:
@@ -185,17 +208,22 @@ def test_shared_folders_are_made_and_must_be_writable(
         steps.mounts(machine())
 
 
+def slurmctld(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that says its version and no more."""
+    (folder / "fake").mkdir()
+    fake = folder / "fake" / "slurmctld"
+    fake.write_text("#!/bin/sh\necho slurm-wlm 23.11.4\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+    (folder / "code" / "current").mkdir(parents=True)
+
+
 def test_slurm_is_rendered_on_the_controller_for_the_release_there(
     machine: Callable[..., Context], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(FileNotFoundError, match="the controller has not made it yet"):
         steps.slurm(machine("compute"))
-    (tmp_path / "fake").mkdir()
-    version = tmp_path / "fake" / "slurmctld"
-    version.write_text("#!/bin/sh\necho slurm-wlm 23.11.4\n")
-    version.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{version.parent}:{os.environ['PATH']}")
-    (tmp_path / "code" / "current").mkdir(parents=True)
+    slurmctld(tmp_path, monkeypatch)
     context = machine("controller")
     assert steps.slurm(context) == "slurm-wlm 23.11.4"
     assert context.report.content["facts"] == {"slurm": "slurm-wlm 23.11.4"}
@@ -263,7 +291,7 @@ def test_a_failing_hook_stops_the_boot_with_its_words(hooked: Callable[..., Cont
     assert run_steps(context, [step(steps.hooks, "hooks")]) is False
     failed = reported(context)["steps"][0]
     assert failed["note"].startswith("some/h.sh ended with status 3")
-    assert failed["note"].endswith("out\nno driver")
+    assert failed["tail"] == ["out", "no driver"]
     assert not (tmp_path / "second").exists()
 
 
@@ -302,3 +330,75 @@ def test_ready_starts_a_nodes_slurmd_and_nothing_on_a_login_machine(
     login = machine("login", host="login")
     steps.ready(login)
     assert login.services.started == []  # type: ignore[attr-defined]
+
+
+# --- daemons ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("role", "host", "offset", "cure"),
+    [
+        ("controller", "controller", 0, "`up` chooses others when it runs again"),
+        ("compute", "debug-2", 3, "end it; or `down` and `up` choose other ports"),
+    ],
+)
+def test_a_port_that_is_taken_is_named_with_who_has_it(
+    machine: Callable[..., Context],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    role: str,
+    host: str,
+    offset: int,
+    cure: str,
+) -> None:
+    monkeypatch.setattr(steps, "PORT_SECONDS", 0.05)
+    base = free_range(70, 77)
+    context = machine(role, host=host, slurmctld_port=base, slurmd_port=base + 1)
+    with socket.create_server(("127.0.0.1", base + offset)):
+        assert run_steps(context, [step(steps.ready, "ready")]) is False
+    (only,) = reported(context)["steps"]
+    assert only["note"].startswith(f"port {base + offset} of {host} is taken by ")
+    assert f"(pid {os.getpid()})" in only["note"]
+    assert only["note"].endswith(cure)
+    assert "tail" not in only
+    assert isinstance(context.services, FakeServices)
+    assert context.services.started == [], "it would end and be started again for ever"
+
+
+def test_a_port_that_is_given_back_meanwhile_is_none(
+    machine: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node's last machine ended a moment ago."""
+    answers = iter([False, False, True])
+    monkeypatch.setattr(steps.ports, "free", lambda _port: next(answers))
+    steps._see_port(machine(), 1)
+    assert list(answers) == []
+
+
+def test_a_daemon_that_ends_as_it_starts_is_not_waited_for(
+    machine: Callable[..., Context], tmp_path: Path
+) -> None:
+    log = tmp_path / "munged.out"
+    log.write_text("munged: Error: the key is no key\n")
+    with subprocess.Popen(["true"]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        waiting = step(lambda _c: steps._wait("munged", lambda: False, log, child.pid) or "", "ready", 30)
+        context = machine()
+        started = time.monotonic()
+        assert run_steps(context, [waiting]) is False
+    assert time.monotonic() - started < 10
+    (only,) = reported(context)["steps"]
+    assert only["note"] == "munged ended as it started"
+    assert only["tail"][-1] == "munged: Error: the key is no key"
+
+
+def test_the_folder_of_munges_socket_is_open_whatever_the_umask(
+    machine: Callable[..., Context], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurmctld(tmp_path, monkeypatch)
+    before = os.umask(0o077)
+    try:
+        steps.slurm(machine("controller"))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o755

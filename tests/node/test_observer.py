@@ -52,10 +52,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_job_goes_when_all_of_its_nodes_are_up() -> None:
     slurm = Slurm(UP, node("debug-1", "ALLOCATED", "POWERING_UP"))
     seen = slurm.observer()
-    assert seen.wait(1, ["debug-0", "debug-1"], time.time(), 0.1) is False
+    assert seen.wait(1, ["debug-0", "debug-1"], time.monotonic(), 0.1) is False
     answers: list[bool] = []
     thread = threading.Thread(
-        target=lambda: answers.append(seen.wait(1, ["debug-0", "debug-1"], time.time(), 5))
+        target=lambda: answers.append(seen.wait(1, ["debug-0", "debug-1"], time.monotonic(), 5))
     )
     thread.start()
     time.sleep(0.05)
@@ -69,15 +69,15 @@ def test_a_reading_older_than_the_question_does_not_count() -> None:
     """Slurm may start the prolog before it has asked for the nodes: they still look up, or off."""
     slurm = Slurm(UP)
     seen = slurm.observer()
-    assert seen.wait(1, ["debug-0"], time.time() - 1, 5) is True
-    assert seen.wait(1, ["debug-0"], time.time() + 60, 0.1) is False
+    assert seen.wait(1, ["debug-0"], time.monotonic() - 1, 5) is True
+    assert seen.wait(1, ["debug-0"], time.monotonic() + 60, 0.1) is False
 
 
 def test_a_node_that_is_off_is_waited_for_until_it_should_have_been_asked_for() -> None:
     slurm = Slurm(OFF)
     seen = slurm.observer()
-    assert seen.wait(1, ["debug-0"], time.time() - observer.STALE_POWERED_DOWN_SECONDS + 1, 0.1) is False
-    assert seen.wait(1, ["debug-0"], time.time() - observer.STALE_POWERED_DOWN_SECONDS - 1, 5) is True
+    assert seen.wait(1, ["debug-0"], time.monotonic() - observer.STALE_POWERED_DOWN_SECONDS + 1, 0.1) is False
+    assert seen.wait(1, ["debug-0"], time.monotonic() - observer.STALE_POWERED_DOWN_SECONDS - 1, 5) is True
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_node_that_is_off_is_waited_for_until_it_should_have_been_asked_for() 
     ids=["down", "powering down", "given back", "unknown"],
 )
 def test_a_lost_node_ends_the_wait(lost: NodeState) -> None:
-    assert Slurm(STARTING, lost).observer().wait(1, ["debug-0", "debug-1"], time.time(), 5) is True
+    assert Slurm(STARTING, lost).observer().wait(1, ["debug-0", "debug-1"], time.monotonic(), 5) is True
 
 
 def test_a_job_that_is_gone_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,9 +99,9 @@ def test_a_job_that_is_gone_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> No
     slurm = Slurm(STARTING, jobs=(2,))
     seen = slurm.observer()
     # A queue read within a second of the question may not hold the job yet.
-    assert seen.wait(1, ["debug-0"], time.time(), 0.1) is False
-    assert seen.wait(2, ["debug-0"], time.time() - 2, 0.1) is False
-    assert seen.wait(1, ["debug-0"], time.time() - 2, 5) is True
+    assert seen.wait(1, ["debug-0"], time.monotonic(), 0.1) is False
+    assert seen.wait(2, ["debug-0"], time.monotonic() - 2, 0.1) is False
+    assert seen.wait(1, ["debug-0"], time.monotonic() - 2, 5) is True
 
 
 def test_hundreds_of_waits_cost_one_reading_and_none_when_nobody_waits() -> None:
@@ -111,7 +111,7 @@ def test_hundreds_of_waits_cost_one_reading_and_none_when_nobody_waits() -> None
     assert slurm.readings == 0
     answers: list[bool] = []
     threads = [
-        threading.Thread(target=lambda: answers.append(seen.wait(1, ["debug-0"], time.time(), 5)))
+        threading.Thread(target=lambda: answers.append(seen.wait(1, ["debug-0"], time.monotonic(), 5)))
         for _ in range(200)
     ]
     for thread in threads:
@@ -146,7 +146,7 @@ def test_trouble_with_slurm_is_outlived(trouble: Exception, monkeypatch: pytest.
     slurm = Slurm(UP)
     slurm.trouble = trouble
     seen = slurm.observer()
-    assert seen.wait(1, ["debug-0"], time.time(), 0.1) is False
+    assert seen.wait(1, ["debug-0"], time.monotonic(), 0.1) is False
     assert 1.0 in naps, "a Slurm in trouble is asked once a second"
     slurm.trouble = None
-    assert seen.wait(1, ["debug-0"], time.time(), 5) is True
+    assert seen.wait(1, ["debug-0"], time.monotonic(), 5) is True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -30,21 +31,27 @@ CELLS: dict[tuple[NodePhase, MachinePhase], tuple[Verb | None, float]] = {
     (N.POWERED_DOWN, M.NONE): (None, 0),
     (N.POWERED_DOWN, M.PENDING): (Verb.TERMINATE, 5),
     (N.POWERED_DOWN, M.RUNNING): (Verb.TERMINATE, 5),
+    (N.POWERED_DOWN, M.FAILED): (Verb.TERMINATE, 5),
     (N.POWERING_UP, M.NONE): (Verb.LAUNCH, 10),
     (N.POWERING_UP, M.PENDING): (Verb.POWER_DOWN, 60),
     (N.POWERING_UP, M.RUNNING): (Verb.POWER_DOWN, 60),
+    (N.POWERING_UP, M.FAILED): (Verb.POWER_DOWN, 0),
     (N.UP, M.NONE): (Verb.POWER_DOWN, 5),
     (N.UP, M.PENDING): (None, 0),
     (N.UP, M.RUNNING): (None, 0),
+    (N.UP, M.FAILED): (None, 0),
     (N.POWERING_DOWN, M.NONE): (None, 0),
     (N.POWERING_DOWN, M.PENDING): (Verb.TERMINATE, 5),
     (N.POWERING_DOWN, M.RUNNING): (Verb.TERMINATE, 5),
+    (N.POWERING_DOWN, M.FAILED): (Verb.TERMINATE, 5),
     (N.DOWN, M.NONE): (Verb.POWER_DOWN, 5),
     (N.DOWN, M.PENDING): (Verb.POWER_DOWN, 8),
     (N.DOWN, M.RUNNING): (Verb.POWER_DOWN, 8),
+    (N.DOWN, M.FAILED): (Verb.POWER_DOWN, 8),
     (N.FORGOTTEN, M.NONE): (None, 0),
     (N.FORGOTTEN, M.PENDING): (Verb.TERMINATE, 5),
     (N.FORGOTTEN, M.RUNNING): (Verb.TERMINATE, 5),
+    (N.FORGOTTEN, M.FAILED): (Verb.TERMINATE, 5),
 }
 
 
@@ -54,8 +61,11 @@ def machine(node: str | None, state: MachineState, identity: str = "m-1", launch
 
 def observe(node: NodePhase, seen: MachinePhase, **view: bool) -> Observation:
     nodes = () if node is N.FORGOTTEN else (NodeView("debug-0", node, **view),)
-    state = {M.PENDING: MachineState.PENDING, M.RUNNING: MachineState.RUNNING}.get(seen)
-    return Observation(nodes, (machine("debug-0", state),) if state else ())
+    state = {M.PENDING: MachineState.PENDING, M.NONE: None}.get(seen, MachineState.RUNNING)
+    if state is None:
+        return Observation(nodes, ())
+    failure = "step ready: port 1 is taken" if seen is M.FAILED else None
+    return Observation(nodes, (replace(machine("debug-0", state), failure=failure),))
 
 
 def test_every_pair_has_a_rule() -> None:
@@ -67,6 +77,9 @@ def test_cell(pair: tuple[NodePhase, MachinePhase], expected: tuple[Verb | None,
     verb, patience = expected
     seen = observe(*pair)
     actions, memory = plan(seen, Memory(), 100.0, POLICY)
+    if verb is not None and patience == 0:
+        assert [(a.verb, a.node) for a in actions] == [(verb, "debug-0")]
+        return
     assert actions == [], "nothing is done at first sight"
     if verb is None:
         assert plan(seen, memory, 100_000.0, POLICY)[0] == []
@@ -79,6 +92,11 @@ def test_cell(pair: tuple[NodePhase, MachinePhase], expected: tuple[Verb | None,
     assert due[0].reason
     again, _ = plan(seen, memory, 100.0 + patience + 0.1, POLICY)
     assert again == [], "what was just done is not done again"
+
+
+def test_a_failed_boot_is_given_back_with_its_own_words() -> None:
+    actions, _ = plan(observe(N.POWERING_UP, M.FAILED), Memory(), 0.0, POLICY)
+    assert [a.reason for a in actions] == ["bootstrap: step ready: port 1 is taken"]
 
 
 def test_a_changed_pair_starts_its_time_anew() -> None:
@@ -153,6 +171,7 @@ _MACHINES = st.builds(
     st.sampled_from([*_NAMES, "ghost-7", None]),
     st.sampled_from(list(MachineState)),
     st.floats(0, 100),
+    st.sampled_from([None, "step hooks: no driver"]),
 )
 _OBSERVATIONS = st.builds(
     Observation,

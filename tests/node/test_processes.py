@@ -13,7 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from infra.node.processes import ProcessId, descendants, end_tree, with_environment
+from infra.node.processes import (
+    ProcessId,
+    caller,
+    descendants,
+    end_marked,
+    end_tree,
+    having,
+    with_descendants,
+    with_environment,
+)
 from tests.support.checkout import until
 
 # A machine's first process as the local cloud makes it: the subreaper of its tree.
@@ -140,3 +149,78 @@ def test_processes_are_found_by_a_variable_of_their_environment(tmp_path: Path) 
         for child in children:
             child.kill()
             child.wait()
+
+
+def test_a_process_that_becomes_another_program_is_not_overlooked(tmp_path: Path) -> None:
+    """While it does, the kernel shows no environment: these do nothing else."""
+    again = tmp_path / "again"
+    again.write_text('#!/bin/sh\nexec "$0"\n')
+    again.chmod(0o755)
+    for _ in range(10):
+        children = [
+            subprocess.Popen([str(again)], env={"SLURM_STACKS_RUN": str(tmp_path)}, start_new_session=True)
+            for _ in range(2)
+        ]
+        try:
+            time.sleep(0.01)
+            assert end_marked("SLURM_STACKS_RUN", str(tmp_path)) == []
+            assert [child.wait(1) for child in children] == [-signal.SIGKILL] * 2
+        finally:
+            for child in children:
+                child.kill()
+                child.wait()
+
+
+def test_a_process_without_an_environment_is_nobodys() -> None:
+    child = subprocess.Popen(["sleep", "300"], env={})
+    try:
+        until(lambda: Path(f"/proc/{child.pid}/cmdline").read_bytes().startswith(b"sleep"), 5, "its start")
+        started = time.monotonic()
+        assert child.pid not in having(lambda _pid, environment: bool(environment))
+        assert time.monotonic() - started < 2, "it is not waited for as one that is on its way"
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_our_own_process_is_spared() -> None:
+    """A `down` that is run from a job of the cluster ends all but itself."""
+    child = subprocess.Popen(["sh", "-c", "sleep 300 & wait"])
+    try:
+        until(lambda: descendants(child.pid), 5, "the tree")
+        below = descendants(os.getpid())
+        assert os.getpid() not in with_descendants([os.getpid()])
+        assert set(with_descendants([os.getpid()])) == set(below)
+    finally:
+        for pid in descendants(child.pid):
+            os.kill(pid, signal.SIGKILL)
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.parametrize("when", ["later", "already"])
+def test_a_process_ends_with_its_caller(when: str) -> None:
+    code = (
+        "import os, sys, time; from infra.node.processes import end_with_parent\n"
+        "end_with_parent(sys.argv[1]); print(os.getpid(), flush=True); time.sleep(60)"
+    )
+    start = "import subprocess as s, sys, time; s.Popen(sys.argv[1:]); time.sleep(60)"
+    identity = caller(os.getpid()) if when == "later" else "1-1"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", start, sys.executable, "-c", code, identity],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    if when == "later":
+        process = ProcessId.of(int(parent.stdout.readline()))
+        assert process is not None
+        assert process.alive()
+        parent.kill()
+        until(lambda: not process.alive(), 5, "its end")
+    else:
+        until(lambda: descendants(parent.pid), 5, "its start", 0.001)
+        until(lambda: not descendants(parent.pid), 5, "its end", 0.001)
+        parent.kill()
+        assert parent.stdout.read() == "", "it had begun"
+    parent.communicate()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from slurm_cluster import SlurmCluster, design, needs_slurm, partition
+from slurm_cluster import WAIT_FOR_NODES, SlurmCluster, design, needs_slurm, partition
 
 from infra.node.model import Accelerator, Partition
 from infra.node.slurm.version import parse_resume
@@ -30,7 +30,8 @@ def cluster() -> Iterator[SlurmCluster]:
         partition("gpu", nodes=2, gpus=8),
         partition("one", nodes=1, gpus=1),
     )
-    with SlurmCluster(design(*fleet, neuron)) as running:
+    # Without a prolog that waits, srun on nodes that are starting takes up to 30 s from 24.11 on.
+    with SlurmCluster(design(*fleet, neuron), prolog=WAIT_FOR_NODES) as running:
         yield running
 
 

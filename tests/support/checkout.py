@@ -35,11 +35,19 @@ class Checkout:
     Args:
         folder: where it is made; its name may hold spaces.
         stack_file: the text of Pulumi.<stack>.yaml; indentation is taken off.
+        inside: turns a command into the one that runs it on another machine, or in another root.
     """
 
-    def __init__(self, folder: Path, stack_file: str = SMALL, stack: str = "test") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        stack_file: str = SMALL,
+        stack: str = "test",
+        inside: Callable[..., list[str]] = lambda *command: list(command),
+    ) -> None:
         self.folder = folder
         self.stack = stack
+        self._inside = inside
         folder.mkdir(parents=True)
         for part in PARTS:
             source = ROOT / part
@@ -73,7 +81,7 @@ class Checkout:
         """Run `./cluster` with the stack named."""
         verb, *rest = arguments
         result = subprocess.run(
-            [str(self.folder / "cluster"), verb, "--stack", self.stack, *rest],
+            self._inside(str(self.folder / "cluster"), verb, "--stack", self.stack, *rest),
             env={**self.env, **(env or {})},
             cwd=self.folder.parent,
             input=stdin,

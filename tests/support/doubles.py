@@ -83,6 +83,9 @@ class FakeControl:
     def power_down_force(self, nodes: Iterable[str], reason: str) -> None:
         self.calls.append(("down", tuple(nodes), reason))
 
+    def avoid(self, nodes: Iterable[str]) -> None:
+        self.calls.append(("avoid", tuple(nodes)))
+
     def power_up(self, nodes: Iterable[str]) -> None:
         self.calls.append(("up", tuple(nodes)))
 

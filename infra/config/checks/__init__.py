@@ -6,6 +6,8 @@ machines, can tell. Each check reports everything it finds and never stops at th
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from infra.config.checks.context import CLUSTER, Context, Place
 from infra.config.checks.jobs import check_batch, check_benchmark, check_hooks, check_local
 from infra.config.checks.machines import check_machines
@@ -25,13 +27,15 @@ def check(
     place: Place,
     facts: Catalog,
     broken: set[Location],
+    project: Path | None = None,
 ) -> list[Mistake]:
     """Every impossible combination.
 
     Args:
         broken: places whose values were wrong and have been replaced; nothing more is said about them.
+        project: the project's folder, where hooks' scripts are looked for; None: they are not.
     """
-    context = Context(cluster, benchmark, place, facts, broken)
+    context = Context(cluster, benchmark, place, facts, broken, project)
     provider_is_known = context.sound((*CLUSTER, "provider"))
     for name, override in cluster.machines.items():
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from infra.config.cluster import BenchmarkConfig, ClusterConfig, PartitionConfig
@@ -42,6 +43,8 @@ class Context:
     facts: Catalog
     broken: set[Location]
     """Places whose values have been found wrong already, and replaced."""
+    project: Path | None = None
+    """The project's folder; None where files are not looked at."""
     region: str | None = None
     """Where the stack is; None while unknown, or where what is said is no region."""
     mistakes: list[Mistake] = field(default_factory=list)

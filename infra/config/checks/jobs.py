@@ -7,6 +7,11 @@ import re
 from infra.config.batch import BatchConfig
 from infra.config.checks.context import BENCHMARK, CLUSTER, MISSING, Context
 from infra.config.checks.machines import check_machine
+from infra.config.cluster import LONGEST_TIMEOUT
+from infra.node.slurm.conf import PORT_BLOCK
+
+# slurmd's ports on this machine, which each partition takes in blocks (see infra.local.site).
+MOST_LOCAL_PORTS = 15_700
 
 SCHEMES = {"s3": ("aws",), "gs": ("gcp",), "https": ("aws", "gcp")}
 
@@ -18,10 +23,20 @@ def check_hooks(c: Context) -> None:
         if scheme is None:
             if hook.source.startswith("/") or ".." in hook.source.split("/"):
                 c.add(where, hook.source, "a path inside this project, like hooks/containers.sh", "")
+            elif c.project is not None and not (c.project / hook.source).is_file():
+                c.add(where, hook.source, "a file of this project", "the path is relative to Pulumi.yaml")
         elif c.provider not in SCHEMES.get(scheme[1], ()):
             allowed = [f"{s}://" for s, providers in SCHEMES.items() if c.provider in providers]
             why = "it runs as root and http:// is not protected" if scheme[1] == "http" else ""
             c.add(where, hook.source, " or ".join(["a path in this project", *allowed]), why)
+
+    # A node's time to boot covers its hooks, unless the file says otherwise.
+    longest = LONGEST_TIMEOUT - 5000
+    if c.cluster.slurm.resume_timeout is None:
+        total = sum(hook.timeout for hook in c.cluster.hooks if hook.role in ("compute", "all"))
+        if total > longest:
+            most = f"timeouts of {longest} seconds together, of those hooks that run on nodes"
+            c.add((*CLUSTER, "hooks"), total, most, "lower timeout")
 
 
 def check_local(c: Context) -> None:
@@ -36,6 +51,14 @@ def check_local(c: Context) -> None:
             cluster.login.count,
             "0: where machines are processes, the login machine is this machine",
             "remove login:",
+        )
+    wanted = sum(-(-p.nodes.max // PORT_BLOCK) * PORT_BLOCK for p in cluster.partitions)
+    if wanted > MOST_LOCAL_PORTS:
+        c.add(
+            (*CLUSTER, "partitions"),
+            wanted,
+            f"{MOST_LOCAL_PORTS} ports for nodes on a machine; a partition takes a multiple of {PORT_BLOCK}",
+            "lower nodes.max",
         )
     quota = cluster.local.quota_nodes if cluster.local else None
     static = sum(p.nodes.min for p in cluster.partitions)

@@ -72,7 +72,7 @@ class _Launch:
 
 
 class Cloud:
-    """Thread-safe; every change is on disk before it is answered.
+    """Thread-safe; every change is on disk before it is answered, unless the disk is full.
 
     Args:
         folder: holds machines.json; a cloud made on the same folder again knows its machines.
@@ -84,8 +84,12 @@ class Cloud:
         self.limits = limits
         self._lock = threading.RLock()
         self._closed = False
+        self._unsaved = False
+        self._write = True
         self._machines: dict[str, Record] = {}
         self._launches: dict[str, _Launch] = {}
+        self._ended: dict[str, float] = {}
+        """When terminated machines were first seen so, on a clock that never jumps."""
         self._load()
 
     # --- the API -----------------------------------------------------------------------------------------
@@ -140,7 +144,14 @@ class Cloud:
             failures = [{"nodes": refused, "code": "QuotaExceeded", "message": reason}] if refused else []
             self._machines.update({r.id: r for r in records})
             self._launches[token] = _Launch([r.id for r in records], failures)
-            self._save()
+            try:
+                self._save()
+            except OSError as error:
+                # An agent that is started anew must know every machine: none without a word on the disk.
+                del self._launches[token]
+                for record in records:
+                    del self._machines[record.id]
+                raise CloudError("InsufficientCapacity", f"{self._file}: {error.strerror}") from None
             for record in records:
                 self._boot_later(record.id, self.limits.boot_delay)
             return self._answer([r.id for r in records], failures)
@@ -152,7 +163,7 @@ class Cloud:
             mine = [r for r in mine if r.state != "terminated"]
             for record in mine:
                 self._change(record, "stopping")
-            self._save()
+            self._try_to_save()
         threads = [threading.Thread(target=self._stop, args=(record,)) for record in mine]
         for thread in threads:
             thread.start()
@@ -167,10 +178,15 @@ class Cloud:
             found = [r for r in self._machines.values() if tags.items() <= r.tags.items()]
             return {"machines": [asdict(r) for r in found]}
 
-    def close(self) -> None:
-        """End every machine; later launches are refused."""
+    def close(self, *, write: bool = True) -> None:
+        """End every machine; later launches are refused.
+
+        Args:
+            write: False where the folder is not ours any more.
+        """
         with self._lock:
             self._closed = True
+            self._write = self._write and write
             ids = [r.id for r in self._machines.values()]
         self.terminate(ids)
 
@@ -178,23 +194,27 @@ class Cloud:
 
     def watch(self) -> None:
         """See which machines ended by themselves, and forget those that ended long ago."""
-        died: builtins.list[str] = []
+        died: builtins.list[Boot] = []
         with self._lock:
-            changed = False
+            changed = self._unsaved
             for record in list(self._machines.values()):
                 dead = record.process is not None and not record.process.alive()
                 if record.state == "running" and dead:
                     self._change(record, "terminated")
-                    died.append(record.id)
+                    died.append(_boot_of(record))
                     changed = True
-                if record.state == "terminated" and time.time() - record.changed > KEEP_TERMINATED_SECONDS:
-                    del self._machines[record.id]
+                if record.state == "terminated" and self._is_old(record):
+                    del self._machines[record.id], self._ended[record.id]
                     self._launches.pop(record.token, None)
                     changed = True
             if changed:
-                self._save()
-        for identity in died:
-            self._maker.clear(identity)
+                self._try_to_save()
+        for boot in died:
+            self._maker.clear(boot)
+
+    def _is_old(self, record: Record) -> bool:
+        now = time.monotonic()
+        return now - self._ended.setdefault(record.id, now) > KEEP_TERMINATED_SECONDS
 
     def _boot_later(self, identity: str, delay: float) -> None:
         timer = threading.Timer(max(0.0, delay), self._boot, (identity,))
@@ -206,16 +226,23 @@ class Cloud:
             record = self._machines.get(identity)
             if record is None or record.state != "pending" or self._closed:
                 return
-            record.process = self._maker.start(Boot(record.id, record.tags["role"], record.node))
-            self._change(record, "running")
-            self._save()
+            try:
+                record.process = self._maker.start(_boot_of(record))
+            except OSError as error:
+                print(f"{record.node} cannot be started: {error}", flush=True)
+                self._change(record, "terminated")
+            else:
+                self._change(record, "running")
+            self._try_to_save()
 
     def _stop(self, record: Record) -> None:
+        if record.process is not None and not record.process.alive():
+            self._maker.clear(_boot_of(record))
         ended = record.process is None or self._maker.stop(record.process)
         with self._lock:
             if ended:
                 self._change(record, "terminated")
-            self._save()
+            self._try_to_save()
 
     def _room(self, wanted: int, gpus: int, role: str) -> tuple[int, str]:
         """How many of `wanted` machines the quota allows, and the sentence for those it does not."""
@@ -251,7 +278,20 @@ class Cloud:
         record.state = state
         record.changed = time.time()
 
+    def _try_to_save(self) -> None:
+        """A full disk must not keep machines from ending; `watch` writes it down later."""
+        try:
+            self._save()
+        except OSError as error:
+            if not self._unsaved:
+                print(f"{self._file} cannot be written: {error.strerror}", flush=True)
+            self._unsaved = True
+        else:
+            self._unsaved = False
+
     def _save(self) -> None:
+        if not self._write:
+            return
         content = {
             "machines": [asdict(r) for r in self._machines.values()],
             "launches": {token: asdict(launch) for token, launch in self._launches.items()},
@@ -263,15 +303,32 @@ class Cloud:
             draft.replace(self._file)
 
     def _load(self) -> None:
+        """What an agent before this one has left; of a file that is damaged, nothing."""
         if not self._file.exists():
             return
-        content = json.loads(self._file.read_text())
-        for item in content["machines"]:
-            process = ProcessId(**item.pop("process")) if item.get("process") else item.pop("process", None)
-            record = Record(**item, process=process)
-            self._machines[record.id] = record
+        try:
+            content = json.loads(self._file.read_text())
+            records = [_record(item) for item in content["machines"]]
+            launches = {token: _Launch(**launch) for token, launch in content["launches"].items()}
+        except (ValueError, KeyError, TypeError) as error:
+            print(f"{self._file} is damaged ({error!r}): what runs is ended, and made anew on request")
+            self._maker.purge()
+            return
+        self._machines = {record.id: record for record in records}
+        self._launches = launches
+        for record in records:
             if record.state == "pending":
+                # That agent may have been killed between starting the machine and writing it down.
+                self._maker.clear(_boot_of(record))
                 self._boot_later(record.id, self.limits.boot_delay)
             elif record.state == "stopping":
                 threading.Thread(target=self._stop, args=(record,), daemon=True).start()
-        self._launches = {token: _Launch(**launch) for token, launch in content["launches"].items()}
+
+
+def _boot_of(record: Record) -> Boot:
+    return Boot(record.id, record.tags["role"], record.node)
+
+
+def _record(item: dict[str, Any]) -> Record:
+    process = item.pop("process")
+    return Record(**item, process=ProcessId(**process) if process else None)

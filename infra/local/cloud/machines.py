@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,11 +13,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from infra.node.processes import ProcessId, children, descendants, end_marked, end_tree
+from infra.node.processes import (
+    ProcessId,
+    children,
+    descendants,
+    end_all,
+    end_tree,
+    having,
+    with_descendants,
+    with_environment,
+)
 
 MACHINE_VARIABLE = "SLURM_STACKS_MACHINE_ID"
 CLUSTER_VARIABLE = "SLURM_STACKS_RUN"
 GRACE_SECONDS = 8.0
+SLURMS_OWN = ("slurmstepd", "srun", "salloc", "sattach", "sbatch")
+"""Programs of Slurm's that stay as long as their job does, and for ever where the cluster has gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +53,12 @@ class Maker(Protocol):
         """False if something of the machine is still there."""
         ...
 
-    def clear(self, identity: str) -> None:
+    def clear(self, boot: Boot) -> None:
         """End what is left of a machine whose first process died: nothing of a dead machine may live."""
+        ...
+
+    def purge(self) -> None:
+        """End every machine of the cluster, known or not."""
         ...
 
 
@@ -57,6 +73,10 @@ class ProcessMaker:
     def __init__(self, run: Path, python: str) -> None:
         self._run = run
         self._python = python
+        # A copy: machines must start while the checkout is being moved or deleted, too.
+        self._init = run / "cloud" / "init.py"
+        self._init.parent.mkdir(exist_ok=True)
+        shutil.copyfile(Path(__file__).with_name("init.py"), self._init)
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         # Between a child's start and its place in `_children` it would pass for an orphan.
         self._lock = threading.Lock()
@@ -65,12 +85,11 @@ class ProcessMaker:
         log = self._run / "log" / f"boot-{boot.host}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         loader = self._run / "bucket" / "loader.py"
-        init = Path(__file__).with_name("init.py")
         arguments = ["--bucket", str(self._run / "bucket"), "--code", str(self._run / "code")]
         arguments += ["--role", boot.role, "--host", boot.host]
         with log.open("ab") as output, self._lock:
             child = subprocess.Popen(
-                [self._python, "-I", "-S", str(init), str(loader), *arguments],
+                [self._python, "-I", "-S", str(self._init), str(loader), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -95,8 +114,16 @@ class ProcessMaker:
         self.reap()
         return ended
 
-    def clear(self, identity: str) -> None:
-        end_marked(MACHINE_VARIABLE, identity)
+    def clear(self, boot: Boot) -> None:
+        end_all(
+            lambda: with_descendants(
+                [*with_environment(MACHINE_VARIABLE, boot.id), *_of_jobs(self._run, boot.host)]
+            )
+        )
+        self.reap()
+
+    def purge(self) -> None:
+        end_all(lambda: of_cluster(self._run))
         self.reap()
 
     def reap(self) -> None:
@@ -117,6 +144,31 @@ class ProcessMaker:
                         os.kill(one, signal.SIGKILL)
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, 0)
+
+
+def of_cluster(run: Path) -> list[int]:
+    """Pids of all that belongs to a cluster: the agent, machines, jobs, clients that wait for its jobs.
+
+    Args:
+        run: the cluster's run directory.
+    """
+    return with_descendants([*with_environment(CLUSTER_VARIABLE, str(run)), *_of_jobs(run)])
+
+
+def _of_jobs(run: Path, host: str | None = None) -> list[int]:
+    """Pids of jobs' processes, of one machine or of all: they carry Slurm's marks and not the machine's."""
+    conf = f"SLURM_CONF={run}/etc/slurm.conf".encode()
+    node = b"SLURMD_NODENAME=" + (os.fsencode(host) if host else b"")
+
+    def wanted(pid: int, environment: list[bytes]) -> bool:
+        if conf not in environment:
+            return False
+        if host is not None:
+            return node in environment
+        ours = any(entry.startswith(node) for entry in environment)
+        return ours or Path(f"/proc/{pid}/exe").readlink().name in SLURMS_OWN
+
+    return having(wanted)
 
 
 def usable_python() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -20,6 +21,10 @@ from infra.node.model import Folders, Settings
 
 class StepTimeoutError(Exception):
     """A step took longer than it may."""
+
+
+EXPECTED = (StepTimeoutError, OSError, RuntimeError, ValueError, subprocess.SubprocessError)
+"""Failures that say themselves what is wrong."""
 
 
 def bootstrap(settings_file: Path, role: str, host: str, bucket: str) -> None:
@@ -48,15 +53,30 @@ def run_steps(context: Context, steps: Sequence[Step]) -> bool:
         except SkipStep as skip:
             context.report.end("skipped", time.monotonic() - start, str(skip))
         except Exception as error:  # a boot that fails says so, whatever the reason
-            tail = traceback.format_exc().splitlines()
-            print(*tail, sep="\n", file=sys.stderr, flush=True)
-            context.report.end("failed", time.monotonic() - start, str(error) or repr(error), tail)
+            traceback.print_exc()
+            sys.stderr.flush()
+            note, *tail = explained(error)
+            context.report.end("failed", time.monotonic() - start, note, tail)
             context.report.finish("failed")
             return False
         else:
             context.report.end("done", time.monotonic() - start, note)
     context.report.finish("ready")
     return True
+
+
+def explained(error: Exception) -> list[str]:
+    """What the report says of a failure: the sentence, then lines that belong to it.
+
+    The lines of a traceback only where this program did not expect the error; the machine's log has them all.
+    """
+    first, *rest = (str(error) or repr(error)).splitlines()
+    if isinstance(error, subprocess.CalledProcessError):
+        rest += str(error.stderr or error.output or "").splitlines()
+    if not isinstance(error, EXPECTED):
+        rest += traceback.format_exc().splitlines()
+    notes = [line for note in getattr(error, "__notes__", []) for line in note.splitlines()]
+    return [first, *rest, *notes]
 
 
 def _within(step: Step, context: Context) -> str:

@@ -75,6 +75,16 @@ class BootReport:
                 self.content["facts"]["report"] = f"not published: {error}"
 
 
+def failure(file: Path) -> str | None:
+    """Why the boot that this report is of has failed; None: it has not, or there is no report yet."""
+    try:
+        content = json.loads(file.read_text())
+        step = content["steps"][-1]
+        return f"step {step['name']}: {step['note']}" if content["state"] == "failed" else None
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        return None
+
+
 def file_sink(path: Path) -> Callable[[str], None]:
     """Writes the report to a file, whole or not at all."""
 

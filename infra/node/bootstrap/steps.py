@@ -6,8 +6,8 @@ machine does not register: a node is one that has its mounts and its accelerator
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 import shutil
 import stat
 import subprocess
@@ -17,18 +17,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.node import rpc
+from infra.node import ports, rpc
 from infra.node.bootstrap.registration import start_slurmd
 from infra.node.bootstrap.report import BootReport
 from infra.node.bootstrap.services import Service, Services
 from infra.node.elastic import programs
 from infra.node.model import Folders, Settings
+from infra.node.processes import ProcessId
 from infra.node.slurm import gres, version
 
 MIN_FREE_MIB = 64
 VERSION_FILE = "version"
 """Beside slurm.conf: the release that it was rendered for."""
 LOG_LINES = 10
+PORT_SECONDS = 3.0
 
 
 class SkipStep(Exception):  # noqa: N818 - not an error: the step has nothing to do here
@@ -69,7 +71,8 @@ ALL = frozenset({"controller", "login", "compute"})
 
 
 def users(context: Context) -> str:
-    user = getpass.getuser()
+    # By the user database, as Slurm does: $USER may name anybody.
+    user = pwd.getpwuid(os.getuid()).pw_name
     if user != context.settings.site.user:
         # slurmd as one user cannot become another: a foreign job would run as the cluster's owner.
         raise PermissionError(
@@ -127,6 +130,8 @@ def slurm(context: Context) -> str:
         context.report.content["facts"]["slurm"] = text
         for folder in (folders.etc, folders.run, folders.log, folders.state, folders.spool, folders.lib):
             context.path(folder).mkdir(parents=True, exist_ok=True)
+        # munge refuses sockets in a folder that others cannot enter, and a umask may have made it one.
+        context.path(folders.run).chmod(0o755)
         programs.write(context.settings, context.settings_file)
         for name, content in conf.render(context.settings, version.parse(text)).items():
             target = context.path(folders.etc) / name
@@ -199,7 +204,10 @@ def ready(context: Context) -> str:
 def _controller(context: Context) -> str:
     folders, log = context.folders, context.path(context.folders.log)
     run = context.path(folders.run)
-    context.services.start(
+    _see_port(context, context.settings.site.slurmctld_port)
+    # Left by one that was killed, or by a reboot: it must not pass for the one that is started now.
+    context.path(folders.munge_socket).unlink(missing_ok=True)
+    munged = context.services.start(
         Service(
             "munged",
             (
@@ -211,10 +219,10 @@ def _controller(context: Context) -> str:
             log / "munged.out",
         )
     )  # fmt: skip
-    _wait("munged's socket", lambda: Path(str(folders.munge_socket)).exists(), log / "munged.out")
-    context.services.start(programs.daemon_service(context.settings, context.settings_file))
-    _wait("the elastic daemon", lambda: _answers(str(folders.daemon_socket)), log / "elastic.log")
-    context.services.start(
+    _wait("munged", lambda: Path(str(folders.munge_socket)).exists(), log / "munged.out", munged)
+    elastic = context.services.start(programs.daemon_service(context.settings, context.settings_file))
+    _wait("the elastic daemon", lambda: _answers(str(folders.daemon_socket)), log / "elastic.log", elastic)
+    slurmctld = context.services.start(
         Service(
             "slurmctld",
             ("/usr/sbin/slurmctld", "-D", "-f", str(folders.slurm_conf)),
@@ -228,12 +236,17 @@ def _controller(context: Context) -> str:
         "slurmctld",
         lambda: b" is UP" in subprocess.run(ping, env=env, capture_output=True, check=False).stdout,
         log / "slurmctld.log",
+        slurmctld,
     )
     return "munged, slurmctld and the elastic daemon run"
 
 
 def _compute(context: Context) -> str:
+    # Here: on a machine of its own a compute node needs nothing of it.
+    from infra.node.slurm.conf import slurmd_ports
+
     folders, log = context.folders, context.path(context.folders.log)
+    _see_port(context, slurmd_ports(context.settings)[context.host])
     # %n of SlurmdSpoolDir is a folder that slurmd makes, its parent is not.
     context.path(folders.spool).mkdir(parents=True, exist_ok=True)
     release = version.parse((context.path(folders.etc) / VERSION_FILE).read_text())
@@ -254,6 +267,19 @@ def _compute(context: Context) -> str:
     return "slurmd runs"
 
 
+def _see_port(context: Context, port: int) -> None:
+    """Refuse a port that another program has: the daemon would end and be started again for ever."""
+    # A machine that ended a moment ago, this node's last one too, gives it back within a few moments.
+    deadline = time.monotonic() + PORT_SECONDS
+    while not ports.free(port):
+        if time.monotonic() > deadline:
+            taken = f"port {port} of {context.host} is taken by {ports.holder(port)}"
+            if context.role == "controller":
+                raise OSError(f"{taken}; `up` chooses others when it runs again")
+            raise OSError(f"{taken}: end it; or `down` and `up` choose other ports")
+        time.sleep(0.05)
+
+
 def _answers(socket: str) -> bool:
     try:
         rpc.call(socket, "ping", 1.0)
@@ -262,11 +288,18 @@ def _answers(socket: str) -> bool:
     return True
 
 
-def _wait(what: str, there: Callable[[], bool], log: Path) -> None:
-    """Until `there`; the step's own time limit ends it otherwise, with the log's end on the report."""
+def _wait(what: str, there: Callable[[], bool], log: Path, pid: int | None = None) -> None:
+    """Until `there`; the step's own time limit ends it otherwise, with the log's end on the report.
+
+    Args:
+        pid: the daemon that it is about: once that has ended there is nothing to wait for.
+    """
     print(f"waiting for {what} (log: {log})", file=sys.stderr, flush=True)
+    process = ProcessId.of(pid) if pid is not None else None
     try:
         while not there():
+            if process is not None and not process.alive():
+                raise RuntimeError(f"{what} ended as it started")
             time.sleep(0.02)
     except Exception as error:
         error.add_note("\n".join([f"waited for {what}; the end of {log}:", *_end(log)]))

@@ -66,7 +66,7 @@ def _wait(socket: str) -> int:
     """
     job = int(os.environ.get("SLURM_JOB_ID", "0"))
     nodes = os.environ.get("SLURM_JOB_NODELIST", "")
-    asked = time.time()
+    asked = time.monotonic()
     failures = 0
     while failures < WAIT_RETRIES:
         try:

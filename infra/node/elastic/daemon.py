@@ -21,13 +21,24 @@ from typing import Any
 from infra.node import rpc
 from infra.node.codec import from_json
 from infra.node.elastic import drivers
+from infra.node.elastic.boots import FailedBoots
 from infra.node.elastic.client import WAIT_ROUND_SECONDS
-from infra.node.elastic.driver import Driver, LaunchGroup, LaunchResult, MachineState
-from infra.node.elastic.errors import POLICIES, Failure
+from infra.node.elastic.driver import Driver, LaunchGroup, LaunchResult, Machine, MachineState
+from infra.node.elastic.errors import POLICIES, ErrorClass, Failure
 from infra.node.elastic.launch import groups
 from infra.node.elastic.ledger import Ledger
 from infra.node.elastic.observer import Observer
-from infra.node.elastic.plan import Action, Memory, NodePhase, NodeView, Observation, Policy, Verb, plan
+from infra.node.elastic.plan import (
+    BOOTSTRAP,
+    Action,
+    Memory,
+    NodePhase,
+    NodeView,
+    Observation,
+    Policy,
+    Verb,
+    plan,
+)
 from infra.node.model import ClusterDesign, Folders, Settings
 from infra.node.slurm.control import Control, SlurmError
 from infra.node.slurm.hostlist import expand, fold
@@ -58,7 +69,7 @@ class Elastic:
         self._control = control
         self._driver = driver
         self._lib = lib
-        self._ledger = Ledger(lib / "ledger.json", settings.design)
+        self._ledger = Ledger(lib / "ledger.json", settings.design, time.monotonic)
         self._observer = Observer(
             control.nodes, lambda: {job.id for job in control.jobs().values() if not job.is_over}
         )
@@ -66,6 +77,7 @@ class Elastic:
         self._lock = threading.Lock()
         self._busy: dict[str, int] = {}
         self._paused: dict[str, tuple[float, int, Failure]] = {}
+        self._boots = FailedBoots()
         self._queue: queue.Queue[dict[str, Any]] = queue.Queue()
         self._pool = ThreadPoolExecutor(LAUNCH_THREADS, thread_name_prefix="launch")
         self._ending = ThreadPoolExecutor(LAUNCH_THREADS, thread_name_prefix="terminate")
@@ -189,6 +201,17 @@ class Elastic:
                 log(f"job {job}: {error}")
         self._control.power_down_force(failure.nodes, REASON_PREFIX + sentence)
 
+    def _give_up_boots(self, nodes: list[str], why: str) -> None:
+        """Give back nodes whose machines came up and did not register. The next try is on others."""
+        failure = Failure(tuple(nodes), ErrorClass.BOOTSTRAP, "boot", why)
+        jobs = {n: job.id for job in self._control.jobs().values() if not job.is_over for n in job.nodes}
+        for partition in {p.name for n in nodes if (p := self._design.partition_of(n))}:
+            if pause := self._boots.failed(partition, time.time()):
+                with self._lock:
+                    self._paused[partition] = (time.monotonic() + pause, 0, failure)
+        self._give_up(failure, jobs)
+        self._control.avoid(nodes)
+
     def _still_wanted(self, wish: ResumeRequest) -> ResumeRequest:
         """What Slurm waits for even now: a request may have lain here while its job was cancelled."""
         nodes = self._control.nodes()
@@ -237,6 +260,7 @@ class Elastic:
         with self._lock:
             busy |= set(self._busy)
         self._ledger.see(machines, time.time())
+        self._see_successes(nodes, machines)
         static = {node for p in self._design.partitions for node in p.static_nodes()}
         views = tuple(
             NodeView(name, phase(state), held(state), name in static) for name, state in sorted(nodes.items())
@@ -245,6 +269,12 @@ class Elastic:
         actions, self._memory = plan(observation, self._memory, time.monotonic(), self._policy)
         self._apply(actions)
         return actions
+
+    def _see_successes(self, nodes: dict[str, NodeState], machines: list[Machine]) -> None:
+        for machine in machines:
+            partition = self._design.partition_of(machine.node) if machine.node in nodes else None
+            if partition is not None and nodes[str(machine.node)].is_up:
+                self._boots.came_up(partition.name, machine.launched)
 
     def _apply(self, actions: list[Action]) -> None:
         for action in actions:
@@ -256,7 +286,10 @@ class Elastic:
             if action.verb is Verb.POWER_DOWN and action.node:
                 by_reason.setdefault(action.reason, []).append(action.node)
         for reason, nodes in by_reason.items():
-            self._control.power_down_force(nodes, REASON_PREFIX + reason)
+            if reason.startswith(BOOTSTRAP):
+                self._give_up_boots(nodes, reason.removeprefix(BOOTSTRAP))
+            else:
+                self._control.power_down_force(nodes, REASON_PREFIX + reason)
         if up := [a.node for a in actions if a.verb is Verb.POWER_UP and a.node]:
             self._control.power_up(up)
         if lost := [a.node for a in actions if a.verb is Verb.LAUNCH and a.node]:

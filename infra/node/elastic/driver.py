@@ -31,12 +31,14 @@ class Machine:
         id: the cloud's.
         node: Slurm's name for it; None where the cloud does not say.
         launched: when the cloud took the request, in seconds since the epoch (UTC).
+        failure: why it will not become a node, by its boot report; None: nothing is known.
     """
 
     id: str
     node: str | None
     state: MachineState
     launched: float
+    failure: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

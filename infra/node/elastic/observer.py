@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ STALE_POWERED_DOWN_SECONDS = 8.0
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Attributes:
-    begun: when the reading began, seconds since the epoch: what it says may be older than its end.
+    begun: when the reading began, by `time.monotonic`: what it says may be older than its end.
     """
 
     begun: float
@@ -39,16 +40,17 @@ class Observer:
         self._read_jobs = read_jobs
         self._condition = threading.Condition()
         self._waiting = 0
-        self._reading = Reading(0.0, {})
-        self._jobs: tuple[float, set[int]] = (0.0, set())
+        self._reading = Reading(-math.inf, {})
+        self._jobs: tuple[float, set[int]] = (-math.inf, set())
         threading.Thread(target=self._run, daemon=True, name="observer").start()
 
     def wait(self, job: int, nodes: list[str], asked: float, seconds: float) -> bool:
         """Until the job's nodes are up, or the job or one of them is lost.
 
         Args:
-            asked: when the question arose, seconds since the epoch. Slurm starts a prolog up to half a second
-                before it asks for its nodes, so any reading older than the question would mislead.
+            asked: when the question arose, by `time.monotonic`, which is one clock for all of a machine's
+                processes and never set. Slurm starts a prolog up to half a second before it asks for its
+                nodes, so any reading older than the question would mislead.
             seconds: the longest wait of this call.
 
         Returns:
@@ -93,7 +95,7 @@ class Observer:
                 while not self._waiting:
                     self._condition.wait()
             try:
-                begun = time.time()
+                begun = time.monotonic()
                 reading = Reading(begun, self._read_nodes())
                 jobs = self._jobs
                 if begun - jobs[0] > JOBS_SECONDS:

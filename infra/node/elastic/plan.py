@@ -33,6 +33,8 @@ class MachinePhase(StrEnum):
     NONE = "none"
     PENDING = "pending"
     RUNNING = "running"
+    FAILED = "failed"
+    """It runs, and its boot failed: it will not become a node."""
 
 
 class Verb(StrEnum):
@@ -86,6 +88,8 @@ class Rule:
 
 
 _FINE = Rule(None)
+BOOTSTRAP = "bootstrap: "
+"""Begins the reason of a machine that came and did not become a node."""
 RULES: dict[tuple[NodePhase, MachinePhase], Rule] = {
     (NodePhase.POWERED_DOWN, MachinePhase.NONE): _FINE,
     (NodePhase.POWERED_DOWN, MachinePhase.PENDING): Rule(
@@ -94,12 +98,18 @@ RULES: dict[tuple[NodePhase, MachinePhase], Rule] = {
     (NodePhase.POWERED_DOWN, MachinePhase.RUNNING): Rule(
         Verb.TERMINATE, Patience.SETTLE, "nobody uses this machine"
     ),
+    (NodePhase.POWERED_DOWN, MachinePhase.FAILED): Rule(
+        Verb.TERMINATE, Patience.SETTLE, "nobody uses this machine"
+    ),
     (NodePhase.POWERING_UP, MachinePhase.NONE): Rule(Verb.LAUNCH, Patience.LAUNCH, "the launch was lost"),
     (NodePhase.POWERING_UP, MachinePhase.PENDING): Rule(
-        Verb.POWER_DOWN, Patience.BOOT, "bootstrap: the machine did not start in time"
+        Verb.POWER_DOWN, Patience.BOOT, BOOTSTRAP + "the machine did not start in time"
     ),
     (NodePhase.POWERING_UP, MachinePhase.RUNNING): Rule(
-        Verb.POWER_DOWN, Patience.BOOT, "bootstrap: the machine did not register in time"
+        Verb.POWER_DOWN, Patience.BOOT, BOOTSTRAP + "the machine did not register in time"
+    ),
+    (NodePhase.POWERING_UP, MachinePhase.FAILED): Rule(
+        Verb.POWER_DOWN, Patience.NOW, BOOTSTRAP + "the machine's boot failed"
     ),
     (NodePhase.UP, MachinePhase.NONE): Rule(
         Verb.POWER_DOWN, Patience.SETTLE, "preempted: the machine is gone"
@@ -107,11 +117,16 @@ RULES: dict[tuple[NodePhase, MachinePhase], Rule] = {
     # A listing may lag behind the machine's own registration.
     (NodePhase.UP, MachinePhase.PENDING): _FINE,
     (NodePhase.UP, MachinePhase.RUNNING): _FINE,
+    # Slurm's word counts: it registered.
+    (NodePhase.UP, MachinePhase.FAILED): _FINE,
     (NodePhase.POWERING_DOWN, MachinePhase.NONE): _FINE,
     (NodePhase.POWERING_DOWN, MachinePhase.PENDING): Rule(
         Verb.TERMINATE, Patience.SETTLE, "the suspend was lost"
     ),
     (NodePhase.POWERING_DOWN, MachinePhase.RUNNING): Rule(
+        Verb.TERMINATE, Patience.SETTLE, "the suspend was lost"
+    ),
+    (NodePhase.POWERING_DOWN, MachinePhase.FAILED): Rule(
         Verb.TERMINATE, Patience.SETTLE, "the suspend was lost"
     ),
     # POWER_DOWN also brings a node without a machine back to idle, which Slurm alone never does.
@@ -122,11 +137,17 @@ RULES: dict[tuple[NodePhase, MachinePhase], Rule] = {
     (NodePhase.DOWN, MachinePhase.RUNNING): Rule(
         Verb.POWER_DOWN, Patience.SILENCE, "the machine does not respond"
     ),
+    (NodePhase.DOWN, MachinePhase.FAILED): Rule(
+        Verb.POWER_DOWN, Patience.SILENCE, "the machine does not respond"
+    ),
     (NodePhase.FORGOTTEN, MachinePhase.NONE): _FINE,
     (NodePhase.FORGOTTEN, MachinePhase.PENDING): Rule(
         Verb.TERMINATE, Patience.SETTLE, "no node has this name"
     ),
     (NodePhase.FORGOTTEN, MachinePhase.RUNNING): Rule(
+        Verb.TERMINATE, Patience.SETTLE, "no node has this name"
+    ),
+    (NodePhase.FORGOTTEN, MachinePhase.FAILED): Rule(
         Verb.TERMINATE, Patience.SETTLE, "no node has this name"
     ),
 }
@@ -211,9 +232,10 @@ def plan(observation: Observation, memory: Memory, now: float, policy: Policy) -
         if view.held and rule.verb is not Verb.TERMINATE:
             continue
         identity = machine.id if machine is not None and rule.verb is Verb.TERMINATE else None
-        actions.append(
-            Action(rule.verb, machine.node if identity and machine else name, identity, rule.reason)
-        )
+        reason = rule.reason
+        if pair == (NodePhase.POWERING_UP, MachinePhase.FAILED) and machine is not None:
+            reason = f"{BOOTSTRAP}{machine.failure}"
+        actions.append(Action(rule.verb, machine.node if identity and machine else name, identity, reason))
         # The same action is not repeated before the pair has had its time again.
         since[name] = (pair, now)
     return sorted(actions, key=lambda a: (a.verb, a.node or "", a.machine or "")), Memory(since)
@@ -228,7 +250,9 @@ def _rule(view: NodeView, pair: tuple[NodePhase, MachinePhase]) -> Rule:
 def _phase(machine: Machine | None) -> MachinePhase:
     if machine is None:
         return MachinePhase.NONE
-    return MachinePhase.PENDING if machine.state is MachineState.PENDING else MachinePhase.RUNNING
+    if machine.state is MachineState.PENDING:
+        return MachinePhase.PENDING
+    return MachinePhase.RUNNING if machine.failure is None else MachinePhase.FAILED
 
 
 def _by_node(machines: Iterable[Machine]) -> tuple[dict[str, Machine], list[Machine]]:

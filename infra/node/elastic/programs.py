@@ -32,14 +32,16 @@ def write(settings: Settings, settings_file: Path) -> None:
         draft.chmod(0o755)
         draft.replace(target)
     tool = code / "bin" / "slurm-stacks"
-    tool.write_text(
+    draft = tool.with_name(".slurm-stacks.new")
+    draft.write_text(
         f"#!{settings.site.python} -IS\n"
         "import sys\n"
         f"sys.path.insert(0, {str(code)!r})\n"
         "from infra.node.tool import main\n"
         f"sys.exit(main({str(settings_file)!r}, sys.argv[1:]))\n"
     )
-    tool.chmod(0o755)
+    draft.chmod(0o755)
+    draft.replace(tool)
     # Here and not in the clients: they may find the daemon down and must have where to leave their request.
     (Path(str(folders.lib)) / "requests").mkdir(parents=True, exist_ok=True)
 

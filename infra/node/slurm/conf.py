@@ -252,7 +252,8 @@ def _power(settings: Settings) -> Options:
         ("ResumeProgram", programs / "resume"),
         ("ResumeFailProgram", programs / "resume-fail"),
         ("SuspendProgram", programs / "suspend"),
-        # Waits until the job's nodes are up; without it a batch job starts on a tick of 30 s (see prolog).
+        # Waits until the job's nodes are up; without it a batch job, and in 24.11 srun too, starts on a tick
+        # of 30 s (see prolog).
         ("PrologSlurmctld", programs / "prolog-slurmctld"),
         # The longest wait there is, for a node that takes all its time to boot.
         ("PrologEpilogTimeout", slurm.resume_timeout + PROLOG_MARGIN),

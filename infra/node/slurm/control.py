@@ -7,6 +7,7 @@ JSON is not (22.05, 23.11 and 24.11 each have another schema).
 from __future__ import annotations
 
 import subprocess
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 
@@ -14,9 +15,14 @@ from infra.node.slurm.hostlist import expand, fold
 from infra.node.slurm.states import SQUEUE_FORMAT, JobState, NodeState, parse_jobs, parse_nodes
 
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+LAST_WEIGHT = 1000
+"""Above any of slurm.conf's: Slurm takes the lightest nodes first."""
 
 BATCH = 1500
 """Names a command: even if none folds, the argument stays below the kernel's 128 KiB."""
+
+MESSAGE_LENGTH = 80
+"""Characters of a command in an error's message."""
 
 # What the clients say when nobody answers at slurmctld's address, over the releases.
 _DOWN = (
@@ -24,6 +30,7 @@ _DOWN = (
     "Slurm controller not responding",
     "Zero Bytes were transmitted or received",
     "Connection refused",
+    "Connection reset by peer",
     "Socket timed out on send/recv operation",
     "Slurm backup controller in standby mode",
     "Unable to establish controller machine",
@@ -44,11 +51,18 @@ class SlurmError(Exception):
         self.status = status
         self.stderr = stderr.strip()
         ended = "did not end in time" if status is None else f"exit status {status}"
-        super().__init__(f"{' '.join(self.command)}: {self.stderr or ended}")
+        # squeue's format alone is longer than any reason.
+        named = textwrap.shorten(" ".join(self.command), MESSAGE_LENGTH, placeholder=" …")
+        super().__init__(f"{named}: {self.stderr or ended}")
 
 
 class SlurmDown(SlurmError):  # noqa: N818 - says what is the case
     """The controller does not answer; the same call may work later."""
+
+
+def is_unanswered(stderr: str) -> bool:
+    """Whether a client's words say that nobody answers, and not that it was refused."""
+    return any(text in stderr for text in _DOWN)
 
 
 class Control:
@@ -93,7 +107,7 @@ class Control:
         except OSError as error:
             raise SlurmError(command, None, str(error)) from error
         if done.returncode != 0:
-            kind = SlurmDown if any(text in done.stderr for text in _DOWN) else SlurmError
+            kind = SlurmDown if is_unanswered(done.stderr) else SlurmError
             raise kind(command, done.returncode, done.stderr or done.stdout)
         return done.stdout
 
@@ -119,7 +133,12 @@ class Control:
         return True
 
     def update_node(
-        self, nodes: Iterable[str], *, state: str | None = None, reason: str | None = None
+        self,
+        nodes: Iterable[str],
+        *,
+        state: str | None = None,
+        reason: str | None = None,
+        weight: int | None = None,
     ) -> None:
         """Change nodes' state, reason or both, in as few commands as possible.
 
@@ -130,7 +149,9 @@ class Control:
             SlurmError: Slurm refused some of the nodes (RESUME on a node that is neither down nor drained,
                 an unknown name); the others have been changed.
         """
-        changes = _pairs({"State": state, "Reason": reason})
+        changes = _pairs(
+            {"State": state, "Reason": reason, "Weight": None if weight is None else str(weight)}
+        )
         if not changes:
             raise ValueError("nothing to change")
         refusal: SlurmError | None = None
@@ -147,6 +168,10 @@ class Control:
     def power_down_force(self, nodes: Iterable[str], reason: str) -> None:
         """Give nodes back at once: their jobs are requeued, SuspendProgram is called, they are idle again."""
         self.update_node(nodes, state="POWER_DOWN_FORCE", reason=reason)
+
+    def avoid(self, nodes: Iterable[str]) -> None:
+        """Have Slurm take these nodes last, until the controller starts anew."""
+        self.update_node(nodes, weight=LAST_WEIGHT)
 
     def power_up(self, nodes: Iterable[str]) -> None:
         """Ask for nodes that are powered down.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
+from pathlib import Path
 
 from infra.node import rpc
+from infra.node.bootstrap.report import failure
 from infra.node.elastic.driver import LaunchGroup, LaunchResult, Machine, MachineState
 from infra.node.elastic.errors import ErrorClass, Failure
-from infra.node.model import Settings
+from infra.node.model import Folders, Settings
 
 _CODES = {
     "QuotaExceeded": ErrorClass.QUOTA,
@@ -29,9 +31,12 @@ class LocalDriver:
     def __init__(self, settings: Settings) -> None:
         self._socket = settings.site.driver["socket"]
         self._design = settings.design
+        self._boots = Path(str(Folders(settings).lib)) / "boot"
 
     def launch(self, group: LaunchGroup) -> LaunchResult:
         partition = self._design.partition(group.partition)
+        for node in group.nodes:  # what its last machine has left says nothing of the next
+            (self._boots / f"{node}.json").unlink(missing_ok=True)
         try:
             answer = rpc.call(
                 self._socket,
@@ -60,7 +65,13 @@ class LocalDriver:
     def list(self) -> builtins.list[Machine]:
         answer = rpc.call(self._socket, "list", 60.0, tags={"cluster": self._design.name, "role": "compute"})
         return [
-            Machine(m["id"], m["tags"].get("node"), MachineState(m["state"]), m["launched"])
+            Machine(
+                m["id"],
+                m["tags"].get("node"),
+                MachineState(m["state"]),
+                m["launched"],
+                failure(self._boots / f"{m['node']}.json") if m["state"] == "running" else None,
+            )
             for m in answer["machines"]
         ]
 

@@ -1,0 +1,286 @@
+"""The text of a stack file into plain values; where YAML reads something else than people do, it is named.
+
+Pulumi reads the same file by another YAML library. What the two may read differently (a key that is there
+twice, numbers in other bases, keys that are no text) is a mistake here.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import yaml
+from yaml.constructor import ConstructorError
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from yaml.reader import ReaderError
+
+from infra.config.mistakes import ConfigError, Location, Mistake, near, path_of, shown
+
+NAMESPACE = "slurm-stacks"
+MOST_BYTES = 512 * 1024
+MOST_VALUES = 50_000
+"""With every alias written out: a few lines of them can stand for more than any memory holds."""
+DEEPEST = 40
+
+LONGEST_STACK_NAME = 100
+_STACK_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+
+_TAG = "tag:yaml.org,2002:"
+_MERGE = f"{_TAG}merge"
+# 010 and 1:30 are numbers in YAML 1.1: 8 and 90.
+_OTHER_BASE = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
+
+# What PyYAML says -> what it comes from. The place is the problem's, or with True where its context begins.
+_PROBLEMS: tuple[tuple[str, str, bool], ...] = (
+    (r"character '\\t'", "not YAML: a tab stands here; indent by spaces, two for each level", False),
+    ("mapping values are not", "not YAML: a second ': ' in one line, or a key indented too far", False),
+    (r"expected ',' or ", "not YAML: this bracket is not closed, or a comma is missing after it", True),
+    ("unexpected end of stream", "not YAML: this quote is not closed", True),
+    ("could not find expected ':'", "not YAML: this line has no ': ' after its key", True),
+    ("expected <block end>", "not YAML: this is not indented as the lines before it", False),
+    ("cannot start any token", "not YAML: a value that begins so must be in quotes", False),
+    ("expected the node content", "not YAML: a value is missing here", False),
+    ("another document", "a second document begins here (---), and a stack file is one", False),
+    ("undefined alias", "this alias (*) stands for nothing: its anchor (&) must come before it", False),
+    ("second occurrence", "this anchor (&) was given before", False),
+    ("determine a constructor for the tag", "this tag (!) means nothing in a stack file: remove it", False),
+    ("mapping.* for merging", "<<: takes a section, or an alias (*) of one", False),
+)
+
+
+def check_stack_name(stack: str, folder: Path) -> str:
+    """The name, if a stack can be called so.
+
+    Raises:
+        ConfigError: with the stacks of `folder`.
+    """
+    if _STACK_NAME.fullmatch(stack) and len(stack) <= LONGEST_STACK_NAME:
+        # Pulumi.local.yaml and Pulumi.local are what the shell completes to.
+        short = stack.removesuffix(".yaml").removeprefix("Pulumi.")
+        if short == stack or (folder / f"Pulumi.{stack}.yaml").exists():
+            return stack
+        raise ConfigError(f"--stack takes the stack's name, not its file's: write --stack {short}")
+    raise ConfigError(
+        f"{shown(stack)} cannot be a stack's name: letters, digits, '-', '_' and '.' are allowed, at most "
+        f"{LONGEST_STACK_NAME}.{_stacks_of(folder)}"
+    )
+
+
+def stack_of(path: Path) -> str:
+    return path.name.removeprefix("Pulumi.").removesuffix(".yaml")
+
+
+def read(path: Path) -> tuple[Any, list[Mistake]]:
+    """What the file says, and the mistakes that only its text shows.
+
+    Raises:
+        ConfigError: it is not there, or is not YAML.
+    """
+    text = _text(path)
+    loader: Loader | None = None
+    try:
+        loader = Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None, []
+        inspection = _Inspection(path.name)
+        inspection.look(node, ())
+        return loader.construct_document(node), inspection.mistakes
+    except ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ConfigError(
+            f"{path.name}, line {line}: a character that does not belong in a text file "
+            f"(U+{ord(text[error.position]):04X}). Save it as plain text in UTF-8."
+        ) from None
+    except yaml.MarkedYAMLError as error:
+        raise ConfigError(_not_yaml(path.name, error)) from None
+    except RecursionError:
+        raise ConfigError(_too_deep(path.name)) from None
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+def _text(path: Path) -> str:
+    name = path.name
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a file"
+            raise ConfigError(f"{name} cannot be read: it is {kind}.")
+        if status.st_size > MOST_BYTES:
+            raise ConfigError(
+                f"{name} has {status.st_size // 1024} KiB, and a stack file at most {MOST_BYTES // 1024}. "
+                "Is it the right file?"
+            )
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(_missing(path)) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{name} is not text in UTF-8: save it as plain text in UTF-8.") from None
+    except OSError as error:
+        raise ConfigError(f"{name} cannot be read: {error.strerror}.") from None
+
+
+def _missing(path: Path) -> str:
+    meant = near(stack_of(path), _stacks(path.parent))
+    hint = f" Did you mean {meant}?" if meant else ""
+    return f"{path.name} does not exist.{hint}{_stacks_of(path.parent)}"
+
+
+def _stacks(folder: Path) -> list[str]:
+    return sorted(map(stack_of, folder.glob("Pulumi.?*.yaml")))
+
+
+def _stacks_of(folder: Path) -> str:
+    stacks = _stacks(folder)
+    return f" Stacks here: {', '.join(stacks)}." if stacks else " There are no stacks here."
+
+
+def _not_yaml(name: str, error: yaml.MarkedYAMLError) -> str:
+    said = error.problem or error.context or "it cannot be read"
+    words, at_context = next(
+        ((words, begins) for pattern, words, begins in _PROBLEMS if re.search(pattern, said)),
+        (f"not YAML: {said}", False),
+    )
+    mark = (error.context_mark if at_context else None) or error.problem_mark or error.context_mark
+    where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+    return f"{name}{where}: {words}."
+
+
+def _too_deep(name: str) -> str:
+    return (
+        f"{name}: sections lie more than {DEEPEST} deep in each other; a stack file needs no more than ten."
+    )
+
+
+class _Inspection:
+    """One walk over the parsed text, before any value is made of it."""
+
+    def __init__(self, name: str) -> None:
+        self.mistakes: list[Mistake] = []
+        self._name = name
+        self._measured: dict[Node, tuple[int, int]] = {}
+        self._open: set[Node] = set()
+
+    def look(self, node: Node, location: Location) -> tuple[int, int]:
+        """How many values the node stands for, and how deep they lie; each part is looked at once.
+
+        Raises:
+            ConfigError: more, or deeper, than can be meant.
+        """
+        if node in self._open:
+            self._fail(node, "this anchor (&) contains itself")
+        if node in self._measured:
+            return self._measured[node]
+        if len(self._open) > DEEPEST:
+            raise ConfigError(_too_deep(self._name))
+        self._open.add(node)
+        inner: list[tuple[int, int]] = []
+        if isinstance(node, MappingNode):
+            inner = self._mapping(node, location)
+        elif isinstance(node, SequenceNode):
+            inner = [self.look(item, (*location, i)) for i, item in enumerate(node.value)]
+        elif isinstance(node, ScalarNode):
+            self._scalar(node, location)
+        self._open.discard(node)
+        size = 1 + sum(count for count, _ in inner)
+        depth = 1 + max((below for _, below in inner), default=0)
+        if size > MOST_VALUES:
+            self._fail(node, f"more than {MOST_VALUES} values, with aliases (*) written out")
+        if depth > DEEPEST:
+            raise ConfigError(_too_deep(self._name))
+        self._measured[node] = size, depth
+        return size, depth
+
+    def _mapping(self, node: MappingNode, location: Location) -> list[tuple[int, int]]:
+        lines: dict[str, int] = {}
+        inner = []
+        for key, value in node.value:
+            if not isinstance(key, ScalarNode):
+                self._fail(key, "a key must be text, and this is a list or a section: {{ }} needs quotes")
+            here = (*location, key.value)
+            if key.tag != _MERGE:
+                if key.tag != f"{_TAG}str":
+                    self._add(
+                        here, key.value or "an empty key", "keys that are text", "write the key in quotes"
+                    )
+                line = key.start_mark.line + 1
+                if key.value in lines:
+                    first = lines[key.value]
+                    given = (
+                        f"on line {first} and on line {line}" if first != line else f"twice on line {line}"
+                    )
+                    self._add(here, given, "each key once", "remove one of them")
+                lines.setdefault(key.value, line)
+            inner.append(self.look(value, here))
+        return inner
+
+    def _scalar(self, node: ScalarNode, location: Location) -> None:
+        match location:
+            case ("config", str(key), *_) if key.startswith(f"{NAMESPACE}:"):
+                pass
+            case _:
+                return  # Another program's, which reads it in its own way.
+        number = node.tag in (f"{_TAG}int", f"{_TAG}float") and node.style is None and len(node.value) < 40
+        # A bare time limit has a message of its own.
+        if number and _OTHER_BASE.fullmatch(node.value) and location[-1:] != ("time_limit",):
+            self._add(
+                location,
+                node.value,
+                "a number in ordinary digits",
+                f"YAML reads this as {Loader.number(node)}: write it as it is meant, or text in quotes",
+            )
+
+    def _add(self, location: Location, given: str, allowed: str, advice: str) -> None:
+        # Everywhere else paths begin below `config:`.
+        path = location[1:] if location[:1] == ("config",) and len(location) > 1 else location
+        self.mistakes.append(Mistake(path_of(path), given, allowed, advice))
+
+    def _fail(self, node: Node, words: str) -> None:
+        mark = node.start_mark
+        raise ConfigError(f"{self._name}, line {mark.line + 1}, column {mark.column + 1}: {words}.")
+
+
+class Loader(yaml.SafeLoader):
+    """YAML's safe loader, for what JSON holds, too, and dates.
+
+    Keys are text as they stand there, so that a message can name them. What only looks like a number or a
+    date (2024-13-01) is text: what is allowed in its place is said later.
+    """
+
+    # Sets, ordered pairs and binary are left out with all other tags.
+    yaml_constructors: ClassVar[dict[Any, Any]] = {None: yaml.SafeLoader.construct_undefined}
+
+    def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
+        if not isinstance(node, MappingNode):
+            raise ConstructorError(None, None, "a section is expected here", node.start_mark)
+        self.flatten_mapping(node)
+        return {key.value: self.construct_object(value, deep=deep) for key, value in node.value}
+
+    @staticmethod
+    def number(node: ScalarNode) -> Any:
+        return yaml.SafeLoader("").construct_object(node)
+
+
+def _or_text(construct: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def constructed(loader: yaml.SafeLoader, node: Node) -> Any:
+        try:
+            return construct(loader, node)
+        except (ValueError, LookupError, AttributeError, TypeError, OverflowError):
+            return loader.construct_scalar(node)  # type: ignore[arg-type]
+
+    return constructed
+
+
+_SAFE: dict[Any, Any] = yaml.SafeLoader.yaml_constructors
+for _kind in ("null", "bool", "int", "float", "timestamp"):
+    Loader.add_constructor(f"{_TAG}{_kind}", _or_text(_SAFE[f"{_TAG}{_kind}"]))
+for _kind in ("str", "seq", "map"):
+    Loader.add_constructor(f"{_TAG}{_kind}", _SAFE[f"{_TAG}{_kind}"])
+# `=` and `<<` as values are text.
+for _kind in ("value", "merge"):
+    Loader.add_constructor(f"{_TAG}{_kind}", _SAFE[f"{_TAG}str"])

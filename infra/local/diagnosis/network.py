@@ -1,0 +1,116 @@
+"""This machine's own network: the loopback, names, ports, and the clock. Nothing outside is asked."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from infra.doctor.finding import Finding, Severity, fine, said, stops, warns
+from infra.errors import UserError
+from infra.local.diagnosis.host import Host
+from infra.local.site import FIRST_PORT, LAST_PORT, RunDirectory, free_range
+from infra.node import ports
+from infra.node.model import ClusterDesign
+from infra.node.slurm.conf import ports_needed
+
+DAY = 86400.0
+ANSWER_SECONDS = 1.0
+
+
+def loopback() -> Iterable[Finding]:
+    """A connection over 127.0.0.1, which all of the cluster's use."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), ANSWER_SECONDS).close()
+    except OSError as error:
+        yield stops(
+            "network.loopback",
+            f"127.0.0.1 does not answer ({error.strerror or error}), and all of the cluster talks over it",
+            "As root: ip link set lo up",
+        )
+        return
+    yield fine("network.loopback", "127.0.0.1 answers")
+
+
+def names(host: Host, name: str | None = None) -> Iterable[Finding]:
+    """`localhost` and this host's name, as /etc/hosts has them: a lookup elsewhere may take seconds.
+
+    Args:
+        name: this host's.
+    """
+    name = name or socket.gethostname()
+    table: dict[str, list[str]] = {}
+    for line in (host.text("/etc/hosts") or "").splitlines():
+        address, *aliases = line.partition("#")[0].split() or [""]
+        for alias in aliases:
+            table.setdefault(alias.lower(), []).append(address)
+    if "127.0.0.1" not in table.get("localhost", []):
+        yield warns(
+            "network.localhost",
+            "/etc/hosts does not say that localhost is 127.0.0.1",
+            "As root: echo '127.0.0.1 localhost' >>/etc/hosts",
+        )
+    sources = next(
+        (s for s in (host.text("/etc/nsswitch.conf") or "").splitlines() if s.startswith("hosts:")), ""
+    )
+    if name.lower() not in table and "myhostname" not in sources:
+        yield warns(
+            "network.hostname",
+            f"/etc/hosts does not have this host's name, {name}: Slurm's programs look it up elsewhere, and "
+            "may wait for the answer",
+            f"As root: echo '127.0.1.1 {name}' >>/etc/hosts",
+        )
+
+
+def free_ports(host: Host, run: RunDirectory, design: ClusterDesign) -> Iterable[Finding]:
+    """Enough ports in a row; those that the cluster has, if it is up."""
+    count = 1 + ports_needed(design)
+    kept = _kept(run.path)
+    if kept is not None and kept[1] >= count and not ports.free(kept[0]):
+        yield fine("ports.free", f"this cluster has those from {kept[0]} to {kept[0] + kept[1] - 1}")
+    else:
+        try:
+            base = free_range(count, int(run.path.name, 16))
+        except UserError as error:
+            yield said("ports.free", Severity.STOPS, str(error).replace("; ", ". ", 1))
+            return
+        yield fine("ports.free", f"{count} in a row are free, from {base} on")
+    span = (host.text("/proc/sys/net/ipv4/ip_local_port_range") or "").split()
+    if len(span) == 2 and int(span[0]) <= LAST_PORT and int(span[1]) >= FIRST_PORT:
+        yield warns(
+            "ports.outgoing",
+            f"the kernel takes ports from {span[0]} to {span[1]} for outgoing connections, the cluster's "
+            f"({FIRST_PORT} to {LAST_PORT}) among them: one may be taken just when a node starts",
+            'As root: sysctl -w net.ipv4.ip_local_port_range="32768 60999"',
+        )
+
+
+def _kept(run: Path) -> tuple[int, int] | None:
+    """The ports that a cluster remembers: first, number."""
+    try:
+        content = json.loads((run / "ports.json").read_text())
+        return int(content["base"]), int(content["count"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def clock(project: Path, now: float | None = None) -> Iterable[Finding]:
+    """A clock that is far off makes munge refuse credentials, and downloads fail.
+
+    Args:
+        now: seconds since the epoch; the machine's clock by default.
+    """
+    now = time.time() if now is None else now
+    newest = max((project / name).stat().st_mtime for name in ("cluster", "uv.lock", "Pulumi.yaml"))
+    if now < newest - DAY:
+        yield warns(
+            "clock.time",
+            f"it says {time.strftime('%F %R', time.gmtime(now))} UTC, and the project's files are of "
+            f"{time.strftime('%F', time.gmtime(newest))}",
+            "Set the clock (as root: timedatectl set-ntp true).",
+        )
+    else:
+        yield fine("clock.time", time.strftime("%F %R UTC", time.gmtime(now)))

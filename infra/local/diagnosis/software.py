@@ -1,0 +1,148 @@
+"""The programs of the distribution's that a local cluster is made of."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from infra.doctor.finding import Finding, Severity, fine, said, stops, warns
+from infra.local import packages
+from infra.local.diagnosis.host import Host
+from infra.node.slurm.version import TRAITS, Version, parse, spell
+
+MACHINE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""The PATH of a machine's first process."""
+ASKED = {
+    "slurmctld": ("-V",),
+    "slurmd": ("-V",),
+    "munge": ("--version",),
+}
+"""How daemons say their versions. (The clients do not without a slurm.conf, and look for one by DNS.)"""
+
+
+def system(host: Host, platform: str = sys.platform) -> Iterable[Finding]:
+    """Linux, with /proc."""
+    if platform != "linux":
+        yield stops(
+            "system.linux",
+            f"this is {platform}: a local cluster's machines are processes of Linux",
+            "Run ./cluster in a Linux machine: a virtual one or a container will do.",
+        )
+        return
+    if host.text("/proc/self/stat") is None:
+        yield stops(
+            "system.proc",
+            "/proc is not mounted: whose processes are whose is read there",
+            "As root: mount -t proc proc /proc",
+        )
+        return
+    release = (host.text("/proc/sys/kernel/osrelease") or "").strip()
+    name = next(
+        (
+            line.partition("=")[2].strip('"')
+            for line in (host.text("/etc/os-release") or "").splitlines()
+            if line.startswith("PRETTY_NAME=")
+        ),
+        "Linux",
+    )
+    yield fine("system.linux", f"{name}, kernel {release}")
+
+
+def installed(host: Host) -> Iterable[Finding]:
+    """Slurm and munge are there and of a release that works, or can be had."""
+    if missing := packages.missing():
+        yield _installable(host, missing)
+        return
+    if problem := packages.unsuitable():
+        yield said("packages.slurm", Severity.STOPS, problem)
+        return
+    versions: dict[str, Version] = {}
+    munge = ""
+    for package, options in ASKED.items():
+        file = packages.NEEDED[package]
+        status, answer = host.run([file, *options])
+        if status:
+            cure = f"Have it installed again (as root: apt-get install --reinstall {package})."
+            yield stops("packages.broken", f"{file} does not run: {answer}", cure)
+            return
+        if package == "munge":
+            munge = answer.partition(" ")[0]
+            continue
+        try:
+            versions[file] = parse(answer)
+        except ValueError as error:
+            yield stops("packages.broken", f"{file}: {error}", f"Have {package} installed again.")
+            return
+    first = _first_in_path(host)
+    if first is not None:
+        versions[first[0]] = first[1]
+    yield from _releases(versions, munge)
+
+
+def _installable(host: Host, missing: list[str]) -> Finding:
+    names = " ".join(missing)
+    command = f"apt-get install --no-install-recommends {names}"
+    if host.which("apt-get") is None:
+        return stops(
+            "packages.missing",
+            f"{', '.join(missing)}: not installed, and there is no apt-get here",
+            "Install your distribution's packages of slurmctld, slurmd, the Slurm clients and munge, without "
+            "starting their services.",
+        )
+    if host.uid != 0 and host.run(["sudo", "-n", "true"])[0]:
+        return stops(
+            "packages.missing",
+            f"{', '.join(missing)}: not installed, and only root can do it",
+            f"Have an administrator run: {command}",
+        )
+    return fine("packages.missing", f"{', '.join(missing)}: not installed yet; `up` does it by apt-get")
+
+
+def _first_in_path(host: Host) -> tuple[str, Version] | None:
+    """The slurmctld that machines find first, which says for which release slurm.conf is written."""
+    file = host.which("slurmctld", path=MACHINE_PATH)
+    if file is None or file == packages.NEEDED["slurmctld"]:
+        return None
+    status, words = host.run([file, "-V"])
+    try:
+        return (file, parse(words)) if status == 0 else None
+    except ValueError:
+        return None
+
+
+def _releases(versions: dict[str, Version], munge: str) -> Iterable[Finding]:
+    there = ", ".join(f"{file} {spell(release)}" for file, release in versions.items())
+    if len(set(versions.values())) > 1:
+        yield stops(
+            "packages.releases",
+            f"programs of different releases of Slurm: {there}",
+            "Keep one installation: remove the other, or its folder from PATH.",
+        )
+        return
+    release = next(iter(versions.values()))
+    newest = max(TRAITS)
+    if release > newest:
+        yield warns(
+            "packages.release",
+            f"Slurm {spell(release)} is newer than {spell(newest)}, the newest that this was tested with",
+            "It may well work. Where it does not, install an older one.",
+        )
+        return
+    yield fine("packages.installed", f"Slurm {spell(release)} and {munge}")
+
+
+def services(host: Host, run: Path) -> Iterable[Finding]:
+    """Daemons of Slurm's and munge's that are not this cluster's: they have other ports and sockets."""
+    names: set[str] = set()
+    for pid in host.processes():
+        name = (host.text(f"/proc/{pid}/comm") or "").strip()
+        if name in ("slurmctld", "slurmd", "munged") and str(run) not in (
+            host.text(f"/proc/{pid}/cmdline") or ""
+        ):
+            names.add(name)
+    if names:
+        yield fine(
+            "services.others",
+            f"another {', '.join(sorted(names))} runs here; this cluster has ports and sockets of its own",
+        )

@@ -1,0 +1,1 @@
+"""The cluster's logs, read where they lie: `slurm-stacks logs` on the login machine."""

@@ -1,0 +1,86 @@
+"""What `OpenSshShell`'s commands run, on the engineer's machine: `python -m infra.ssh.client VERB …`.
+
+The login machine is in the environment (`target.VARIABLE`), so that a change of it is a change of the
+resource and of nothing else. Every verb is idempotent; its result is on standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from infra import bundle
+from infra.errors import UserError
+from infra.ssh import archive, lines, openssh
+from infra.ssh.target import VARIABLE, Target, parse
+
+STAGE_SECONDS = 300.0
+SUBMIT_SECONDS = 120.0
+MARGIN_SECONDS = 60.0
+"""What a wait on the login machine may take beyond its own limit."""
+
+
+def environment(target: Target, options: argparse.Namespace) -> str:
+    """Wait for the training environment."""
+    line = lines.wait_for_environment(options.apps, options.digest, options.seconds)
+    return openssh.run(target, line, seconds=options.seconds + MARGIN_SECONDS, stream=True)
+
+
+def stage(target: Target, options: argparse.Namespace) -> str:
+    """Send the workload, if it is still the one that was asked for."""
+    project = Path(os.environ.get("SLURM_STACKS_PROJECT", ".")).resolve()
+    content = archive.workload(project)
+    if bundle.tree_digest(project / "workload") != options.digest:
+        raise UserError(f"{project}/workload was changed while it was being staged: run the command again")
+    line = lines.unpack(options.shared, options.digest[:16], archive.digest(content), stdin=True)
+    return openssh.run(target, line, stdin=base64.encodebytes(content).decode(), seconds=STAGE_SECONDS)
+
+
+def submit(target: Target, options: argparse.Namespace) -> str:
+    """Submit the script on standard input; prints the job's id."""
+    line = lines.submit(options.tool, options.run)
+    return openssh.run(target, line, stdin=sys.stdin.read(), seconds=SUBMIT_SECONDS)
+
+
+def cancel(target: Target, options: argparse.Namespace) -> str:
+    """Cancel the run's job if the login machine is there: a destroy must go on without it, and soon."""
+    limit = target.connect_seconds + lines.CANCEL_SECONDS + 5.0
+    line = lines.cancel(options.tool, options.run)
+    try:
+        return openssh.run(replace(target, patience=0), line, seconds=limit, stream=True)
+    except UserError as error:
+        print(f"{lines.NOT_CANCELLED} ({error})", file=sys.stderr)
+        return ""
+
+
+VERBS = {"environment": environment, "stage": stage, "submit": submit, "cancel": cancel}
+OPTIONS = {
+    "environment": ("apps", "digest", "seconds"),
+    "stage": ("shared", "digest"),
+    "submit": ("tool", "run"),
+    "cancel": ("tool", "run"),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb, names in OPTIONS.items():
+        made = verbs.add_parser(verb)
+        for name in names:
+            made.add_argument(f"--{name}", required=True, type=int if name == "seconds" else str)
+    options = parser.parse_args()
+    try:
+        print(VERBS[options.verb](parse(os.environ.get(VARIABLE)), options).rstrip("\n"))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""What runs on the login machine, as lines for its shell: POSIX, every value quoted, each idempotent."""
+
+from __future__ import annotations
+
+import shlex
+
+from infra.local.training import COMPLETE
+
+CANCEL_SECONDS = 15
+NOT_CANCELLED = "the job was not cancelled: it ends with the cluster, or by `./cluster exec -- scancel JOB`"
+_WAIT = """\
+set -eu
+env={env} waited=0
+while [ ! -e "$env"/{complete} ]; do
+  if [ "$waited" -ge {seconds} ]; then
+    printf '%s\\n' "the training environment $env is not there after {seconds} s. The login machine's boot \
+makes it: see what that came to (./cluster logs), then run up again" >&2
+    exit 1
+  fi
+  if [ $((waited % 30)) -eq 0 ]; then
+    printf 'waiting for the training environment %s (%s s)\\n' "$env" "$waited" >&2
+  fi
+  sleep 1
+  waited=$((waited + 1))
+done
+printf '%s\\n' "$env"
+"""
+
+# By rename: what is there is whole.
+_UNPACK = """\
+set -eu
+bench={bench} name={name}
+target="$bench/$name/workload"
+archive={archive}
+if [ ! -d "$target" ]; then
+  mkdir -p "$bench/$name"
+  draft=$(mktemp -d "$bench/.$name.XXXXXX")
+  trap 'rm -rf "$draft"' EXIT
+  trap 'exit 129' HUP INT TERM
+  {fetch}
+  if [ "$(sha256sum <"$draft/archive" | cut -c1-64)" != {digest} ]; then
+    echo 'the workload arrived damaged or cut short, and is not used: run up again' >&2
+    exit 1
+  fi
+  mkdir "$draft/new"
+  tar -x --no-same-owner -f "$draft/archive" -C "$draft/new"
+  mv -T "$draft/new/workload" "$target" || [ -d "$target" ]
+fi
+{forget}
+printf '%s\\n' "$target"
+"""
+
+
+def wait_for_environment(apps: str, digest: str, seconds: int) -> str:
+    """Wait until the training environment `<apps>/envs/<digest>` is complete; at most so many seconds."""
+    env = shlex.quote(f"{apps}/envs/{digest}")
+    return _WAIT.format(env=env, complete=COMPLETE, seconds=seconds)
+
+
+def archive_path(shared: str, staged: str) -> str:
+    """Where an archive is put that does not come on standard input."""
+    return f"{shared}/bench/.{staged}.tar"
+
+
+def unpack(shared: str, staged: str, digest: str, *, stdin: bool) -> str:
+    """Make `<shared>/bench/<staged>/workload` of an archive with this SHA-256, unless it is there.
+
+    Args:
+        stdin: the archive comes on standard input in base64; else it lies at `archive_path`, and goes.
+    """
+    return _UNPACK.format(
+        bench=shlex.quote(f"{shared}/bench"),
+        name=shlex.quote(staged),
+        digest=shlex.quote(digest),
+        archive=shlex.quote(archive_path(shared, staged)),
+        fetch='base64 -d >"$draft/archive" || true' if stdin else 'cp "$archive" "$draft/archive"',
+        forget=":" if stdin else 'rm -f "$archive"',
+    )
+
+
+def submit(tool: str, folder: str) -> str:
+    """Submit the script on standard input as the run in `<shared>/bench/<folder>`; prints the job's id."""
+    return f"exec {shlex.quote(tool)} submit {shlex.quote(f'--run={folder}')}"
+
+
+def cancel(tool: str, folder: str) -> str:
+    """End the run's job. Never fails and takes seconds: a destroy must go on."""
+    run = f"timeout {CANCEL_SECONDS} {shlex.quote(tool)} cancel {shlex.quote(f'--run={folder}')}"
+    return f"{run} || echo {shlex.quote(NOT_CANCELLED)} >&2"

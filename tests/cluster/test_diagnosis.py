@@ -1,0 +1,164 @@
+"""What logs, status and doctor say of a real cluster: while it works, and with each of its daemons dead."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+
+from tests.support.checkout import ROOT, Checkout, until
+
+SCHEMA = json.loads((ROOT / "infra" / "schema" / "status.json").read_text())
+BOUND = 60.0
+"""Seconds after which an answer counts as a hang, on a machine that has other things to do as well."""
+
+
+def logs(checkout: Checkout, *arguments: str, status: int = 0) -> str:
+    done = checkout.cluster("logs", *arguments)
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout + done.stderr
+
+
+def pid_of(checkout: Checkout, *words: str) -> int:
+    """The first process of the cluster's whose command line has all the words."""
+    for pid in checkout.processes():
+        line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        if all(word in line for word in words):
+            return pid
+    raise AssertionError(f"no process {' '.join(words)}")
+
+
+def silent(checkout: Checkout) -> str:
+    """What `status` says instead of a status, in a time that a person waits."""
+    began = time.monotonic()
+    done = checkout.cluster("status")
+    assert time.monotonic() - began < BOUND
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"`./cluster logs --stack {checkout.stack}` shows" in done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def about_the_cluster(checkout: Checkout) -> dict[str, str]:
+    """The doctor's findings on the cluster itself: check -> severity."""
+    told = json.loads(checkout.cluster("doctor", "--json").stdout)
+    return {f["check"]: f["severity"] for f in told["findings"] if f["check"].startswith("cluster.")}
+
+
+def test_logs_and_status_of_a_cluster_that_works(cluster: Checkout, tmp_path: Path) -> None:
+    output = tmp_path / "the output.txt"
+    batch = cluster.execute(
+        "sbatch",
+        "--parsable",
+        "-N2",
+        f"--output={output}",
+        "--wrap",
+        "srun sh -c 'echo out of $SLURMD_NODENAME'; exit 3",
+    ).strip()
+    waits = cluster.execute("sbatch", "--parsable", "--hold", "--output=/dev/null", "--wrap", "true").strip()
+    until(lambda: output.exists() and "out of debug-1" in output.read_text(), 30, "the output")
+
+    status = cluster.status()
+    jsonschema.validate(status, SCHEMA)
+    assert {job["id"]: job["cause"] for job in status["jobs"]}[int(waits)] == "JobHeldUser"
+    shown = cluster.cluster("status", check=True).stdout
+    assert "JobHeldUser: somebody held it: scontrol release lets it go" in shown
+    assert about_the_cluster(cluster) == {"cluster.state": "fine"}
+
+    until(lambda: "exit code 3" in logs(cluster, batch), 20, "the job's end")
+    told = logs(cluster, batch)
+    for words in (
+        "failed on debug-[0-1]",
+        f"JobId={batch}",
+        f"output: {output}",
+        "out of debug-0",
+        "out of debug-1",
+    ):
+        assert words in told
+    assert f"job {batch}" in told.split("==> elastic daemon, on this job")[1].splitlines()[1]
+    told = logs(cluster, "debug-0")
+    for words in ("debug-0 (compute): ready after", "slurmd started", "Node debug-0 now responding"):
+        assert words in told
+    assert logs(cluster) == logs(cluster, "controller") or "the elastic daemon serves" in logs(cluster)
+    # What a cloud's login machine is asked for.
+    assert "now responding" in cluster.execute("slurm-stacks", "logs", "debug-1")
+    told = logs(cluster, "debug-99", status=1)
+    assert "Nodes: debug-[0-9] (up so far: debug-[0-1])" in told
+    assert f"Jobs: {batch}, {waits}." in told
+    cluster.execute("scancel", waits)
+
+
+def test_with_each_daemon_dead_there_is_an_answer(make_checkout: Callable[..., Checkout]) -> None:
+    checkout = make_checkout()
+    assert "stack test is not up" in logs(checkout, status=1)
+    checkout.cluster("up", check=True)
+    job = checkout.execute("sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 600").strip()
+
+    slurmctld = pid_of(checkout, "slurmctld -D")
+    os.kill(slurmctld, signal.SIGSTOP)
+    try:
+        assert "slurmctld does not answer" in silent(checkout)
+        told = logs(checkout, job)
+        assert "Slurm does not answer" in told
+        assert f"JobId={job}" in told
+    finally:
+        os.kill(slurmctld, signal.SIGCONT)
+
+    elastic = pid_of(checkout, "elastic.daemon")
+    os.kill(elastic, signal.SIGSTOP)
+    try:
+        assert about_the_cluster(checkout) == {"cluster.daemon": "warns"}
+        assert "the elastic daemon serves" in logs(checkout)
+    finally:
+        os.kill(elastic, signal.SIGCONT)
+
+    os.kill(pid_of(checkout, "local.cloud.agent"), signal.SIGKILL)
+    assert "the cloud does not answer" in silent(checkout)
+    assert about_the_cluster(checkout) == {"cluster.agent": "warns"}
+    checkout.cluster("up", check=True)
+
+    os.kill(pid_of(checkout, "--role controller"), signal.SIGKILL)
+    until(lambda: "does not run" in checkout.cluster("status").stderr, 20, "the controller's end")
+    assert "`./cluster up --stack test` starts it again" in silent(checkout)
+    assert about_the_cluster(checkout) == {"cluster.controller": "warns"}
+    told = logs(checkout)
+    assert "These are the files as they lie there:" in told
+    assert "controller (controller): ready after" in told
+    assert f"JobId={job}" in logs(checkout, job)
+
+    checkout.cluster("up", check=True)
+    assert int(job) in [known["id"] for known in checkout.status()["jobs"]], "the queue has survived"
+
+
+def test_a_boot_that_fails_is_shown(make_checkout: Callable[..., Checkout]) -> None:
+    checkout = make_checkout(
+        """
+        config:
+          slurm-stacks:cluster:
+            provider: local
+            partitions:
+              - {name: debug, machine: local.small, nodes: {max: 2}}
+            hooks:
+              - {role: controller, source: driver.sh}
+        """
+    )
+    script = checkout.folder / "driver.sh"
+    script.write_text("#!/bin/sh\necho no driver for this card; exit 3\n")
+    script.chmod(0o755)
+    up = checkout.cluster("up")
+    assert up.returncode == 1
+    assert "no driver for this card" in up.stderr
+    assert "is half up" in silent(checkout) or "boot failed at step hooks" in silent(checkout)
+    told = logs(checkout)
+    assert "  hooks        failed" in told
+    assert "no driver for this card" in told.split("==> hook")[1]
+    assert about_the_cluster(checkout) == {"cluster.daemon": "warns"}
+    script.write_text("#!/bin/sh\n")
+    checkout.cluster("up", check=True)
+    assert "  hooks        done" in logs(checkout)

@@ -1,0 +1,125 @@
+"""Daemons that are dead or hang: `down` ends all the same, and `up` starts them again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from infra.node.processes import ProcessId, having
+from tests.support.checkout import Checkout, until
+from tests.support.mishaps import end, pids, until_saved
+
+STACK = """
+    config:
+      slurm-stacks:cluster:
+        provider: local
+        partitions:
+          - {name: debug, machine: local.small, nodes: {max: 2}, default: true}
+        slurm: {suspend_time: 30}
+"""
+AGENT, ELASTIC, SLURMCTLD, MUNGED = (
+    "local.cloud.agent",
+    "elastic.daemon",
+    "/usr/sbin/slurmctld\0",
+    "/usr/sbin/munged",
+)
+INIT = "--role\0controller"
+
+
+def signalled(number: signal.Signals, *programs: str) -> Callable[[Checkout], None]:
+    def do(checkout: Checkout) -> None:
+        found = [pid for program in programs for pid in pids(checkout, program)]
+        assert len(found) >= len(programs)
+        for pid in found:
+            os.kill(pid, number)
+
+    return do
+
+
+def all_killed(checkout: Checkout) -> None:
+    for pid in checkout.processes():
+        os.kill(pid, signal.SIGKILL)
+
+
+def half_deleted(checkout: Checkout) -> None:
+    for folder in ("code", "etc", "bucket", "state", "cloud"):
+        shutil.rmtree(checkout.run_directory / folder)
+
+
+@pytest.fixture
+def checkout(make_checkout: Callable[..., Checkout]) -> Checkout:
+    """A cluster with a job on a node."""
+    made = make_checkout(STACK)
+    made.cluster("up", check=True)
+    made.execute("sbatch", "--output=/dev/null", "--wrap", "setsid sleep 300 & sleep 300")
+    until(lambda: pids(made, "sleep\x00300"), 20, "the job")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("mishap", "word"),
+    [
+        (signalled(signal.SIGKILL, SLURMCTLD, MUNGED, ELASTIC), ""),
+        (all_killed, "its machines end with it"),
+        (signalled(signal.SIGSTOP, SLURMCTLD, MUNGED, ELASTIC), "controller: the daemons are ending"),
+        (half_deleted, ""),
+    ],
+    ids=["daemons killed", "all killed", "daemons hang", "half deleted"],
+)
+def test_down_comes_to_its_end(checkout: Checkout, mishap: Callable[[Checkout], None], word: str) -> None:
+    mishap(checkout)
+    began = time.monotonic()
+    down = checkout.cluster("down", timeout=60)
+    assert down.returncode == 0, down.stderr
+    assert time.monotonic() - began < 30, "bounded by the daemons' grace"
+    assert word in down.stderr
+    assert "Traceback" not in down.stderr
+    assert checkout.processes() == []
+    assert not checkout.run_directory.exists()
+
+
+def test_up_starts_what_has_died_and_keeps_the_queue(checkout: Checkout) -> None:
+    before = time.time()
+    checkout.execute("sbatch", "--hold", "--output=/dev/null", "--wrap", "true")
+    until_saved(checkout, before)
+    queue = checkout.execute("squeue", "--noheader", "--format=%i")
+    end(pids(checkout, AGENT)[0])
+    up = checkout.cluster("up", check=True)
+    assert "the local cloud's agent has ended: it is started again" in up.stderr
+    assert len(pids(checkout, AGENT)) == 1
+    for program in (INIT, AGENT):
+        end(pids(checkout, program)[0])
+    gone = checkout.cluster("exec", "--", "squeue")
+    assert gone.returncode == 1
+    assert gone.stderr.startswith("the controller of stack test does not run")
+    assert gone.stderr.count("\n") == 1
+    assert "./cluster up --stack test" in gone.stderr
+    up = checkout.cluster("up", check=True)
+    assert "the controller has ended: it is started again, with its queue" in up.stderr
+    assert checkout.execute("squeue", "--noheader", "--format=%i") == queue
+    assert "created" not in up.stderr
+    shutil.rmtree(checkout.run_directory / "bucket")
+    up = checkout.cluster("up")
+    assert up.returncode == 1
+    assert f"{checkout.run_directory}/bucket/current.json" in up.stderr
+    assert "`./cluster down --stack test` and then `./cluster up --stack test`" in up.stderr
+
+
+def test_a_job_ends_with_its_machine_whoever_started_that(checkout: Checkout) -> None:
+    """An agent that was started anew is no ancestor of the machines that it finds, nor of their jobs."""
+    end(pids(checkout, AGENT)[0])
+    checkout.cluster("up", check=True)
+    conf = f"SLURM_CONF={checkout.run_directory}/etc/slurm.conf".encode()
+    marks = {conf, b"SLURMD_NODENAME=debug-0"}
+    jobs = [ProcessId.of(pid) for pid in having(lambda _, environment: marks <= set(environment))]
+    assert len(jobs) >= 2
+    content = json.loads((checkout.run_directory / "cloud" / "machines.json").read_text())
+    (machine,) = [m for m in content["machines"] if m["node"] == "debug-0" and m["state"] == "running"]
+    end(machine["process"]["pid"])
+    until(lambda: not any(job and job.alive() for job in jobs), 10, "the job's processes")

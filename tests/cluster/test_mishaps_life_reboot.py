@@ -1,0 +1,92 @@
+"""The machine was restarted, or /tmp was tidied, while the state says that the cluster is up."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.checkout import Checkout, until
+from tests.support.mishaps import pids, quick_benchmark, until_saved
+
+STACK = """
+    config:
+      slurm-stacks:cluster:
+        provider: local
+        partitions:
+          - {name: debug, machine: local.small, nodes: {max: 2}, default: true}
+        slurm: {suspend_time: 1}
+      slurm-stacks:benchmark: {nodes: 1, epochs: 1, data: synthetic}
+"""
+COMMANDS = (("status",), ("exec", "--", "squeue"), ("logs",))
+
+
+def reboot(checkout: Checkout, *, run_directory: bool) -> None:
+    """All processes are gone at once; /tmp may be empty afterwards or not."""
+    while found := checkout.processes():
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+    if not run_directory:
+        shutil.rmtree(checkout.run_directory)
+    (state,) = state_files(checkout)
+    state.write_text(json.dumps({**json.loads(state.read_text()), "boot": "an earlier one"}))
+
+
+def state_files(checkout: Checkout) -> list[Path]:
+    return list(Path(checkout.env["XDG_STATE_HOME"]).glob("slurm-stacks/*/state.json"))
+
+
+def kept(checkout: Checkout) -> list[Path]:
+    return sorted(Path(checkout.env["XDG_STATE_HOME"]).glob("slurm-stacks/results/test/*.json"))
+
+
+@pytest.mark.timeout(200)
+def test_up_and_down_after_a_reboot(make_checkout: Callable[..., Checkout]) -> None:
+    checkout = make_checkout(STACK)
+    quick_benchmark(checkout)
+    checkout.cluster("up", check=True)
+    held = ("sbatch", "--parsable", "--hold", "--output=/dev/null", "--wrap", "true")
+    before = time.time()
+    waiting = checkout.execute(*held).strip()
+    until_saved(checkout, before)
+
+    # The run directory outlived the reboot, and with it Slurm's own state.
+    reboot(checkout, run_directory=True)
+    for command in COMMANDS[:2]:
+        told = checkout.cluster(*command)
+        assert told.returncode == 1
+        assert "the controller of stack test does not run: the machine was restarted" in told.stderr
+        assert "`./cluster up --stack test` starts it again with its queue" in told.stderr
+    up = checkout.cluster("up", check=True)
+    assert "the machine was restarted since this stack was brought up" in up.stderr
+    assert "Result of job 1" in up.stdout, "its result is still there"
+    assert checkout.execute("squeue", "--noheader", "--format=%i").split() == [waiting]
+    assert len(pids(checkout, "local.cloud.agent")) == 1
+    assert len(kept(checkout)) == 1
+
+    # It did not: what is there is what was kept elsewhere.
+    reboot(checkout, run_directory=False)
+    for command in COMMANDS:
+        told = checkout.cluster(*command)
+        assert told.returncode == 1, command
+        assert f"stack test was up, but {checkout.run_directory} is gone" in told.stderr, command
+        assert "`./cluster up --stack test` makes the cluster anew" in told.stderr
+        assert "Traceback" not in told.stderr
+    up = checkout.cluster("up", check=True)
+    assert "the machine was restarted since this stack was brought up" in up.stderr
+    assert "Result of job 1" in up.stdout, "the benchmark has run again, as the first job of a new queue"
+    assert len(kept(checkout)) == 2, "the new result, and the one from before"
+    assert checkout.execute("srun", "-N1", "hostname").strip()
+
+    reboot(checkout, run_directory=False)
+    down = checkout.cluster("down", check=True)
+    assert "nothing is left" in down.stderr
+    assert state_files(checkout) == []
+    assert len(kept(checkout)) == 2
+    until(lambda: checkout.cluster("status").stderr.startswith("stack test is not up"), 5, "the word")

@@ -1,0 +1,90 @@
+"""Ports that another program has: before `up`, while the controller is dead, and a node's."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.node import rpc
+from infra.node.slurm.hostlist import expand
+from tests.support.checkout import Checkout, until
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.socket() as made:
+        yield made
+
+
+def base(checkout: Checkout) -> int:
+    return int(json.loads((checkout.run_directory / "ports.json").read_text())["base"])
+
+
+def listen(made: socket.socket, port: int, address: str = "127.0.0.1") -> None:
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.bind((address, port))
+    made.listen()
+
+
+def test_a_nodes_port_is_named_and_the_job_goes_to_another(
+    cluster: Checkout, listener: socket.socket
+) -> None:
+    port = base(cluster) + 1
+    listen(listener, port)
+    job = cluster.execute("sbatch", "--parsable", "--output=/dev/null", "-N2", "--wrap", "srun true").strip()
+
+    def waiting() -> dict[str, Any] | None:
+        jobs = [found for found in cluster.status()["jobs"] if found["id"] == int(job)]
+        return next((found for found in jobs if "is taken by" in (found["cause"] or "")), None)
+
+    cause = until(waiting, 30, "the cause", 0.3)["cause"]
+    assert f"port {port} of debug-0 is taken by python" in cause
+    assert f"(pid {os.getpid()})" in cause
+    report = json.loads((cluster.run_directory / "bucket" / "boot" / "debug-0.json").read_text())
+    assert report["state"] == "failed"
+    assert report["steps"][-1]["note"] in cause
+
+    # A requeued job waits two minutes; whoever is in a hurry need not.
+    until(lambda: cluster.status()["machines"] == {"running": 0, "pending": 0}, 30, "nodes given back", 0.3)
+    cluster.execute("scontrol", "update", f"jobid={job}", "starttime=now")
+    until(lambda: "JobState=COMPLETED" in cluster.execute("scontrol", "show", "job", job), 60, "the job", 0.3)
+    shown = dict(
+        pair.split("=", 1)
+        for pair in cluster.execute("scontrol", "-o", "show", "job", job).split()
+        if "=" in pair
+    )
+    assert len(expand(shown["NodeList"])) == 2
+    assert "debug-0" not in expand(shown["NodeList"])
+
+
+def test_the_controller_moves_if_its_port_was_taken(cluster: Checkout, listener: socket.socket) -> None:
+    before = base(cluster)
+    agent = str(cluster.run_directory / "cloud" / "agent.sock")
+    machines = rpc.call(agent, "list", tags={"role": "controller"})["machines"]
+    rpc.call(agent, "terminate", 60.0, ids=[machine["id"] for machine in machines])
+    # Of another address, which is in the way of a daemon that listens on all of them.
+    listen(listener, before, "127.0.0.2")
+    again = cluster.cluster("up", check=True)
+    assert "another program has taken a port of the cluster's" in again.stderr
+    assert base(cluster) != before
+    assert f"SlurmctldPort           = {base(cluster)}" in cluster.execute("scontrol", "show", "config")
+    until(lambda: cluster.status()["machines"] == {"running": 0, "pending": 0}, 30, "nodes given back", 0.3)
+    until(lambda: "idle " not in cluster.execute("sinfo", "-h"), 30, "what Slurm thought was up", 0.3)
+    assert cluster.execute("srun", "-N1", "hostname")
+    assert "unchanged" in cluster.cluster("up", check=True).stderr
+
+
+def test_the_next_cluster_keeps_away_from_taken_ports(cluster: Checkout, listener: socket.socket) -> None:
+    before = base(cluster)
+    cluster.cluster("down", check=True)
+    listen(listener, before + 40, "127.0.0.2")
+    cluster.cluster("up", check=True)
+    assert not base(cluster) <= before + 40 < base(cluster) + 65
+    assert cluster.execute("srun", "-N1", "hostname")
+    assert Path(f"/proc/{os.getpid()}").exists()

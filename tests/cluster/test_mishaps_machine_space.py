@@ -1,0 +1,100 @@
+"""No space left, in the run directory or for the state: one message, and `down` always works."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.runner import locations
+from tests.support.checkout import SMALL, Checkout, until
+from tests.support.private_mounts import PrivateMounts
+
+
+@pytest.fixture
+def mounts() -> Iterator[PrivateMounts]:
+    made = PrivateMounts()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def checkout(mounts: PrivateMounts, tmp_path: Path) -> Iterator[Checkout]:
+    """A checkout whose commands run where the mounts are."""
+    made = Checkout(tmp_path / "a checkout", SMALL, inside=mounts)
+    yield made
+    assert made.close() == []
+
+
+@pytest.fixture
+def state(checkout: Checkout) -> Path:
+    return Path(checkout.env["XDG_STATE_HOME"])
+
+
+def test_a_run_directory_without_room(checkout: Checkout, mounts: PrivateMounts) -> None:
+    runs = locations.run_root()
+    mounts.tmpfs(runs, "8m")
+    refused = checkout.cluster("up")
+    assert refused.returncode == 3
+    assert f"{runs}: 8 MiB are free, and a running cluster needs 64 MiB. Make room there." in refused.stderr
+    assert mounts.run("ls", str(runs)) == "", "nothing is half made"
+    mounts.tmpfs(runs, "100m")
+    checkout.cluster("up", check=True)
+    checkout.execute("srun", "-N2", "true")
+
+    mounts.fill(runs)
+    job = checkout.cluster("exec", "--", "sbatch", "--output=/dev/null", "--wrap", "true")
+    assert job.returncode != 0
+    checkout.cluster("exec", "--", "srun", "-N5", "--immediate=5", "true", timeout=60)
+    status = checkout.status()
+    reasons = [node["reason"] for node in status["nodes"] if node["reason"]]
+    assert any("machines.json: No space left on device" in reason for reason in reasons), reasons
+    until(lambda: checkout.status()["machines"]["running"] == 0, 30, "machines that end without a note of it")
+
+    mounts.empty(runs)
+    assert checkout.execute("sbatch", "--parsable", "--output=/dev/null", "--wrap", "true").strip().isdigit()
+    mounts.fill(runs)
+    done = checkout.cluster("down", check=True)
+    assert "nothing is left" in done.stderr
+    assert checkout.processes() == []
+    assert mounts.run("ls", str(runs)).split() in ([], ["filling"])
+
+
+def test_no_room_for_the_state(checkout: Checkout, mounts: PrivateMounts, state: Path) -> None:
+    mounts.tmpfs(state, "100k")
+    refused = checkout.cluster("up")
+    assert refused.returncode == 3
+    assert f"{state}/slurm-stacks: 0 MiB are free, and the state of the stacks needs 1 MiB" in refused.stderr
+    mounts.tmpfs(state, "3m")
+    checkout.cluster("up", check=True)
+    checkout.write_stack(SMALL.replace("max: 10", "max: 12"))
+    mounts.fill(state)
+    full = checkout.cluster("up")
+    assert full.returncode == 3
+    assert "Traceback" not in full.stderr
+    assert checkout.execute("srun", "-N1", "hostname"), "the cluster goes on"
+    done = checkout.cluster("down", check=True)
+    assert "nothing is left" in done.stderr
+    assert checkout.processes() == []
+
+
+def test_the_state_disk_fills_while_a_cluster_comes_up(
+    checkout: Checkout, mounts: PrivateMounts, state: Path
+) -> None:
+    mounts.tmpfs(state, "3m")
+    (checkout.folder / "hooks").mkdir()
+    hook = checkout.folder / "hooks" / "fill.sh"
+    hook.write_text(f"#!/bin/sh\ncat /dev/zero >'{state}/filling' || true\n")
+    checkout.write_stack(f"{SMALL}        hooks: [{{role: controller, source: hooks/fill.sh}}]\n")
+    failed = checkout.cluster("up")
+    assert failed.returncode == 1
+    assert f"no space left for {state}/slurm-stacks/" in failed.stderr
+    assert "Make room and run the command again: it goes on where it stopped." in failed.stderr
+    assert "Traceback" not in failed.stderr
+    hook.write_text("#!/bin/sh\n")
+    mounts.empty(state)
+    checkout.cluster("up", check=True)
+    assert checkout.execute("srun", "-N1", "hostname")
+    checkout.cluster("down", check=True)
+    assert mounts.run("ls", f"{state}/slurm-stacks") == ""

@@ -1,0 +1,119 @@
+"""Who calls, and in what surroundings: an ordinary user, strange environments, others' files in the way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.checkout import SMALL, Checkout
+from tests.support.ordinary_user import NAME, OrdinaryUser
+
+SURROUNDINGS = {
+    "nothing at all": 'umask 077; exec setsid -w env -i XDG_STATE_HOME="$XDG_STATE_HOME" "$@" <&- >&- 2>&-',
+    "too much": 'umask 000; USER=alice LOGNAME=alice HOME= TERM=dumb LC_ALL=C exec "$@" >&-',
+}
+
+
+@pytest.mark.parametrize("script", SURROUNDINGS.values(), ids=SURROUNDINGS)
+def test_surroundings(script: str, tmp_path: Path) -> None:
+    def inside(*command: str) -> list[str]:
+        return ["sh", "-c", script, "sh", *command]
+
+    checkout = Checkout(tmp_path / "a checkout", SMALL, inside=inside)
+    checkout.env["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+    try:
+        assert checkout.cluster("up").returncode == 0
+        assert checkout.cluster("exec", "--", "srun", "-N1", "touch", str(tmp_path / "ran")).returncode == 0
+        assert (tmp_path / "ran").exists()
+        run = checkout.run_directory
+        files = [path for path in (run, *run.rglob("*")) if not path.is_symlink() and not path.is_socket()]
+        writable = [str(path) for path in files if path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)]
+        assert writable == [], "anybody could change what the cluster executes"
+        assert checkout.cluster("down").returncode == 0
+    finally:
+        assert checkout.close() == []
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    # pytest's own folders are root's alone.
+    made = Path(tempfile.mkdtemp(prefix="ordinary-user-"))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture
+def ordinary(folder: Path) -> Iterator[Callable[..., Checkout]]:
+    """Makes a checkout of an ordinary user's, which that user's `./cluster` acts on."""
+    made: list[tuple[OrdinaryUser, Checkout]] = []
+
+    def make() -> tuple[OrdinaryUser, Checkout]:
+        checkout = Checkout(folder / "a checkout", SMALL)
+        user = OrdinaryUser(folder)
+        checkout._inside = user
+        checkout.env |= {"HOME": str(folder / "home"), "USER": "root", "LOGNAME": "root"}
+        (folder / "home").mkdir()
+        user.own(folder)
+        made.append((user, checkout))
+        return made[-1]
+
+    yield make
+    for user, checkout in made:
+        assert checkout.cluster("down").returncode == 0
+        user.close()
+
+
+def test_an_ordinary_user_and_others_files(ordinary: Callable[..., tuple[OrdinaryUser, Checkout]]) -> None:
+    user, checkout = ordinary()
+    runs = Path(f"/tmp/slurm-stacks-{user.id}")
+    state = Path(checkout.env["XDG_STATE_HOME"]) / "slurm-stacks"
+
+    state.mkdir(parents=True)
+    refused = checkout.cluster("up")
+    assert refused.returncode == 3
+    assert (
+        f"{state} belongs to root, and you are {NAME}. Take it back (sudo chown -R {NAME} '{state}')"
+        in refused.stderr
+    )
+    shutil.rmtree(state.parent)
+    state.parent.mkdir()
+    user.own(state.parent)
+
+    runs.mkdir()
+    try:
+        refused = checkout.cluster("up")
+        assert refused.returncode == 3
+        assert f"{runs} belongs to root, and you are {NAME}." in refused.stderr
+        assert f"(as root: rm -r {runs})" in refused.stderr
+    finally:
+        runs.rmdir()
+
+    checkout.cluster("up", check=True)
+    assert checkout.execute("srun", "-N2", "id", "-un").split() == [NAME, NAME]
+    (run,) = runs.iterdir()
+    assert "nobody has it up from this checkout" in _as_root(checkout)
+    kept = run / "shared" / "roots"
+    kept.mkdir()
+    (kept / "file").touch()
+    failed = checkout.cluster("down")
+    assert failed.returncode == 1
+    assert f"folder {run} ({kept} belongs to root; have it removed, as root: rm -r {run})" in failed.stderr
+    shutil.rmtree(run)
+    assert "nothing is left" in checkout.cluster("down", check=True).stderr
+    runs.rmdir()
+
+
+def _as_root(checkout: Checkout) -> str:
+    """What root is told who looks for that user's cluster."""
+    inside, checkout._inside = checkout._inside, lambda *command: list(command)
+    try:
+        return checkout.cluster("status", env={"HOME": os.environ["HOME"]}).stderr
+    finally:
+        checkout._inside = inside

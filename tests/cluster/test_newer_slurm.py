@@ -1,0 +1,138 @@
+"""The same code on Slurm 24.11: what it renders and reads, and one elastic job from nothing to nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.support import newer_slurm
+from tests.support.checkout import ROOT, SMALL, Checkout, until
+from tests.support.newer_slurm import NewerSlurm, Unavailable
+
+# The first run makes the folder.
+pytestmark = pytest.mark.timeout(900)
+
+# Against a real slurmctld and slurmds. What is left out is about a trait of 22.05, and takes long.
+SLURM_TESTS = ("test_slurm_conf_cluster.py", "test_control_cluster.py")
+LEFT_OUT = "not in_the_second_of_their_request"
+
+
+def mounts_below(folder: Path) -> list[str]:
+    lines = Path("/proc/self/mounts").read_text().splitlines()
+    return [line for line in lines if str(folder) in line]
+
+
+def processes_in(namespace: str) -> list[int]:
+    found = []
+    for link in Path("/proc").glob("[0-9]*/ns/pid"):
+        try:
+            if str(link.readlink()) == namespace:
+                found.append(int(link.parts[2]))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(request: pytest.FixtureRequest) -> Path:
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+
+    def say(text: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(f"\n{text}", flush=True)
+
+    try:
+        return newer_slurm.folder(say)
+    except Unavailable as reason:
+        pytest.skip(f"no Slurm 24.11: {reason}")
+
+
+@pytest.fixture(scope="module")
+def newer(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewerSlurm]:
+    try:
+        running = NewerSlurm(folder, tmp_path_factory.mktemp("newer"))
+    except Unavailable as reason:
+        pytest.skip(f"no Slurm 24.11: {reason}")
+    namespace = running.namespace
+    yield running
+    running.close()
+    assert processes_in(namespace) == []
+    assert mounts_below(folder) == []
+
+
+def test_what_is_rendered_is_taken_and_what_slurm_says_is_understood(newer: NewerSlurm) -> None:
+    def run(name: str) -> subprocess.CompletedProcess[str]:
+        options = ["-q", "-p", "no:cacheprovider", "-k", LEFT_OUT, f"--rootdir={ROOT}"]
+        python = str(ROOT / ".venv" / "bin" / "python")
+        return newer.run(
+            *(python, "-B", "-m", "pytest", *options, str(ROOT / "tests" / "node" / name)),
+            env={"PYTHONPATH": str(ROOT)},
+            timeout=240,
+        )
+
+    with ThreadPoolExecutor() as pool:
+        for done in pool.map(run, SLURM_TESTS):
+            assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-1000:]
+            assert "skipped" not in done.stdout
+
+
+def test_an_elastic_job_from_nothing_to_nothing(
+    newer: NewerSlurm, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    work = newer.work
+    checkout = Checkout(work / "a checkout", SMALL, inside=newer.command)
+    checkout.env |= {"XDG_CACHE_HOME": str(work / "cache"), "HOME": "/root"}
+
+    def states() -> set[str]:
+        return set(checkout.execute("sinfo", "--noheader", "--Node", "--format=%T").split())
+
+    up = checkout.cluster("up", check=True)
+    assert "slurm-wlm 24.11." in up.stdout, "the version in the outputs"
+    assert checkout.execute("scontrol", "--version").startswith("slurm-wlm 24.11.")
+    assert states() == {"idle~"}
+
+    out = work / "out"
+    checkout.execute("sbatch", f"--output={out}", "-N2", "--wrap", "srun printenv SLURMD_NODENAME")
+    until(lambda: out.exists() and sorted(out.read_text().split()) == ["debug-0", "debug-1"], 60, "the job")
+    status = checkout.status()
+    assert status["machines"]["running"] == 2
+    assert [partition["up"] for partition in status["partitions"]] == [2]
+    until(lambda: states() == {"idle~"}, 60, "zero nodes")
+    until(lambda: checkout.status()["machines"]["running"] == 0, 20, "zero machines")
+
+    down = checkout.cluster("down", check=True)
+    assert "nothing is left" in down.stderr
+    assert checkout.processes() == []
+    assert not (newer.root / checkout.run_directory.relative_to("/")).exists()
+
+
+def test_a_test_that_is_killed_leaves_no_mount_and_no_process(folder: Path, tmp_path: Path) -> None:
+    program = """
+import sys, time
+from pathlib import Path
+from tests.support.newer_slurm import NewerSlurm
+inside = NewerSlurm(Path(sys.argv[1]), Path(sys.argv[2]))
+print(inside.namespace, flush=True)
+inside.run("sh", "-c", "touch $0/runs; sleep 300 & exec sleep 300", sys.argv[2], timeout=200)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(folder), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as killed:
+        assert killed.stdout
+        namespace = killed.stdout.readline().strip()
+        until((tmp_path / "runs").exists, 20, "a command inside")
+        assert len(processes_in(namespace)) == 3
+        assert mounts_below(folder) == [], "nobody else sees its mounts"
+        killed.send_signal(signal.SIGKILL)
+    until(lambda: processes_in(namespace) == [], 20, "the end of all that ran inside")
+    assert mounts_below(folder) == []

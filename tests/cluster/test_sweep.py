@@ -1,0 +1,189 @@
+"""A sweep on a real cluster, watched by somebody whose terminal closes; the training alone is a stand-in."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import stub_training
+from tests.support.checkout import Checkout, until
+
+STACK = """
+    config:
+      slurm-stacks:cluster:
+        provider: local
+        partitions:
+          - {name: debug, machine: local.small, nodes: {max: 4}, default: true}
+        slurm: {suspend_time: 4}
+      slurm-stacks:benchmark: {nodes: 1, epochs: 2, data: synthetic, profile: sync}
+"""
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
+    """One that is up, whose training is short, and whose training environment is this machine's Python."""
+    folder = tmp_path_factory.mktemp("sweep")
+    made = Checkout(folder / "a checkout", STACK)
+    (made.folder / "workload" / "train.py").write_text(Path(stub_training.__file__).read_text())
+    lock = (made.folder / "workload" / "envs" / "cpu" / "uv.lock").read_bytes()
+    environment = folder / "cache/slurm-stacks/apps/envs" / hashlib.sha256(lock).hexdigest()[:16]
+    (environment / "bin").mkdir(parents=True)
+    (environment / "bin" / "python").symlink_to("/usr/bin/python3")
+    (environment / ".complete").write_text("")
+    made.env["XDG_CACHE_HOME"] = str(folder / "cache")
+    try:
+        made.cluster("up", check=True)
+        yield made
+    finally:
+        left = made.close()
+    assert left == []
+
+
+class Watched:
+    """`./cluster run` on a terminal of its own."""
+
+    def __init__(self, checkout: Checkout, *arguments: str) -> None:
+        self._master, slave = os.openpty()
+        self.process = subprocess.Popen(
+            [str(checkout.folder / "cluster"), "run", "--stack", "test", *arguments],
+            env={**checkout.env, "TERM": "xterm", "LINES": "40"},
+            preexec_fn=lambda: os.login_tty(slave),  # noqa: PLW1509  nothing else runs in this process
+            pass_fds=[slave],
+        )
+        os.close(slave)
+        self.screen = ""
+
+    def shows(self, text: str) -> bool:
+        """Whether it has shown that (a regular expression); reads what is there."""
+        try:
+            self.screen += os.read(self._master, 1 << 16).decode(errors="replace")
+        except OSError:  # it has ended
+            return True
+        return re.search(text, self.screen) is not None
+
+    def press_ctrl_c(self) -> int:
+        os.write(self._master, b"\x03")
+        return self._ended()
+
+    def close_terminal(self) -> int:
+        os.close(self._master)
+        return self.process.wait(30)
+
+    def _ended(self) -> int:
+        while not self.shows("\0"):
+            pass
+        os.close(self._master)
+        return self.process.wait(30)
+
+
+@contextmanager
+def watched(checkout: Checkout, *arguments: str) -> Iterator[Watched]:
+    made = Watched(checkout, *arguments)
+    try:
+        yield made
+    finally:
+        if made.process.poll() is None:
+            made.process.kill()
+            made.process.wait()
+
+
+def results(checkout: Checkout) -> list[dict[str, Any]]:
+    """The kept ones, in the order of their jobs."""
+    files = Path(checkout.env["XDG_STATE_HOME"]).glob("slurm-stacks/results/test/*.json")
+    return sorted((json.loads(file.read_text()) for file in files), key=lambda record: int(record["job_id"]))
+
+
+def plans(checkout: Checkout) -> list[Path]:
+    return list(Path(checkout.env["XDG_STATE_HOME"]).glob("slurm-stacks/sweeps/**/*"))
+
+
+def ran(checkout: Checkout) -> list[tuple[int, float, float]]:
+    """Job, begin and end of every training that has ended."""
+    notes = [file.read_text().split() for file in checkout.run_directory.glob("shared/bench/*/*/ran")]
+    return sorted((int(job), float(begin), float(end)) for job, begin, end in notes)
+
+
+def test_a_sweep_outlives_its_terminal_and_ends_in_the_report(checkout: Checkout) -> None:
+    with watched(checkout, "--nodes", "1,2", "--repeat", "2") as terminal:
+        until(lambda: terminal.shows("[1-3] of 4 done"), 60, "the first result")
+        assert "queued" in terminal.screen
+        assert terminal.close_terminal() == 130
+    assert 2 <= len(results(checkout)) < 5, "that of `up`, and the first of the sweep"
+
+    other = checkout.cluster("run", "--nodes", "4")
+    assert other.returncode == 3
+    assert "--nodes 1,2 --repeat 2" in other.stderr
+
+    until(lambda: len(ran(checkout)) == 5, 60, "the jobs, which nobody watches")
+    times = ran(checkout)
+    assert [job for job, _, _ in times] == [1, 2, 3, 4, 5]
+    assert all(before[2] <= after[1] for before, after in itertools.pairwise(times)), "one after another"
+
+    done = checkout.cluster("run", check=True)
+    assert "going on with --nodes 1,2 --repeat 2 of " in done.stderr
+    assert [(r["job_id"], r["nodes"]) for r in results(checkout)][1:] == [
+        ("2", 1), ("3", 1), ("4", 2), ("5", 2),
+    ]  # fmt: skip
+    *_, one, two, page, table = done.stdout.splitlines()
+    assert one.split() == ["1", "2", "10.0", "1000", "0.9000", "1.00"]
+    assert two.split() == ["2", "2", "5.0", "2000", "0.9000", "2.00"]
+    assert "<html" in Path(page).read_text()[:500]
+    assert "local.small" in Path(table).read_text()
+    assert plans(checkout) == []
+
+
+def test_a_run_that_fails_is_named_with_the_end_of_its_output(checkout: Checkout) -> None:
+    reason = checkout.run_directory / "shared" / "bench" / "fail"
+    reason.touch()
+    failed = checkout.cluster("run", "--nodes", "1")
+    reason.unlink()
+    assert failed.returncode == 1
+    assert "ended without a result (FAILED); the end of its output, in " in failed.stderr
+    assert "no such luck" in failed.stderr
+    assert plans(checkout) == []
+
+
+def test_a_workload_that_was_changed_since_is_not_on_the_cluster(checkout: Checkout) -> None:
+    file = checkout.folder / "workload" / "options.py"
+    whole = file.read_text()
+    file.write_text(f"{whole}# changed\n")
+    changed = checkout.cluster("run", "--nodes", "1")
+    file.write_text(whole)
+    assert (changed.returncode, changed.stdout) == (1, "")
+    assert "has changed since the cluster came up" in changed.stderr
+    assert plans(checkout) == []
+
+
+def test_ctrl_c_lets_the_jobs_go_on_and_cancel_ends_them(checkout: Checkout) -> None:
+    with watched(checkout, "--nodes", "1", "--repeat", "9") as terminal:
+        until(lambda: terminal.shows("[1-3] of 9 done"), 60, "the first result")
+        assert terminal.press_ctrl_c() == 130
+        assert "the jobs go on." in terminal.screen
+    assert checkout.execute("squeue", "--noheader").count("keras") >= 5
+    cancelled = checkout.cluster("run", "--cancel", check=True)
+    assert "jobs ended; " in cancelled.stderr
+    until(lambda: not checkout.execute("squeue", "--noheader"), 30, "an empty queue")
+    assert plans(checkout) == []
+
+
+def test_a_sweep_is_dropped_with_its_cluster_and_what_was_kept_stays(checkout: Checkout) -> None:
+    with watched(checkout, "--nodes", "1", "--repeat", "9") as terminal:
+        until(lambda: terminal.shows("0 of 9 done"), 60, "the table")
+        assert terminal.press_ctrl_c() == 130
+    have = results(checkout)
+    checkout.cluster("down", check=True)
+    gone = checkout.cluster("run")
+    assert (gone.returncode, gone.stdout) == (1, "")
+    assert "ended with its cluster: stack test is down" in gone.stderr
+    assert results(checkout) == have
+    assert plans(checkout) == []

@@ -1,0 +1,106 @@
+"""Clusters side by side: two clones, two stacks of one clone, a clone that is moved or deleted meanwhile."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support.checkout import SMALL, Checkout
+
+Make = Callable[..., Checkout]
+
+
+def ports(checkout: Checkout) -> range:
+    kept = json.loads((checkout.run_directory / "ports.json").read_text())
+    return range(kept["base"], kept["base"] + kept["count"])
+
+
+def where(checkout: Checkout) -> str:
+    """Runs a job on two nodes, and returns the cluster's controller as the job sees it."""
+    seen = checkout.execute("srun", "-N2", "sh", "-c", "scontrol show config | grep SlurmctldPort")
+    one, other = seen.splitlines()
+    assert one == other
+    return one.split()[-1]
+
+
+def test_two_clones_and_two_stacks_never_meet(make_checkout: Make) -> None:
+    one, two = make_checkout(name="a clone"), make_checkout(name="ein Klön %n #1")
+    third = copy.copy(two)
+    third.stack = "other"
+    third.write_stack(SMALL)
+    three = (one, two, third)
+    try:
+        for checkout in three:
+            checkout.cluster("up", check=True)
+        assert len({checkout.run_directory for checkout in three}) == 3
+        taken = [port for checkout in three for port in ports(checkout)]
+        assert len(taken) == len(set(taken)), "two clusters would listen on one port"
+        assert [where(checkout) for checkout in three] == [str(ports(checkout)[0]) for checkout in three]
+
+        processes = [pid for checkout in three for pid in checkout.processes()]
+        assert len(processes) == len(set(processes))
+        two.cluster("down", check=True)
+        assert two.processes() == []
+        assert not two.run_directory.exists()
+        assert [where(checkout) for checkout in (one, third)] == [str(ports(c)[0]) for c in (one, third)]
+    finally:
+        assert third.close() == []
+    assert where(one) == str(ports(one)[0])
+    one.cluster("down", check=True)
+
+
+def test_a_clone_that_is_renamed_keeps_its_cluster(make_checkout: Make) -> None:
+    checkout = make_checkout(name="first name")
+    checkout.cluster("up", check=True)
+    run, controller = checkout.run_directory, where(checkout)
+    old = checkout.folder
+    checkout.folder = old.rename(old.with_name("second name"))
+    assert checkout.run_directory == run
+    # A machine that starts now is one of a checkout that is not where it was.
+    assert checkout.execute("srun", "-N5", "hostname").count("\n") == 5
+    again = checkout.cluster("up", check=True)
+    assert "created" not in again.stderr
+
+    newcomer = make_checkout(name="first name")
+    assert newcomer.run_directory == run, "who is at the old place now owns the cluster, and nobody else"
+    assert checkout.run_directory != run
+    assert checkout.cluster("status").returncode == 1
+    shutil.rmtree(newcomer.folder)
+    newcomer.folder = checkout.folder
+    assert where(checkout) == controller
+    done = checkout.cluster("down", check=True)
+    assert "nothing is left" in done.stderr
+    assert not run.exists()
+    assert checkout.processes() == []
+
+
+def test_the_cluster_of_a_clone_that_was_deleted_is_named_and_ended(
+    make_checkout: Make, tmp_path: Path
+) -> None:
+    deleted, other = make_checkout(name="deleted"), make_checkout(name="other")
+    deleted.cluster("up", check=True)
+    run, processes = deleted.run_directory, deleted.processes()
+    assert processes
+    wrong = other.cluster("down", "--checkout", str(deleted.folder))
+    assert wrong.returncode == 3
+    assert f"{deleted.folder} is there: run `./cluster down --stack test` in it" in wrong.stderr
+    shutil.rmtree(deleted.folder)
+
+    for command in (("status",), ("down",)):
+        said = other.cluster(*command).stderr
+        assert f"./cluster down --stack test --checkout '{deleted.folder}'" in said
+    unknown = other.cluster("down", "--checkout", str(tmp_path / "never"))
+    assert unknown.returncode == 1
+    assert str(deleted.folder) in unknown.stderr
+
+    # The state of a checkout lies where that checkout's user had it.
+    state = {"XDG_STATE_HOME": deleted.env["XDG_STATE_HOME"]}
+    other.cluster("down", "--checkout", str(deleted.folder), check=True, env=state)
+    assert not run.exists()
+    assert deleted.processes() == []
+    assert not (Path(deleted.env["XDG_STATE_HOME"]) / "slurm-stacks" / run.name).exists()
+    assert "--checkout" not in other.cluster("status").stderr
+    deleted.folder = other.folder

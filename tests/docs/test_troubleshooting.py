@@ -1,0 +1,87 @@
+"""docs/troubleshooting.md says what the program says: no symptom in it is one of yesterday's."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from infra.node.bootstrap.steps import STEPS
+from infra.node.elastic.errors import POLICIES
+from infra.node.slurm.reasons import WORDS
+from tests.support.checkout import ROOT
+
+PAGE = ROOT / "docs" / "troubleshooting.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+# Words of others: the kernel's, Slurm's.
+FOREIGN = {"Killed", "OUT_OF_MEMORY"}
+HOLE = "…"
+
+
+def symptoms(text: str = TEXT) -> list[str]:
+    """The messages that the page quotes in its headings."""
+    headings = re.findall(r"^### (.*)$", text, re.M)
+    return [quoted for heading in headings for quoted in re.findall(r"`([^`]+)`", heading)]
+
+
+def literals(path: Path) -> list[str]:
+    """A file's strings as they would be printed, with a hole for what is filled in."""
+    if path.suffix != ".py":
+        return [path.read_text(encoding="utf-8")]
+    found: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.append(node.value)
+        elif isinstance(node, ast.JoinedStr):
+            found.append("".join(str(v.value) if isinstance(v, ast.Constant) else HOLE for v in node.values))
+    return found
+
+
+@cache
+def source() -> str:
+    """All of the program's strings, a line each."""
+    files = [*(ROOT / "infra").rglob("*.py"), *(ROOT / "workload").rglob("*.[pj][y2]"), ROOT / "cluster"]
+    return "\n".join(" ".join(text.split()) for file in files for text in literals(file))
+
+
+def said(symptom: str) -> bool:
+    """Whether one of the program's strings has the symptom's pieces in their order."""
+    pieces = [re.escape(piece.strip()) for piece in symptom.split(HOLE) if piece.strip()]
+    return re.search(".*?".join(pieces), source()) is not None
+
+
+@pytest.mark.parametrize("symptom", symptoms())
+def test_the_program_says_what_the_page_quotes(symptom: str) -> None:
+    assert symptom in FOREIGN or said(symptom)
+
+
+def test_a_stale_symptom_would_be_found() -> None:
+    assert len(symptoms()) > 40
+    assert symptoms("### `a … b`, `c`\ntext `d`\n#### `e`\n## `f`\n") == ["a … b", "c"]
+    assert not said("the controller's boot failed at stage")
+    assert not said("step … failed at boot controller's the")
+    assert said("the controller's boot failed at step … : …")
+
+
+def test_every_cause_of_a_wait_is_explained() -> None:
+    for kind, policy in POLICIES.items():
+        (row,) = [line for line in TEXT.splitlines() if line.startswith(f"| `{kind}:` |")]
+        assert policy.advice in row, f"{kind}: the advice that the cause ends with"
+    missing = [word for word in WORDS if f"`{word}`" not in TEXT]
+    assert missing == []
+
+
+def test_every_step_of_a_boot_is_explained() -> None:
+    rows = re.findall(r"^\| (\w+) \|", TEXT, re.M)
+    # These do nothing that could fail, where they do anything at all.
+    assert [step.name for step in STEPS if step.name not in rows] == ["hosts"]
+
+
+def test_the_contents_lead_to_sections() -> None:
+    anchors = re.findall(r"\]\(#([^)]+)\)", TEXT)
+    titles = re.findall(r"^## (.*)$", TEXT, re.M)
+    made = [re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in titles]
+    assert anchors == made

@@ -1,0 +1,112 @@
+"""The benchmark over SSH with the real engine, the real command plugin and its own SSH client."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.ssh import shells
+from tests.support import remote_scenarios as scenarios
+from tests.support.drivers import Cli
+from tests.support.login_machine import LoginMachine
+from tests.support.sshd import make_key, missing, public
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+
+@pytest.fixture
+def make_machine(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], LoginMachine]]:
+    """Makes login machines; the first one's agent, with its key, is the environment's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    made: list[LoginMachine] = []
+
+    def make(name: str) -> LoginMachine:
+        made.append(LoginMachine(tmp_path / name))
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(made[0].agent.socket))
+        return made[-1]
+
+    yield make
+    for machine in made:
+        machine.close()
+
+
+@pytest.fixture
+def machine(make_machine: Callable[[str], LoginMachine]) -> LoginMachine:
+    return make_machine("machine")
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Cli:
+    return Cli(tmp_path)
+
+
+@pytest.mark.parametrize("shell", ["openssh", "remote"])
+def test_a_benchmarks_life(driver: Cli, machine: LoginMachine, shell: str) -> None:
+    scenarios.check_life(driver, machine, shell)
+
+
+def test_another_address_is_no_other_job_and_another_machine_gets_all(
+    driver: Cli, make_machine: Callable[[str], LoginMachine]
+) -> None:
+    scenarios.check_moved(driver, make_machine("machine"), make_machine("successor"), "remote")
+
+
+def test_pulumis_client_refuses_another_host_key_and_sends_nothing(
+    driver: Cli, machine: LoginMachine, tmp_path: Path
+) -> None:
+    other = public(make_key(tmp_path / "other"))
+    refused = scenarios.check_wrong_key(driver, machine, "remote", other)
+    assert "host key mismatch" in refused.text
+
+
+def test_a_machine_that_is_gone(
+    driver: Cli, machine: LoginMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pulumi's client needs it to cancel a job, and gives up soon; to destroy all it is not asked."""
+    scenarios.succeeded(driver.up(scenarios.spec(machine, "remote")))
+    state = next((tmp_path / "backend").rglob("t.json")).read_text()
+    assert "PRIVATE KEY" not in state
+    assert os.environ["SSH_AUTH_SOCK"] not in state
+    # The archive's place on this machine is no part of the wish.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another cache"))
+    machine.sshd.stop()
+    assert scenarios.succeeded(driver.up(scenarios.spec(machine, "remote"))).operations == {}
+    began = time.monotonic()
+    failed = driver.up(scenarios.spec(machine, "remote", benchmark=False))
+    assert time.monotonic() - began < 60
+    assert failed.failed
+    assert f"after {shells.DIAL_ERRORS} failed attempts" in failed.text
+    assert "connection refused" in failed.text
+    began = time.monotonic()
+    assert scenarios.succeeded(driver.destroy()).operations["b-job"] == "deleted"
+    assert time.monotonic() - began < 15
+
+
+def test_without_an_agent_pulumi_says_so_without_a_traceback(
+    driver: Cli, machine: LoginMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SSH_AUTH_SOCK")
+    refused = driver.up(scenarios.spec(machine, "remote"))
+    assert refused.failed
+    assert "there is no SSH agent here" in refused.text
+    assert "Traceback" not in refused.text
+
+
+def test_pulumis_client_through_a_hop(
+    driver: Cli, make_machine: Callable[[str], LoginMachine], machine: LoginMachine, tmp_path: Path
+) -> None:
+    hop = make_machine("hop")
+    hop.sshd.accept(machine.sshd.client_key)
+    wrong = {**hop.endpoint, "host_keys": [public(make_key(tmp_path / "other"))]}
+    refused = driver.up(scenarios.spec(machine, "remote", options={"proxy": wrong}))
+    assert "host key mismatch" in refused.text
+    assert (hop.sshd.logins(), machine.sshd.logins()) == (0, 0)
+    scenarios.succeeded(driver.up(scenarios.spec(machine, "remote", options={"proxy": hop.endpoint})))
+    assert hop.sshd.logins() == machine.sshd.logins() > 0
+    assert machine.queue() == {41: "PENDING"}

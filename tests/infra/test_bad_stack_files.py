@@ -1,0 +1,237 @@
+"""A bad stack file in front of `./cluster`: one message, all mistakes, exit 2, and nothing is made.
+
+What each kind of mistake says is for `test_config_stack_file.py` and its neighbours; this is the process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from stack_values import CLUSTER
+
+from infra.config import ConfigError, stack_file
+from infra.errors import EXIT_USAGE
+from tests.support.checkout import SMALL, Checkout
+
+GOOD = """\
+config:
+  slurm-stacks:cluster:
+    provider: local
+    partitions:
+      - {name: debug, machine: local.small, nodes: {max: 10}, default: true}
+"""
+MANY = 250
+THOUSAND = f"config:\n  {CLUSTER}:\n    provider: local\n    partitions:\n" + "".join(
+    f"      - {{name: P{i}, machine: m{i}, nodes: {{min: x, max: -1}}}}\n" for i in range(MANY)
+)
+BILLION = "\n".join(
+    ["x0: &x0 [lol]", *(f"x{i}: &x{i} [{', '.join([f'*x{i - 1}'] * 9)}]" for i in range(1, 10))]
+) + (f"\nconfig:\n  {CLUSTER}: *x9\n")
+
+# Words of the message; "{n} mistakes" is counted.
+FILES: dict[str, tuple[bytes, list[str]]] = {
+    "empty": (b"", ["is empty: it needs `config:`"]),
+    "only config": (b"config:\n", ["1 mistake.", "config\n", "nothing (null)", "Pulumi.local.yaml"]),
+    "not YAML": (b"config:\n\tx: 1\n", ["line 2, column 1: not YAML: a tab stands here"]),
+    "binary": (bytes(range(256)), ["not text in UTF-8"]),
+    "a program": (
+        b"config: !!python/object/apply:os.system ['touch pwned']\n",
+        ["this tag (!) means nothing"],
+    ),
+    "a billion": (BILLION.encode(), ["more than 50000 values, with aliases (*) written out"]),
+    "a key twice": (
+        GOOD.replace("provider", "provider: aws\n    provider", 1).encode(),
+        ["1 mistake.", f"{CLUSTER}.provider", "on line 3 and on line 4", "remove one of them"],
+    ),
+    "some of each": (
+        (
+            GOOD.replace("max: 10", "min: 5, max: 2").replace(
+                "default: true", "time_limit: 24:00:00, spott: 1"
+            )
+            + "    controller: {disk_gib: 50GB}\n    slurm: [4]\n    login: {count: 'yes'}\n"
+            + "secretprovider: x\n"
+        ).encode(),
+        [
+            "7 mistakes.",
+            "did you mean secretsprovider?",
+            f'{CLUSTER}.controller.disk_gib\n    given    "50GB"\n    allowed  a whole number (GiB)\n'
+            "    do       write the number alone, without a unit",
+            f"{CLUSTER}.slurm\n    given    [4]\n    allowed  a section of keys and values",
+            f'{CLUSTER}.login.count\n    given    "yes"\n    allowed  a whole number',
+            f"{CLUSTER}.partitions[0].spott\n    given    a key that is not known",
+            f"{CLUSTER}.partitions[0].time_limit\n    given    86400",
+            f'{CLUSTER}.partitions[0].nodes\n    given    {{"min": 5, "max": 2}}\n    allowed  min up to max',
+        ],
+    ),
+    "a thousand": (
+        THOUSAND.encode(),
+        [
+            f"{4 * MANY} mistakes.",
+            f'{CLUSTER}.partitions[0].machine: "m0"; allowed: a machine of local; known: local.small, ',
+            f'{CLUSTER}.partitions[249].nodes.min: "x"; allowed: a whole number; write it in digits\n',
+            f"{CLUSTER}.partitions[249].nodes.max: -1; allowed: 1 or more\n",
+        ],
+    ),
+    "a script that is not there": (
+        (GOOD + "    hooks: [{role: all, source: hooks/none.sh}]\n").encode(),
+        [
+            "1 mistake.",
+            f'{CLUSTER}.hooks[0].source\n    given    "hooks/none.sh"\n    allowed  a file of this',
+        ],
+    ),
+}
+
+
+class Place:
+    """A checkout, and all that its commands could write."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.checkout = Checkout(folder / "a checkout", SMALL)
+        (folder / "home").mkdir()
+        self.checkout.env |= {"HOME": str(folder / "home"), "XDG_CACHE_HOME": str(folder / "home" / "cache")}
+
+    @property
+    def file(self) -> Path:
+        return self.checkout.folder / "Pulumi.test.yaml"
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """`./cluster` with exactly these arguments; it must make nothing."""
+        before = self._everything()
+        done = subprocess.run(
+            [str(self.checkout.folder / "cluster"), *arguments],
+            env=self.checkout.env,
+            cwd=self.folder / "home",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr
+        assert self._everything() == before
+        assert not self.checkout.run_directory.exists()
+        assert self.checkout.processes() == []
+        return done
+
+    def _everything(self) -> dict[Path, tuple[int, int]]:
+        """All files, Python's own memory of its modules aside: path -> size, time of change."""
+        found = {}
+        for path in self.folder.rglob("*"):
+            if "__pycache__" not in path.parts:
+                status = path.lstat()
+                # A folder changes when its __pycache__ comes.
+                found[path] = (0, 0) if path.is_dir() else (status.st_size, status.st_mtime_ns)
+        return found
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    made = Place(tmp_path_factory.mktemp("bad"))
+    yield made
+    assert made.checkout.close() == []
+
+
+@pytest.mark.parametrize(("content", "words"), FILES.values(), ids=FILES)
+def test_up_makes_nothing_of_a_bad_file_and_says_why_once(
+    place: Place, content: bytes, words: list[str]
+) -> None:
+    place.file.write_bytes(content)
+    done = place.run("up", "--stack", "test")
+    assert (done.returncode, done.stdout) == (EXIT_USAGE, "")
+    assert done.stderr.startswith("Pulumi.test.yaml")
+    for word in words:
+        assert word in done.stderr
+    # Each mistake has a line that begins with its path, and no two are the same.
+    said = [
+        line for line in done.stderr.splitlines() if line.startswith((CLUSTER, "secretprovider", "config"))
+    ]
+    if match := re.search(r": (\d+) mistakes?\.", done.stderr):
+        assert len(set(said)) == len(said) == int(match[1])
+
+
+@pytest.mark.parametrize("command", ["plan", "down", "status", "exec", "ssh", "logs", "outputs"])
+def test_every_command_says_the_same(place: Place, command: str) -> None:
+    place.file.write_text(GOOD.replace("max: 10", "max: ten"))
+    done = place.run(command, "--stack=test", *(["--", "true"] if command == "exec" else []))
+    assert (done.returncode, done.stdout) == (EXIT_USAGE, "")
+    path, given, allowed, advice = done.stderr.splitlines()[2:]
+    assert path == f"{CLUSTER}.partitions[0].nodes.max"
+    assert [given.strip(), allowed.strip()] == ['given    "ten"', "allowed  a whole number"]
+    assert advice.strip() == "do       write it in digits"
+
+
+def test_a_file_of_windows_is_as_good_as_any(place: Place) -> None:
+    place.file.write_bytes(("\ufeff" + GOOD.replace("\n", "\r\n")).encode())
+    done = place.run("plan", "--stack", "test")
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+def test_a_folder_and_a_pipe_are_no_stack_files(place: Place) -> None:
+    folder, pipe = (place.checkout.folder / f"Pulumi.{name}.yaml" for name in ("folder", "pipe"))
+    folder.mkdir()
+    os.mkfifo(pipe)
+    try:
+        for name, words in (("folder", "it is a folder"), ("pipe", "it is not a file")):
+            done = place.run("up", "--stack", name)
+            assert (done.returncode, done.stderr) == (2, f"Pulumi.{name}.yaml cannot be read: {words}.\n")
+    finally:
+        folder.rmdir()
+        pipe.unlink()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["up", "--stack", "tset"],
+            "Pulumi.tset.yaml does not exist. Did you mean test? Stacks here: test.\n",
+        ),
+        (["up", "--stack", "../../x"], '"../../x" cannot be a stack\'s name: '),
+        (["down", "--stack=--all"], "Pulumi.--all.yaml does not exist. Stacks here: test.\n"),
+        (["down", "--stack", ""], '"" cannot be a stack\'s name: '),
+        (["doctor", "-s", "a b"], '"a b" cannot be a stack\'s name: '),
+        (["logs", "-s", "x" * 5000], "at most 100. Stacks here: test.\n"),
+        (["plan", "-s", "Pulumi.test.yaml"], "write --stack test\n"),
+    ],
+    ids=range(7),
+)
+def test_stacks_that_are_not_there(place: Place, arguments: list[str], words: str) -> None:
+    place.file.write_text(GOOD)
+    done = place.run(*arguments)
+    assert (done.returncode, done.stdout) == (EXIT_USAGE, "")
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("", '"" cannot be a stack\'s name: letters, digits'),
+        ("../../etc/x", '"../../etc/x" cannot be'),
+        ("a/b", '"a/b" cannot be'),
+        ("a b", '"a b" cannot be'),
+        ("a\nb\x1b[31m", '"a\\nb\\u001b[31m" cannot be'),
+        ("ü", '"ü" cannot be'),
+        ("x" * 101, "at most 100. Stacks here: blue."),
+        ("Pulumi.blue.yaml", "--stack takes the stack's name, not its file's: write --stack blue"),
+        ("Pulumi.blue", "write --stack blue"),
+    ],
+)
+def test_names_that_no_stack_has(tmp_path: Path, name: str, words: str) -> None:
+    (tmp_path / "Pulumi.blue.yaml").write_text(GOOD)
+    with pytest.raises(ConfigError, match=re.escape(words)) as caught:
+        stack_file.check_stack_name(name, tmp_path)
+    assert caught.value.exit_code == EXIT_USAGE
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["blue", "Blue_2", "a.b-c", "-x", "x" * 100])
+def test_names_that_a_stack_may_have(tmp_path: Path, name: str) -> None:
+    assert stack_file.check_stack_name(name, tmp_path) == name

@@ -1,0 +1,163 @@
+"""Signals to commands that need no cluster: no traceback, no command lost, no wait without an end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tiny_project import ROOT, Tiny, make
+
+from infra.runner import process
+from tests.support.checkout import Checkout, until
+from tests.support.mishaps import Terminal
+
+INTERRUPTED = 130
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    return Checkout(tmp_path_factory.mktemp("interrupt") / "a checkout")
+
+
+@pytest.mark.parametrize("seconds", [0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5])
+def test_ctrl_c_at_any_moment_of_a_plan_is_the_end(checkout: Checkout, seconds: float) -> None:
+    """The program's tasks must not swallow it: whoever waits for them would wait for ever."""
+    plan = Terminal.cluster(checkout, "plan")
+    plan.look(seconds)
+    plan.press()
+    assert plan.end(15) in (INTERRUPTED, -signal.SIGINT, 0)
+    assert "Traceback" not in plan.text
+    assert "Exception" not in plan.text
+    assert plan.cursor_is_shown
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_every_signal_is_a_word_and_a_status(number: signal.Signals) -> None:
+    code = f"""
+        import os, sys
+        sys.path.insert(0, {str(ROOT)!r})
+        os.environ["SLURM_STACKS_PROJECT"] = {str(ROOT)!r}
+        from infra import access, cli
+        def wait(*_): os.kill(os.getpid(), {int(number)}); import time; time.sleep(20)
+        access.cluster_status = wait
+        sys.argv = ["cluster", "status"]
+        cli.main()
+    """
+    terminal = Terminal([sys.executable, "-c", textwrap.dedent(code)], dict(os.environ), ROOT)
+    assert terminal.end() == INTERRUPTED
+    assert terminal.text.split() == ["interrupted"]
+
+
+def test_what_nohup_ignores_stays_ignored() -> None:
+    code = f"""
+        import os, signal, sys
+        sys.path.insert(0, {str(ROOT)!r})
+        from infra.runner import interrupt
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        with interrupt.raised():
+            os.kill(os.getpid(), signal.SIGHUP)
+        print("goes on")
+    """
+    terminal = Terminal([sys.executable, "-c", textwrap.dedent(code)], dict(os.environ), ROOT)
+    assert terminal.end() == 0
+    assert terminal.text.split() == ["goes", "on"]
+
+
+# --- the embedded runner ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:
+    return make(tmp_path, monkeypatch)
+
+
+def run_up(tiny: Tiny) -> list[str]:
+    """`up` as a process of its own that ends with its error's status."""
+    code = f"""
+        import sys
+        from pathlib import Path
+        sys.path.insert(0, {str(ROOT)!r})
+        from infra import cli
+        from infra.console.progress import Console
+        from infra.errors import UserError
+        from infra.runner import embedded, locations
+        locations.run_root = lambda: Path({str(tiny.run_root)!r})
+        console = Console()
+        try:
+            with console.waiting("bringing it up"):
+                embedded.up(Path({str(tiny.path)!r}), {tiny.stack!r}, console.on_event)
+        except UserError as error:
+            cli._fail(str(error), error.exit_code)
+    """
+    return [sys.executable, "-c", textwrap.dedent(code)]
+
+
+SLOW = """
+    first = command("first")
+    slow = command("slow", create=f"echo $$ > '{LOG}.pid'; while ! [ -e '{LOG}.go' ]; do sleep 0.05; done",
+                   opts={"depends_on": [first]})
+    command("last", opts={"depends_on": [slow]})
+"""
+
+
+@pytest.fixture
+def slow(tiny: Tiny) -> Iterator[Terminal]:
+    tiny.write(SLOW)
+    terminal = Terminal(run_up(tiny), dict(os.environ), tiny.path)
+    until(tiny.log.with_name("log.pid").exists, 20, "the slow command", 0.01)
+    yield terminal
+    terminal.child.kill()
+
+
+def test_ctrl_c_says_what_there_is_and_what_to_do(tiny: Tiny, slow: Terminal) -> None:
+    slow.press()
+    assert slow.end() == INTERRUPTED
+    assert "interrupted; of the stack there is first, slow." in slow.text
+    assert "`./cluster up --stack t` continues where this stopped" in slow.text
+    assert "`./cluster down --stack t` removes" in slow.text
+    assert "! slow: interrupted" in slow.text
+    assert slow.cursor_is_shown
+    assert tiny.words == ["first+"]
+    tiny.log.with_name("log.go").touch()
+    assert tiny.up().operations == {"first": "unchanged", "slow": "created", "last": "created"}
+
+
+def test_a_closed_terminal_is_an_interrupt_too_and_the_state_stays_true(tiny: Tiny, slow: Terminal) -> None:
+    pid = int(tiny.log.with_name("log.pid").read_text())
+    slow.hang_up()
+    assert slow.end() == INTERRUPTED
+    assert process.birth(pid) is None, "the command has ended"
+    assert {name: r["status"] for name, r in tiny.records.items()} == {
+        "tiny-t": "created", "first": "created", "slow": "creating",
+    }  # fmt: skip
+    tiny.destroy()
+    assert tiny.words == ["first+", "slow-", "first-"]
+
+
+def test_a_python_command_leaves_no_traceback_on_the_screen(tiny: Tiny) -> None:
+    tiny.write(f"""
+        command("snake", create="{sys.executable} -c 'import time; print(1, flush=True); time.sleep(60)'")
+    """)
+    terminal = Terminal([*run_up(tiny)], dict(os.environ), tiny.path)
+    until(lambda: "snake" in (tiny.records if tiny.state_file.exists() else {}), 20, "the command", 0.02)
+    until(lambda: tiny.records["snake"]["process"], 20, "its process", 0.02)
+    time.sleep(0.3)
+    terminal.press()
+    assert terminal.end() == INTERRUPTED
+    assert "Traceback" not in terminal.text
+
+
+def test_a_reader_that_has_gone_does_not_stop_a_run_half_way(tiny: Tiny) -> None:
+    tiny.write(SLOW)
+    terminal = Terminal(["sh", "-c", '"$@" 2>&1 | true', "sh", *run_up(tiny)], dict(os.environ), tiny.path)
+    until(tiny.log.with_name("log.pid").exists, 20, "the slow command", 0.01)
+    tiny.log.with_name("log.go").touch()
+    terminal.end()
+    assert tiny.words == ["first+", "last+"]
+    assert tiny.up().counts == {"unchanged": 4}

@@ -1,0 +1,326 @@
+"""The `./cluster` shim on a machine where things go wrong; Python's venv, pip and uv are stand-ins."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.checkout import ROOT, until
+from tests.support.ordinary_user import NAME, OrdinaryUser
+from tests.support.private_mounts import PrivateMounts
+
+PYTHON = """#!/bin/sh
+case "$*" in
+    *sys.version_info*) exit 0 ;;
+    *os.path.realpath*) echo "{tools}/python3" ;;
+    *"import ensurepip"*) ! [ -e {tools}/no-ensurepip ] ;;
+    "-m venv "*) echo venv >>{log}; mkdir -p "$3/bin" && ln -s "{tools}/python3" "$3/bin/python" ;;
+    "-m pip "*)
+        echo "pip ${{6}}" >>{log}
+        [ -e {tools}/offline ] && {{ echo "no route to the index" >&2; exit 1; }}
+        cp {tools}/uv "$(dirname "$0")/uv" ;;
+    *) exec {real} "$@" ;;
+esac
+"""
+UV = """#!/bin/sh
+[ "$1" = --version ] && exit 0
+shift
+echo "sync $(echo "$*" | grep -o -e '--group.*')" >>{log}
+[ -e {tools}/slow ] && {{ touch {tools}/begun; while [ -e {tools}/slow ]; do sleep 0.02; done; }}
+[ -e {tools}/offline ] && {{ echo "no route to the index" >&2; exit 2; }}
+exit 0
+"""
+CLI = """
+import os, sys
+def main():
+    for fd in (0, 1, 2):
+        os.fstat(fd)
+    print("ran", *sys.argv[1:])
+"""
+SETTING_UP = "Setting up the Python environment in .venv (the first time takes about a minute).\n"
+
+
+class Shim:
+    """A checkout of the shim and of what it looks at."""
+
+    def __init__(self, folder: Path) -> None:
+        self.inside: Callable[..., list[str]] = lambda *command: list(command)
+        self.tools, self.log = folder / "tools", folder / "tools" / "log"
+        self.checkout = folder / "a checkout"
+        (self.checkout / "infra").mkdir(parents=True)
+        self.tools.mkdir()
+        shutil.copy(ROOT / "cluster", self.checkout)
+        (self.checkout / "pyproject.toml").touch()
+        (self.checkout / "uv.lock").write_text('[[package]]\nname = "uv"\nversion = "1.2.3"\n')
+        (self.checkout / "infra" / "__init__.py").touch()
+        (self.checkout / "infra" / "cli.py").write_text(CLI)
+        for name, text in (("python3", PYTHON), ("uv", UV)):
+            file = self.tools / name
+            file.write_text(text.format(tools=self.tools, log=self.log, real=sys.executable))
+            file.chmod(0o755)
+
+    @property
+    def venv(self) -> Path:
+        return self.checkout / ".venv"
+
+    def start(self, *arguments: str, shell: str = '"$@"') -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.inside("sh", "-c", shell, "sh", "sh", str(self.checkout / "cluster"), *arguments),
+            env={"PATH": f"{self.tools}:/usr/bin:/bin", "HOME": str(self.tools)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str, shell: str = '"$@"') -> tuple[int, str, str]:
+        child = self.start(*arguments, shell=shell)
+        out, err = child.communicate(timeout=60)
+        return child.returncode, out, err
+
+    def works(self, *arguments: str) -> str:
+        """It does; returns what it said before."""
+        code, out, err = self.run(*arguments)
+        assert (code, out) == (0, " ".join(["ran", *arguments]) + "\n"), err
+        return err
+
+    def did(self) -> list[str]:
+        """The stand-ins' work since the last look."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        self.log.unlink(missing_ok=True)
+        return [line.strip() for line in lines]
+
+    def now(self, what: str) -> Path:
+        """From now on: `offline`, `slow`, `no-ensurepip`."""
+        (self.tools / what).touch()
+        return self.tools / what
+
+
+@pytest.fixture
+def shim(tmp_path: Path) -> Shim:
+    return Shim(tmp_path)
+
+
+@pytest.fixture
+def mounts() -> Iterator[PrivateMounts]:
+    made = PrivateMounts()
+    yield made
+    made.close()
+
+
+def test_the_environment_is_made_once(shim: Shim) -> None:
+    assert shim.works("up") == SETTING_UP
+    assert shim.did() == ["venv", "pip uv==1.2.3", "sync"]
+    assert shim.works("status") == ""
+    assert shim.did() == []
+    shim.works("test")
+    assert shim.did() == ["sync --group dev"]
+    (shim.checkout / "uv.lock").write_text('name = "uv"\nversion = "1.2.4"\n')
+    shim.works("report")
+    assert shim.did() == ["sync --group dev --group report"], "the tests' packages stay"
+
+
+def test_two_first_calls_at_once(shim: Shim) -> None:
+    gate = shim.now("slow")
+    first = shim.start("test")
+    until((shim.tools / "begun").exists, 10, "the first call's work")
+    second = shim.start("up")
+    assert second.stderr is not None
+    assert (
+        second.stderr.readline()
+        == "Another ./cluster is setting up the Python environment; waiting for it.\n"
+    )
+    gate.unlink()
+    for child in (first, second):
+        child.communicate(timeout=30)
+        assert child.returncode == 0
+    assert shim.did() == ["venv", "pip uv==1.2.3", "sync --group dev"], "the second had all it needs"
+    shim.works("test")
+    assert shim.did() == [], "and has not taken the first one's packages away"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_first_call_is_gone_on_with(shim: Shim, number: signal.Signals) -> None:
+    gate = shim.now("slow")
+    child = shim.start("up", shell='exec "$@"')
+    until((shim.tools / "begun").exists, 10, "the packages")
+    child.send_signal(number)
+    gate.unlink()
+    child.communicate(timeout=10)
+    assert child.returncode != 0
+    shim.did()
+    assert SETTING_UP in shim.works("up")
+    assert shim.did() == ["sync"]
+
+
+def test_an_index_that_cannot_be_reached(shim: Shim) -> None:
+    index = shim.now("offline")
+    for step in ("pip could not install uv 1.2.3", "uv could not install the packages of uv.lock"):
+        code, out, err = shim.run("up")
+        assert (code, out) == (1, "")
+        assert "no route to the index\n" in err
+        assert step in err
+        assert "Check the connection to the package index" in err
+        assert " are free there)" in err
+        assert "run the command again" in err
+        index.unlink()
+        if step.startswith("pip"):
+            shim.works("up")
+            index = shim.now("offline")
+            (shim.checkout / "uv.lock").write_text('name = "uv"\nversion = "1.2.4"\n')
+    assert shim.works("up") == SETTING_UP
+
+
+def test_what_an_upgrade_or_a_crash_has_broken_is_made_anew(shim: Shim) -> None:
+    shim.works("test")
+    shim.did()
+    (shim.venv / "bin" / "python").unlink()
+    (shim.venv / "bin" / "python").symlink_to("/usr/bin/python3.that-was")
+    assert shim.works("up") == SETTING_UP
+    assert shim.did() == ["venv", "pip uv==1.2.3", "sync --group dev"], "with what it had"
+    (shim.venv / ".slurm-stacks").unlink()
+    (shim.venv / "bin" / "uv").write_text("\0half of it")
+    shim.works("up")
+    assert shim.did() == ["venv", "pip uv==1.2.3", "sync"]
+
+
+def test_a_checkout_that_was_moved_or_copied_takes_its_environment_along(shim: Shim) -> None:
+    shim.works("up")
+    shim.did()
+    shim.checkout = shim.checkout.rename(shim.checkout.with_name("another näme"))
+    assert shim.works("up") == ""
+    shutil.copytree(shim.checkout, shim.checkout.with_name("copy"), symlinks=True)
+    shim.checkout = shim.checkout.with_name("copy")
+    assert shim.works("up") == ""
+    assert shim.did() == []
+
+
+def test_a_damaged_environment_is_said_without_a_traceback(shim: Shim) -> None:
+    shim.works("up")
+    (shim.checkout / "infra" / "cli.py").write_text("import a_package_that_is_not_there")
+    code, _, err = shim.run("up")
+    assert code == 1
+    assert err == (
+        "No module named 'a_package_that_is_not_there': "
+        f"{shim.venv} is not whole. Remove it (rm -r '{shim.venv}') and run the command again.\n"
+    )
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_stay_nobodys(shim: Shim, closed: str) -> None:
+    shim.works("up")
+    code, out, err = shim.run("up", shell=f'"$@" {closed}')
+    assert (code, err) == (0, "")
+    assert out == ("" if ">&-" in closed.replace("2>&-", "") else "ran up\n")
+
+
+@pytest.mark.skipif(os.geteuid() == 0 or shutil.which("sudo") is not None, reason="root would install it")
+def test_a_python_without_venv_says_what_to_install(shim: Shim) -> None:
+    shim.now("no-ensurepip")
+    code, _, err = shim.run("up")
+    assert code == 3
+    assert "venv module" in err
+    assert "as root: apt-get install python3-venv" in err
+    assert shim.did() == []
+
+
+def test_a_machine_without_a_python_that_does(shim: Shim, mounts: PrivateMounts) -> None:
+    shim.inside = mounts
+    old = shim.tools / "python3"
+    old.write_text("#!/bin/sh\nexit 1\n")
+    mounts.run("mount", "--bind", str(old), os.path.realpath("/usr/bin/python3"))
+    code, _, err = shim.run("up")
+    assert code == 3
+    assert err.splitlines()[-1].startswith("slurm-stacks needs Python 3.11, 3.12 or 3.13, and found none.")
+    assert not shim.venv.exists()
+
+
+def test_a_read_only_checkout(shim: Shim, mounts: PrivateMounts) -> None:
+    shim.inside = mounts
+    place = str(shim.checkout)
+    mounts.run("mount", "--bind", place, place)
+    mounts.run("mount", "-o", "remount,bind,ro", place)
+    code, _, err = shim.run("up")
+    assert code == 3
+    assert f"{shim.venv} cannot be made: Read-only file system. Have the checkout where you can write" in err
+    mounts.run("umount", place)
+    shim.works("up")
+    mounts.run("mount", "--bind", place, place)
+    mounts.run("mount", "-o", "remount,bind,ro", place)
+    assert shim.works("up") == "", "a whole environment is only read"
+    code, _, err = shim.run("test")
+    assert code == 3
+    assert f"{shim.venv}" in err
+
+
+def test_a_checkout_that_is_mounted_noexec(shim: Shim, mounts: PrivateMounts) -> None:
+    shim.inside = mounts
+    kept = shim.checkout.rename(shim.checkout.with_name("kept"))
+    shim.checkout.mkdir()
+    mounts.tmpfs(shim.checkout, "4m", "noexec")
+    mounts.run("cp", "-r", f"{kept}/.", str(shim.checkout))
+    code, _, err = shim.run("up")
+    assert code == 3
+    assert f"{shim.venv}/bin/uv cannot be executed: Permission denied." in err
+    assert "mounted noexec, have the checkout elsewhere" in err
+
+
+def test_no_room_for_the_last_word(shim: Shim, mounts: PrivateMounts) -> None:
+    shim.inside = mounts
+    kept = shim.checkout.rename(shim.checkout.with_name("kept"))
+    shim.checkout.mkdir()
+    mounts.tmpfs(shim.checkout, "1m")
+    mounts.run("cp", "-r", f"{kept}/.", str(shim.checkout))
+    shim.works("up")
+    mounts.run("rm", str(shim.venv / ".slurm-stacks"))
+    mounts.fill(shim.checkout)
+    code, _, err = shim.run("up")
+    assert code == 1
+    assert err.splitlines()[-1] == f"{shim.venv}/.slurm-stacks cannot be written; 0 are free there."
+    mounts.empty(shim.checkout)
+    assert shim.works("up") == SETTING_UP
+
+
+@pytest.fixture
+def theirs() -> Iterator[tuple[Shim, OrdinaryUser]]:
+    """A checkout of an ordinary user's, in which `sudo ./cluster` has been run."""
+    # pytest's own folders are root's alone.
+    folder = Path(tempfile.mkdtemp(prefix="shim-"))
+    folder.chmod(0o755)
+    shim = Shim(folder)
+    user = None
+    try:
+        user = OrdinaryUser(folder)
+        shim.works("up")
+        shim.inside = user
+        yield shim, user
+    finally:
+        if user is not None:
+            user.close()
+        shutil.rmtree(folder)
+
+
+def test_an_environment_that_sudo_has_made(theirs: tuple[Shim, OrdinaryUser]) -> None:
+    shim, user = theirs
+    assert shim.works("up") == "", "it serves as long as it need not be changed"
+    code, _, err = shim.run("test")
+    assert code == 3
+    assert f"{shim.venv}/ belongs to root and cannot be written by you, {NAME}." in err
+    assert f"remove it (sudo rm -r '{shim.venv}') and run the command again" in err
+    assert "Permission denied" not in err
+    shutil.rmtree(shim.venv)
+    user.own(shim.tools)
+    assert shim.works("test") == SETTING_UP
+    os.chown(shim.checkout, 0, 0)
+    shutil.rmtree(shim.venv)
+    code, _, err = shim.run("up")
+    assert code == 3
+    assert f"{shim.venv} cannot be made: Permission denied." in err

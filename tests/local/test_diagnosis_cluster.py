@@ -1,0 +1,166 @@
+"""The doctor on what is there already: this stack's cluster in every state, leftovers, other clusters."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.doctor.finding import Finding
+from infra.local import upkeep
+from infra.local.cloud.machines import CLUSTER_VARIABLE
+from infra.local.diagnosis import cluster
+from infra.local.site import RunDirectory
+from infra.node import rpc
+from infra.runner import embedded, locations, owner
+from tests.support.checkout import until
+from tests.support.fake_host import seen
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(locations, "run_root", lambda: tmp_path / "runs")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "Pulumi.yaml").touch()
+    return tmp_path / "project"
+
+
+@pytest.fixture
+def run(project: Path) -> RunDirectory:
+    """A run directory that the embedded runner owns."""
+    owner.claim(project, "test", owner.EMBEDDED)
+    made = RunDirectory.make(project, "test")
+    (made.path / "run").mkdir()
+    return made
+
+
+def the(project: Path) -> Finding:
+    (found,) = cluster.present(project, "test")
+    return found
+
+
+@contextmanager
+def serving(socket: Path, answers: dict[str, Any]) -> Iterator[None]:
+    server = rpc.Server(str(socket), lambda method, _: answers[method])
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.close()
+        thread.join()
+
+
+def machine(role: str, state: str = "running") -> dict[str, Any]:
+    return {"state": state, "tags": {"role": role}}
+
+
+@contextmanager
+def process_of(run: Path) -> Iterator[int]:
+    child = subprocess.Popen(["sleep", "300"], env={CLUSTER_VARIABLE: str(run)}, stdin=subprocess.DEVNULL)
+    try:
+        until(lambda: Path(f"/proc/{child.pid}/environ").read_bytes(), 5, "the process's environment")
+        yield child.pid
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_nothing_is_there(project: Path) -> None:
+    assert the(project) == Finding("cluster.state", the(project).severity, "not up yet")
+    assert seen([the(project)]) == {"cluster.state": "fine"}
+
+
+def test_a_restart_has_taken_the_run_directory(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "outputs", lambda *_: {"cluster": {}})
+    assert seen([the(project)]) == {"cluster.state": "warns"}
+    assert "was up, and" in the(project).found
+
+
+def test_processes_without_a_run_directory(project: Path) -> None:
+    with process_of(locations.run_dir(project, "test")) as pid:
+        found = the(project)
+        assert seen([found]) == {"cluster.leftovers": "warns"}
+        assert str(pid) in found.found
+        assert found.cure == "`./cluster down --stack test` ends them."
+    assert seen([the(project)]) == {"cluster.state": "fine"}
+
+
+def test_a_run_directory_without_an_owner(project: Path) -> None:
+    run = locations.make_run_dir(project, "test")
+    found = the(project)
+    assert seen([found]) == {"cluster.leftovers": "warns"}
+    assert "nobody owns it" in found.found
+    assert "processes" not in found.found
+    with process_of(run) as pid:
+        assert f"processes in it: {pid}" in the(project).found
+
+
+def test_long_lists_are_cut() -> None:
+    assert cluster._listed([1, 2, 3]) == "1, 2, 3"
+    assert cluster._listed([1, 2, 3, 4, 5]) == "1, 2, 3 and 2 more"
+
+
+def test_a_cluster_whose_agent_is_dead(project: Path, run: RunDirectory) -> None:
+    assert seen([the(project)]) == {"cluster.agent": "warns"}
+    with serving(run.agent_socket, {}):
+        assert seen([the(project)]) == {"cluster.agent": "warns"}, "it answers with an error"
+
+
+def test_a_cluster_without_a_controller(project: Path, run: RunDirectory) -> None:
+    left = [machine("compute"), machine("controller", "terminated")]
+    with serving(run.agent_socket, {"list": {"machines": left}}):
+        found = the(project)
+    assert seen([found]) == {"cluster.controller": "warns"}
+    assert "./cluster up --stack test" in (found.cure or "")
+
+
+def test_a_cluster_whose_daemon_is_dead(project: Path, run: RunDirectory) -> None:
+    with serving(run.agent_socket, {"list": {"machines": [machine("controller")]}}):
+        assert seen([the(project)]) == {"cluster.daemon": "warns"}
+
+
+def test_a_cluster_that_is_up(project: Path, run: RunDirectory) -> None:
+    up = [
+        machine("controller"),
+        machine("compute"),
+        machine("compute", "pending"),
+        machine("compute", "terminated"),
+    ]
+    with (
+        serving(run.agent_socket, {"list": {"machines": up}}),
+        serving(run.path / "run" / "elastic.sock", {"ping": {}}),
+    ):
+        found = the(project)
+    assert seen([found]) == {"cluster.state": "fine"}
+    assert found.found == "is up, 2 nodes running"
+
+
+def test_other_clusters(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("b", "c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "Pulumi.yaml").touch()
+    runs = {name: locations.make_run_dir(tmp_path / name, "test") for name in ("b", "c")}
+    locations.make_run_dir(project, "test")
+    assert list(cluster.others(project, "test")) == [], "folders that nothing runs in"
+    monkeypatch.setattr(upkeep, "fallen", lambda _: False)
+    (found,) = cluster.others(project, "test")
+    assert seen([found]) == {"others.clusters": "fine"}
+    assert f"test of {tmp_path / 'b'}" in found.found
+    assert f"test of {tmp_path / 'c'}" in found.found
+    assert str(project) not in found.found
+
+    (tmp_path / "c" / "Pulumi.yaml").unlink()
+    with process_of(runs["c"]):
+        told = {f.check: f for f in cluster.others(project, "test")}
+    assert seen(told.values()) == {"others.abandoned": "warns", "others.clusters": "fine"}
+    assert str(tmp_path / "c") in told["others.abandoned"].found
+    assert "./cluster down" in (told["others.abandoned"].cure or "")
+    assert str(tmp_path / "c") not in told["others.clusters"].found

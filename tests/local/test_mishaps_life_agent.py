@@ -1,0 +1,365 @@
+"""The local cloud's agent and the stack's commands: killed at bad moments, hanging, their folder lost."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.errors import UserError
+from infra.local import operations, upkeep
+from infra.local.cloud.machines import MACHINE_VARIABLE
+from infra.node import rpc
+from infra.node.processes import ProcessId, caller, with_environment
+from tests.support.checkout import until
+from tests.support.doubles import design
+from tests.support.fake_machines import FakeMachines
+
+
+@pytest.fixture
+def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMachines]:
+    monkeypatch.setattr(upkeep, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(operations, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(upkeep, "HUNG_SECONDS", 1.0)
+    monkeypatch.setattr(upkeep, "PATIENCE_SECONDS", 0.1)
+    made = FakeMachines(tmp_path, monkeypatch)
+    machines = made.project / "infra" / "local" / "cloud" / "machines.py"
+    assert "GRACE_SECONDS = 8.0" in machines.read_text()
+    machines.write_text(machines.read_text().replace("GRACE_SECONDS = 8.0", "GRACE_SECONDS = 1.5"))
+    made.do("cloud-up")
+    made.publish(design())
+    yield made
+    assert made.close() == []
+
+
+def agent(local: FakeMachines) -> ProcessId:
+    found = upkeep.agent_process(local.run)
+    assert found is not None
+    return found
+
+
+def kill(process: ProcessId, number: signal.Signals = signal.SIGKILL) -> None:
+    os.kill(process.pid, number)
+    if number == signal.SIGKILL:
+        until(lambda: not process.alive(), 5, "the end", 0.01)
+
+
+def node(local: FakeMachines, host: str = "debug-0") -> ProcessId:
+    local.launch(host)
+    until(lambda: local.booted(host), 10, host)
+    return process_of(local, host)
+
+
+def process_of(local: FakeMachines, host: str) -> ProcessId:
+    (record,) = [m for m in stored(local)["machines"] if m["node"] == host and m["state"] == "running"]
+    return ProcessId(**record["process"])
+
+
+def stored(local: FakeMachines) -> Any:
+    return json.loads((local.run.cloud / "machines.json").read_text())
+
+
+# --- one agent, and one that answers ---------------------------------------------------------------------
+
+
+def test_an_agent_that_hangs_is_replaced_and_its_machines_live_on(
+    local: FakeMachines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine, old = node(local), agent(local)
+    kill(old, signal.SIGSTOP)
+    local.do("cloud-up")
+    assert not old.alive()
+    assert agent(local).pid != old.pid
+    assert machine.alive()
+    assert list(local.machines()) == ["debug-0"]
+    assert f"agent (process {old.pid}) does not answer: it is ended" in capsys.readouterr().err
+
+
+def test_down_with_an_agent_that_hangs_ends_its_machines_without_it(
+    local: FakeMachines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine, old = node(local), agent(local)
+    kill(old, signal.SIGSTOP)
+    began = time.monotonic()
+    for verb in ("head-down", "sweep", "cloud-down"):
+        local.do(verb)
+    assert time.monotonic() - began < 5
+    assert not old.alive()
+    assert not machine.alive()
+    assert not local.run.path.exists()
+    assert "the local cloud does not answer" in capsys.readouterr().err
+
+
+def test_one_agent_where_two_commands_want_one_at_once(local: FakeMachines) -> None:
+    kill(agent(local))
+    threads = [threading.Thread(target=upkeep.start_agent, args=(local.project, local.run)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    def agents() -> list[int]:
+        lines = {pid: Path(f"/proc/{pid}/cmdline") for pid in local.processes()}
+        return [pid for pid, line in lines.items() if b"infra.local.cloud.agent" in line.read_bytes()]
+
+    # Those that came second end by themselves.
+    until(lambda: agents() == [agent(local).pid], 5, "one agent")
+
+
+def test_up_right_after_a_down_that_was_cut_off_gets_an_agent_that_stays(
+    local: FakeMachines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent goes on ending machines, and itself, after its caller was killed."""
+    machine, old = node(local), agent(local)
+    kill(machine, signal.SIGSTOP)  # so that its end takes the whole grace
+
+    with pytest.raises(rpc.RpcUnavailableError):
+        rpc.call(str(local.run.agent_socket), "shutdown", 0.3)
+    assert old.alive()
+    monkeypatch.setattr(upkeep, "HUNG_SECONDS", 20.0)
+    local.do("cloud-up")
+    assert not old.alive()
+    assert agent(local).pid != old.pid
+    assert local.call("limits")
+    assert not machine.alive()
+
+
+def test_an_agent_whose_folder_was_made_anew_gives_way(local: FakeMachines) -> None:
+    """`rm -r` of the run directory and `up` at once: the old agent must not go on beside the new one."""
+    machine, old = node(local), agent(local)
+    shutil.rmtree(local.run.path)
+    local.do("cloud-up")
+    new = agent(local)
+    assert new.pid != old.pid
+    until(lambda: not old.alive() and not machine.alive(), 15, "the end of the old ones")
+    assert new.alive()
+    assert local.machines() == {}
+    assert local.call("limits"), "the socket is the new one's"
+
+
+# --- what an agent remembers -----------------------------------------------------------------------------
+
+
+def test_a_machine_that_was_started_and_not_written_down_is_not_there_twice(local: FakeMachines) -> None:
+    machine = node(local)
+    kill(agent(local))
+    content = stored(local)
+    for record in content["machines"]:
+        record.update(state="pending", process=None)
+    (local.run.cloud / "machines.json").write_text(json.dumps(content))
+    (local.run.bucket / "boot" / "debug-0.json").unlink()
+    local.do("cloud-up")
+    until(lambda: local.booted("debug-0"), 10, "the node")
+    assert not machine.alive()
+    (identity,) = local.machines().values()
+    assert process_of(local, "debug-0").pid in with_environment(MACHINE_VARIABLE, identity)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"machines": [{}]}'])
+def test_a_damaged_memory_is_said_and_what_runs_is_ended(local: FakeMachines, text: str) -> None:
+    machine = node(local)
+    kill(agent(local))
+    for name in ("machines.json", "limits.json"):
+        (local.run.cloud / name).write_text(text)
+    local.do("cloud-up")
+    assert not machine.alive()
+    assert local.machines() == {}
+    assert local.call("limits")["quota_nodes"] is None
+    assert "machines.json is damaged" in (local.run.cloud / "agent.log").read_text()
+
+
+def test_the_agent_outlives_a_look_that_fails(local: FakeMachines) -> None:
+    """A folder in the place of its file is what no look can cope with."""
+    machine = node(local)
+    (local.run.cloud / "machines.new").mkdir()
+    kill(machine)
+    until(lambda: local.machines() == {}, 5, "the end to be seen")
+    time.sleep(0.6)
+    assert agent(local).alive()
+    (local.run.cloud / "machines.new").rmdir()
+    assert local.launch("debug-1")
+
+
+# --- the head --------------------------------------------------------------------------------------------
+
+
+def test_a_head_that_is_still_ending_is_waited_for(local: FakeMachines) -> None:
+    """`up` was killed as it replaced the controller: the old one ends, the new one has the same name."""
+    local.do("head-up")
+    old = process_of(local, "controller")
+    kill(old, signal.SIGSTOP)
+    thread = threading.Thread(
+        target=local.call, args=("terminate",), kwargs={"ids": list(local.machines().values())}
+    )
+    thread.start()
+    until(lambda: stored(local)["machines"][0]["state"] == "stopping", 5, "the end's beginning")
+    local.do("head-up")
+    thread.join()
+    assert not old.alive()
+    assert list(local.machines(role="controller")) == ["controller"]
+
+
+def test_what_died_is_started_again(local: FakeMachines) -> None:
+    said: list[str] = []
+    local.do("head-up")
+    for name in ("etc/slurm.conf", "code/current/bin/slurm-stacks"):
+        (local.run.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (local.run.path / name).touch()
+    operations.mend(local.project, "test", said.append)
+    assert said == [], "all is well"
+    assert not upkeep.fallen(local.run)
+    head = process_of(local, "controller")
+    kill(agent(local))
+    operations.mend(local.project, "test", said.append)
+    assert head.alive()
+    kill(agent(local))
+    kill(head)
+    assert upkeep.fallen(local.run)
+    operations.mend(local.project, "test", said.append)
+    assert [text.split(":")[0] for text in said] == [
+        "the local cloud's agent has ended",
+        "the local cloud's agent has ended",
+        "the controller has ended",
+    ]
+    assert process_of(local, "controller").alive()
+    (local.run.bucket / "loader.py").unlink()
+    with pytest.raises(UserError, match=r"bucket/loader\.py(.|\n)*down --stack test"):
+        operations.mend(local.project, "test", said.append)
+
+
+# --- the commands themselves -----------------------------------------------------------------------------
+
+
+def command(local: FakeMachines, verb: str, stdin: str = "", **env: str) -> subprocess.Popen[str]:
+    """A verb as a process of its own, as a resource runs it."""
+    code = (
+        "import runpy, sys; from pathlib import Path; from infra.runner import locations\n"
+        f"locations.run_root = lambda: Path({str(local.run.path.parent)!r})\n"
+        f"sys.argv = ['operations', {verb!r}, '--stack', 'test']\n"
+        "runpy.run_module('infra.local.operations', run_name='__main__')"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(local.project), "SLURM_STACKS_PROJECT": str(local.project), **env},
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def test_a_command_ends_with_the_runner_that_was_killed(local: FakeMachines) -> None:
+    local.outcome("booting")
+    code = "import subprocess as s, sys, time; s.Popen(sys.argv[1:], start_new_session=True); time.sleep(60)"
+    child = command(local, "head-up")
+    argv = Path(f"/proc/{child.pid}/cmdline").read_text().split("\0")[:-1]
+    env = dict(
+        pair.split("=", 1) for pair in Path(f"/proc/{child.pid}/environ").read_text().split("\0") if pair
+    )
+    child.kill()
+    child.communicate()
+    runner = subprocess.Popen([sys.executable, "-c", code, *argv], env={**env, "MARK": str(os.getpid())})
+    until(lambda: local.machines(role="controller"), 20, "the controller")
+    commands = [pid for pid in with_environment("MARK", str(os.getpid())) if pid != runner.pid]
+    assert len(commands) == 1
+    runner.kill()
+    runner.wait()
+    until(lambda: with_environment("MARK", str(os.getpid())) == [], 5, "the command's end")
+    assert local.machines(role="controller"), "the cluster itself is nobody's child"
+
+
+def test_a_command_whose_runner_is_dead_already_does_nothing(local: FakeMachines) -> None:
+    dead = subprocess.Popen(["sleep", "60"])
+    identity = caller(dead.pid)
+    dead.kill()
+    dead.wait()
+    child = command(local, "head-up", SLURM_STACKS_CALLER=identity)
+    child.communicate(timeout=20)
+    assert child.returncode == -signal.SIGTERM
+    assert local.machines() == {}
+
+
+def test_an_interrupted_command_says_a_word(local: FakeMachines) -> None:
+    local.outcome("booting")
+    child = command(local, "head-up")
+    until(lambda: local.machines(role="controller"), 20, "the controller")
+    until(lambda: local.booted("controller"), 10, "its report")
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=10)
+    assert child.returncode == 130
+    assert err.splitlines()[-1] == "interrupted"
+    assert "Traceback" not in err
+
+
+# --- the run directory -----------------------------------------------------------------------------------
+
+
+def test_clients_that_wait_for_a_cluster_end_with_it(local: FakeMachines, tmp_path: Path) -> None:
+    """An srun of another terminal would wait for ever; a shell there is the user's, and stays."""
+    srun = tmp_path / "srun"
+    shutil.copy("/bin/sleep", srun)
+    env = {"SLURM_CONF": f"{local.run.path}/etc/slurm.conf"}
+    task = {**env, "SLURMD_NODENAME": "debug-0"}
+    waiting, shell, job = (
+        subprocess.Popen([str(program), "60"], env=its)
+        for program, its in ((srun, env), ("/bin/sleep", env), ("/bin/sleep", task))
+    )
+    try:
+        until(lambda: {waiting.pid, job.pid} <= set(local.processes()), 5, "them to be found")
+        local.do("cloud-down")
+        assert (waiting.wait(5), job.wait(5)) == (-signal.SIGKILL, -signal.SIGKILL)
+        assert shell.poll() is None
+    finally:
+        shell.kill()
+        shell.wait()
+
+
+@pytest.mark.skipif(not shutil.which("systemd-tmpfiles"), reason="systemd-tmpfiles is not installed")
+def test_what_tidies_tmp_leaves_a_running_cluster_alone(local: FakeMachines, tmp_path: Path) -> None:
+    runs = local.run.path.parent
+    other = runs / "other"
+    other.mkdir()
+    for folder in (local.run.path, other):
+        (folder / "old").touch()
+    config = tmp_path / "tidy.conf"
+    config.write_text(f"d {runs} - - - 1s\n")
+    time.sleep(1.2)  # ages are those of the last change, which nobody can set
+    subprocess.run(["systemd-tmpfiles", "--clean", str(config)], check=True)
+    assert not (other / "old").exists(), "it does tidy"
+    assert (local.run.path / "old").exists()
+    folder = os.open(local.run.path, os.O_RDONLY)
+
+    def locked() -> bool:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        fcntl.flock(folder, fcntl.LOCK_UN)
+        return False
+
+    assert locked()
+    kill(agent(local))
+    until(lambda: not locked(), 5, "the end of the lock with its agent")
+    local.do("cloud-up")
+    until(locked, 5, "the next agent's lock")
+    os.close(folder)
+
+
+def test_no_command_line_is_mistaken_for_the_agents(
+    local: FakeMachines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pid that was an agent's may be anybody's after a reboot."""
+    kill(agent(local))
+    (local.run.cloud / "agent.lock").write_text(f"{os.getpid()}\n")
+    assert upkeep.agent_process(local.run) is None
+    local.do("cloud-up")
+    assert agent(local).alive()

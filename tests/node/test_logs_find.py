@@ -1,0 +1,309 @@
+"""Which logs belong to what, with Slurm answering and without; and what is said of unknown names."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.node import tool
+from infra.node.codec import to_json
+from infra.node.logs import find
+from infra.node.logs.find import Cluster, UnknownNameError, about_jobs, about_node
+from infra.node.logs.sources import Source
+from infra.node.slurm.control import SlurmDown
+from infra.node.slurm.states import JobState, NodeState
+from tests.support.doubles import design, job, node, settings
+
+SILENT = "Unable to contact slurm controller"
+
+
+class Slurm:
+    """What Slurm answers; silent unless it has been told something."""
+
+    def __init__(self) -> None:
+        self.queue: dict[int, JobState] = {}
+        self.state: dict[str, NodeState] = {}
+        self.described: dict[int, str] = {}
+        self.silent = False
+
+    def _answer(self, what: Any) -> Any:
+        if self.silent:
+            raise SlurmDown(["scontrol"], 1, SILENT)
+        return what
+
+    def jobs(self) -> dict[int, JobState]:
+        return dict(self._answer(self.queue))
+
+    def nodes(self) -> dict[str, NodeState]:
+        return dict(self._answer(self.state))
+
+    def run(self, *command: str) -> str:
+        assert command[:3] == ("scontrol", "show", "job")
+        return str(self._answer(self.described.get(int(command[3]), "")))
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    made = Slurm()
+    monkeypatch.setattr(find, "Control", lambda *_: made)
+    return made
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, slurm: Slurm) -> Cluster:
+    """A cluster with a controller that has booted, and one node that was up."""
+    made = Cluster(settings(tmp_path))
+    for folder in (made.log, tmp_path / "lib" / "boot", tmp_path / "etc"):
+        folder.mkdir(parents=True)
+    (tmp_path / "etc" / "slurm.conf").touch()
+    (tmp_path / "agent.log").write_text("the agent serves\n")
+    for name, text in {
+        "boot-controller.log": "waiting for munged\n",
+        "munged.out": "munged: Notice: Starting\n",
+        "elastic.log": "t the elastic daemon serves t\nt resume debug-[0-1]\n"
+        "t launched debug-[0-1] in one call, job 7\nt job 17: not ours\n",
+        "slurmctld.log": "started\nAllocate JobId=7 NodeList=debug-[0-1]\nNode debug-10 now responding\n"
+        "Allocate JobId=8_3(17) NodeList=debug-2\n",
+        "slurmctld.out": "slurmctld: started\nslurmctld ended with status 9; it is started again\n",
+        "boot-debug-1.log": "",
+        "hook-0-debug-1.log": "installing\n",
+        "slurmd-debug-1.out": "slurmd: fatal: no such port\nslurmd: hello\n",
+        "slurmd-debug-1.log": "slurmd started\n",
+    }.items():
+        (made.log / name).write_text(text)
+    report = {
+        "host": "controller",
+        "role": "controller",
+        "state": "ready",
+        "started": 1.0,
+        "ended": 2.0,
+        "steps": [],
+    }
+    for host in ("controller", "debug-1"):
+        made.report(host).write_text(json.dumps({**report, "host": host}))
+    return made
+
+
+def shown(sources: list[Source]) -> dict[str, list[str]]:
+    """Title -> lines, of those that are worth a heading."""
+    found = {source.heading.partition(":")[0]: source.last(40) for source in sources}
+    return {title: lines for title, lines in found.items() if lines}
+
+
+# --- controller and nodes --------------------------------------------------------------------------------
+
+
+def test_the_controllers_logs(cluster: Cluster) -> None:
+    found = shown(cluster.sources("controller"))
+    assert list(found) == [
+        "boot report", "local cloud", "boot", "munged", "elastic daemon", "slurmctld's end", "slurmctld",
+    ]  # fmt: skip
+    assert found["local cloud"] == ["the agent serves"]
+    assert found["slurmctld's end"] == ["slurmctld ended with status 9; it is started again"], "no line twice"
+    assert found["slurmctld"][0] == "started"
+
+
+def test_a_controller_that_never_came_so_far(tmp_path: Path, slurm: Slurm) -> None:
+    found = shown(Cluster(settings(tmp_path)).sources("controller"))
+    assert found["boot report"] == ["(not there: the controller has not started yet)"]
+    assert found["slurmctld"] == ["(not there: the controller's boot has not come so far)"]
+
+
+def test_a_nodes_logs(cluster: Cluster, slurm: Slurm) -> None:
+    slurm.state = {"debug-1": node("debug-1", "DOWN", "CLOUD", "DRAIN", reason="looking at it")}
+    found = shown(cluster.sources("debug-1"))
+    assert list(found) == [
+        "Slurm on debug-1", "boot report", "hook", "slurmd's end", "slurmd",
+        "elastic daemon, on this node", "slurmctld, on this node",
+    ]  # fmt: skip
+    assert found["Slurm on debug-1"] == ["down+cloud+drain", "reason: looking at it"]
+    assert found["slurmd's end"] == ["slurmd: fatal: no such port"]
+    assert found["slurmctld, on this node"] == ["Allocate JobId=7 NodeList=debug-[0-1]"]
+    assert found["elastic daemon, on this node"] == [
+        "t resume debug-[0-1]", "t launched debug-[0-1] in one call, job 7",
+    ]  # fmt: skip
+
+
+def test_a_node_that_was_never_up_and_one_that_slurm_does_not_know(cluster: Cluster, slurm: Slurm) -> None:
+    found = shown(cluster.sources("debug-4"))
+    assert found["boot report"] == ["(not there: no machine has started for this node yet)"]
+    assert found["Slurm on debug-4"] == ["(Slurm does not know this node: the stack file has it no more)"]
+    slurm.silent = True
+    assert SILENT in shown(cluster.sources("debug-4"))["Slurm on debug-4"][0]
+    (cluster.log / "boot-old-3.log").write_text("left from a larger cluster\n")
+    assert shown(cluster.sources("old-3"))["boot"] == ["left from a larger cluster"]
+
+
+def test_nodes_on_machines_of_their_own_keep_their_logs(tmp_path: Path, slurm: Slurm) -> None:
+    own = settings(tmp_path, dataclasses.replace(design(), machines="vm"))
+    found = shown(Cluster(own).sources("debug-1"))
+    assert "srun --nodelist=debug-1 tail" in found["debug-1's own logs"][0]
+
+
+# --- jobs ------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_runs(cluster: Cluster, slurm: Slurm, tmp_path: Path) -> None:
+    slurm.queue = {7: job(7, nodes=("debug-0", "debug-1"), restarts=2), 17: job(17)}
+    out, err = tmp_path / "an out put.txt", tmp_path / "err.txt"
+    slurm.described[7] = f"   StdErr={err}\n   StdIn=/dev/null\n   StdOut={out}\n"
+    out.write_text("epoch 1\n")
+    found = shown(cluster.sources("7"))
+    assert found["job 7"] == [
+        "keras-job: running on debug-[0-1], partition debug, user u",
+        "was queued again 2 times",
+    ]
+    assert found["slurmctld, on this job"] == ["Allocate JobId=7 NodeList=debug-[0-1]"]
+    assert found["elastic daemon, on this job"] == ["t launched debug-[0-1] in one call, job 7"]
+    assert found["output"] == ["epoch 1"]
+    assert found["errors"][0].startswith("(not there: ")
+
+
+def test_a_job_that_waits_and_one_that_failed(cluster: Cluster, slurm: Slurm) -> None:
+    slurm.queue = {
+        7: job(7, "PENDING", reason="Resources"),
+        8: job(8, "FAILED", exit_code=3, reason="NonZeroExitCode"),
+    }
+    assert "waits: Resources: other jobs hold the nodes that it needs" in shown(cluster.sources("7"))["job 7"]
+    assert "exit code 3 (NonZeroExitCode)" in shown(cluster.sources("8"))["job 8"]
+
+
+def test_one_file_for_output_and_errors_is_told_once(cluster: Cluster, slurm: Slurm, tmp_path: Path) -> None:
+    slurm.queue = {7: job(7)}
+    slurm.described[7] = f"   StdErr={tmp_path}/o\n   StdOut={tmp_path}/o\n"
+    found = shown(cluster.sources("7"))
+    assert "output" in found
+    assert "errors" not in found
+
+
+@pytest.mark.parametrize(
+    ("described", "words"),
+    [
+        ("", "by default slurm-7.out"),
+        ("   BatchFlag=0 Reboot=0\n", "srun and salloc write to the terminal"),
+        ("   StdErr=/dev/null\n   StdOut=/dev/null\n", "/dev/null, which keeps nothing"),
+    ],
+)
+def test_a_job_without_a_file(cluster: Cluster, slurm: Slurm, described: str, words: str) -> None:
+    slurm.queue, slurm.described = {7: job(7)}, {7: described}
+    assert words in shown(cluster.sources("7"))["output"][0]
+
+
+def run_folder(cluster: Cluster, job_id: int, text: str) -> Path:
+    folder = cluster.bench / "0123456789abcdef" / "abcdef012345"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "jobid").write_text(f"{job_id}\n")
+    (folder / "out-keras.txt").write_text(text)
+    return folder
+
+
+def test_a_benchmark_that_slurm_has_forgotten(cluster: Cluster) -> None:
+    folder = run_folder(cluster, 7, "epoch 8\n")
+    found = shown(cluster.sources("7"))
+    assert "Slurm has forgotten it" in found["job 7"][0]
+    assert found["job 7"][1] == f"run in {folder}"
+    assert found["output"] == ["epoch 8"]
+
+
+def test_a_run_that_was_submitted_anew_keeps_the_outputs_apart(cluster: Cluster, slurm: Slurm) -> None:
+    folder = run_folder(cluster, 8, "of job 8\n")
+    (folder / "job-7").mkdir()
+    (folder / "job-7" / "out-keras.txt").write_text("of job 7\n")
+    slurm.queue = {7: job(7, "FAILED"), 8: job(8)}
+    slurm.described = dict.fromkeys(
+        (7, 8), f"   StdErr={folder}/out-keras.txt\n   StdOut={folder}/out-keras.txt\n"
+    )
+    assert shown(cluster.sources("7"))["output"] == ["of job 7"]
+    assert shown(cluster.sources("8"))["output"] == ["of job 8"]
+
+
+def test_with_slurm_dead_the_files_still_tell(cluster: Cluster, slurm: Slurm) -> None:
+    slurm.silent = True
+    found = shown(cluster.sources("7"))
+    assert found["job 7"] == [f"(Slurm does not answer: {SILENT})"]
+    assert found["slurmctld, on this job"] == ["Allocate JobId=7 NodeList=debug-[0-1]"]
+    run_folder(cluster, 9, "epoch 1\n")
+    assert shown(cluster.sources("9"))["output"] == ["epoch 1"]
+
+
+def test_arrays(cluster: Cluster, slurm: Slurm) -> None:
+    slurm.queue = {n: job(n, "COMPLETED", array_job=8, array_task=str(n - 14)) for n in range(15, 35)}
+    slurm.queue[8] = job(8, "PENDING", array_job=8, array_task="21-50", reason="Resources")
+    found = shown(cluster.sources("8"))
+    assert found["job 8"][0] == "21 tasks (20 completed, 1 pending); these are the last:"
+    assert len(found["job 8"]) < 20
+    assert found["slurmctld, on this job"] == ["Allocate JobId=8_3(17) NodeList=debug-2"]
+    found = shown(cluster.sources("8_3"))
+    assert found["job 8_3"][0].startswith("keras-job (task 3 of 8): completed")
+    assert found["slurmctld, on this job"] == ["Allocate JobId=8_3(17) NodeList=debug-2"]
+    with pytest.raises(UnknownNameError, match="no job has the number 8_99"):
+        cluster.sources("8_99")
+
+
+# --- names -----------------------------------------------------------------------------------------------
+
+
+def test_unknown_names_are_told_what_there_is(cluster: Cluster, slurm: Slurm) -> None:
+    slurm.queue = {7: job(7)}
+    run_folder(cluster, 3, "")
+    for name in ("99", "debug-10", "debug", "debug-01", "Controller", "", "../x"):
+        with pytest.raises(UnknownNameError) as caught:
+            cluster.sources(name)
+        words = str(caught.value)
+        assert "Nodes: debug-[0-9] (up so far: debug-1). Jobs: 3, 7. The rest is `controller`." in words
+    slurm.silent = True
+    with pytest.raises(UnknownNameError, match="Slurm does not answer"):
+        cluster.sources("99")
+
+
+@pytest.mark.parametrize(
+    ("line", "about"),
+    [
+        ("JobId=12 done", True),
+        ("JobId=12", True),
+        ("x JobId=12_3(44) y", True),
+        ("x JobId=9_1(12) y", True),
+        ("x JobId=9+1(12) y", True),
+        ("JobId=123", False),
+        ("JobId=1_12(5)", False),
+        ("12", False),
+    ],
+)
+def test_lines_about_a_job(line: str, about: bool) -> None:
+    assert about_jobs([12, 77])(line) is about
+
+
+@pytest.mark.parametrize(
+    ("line", "about"),
+    [
+        ("Node debug-3 now responding", True),
+        ("resume debug-[0-2,3,9]", True),
+        ("resume debug-[0-12]", True),
+        ("gpu-0,debug-[1,3-4]", True),
+        ("debug-3", True),
+        ("debug-30 debug-[4-9]", False),
+        ("my-debug-3", False),
+        ("debug-[5", False),
+        ("other", False),
+    ],
+)
+def test_lines_about_a_node(line: str, about: bool) -> None:
+    assert about_node("debug-3")(line) is about
+
+
+def test_the_tool_shows_logs(cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "settings.json"
+    file.write_text(json.dumps(to_json(cluster.settings)))
+    assert tool.main(str(file), ["logs", "controller", "--lines=1"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.splitlines()[-1] == "Allocate JobId=8_3(17) NodeList=debug-2"
+    assert "started\n" not in out
+    assert tool.main(str(file), ["logs", "nonsense"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("no node or job is called 'nonsense'. Nodes: ")

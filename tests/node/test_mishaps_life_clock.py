@@ -1,0 +1,204 @@
+"""A clock that is set by an hour, forward or back, while the cluster runs: nothing of it depends on that."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from infra.local.cloud.cloud import Cloud, Limits
+from infra.node import rpc
+from infra.node.elastic import client, observer
+from infra.node.elastic.daemon import Elastic
+from infra.node.elastic.driver import Machine, MachineState
+from infra.node.elastic.ledger import Ledger
+from infra.node.elastic.observer import Observer
+from infra.node.model import Partition
+from infra.node.processes import ProcessId
+from tests.support.checkout import until
+from tests.support.doubles import FakeControl, FakeDriver, design, fast_design, node, settings
+
+HOUR = 3600.0
+JUMPS = pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["forward", "back"])
+Set = Callable[[float], None]
+
+
+@pytest.fixture
+def set_clock(monkeypatch: pytest.MonkeyPatch) -> Set:
+    """Moves the wall clock; the one that never jumps goes on."""
+    real = time.time
+    shift = [0.0]
+    monkeypatch.setattr(time, "time", lambda: real() + shift[0])
+
+    def move(seconds: float) -> None:
+        shift[0] += seconds
+
+    return move
+
+
+# --- the waiting prolog ----------------------------------------------------------------------------------
+
+
+@JUMPS
+def test_a_prolog_goes_when_its_nodes_are_up(
+    set_clock: Set, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
+    """From the program that Slurm starts to the daemon: two processes, one question of what came first."""
+    monkeypatch.setattr(observer, "POLL_SECONDS", 0.005)
+    nodes = {"debug-0": node("debug-0", "ALLOCATED", "POWERING_UP")}
+    watching = Observer(lambda: dict(nodes), lambda: {1})
+    asked = threading.Event()
+
+    def handle(_method: str, params: dict[str, object]) -> object:
+        asked.set()
+        return {"over": watching.wait(1, ["debug-0"], float(str(params["asked"])), 5.0)}
+
+    server = rpc.Server(str(tmp_path / "socket"), handle)
+    threading.Thread(target=server.serve, daemon=True).start()
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "debug-0")
+    over = threading.Event()
+    threading.Thread(target=lambda: (client._wait(str(tmp_path / "socket")), over.set()), daemon=True).start()
+    assert asked.wait(5)
+    set_clock(jump)
+    assert not over.wait(0.2), "the node is not up"
+    nodes["debug-0"] = node("debug-0", "ALLOCATED")
+    assert over.wait(3)
+    server.close()
+
+
+@JUMPS
+def test_a_node_that_is_still_off_is_waited_for(
+    set_clock: Set, monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
+    monkeypatch.setattr(observer, "POLL_SECONDS", 0.005)
+    watching = Observer(lambda: {"debug-0": node("debug-0", "IDLE", "POWERED_DOWN")}, lambda: {1})
+    asked = time.monotonic()
+    set_clock(jump)
+    assert watching.wait(1, ["debug-0"], asked, 0.2) is False
+
+
+# --- reconciling -----------------------------------------------------------------------------------------
+
+
+@JUMPS
+def test_no_node_is_given_back_for_the_clocks_sake(set_clock: Set, tmp_path: Path, jump: float) -> None:
+    """One node is up, one starts, one is on its way off: all of them are as they should be."""
+    control = FakeControl(
+        [
+            node("debug-0", "ALLOCATED", "CLOUD"),
+            node("debug-1", "ALLOCATED", "CLOUD", "POWERING_UP"),
+            node("debug-2", "IDLE", "CLOUD", "POWERING_DOWN"),
+        ]
+    )
+    driver = FakeDriver()
+    driver.machines = [
+        Machine(f"m-{name}", name, MachineState.RUNNING, time.time()) for name in ("debug-0", "debug-1")
+    ]
+    elastic = Elastic(settings(tmp_path, fast_design()), control, driver, tmp_path)  # type: ignore[arg-type]
+    before = elastic.reconcile()
+    cost = elastic.status()["cost"]
+    for _ in range(3):
+        set_clock(jump)
+        assert elastic.reconcile() == before == []
+    assert control.calls == []
+    assert driver.terminated == []
+    assert elastic.status()["cost"]["node_hours"] == pytest.approx(cost["node_hours"], abs=0.01)
+
+
+@JUMPS
+def test_a_suspend_ends_the_machine_that_it_is_about(set_clock: Set, tmp_path: Path, jump: float) -> None:
+    """Slurm's request and the machine's launch are compared by the clock; what that misses is found later."""
+    control = FakeControl([node("debug-0", "IDLE", "CLOUD", "POWERED_DOWN")])
+    driver = FakeDriver()
+    driver.machines = [Machine("m-0", "debug-0", MachineState.RUNNING, time.time())]
+    elastic = Elastic(settings(tmp_path, fast_design()), control, driver, tmp_path)  # type: ignore[arg-type]
+    elastic._policy = type(elastic._policy)(settle=0.05, launch=10, boot=60, silence=5)
+    set_clock(jump)
+    elastic.process({"program": "suspend", "nodes": "debug-0", "time": time.time()})
+
+    def gone() -> bool:
+        elastic.reconcile()
+        return "m-0" in driver.terminated
+
+    until(gone, 5, "the machine's end", 0.02)
+
+
+# --- what it costs ---------------------------------------------------------------------------------------
+
+PARTITION = Partition("debug", "local.small", 1, 100, 0, 4, price_hour=1.0)
+
+
+class Clocks:
+    def __init__(self) -> None:
+        self.wall = 100 * HOUR
+        self.steady = 5.0
+
+    def go(self, seconds: float) -> None:
+        self.wall += seconds
+        self.steady += seconds
+
+
+@JUMPS
+def test_a_machine_costs_the_time_that_it_ran(tmp_path: Path, jump: float) -> None:
+    clocks = Clocks()
+    ledger = Ledger(tmp_path / "ledger.json", design(PARTITION), lambda: clocks.steady)
+    machine = Machine("m", "debug-0", MachineState.RUNNING, clocks.wall)
+    ledger.see([machine], clocks.wall)
+    clocks.go(HOUR)
+    clocks.wall += jump
+    assert ledger.cost(clocks.wall)["node_hours"] == 1.0
+    ledger.see([machine], clocks.wall)
+    clocks.go(HOUR)
+    ledger.see([machine], clocks.wall)
+    assert ledger.cost(clocks.wall)["node_hours"] == 2.0
+    clocks.wall -= jump
+    ledger.see([], clocks.wall)
+    clocks.go(HOUR)
+    assert ledger.cost(clocks.wall) == {"node_hours": 2.0, "usd": 2.0, "by_partition": {"debug": 2.0}}
+    again = Ledger(tmp_path / "ledger.json", design(PARTITION), lambda: clocks.steady)
+    assert again.cost(clocks.wall)["node_hours"] == 2.0
+
+
+def test_a_clock_that_is_corrected_gently_is_followed(tmp_path: Path) -> None:
+    """Thousands of corrections, each too small for a jump, are no jump."""
+    clocks = Clocks()
+    ledger = Ledger(tmp_path / "ledger.json", design(PARTITION), lambda: clocks.steady)
+    machine = Machine("m", "debug-0", MachineState.RUNNING, clocks.wall)
+    for _ in range(100):
+        ledger.see([machine], clocks.wall)
+        clocks.go(36.0)
+        clocks.wall += 0.36
+    assert ledger.cost(clocks.wall)["node_hours"] == pytest.approx(1.01)
+
+
+# --- the local cloud -------------------------------------------------------------------------------------
+
+
+class NoMachines:
+    def start(self, _boot: object) -> ProcessId:
+        raise OSError("none here")
+
+    def stop(self, _process: ProcessId) -> bool:
+        return True
+
+    def clear(self, _boot: object) -> None:
+        return
+
+    def purge(self) -> None:
+        return
+
+
+@JUMPS
+def test_an_ended_machine_is_listed_for_its_minute(set_clock: Set, tmp_path: Path, jump: float) -> None:
+    cloud = Cloud(tmp_path, NoMachines(), Limits(boot_delay=60))
+    tags = {"cluster": "t", "role": "compute"}
+    answer = cloud.launch("token", {"debug-0": "t-debug-0"}, 1, "local.small", tags)
+    cloud.terminate([answer["machines"][0]["id"]])
+    set_clock(jump)
+    assert [m["state"] for m in cloud.list({})["machines"]] == ["terminated"]
+    assert cloud.launch("token", {"debug-0": "t-debug-0"}, 1, "local.small", tags)["failures"] == []
+    assert len(cloud.list({})["machines"]) == 1, "the same call is still known"

@@ -1,0 +1,209 @@
+"""The status: its keys are a contract; and which part is silent where there is none."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from infra.node import rpc, status, tool
+from infra.node.elastic.daemon import Elastic
+from infra.node.elastic.driver import Machine, MachineState
+from infra.node.model import Folders
+from infra.node.slurm.control import SlurmDown
+from infra.node.status import SilentError
+from tests.support.checkout import ROOT
+from tests.support.doubles import FakeControl, FakeDriver, fast_design, job, node, settings
+
+SCHEMA = json.loads((ROOT / "infra" / "schema" / "status.json").read_text())
+KEYS: dict[str, Any] = {
+    "partitions": {"name", "machine", "min", "max", "up"},
+    "nodes": {"name", "partition", "state", "machine_state", "reason"},
+    "machines": {"running", "pending"},
+    "jobs": {"id", "name", "state", "nodes", "cause"},
+    "cost": {"node_hours", "usd", "by_partition"},
+}
+
+
+def valid(found: Any) -> bool:
+    return jsonschema.Draft202012Validator(SCHEMA).is_valid(found)
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> dict[str, Any]:
+    """The status of a cluster in which there is some of everything."""
+    control, driver = FakeControl(), FakeDriver()
+    control.state = {
+        n.name: n
+        for n in (
+            node("debug-0", "ALLOCATED", "CLOUD"),
+            node("debug-1", "IDLE", "CLOUD", "POWERED_DOWN", reason="slurm-stacks quota: no more"),
+            node("gone-7", "DOWN", "CLOUD", "NOT_RESPONDING"),
+        )
+    }
+    waits = job(6, "PENDING", reason="Resources")
+    control.queue = {j.id: j for j in (job(5, nodes=("debug-0",)), waits, job(4, "COMPLETED"))}
+    driver.machines = [
+        Machine("m-0", "debug-0", MachineState.RUNNING, 0.0),
+        Machine("m-1", "debug-1", MachineState.STOPPING, 0.0),
+        Machine("m-2", "debug-2", MachineState.PENDING, 0.0),
+    ]
+    elastic = Elastic(settings(tmp_path, fast_design()), control, driver, tmp_path)  # type: ignore[arg-type]
+    made: dict[str, Any] = json.loads(json.dumps(elastic.status()))
+    return made
+
+
+def test_the_keys_are_the_contracts(found: dict[str, Any]) -> None:
+    assert set(found) == set(KEYS)
+    for part, keys in KEYS.items():
+        items = found[part] if isinstance(found[part], list) else [found[part]]
+        assert items
+        assert [set(item) for item in items] == [keys] * len(items), part
+    jsonschema.validate(found, SCHEMA)
+    assert [j["id"] for j in found["jobs"]] == [5, 6], "a job that is over is nobody's concern"
+    assert [n["partition"] for n in found["nodes"]] == ["debug", "debug", None]
+
+
+def test_the_schema_can_fail(found: dict[str, Any]) -> None:
+    assert valid(found)
+    assert not valid({**found, "more": 1})
+    assert not valid({k: v for k, v in found.items() if k != "cost"})
+    assert not valid({**found, "machines": {"running": "1", "pending": 0}})
+    assert not valid({**found, "jobs": [{**found["jobs"][0], "id": "5"}]})
+    assert not valid({**found, "nodes": [{**found["nodes"][0], "state": "idle~"}]})
+
+
+# --- silence ---------------------------------------------------------------------------------------------
+
+Serve = Callable[[Callable[[str, dict[str, Any]], Any]], None]
+
+
+class CodedError(Exception):
+    """What the daemon's own partners fail with, as its server passes it on."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folders:
+    """A cluster's folders; slurmctld answers."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "lib" / "boot").mkdir(parents=True)
+    monkeypatch.setattr(status, "Control", lambda *_: Pinged())
+    return Folders(settings(tmp_path))
+
+
+class Pinged:
+    trouble: Exception | None = None
+
+    def run(self, *_: str) -> str:
+        if self.trouble is not None:
+            raise self.trouble
+        return "Slurmctld(primary) is UP"
+
+
+@pytest.fixture
+def serve(folders: Folders) -> Iterator[Serve]:
+    """Answers as the elastic daemon does."""
+    servers: list[rpc.Server] = []
+
+    def start(handler: Callable[[str, dict[str, Any]], Any]) -> None:
+        server = rpc.Server(str(folders.daemon_socket), handler)
+        threading.Thread(target=server.serve, daemon=True).start()
+        servers.append(server)
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def report(folders: Folders, **content: Any) -> None:
+    file = Path(str(folders.lib)) / "boot" / "controller.json"
+    file.write_text(json.dumps({"host": "controller", "steps": [], **content}))
+
+
+def test_a_daemon_that_answers_is_passed_on(folders: Folders, serve: Serve) -> None:
+    serve(lambda method, _: {"asked": method})
+    assert status.status(folders) == {"asked": "status"}
+
+
+def test_a_daemon_that_is_not_there(folders: Folders) -> None:
+    with pytest.raises(SilentError, match=r"elastic daemon does not answer(.|\n)*log/elastic\.log"):
+        status.status(folders)
+
+
+def test_a_slurmctld_that_everybody_waits_for(
+    folders: Folders, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+    serve(lambda *_: gate.wait(30))
+    monkeypatch.setattr(status, "STATUS_SECONDS", 0.2)
+    with pytest.raises(SilentError, match="the elastic daemon does not answer"):
+        status.status(folders)
+    down = SlurmDown(["scontrol", "ping"], None, "no answer within 5 s")
+    monkeypatch.setattr(Pinged, "trouble", down)
+    with pytest.raises(
+        SilentError, match=r"slurmctld does not answer \(scontrol ping: no answer within 5 s\)"
+    ):
+        status.status(folders)
+    gate.set()
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("SlurmDown", "slurmctld does not answer"),
+        ("SlurmError", "slurmctld does not answer"),
+        ("RpcUnavailableError", "the cloud does not answer"),
+        ("KeyError", "^what happened$"),
+    ],
+)
+def test_what_the_daemon_itself_cannot_reach(folders: Folders, serve: Serve, code: str, words: str) -> None:
+    def fail(*_: Any) -> Any:
+        raise CodedError(code, "what happened")
+
+    serve(fail)
+    with pytest.raises(SilentError, match=words):
+        status.status(folders)
+
+
+def test_a_boot_that_failed_or_goes_on_is_the_cause(folders: Folders) -> None:
+    step = {"name": "hooks", "note": "driver.sh ended with status 3"}
+    report(folders, state="failed", steps=[step])
+    with pytest.raises(
+        SilentError, match=r"controller's boot failed at step hooks: driver\.sh ended with status 3"
+    ):
+        status.status(folders)
+    report(folders, state="booting", steps=[step])
+    with pytest.raises(SilentError, match="controller still boots: step hooks"):
+        status.status(folders)
+    report(folders, state="booting")
+    with pytest.raises(SilentError, match="still boots: step first"):
+        status.status(folders)
+    report(folders, state="ready", steps=[step])
+    with pytest.raises(SilentError, match="elastic daemon"):
+        status.status(folders)
+    (Path(str(folders.lib)) / "boot" / "controller.json").write_text("{")
+    with pytest.raises(SilentError, match="elastic daemon"):
+        status.status(folders)
+
+
+def test_the_tool_says_it_in_one_line(
+    tmp_path: Path, folders: Folders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from infra.node.codec import to_json
+
+    file = tmp_path / "settings.json"
+    file.write_text(json.dumps(to_json(settings(tmp_path))))
+    assert tool.main(str(file), ["status"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("the elastic daemon does not answer")
+    assert err.count("\n") == 1

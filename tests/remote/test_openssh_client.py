@@ -1,0 +1,294 @@
+"""`ssh` as the benchmark calls it: a real sshd on loopback, real proxies, and every way to fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from infra.errors import UserError
+from infra.ssh import openssh, target
+from infra.ssh.target import Target
+from tests.support.checkout import ROOT, until
+from tests.support.login_machine import ENVIRONMENT, LoginMachine
+from tests.support.sshd import children, free_port, make_key, public
+
+# What Session Manager's and IAP's commands are to ssh: standard input and output lead to a port.
+RELAY = """
+import os, socket, sys, threading
+connection = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+def upward():
+    while data := os.read(0, 65536):
+        connection.sendall(data)
+    connection.shutdown(socket.SHUT_WR)
+threading.Thread(target=upward, daemon=True).start()
+while data := connection.recv(65536):
+    os.write(1, data)
+"""
+
+
+@pytest.fixture
+def there(machine: LoginMachine) -> Target:
+    return Target(
+        **{**machine.endpoint, "host_keys": (machine.sshd.host_key,)}, connect_seconds=2, patience=0
+    )
+
+
+@pytest.fixture
+def relay(tmp_path: Path) -> str:
+    """A ProxyCommand."""
+    script = tmp_path / "a relay's script.py"
+    script.write_text(RELAY)
+    return f"{shlex.join([sys.executable, str(script)])} %h %p"
+
+
+def fails(whither: Target, line: str = "true", seconds: float = 20) -> str:
+    with pytest.raises(UserError) as raised:
+        openssh.run(whither, line, seconds=seconds)
+    return str(raised.value)
+
+
+def test_a_command_gets_its_input_and_its_output_comes_back(there: Target) -> None:
+    text = "a 'quoted'\n" * 20_000
+    assert openssh.run(there, "cat", stdin=text, seconds=20) == text
+    assert openssh.run(there, "cat", seconds=20) == ""
+
+
+def test_a_failing_command_fails_with_its_own_words(there: Target) -> None:
+    assert fails(there, "echo why >&2; exit 3") == "why"
+    assert "ended with status 3" in fails(there, "exit 3")
+
+
+def test_through_a_proxys_command(there: Target, relay: str, machine: LoginMachine) -> None:
+    assert openssh.run(replace(there, proxy_command=relay), "echo in", seconds=20) == "in\n"
+    nowhere = replace(there, host="i-0123456789", port=1)
+    told = f"{relay.removesuffix(' %h %p')} 127.0.0.1 {machine.sshd.port}"
+    assert openssh.run(replace(nowhere, proxy_command=told), "echo in", seconds=20) == "in\n"
+
+
+def test_through_another_machine(
+    there: Target, make_machine: Callable[[str], LoginMachine], machine: LoginMachine, tmp_path: Path
+) -> None:
+    hop = make_machine("hop").sshd
+    known = tmp_path / "known hop"
+    known.write_text(f"[127.0.0.1]:{hop.port} {hop.host_key}\n")
+    words = [
+        "ssh",
+        "-F",
+        "none",
+        "-i",
+        str(hop.client_key),
+        f'-oUserKnownHostsFile="{known}"',
+        "-p",
+        str(hop.port),
+    ]
+    proxied = replace(there, proxy_command=f"{shlex.join(words)} -W %h:%p 127.0.0.1")
+    assert openssh.run(proxied, "echo in", seconds=20) == "in\n"
+    assert (hop.logins(), machine.sshd.logins()) == (1, 1)
+
+
+@pytest.mark.parametrize("way", ["direct", "proxied"])
+def test_another_host_key_is_refused_and_nothing_is_sent(
+    there: Target, relay: str, machine: LoginMachine, tmp_path: Path, way: str
+) -> None:
+    other = (public(make_key(tmp_path / "other")),)
+    pinned = replace(there, host_keys=other, patience=20, proxy_command=relay if way == "proxied" else None)
+    began = time.monotonic()
+    said = fails(pinned, f"touch {tmp_path}/was-here")
+    assert "another SSH host key than the one that the cluster published" in said
+    assert "nothing was sent" in said
+    assert time.monotonic() - began < 15, "that is not tried again"
+    assert machine.sshd.logins() == 0
+    assert not (tmp_path / "was-here").exists()
+
+
+def test_a_key_of_another_kind_is_another_key(there: Target, tmp_path: Path) -> None:
+    ecdsa = public(make_key(tmp_path / "ecdsa", "ecdsa"))
+    assert "another SSH host key" in fails(replace(there, host_keys=(ecdsa,)))
+
+
+def test_every_published_key_counts(there: Target, tmp_path: Path) -> None:
+    both = (public(make_key(tmp_path / "ecdsa", "ecdsa")), *there.host_keys)
+    openssh.run(replace(there, host_keys=both), "true", seconds=20)
+
+
+def test_no_published_key_is_no_connection(there: Target) -> None:
+    assert "published no SSH host key" in fails(replace(there, host_keys=()))
+
+
+def test_a_key_in_a_file(there: Target, machine: LoginMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSH_AUTH_SOCK")
+    openssh.run(replace(there, identity=str(machine.sshd.client_key)), "true", seconds=20)
+
+
+def test_keys_that_are_not_accepted(there: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = make_key(tmp_path / "wrong key")
+    said = fails(replace(there, identity=str(wrong), patience=20))
+    assert f"does not let you in with the key {wrong}" in said
+    assert f"there is no file {wrong}x" in fails(replace(there, identity=f"{wrong}x"))
+    monkeypatch.delenv("SSH_AUTH_SOCK")
+    said = fails(replace(there, user=there.user))
+    assert f"{there.user}@127.0.0.1 accepts no key of yours" in said
+    assert "ssh-add" in said
+
+
+def test_a_machine_that_is_not_there_is_named_with_the_way(there: Target) -> None:
+    port = free_port()
+    said = fails(replace(there, port=port))
+    assert f"cannot reach {there.user}@127.0.0.1 port {port}" in said
+    assert "Connection refused" in said
+    said = fails(replace(there, proxy_command="echo no such instance >&2; exit 1"))
+    assert "through `echo no such instance >&2; exit 1`" in said
+
+
+def test_a_machine_that_is_not_there_yet_is_waited_for(
+    there: Target, machine: LoginMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(openssh, "PAUSE_SECONDS", 0.2)
+    machine.sshd.stop()
+    starter = threading.Timer(1, machine.sshd.start, [there.port])
+    starter.start()
+    assert openssh.run(replace(there, patience=20), "echo in", seconds=20) == "in\n"
+    starter.join()
+    assert f"cannot reach {there.name}" in (said := capsys.readouterr().err)
+    assert "Connection refused; trying again" in said
+
+
+@pytest.mark.parametrize("silent", ["sshd", "proxy", "command"])
+def test_nothing_that_says_nothing_is_waited_for_longer_than_allowed(
+    there: Target, machine: LoginMachine, silent: str
+) -> None:
+    began = time.monotonic()
+    if silent == "sshd":
+        machine.sshd.freeze()
+        said = fails(there)
+    elif silent == "proxy":
+        said = fails(replace(there, proxy_command="exec sleep 300"))
+    else:
+        said = fails(there, f": {shlex.quote(str(machine.shared))}; sleep 60; :", seconds=1.5)
+        assert "did not answer within 1.5 s" in said
+    assert time.monotonic() - began < 15
+    assert there.name in said
+
+
+def test_a_proxy_that_outlives_its_ssh_is_ended(there: Target, relay: str, tmp_path: Path) -> None:
+    clings = tmp_path / "clings"
+    clings.write_text(
+        f"#!/bin/sh\ntrap '' HUP TERM\necho $$ >'{tmp_path}/pid'\n{relay[:-5]}$1 $2\nsleep 300\n"
+    )
+    clings.chmod(0o755)
+    assert openssh.run(replace(there, proxy_command=f"{clings} %h %p"), "echo in", seconds=20) == "in\n"
+    pid = int((tmp_path / "pid").read_text())
+    until(lambda: not _alive(pid), 5, "the proxy's end")
+
+
+def test_the_users_own_configuration_and_known_hosts_do_not_count(there: Target, tmp_path: Path) -> None:
+    """They could forward, multiplex, or trust a key that nobody published."""
+    words = openssh.arguments(there, tmp_path)
+    assert words[:3] == ["ssh", "-F", "none"]
+    assert "-oGlobalKnownHostsFile=none" in words
+    assert words[-2:] == ["--", "127.0.0.1"]
+
+
+def test_without_ssh_it_is_said(there: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert "install OpenSSH's client" in fails(there)
+
+
+def test_known_hosts_in_any_folder(there: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / 'a "temporary" folder\'s 100%h \\ $HOME'
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    assert openssh.run(there, "echo in", seconds=20) == "in\n"
+    assert list(folder.iterdir()) == []
+
+
+def test_what_is_streamed_is_cut_into_lines_that_the_provider_can_read(
+    there: Target, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = "head -c 200000 /dev/zero | tr '\\0' x >&2; echo done"
+    assert openssh.run(there, line, seconds=20, stream=True) == "done\n"
+    assert max(map(len, capsys.readouterr().err.splitlines())) == openssh.LONGEST_LINE
+
+
+# --- the process that runs it ----------------------------------------------------------------------------
+
+
+def client(whither: Target | None, verb: str, *options: str, stdin: str = "") -> subprocess.Popen[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env.pop(target.VARIABLE, None)
+    if whither is not None:
+        env[target.VARIABLE] = json.dumps(asdict(whither))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "infra.ssh.client", verb, *options],
+        cwd=ROOT,
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    process.stdin.write(stdin)
+    process.stdin.close()
+    process.stdin = None
+    return process
+
+
+def test_interrupted_it_takes_ssh_and_its_wait_along(there: Target, machine: LoginMachine) -> None:
+    waiting = client(there, "environment", f"--apps={machine.apps}", "--digest=never", "--seconds=60")
+    with waiting:
+        assert waiting.stderr is not None
+        assert "waiting for the training environment" in waiting.stderr.readline()
+        (ssh,) = children(waiting.pid)
+        waiting.terminate()
+        assert waiting.wait(10) == 143
+        until(lambda: not _alive(ssh), 5, "ssh's end")
+        assert "Traceback" not in waiting.stderr.read()
+
+
+def test_what_it_is_told_wrongly_is_said_in_a_line(there: Target) -> None:
+    with client(None, "submit", "--tool=x", "--run=y") as process:
+        _, said = process.communicate(timeout=30)
+    assert (process.returncode, said.count("\n")) == (1, 1)
+    assert target.VARIABLE in said
+
+
+def test_a_workload_that_changed_on_the_way_is_not_staged(there: Target, machine: LoginMachine) -> None:
+    with client(there, "stage", f"--shared={machine.shared}", "--digest=" + "0" * 64) as process:
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "was changed while it was being staged" in said
+    assert machine.staged() == {}
+
+
+def test_cancel_goes_on_without_the_machine(there: Target, machine: LoginMachine) -> None:
+    machine.sshd.stop()
+    with client(replace(there, patience=60), "cancel", "--tool=x", "--run=y") as process:
+        _, said = process.communicate(timeout=15)
+    assert process.returncode == 0
+    assert "was not cancelled" in said
+    assert "Connection refused" in said
+
+
+def test_environment_says_where_it_is(there: Target, machine: LoginMachine) -> None:
+    options = (f"--apps={machine.apps}", f"--digest={ENVIRONMENT}", "--seconds=1")
+    with client(there, "environment", *options) as process:
+        said, _ = process.communicate(timeout=30)
+    assert said == f"{machine.apps}/envs/{ENVIRONMENT}\n"
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False

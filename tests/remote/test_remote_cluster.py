@@ -1,0 +1,70 @@
+"""The benchmark over SSH on a real cluster: real sbatch, squeue and scancel behind a real sshd."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.local import packages
+from infra.local.site import RunDirectory
+from tests.support import remote_scenarios as scenarios
+from tests.support.checkout import SMALL, Checkout, until
+from tests.support.drivers import Driver, Embedded, StandInDriver
+from tests.support.login_machine import LoginMachine
+from tests.support.sshd import missing
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(missing() is not None, reason=str(missing())),
+    pytest.mark.skipif(
+        bool(packages.missing()), reason=f"packages are missing: {', '.join(packages.missing())}"
+    ),
+]
+
+LASTING = "#!/bin/bash\n#SBATCH -N1\nsleep 60\n"
+SHORT = "#!/bin/bash\n#SBATCH -N2 -o out-it.txt\nsrun hostname\necho '{\"loss\": 1}' >result.json\n"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
+    checkout = Checkout(tmp_path_factory.mktemp("remote") / "a checkout", SMALL)
+    try:
+        checkout.cluster("up", check=True)
+        yield checkout
+    finally:
+        left = checkout.close()
+    assert left == []
+
+
+def queue(cluster: Checkout) -> dict[str, str]:
+    lines = cluster.execute("squeue", "-h", "-t", "all", "-o", "%i %T").splitlines()
+    return dict(line.split() for line in lines)
+
+
+@pytest.mark.parametrize("shell", ["openssh", "remote"])
+def test_a_job_of_a_real_cluster(
+    cluster: Checkout, machine: LoginMachine, tmp_path: Path, shell: str
+) -> None:
+    run = RunDirectory(cluster.run_directory)
+    driver: Driver = Embedded(tmp_path) if shell == "openssh" else StandInDriver(tmp_path)
+
+    def wish(script: str) -> dict[str, Any]:
+        place = {**machine.place, "shared": str(run.shared), "tool": str(run.tool)}
+        return scenarios.spec(machine, shell, place=place, script=script + f"# {shell}\n")
+
+    first = scenarios.succeeded(driver.up(wish(LASTING))).outputs["job"]
+    assert queue(cluster)[first] in ("PENDING", "CONFIGURING", "RUNNING")
+    assert scenarios.succeeded(driver.up(wish(LASTING))).operations == {}
+
+    second = scenarios.succeeded(driver.up(wish(SHORT))).outputs["job"]
+    assert second != first
+    until(lambda: queue(cluster)[first] == "CANCELLED", 20, "the first job's end")
+    until(lambda: queue(cluster)[second] == "COMPLETED", 60, "the second job's end")
+    (result,) = run.shared.glob("bench/*/*/result.json")
+    assert result.read_text() == '{"loss": 1}\n'
+    assert len((result.parent / "out-it.txt").read_text().split()) == 2
+    assert (result.parent.parent / "workload" / "train.py").exists()
+    result.unlink()

@@ -1,0 +1,246 @@
+"""The lines for the login machine's shell, run by real shells: no value can break out of them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from infra import bundle
+from infra.ssh import archive, lines
+
+SHELLS = ("sh", "bash")
+CHARACTERS = st.characters(exclude_characters="/\0", exclude_categories=("Cs",))
+NAMES = st.text(CHARACTERS, min_size=1, max_size=20).filter(lambda name: name not in (".", ".."))
+AWKWARD = [
+    "it's",
+    '"',
+    "$(touch pwned)",
+    "`touch pwned`",
+    "a b",
+    "-n",
+    "*",
+    "\\",
+    "\n",
+    "a:b",
+    "{}",
+    "%s",
+    "é–",
+]
+_ECHO = "import json, sys; print(json.dumps([sys.argv[1:], sys.stdin.buffer.read().decode()]))"
+TOOL = f'#!/bin/sh\nexec {shlex.join([sys.executable, "-c", _ECHO])} "$@"\n'
+
+
+def shell(line: str, stdin: bytes = b"", kind: str = "sh") -> subprocess.CompletedProcess[bytes]:
+    """As sshd runs a command: the user's shell with -c."""
+    return subprocess.run([kind, "-c", line], input=stdin, capture_output=True, timeout=30, check=False)
+
+
+def printed(done: subprocess.CompletedProcess[bytes]) -> str:
+    assert done.returncode == 0, done.stderr
+    return done.stdout.decode().removesuffix("\n")
+
+
+def tool(folder: Path, text: str = TOOL) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "slurm-stacks"
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+@settings(max_examples=40, deadline=None)
+@given(name=NAMES, folder=NAMES, script=st.text(st.characters(exclude_categories=("Cs",))))
+def test_any_folder_and_script_reach_the_tool_as_they_are(name: str, folder: str, script: str) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        line = lines.submit(tool(Path(root) / name), folder)
+        arguments, stdin = json.loads(printed(shell(line, script.encode())))
+    assert arguments == ["submit", f"--run={folder}"]
+    assert stdin == script
+
+
+@settings(max_examples=25, deadline=None)
+@given(name=NAMES, digest=NAMES)
+def test_any_folder_is_waited_for(name: str, digest: str) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        apps = f"{root}/{name}"
+        late = shell(lines.wait_for_environment(apps, digest, 0))
+        assert late.returncode == 1
+        assert f"{apps}/envs/{digest}" in late.stderr.decode()
+        assert "./cluster logs" in late.stderr.decode()
+        (Path(apps) / "envs" / digest).mkdir(parents=True)
+        (Path(apps) / "envs" / digest / ".complete").touch()
+        assert printed(shell(lines.wait_for_environment(apps, digest, 0))) == f"{apps}/envs/{digest}"
+
+
+def test_a_wait_says_what_it_waits_for_and_ends_when_it_is_there(tmp_path: Path) -> None:
+    line = lines.wait_for_environment(str(tmp_path), "d", 20)
+    with subprocess.Popen(["sh", "-c", line], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as waiting:
+        assert waiting.stderr is not None
+        assert f"waiting for the training environment {tmp_path}/envs/d" in waiting.stderr.readline().decode()
+        (tmp_path / "envs" / "d").mkdir(parents=True)
+        (tmp_path / "envs" / "d" / ".complete").touch()
+        assert waiting.wait(10) == 0
+
+
+# --- staging ---------------------------------------------------------------------------------------------
+
+NAME = "0123456789abcdef"
+
+
+def project(root: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        path = root / "workload" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return root
+
+
+def unpack(shared: Path, content: bytes, **changes: Any) -> subprocess.CompletedProcess[bytes]:
+    """Stage an archive by standard input; `sent` is what arrives of it."""
+    line = lines.unpack(str(shared), NAME, archive.digest(content), stdin=True)
+    sent = changes.get("sent", base64.encodebytes(content))
+    return shell(line, sent, changes.get("kind", "sh"))
+
+
+def staged(shared: Path) -> dict[str, bytes]:
+    return dict(bundle.tree(shared / "bench" / NAME / "workload"))
+
+
+@settings(max_examples=25, deadline=None)
+@given(name=NAMES, files=st.dictionaries(NAMES, st.binary(max_size=50), min_size=1, max_size=4))
+def test_any_workload_arrives_whole_in_any_folder(name: str, files: dict[str, bytes]) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        content = archive.workload(project(Path(root), files))
+        shared = Path(root) / "x" / name
+        assert printed(unpack(shared, content)) == f"{shared}/bench/{NAME}/workload"
+        assert staged(shared) == dict(bundle.tree(Path(root) / "workload"))
+        assert [path.name for path in (shared / "bench").iterdir()] == [NAME]
+
+
+@pytest.mark.parametrize("kind", SHELLS)
+@pytest.mark.parametrize("awkward", AWKWARD)
+def test_awkward_names_by_both_ways(tmp_path: Path, awkward: str, kind: str) -> None:
+    content = archive.workload(project(tmp_path, {awkward: b"x", f"{awkward}d/{awkward}": b"y"}))
+    shared = tmp_path / f"x{awkward}"
+    printed(unpack(shared, content, kind=kind))
+    by_stdin = staged(shared)
+    assert by_stdin == {awkward: b"x", f"{awkward}d/{awkward}": b"y"}
+    (shared / "bench" / NAME).rename(tmp_path / "away")
+    placed = Path(lines.archive_path(str(shared), NAME))
+    placed.write_bytes(content)
+    printed(shell(lines.unpack(str(shared), NAME, archive.digest(content), stdin=False), kind=kind))
+    assert staged(shared) == by_stdin
+    assert not placed.exists()
+    assert not (tmp_path / "pwned").exists()
+    assert not Path("pwned").exists()
+
+
+@pytest.fixture
+def content(tmp_path: Path) -> bytes:
+    return archive.workload(project(tmp_path, {"model.py": b"1\n" * 50_000, "envs/cpu/uv.lock": b"2\n"}))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda sent: sent[: len(sent) // 2],
+        lambda sent: b"",
+        lambda sent: sent.replace(b"MQox", b"MQoy", 1),
+        lambda sent: b"!" + sent,
+    ],
+    ids=["cut short", "nothing", "a byte changed", "no base64"],
+)
+def test_a_workload_that_does_not_arrive_whole_is_not_used(
+    tmp_path: Path, content: bytes, damage: Callable[[bytes], bytes]
+) -> None:
+    shared = tmp_path / "shared"
+    sent = base64.encodebytes(content)
+    assert damage(sent) != sent
+    refused = unpack(shared, content, sent=damage(sent))
+    assert refused.returncode == 1
+    assert b"damaged or cut short, and is not used: run up again" in refused.stderr
+    assert not (shared / "bench" / NAME / "workload").exists()
+    assert list((shared / "bench").glob(".*")) == []
+    printed(unpack(shared, content))
+    assert set(staged(shared)) == {"model.py", "envs/cpu/uv.lock"}
+
+
+def test_a_copy_that_is_there_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    shared = tmp_path / "shared"
+    (shared / "bench" / NAME / "run").mkdir(parents=True)  # a run's folder may be there first
+    printed(unpack(shared, content))
+    before = (shared / "bench" / NAME / "workload").stat()
+    assert printed(unpack(shared, content, sent=b"")) == f"{shared}/bench/{NAME}/workload"
+    after = (shared / "bench" / NAME / "workload").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_staging_that_is_killed_leaves_nothing_that_is_used(tmp_path: Path, content: bytes) -> None:
+    shared = tmp_path / "shared"
+    line = lines.unpack(str(shared), NAME, archive.digest(content), stdin=True)
+    with subprocess.Popen(["sh", "-c", line], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as half:
+        assert half.stdin is not None
+        half.stdin.write(base64.encodebytes(content)[:5000])
+        half.stdin.flush()
+        half.kill()
+    assert not (shared / "bench" / NAME / "workload").exists()
+    printed(unpack(shared, content))
+
+
+def test_nothing_is_at_its_place_before_the_last_step(
+    tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, programs = tmp_path / "shared", tmp_path / "bin"
+    programs.mkdir()
+    (programs / "mv").write_text("#!/bin/sh\nkill -9 $PPID\n")
+    (programs / "mv").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+    assert unpack(shared, content).returncode == -9
+    assert not (shared / "bench" / NAME / "workload").exists()
+
+
+def test_two_that_stage_at_once_make_one(tmp_path: Path, content: bytes) -> None:
+    shared = tmp_path / "shared"
+    line = lines.unpack(str(shared), NAME, archive.digest(content), stdin=True)
+    both = [
+        subprocess.Popen(["sh", "-c", line], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(4)
+    ]
+    for one in both:
+        assert one.stdin is not None
+        one.stdin.write(base64.encodebytes(content))
+    for one in both:
+        one.communicate(timeout=30)
+        assert one.returncode == 0
+    assert set(staged(shared)) == {"model.py", "envs/cpu/uv.lock"}
+    assert list((shared / "bench").glob(".*")) == []
+
+
+# --- cancelling ------------------------------------------------------------------------------------------
+
+
+def test_cancel_asks_the_tool(tmp_path: Path) -> None:
+    assert json.loads(printed(shell(lines.cancel(tool(tmp_path / "it's"), "a/b"))))[0] == [
+        "cancel", "--run=a/b",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [None, "#!/bin/sh\nexit 3\n", "#!/bin/sh\nsleep 60\n"])
+def test_cancel_never_fails_and_never_lasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
+) -> None:
+    monkeypatch.setattr(lines, "CANCEL_SECONDS", 1)
+    path = tool(tmp_path, text) if text else str(tmp_path / "none")
+    done = shell(lines.cancel(path, "a/b"))
+    assert done.returncode == 0
+    assert lines.NOT_CANCELLED in done.stderr.decode()

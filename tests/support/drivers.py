@@ -1,0 +1,185 @@
+"""Ways to run the program of `remote_program`: the embedded runner, the stand-in, the Pulumi CLI."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import pulumi
+
+from infra.errors import UserError
+from infra.runner.events import Event, ResourceDone
+from tests.support import remote_program
+from tests.support.checkout import ROOT
+from tests.support.stand_in import CommandFailed, StandIn
+
+NAME = "tiny"
+
+
+@dataclass
+class Outcome:
+    """What a run came to.
+
+    Attributes:
+        operations: what became of the resources, by name; those that stayed as they were are not named.
+        text: what was printed, and the error.
+    """
+
+    failed: bool
+    text: str
+    operations: dict[str, str] = field(default_factory=dict)
+    outputs: dict[str, Any] = field(default_factory=dict)
+
+
+class Driver(Protocol):
+    """Runs the program in its project."""
+
+    @property
+    def project(self) -> Path: ...
+
+    def up(self, spec: dict[str, Any]) -> Outcome: ...
+
+    def destroy(self) -> Outcome: ...
+
+
+def make_project(folder: Path, runtime: str = "python") -> Path:
+    """A checkout's parts that the program and its commands need, in a folder with a space in its name."""
+    folder.mkdir(parents=True)
+    for part in ("infra", "workload"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(remote_program.__file__, folder / "__main__.py")
+    (folder / ".venv").symlink_to(ROOT / ".venv")
+    (folder / "Pulumi.yaml").write_text(f"name: {NAME}\nruntime: {runtime}\n")
+    (folder / "Pulumi.t.yaml").write_text("config: {}\n")
+    return folder
+
+
+def folded(done: list[tuple[str, str]]) -> dict[str, str]:
+    """What became of each resource, by its name; a replaced one is not called deleted."""
+    found: dict[str, str] = {}
+    for name, operation in done:
+        if operation != "unchanged" and (operation != "deleted" or name not in found):
+            found[name] = operation
+    return found
+
+
+class Embedded:
+    """The embedded runner in a process of its own, in the project's own copy of the code."""
+
+    _CODE = """
+import json, sys
+from pathlib import Path
+from infra.errors import UserError
+from infra.runner import embedded, locations
+from infra.runner.events import OutputLine, ResourceDone
+locations.run_root = lambda: Path(sys.argv[2])
+done, text, outputs = [], [], {}
+def note(event):
+    if isinstance(event, ResourceDone) and event.type.startswith("command:"):
+        done.append((event.name, event.operation))
+    if isinstance(event, OutputLine):
+        text.append(event.line)
+try:
+    outputs = getattr(embedded, sys.argv[1])(Path.cwd(), "t", note) or {}
+    failed = False
+except UserError as error:
+    text.append(str(error))
+    failed = True
+print(json.dumps([failed, "\\n".join(text), done, outputs]))
+"""
+
+    def __init__(self, folder: Path) -> None:
+        self.project = make_project(folder / "a project")
+        self._folder = folder
+
+    def up(self, spec: dict[str, Any]) -> Outcome:
+        (self.project / "spec.json").write_text(json.dumps(spec))
+        return self._run("up")
+
+    def destroy(self) -> Outcome:
+        return self._run("destroy")
+
+    def _run(self, verb: str) -> Outcome:
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("PULUMI_", "SLURM_"))}
+        env |= {"PYTHONPATH": str(self.project), "XDG_STATE_HOME": str(self._folder / "state")}
+        done = subprocess.run(
+            [sys.executable, "-c", self._CODE, verb, str(self._folder / "run")],
+            cwd=self.project,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        failed, text, what, outputs = json.loads(done.stdout)
+        return Outcome(failed, text, folded(what), outputs)
+
+
+class StandInDriver:
+    """The stand-in, in this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.project = make_project(folder / "a project")
+        self._engine = StandIn(self.project)
+
+    def up(self, spec: dict[str, Any]) -> Outcome:
+        try:
+            self._engine.up(lambda: remote_program.declare(spec, self.project))
+        except (CommandFailed, pulumi.RunError) as error:
+            return Outcome(True, str(error), self._engine.operations)
+        return self._outcome()
+
+    def destroy(self) -> Outcome:
+        try:
+            self._engine.destroy()
+        except CommandFailed as error:
+            return Outcome(True, str(error), self._engine.operations)
+        return self._outcome()
+
+    def _outcome(self) -> Outcome:
+        job = self._engine.state.get("b-job")
+        return Outcome(False, "", self._engine.operations, {"job": job.stdout} if job else {})
+
+
+class Cli:
+    """The Pulumi CLI with its command plugin; the environment says which backend."""
+
+    def __init__(self, folder: Path) -> None:
+        runtime = f"{{name: python, options: {{toolchain: uv, virtualenv: '{sys.prefix}'}}}}"
+        self.project = make_project(folder / "a project", runtime)
+        # Here the CLI looks for the versions of the SDKs.
+        shutil.copy(ROOT / "uv.lock", self.project)
+
+    def up(self, spec: dict[str, Any]) -> Outcome:
+        (self.project / "spec.json").write_text(json.dumps(spec))
+        return self._run("up")
+
+    def destroy(self) -> Outcome:
+        return self._run("destroy")
+
+    def _run(self, verb: str) -> Outcome:
+        from infra.runner.automation import PulumiRunner
+
+        events: list[Event] = []
+        try:
+            outputs = getattr(PulumiRunner(self.project, "t", local=True), verb)(events.append)
+        except UserError as error:
+            return Outcome(True, f"{error}\n{_said(events)}", _operations(events))
+        return Outcome(False, _said(events), _operations(events), outputs or {})
+
+
+def _operations(events: list[Event]) -> dict[str, str]:
+    done = [e for e in events if isinstance(e, ResourceDone) and e.type.startswith("command:")]
+    return folded([(event.name, event.operation) for event in done])
+
+
+def _said(events: list[Event]) -> str:
+    lines = [getattr(event, "line", None) or getattr(event, "text", None) for event in events]
+    return "\n".join(line for line in lines if isinstance(line, str))

@@ -1,0 +1,65 @@
+"""The cluster's own command with a queue in a file where Slurm would be; everything else is the real one.
+
+`python fake_tool.py FOLDER submit|cancel …`: FOLDER holds settings.json, the queue and a log of the calls.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Queue:
+    """Jobs by their ids, as they were submitted: id -> (state, comment)."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "queue.json"
+
+    def read(self) -> dict[int, tuple[str, str]]:
+        if not self._file.exists():
+            return {}
+        return {int(job): tuple(known) for job, known in json.loads(self._file.read_text()).items()}
+
+    def write(self, jobs: dict[int, tuple[str, str]]) -> None:
+        self._file.write_text(json.dumps(jobs))
+
+
+def main(folder: Path, arguments: list[str]) -> int:
+    sys.path.insert(0, str(ROOT))
+    from infra.node import benchmark, tool
+    from tests.support.doubles import FakeControl, job
+
+    queue = Queue(folder)
+    with (folder / "calls").open("a") as log:
+        log.write(json.dumps(arguments) + "\n")
+
+    class Control(FakeControl):
+        def __init__(self, _conf: str) -> None:
+            known = queue.read().items()
+            super().__init__(jobs=[job(number, state, comment=said) for number, (state, said) in known])
+
+        def cancel(self, jobs: Iterable[int]) -> None:
+            have = queue.read()
+            queue.write({**have, **{number: ("CANCELLED", have[number][1]) for number in jobs}})
+
+    def sbatch(command: list[str], **_options: Any) -> subprocess.CompletedProcess[str]:
+        assert command[0].endswith("sbatch")
+        jobs = queue.read()
+        number = 41 + len(jobs)
+        comment = next((w.partition("=")[2] for w in command if w.startswith("--comment=")), "")
+        queue.write({**jobs, number: ("PENDING", comment)})
+        return subprocess.CompletedProcess(command, 0, f"{number}\n", "")
+
+    tool.Control = Control  # type: ignore[attr-defined]
+    benchmark.subprocess.run = sbatch  # type: ignore[attr-defined]
+    return tool.main(str(folder / "settings.json"), arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

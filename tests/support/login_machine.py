@@ -1,0 +1,102 @@
+"""A login machine behind a real sshd: folders with awkward names and the cluster's own command."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from infra import bundle
+from tests.support import fake_tool
+from tests.support.doubles import settings
+from tests.support.sshd import Agent, Sshd, kill_tree
+
+ENVIRONMENT = "0123456789abcdef"
+
+
+class LoginMachine:
+    """What the benchmark meets over SSH; the training environment is there.
+
+    Attributes:
+        shared, apps, tool: paths with spaces and quotes in them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.sshd = Sshd(folder / "sshd")
+        try:
+            self.agent = Agent(folder / "agent", self.sshd.client_key)
+        except BaseException:
+            self.sshd.stop()
+            raise
+        self._home = folder / 'it\'s a "login" $machine'
+        self._home.mkdir()
+        self.shared, self.apps = self._home / "shared", self._home / "apps"
+        self.tool = self._home / "slurm-stacks"
+        site = {"shared": str(self.shared), "apps": str(self.apps)}
+        (self._home / "settings.json").write_bytes(bundle.settings_object(settings(self._home, **site)))
+        words = [sys.executable, fake_tool.__file__, str(self._home)]
+        self.tool.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+        self.tool.chmod(0o755)
+        self.finish_environment()
+
+    def finish_environment(self) -> None:
+        complete = self.apps / "envs" / ENVIRONMENT / ".complete"
+        complete.parent.mkdir(parents=True, exist_ok=True)
+        complete.touch()
+
+    @property
+    def endpoint(self) -> dict[str, Any]:
+        return {
+            "host": "127.0.0.1",
+            "port": self.sshd.port,
+            "user": self.sshd.user,
+            "host_keys": [self.sshd.host_key],
+        }
+
+    @property
+    def place(self) -> dict[str, Any]:
+        return {
+            "apps": str(self.apps),
+            "shared": str(self.shared),
+            "environment": ENVIRONMENT,
+            "tool": str(self.tool),
+            "wait": 3,
+        }
+
+    def queue(self) -> dict[int, str]:
+        """The states of jobs."""
+        return {job: state for job, (state, _) in fake_tool.Queue(self._home).read().items()}
+
+    def calls(self) -> list[list[str]]:
+        """What the cluster's command was asked since the last look."""
+        log = self._home / "calls"
+        found = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        log.unlink(missing_ok=True)
+        return found
+
+    def staged(self) -> dict[str, dict[str, bytes]]:
+        """Staged workloads by the names of their folders, as file -> content."""
+        return {
+            folder.name: dict(bundle.tree(folder / "workload"))
+            for folder in sorted(self.shared.glob("bench/*"))
+            if (folder / "workload").is_dir()
+        }
+
+    def litter(self) -> list[str]:
+        """What is left of staging."""
+        return [path.name for path in self.shared.glob("bench/.*")]
+
+    def close(self) -> None:
+        self.sshd.stop()
+        self.agent.stop()
+        # A remote command outlives its connection; it names a folder below ours.
+        for command in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                pid = int(command.parent.name)
+                if str(self._folder).encode() in command.read_bytes() and pid != os.getpid():
+                    kill_tree(pid)

@@ -1,0 +1,207 @@
+"""What tests of mishaps need: a benchmark that can be held, commands to kill, a terminal to press keys in."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from infra.local.training import COMPLETE, lock_digest
+from infra.node.processes import ProcessId
+from tests.support.checkout import Checkout, until
+
+CTRL_C = "\x03"
+
+
+def quick_benchmark(checkout: Checkout) -> Path:
+    """A training of a moment, in an environment that is there already.
+
+    Returns:
+        A file that does not exist: while it does, the training waits.
+    """
+    checkout.shorten_training()
+    hold = checkout.folder.parent / "hold"
+    train = checkout.folder / "workload" / "train.py"
+    waiting = f"    while os.path.exists({str(hold)!r}):\n        time.sleep(0.05)\n"
+    start = 'if __name__ == "__main__":\n'
+    assert start in train.read_text()
+    train.write_text(train.read_text().replace(start, start + waiting))
+    cache = checkout.folder.parent / "cache"
+    checkout.env["XDG_CACHE_HOME"] = str(cache)
+    environment = cache / "slurm-stacks" / "apps" / "envs" / lock_digest(checkout.folder, "cpu")
+    (environment / "bin").mkdir(parents=True)
+    (environment / "bin" / "python").symlink_to(os.path.realpath(sys.executable))
+    (environment / COMPLETE).touch()
+    return hold
+
+
+def records(checkout: Checkout) -> dict[str, dict[str, Any]]:
+    """The embedded runner's records of commands, by the end of their names: `cloud`, `head`, `job`, …"""
+    states = list(Path(checkout.env["XDG_STATE_HOME"]).glob("slurm-stacks/*/state.json"))
+    content = json.loads(states[0].read_text()) if states else {"resources": []}
+    return {r["name"].rpartition("-")[2]: r for r in content["resources"] if r["custom"]}
+
+
+def pids(checkout: Checkout, program: str) -> list[int]:
+    """The cluster's processes with this text in their command line."""
+    found = []
+    for pid in checkout.processes():
+        try:
+            line = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if program.encode() in line:
+            found.append(pid)
+    return found
+
+
+def until_saved(checkout: Checkout, since: float) -> None:
+    """Until slurmctld, which writes its queue down every five seconds, has done so after `since` (epoch)."""
+    file = checkout.run_directory / "state" / "job_state"
+    until(lambda: file.exists() and file.stat().st_mtime > since, 15, "the queue on the disk")
+
+
+def end(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Signal a process and wait for its end."""
+    process = ProcessId.of(pid)
+    assert process is not None
+    os.kill(pid, number)
+    until(lambda: not process.alive(), 5, f"the end of {pid}", 0.01)
+
+
+class Command:
+    """`./cluster …` in the background, in a session of its own; what it says is collected."""
+
+    def __init__(self, checkout: Checkout, *arguments: str) -> None:
+        verb, *rest = arguments
+        self.child = subprocess.Popen(
+            [str(checkout.folder / "cluster"), verb, "--stack", checkout.stack, *rest],
+            env=checkout.env,
+            cwd=checkout.folder.parent,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.said = ""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.child.stderr is not None
+        for line in self.child.stderr:
+            self.said += line
+
+    def until(self, there: Callable[[], Any], what: str) -> None:
+        """Wait for something that this command brings about, looking often."""
+
+        def ready() -> bool:
+            if there():
+                return True
+            assert self.child.poll() is None, f"ended ({self.child.returncode}) before {what}\n{self.said}"
+            return False
+
+        until(ready, 30, f"{what}\n{self.said}", 0.002)
+
+    def until_said(self, text: str) -> None:
+        self.until(lambda: text in self.said, text)
+
+    def end(
+        self, number: signal.Signals = signal.SIGKILL, *, group: bool = False, seconds: float = 20
+    ) -> int:
+        """Signal it, or its whole process group; its exit status."""
+        if group:
+            os.killpg(self.child.pid, number)
+        else:
+            self.child.send_signal(number)
+        return self.wait(seconds)
+
+    def wait(self, seconds: float = 60) -> int:
+        status = self.child.wait(seconds)
+        self._reader.join(5)
+        return status
+
+
+class Terminal:
+    """A command in the foreground of a terminal of its own; everything it writes is collected."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, b"\x32\x00\xa0\x00\x00\x00\x00\x00")  # 50 lines, 160 columns
+        # A terminal that a session's first process opens by its name becomes that session's.
+        opened = ["sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(slave), *argv]
+        self.child = subprocess.Popen(opened, env={**env, "TERM": "xterm"}, cwd=cwd, start_new_session=True)
+        # The slave end stays open until the child has it: a terminal without one is hung up.
+        self._slave = slave
+        self._raw = b""
+
+    @classmethod
+    def cluster(cls, checkout: Checkout, *arguments: str) -> Terminal:
+        verb, *rest = arguments
+        argv = [str(checkout.folder / "cluster"), verb, "--stack", checkout.stack, *rest]
+        return cls(argv, checkout.env, checkout.folder.parent)
+
+    @property
+    def text(self) -> str:
+        """What it wrote, without colours and cursor movements."""
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self._raw.decode(errors="replace"))
+
+    @property
+    def cursor_is_shown(self) -> bool:
+        return self._raw.rfind(b"\x1b[?25h") >= self._raw.rfind(b"\x1b[?25l")
+
+    def until(self, text: str, seconds: float = 30) -> None:
+        deadline = time.monotonic() + seconds
+        while text not in self.text:
+            assert time.monotonic() < deadline, f"waited for {text!r}:\n{self.text}"
+            assert self._read(0.1) or self.child.poll() is None, f"it ended before {text!r}:\n{self.text}"
+
+    def look(self, seconds: float) -> None:
+        """Take in what it writes for a while."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            self._read(left)
+
+    def press(self, keys: str = CTRL_C) -> None:
+        os.write(self._master, keys.encode())
+
+    def hang_up(self) -> None:
+        """The window is closed."""
+        os.close(self._master)
+        os.close(self._slave)
+        self._master = -1
+
+    def end(self, seconds: float = 20) -> int:
+        """Wait for the end; the exit status, negative for a signal."""
+        deadline = time.monotonic() + seconds
+        while self.child.poll() is None:
+            assert time.monotonic() < deadline, f"it goes on:\n{self.text}"
+            self._read(0.05)
+        while self._read(0.05):
+            pass
+        if self._master >= 0:
+            self.hang_up()
+        return int(self.child.returncode)
+
+    def _read(self, seconds: float) -> bool:
+        if self._master < 0:
+            time.sleep(seconds)
+            return False
+        if not select.select([self._master], [], [], seconds)[0]:
+            return False
+        data = os.read(self._master, 65536)
+        self._raw += data
+        return bool(data)

@@ -1,0 +1,52 @@
+"""An ordinary user for the tests of a root: no rights, and sees Python and the project wherever they lie."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+import sys
+from pathlib import Path
+
+from tests.support.checkout import ROOT
+from tests.support.private_mounts import PrivateMounts
+
+NAME = "nobody"
+
+
+class OrdinaryUser(PrivateMounts):
+    """Runs commands as that user.
+
+    Args:
+        folder: becomes the user's, with what is in it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.id = pwd.getpwnam(NAME).pw_uid
+        self._expose([Path(sys.base_prefix), ROOT, folder])
+        self.own(folder)
+
+    def __call__(self, *command: str) -> list[str]:
+        user = ["setpriv", f"--reuid={self.id}", f"--regid={self.id}", "--clear-groups", *command]
+        return super().__call__(*user)
+
+    def own(self, folder: Path) -> None:
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, self.id, self.id, follow_symlinks=False)
+
+    def _expose(self, folders: list[Path]) -> None:
+        """Where a folder above is root's alone, put another one in its place that has nothing else in it."""
+        hidden = [(folder, closed) for folder in folders if (closed := _closed(folder)) is not None]
+        for number, (folder, _) in enumerate(hidden):
+            self.run("sh", "-c", f"mkdir -p /mnt/{number} && mount --bind '{folder}' /mnt/{number}")
+        for closed in {closed for _, closed in hidden}:
+            self.run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(closed))
+        for number, (folder, _) in enumerate(hidden):
+            self.run("sh", "-c", f"mkdir -p '{folder}' && mount --move /mnt/{number} '{folder}'")
+
+
+def _closed(folder: Path) -> Path | None:
+    """The topmost folder above which others cannot enter."""
+    above = reversed(folder.parents)
+    return next((path for path in above if not path.stat().st_mode & stat.S_IXOTH), None)

@@ -1,0 +1,60 @@
+"""File systems of a test's own (small, full, noexec), which no other process sees: a mount namespace."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+class PrivateMounts:
+    """A mount namespace; its mounts end with it.
+
+    Skips the test where this user may not have one.
+    """
+
+    def __init__(self) -> None:
+        unshare = ["unshare", "--mount", "--propagation", "private"]
+        if os.geteuid() != 0 or subprocess.run([*unshare, "true"], check=False).returncode:
+            pytest.skip("needs a mount namespace of its own, which is root's to make")
+        # It says when it is there: before that nobody could enter it.
+        self._holder = subprocess.Popen(
+            [*unshare, "sh", "-c", "echo; exec sleep infinity"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+        )
+        assert self._holder.stdout is not None
+        self._holder.stdout.readline()
+
+    def __call__(self, *command: str) -> list[str]:
+        """The command that runs `command` inside."""
+        return ["nsenter", f"--target={self._holder.pid}", "--mount", *command]
+
+    def run(self, *command: str) -> str:
+        """Run a command inside, as root, and return what it printed."""
+        done = subprocess.run(
+            PrivateMounts.__call__(self, *command), capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def tmpfs(self, folder: Path, size: str, *options: str) -> None:
+        """Mount a file system of `size` (`8m`) on a folder, or give the one there another size."""
+        self.run("mkdir", "-p", str(folder))
+        mounted = self.run("sh", "-c", f"mountpoint -q '{folder}' && echo yes || true") != ""
+        given = ",".join([*(["remount"] if mounted else []), f"size={size}", "mode=711", *options])
+        self.run("mount", "-t", "tmpfs", "-o", given, "tmpfs", str(folder))
+
+    def fill(self, folder: Path) -> None:
+        """Leave no room at all."""
+        self.run("sh", "-c", f"cat /dev/zero >'{folder}/filling' || true")
+
+    def empty(self, folder: Path) -> None:
+        """Take the filling away."""
+        self.run("rm", f"{folder}/filling")
+
+    def close(self) -> None:
+        self._holder.kill()
+        self._holder.communicate()

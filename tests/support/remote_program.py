@@ -1,0 +1,46 @@
+"""A Pulumi program with the benchmark over SSH, as a provider declares it; `spec.json` says what it is to be.
+
+Its head is a command that does nothing: the machine that goes first when the stack is destroyed.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pulumi_command as command
+
+from infra import bundle
+from infra.benchmark import Benchmark, BenchmarkRun, Shell
+from infra.ssh.shells import Endpoint, OpenSshShell, Place, RemoteShell
+
+
+def declare(spec: dict[str, Any], root: Path) -> None:
+    """The program.
+
+    Args:
+        spec: shell (openssh | remote) and its options, endpoint, place, script, benchmark (is there one).
+        root: the project, with the workload.
+    """
+    head = command.local.Command("head", create="true")
+    if not spec["benchmark"]:
+        return
+    endpoint, place = Endpoint(**spec["endpoint"]), Place(**spec["place"])
+    shell: Shell
+    if spec["shell"] == "openssh":
+        shell = OpenSshShell(endpoint, place, **spec["options"])
+    else:
+        options = dict(spec["options"])
+        if "proxy" in options:
+            options["proxy"] = Endpoint(**options["proxy"])
+        shell = RemoteShell(endpoint, place, root=root, **options)
+    run = BenchmarkRun(spec["script"], bundle.tree_digest(root / "workload"))
+    made = Benchmark("b", run, shell, head)
+    pulumi.export("job", made.job_id)
+    pulumi.export("result", made.result)
+
+
+if __name__ == "__main__":
+    declare(json.loads(Path("spec.json").read_text()), Path.cwd())

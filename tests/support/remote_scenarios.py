@@ -1,0 +1,105 @@
+"""What must hold for the benchmark over SSH, whichever shell declares it and whatever runs the program."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from infra import bundle
+from tests.support.drivers import Driver
+from tests.support.login_machine import LoginMachine
+
+SCRIPT = """#!/bin/bash
+#SBATCH --job-name='keras job'
+echo "$HOME" `date` \\n 'it'"'"'s' naïve – \t tab
+"""
+
+
+def spec(machine: LoginMachine, shell: str, **changes: Any) -> dict[str, Any]:
+    """The program's wish: a benchmark on this machine."""
+    made = {
+        "shell": shell,
+        "endpoint": machine.endpoint,
+        "place": machine.place,
+        "options": {"patience": 0, "connect_seconds": 3} if shell == "openssh" else {},
+        "script": SCRIPT,
+        "benchmark": True,
+    }
+    return {**made, **changes}
+
+
+def succeeded(outcome: Any) -> Any:
+    assert not outcome.failed, outcome.text
+    return outcome
+
+
+def check_life(driver: Driver, machine: LoginMachine, shell: str) -> None:
+    """Copied whole and submitted; no change is nothing; another wish is another job; at the end none."""
+    first = succeeded(driver.up(spec(machine, shell)))
+    assert first.outputs["job"] == "41"
+    (folder,) = machine.staged()
+    assert machine.staged()[folder] == dict(bundle.tree(driver.project / "workload"))
+    assert machine.litter() == []
+    assert [call[0] for call in machine.calls()] == ["submit"]
+    (script,) = machine.shared.glob("bench/*/*/run_keras")
+    assert script.read_text() == SCRIPT
+
+    logins = machine.sshd.logins()
+    again = succeeded(driver.up(spec(machine, shell)))
+    assert (again.operations, machine.sshd.logins()) == ({}, logins), "no change does not even connect"
+    assert again.outputs["job"] == "41"
+
+    other = succeeded(driver.up(spec(machine, shell, script=SCRIPT + "# other\n")))
+    assert other.operations == {"b-job": "replaced"}
+    assert [call[0] for call in machine.calls()] == ["cancel", "submit"]
+    assert machine.queue() == {41: "CANCELLED", 42: "PENDING"}
+    assert other.outputs["job"] == "42"
+
+    (driver.project / "workload" / "a new file's name").write_text("x\n")
+    changed = succeeded(driver.up(spec(machine, shell, script=SCRIPT + "# other\n")))
+    assert changed.operations["b-job"] == changed.operations["b-stage"] == "replaced"
+    assert machine.queue() == {41: "CANCELLED", 42: "CANCELLED", 43: "PENDING"}
+    assert set(machine.staged()) > {folder}
+    assert machine.litter() == []
+
+    succeeded(driver.up(spec(machine, shell, benchmark=False)))
+    assert machine.queue()[43] == "CANCELLED", "a benchmark that is not wanted any more is cancelled"
+
+
+def check_moved(driver: Driver, machine: LoginMachine, successor: LoginMachine, shell: str) -> None:
+    """The same machine at another address has the same job; another machine gets the workload, too."""
+    succeeded(driver.up(spec(machine, shell)))
+    machine.calls()
+    machine.sshd.stop()
+    machine.sshd.start()
+    moved = succeeded(driver.up(spec(machine, shell)))
+    assert "replaced" not in moved.operations.values()
+    assert moved.operations["b-job"] == "updated"
+    assert moved.outputs["job"] == "41"
+    assert machine.queue() == {41: "PENDING"}
+    assert [call[0] for call in machine.calls()] == ["submit"], "asked again, and answered with the same job"
+
+    successor.sshd.accept(machine.sshd.client_key)
+    succeeded(driver.up(spec(successor, shell)))
+    assert successor.staged() == machine.staged()
+    assert successor.queue() == {41: "PENDING"}
+
+
+def check_wrong_key(driver: Driver, machine: LoginMachine, shell: str, other_key: str) -> Any:
+    """Another machine at the address gets nothing: no file, no command."""
+    wrong = {**machine.endpoint, "host_keys": [other_key]}
+    refused = driver.up(spec(machine, shell, endpoint=wrong))
+    assert refused.failed
+    assert machine.sshd.logins() == 0
+    assert (machine.staged(), machine.litter(), machine.calls()) == ({}, [], [])
+    return refused
+
+
+def check_gone(driver: Driver, machine: LoginMachine, shell: str, seconds: float) -> None:
+    """A cluster whose head is gone is destroyed soon, and nobody tries to reach it."""
+    succeeded(driver.up(spec(machine, shell)))
+    machine.sshd.stop()
+    began = time.monotonic()
+    destroyed = succeeded(driver.destroy())
+    assert time.monotonic() - began < seconds
+    assert destroyed.operations["b-job"] == "deleted"

@@ -1,0 +1,209 @@
+"""A real sshd on loopback with keys and users of its own, and an SSH agent; both end with the test.
+
+Nothing of the machine's own sshd is used: neither its configuration nor its keys.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from tests.support.checkout import until
+
+SBIN = "/usr/sbin:/sbin:/usr/bin:/bin"
+SSHD = shutil.which("sshd", path=SBIN)
+PRIVILEGE_SEPARATION = Path("/run/sshd")
+SHADOW = Path("/etc/shadow")
+START_SECONDS = 30
+END_SECONDS = 10
+
+
+def missing() -> str | None:
+    """Why there can be no sshd here; None: there can."""
+    if SSHD is None:
+        return "sshd is not installed (package openssh-server)"
+    if shutil.which("ssh") is None or shutil.which("ssh-agent") is None:
+        return "ssh is not installed (package openssh-client)"
+    if os.getuid() == 0 and any(line.startswith("root:!") for line in SHADOW.read_text().splitlines()):
+        return "the account of root is locked, and sshd lets nobody in who is"
+    return None
+
+
+def make_key(path: Path, kind: str = "ed25519") -> Path:
+    """A private key; its public half lies beside it."""
+    command = ["ssh-keygen", "-q", "-t", kind, "-N", "", "-C", "a comment", "-f", str(path)]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+    return path
+
+
+def public(key: Path) -> str:
+    return key.with_name(key.name + ".pub").read_text().strip()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Sshd:
+    """One server; it lets `client_key` in as the user who runs the tests."""
+
+    user = getpass.getuser()
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        self._folder = folder
+        self._host_key = make_key(folder / "host")
+        self.client_key = make_key(folder / "client")
+        (folder / "authorized_keys").write_text(public(self.client_key) + "\n")
+        self.port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def host_key(self) -> str:
+        """The public key as a boot report has it."""
+        return public(self._host_key)
+
+    @property
+    def log(self) -> str:
+        return (self._folder / "log").read_text(errors="replace")
+
+    def logins(self) -> int:
+        """How often somebody was let in so far."""
+        return self.log.count("Accepted publickey")
+
+    def accept(self, key: Path) -> None:
+        """Let this key in, too."""
+        with (self._folder / "authorized_keys").open("a") as keys:
+            keys.write(public(key) + "\n")
+
+    def start(self, port: int | None = None) -> None:
+        """Listen, on another port than before unless one is given."""
+        if os.getuid() == 0:
+            # The service's own empty folder, which its unit makes; never removed, others may be using it.
+            PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
+        for _ in range(5):
+            self.port = port or free_port()
+            if self._try():
+                return
+        raise AssertionError(f"sshd does not start: {self.log}")
+
+    def _try(self) -> bool:
+        """Whether it listens; False: another took the port first."""
+        config = self._folder / "config"
+        config.write_text(
+            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {self._host_key}\n"
+            f"AuthorizedKeysFile {self._folder}/authorized_keys\nPidFile none\nStrictModes no\nUsePAM no\n"
+            "PasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\n"
+            "Subsystem sftp internal-sftp\nLogLevel VERBOSE\nMaxStartups 50\n"
+        )
+        assert SSHD is not None
+        self._process = subprocess.Popen(
+            [SSHD, "-D", "-f", str(config), "-E", str(self._folder / "log")],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        process = self._process
+        until(
+            lambda: self._listens() or process.poll() is not None, START_SECONDS, f"sshd on port {self.port}"
+        )
+        return process.poll() is None
+
+    def stop(self) -> None:
+        """End the server and every connection at once, as a machine that is switched off."""
+        if self._process is not None:
+            end_tree(self._process)
+            self._process = None
+
+    def freeze(self) -> None:
+        """Accept connections and say nothing, as a machine that is out of memory."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def _listens(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as probe:
+            return probe.recv(4) == b"SSH-"
+        return False
+
+
+class Agent:
+    """An SSH agent with its keys."""
+
+    def __init__(self, folder: Path, *keys: Path) -> None:
+        folder.mkdir(parents=True)
+        self.socket = folder / "agent"
+        self._process = subprocess.Popen(
+            ["ssh-agent", "-D", "-a", str(self.socket)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            until(self._listens, START_SECONDS, "the agent")
+            if keys:
+                command = ["ssh-add", "-q", *map(str, keys)]
+                subprocess.run(command, env={**os.environ, "SSH_AUTH_SOCK": str(self.socket)}, check=True)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _listens(self) -> bool:
+        # The socket is there before anybody listens at it.
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self.socket)) == 0
+
+    def stop(self) -> None:
+        end_tree(self._process)
+
+
+def end_tree(process: subprocess.Popen[bytes]) -> None:
+    """Kill a child of ours and all below it, whatever sessions they made for themselves."""
+    killed = kill_tree(process.pid)
+    process.wait()
+    deadline = time.monotonic() + END_SECONDS
+    while time.monotonic() < deadline and any(map(_alive, killed)):
+        time.sleep(0.01)
+
+
+def kill_tree(root: int) -> list[int]:
+    """Kill a process and all below it; returns their pids."""
+    found = [root]
+    for pid in found:
+        with contextlib.suppress(OSError):
+            # Stopped first, so that it starts no further ones meanwhile.
+            os.kill(pid, signal.SIGSTOP)
+            found += children(pid)
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return found
+
+
+def children(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, task.read_text().split())
+    return found
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
