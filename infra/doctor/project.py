@@ -10,10 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
-
 from infra import runner, trouble
 from infra.config import ConfigError, load_file
+from infra.config.stack_file import read
 from infra.design import benchmark_design, design
 from infra.doctor.finding import Finding, Severity, fine, said, stops, warns
 from infra.errors import UserError
@@ -36,7 +35,7 @@ def stack_file(
     path = project / f"Pulumi.{stack}.yaml"
     check = "stack.file"
     try:
-        config = load_file(path)
+        config = load_file(path, scripts=True)
         cluster = design(config, catalog())
         training = benchmark_design(config, cluster)
     except ConfigError as error:
@@ -55,9 +54,9 @@ def stack_file(
 def _provider(path: Path) -> str | None:
     """What a file with mistakes says about its provider."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content, _ = read(path)
         provider = content["config"]["slurm-stacks:cluster"]["provider"]
-    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):
+    except (ConfigError, KeyError, TypeError):
         return None
     return provider if isinstance(provider, str) else None
 

@@ -51,14 +51,18 @@ def claim(project_dir: Path, stack: str, claimant: str) -> None:
         UserError: exit 3; someone else owns the cluster, or the run directory.
     """
     path = locations.make_run_dir(project_dir, stack) / "owner"
+    draft = path.with_name(f".owner.{os.getpid()}")
+    draft.touch(mode=0o644)  # whatever the umask: nobody else may say whose it is
+    draft.write_text(claimant + "\n", encoding="utf-8")
     try:
-        # Exclusive creation: of two that start at the same moment one loses, and reads the winner's name.
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+        # A link is there at once and whole: of two that start at the same moment one loses.
+        os.link(draft, path)
     except FileExistsError:
+        if read(project_dir, stack) is None:  # empty: a full disk, perhaps
+            draft.replace(path)
         check(project_dir, stack, claimant)
-        return
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(claimant + "\n")
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def release(project_dir: Path, stack: str) -> None:

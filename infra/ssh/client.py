@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from infra import bundle
-from infra.errors import UserError
+from infra.errors import EXIT_INTERRUPTED, UserError
 from infra.ssh import archive, lines, openssh
 from infra.ssh.target import VARIABLE, Target, parse
 
@@ -36,7 +36,7 @@ def stage(target: Target, options: argparse.Namespace) -> str:
     content = archive.workload(project)
     if bundle.tree_digest(project / "workload") != options.digest:
         raise UserError(f"{project}/workload was changed while it was being staged: run the command again")
-    line = lines.unpack(options.shared, options.digest[:16], archive.digest(content), stdin=True)
+    line = lines.unpack(options.shared, options.staged, archive.digest(content), stdin=True)
     return openssh.run(target, line, stdin=base64.encodebytes(content).decode(), seconds=STAGE_SECONDS)
 
 
@@ -60,7 +60,7 @@ def cancel(target: Target, options: argparse.Namespace) -> str:
 VERBS = {"environment": environment, "stage": stage, "submit": submit, "cancel": cancel}
 OPTIONS = {
     "environment": ("apps", "digest", "seconds"),
-    "stage": ("shared", "digest"),
+    "stage": ("shared", "staged", "digest"),
     "submit": ("tool", "run"),
     "cancel": ("tool", "run"),
 }
@@ -79,6 +79,8 @@ def main() -> int:
     except UserError as error:
         print(error, file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     return 0
 
 

@@ -62,6 +62,9 @@ class RemoteShell:
     Neither a private key nor the agent's path is an input: the first must not enter the state, the second
     changes with each login. The client takes both from the environment.
 
+    Its limits are on dialling alone: a machine that accepts connections and then says nothing holds it for
+    ever, and to cancel a job it needs the machine. `OpenSshShell` without a ProxyCommand has neither fault.
+
     Args:
         proxy: one hop on the way.
         root: the project, whose workload is staged.
@@ -125,6 +128,7 @@ class RemoteShell:
             create=lines.unpack(self.shared, run.staged, archive.digest(content), stdin=False),
             triggers=[run.workload_digest],
             add_previous_output_in_env=False,
+            logging=command.remote.Logging.NONE,
             opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[copied])),
         )
 
@@ -142,6 +146,8 @@ class RemoteShell:
             triggers=[run.workload_digest, run.folder],
             # sshd refuses variables, and pulumi-command would warn of each.
             add_previous_output_in_env=False,
+            # A failure's message has all of the output; to log a line of 64 KiB hangs the provider.
+            logging=command.remote.Logging.NONE,
             opts=opts,
         )
         return job, job.stdout
@@ -188,7 +194,7 @@ class OpenSshShell:
         return self._command(name, line, [self.environment], opts)
 
     def stage(self, name: str, run: BenchmarkRun, opts: pulumi.ResourceOptions) -> pulumi.Resource:
-        line = _client("stage", shared=self.shared, digest=run.workload_digest)
+        line = _client("stage", shared=self.shared, staged=run.staged, digest=run.workload_digest)
         return self._command(name, line, [run.workload_digest], opts)
 
     def submit(

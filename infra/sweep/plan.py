@@ -74,11 +74,6 @@ class Plan:
     def unsubmitted(self) -> list[PlannedRun]:
         return [run for run in self.runs if run.open and run.job is None]
 
-    @property
-    def kept(self) -> list[str]:
-        """File names of the kept results."""
-        return [run.kept for run in self.runs if run.kept is not None]
-
     def change(self, *changed: PlannedRun) -> Plan:
         """The plan with runs replaced by those of the same number."""
         new = {run.number: run for run in changed}

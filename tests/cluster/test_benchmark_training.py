@@ -85,5 +85,6 @@ def test_without_a_benchmark_up_only_brings_the_cluster_up(make_checkout: Callab
     checkout = make_checkout(STACK.format(nodes=1).replace("{nodes: 1", "{enabled: false, nodes: 1"))
     up = checkout.cluster("up", check=True)
     assert "Result" not in up.stdout
-    assert "benchmark" not in up.stdout + up.stderr
+    assert "benchmark_result" not in up.stdout
+    assert "test-benchmark" not in up.stderr, "no resource of it"
     assert checkout.execute("squeue", "--noheader") == ""

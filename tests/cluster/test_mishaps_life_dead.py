@@ -67,10 +67,9 @@ def checkout(make_checkout: Callable[..., Checkout]) -> Checkout:
     [
         (signalled(signal.SIGKILL, SLURMCTLD, MUNGED, ELASTIC), ""),
         (all_killed, "its machines end with it"),
-        (signalled(signal.SIGSTOP, SLURMCTLD, MUNGED, ELASTIC), "controller: the daemons are ending"),
         (half_deleted, ""),
     ],
-    ids=["daemons killed", "all killed", "daemons hang", "half deleted"],
+    ids=["daemons killed", "all killed", "half deleted"],
 )
 def test_down_comes_to_its_end(checkout: Checkout, mishap: Callable[[Checkout], None], word: str) -> None:
     mishap(checkout)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.checkout import Checkout, until
-from tests.support.mishaps import pids, quick_benchmark, until_saved
+from tests.support.mishaps import Command, pids, quick_benchmark, until_saved
 
 STACK = """
     config:
@@ -46,11 +46,19 @@ def kept(checkout: Checkout) -> list[Path]:
     return sorted(Path(checkout.env["XDG_STATE_HOME"]).glob("slurm-stacks/results/test/*.json"))
 
 
+def up_to_its_result(checkout: Checkout) -> str:
+    """`up` without the wait for the nodes to go back; what it says."""
+    up = Command(checkout, "up")
+    up.until_said("nodes go back after")
+    assert up.end(signal.SIGINT) == 130
+    return up.said
+
+
 @pytest.mark.timeout(200)
 def test_up_and_down_after_a_reboot(make_checkout: Callable[..., Checkout]) -> None:
     checkout = make_checkout(STACK)
     quick_benchmark(checkout)
-    checkout.cluster("up", check=True)
+    up_to_its_result(checkout)
     held = ("sbatch", "--parsable", "--hold", "--output=/dev/null", "--wrap", "true")
     before = time.time()
     waiting = checkout.execute(*held).strip()
@@ -63,9 +71,9 @@ def test_up_and_down_after_a_reboot(make_checkout: Callable[..., Checkout]) -> N
         assert told.returncode == 1
         assert "the controller of stack test does not run: the machine was restarted" in told.stderr
         assert "`./cluster up --stack test` starts it again with its queue" in told.stderr
-    up = checkout.cluster("up", check=True)
-    assert "the machine was restarted since this stack was brought up" in up.stderr
-    assert "Result of job 1" in up.stdout, "its result is still there"
+    said = up_to_its_result(checkout)
+    assert "the machine was restarted since this stack was brought up" in said
+    assert "Result of job 1" in said, "its result is still there"
     assert checkout.execute("squeue", "--noheader", "--format=%i").split() == [waiting]
     assert len(pids(checkout, "local.cloud.agent")) == 1
     assert len(kept(checkout)) == 1
@@ -78,9 +86,9 @@ def test_up_and_down_after_a_reboot(make_checkout: Callable[..., Checkout]) -> N
         assert f"stack test was up, but {checkout.run_directory} is gone" in told.stderr, command
         assert "`./cluster up --stack test` makes the cluster anew" in told.stderr
         assert "Traceback" not in told.stderr
-    up = checkout.cluster("up", check=True)
-    assert "the machine was restarted since this stack was brought up" in up.stderr
-    assert "Result of job 1" in up.stdout, "the benchmark has run again, as the first job of a new queue"
+    said = up_to_its_result(checkout)
+    assert "the machine was restarted since this stack was brought up" in said
+    assert "Result of job 1" in said, "the benchmark has run again, as the first job of a new queue"
     assert len(kept(checkout)) == 2, "the new result, and the one from before"
     assert checkout.execute("srun", "-N1", "hostname").strip()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -147,9 +148,10 @@ def pids_of_tool(checkout: Checkout) -> list[str]:
     return found
 
 
-def test_ctrl_c_while_it_goes_down(life: Checkout) -> None:
-    (slurmctld,) = pids(life, "/usr/sbin/slurmctld\0")
-    os.kill(slurmctld, signal.SIGSTOP)
+def test_ctrl_c_while_it_goes_down_with_daemons_that_hang(life: Checkout) -> None:
+    for program in ("/usr/sbin/slurmctld\0", "/usr/sbin/munged", "elastic.daemon"):
+        (daemon,) = pids(life, program)
+        os.kill(daemon, signal.SIGSTOP)
     down = Terminal.cluster(life, "down")
     down.until("the daemons are ending")
     down.press()
@@ -157,5 +159,8 @@ def test_ctrl_c_while_it_goes_down(life: Checkout) -> None:
     clean(down)
     assert "interrupted; of the stack there is" in down.text
     assert "`./cluster down --stack test` continues" in down.text
+    began = time.monotonic()
     again = life.cluster("down", check=True)
+    assert "controller: the daemons are ending; those that hang are killed" in again.stderr
     assert "nothing is left" in again.stderr
+    assert time.monotonic() - began < 30, "bounded by their grace"

@@ -1,4 +1,4 @@
-"""Ports that another program has: before `up`, while the controller is dead, and a node's."""
+"""Ports that another program has: a node's, and the controller's while it is dead."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,13 +77,3 @@ def test_the_controller_moves_if_its_port_was_taken(cluster: Checkout, listener:
     until(lambda: "idle " not in cluster.execute("sinfo", "-h"), 30, "what Slurm thought was up", 0.3)
     assert cluster.execute("srun", "-N1", "hostname")
     assert "unchanged" in cluster.cluster("up", check=True).stderr
-
-
-def test_the_next_cluster_keeps_away_from_taken_ports(cluster: Checkout, listener: socket.socket) -> None:
-    before = base(cluster)
-    cluster.cluster("down", check=True)
-    listen(listener, before + 40, "127.0.0.2")
-    cluster.cluster("up", check=True)
-    assert not base(cluster) <= before + 40 < base(cluster) + 65
-    assert cluster.execute("srun", "-N1", "hostname")
-    assert Path(f"/proc/{os.getpid()}").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
@@ -68,11 +69,17 @@ def ordinary(folder: Path) -> Iterator[Callable[..., Checkout]]:
     for user, checkout in made:
         assert checkout.cluster("down").returncode == 0
         user.close()
+        with contextlib.suppress(FileNotFoundError):
+            runs(user).rmdir()
+
+
+def runs(user: OrdinaryUser) -> Path:
+    return Path(f"/tmp/slurm-stacks-{user.id}")
 
 
 def test_an_ordinary_user_and_others_files(ordinary: Callable[..., tuple[OrdinaryUser, Checkout]]) -> None:
     user, checkout = ordinary()
-    runs = Path(f"/tmp/slurm-stacks-{user.id}")
+    root = runs(user)
     state = Path(checkout.env["XDG_STATE_HOME"]) / "slurm-stacks"
 
     state.mkdir(parents=True)
@@ -86,18 +93,18 @@ def test_an_ordinary_user_and_others_files(ordinary: Callable[..., tuple[Ordinar
     state.parent.mkdir()
     user.own(state.parent)
 
-    runs.mkdir()
+    root.mkdir()
     try:
         refused = checkout.cluster("up")
         assert refused.returncode == 3
-        assert f"{runs} belongs to root, and you are {NAME}." in refused.stderr
-        assert f"(as root: rm -r {runs})" in refused.stderr
+        assert f"{root} belongs to root, and you are {NAME}." in refused.stderr
+        assert f"(as root: rm -r {root})" in refused.stderr
     finally:
-        runs.rmdir()
+        root.rmdir()
 
     checkout.cluster("up", check=True)
     assert checkout.execute("srun", "-N2", "id", "-un").split() == [NAME, NAME]
-    (run,) = runs.iterdir()
+    (run,) = root.iterdir()
     assert "nobody has it up from this checkout" in _as_root(checkout)
     kept = run / "shared" / "roots"
     kept.mkdir()
@@ -107,7 +114,6 @@ def test_an_ordinary_user_and_others_files(ordinary: Callable[..., tuple[Ordinar
     assert f"folder {run} ({kept} belongs to root; have it removed, as root: rm -r {run})" in failed.stderr
     shutil.rmtree(run)
     assert "nothing is left" in checkout.cluster("down", check=True).stderr
-    runs.rmdir()
 
 
 def _as_root(checkout: Checkout) -> str:

@@ -45,11 +45,10 @@ def test_two_clones_and_two_stacks_never_meet(make_checkout: Make) -> None:
         two.cluster("down", check=True)
         assert two.processes() == []
         assert not two.run_directory.exists()
-        assert [where(checkout) for checkout in (one, third)] == [str(ports(c)[0]) for c in (one, third)]
+        assert third.status()["machines"]["running"] == 2, "the other stack of the same clone goes on"
     finally:
         assert third.close() == []
     assert where(one) == str(ports(one)[0])
-    one.cluster("down", check=True)
 
 
 def test_a_clone_that_is_renamed_keeps_its_cluster(make_checkout: Make) -> None:

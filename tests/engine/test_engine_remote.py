@@ -88,6 +88,16 @@ def test_a_machine_that_is_gone(
     assert time.monotonic() - began < 15
 
 
+def test_a_refusal_comes_back_as_it_was_said(driver: Cli, machine: LoginMachine) -> None:
+    """Also one of a single line that would hang the provider if it were logged."""
+    machine.tool.write_text(
+        "#!/bin/sh\nhead -c 100000 /dev/zero | tr '\\0' x >&2\necho no such partition >&2\nexit 1\n"
+    )
+    refused = driver.up(scenarios.spec(machine, "remote"))
+    assert refused.failed
+    assert "no such partition" in refused.text
+
+
 def test_without_an_agent_pulumi_says_so_without_a_traceback(
     driver: Cli, machine: LoginMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
     monkeypatch.setattr(locations, "run_root", lambda: tmp_path / "runs")
     made = RunDirectory.make(tmp_path, "test")
     made.tool.parent.mkdir(parents=True)
+    head = {"state": "pending", "tags": {"role": "controller"}, "process": None}
+    (made.cloud / "machines.json").write_text(json.dumps({"machines": [head]}))
     return made
 
 

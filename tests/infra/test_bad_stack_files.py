@@ -104,7 +104,8 @@ class Place:
         """`./cluster` with exactly these arguments; it must make nothing."""
         before = self._everything()
         done = subprocess.run(
-            [str(self.checkout.folder / "cluster"), *arguments],
+            # Bounded, so that a file which grows in memory fails here and not the machine.
+            ["prlimit", "--as=4000000000", str(self.checkout.folder / "cluster"), *arguments],
             env=self.checkout.env,
             cwd=self.folder / "home",
             stdin=subprocess.DEVNULL,
@@ -153,6 +154,13 @@ def test_up_makes_nothing_of_a_bad_file_and_says_why_once(
     ]
     if match := re.search(r": (\d+) mistakes?\.", done.stderr):
         assert len(set(said)) == len(said) == int(match[1])
+
+
+def test_doctor_counts_it_among_what_stops_up(place: Place) -> None:
+    place.file.write_text(BILLION.replace("*x9", "{<<: *x9}").replace("[lol]", "{a: 1}"))
+    done = place.run("doctor", "--stack", "test")
+    assert done.returncode == 1
+    assert "more than 50000 values" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("command", ["plan", "down", "status", "exec", "ssh", "logs", "outputs"])

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 from stack_values import BENCHMARK, CLUSTER, REMOVE, mistakes, values
 
+from infra.config.checks.jobs import MOST_LOCAL_PORTS
+from infra.local import site
+
 EFA = {"machine": "m5.xlarge", "aws": {"efa": True}}
 GROUP = "arn:aws:resource-groups:us-east-1:123456789012:group/MyCRGroup"
 VPC = {"vpc": "vpc-12345678", "public_subnet": "subnet-12345678", "private_subnets": ["subnet-12345679"]}
@@ -30,6 +33,23 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         ["at most 63", "has 65", "by 2"],
     ),
     ("local", {"partitions[0].nodes.min": 5}, "partitions[0].nodes", ["min up to max"]),
+    (
+        "local",
+        {
+            "partitions": [
+                {"name": f"p{i}", "machine": "local.small", "nodes": {"max": 4000}} for i in range(4)
+            ]
+        },
+        "partitions",
+        ["16128", "15700 ports for nodes", "lower nodes.max"],
+    ),
+    # slurmctld's longest timeouts have to cover them.
+    (
+        "local",
+        {"hooks": [{"role": "all", "source": f"h{i}.sh", "timeout": 7200} for i in range(9)]},
+        "hooks",
+        ["64800", "60000 seconds together"],
+    ),
     (
         "aws",
         {"partitions[0].default": True, "partitions[1].default": True},
@@ -394,3 +414,7 @@ def test_local_sgd_is_refused_with_the_reason() -> None:
     (found,) = mistakes(values("local", {"@profile": "local-sgd"}))
     assert found.path == f"{BENCHMARK}.profile"
     assert "not built yet" in found.advice
+
+
+def test_all_ports_that_are_allowed_can_be_had() -> None:
+    assert MOST_LOCAL_PORTS < site.LAST_PORT - site.FIRST_PORT

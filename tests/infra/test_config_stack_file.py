@@ -30,12 +30,12 @@ def changed(old: str, new: str) -> str:
 
 
 def aliases(sections: bool) -> str:
-    """Nine lines that stand for nine to the power of nine values."""
+    """Six lines that stand for nine to the power of six values: what ten would, and yet little enough."""
     lines = ["x0: &x0 {a: 1}" if sections else "x0: &x0 [lol, lol, lol]"]
-    for i in range(1, 10):
+    for i in range(1, 7):
         many = ", ".join(f"k{k}: *x{i - 1}" if sections else f"*x{i - 1}" for k in range(9))
         lines.append(f"x{i}: &x{i} " + (f"{{{many}}}" if sections else f"[{many}]"))
-    return "\n".join([*lines, "config:", f"  {CLUSTER}: *x9", ""])
+    return "\n".join([*lines, "config:", f"  {CLUSTER}: *x6", ""])
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -256,6 +257,15 @@ def test_interrupted_it_takes_ssh_and_its_wait_along(there: Target, machine: Log
         assert "Traceback" not in waiting.stderr.read()
 
 
+def test_ctrl_c_while_it_tries_again_is_no_traceback(there: Target) -> None:
+    with client(replace(there, port=1, patience=60), "submit", "--tool=x", "--run=y") as trying:
+        assert trying.stderr is not None
+        assert "trying again" in trying.stderr.readline()
+        trying.send_signal(signal.SIGINT)
+        assert trying.wait(10) == 130
+        assert trying.stderr.read() == ""
+
+
 def test_what_it_is_told_wrongly_is_said_in_a_line(there: Target) -> None:
     with client(None, "submit", "--tool=x", "--run=y") as process:
         _, said = process.communicate(timeout=30)
@@ -264,7 +274,8 @@ def test_what_it_is_told_wrongly_is_said_in_a_line(there: Target) -> None:
 
 
 def test_a_workload_that_changed_on_the_way_is_not_staged(there: Target, machine: LoginMachine) -> None:
-    with client(there, "stage", f"--shared={machine.shared}", "--digest=" + "0" * 64) as process:
+    options = (f"--shared={machine.shared}", "--staged=x", "--digest=" + "0" * 64)
+    with client(there, "stage", *options) as process:
         _, said = process.communicate(timeout=30)
     assert process.returncode == 1
     assert "was changed while it was being staged" in said

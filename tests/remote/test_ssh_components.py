@@ -15,19 +15,20 @@ import pytest
 from infra.benchmark import Benchmark, BenchmarkRun
 from infra.runner import wire
 from infra.runner.plan import plan
-from infra.ssh import archive, client, lines, target
+from infra.ssh import agent, archive, client, lines, target
 from infra.ssh.shells import Endpoint, OpenSshShell, Place, RemoteShell
 from tests.support.checkout import ROOT
 from tests.support.recorder import Recorder, declare
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
 LOCAL, REMOTE, COPY = "command:local:Command", "command:remote:Command", "command:remote:CopyToRemote"
+REQUIRE = agent.require
 PLACE = Place("/apps", "/home", "0123456789abcdef")
 RUN = BenchmarkRun("#!/bin/bash\n", "d" * 64)
 
 
 @pytest.fixture(autouse=True)
-def agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def this_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("infra.ssh.agent.require", lambda: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("SSH_AUTH_SOCK", "/tmp/of-this-login/agent.1")
@@ -116,6 +117,7 @@ def test_what_the_remote_shell_runs() -> None:
     assert stage["create"] == lines.unpack("/home", RUN.staged, archive.digest(content), stdin=False)
     assert stage["triggers"] == [RUN.workload_digest]
     assert made.inputs("b-environment")["triggers"] == [PLACE.environment]
+    assert job["logging"] == stage["logging"] == "none", "a line of 64 KiB would hang the provider"
     for name in ("b-environment", "b-stage", "b-job"):
         # sshd refuses variables, with a warning for each.
         assert made.inputs(name)["addPreviousOutputInEnv"] is False
@@ -139,7 +141,9 @@ def test_what_the_openssh_shell_runs() -> None:
     assert parsed(job["create"]) == parsed(job["update"]) == ("submit", run)
     assert parsed(job["delete"]) == ("cancel", run)
     assert (job["stdin"], job["triggers"]) == (RUN.script, [RUN.workload_digest, RUN.folder])
-    assert parsed(stage["create"]) == ("stage", {"shared": "/home", "digest": RUN.workload_digest})
+    assert parsed(stage["create"]) == (
+        "stage", {"shared": "/home", "staged": RUN.staged, "digest": RUN.workload_digest},
+    )  # fmt: skip
     waits = {"apps": "/apps", "digest": PLACE.environment, "seconds": "1800"}
     assert parsed(environment["create"]) == ("environment", waits)
     assert (stage["triggers"], environment["triggers"]) == ([RUN.workload_digest], [PLACE.environment])
@@ -172,7 +176,7 @@ def test_inputs_hold_no_secret_and_nothing_of_this_login(kind: str) -> None:
 
 
 def test_without_an_agent_the_program_stops_with_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
+    monkeypatch.setattr("infra.ssh.agent.require", REQUIRE)
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     with pytest.raises(pulumi.RunError, match="there is no SSH agent here"):
         registered("remote")

@@ -101,7 +101,7 @@ class Story:
 
 def page_commands(**words: str) -> list[str]:
     """The page's commands for any cluster, with the words in angle brackets filled in."""
-    blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```(?:sh|text)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     lines = [line for block in blocks for line in block.splitlines()]
     found = [line for line in lines if line.startswith(("<", "./cluster"))]
     return [re.sub(r"<([\w.]+)>", lambda match: words[match[1].replace(".", "_")], line) for line in found]

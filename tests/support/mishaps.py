@@ -91,8 +91,8 @@ class Command:
             env=checkout.env,
             cwd=checkout.folder.parent,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
         )
@@ -101,8 +101,8 @@ class Command:
         self._reader.start()
 
     def _read(self) -> None:
-        assert self.child.stderr is not None
-        for line in self.child.stderr:
+        assert self.child.stdout is not None
+        for line in self.child.stdout:
             self.said += line
 
     def until(self, there: Callable[[], Any], what: str) -> None:

@@ -1,8 +1,9 @@
 """Memory, and the kernel's limits, against what the cluster's processes need.
 
-Measured (Slurm 22.05, TensorFlow 2.x on two cores): an idle node is two processes of one thread each and
-12 MiB; a job on it adds about ten threads; a worker of the training has 110 threads and 0.8 GiB; the
-controller and the local cloud's agent have 25 threads and 40 MiB.
+Measured (Slurm 22.05, TensorFlow on two cores): an idle node is two processes of one thread each and 12 MiB;
+a job on it adds about ten threads; a worker of the training has 110 threads, 0.8 GiB, and reserves 3.3 GiB of
+addresses; the controller and the local cloud's agent have 25 threads and 40 MiB. With fewer threads than are
+counted here Slurm's daemons ended as they started, or jobs on that many nodes did not start.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 
 HEAD_MIB, NODE_MIB, WORKER_MIB = 60, 12, 1000
 HEAD_THREADS, NODE_THREADS, WORKER_THREADS = 40, 12, 110
-HEAD_FILES, NODE_FILES = 128, 2
-"""srun holds a connection or two to each node of its job."""
+HEAD_FILES, NODE_FILES = 32, 2
+"""srun holds a connection or two to each node of its job; with 24 it could not reach 20 nodes."""
 CPU_THREADS = 4
 """More threads of a worker for each core beyond the two on which they were counted."""
-WORKER_ADDRESS_MIB = 8000
+WORKER_ADDRESS_MIB = 3500
 
 
 def memory(host: Host, design: ClusterDesign, trained: BenchmarkDesign | None) -> Iterable[Finding]:
@@ -178,7 +179,7 @@ def sizes(host: Host, trained: BenchmarkDesign | None) -> Iterable[Finding]:
     if trained is not None and address is not None and address < WORKER_ADDRESS_MIB * 2**20:
         yield stops(
             "memory.address",
-            f"ulimit -v is {address // 1024} KiB, and TensorFlow reserves up to {WORKER_ADDRESS_MIB} MiB",
+            f"ulimit -v is {address // 1024} KiB, and TensorFlow reserves about {WORKER_ADDRESS_MIB} MiB",
             "Raise it in this shell: ulimit -v unlimited",
         )
     largest = host.limit(resource.RLIMIT_FSIZE)
