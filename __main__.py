@@ -6,8 +6,10 @@ from infra import config, providers
 from infra.benchmark import Benchmark, BenchmarkRun
 from infra.config import engine
 from infra.design import benchmark_design, design
+from infra.errors import UserError
 from infra.machines import catalog
 from infra.outputs import publish
+from infra.runner import mode
 
 
 def main() -> None:
@@ -30,4 +32,10 @@ def main() -> None:
         pulumi.export(name, value)
 
 
-main()
+try:
+    main()
+except UserError as error:
+    if mode.current() != "pulumi":
+        raise
+    # The engine prints this one as it is; any other with a traceback.
+    raise pulumi.RunError(str(error)) from error

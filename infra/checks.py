@@ -43,6 +43,10 @@ def run_checks(project: Path, arguments: Sequence[str]) -> int:
         packages.ensure(say)
     except UserError as error:
         say(f"tests of a real cluster are skipped: {error}")
+    try:
+        packages.ensure_for_tests(say)
+    except UserError as error:
+        say(f"tests over SSH are skipped: {error}")
     say("the training environment")
     trainer = training.build(
         project, "cpu", cache_root() / "apps" / "envs", Path(sys.executable).with_name("uv"), groups=("test",)

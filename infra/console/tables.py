@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
+from infra.node.logs.text import printable
 from infra.node.slurm.hostlist import fold
 from infra.node.slurm.reasons import in_words
 from infra.node.slurm.states import NodeState
@@ -45,7 +46,8 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _text(value: object) -> str:
-    return "–" if value is None or value == "" else escape(str(value))
+    # A job's name may hold anything, what a terminal obeys as well.
+    return "–" if value is None or value == "" else escape(printable(str(value)))
 
 
 def show_status(status: dict[str, Any]) -> None:

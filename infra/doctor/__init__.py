@@ -11,7 +11,7 @@ from pathlib import Path
 from infra import providers
 from infra.doctor import project as general
 from infra.doctor import show
-from infra.doctor.finding import Check, Finding, Severity, examine, said, warns
+from infra.doctor.finding import Check, Finding, Severity, broken, examine, said, warns
 from infra.errors import EXIT_FAILED, UserError
 
 
@@ -31,7 +31,10 @@ def run(project: Path, stack: str, *, as_json: bool) -> int:
 
 def findings_of(project: Path, stack: str) -> list[Finding]:
     """All that was found, in the order in which a person wants to read it."""
-    file, design, training, provider = general.stack_file(project, stack)
+    try:
+        file, design, training, provider = general.stack_file(project, stack)
+    except Exception as error:  # as for every check: what is broken keeps nothing else from being told
+        file, design, training, provider = broken("stack.file", error), None, None, None
     checks = [
         Check("python", functools.partial(general.python, project)),
         Check("environment", general.environment),
@@ -47,4 +50,6 @@ def findings_of(project: Path, stack: str) -> list[Finding]:
             checks += providers.load(provider).diagnose(project, stack, design, training)
         except UserError as error:
             known.append(said("provider", Severity.STOPS, str(error)))
+        except Exception as error:
+            known.append(broken("provider", error))
     return known + examine(checks)

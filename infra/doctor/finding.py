@@ -57,7 +57,10 @@ def fine(check: str, found: str) -> Finding:
 def said(check: str, severity: Severity, message: str) -> Finding:
     """A finding from one of the program's own messages, which say what is wrong first and then what to do."""
     what, stop, cure = message.partition(". ")
-    return Finding(check, severity, what + stop.rstrip(), cure or "Mend it and run `./cluster doctor` again.")
+    if not cure:
+        what, stop, cure = message.partition("; ")
+    found = f"{what}." if stop == ". " else what
+    return Finding(check, severity, found, cure or "Mend it and run `./cluster doctor` again.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,7 @@ def examine(checks: Sequence[Check], seconds: float = SECONDS) -> list[Finding]:
         except UserError as error:
             found[number] = [said(check.name, Severity.STOPS, str(error))]
         except Exception as error:  # whatever is broken here must not keep the rest from being looked at
-            found[number] = [_broken(check.name, f"{type(error).__name__}: {error}")]
+            found[number] = [broken(check.name, error)]
 
     threads = [
         threading.Thread(target=look, args=(number, check), daemon=True)
@@ -97,12 +100,14 @@ def examine(checks: Sequence[Check], seconds: float = SECONDS) -> list[Finding]:
     deadline = time.monotonic() + seconds
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    hangs = f"no answer within {seconds:g} s (a file system that hangs?)"
+    hangs = TimeoutError(f"no answer within {seconds:g} s (a file system that hangs?)")
     result: list[Finding] = []
     for number, check in enumerate(checks):
-        result += found.get(number, [_broken(check.name, hangs)])
+        result += found.get(number, [broken(check.name, hangs)])
     return result
 
 
-def _broken(check: str, why: str) -> Finding:
-    return warns(check, f"could not be looked at: {why}", "Nothing is known about it; `up` may still work.")
+def broken(check: str, error: Exception) -> Finding:
+    """A check that came to nothing."""
+    why = f"could not be looked at: {type(error).__name__}: {error}"
+    return warns(check, why, "Nothing is known about it; `up` may still work.")

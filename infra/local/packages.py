@@ -21,7 +21,9 @@ NEEDED = {
     "slurm-client": "/usr/bin/scontrol",
     "munge": "/usr/sbin/munged",
 }
-SERVICES = ("slurmctld", "slurmd", "munge")
+# The tests' own: a login machine behind a real sshd.
+NEEDED_BY_TESTS = {"openssh-server": "/usr/sbin/sshd"}
+SERVICES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "munge": "munge", "openssh-server": "ssh"}
 POLICY = "/usr/sbin/policy-rc.d"
 OUR_POLICY = (
     "#!/bin/sh\n# slurm-stacks: while it installs packages, whose services shall stay off\nexit 101\n"
@@ -67,7 +69,7 @@ def ensure(say: Say) -> None:
             to run a cluster with.
     """
     if wanted := missing():
-        _install(wanted, say)
+        _install(wanted, "the local stack needs", say)
     elif _is_ours(Path(POLICY)):
         # An installation that was killed has left it, and no service of any package could start.
         with contextlib.suppress(UserError):
@@ -76,17 +78,28 @@ def ensure(say: Say) -> None:
         raise UserError(problem, EXIT_REFUSED)
 
 
-def _install(wanted: list[str], say: Say) -> None:
+def ensure_for_tests(say: Say) -> None:
+    """Install what only `./cluster test` needs.
+
+    Raises:
+        UserError: this user may not install packages, or the installation failed.
+    """
+    if wanted := [package for package, file in NEEDED_BY_TESTS.items() if not Path(file).exists()]:
+        _install(wanted, "the tests over SSH need", say)
+
+
+def _install(wanted: list[str], need: str, say: Say) -> None:
+    files = NEEDED | NEEDED_BY_TESTS
     command = "apt-get install --no-install-recommends " + " ".join(wanted)
     if shutil.which("apt-get") is None:
         raise UserError(
-            f"the local stack needs Slurm and munge ({', '.join(wanted)}), and there is no apt-get here: "
-            "install your distribution's packages for slurmctld, slurmd, the Slurm clients and munge, "
-            "without starting their services, and run the command again",
+            f"{need} {', '.join(wanted)}, and there is no apt-get here: install your distribution's packages "
+            f"of {', '.join(files[package] for package in wanted)}, without starting their services, and run "
+            "the command again",
             EXIT_REFUSED,
         )
     root = _root(
-        f"the local stack needs {', '.join(wanted)}, which only root can install. "
+        f"{need} {', '.join(wanted)}, which only root can install. "
         f"Have an administrator run: {command}"
     )
     say(f"installing {', '.join(wanted)} (the distribution's packages; their services stay off)")
@@ -99,11 +112,12 @@ def _install(wanted: list[str], say: Say) -> None:
             raise UserError(f"{command} failed:\n{_tail(words)}{before}")
         # The packages enable their services for the next boot; this cluster's daemons are its own.
         if shutil.which("systemctl"):
+            services = [SERVICES[package] for package in wanted if package in SERVICES]
             subprocess.run(
-                [*root, "systemctl", "disable", "--quiet", *SERVICES], capture_output=True, check=False
+                [*root, "systemctl", "disable", "--quiet", *services], capture_output=True, check=False
             )
-    if still := missing():
-        raise UserError(f"{command} succeeded, but {', '.join(NEEDED[p] for p in still)} is not there")
+    if still := [files[package] for package in wanted if not Path(files[package]).exists()]:
+        raise UserError(f"{command} succeeded, but {', '.join(still)} is not there")
 
 
 def _root(refusal: str) -> list[str]:

@@ -189,6 +189,8 @@ def test_every_waiting_job_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ReqNodeNotAvail, UnavailableNodes:debug-3: a node that it asks for by name" in table[4]
     assert table[5].endswith("quota: no [more]")
 
+    tables.show_status({**STATUS, "jobs": [{**entry(9, "RUNNING"), "name": "\x1b[2Jgone"}]})
+    assert r"\x1b[2Jgone" in capsys.readouterr().out, "nothing that the terminal obeys"
     tables.show_status({**STATUS, "jobs": [entry(n, "PENDING") for n in range(1, tables.MOST_JOBS + 4)]})
     assert "and 3 more: ./cluster exec -- squeue" in capsys.readouterr().out
 

@@ -87,6 +87,8 @@ def test_a_check_that_fails_or_hangs_keeps_no_other_from_being_told() -> None:
 def test_messages_are_parted_into_what_is_found_and_the_cure() -> None:
     said = finding.said("a.b", Severity.STOPS, "The disk is full (/x). Make room there. Then go on.")
     assert (said.found, said.cure) == ("The disk is full (/x).", "Make room there. Then go on.")
+    said = finding.said("a.b", Severity.STOPS, "no such provider; available: local")
+    assert (said.found, said.cure) == ("no such provider", "available: local")
     whole = finding.said("a.b", Severity.STOPS, "no cure is known")
     assert whole.found == "no cure is known"
     assert whole.cure
@@ -336,6 +338,22 @@ def test_a_broken_stack_file_keeps_nothing_from_being_looked_at(
     told = seen(doctor.findings_of(project, "local"))
     assert told["provider"] == "warns"
     assert len(asked) == 1
+
+
+def test_what_nobody_thought_of_is_told_beside_the_rest(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def surprise(*_: Any) -> Any:
+        raise RuntimeError("a surprise")
+
+    monkeypatch.setattr(providers, "load", lambda _: OnlyDiagnosis(surprise()))
+    told = {f.check: f for f in doctor.findings_of(project, "local")}
+    assert "RuntimeError: a surprise" in told["provider"].found
+    assert "state.folder" in told
+    monkeypatch.setattr(general, "stack_file", surprise)
+    told = {f.check: f for f in doctor.findings_of(project, "local")}
+    assert "RuntimeError: a surprise" in told["stack.file"].found
+    assert "state.folder" in told
 
 
 def test_the_doctor_changes_nothing(project: Path, tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def main():
         os.fstat(fd)
     print("ran", *sys.argv[1:])
 """
+TESTS = "sync --group report --group dev"
 SETTING_UP = "Setting up the Python environment in .venv (the first time takes about a minute).\n"
 
 
@@ -122,10 +123,10 @@ def test_the_environment_is_made_once(shim: Shim) -> None:
     assert shim.works("status") == ""
     assert shim.did() == []
     shim.works("test")
-    assert shim.did() == ["sync --group dev"]
+    assert shim.did() == [TESTS]
     (shim.checkout / "uv.lock").write_text('name = "uv"\nversion = "1.2.4"\n')
     shim.works("report")
-    assert shim.did() == ["sync --group dev --group report"], "the tests' packages stay"
+    assert shim.did() == [TESTS], "the tests' packages stay"
 
 
 def test_two_first_calls_at_once(shim: Shim) -> None:
@@ -142,7 +143,7 @@ def test_two_first_calls_at_once(shim: Shim) -> None:
     for child in (first, second):
         child.communicate(timeout=30)
         assert child.returncode == 0
-    assert shim.did() == ["venv", "pip uv==1.2.3", "sync --group dev"], "the second had all it needs"
+    assert shim.did() == ["venv", "pip uv==1.2.3", TESTS], "the second had all it needs"
     shim.works("test")
     assert shim.did() == [], "and has not taken the first one's packages away"
 
@@ -185,7 +186,7 @@ def test_what_an_upgrade_or_a_crash_has_broken_is_made_anew(shim: Shim) -> None:
     (shim.venv / "bin" / "python").unlink()
     (shim.venv / "bin" / "python").symlink_to("/usr/bin/python3.that-was")
     assert shim.works("up") == SETTING_UP
-    assert shim.did() == ["venv", "pip uv==1.2.3", "sync --group dev"], "with what it had"
+    assert shim.did() == ["venv", "pip uv==1.2.3", TESTS], "with what it had"
     (shim.venv / ".slurm-stacks").unlink()
     (shim.venv / "bin" / "uv").write_text("\0half of it")
     shim.works("up")

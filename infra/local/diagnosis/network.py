@@ -75,7 +75,7 @@ def free_ports(host: Host, run: RunDirectory, design: ClusterDesign) -> Iterable
         try:
             base = free_range(count, int(run.path.name, 16))
         except UserError as error:
-            yield said("ports.free", Severity.STOPS, str(error).replace("; ", ". ", 1))
+            yield said("ports.free", Severity.STOPS, str(error))
             return
         yield fine("ports.free", f"{count} in a row are free, from {base} on")
     span = (host.text("/proc/sys/net/ipv4/ip_local_port_range") or "").split()
