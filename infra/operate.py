@@ -13,7 +13,7 @@ from infra.config.advice import warnings
 from infra.console.jobs import situation
 from infra.console.progress import Console
 from infra.design import benchmark_design, design
-from infra.errors import EXIT_INTERRUPTED, NotUpError, UserError
+from infra.errors import EXIT_FAILED, EXIT_INTERRUPTED, NotUpError, UserError
 from infra.machines import catalog
 
 if TYPE_CHECKING:
@@ -43,10 +43,15 @@ def bring_up(project: Path, config: StackConfig, console: Console) -> None:
     chosen.prepare(console.say)
     engine = runner.select(project, config.stack, cluster.provider, console.on_event)
     console.say(f"stack {config.stack}: {cluster.name} on {cluster.provider}", "bold")
-    with console.waiting("bringing the cluster up"):
-        outputs = engine.up(console.on_event)
-        # What the engine knows to be there may have died since: that is no change, so it did nothing.
-        chosen.mend(project, config.stack, console.say)
+    try:
+        with console.waiting("bringing the cluster up"):
+            outputs = engine.up(console.on_event)
+            # What the engine knows to be there may have died since: that is no change, so it did nothing.
+            chosen.mend(project, config.stack, console.say)
+    except UserError as error:
+        if error.exit_code != EXIT_FAILED:
+            raise
+        raise UserError(f"{error}\n`./cluster doctor --stack {config.stack}` looks for the cause.") from None
     if training is not None:
         try:
             result = follow(project, config, cluster, training, console)

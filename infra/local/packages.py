@@ -99,8 +99,7 @@ def _install(wanted: list[str], need: str, say: Say) -> None:
             EXIT_REFUSED,
         )
     root = _root(
-        f"{need} {', '.join(wanted)}, which only root can install. "
-        f"Have an administrator run: {command}"
+        f"{need} {', '.join(wanted)}, which only root can install. Have an administrator run: {command}"
     )
     say(f"installing {', '.join(wanted)} (the distribution's packages; their services stay off)")
     with _no_daemons(root):

@@ -251,7 +251,12 @@ def command(local: FakeMachines, verb: str, stdin: str = "", **env: str) -> subp
     )
     return subprocess.Popen(
         [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(local.project), "SLURM_STACKS_PROJECT": str(local.project), **env},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(local.project),
+            "SLURM_STACKS_PROJECT": str(local.project),
+            **env,
+        },
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     )  # fmt: skip

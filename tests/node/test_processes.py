@@ -17,7 +17,7 @@ from infra.node.processes import (
     ProcessId,
     caller,
     descendants,
-    end_marked,
+    end_all,
     end_tree,
     having,
     with_descendants,
@@ -151,24 +151,35 @@ def test_processes_are_found_by_a_variable_of_their_environment(tmp_path: Path) 
             child.wait()
 
 
-def test_a_process_that_becomes_another_program_is_not_overlooked(tmp_path: Path) -> None:
-    """While it does, the kernel shows no environment: these do nothing else."""
-    again = tmp_path / "again"
-    again.write_text('#!/bin/sh\nexec "$0"\n')
-    again.chmod(0o755)
-    for _ in range(10):
-        children = [
-            subprocess.Popen([str(again)], env={"SLURM_STACKS_RUN": str(tmp_path)}, start_new_session=True)
-            for _ in range(2)
-        ]
-        try:
-            time.sleep(0.01)
-            assert end_marked("SLURM_STACKS_RUN", str(tmp_path)) == []
-            assert [child.wait(1) for child in children] == [-signal.SIGKILL] * 2
-        finally:
-            for child in children:
-                child.kill()
-                child.wait()
+def test_a_process_that_becomes_another_program_is_not_overlooked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it does, the kernel shows an empty environment."""
+    child = subprocess.Popen(["sleep", "300"], env={"SLURM_STACKS_RUN": "this"})
+    empty = [b"", b"", b""]
+    read = Path.read_bytes
+
+    def becoming(path: Path) -> bytes:
+        ours = str(path) == f"/proc/{child.pid}/environ"
+        return empty.pop() if ours and empty else read(path)
+
+    try:
+        until(lambda: with_environment("SLURM_STACKS_RUN", "this"), 5, "the process")
+        monkeypatch.setattr(Path, "read_bytes", becoming)
+        assert with_environment("SLURM_STACKS_RUN", "this") == [child.pid]
+        assert empty == []
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_an_end_is_one_only_when_two_looks_find_nothing() -> None:
+    child = subprocess.Popen(["sleep", "300"])
+    looks = iter([[], [child.pid]])
+    try:
+        assert end_all(lambda: next(looks, [])) == []
+        assert child.wait(5) == -signal.SIGKILL
+    finally:
+        child.kill()
+        child.wait()
 
 
 def test_a_process_without_an_environment_is_nobodys() -> None:

@@ -169,7 +169,7 @@ class Cli:
 
         events: list[Event] = []
         try:
-            outputs = getattr(PulumiRunner(self.project, "t", local=True), verb)(events.append)
+            outputs = getattr(PulumiRunner(self.project, "t", local=False), verb)(events.append)
         except UserError as error:
             return Outcome(True, f"{error}\n{_said(events)}", _operations(events))
         return Outcome(False, _said(events), _operations(events), outputs or {})
