@@ -60,7 +60,7 @@ def raised() -> Iterator[None]:
     """For the body every one of the signals is what Ctrl-C is: a KeyboardInterrupt."""
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT:
+        if number == signal.SIGINT or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
             signal.default_int_handler(number, frame)
         # By way of whoever handles Ctrl-C now: asyncio cancels its tasks, for an exception in the midst of
         # them may be lost, and they wait for ever.

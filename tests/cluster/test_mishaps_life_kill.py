@@ -36,9 +36,9 @@ def kill_up(checkout: Checkout, stage: str, moment: str, way: str) -> None:
 
     def there() -> bool:
         record = records(checkout).get(stage, {"status": "", "process": None})
-        if moment == "during":
-            return record["status"] == "creating" and record["process"] is not None
-        return bool(record["status"] == "created")
+        begun = record["status"] == "creating" and record["process"] is not None
+        # A moment that was missed is the next one.
+        return bool(record["status"] == "created" or (begun and moment == "during"))
 
     if moment == "follow":
         up.until_said("running on")

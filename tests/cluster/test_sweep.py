@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import os
@@ -15,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from tests.support import stub_training
 from tests.support.checkout import Checkout, until
 
 STACK = """
@@ -34,13 +32,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     """One that is up, whose training is short, and whose training environment is this machine's Python."""
     folder = tmp_path_factory.mktemp("sweep")
     made = Checkout(folder / "a checkout", STACK)
-    (made.folder / "workload" / "train.py").write_text(Path(stub_training.__file__).read_text())
-    lock = (made.folder / "workload" / "envs" / "cpu" / "uv.lock").read_bytes()
-    environment = folder / "cache/slurm-stacks/apps/envs" / hashlib.sha256(lock).hexdigest()[:16]
-    (environment / "bin").mkdir(parents=True)
-    (environment / "bin" / "python").symlink_to("/usr/bin/python3")
-    (environment / ".complete").write_text("")
-    made.env["XDG_CACHE_HOME"] = str(folder / "cache")
+    made.shorten_training()
     try:
         made.cluster("up", check=True)
         yield made

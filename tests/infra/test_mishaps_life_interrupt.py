@@ -86,6 +86,26 @@ def test_what_nohup_ignores_stays_ignored() -> None:
     assert terminal.text.split() == ["goes", "on"]
 
 
+def test_what_runs_in_the_background_can_be_ended() -> None:
+    """A shell has Ctrl-C ignored there, and it must stay so; `kill` must work all the same."""
+    code = f"""
+        import os, signal, sys, time
+        sys.path.insert(0, {str(ROOT)!r})
+        from infra.runner import interrupt
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with interrupt.raised():
+            os.kill(os.getpid(), signal.SIGINT)
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(20)
+            except KeyboardInterrupt:
+                print("ended")
+    """
+    terminal = Terminal([sys.executable, "-c", textwrap.dedent(code)], dict(os.environ), ROOT)
+    assert terminal.end(10) == 0
+    assert terminal.text.split() == ["ended"]
+
+
 # --- the embedded runner ---------------------------------------------------------------------------------
 
 

@@ -241,44 +241,42 @@ def test_what_died_is_started_again(local: FakeMachines) -> None:
 # --- the commands themselves -----------------------------------------------------------------------------
 
 
-def command(local: FakeMachines, verb: str, stdin: str = "", **env: str) -> subprocess.Popen[str]:
-    """A verb as a process of its own, as a resource runs it."""
+def argv(local: FakeMachines, verb: str) -> list[str]:
     code = (
         "import runpy, sys; from pathlib import Path; from infra.runner import locations\n"
         f"locations.run_root = lambda: Path({str(local.run.path.parent)!r})\n"
         f"sys.argv = ['operations', {verb!r}, '--stack', 'test']\n"
         "runpy.run_module('infra.local.operations', run_name='__main__')"
     )
+    return [sys.executable, "-c", code]
+
+
+def environment(local: FakeMachines, **more: str) -> dict[str, str]:
+    project = str(local.project)
+    return {**os.environ, "PYTHONPATH": project, "SLURM_STACKS_PROJECT": project, **more}
+
+
+def command(local: FakeMachines, verb: str, **env: str) -> subprocess.Popen[str]:
+    """A verb as a process of its own, as a resource runs it."""
     return subprocess.Popen(
-        [sys.executable, "-c", code],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(local.project),
-            "SLURM_STACKS_PROJECT": str(local.project),
-            **env,
-        },
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
+        argv(local, verb), env=environment(local, **env), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
 
 
 def test_a_command_ends_with_the_runner_that_was_killed(local: FakeMachines) -> None:
     local.outcome("booting")
     code = "import subprocess as s, sys, time; s.Popen(sys.argv[1:], start_new_session=True); time.sleep(60)"
-    child = command(local, "head-up")
-    argv = Path(f"/proc/{child.pid}/cmdline").read_text().split("\0")[:-1]
-    env = dict(
-        pair.split("=", 1) for pair in Path(f"/proc/{child.pid}/environ").read_text().split("\0") if pair
+    mine = str(os.getpid())
+    runner = subprocess.Popen(
+        [sys.executable, "-c", code, *argv(local, "head-up")], env=environment(local, MARK=mine)
     )
-    child.kill()
-    child.communicate()
-    runner = subprocess.Popen([sys.executable, "-c", code, *argv], env={**env, "MARK": str(os.getpid())})
     until(lambda: local.machines(role="controller"), 20, "the controller")
-    commands = [pid for pid in with_environment("MARK", str(os.getpid())) if pid != runner.pid]
+    commands = [pid for pid in with_environment("MARK", mine) if pid != runner.pid]
     assert len(commands) == 1
     runner.kill()
     runner.wait()
-    until(lambda: with_environment("MARK", str(os.getpid())) == [], 5, "the command's end")
+    until(lambda: with_environment("MARK", mine) == [], 5, "the command's end")
     assert local.machines(role="controller"), "the cluster itself is nobody's child"
 
 

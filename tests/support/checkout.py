@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import textwrap
 import time
 from collections.abc import Callable, Mapping
@@ -67,8 +68,19 @@ class Checkout:
         (self.folder / f"Pulumi.{self.stack}.yaml").write_text(textwrap.dedent(text))
 
     def shorten_training(self) -> None:
-        """Replace the workload's training by one of a second, for tests of what is around it."""
+        """A training of a second, without TensorFlow, for tests of what is around it.
+
+        Its environment is this machine's Python, in a cache folder of the checkout's own.
+        """
+        from infra.local.training import COMPLETE, lock_digest
+
         shutil.copy2(Path(__file__).with_name("short_training.py"), self.folder / "workload" / "train.py")
+        cache = self.folder.parent / f"{self.folder.name}-cache"
+        self.env["XDG_CACHE_HOME"] = str(cache)
+        environment = cache / "slurm-stacks" / "apps" / "envs" / lock_digest(self.folder, "cpu")
+        (environment / "bin").mkdir(parents=True)
+        (environment / "bin" / "python").symlink_to(os.path.realpath(sys.executable))
+        (environment / COMPLETE).touch()
 
     def cluster(
         self,

@@ -10,7 +10,6 @@ import re
 import select
 import signal
 import subprocess
-import sys
 import termios
 import threading
 import time
@@ -18,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from infra.local.training import COMPLETE, lock_digest
 from infra.node.processes import ProcessId
 from tests.support.checkout import Checkout, until
 
@@ -38,12 +36,6 @@ def quick_benchmark(checkout: Checkout) -> Path:
     start = 'if __name__ == "__main__":\n'
     assert start in train.read_text()
     train.write_text(train.read_text().replace(start, start + waiting))
-    cache = checkout.folder.parent / "cache"
-    checkout.env["XDG_CACHE_HOME"] = str(cache)
-    environment = cache / "slurm-stacks" / "apps" / "envs" / lock_digest(checkout.folder, "cpu")
-    (environment / "bin").mkdir(parents=True)
-    (environment / "bin" / "python").symlink_to(os.path.realpath(sys.executable))
-    (environment / COMPLETE).touch()
     return hold
 
 
