@@ -9,7 +9,7 @@ import pytest
 
 from infra.runner import locations
 from tests.support.checkout import SMALL, Checkout, until
-from tests.support.private_mounts import PrivateMounts
+from tests.support.private_mounts import FILL, PrivateMounts
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_the_state_disk_fills_while_a_cluster_comes_up(
     mounts.tmpfs(state, "3m")
     (checkout.folder / "hooks").mkdir()
     hook = checkout.folder / "hooks" / "fill.sh"
-    hook.write_text(f"#!/bin/sh\ncat /dev/zero >'{state}/filling' || true\n")
+    hook.write_text(f"#!/bin/sh\n{FILL} >'{state}/filling' || true\n")
     checkout.write_stack(f"{SMALL}        hooks: [{{role: controller, source: hooks/fill.sh}}]\n")
     failed = checkout.cluster("up")
     assert failed.returncode == 1

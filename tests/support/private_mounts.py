@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+FILL = "head -c 200000000 /dev/zero"
+"""More than any file system of a test has, and no more than any machine can spare."""
+
 
 class PrivateMounts:
     """A mount namespace; its mounts end with it.
@@ -48,8 +51,12 @@ class PrivateMounts:
         self.run("mount", "-t", "tmpfs", "-o", given, "tmpfs", str(folder))
 
     def fill(self, folder: Path) -> None:
-        """Leave no room at all."""
-        self.run("sh", "-c", f"cat /dev/zero >'{folder}/filling' || true")
+        """Leave no room at all.
+
+        Who removes an empty folder elsewhere takes what is mounted on it away in here, too: then it is this
+        machine's own disk that would be filled.
+        """
+        self.run("sh", "-c", f"mountpoint -q '{folder}' && {{ {FILL} >'{folder}/filling' || true; }}")
 
     def empty(self, folder: Path) -> None:
         """Take the filling away."""
