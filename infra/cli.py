@@ -275,6 +275,19 @@ def run_tests(
 def main() -> None:
     """Run the command line; a mistake of the user ends in one message and its exit code."""
     try:
+        _run()
+    finally:
+        # What a terminal that was closed did not take would be tried again as Python ends, and it would then
+        # be Python that chooses the exit code.
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except OSError:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _run() -> None:
+    try:
         with interrupt.raised():
             try:
                 app(prog_name="./cluster")

@@ -38,12 +38,8 @@ class OrdinaryUser(PrivateMounts):
     def _expose(self, folders: list[Path]) -> None:
         """Where a folder above is root's alone, put another one in its place that has nothing else in it."""
         hidden = [(folder, closed) for folder in folders if (closed := _closed(folder)) is not None]
-        for number, (folder, _) in enumerate(hidden):
-            self.run("sh", "-c", f"mkdir -p /mnt/{number} && mount --bind '{folder}' /mnt/{number}")
         for closed in {closed for _, closed in hidden}:
-            self.run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(closed))
-        for number, (folder, _) in enumerate(hidden):
-            self.run("sh", "-c", f"mkdir -p '{folder}' && mount --move /mnt/{number} '{folder}'")
+            self.replace(closed, [folder for folder, above in hidden if above == closed], "1m")
 
 
 def _closed(folder: Path) -> Path | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 FILL = "head -c 200000000 /dev/zero"
 """More than any file system of a test has, and no more than any machine can spare."""
+STAGE = Path("/mnt")
 
 
 class PrivateMounts:
@@ -30,6 +32,7 @@ class PrivateMounts:
         )
         assert self._holder.stdout is not None
         self._holder.stdout.readline()
+        self._staged = 0
 
     def __call__(self, *command: str) -> list[str]:
         """The command that runs `command` inside."""
@@ -44,18 +47,29 @@ class PrivateMounts:
         return done.stdout
 
     def tmpfs(self, folder: Path, size: str, *options: str) -> None:
-        """Mount a file system of `size` (`8m`) on a folder, or give the one there another size."""
+        """Mount a file system of `size` (`8m`) on a folder, or give the one there another size.
+
+        Not on a folder that somebody outside may remove: that takes the mount away in here, too.
+        """
         self.run("mkdir", "-p", str(folder))
         mounted = self.run("sh", "-c", f"mountpoint -q '{folder}' && echo yes || true") != ""
-        given = ",".join([*(["remount"] if mounted else []), f"size={size}", "mode=711", *options])
+        given = ",".join([*(["remount"] if mounted else []), f"size={size}", "mode=755", *options])
         self.run("mount", "-t", "tmpfs", "-o", given, "tmpfs", str(folder))
 
-    def fill(self, folder: Path) -> None:
-        """Leave no room at all.
+    def replace(self, folder: Path, keep: Sequence[Path], size: str, mode: str = "755") -> None:
+        """Put an empty file system in a folder's place; what shall be kept of it is there as it was."""
+        if not self._staged:
+            self.tmpfs(STAGE, "1m")
+        for path in keep:
+            place = STAGE / str(self._staged)
+            self.run("sh", "-c", f"mkdir '{place}' && mount --bind '{path}' '{place}'")
+            self._staged += 1
+        self.run("mount", "-t", "tmpfs", "-o", f"size={size},mode={mode}", "tmpfs", str(folder))
+        for number, path in enumerate(keep, self._staged - len(keep)):
+            self.run("sh", "-c", f"mkdir -p '{path}' && mount --move '{STAGE}/{number}' '{path}'")
 
-        Who removes an empty folder elsewhere takes what is mounted on it away in here, too: then it is this
-        machine's own disk that would be filled.
-        """
+    def fill(self, folder: Path) -> None:
+        """Leave no room at all."""
         self.run("sh", "-c", f"mountpoint -q '{folder}' && {{ {FILL} >'{folder}/filling' || true; }}")
 
     def empty(self, folder: Path) -> None:
