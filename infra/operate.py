@@ -42,7 +42,8 @@ def bring_up(project: Path, config: StackConfig, console: Console) -> None:
     chosen = providers.load(cluster.provider)
     chosen.prepare(console.say)
     engine = runner.select(project, config.stack, cluster.provider, console.on_event)
-    console.say(f"stack {config.stack}: {cluster.name} on {cluster.provider}", "bold")
+    place = "this machine" if cluster.provider == "local" else cluster.provider
+    console.say(f"stack {config.stack}: cluster {cluster.name} on {place}", "bold")
     try:
         with console.waiting("bringing the cluster up"):
             outputs = engine.up(console.on_event)
