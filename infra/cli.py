@@ -277,13 +277,19 @@ def main() -> None:
     try:
         _run()
     finally:
-        # What a terminal that was closed did not take would be tried again as Python ends, and it would then
-        # be Python that chooses the exit code.
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except OSError:
-                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        _let_go()
+
+
+def _let_go() -> None:
+    """Give up what a terminal that was closed did not take.
+
+    Python would try again as it ends, fail, and choose an exit code of its own.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _run() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
 import signal
 import sys
 import textwrap
@@ -131,6 +132,8 @@ def run_up(tiny: Tiny) -> list[str]:
                 embedded.up(Path({str(tiny.path)!r}), {tiny.stack!r}, console.on_event)
         except UserError as error:
             cli._fail(str(error), error.exit_code)
+        finally:
+            cli._let_go()
     """
     return [sys.executable, "-c", textwrap.dedent(code)]
 
@@ -178,8 +181,9 @@ def test_a_closed_terminal_is_an_interrupt_too_and_the_state_stays_true(tiny: Ti
 
 
 def test_a_python_command_leaves_no_traceback_on_the_screen(tiny: Tiny) -> None:
+    python = shlex.quote(sys.executable)
     tiny.write(f"""
-        command("snake", create="{sys.executable} -c 'import time; print(1, flush=True); time.sleep(60)'")
+        command("snake", create="{python} -c 'import time; print(1, flush=True); time.sleep(60)'")
     """)
     terminal = Terminal([*run_up(tiny)], dict(os.environ), tiny.path)
     until(lambda: "snake" in (tiny.records if tiny.state_file.exists() else {}), 20, "the command", 0.02)

@@ -27,7 +27,7 @@ case "$*" in
         echo "pip ${{6}}" >>{log}
         [ -e {tools}/offline ] && {{ echo "no route to the index" >&2; exit 1; }}
         cp {tools}/uv "$(dirname "$0")/uv" ;;
-    *) exec {real} "$@" ;;
+    *) exec "{real}" "$@" ;;
 esac
 """
 UV = """#!/bin/sh
