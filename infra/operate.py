@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,6 +66,7 @@ def bring_up(project: Path, config: StackConfig, console: Console) -> None:
                 EXIT_INTERRUPTED,
             ) from None
         show_result(result)
+        sys.stdout.flush()  # before the next line of the other stream, where both go to one file
         try:
             console.say(f"kept as {results.keep(config.stack, result)}", "dim")
         except UserError as error:
