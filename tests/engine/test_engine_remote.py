@@ -12,7 +12,7 @@ import pytest
 from infra.ssh import shells
 from tests.support import remote_scenarios as scenarios
 from tests.support.drivers import Cli
-from tests.support.login_machine import LoginMachine
+from tests.support.login_machine import LoginMachine, login_machines
 from tests.support.sshd import make_key, missing, public
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -23,17 +23,8 @@ def make_machine(
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[str], LoginMachine]]:
     """Makes login machines; the first one's agent, with its key, is the environment's."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    made: list[LoginMachine] = []
-
-    def make(name: str) -> LoginMachine:
-        made.append(LoginMachine(tmp_path / name))
-        monkeypatch.setenv("SSH_AUTH_SOCK", str(made[0].agent.socket))
-        return made[-1]
-
-    yield make
-    for machine in made:
-        machine.close()
+    with login_machines(tmp_path, monkeypatch) as make:
+        yield make
 
 
 @pytest.fixture

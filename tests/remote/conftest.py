@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.login_machine import LoginMachine
+from tests.support.login_machine import LoginMachine, login_machines
 from tests.support.sshd import missing
 
 pytest.register_assert_rewrite("tests.support.remote_scenarios")
@@ -18,17 +18,8 @@ def make_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
     """Makes login machines; the first one's agent, with its key, is the environment's."""
     if why := missing():
         pytest.skip(why)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    made: list[LoginMachine] = []
-
-    def make(name: str = "machine") -> LoginMachine:
-        made.append(LoginMachine(tmp_path / name))
-        monkeypatch.setenv("SSH_AUTH_SOCK", str(made[0].agent.socket))
-        return made[-1]
-
-    yield make
-    for machine in made:
-        machine.close()
+    with login_machines(tmp_path, monkeypatch) as make:
+        yield make
 
 
 @pytest.fixture

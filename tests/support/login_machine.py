@@ -7,8 +7,11 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from infra import bundle
 from tests.support import fake_tool
@@ -16,6 +19,24 @@ from tests.support.doubles import settings
 from tests.support.sshd import Agent, Sshd, kill_tree
 
 ENVIRONMENT = "0123456789abcdef"
+
+
+@contextlib.contextmanager
+def login_machines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], LoginMachine]]:
+    """Makes login machines; the first one's agent, with its key, is the environment's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    made: list[LoginMachine] = []
+
+    def make(name: str = "machine") -> LoginMachine:
+        made.append(LoginMachine(folder / name))
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(made[0].agent.socket))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for machine in made:
+            machine.close()
 
 
 class LoginMachine:
