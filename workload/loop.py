@@ -22,8 +22,48 @@ class Epoch:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a training stands between two steps."""
+
+    step: int = 0
+    """Steps done, of all epochs."""
+    loss: float = 0.0
+    """The sum over the examples seen in the epoch under way; so is `right`, of right answers."""
+    right: float = 0.0
+    seconds: float = 0.0
+    """Of the epoch under way."""
+
+    def epoch(self, steps: int, global_batch: int) -> Epoch:
+        """The epoch whose last step was just done.
+
+        Raises:
+            WorkloadError: the training has diverged.
+        """
+        seen = steps * global_batch
+        epoch = Epoch(self.step // steps, self.loss / seen, self.right / seen, self.seconds)
+        check_finite(epoch)
+        return epoch
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that a training needs to go on, the same on every worker."""
+
+    position: Position
+    weights: list[Any]
+    """The model's arrays."""
+
+
 Report = Callable[[Epoch], None]
 """Called on every worker at the end of every epoch."""
+Between = Callable[[int, Callable[[], State]], None]
+"""Called on every worker wherever a training can be interrupted, with the steps done and a function that
+copies the state. An epoch's report comes before. It may raise `StoppedError`."""
+
+
+def go_on(step: int, capture: Callable[[], State]) -> None:
+    """A `Between` that never interrupts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,21 @@ import numpy as np
 import tensorflow as tf
 
 from workload import model as keras_model
-from workload.loop import Epoch, Plan, Report, check_finite
+from workload.loop import Between, Plan, Position, Report, State, go_on
 
 
-def train(plan: Plan, report: Report) -> Any:
-    """Train and return the model."""
+def train(plan: Plan, report: Report, start: State | None = None, between: Between = go_on) -> Any:
+    """Train and return the model.
+
+    It can be interrupted between any two steps. Whoever goes on from that state sees the same batches, so
+    the weights are those of an uninterrupted run bit for bit. Loss and accuracy of the interrupted epoch are
+    not: they are put together of two means in single precision, and within an epoch Keras tells each worker
+    the mean over its own share of the examples, so the first of the two is over the chief's.
+
+    Raises:
+        StoppedError: by `between`.
+    """
     tf.keras.utils.set_random_seed(plan.seed)
-    dataset = _dataset(plan)
     with plan.strategy.scope():
         model = keras_model.build()
         model.compile(
@@ -23,34 +31,70 @@ def train(plan: Plan, report: Report) -> Any:
             optimizer=tf.keras.optimizers.SGD(learning_rate=plan.learning_rate),
             metrics=["accuracy"],
         )
-    model.fit(
-        dataset, epochs=plan.epochs, steps_per_epoch=plan.steps, verbose=0, callbacks=[_reporter(report)]
-    )
+        if start is not None:
+            model.set_weights(start.weights)
+    observer = _Observer(plan, Position() if start is None else start.position, report, between)
+    while observer.at.step < plan.epochs * plan.steps:
+        epoch, first = divmod(observer.at.step, plan.steps)
+        model.fit(
+            _dataset(plan, observer.at.step),
+            initial_epoch=epoch,
+            # `fit` has one number of steps for all its epochs: the rest of one is a `fit` of its own.
+            epochs=epoch + 1 if first else plan.epochs,
+            steps_per_epoch=plan.steps - first,
+            verbose=0,
+            callbacks=[observer],
+        )
     return model
 
 
-def _dataset(plan: Plan) -> Any:
+def _dataset(plan: Plan, done: int) -> Any:
+    """The batches from step `done` on."""
     # The images are uint8 in [0, 255]; the published program turns them into float32 in [0, 1].
     x_train = plan.data.x_train / np.float32(255)
     y_train = plan.data.y_train.astype(np.int64)
     return (
         tf.data.Dataset.from_tensor_slices((x_train, y_train))
-        .shuffle(60000)
+        # The seed makes every data set of this run the same, whenever it is made.
+        .shuffle(60000, seed=plan.seed)
         .repeat()
         .batch(plan.global_batch)
+        .skip(done)
     )
 
 
-def _reporter(report: Report) -> Any:
-    started = 0.0
+class _Observer(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    """Counts the steps of one `fit` after another."""
 
-    def begin(number: int, _: Any) -> None:
-        nonlocal started
-        started = time.monotonic()
+    def __init__(self, plan: Plan, at: Position, report: Report, between: Between) -> None:
+        super().__init__()
+        # As Keras's own: else it would copy the metrics from the device after every step.
+        self._supports_tf_logs = True
+        self._plan, self._report, self._between = plan, report, between
+        self.at = at
+        """Where this `fit`'s epoch under way has begun."""
+        self._step = at.step
+        self._started = 0.0
 
-    def end(number: int, logs: dict[str, float]) -> None:
-        epoch = Epoch(number + 1, float(logs["loss"]), float(logs["accuracy"]), time.monotonic() - started)
-        check_finite(epoch)
-        report(epoch)
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._started = time.monotonic()
 
-    return tf.keras.callbacks.LambdaCallback(on_epoch_begin=begin, on_epoch_end=end)
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._step += 1
+        if self._step % self._plan.steps:  # the last step of an epoch is `on_epoch_end`'s
+            self._between(self._step, lambda: State(self._position(logs), self.model.get_weights()))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._report(self._position(logs).epoch(self._plan.steps, self._plan.global_batch))
+        self.at = Position(self._step)
+        self._between(self._step, lambda: State(self.at, self.model.get_weights()))
+
+    def _position(self, logs: Any) -> Position:
+        """Keras's metrics are means over this epoch in this `fit`; see `train` for whose examples."""
+        seen = (self._step - self.at.step) * self._plan.global_batch
+        return Position(
+            self._step,
+            self.at.loss + float(logs["loss"]) * seen,
+            self.at.right + float(logs["accuracy"]) * seen,
+            self.at.seconds + time.monotonic() - self._started,
+        )

@@ -42,19 +42,32 @@ def node_address(node: str, env: Mapping[str, str]) -> str:
     """Where the other tasks reach this one.
 
     SLURM_STACKS_NODE_ADDRESS, where it is set: nodes that are processes of one machine have names which
-    no resolver knows. Else the node's name. Else, where the name does not resolve, the address from which
-    this machine talks to the one that launched the step.
+    no resolver knows. Else the IPv4 address of the node's name, which on a cloud only the node itself can
+    resolve. A name that leads to the loopback is left as it is: the others may know better. Where the name
+    does not resolve, or to several addresses, it is the one from which this machine talks to the one that
+    launched the step.
     """
     if override := env.get("SLURM_STACKS_NODE_ADDRESS"):
         return override
     try:
-        socket.getaddrinfo(node, None)
+        found = [str(answer[4][0]) for answer in socket.getaddrinfo(node, None)]
     except OSError:
-        launcher = env.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((launcher, 9))  # a datagram socket sends nothing here: it only picks the route
-            return str(probe.getsockname()[0])
-    return node
+        return address_towards(env.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1"))
+    reachable = [ip for ip in found if ":" not in ip and not ip.startswith("127.")]
+    if not reachable:
+        return node
+    if len(set(reachable)) > 1:
+        # Of a machine's own name systemd-resolved tells every interface's address, a container bridge's too.
+        mine = address_towards(env.get("SLURM_LAUNCH_NODE_IPADDR", reachable[0]))
+        return mine if mine in reachable else reachable[0]
+    return reachable[0]
+
+
+def address_towards(other: str) -> str:
+    """This machine's IPv4 address on the way to another."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((other, 9))  # a datagram socket sends nothing here: it only picks the route
+        return str(probe.getsockname()[0])
 
 
 class Rendezvous:
@@ -75,6 +88,23 @@ class Rendezvous:
         temporary = self.folder / f".{topic}-{self.step.rank}.tmp"
         temporary.write_text(json.dumps(note), encoding="utf-8")
         temporary.replace(self._path(topic, self.step.rank))
+
+    def any(self, topic: str) -> bool:
+        """Whether any task has left such a note.
+
+        Raises:
+            FileNotFoundError: the folder is gone, and the chief removes it last.
+        """
+        self._refresh()
+        return any(self.folder.glob(f"{topic}-*.json"))
+
+    def forget_earlier_starts(self, restarts: int) -> None:
+        """Remove what starts of this job that were killed have left, TensorFlow's temporary files with it."""
+        job = self.step.key.split(".")[0]
+        for folder in self.folder.parent.glob(f"{job}.*"):
+            start = folder.name.split(".")[1]
+            if start.isdigit() and int(start) < restarts:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def over(self) -> bool:
         """Whether the chief has written the result (and perhaps left already)."""

@@ -125,6 +125,15 @@ def write(path: Path, record: Mapping[str, Any]) -> None:
     write_json(path, {key: record[key] for key in KEYS})
 
 
+def is_of_job(path: Path, job_id: str | None) -> bool:
+    """Whether this is the whole result of this job."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return job_id is not None and not mistakes(record) and record["job_id"] == job_id
+
+
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write JSON atomically, beside other tasks that may read it."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -10,8 +10,13 @@ import shlex
 from pathlib import Path
 
 from workload.options import BATCH, EPOCHS, PROFILES
+from workload.preemption import STATUS
 
 TEMPLATE = Path(__file__).with_name("run_keras.j2")
+
+WARNING_SECONDS = 60
+"""Before its time limit the job is told to save: Slurm may be up to a minute early, and the training takes
+some seconds."""
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
 
@@ -97,6 +102,8 @@ def render(
         exclusive=exclusive,
         python=python,
         job_name="kerasGPU-job" if gpus else "keras-job",
+        warning_seconds=WARNING_SECONDS,
+        again=STATUS,
         output="out-kerasGPU.txt" if gpus else "out-keras.txt",
         gres=":".join(["gpu", *([gpu_type] if gpu_type else []), str(gpus_per_node)]) if gpus else None,
         exports=[(name, value) for name, value in exports.items() if value is not None],

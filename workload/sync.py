@@ -15,6 +15,7 @@ in another order.
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any
 
@@ -22,15 +23,20 @@ import tensorflow as tf
 
 from workload import model as keras_model
 from workload.errors import WorkloadError
-from workload.loop import Epoch, Plan, Report, check_finite
+from workload.loop import Between, Plan, Position, Report, State, go_on
 
-STEPS_A_CALL = 20
+STEPS_A_CALL = 10
+"""More cost no less time, and a training that is told to end does so only after a call."""
 
 
-def train(plan: Plan, report: Report) -> Any:
+def train(plan: Plan, report: Report, start: State | None = None, between: Between = go_on) -> Any:
     """Train and return the model.
 
+    It can be interrupted between two calls. Whoever goes on from that state makes the same calls over the
+    same examples, so the weights and the history are those of an uninterrupted run, bit for bit.
+
     Raises:
+        StoppedError: by `between`.
         WorkloadError: the global batch cannot be shared evenly by the replicas, or the training diverged.
     """
     # It would turn the additions of `added` into one of many terms, whose order is another.
@@ -38,24 +44,38 @@ def train(plan: Plan, report: Report) -> Any:
     tf.keras.utils.set_random_seed(plan.seed)
     with plan.strategy.scope():
         model = keras_model.build()
+        if start is not None:
+            model.set_weights(start.weights)
     call = _steps_function(plan, model)
-    for number in range(1, plan.epochs + 1):
+    at = Position() if start is None else start.position
+    order = None
+    while at.step < plan.epochs * plan.steps:
         started = time.monotonic()
-        with tf.device("CPU:0"):  # one kind of device, one order
-            order = tf.random.experimental.stateless_shuffle(
-                tf.range(len(plan.data.x_train)), seed=[plan.seed, number]
-            )
-        loss = right = 0.0
-        for first in range(0, plan.steps, STEPS_A_CALL):
-            count = min(STEPS_A_CALL, plan.steps - first)
-            # Python numbers would make TensorFlow trace the function anew for each.
-            sums = call(order, tf.constant(first), tf.constant(count))
-            loss, right = loss + float(sums[0]), right + float(sums[1])
-        seen = plan.steps * plan.global_batch
-        epoch = Epoch(number, loss / seen, right / seen, time.monotonic() - started)
-        check_finite(epoch)
-        report(epoch)
+        epoch, first = divmod(at.step, plan.steps)
+        if order is None or first == 0:
+            order = _order(plan, epoch + 1)
+        count = min(STEPS_A_CALL, plan.steps - first)
+        # Python numbers would make TensorFlow trace the function anew for each.
+        sums = call(order, tf.constant(first), tf.constant(count))
+        loss, right = at.loss + float(sums[0]), at.right + float(sums[1])
+        at = Position(at.step + count, loss, right, at.seconds + time.monotonic() - started)
+        if first + count == plan.steps:
+            report(at.epoch(plan.steps, plan.global_batch))
+            at = Position(at.step)
+        between(at.step, functools.partial(_state, at, model))
     return model
+
+
+def _order(plan: Plan, epoch: int) -> Any:
+    """The examples of an epoch (from 1) in the order of their use."""
+    with tf.device("CPU:0"):  # one kind of device, one order
+        return tf.random.experimental.stateless_shuffle(
+            tf.range(len(plan.data.x_train)), seed=[plan.seed, epoch]
+        )
+
+
+def _state(at: Position, model: Any) -> State:
+    return State(at, model.get_weights())
 
 
 def _steps_function(plan: Plan, model: Any) -> Any:

@@ -1,32 +1,36 @@
 """One task of the training: `srun python -m workload.train …`, or alone without Slurm.
 
-What happens, in order: reserve a port and publish it, agree on the data, import TensorFlow, check the GPUs,
-meet the other tasks, train, evaluate, write the result (the chief, rank 0), leave together.
+What happens, in order: reserve a port and publish it, agree on the data and on where to go on from, import
+TensorFlow, check the GPUs, meet the other tasks, train, evaluate, write the result (the chief, rank 0), leave
+together. SIGTERM ends all of it early, with the training saved: see `workload.preemption`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
-import platform
 import sys
 import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Sequence
-from importlib import metadata
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from workload import result
-from workload.errors import WorkloadError
+from workload.errors import PeerLostError, StoppedError, WorkloadError
 from workload.options import LEARNING_RATE, Job, Options, parse, read_job
+from workload.preemption import Preemption, block
+from workload.preemption import end_at_once as _exit
 from workload.rendezvous import Rendezvous, announce, meet, reserve_port
 from workload.slurm import Step, read_step, tf_config
 
 if TYPE_CHECKING:
+    from workload.checkpoint import Checkpoint, Store
     from workload.data import Data
-    from workload.loop import Epoch
+    from workload.record import Phases, Progress
 
 END_SECONDS = 300.0
 """How long the other tasks wait while the chief evaluates and writes the result."""
@@ -37,61 +41,36 @@ LEAVE_SECONDS = 40.0
 FOLLOW_SECONDS = 5.0
 
 
-class Progress:
-    """What a run has reached: lines for people, and progress.json beside the result for programs."""
+@dataclass(frozen=True, slots=True)
+class Task:
+    """This task and what accompanies it from its start to its end."""
 
-    def __init__(self, options: Options, chief: bool) -> None:
-        self.options, self.chief = options, chief
-        self.path = options.result.with_name("progress.json")
-        self.epochs: list[Epoch] = []
-
-    def report(self, epoch: Epoch) -> None:
-        self.epochs.append(epoch)
-        if self.chief:  # every worker has the same numbers
-            print(
-                f"Epoch {epoch.epoch}/{self.options.epochs} - {epoch.seconds:.1f}s "
-                f"- loss: {epoch.loss:.4f} - accuracy: {epoch.accuracy:.4f}",
-                flush=True,
-            )
-        self.state("training")
-
-    def state(self, state: str) -> None:
-        """starting | training | done | failed"""
-        last = self.epochs[-1] if self.epochs else None
-        if self.chief:
-            result.write_json(
-                self.path,
-                {
-                    "state": state,
-                    "epoch": last.epoch if last else 0,
-                    "epochs": self.options.epochs,
-                    "loss": last.loss if last else None,
-                    "accuracy": last.accuracy if last else None,
-                    "seconds": round(sum(e.seconds for e in self.epochs), 3),
-                },
-            )
+    options: Options
+    step: Step
+    job: Job
+    rendezvous: Rendezvous
+    progress: Progress
+    phases: Phases
+    preemption: Preemption
 
 
-class Phases:
-    """Where the time went, by name; from the monotonic clock."""
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What the tasks have agreed on before the training."""
 
-    def __init__(self) -> None:
-        self.started = self._last = time.monotonic()
-        self.seconds: dict[str, float] = {}
-
-    def end(self, name: str) -> None:
-        now = time.monotonic()
-        self.seconds[name] = now - self._last
-        self._last = now
-
-    def total(self) -> float:
-        return time.monotonic() - self.started
+    data: Data
+    steps: int
+    """An epoch."""
+    store: Store
+    checkpoint: Checkpoint | None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one task; the exit status. Wrong arguments end in argparse's status 2."""
-    phases, now = Phases(), time.time()
-    options = parse(arguments)
+    now = time.time()
+    from workload.record import Phases, Progress
+
+    phases, options = Phases(), parse(arguments)
     rendezvous = progress = None
     where = os.environ.get("SLURMD_NODENAME", "localhost")
     try:
@@ -99,17 +78,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         job = read_job(os.environ, now)
         rendezvous = Rendezvous(options.result.parent, step)
         progress = Progress(options, step.chief)
-        if step.chief:
+        if step.chief and not (job.restarts and result.is_of_job(options.result, job.job_id)):
             options.result.unlink(missing_ok=True)  # an earlier run's: not what this one will have reached
-        progress.state("starting")
-        _run(options, step, job, rendezvous, progress, phases)
+            progress.state("starting")
+        with Preemption(rendezvous, job.restarts) as preemption:
+            return _attempt(Task(options, step, job, rendezvous, progress, phases, preemption))
     except WorkloadError as error:
         message = str(error)
     except Exception as error:
         traceback.print_exc()
         message = f"{type(error).__name__}: {error}"
-    else:
-        return 0
     if rendezvous is not None and not rendezvous.step.chief and rendezvous.over():
         print(f"workload: {where}: after the end of the training: {message}", file=sys.stderr, flush=True)
         return 0  # the result is there: how this task ends changes nothing
@@ -121,9 +99,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1
 
 
-def _run(
-    options: Options, step: Step, job: Job, rendezvous: Rendezvous, progress: Progress, phases: Phases
-) -> None:
+def _attempt(task: Task) -> int:
+    """Run the task unless the job is to be queued again; the exit status."""
+    try:
+        _run(task)
+        return 0
+    except StoppedError as stop:
+        print(f"{task.step.node}: {stop}", flush=True)
+    except Exception as error:
+        if not task.step.chief and task.rendezvous.over():
+            raise
+        task.preemption.look()
+        # A machine that dies takes its tasks along without a word; a task that fails says why.
+        lost = isinstance(error, PeerLostError) and not task.rendezvous.any("failed")
+        if not lost and not task.preemption.asked():
+            raise
+        print(f"workload: {task.step.node}: {error}", file=sys.stderr, flush=True)
+    task.progress.state("stopped")
+    return task.preemption.leave()
+
+
+def _run(task: Task) -> None:
+    options, step, rendezvous, phases = task.options, task.step, task.rendezvous, task.phases
     # TensorFlow reads these when it is imported or starts its server.
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     os.environ["TF_GRPC_REUSE_PORT"] = "1"
@@ -131,20 +128,22 @@ def _run(
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     os.environ.pop("TF_CONFIG", None)
     # TensorFlow writes generated code to temporary files, and neither a task that is killed nor `_exit`
-    # removes them: here the chief does, or whoever removes the run folder.
+    # removes them: here the chief does, or the next start of the job, or whoever removes the run folder.
     tempfile.tempdir = str(rendezvous.folder.resolve())
     held = reserve_port()  # stays open as long as this task lives
     if step.size > 1:
         announce(rendezvous, held)
     if not step.chief:
         threading.Thread(target=_follow, args=(rendezvous,), daemon=True).start()
-    data = _agree_on_data(options, step, rendezvous)
+    beginning = _begin(task)
+    if beginning is None:
+        print(f"the result of job {task.job.job_id} is there already: {options.result}", flush=True)
+        return
     phases.end("data")
 
     import tensorflow as tf
 
-    from workload import devices, model
-    from workload.loop import Plan
+    from workload import devices
 
     phases.end("import")
     devices.set_up(options.gpus_per_node, step.tasks_on_node, step.node)
@@ -157,61 +156,98 @@ def _run(
             print(f"workers: {', '.join(addresses)}", flush=True)
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     phases.end("meet")
-
-    plan = Plan(
-        strategy=strategy,
-        data=data,
-        epochs=options.epochs,
-        steps=_steps(options, step, len(data.x_train)),
-        global_batch=options.batch * step.size,
-        learning_rate=LEARNING_RATE,
-        seed=options.seed,
-        parts=options.parts,
-    )
-    if step.chief:
-        print(
-            f"Train on {data.name} for {plan.steps} steps an epoch, {options.epochs} epochs, "
-            f"profile {options.profile}, global batch {plan.global_batch}",
-            flush=True,
-        )
     try:
-        trained = _loop(options.profile)(plan, progress.report)
-        phases.end("train")
-        if options.weights is not None:
-            _save_weights(options, step, trained)
-        if step.chief:
-            accuracy = model.held_out_accuracy(trained, data.x_test, data.y_test)
+        accuracy = _train(task, beginning, strategy)
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as error:
         raise _stopped(error, step) from error
     except (tf.errors.InternalError, tf.errors.DeadlineExceededError) as error:
         raise _stopped(error, step) from error
-    if not step.chief:
+    if accuracy is None:
         # Not before: a worker that leaves early takes the chief's collective operations with it.
         rendezvous.collect("done", range(1), END_SECONDS, "result")
         rendezvous.publish("left", {})
         return
     phases.end("evaluate")
-    record = _record(options, step, job, progress, phases, plan.global_batch, plan.steps)
-    record |= {"devices": names, "data": data.name, "test_accuracy": accuracy}
-    result.write(options.result, record)
-    progress.state("done")
-    print(f"test accuracy: {accuracy:.4f} on {data.name}")
-    print("seconds: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in phases.seconds.items()))
-    print(f"result: {options.result}", flush=True)
-    _leave_last(rendezvous, step)
+    _finish(task, beginning, names, accuracy)
 
 
-def _agree_on_data(options: Options, step: Step, rendezvous: Rendezvous) -> Data:
-    """The chief chooses and the others follow: with `auto`, each might come to another answer."""
+def _begin(task: Task) -> Beginning | None:
+    """Agree on the data and on where to go on from; None if an earlier start of the job wrote its result.
+
+    The chief chooses and the others follow: with `auto` data, each might come to another answer.
+    """
     from workload import data
+    from workload.checkpoint import Store
 
-    if step.chief:
+    options, job, rendezvous = task.options, task.job, task.rendezvous
+    if task.step.chief:
+        rendezvous.forget_earlier_starts(job.restarts)
+        if options.result.exists():
+            task.preemption.finishing()
+            Store(options.result, {}).remove()
+            rendezvous.publish("data", {"name": None})
+            _leave_last(rendezvous, task.step)
+            return None
         chosen = data.load(options.data, options.cache, options.mnist_file)
-        rendezvous.publish("data", {"name": chosen.name})
-        return chosen
-    limit = options.rendezvous_timeout + data.DOWNLOAD_SECONDS + data.LOCK_SECONDS
-    (note,) = rendezvous.collect("data", range(1), limit, "choice of data")
-    return data.load(note["name"], options.cache, options.mnist_file)
+        found = _beginning(task, chosen)
+        step = found.checkpoint.state.position.step if found.checkpoint else 0
+        rendezvous.publish("data", {"name": chosen.name, "step": step})
+    else:
+        limit = options.rendezvous_timeout + data.DOWNLOAD_SECONDS + data.LOCK_SECONDS
+        (note,) = rendezvous.collect("data", range(1), limit, "choice of data")
+        if note["name"] is None:
+            task.preemption.finishing()
+            rendezvous.publish("left", {})
+            return None
+        found = _beginning(task, data.load(note["name"], options.cache, options.mnist_file), note["step"])
+    if found.checkpoint is not None:
+        task.phases.resume(found.checkpoint)
+        task.progress.resume(found.checkpoint, found.steps)
+        task.progress.state("training")
+    return found
+
+
+def _beginning(task: Task, data: Data, step: int | None = None) -> Beginning:
+    """The checkpoint, if there is one to go on from.
+
+    Args:
+        step: where the chief goes on from; None for the chief itself.
+
+    Raises:
+        WorkloadError: this task does not find the chief's checkpoint.
+    """
+    from workload.checkpoint import Store
+
+    steps = _steps(task.options, task.step, len(data.x_train))
+    store = Store(task.options.result, _identity(task, data.name, steps))
+    checkpoint = None
+    if step is None and not task.job.restarts:
+        store.remove()  # an earlier run's
+    elif step != 0:
+        checkpoint = store.load()
+        if step is not None and (checkpoint is None or checkpoint.state.position.step != step):
+            raise WorkloadError(f"{store.path} is not the checkpoint that the chief has found")
+    return Beginning(data, steps, store, checkpoint)
+
+
+def _identity(task: Task, data: str, steps: int) -> dict[str, Any]:
+    """What makes a run another one, so that it does not go on from this one's checkpoint."""
+    options, job = task.options, task.job
+    return {
+        # Storage may outlive a cluster and its numbers: the moment of submission tells two jobs 1 apart.
+        "job": job.job_id,
+        "submitted": job.submitted,
+        "code": job.digest,
+        "workers": task.step.size,
+        "profile": options.profile,
+        "data": data,
+        "epochs": options.epochs,
+        "steps": steps,
+        "batch": options.batch,
+        "parts": options.parts,
+        "gpus": options.gpus_per_node,
+        "seed": options.seed,
+    }
 
 
 def _steps(options: Options, step: Step, examples: int) -> int:
@@ -220,6 +256,49 @@ def _steps(options: Options, step: Step, examples: int) -> int:
     if global_batch > examples:
         raise WorkloadError(f"a global batch of {global_batch} is more than the {examples} examples")
     return min(examples // global_batch, options.steps_per_epoch or examples)
+
+
+def _train(task: Task, beginning: Beginning, strategy: Any) -> float | None:
+    """Train, and evaluate as the chief: the held-out accuracy."""
+    from workload import model
+    from workload.loop import Plan, go_on
+    from workload.saver import Saver
+
+    options, step, found = task.options, task.step, beginning.checkpoint
+    plan = Plan(
+        strategy=strategy,
+        data=beginning.data,
+        epochs=options.epochs,
+        steps=beginning.steps,
+        global_batch=options.batch * step.size,
+        learning_rate=LEARNING_RATE,
+        seed=options.seed,
+        parts=options.parts,
+    )
+    saver = Saver(
+        beginning.store,
+        task.preemption,
+        task.progress,
+        task.phases,
+        every=options.checkpoint_seconds,
+        steps=plan.epochs * plan.steps,
+        start_latency=_start_latency(task.job, found),
+    )
+    if step.chief:
+        print(
+            f"Train on {plan.data.name} for {plan.steps} steps an epoch, {plan.epochs} epochs, "
+            f"profile {options.profile}, global batch {plan.global_batch}",
+            flush=True,
+        )
+    task.preemption.training()
+    trained = _loop(options.profile)(
+        plan, task.progress.report, found.state if found else None, saver.between if step.chief else go_on
+    )
+    task.preemption.finishing()
+    task.phases.end("train")
+    if options.weights is not None:
+        _save_weights(options, step, trained)
+    return model.held_out_accuracy(trained, plan.data.x_test, plan.data.y_test) if step.chief else None
 
 
 def _loop(profile: str) -> Any:
@@ -232,6 +311,13 @@ def _loop(profile: str) -> Any:
     return sync.train
 
 
+def _start_latency(job: Job, found: Checkpoint | None) -> float | None:
+    """Of the job's first start: a later one's would be the time since its submission."""
+    if found is not None:
+        return found.start_latency
+    return None if job.restarts else job.start_latency
+
+
 def _stopped(error: Exception, step: Step) -> Exception:
     """What TensorFlow says when a peer is gone, in one sentence; any other error as it is."""
     if step.size == 1:
@@ -239,65 +325,37 @@ def _stopped(error: Exception, step: Step) -> Exception:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # The cause stands deep in a listing of the graph's nodes.
     reason = next((line for line in lines if "aborted by" in line), lines[0] if lines else "no reason given")
-    return WorkloadError(f"the training stopped: another worker failed or went silent ({reason})")
+    return PeerLostError(f"the training stopped: another worker failed or went silent ({reason})")
 
 
 def _save_weights(options: Options, step: Step, trained: Any) -> None:
     import numpy as np
 
+    from workload.checkpoint import numbered
+
     assert options.weights is not None
     options.weights.mkdir(parents=True, exist_ok=True)
-    names = [f"{index:02d}" for index in range(len(trained.get_weights()))]
     with (options.weights / f"weights-{step.rank}.npz").open("wb") as file:
-        np.savez(file, **dict(zip(names, trained.get_weights(), strict=True)))
+        np.savez(file, **numbered(trained.get_weights()))
 
 
-def _record(
-    options: Options, step: Step, job: Job, progress: Progress, phases: Phases, global_batch: int, steps: int
-) -> dict[str, Any]:
-    total, training = phases.total(), phases.seconds["train"]
-    last = progress.epochs[-1]
-    return {
-        "apiVersion": result.API_VERSION,
-        "stack": job.stack,
-        "job_id": job.job_id,
-        "partition": job.partition,
-        "machine": job.machine,
-        "nodes": step.node_count,
-        "workers": step.size,
-        "gpus_per_node": options.gpus_per_node,
-        "profile": options.profile,
-        "epochs": options.epochs,
-        "global_batch": global_batch,
-        "seconds_total": round(total, 3),
-        "seconds_train": round(training, 3),
-        "images_per_second": round(options.epochs * steps * global_batch / training, 1),
-        "loss": last.loss,
-        "accuracy": last.accuracy,
-        "history": [
-            {"epoch": e.epoch, "loss": e.loss, "accuracy": e.accuracy, "seconds": round(e.seconds, 3)}
-            for e in progress.epochs
-        ],
-        "start_latency_seconds": None if job.start_latency is None else round(job.start_latency, 3),
-        "restarts": job.restarts,
-        "digest": job.digest,
-        "versions": {
-            "python": platform.python_version(),
-            **{name: _version(name) for name in ("tensorflow", "tf_keras", "numpy")},
-        },
-        "cost_usd": None
-        if job.price_hour is None
-        else round(job.price_hour * step.node_count * total / 3600, 6),
-    }
+def _finish(task: Task, beginning: Beginning, devices: list[str], accuracy: float) -> None:
+    """Write the result, and leave as the last."""
+    from workload import record
 
-
-def _version(name: str) -> str:
-    for distribution in (name, f"{name}-cpu"):
-        try:
-            return metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            continue
-    return "unknown"
+    options, step = task.options, task.step
+    job = dataclasses.replace(task.job, start_latency=_start_latency(task.job, beginning.checkpoint))
+    made = record.make(
+        options, step, job, task.progress, task.phases, options.batch * step.size, beginning.steps
+    )
+    made |= {"devices": devices, "data": beginning.data.name, "test_accuracy": accuracy}
+    result.write(options.result, made)
+    task.progress.state("done")
+    beginning.store.remove()
+    print(f"test accuracy: {accuracy:.4f} on {beginning.data.name}")
+    print("seconds: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in task.phases.seconds.items()))
+    print(f"result: {options.result}", flush=True)
+    _leave_last(task.rendezvous, step)
 
 
 def _leave_last(rendezvous: Rendezvous, step: Step) -> None:
@@ -321,12 +379,6 @@ def _follow(rendezvous: Rendezvous) -> None:
     _exit(0)
 
 
-def _exit(status: int) -> None:
-    """End at once: all is written, and TensorFlow's threads sometimes keep a worker 10-30 s after `fit`."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
-
-
 if __name__ == "__main__":
+    block()  # before any thread, and for as long as the task lives
     _exit(main())

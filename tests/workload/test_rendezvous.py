@@ -124,6 +124,26 @@ def test_a_late_task_is_waited_for(tmp_path: Path) -> None:
     timer.join()
 
 
+def test_a_name_that_only_its_node_resolves_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on EC2: each node's hosts file has its own name, and no name server has any."""
+    ips = {"compute-0": "10.0.128.7", "compute-1": "10.0.128.8"}
+    meetings = [Rendezvous(tmp_path, step) for step in steps("k", *ips)]
+    for rendezvous in meetings:
+        mine = rendezvous.step.node
+
+        def resolve(host: str, *_: object, mine: str = mine) -> list[tuple[object, ...]]:
+            if host != mine:
+                raise socket.gaierror("unknown name")
+            return [(0, 0, 0, "", (ips[mine], 0))]
+
+        monkeypatch.setattr(socket, "getaddrinfo", resolve)
+        with reserve_port() as held:
+            announce(rendezvous, held, {})
+    assert [address.rpartition(":")[0] for address in meet(meetings[0], 1)] == list(ips.values())
+
+
 def test_nothing_is_left(tmp_path: Path) -> None:
     only, other = steps("k", "n0")[0], steps("other", "n0")[0]
     one, two = Rendezvous(tmp_path, only), Rendezvous(tmp_path, other)
@@ -145,6 +165,28 @@ def test_notes_of_an_earlier_run_are_not_read(tmp_path: Path) -> None:
 def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert node_address("n0", ENV) == "127.0.0.1"
     assert node_address("localhost", {}) == "localhost"
+    known: dict[str, list[str]] = {
+        # The resolver lists IPv6 first, and each address once a kind of socket.
+        "compute-0": ["fe80::1", "10.0.128.7", "10.0.128.7", "10.0.128.9"],
+        # Debian's installer gives a machine's own name this address.
+        "n1": ["127.0.1.1"],
+        "n2": ["127.0.1.1", "10.0.0.2"],
+        "n3": ["fd00::3"],
+        "n4": ["172.17.0.1", "10.0.0.4"],
+    }
+    # Which way leads to the launcher.
+    ways = {"10.0.128.1": "10.0.0.4"}
+    monkeypatch.setattr("workload.rendezvous.address_towards", lambda other: ways.get(other, other))
+
+    def resolve(host: str, *_: object) -> list[tuple[object, ...]]:
+        return [(0, 0, 0, "", (ip, 0)) for ip in known[host]]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    addresses = {name: node_address(name, {}) for name in known}
+    others = {"n1": "n1", "n2": "10.0.0.2", "n3": "n3", "n4": "172.17.0.1"}
+    assert addresses == {"compute-0": "10.0.128.7", **others}
+    assert node_address("n4", {"SLURM_LAUNCH_NODE_IPADDR": "10.0.128.1"}) == "10.0.0.4"
+    assert node_address("compute-0", ENV) == "127.0.0.1", "what is set wins"
 
     def unknown(*_: object) -> None:
         raise socket.gaierror("unknown name")

@@ -26,6 +26,9 @@ def test_directives_of_the_published_cpu_script() -> None:
         "--nodes=4",
         "--ntasks-per-node=1",
         "--output=out-keras.txt",
+        "--open-mode=append",
+        "--requeue",
+        "--signal=TERM@60",
     ]
     assert "srun --kill-on-bad-exit=1 --nodes=4 " in script()
     assert "gres" not in script()
@@ -41,6 +44,9 @@ def test_directives_of_the_published_gpu_script() -> None:
         "--ntasks-per-node=1",
         "--exclusive",
         "--output=out-kerasGPU.txt",
+        "--open-mode=append",
+        "--requeue",
+        "--signal=TERM@60",
     ]
     assert "srun --kill-on-bad-exit=1 --gres=gpu:1 --nodes=8 " in text
     assert "--gpus-per-node 1" in text
@@ -92,6 +98,7 @@ def tools(tmp_path: Path) -> Path:
         '"$SLURM_STACKS_STARTED" "$SLURM_STACKS_STACK" "$SLURM_STACKS_PRICE_HOUR" "$@"\necho\n',
         encoding="utf-8",
     )
+    (folder / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {folder}/asked\n', encoding="utf-8")
     for tool in folder.iterdir():
         tool.chmod(0o755)
     return folder
@@ -141,3 +148,27 @@ def test_no_environment_is_one_clear_message(tools: Path) -> None:
     done = run(script(python="/apps/envs/0123/bin/python"), tools)
     assert done.returncode == 1
     assert done.stderr == "n0: the training environment is not there: /apps/envs/0123/bin/python\n"
+
+
+def ending(tools: Path, srun: str) -> tuple[int, str]:
+    """The status of a script whose step does this, and what the script has asked of Slurm."""
+    (tools / "srun").write_text(f"#!/bin/sh\n{srun}\n", encoding="utf-8")
+    done = run(script(python=str(tools / "python 3")), tools)
+    asked = tools / "asked"
+    return done.returncode, asked.read_text(encoding="utf-8") if asked.exists() else ""
+
+
+def test_a_training_that_was_saved_is_queued_again(tools: Path) -> None:
+    """By the script where only its tasks were told to end: Slurm's warning before the time limit."""
+    assert ending(tools, "exit 75") == (75, "requeue 3\n")
+
+
+@pytest.mark.parametrize("status", [0, 1, 137])
+def test_any_other_end_is_one(tools: Path, status: int) -> None:
+    assert ending(tools, f"exit {status}") == (status, "")
+
+
+def test_the_script_stays_until_its_tasks_have_saved(tools: Path) -> None:
+    """Slurm signals the script too when it ends the job, and needs nobody to queue it again."""
+    assert ending(tools, f"kill -TERM $PPID; sleep 0.5; touch '{tools}/saved'; exit 75") == (75, "")
+    assert (tools / "saved").exists()

@@ -104,7 +104,7 @@ def test_a_stalled_task_leaves_after_the_result(
     first.publish("done", {})
     if not chief_stays:
         first.close()
-    thread.join(10)
+    thread.join(60)
     assert exits == [0]
     if chief_stays:
         assert first.collect("left", range(1, 2), 1, "farewell") == [{}]

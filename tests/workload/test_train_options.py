@@ -18,13 +18,13 @@ def test_everything_given() -> None:
     text = (
         "--profile published --epochs 2 --data mnist --mnist /d/mnist.npz --batch 32 --gpus-per-node 4 "
         "--result /r/x.json --cache /c --seed 3 --parts 4 --rendezvous-timeout 5 --steps-per-epoch 7 "
-        "--weights /w"
+        "--weights /w --checkpoint-seconds 2.5"
     )
     options = parse(text.split())
     assert options.mnist_file == Path("/d/mnist.npz")
     assert (options.result, options.cache, options.weights) == (Path("/r/x.json"), Path("/c"), Path("/w"))
     assert (options.steps_per_epoch, options.rendezvous_timeout, options.seed) == (7, 5.0, 3)
-    assert options.parts == 4
+    assert (options.parts, options.checkpoint_seconds) == (4, 2.5)
 
 
 @pytest.mark.parametrize(

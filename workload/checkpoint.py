@@ -1,0 +1,126 @@
+"""A run's checkpoint: one file beside the result, written by the chief and read by every worker.
+
+Every worker of a synchronous training has the same weights between two steps, so the chief's are all there is
+to keep. The file is replaced atomically: whoever is killed while saving leaves the last good one. It belongs
+to one job and its settings, and no other ever goes on from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workload.loop import Epoch, Position, State
+
+FOLDER = ".checkpoint"
+_META = "meta"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A training between two steps, with what its result record will say of the time until then."""
+
+    state: State
+    history: tuple[Epoch, ...]
+    """The whole epochs."""
+    seconds_train: float
+    seconds_total: float
+    start_latency: float | None
+    """Of the job's first start."""
+
+
+class Store:
+    """Where one run keeps its checkpoint.
+
+    Args:
+        result: the run's result file; the checkpoint lies in a folder beside it.
+        identity: what must be equal for a run to go on from it: the job and its settings, as JSON values.
+    """
+
+    def __init__(self, result: Path, identity: Mapping[str, Any]) -> None:
+        self.path = result.parent / FOLDER / f"{result.stem}.npz"
+        self._identity = dict(identity)
+
+    def load(self, say: Callable[[str], None] = print) -> Checkpoint | None:
+        """This run's checkpoint; None, and a line that says why, if there is none that it may use."""
+        try:
+            identity, found = _read(self.path)
+        except FileNotFoundError:
+            say("there is no checkpoint yet: starting anew")
+        except Exception as error:  # a damaged zip ends in many kinds of error; all mean the same
+            say(f"the checkpoint {self.path} is damaged ({error}): starting anew")
+        else:
+            if identity == self._identity:
+                return found
+            keys = sorted(
+                k for k in identity.keys() | self._identity.keys() if identity.get(k) != self._identity.get(k)
+            )
+            differ = ", ".join(f"{k} {identity.get(k)}, now {self._identity.get(k)}" for k in keys)
+            say(f"the checkpoint {self.path} is of another run ({differ}): starting anew")
+        return None
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint.
+
+        Raises:
+            OSError: the disk is full, say; the last checkpoint is still there.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.stem}.")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                np.savez(file, **_arrays(checkpoint, self._identity))
+                file.flush()
+                os.fsync(file.fileno())
+            Path(temporary).replace(self.path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+    def remove(self) -> None:
+        """Remove the checkpoint, and what a save that was killed has left of it."""
+        for path in (self.path, *self.path.parent.glob(f".{self.path.stem}.*")):
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # another run's may lie there
+            self.path.parent.rmdir()
+
+
+def _arrays(checkpoint: Checkpoint, identity: Mapping[str, Any]) -> dict[str, Any]:
+    meta = {
+        "identity": identity,
+        "position": dataclasses.asdict(checkpoint.state.position),
+        "history": [dataclasses.asdict(epoch) for epoch in checkpoint.history],
+        "seconds_train": checkpoint.seconds_train,
+        "seconds_total": checkpoint.seconds_total,
+        "start_latency": checkpoint.start_latency,
+    }
+    # JSON keeps every bit of a number; a NaN of a training about to be ended as diverged stays one too.
+    text = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
+    return {_META: text} | numbered(checkpoint.state.weights)
+
+
+def numbered(arrays: Sequence[Any]) -> dict[str, Any]:
+    """Arrays by names that sort in their order, as `.npz` files hold them."""
+    return {f"{index:02d}": array for index, array in enumerate(arrays)}
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Checkpoint]:
+    with np.load(path) as file:  # each array is checked against the zip's CRC
+        arrays = {name: file[name] for name in file.files}
+    meta = json.loads(arrays.pop(_META).tobytes())
+    return meta["identity"], Checkpoint(
+        state=State(Position(**meta["position"]), [arrays[name] for name in sorted(arrays)]),
+        history=tuple(Epoch(**epoch) for epoch in meta["history"]),
+        seconds_train=meta["seconds_train"],
+        seconds_total=meta["seconds_total"],
+        start_latency=meta["start_latency"],
+    )

@@ -1,0 +1,177 @@
+"""SIGTERM: how all tasks of a step end together, with the training saved.
+
+A machine that is about to be taken away, a requeue and a time limit all reach a training as SIGTERM: in one
+task or in all, at any moment. The chief alone decides, because it alone saves: whoever gets the signal leaves
+a note and goes on, the chief sees it (or its own signal), saves at the next place between two steps, and says
+that all is over; then the others leave from wherever they are, and the chief goes last. So all of it takes
+the time of one call of the training loop and little more, and no agreement on a step is needed: between two
+steps every worker has the same weights, so the chief's are everybody's.
+
+The signal is blocked in every thread and taken by one that waits for it: Python's own handlers would run only
+when TensorFlow gives the main thread back, a handler could interrupt a save, and during the long start
+of a task there is nobody to handle anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import Literal
+
+from workload.errors import WorkloadError
+from workload.rendezvous import Rendezvous
+
+STATUS = 75
+"""The chief's exit status when the job should be queued again: EX_TEMPFAIL, "try again later"."""
+FREE_RESTARTS = 3
+"""So often a job may be queued again without having saved anything new: a time limit too short for a single
+save would otherwise repeat for ever."""
+POLL_SECONDS = 0.5
+GRACE_SECONDS = 25.0
+"""A task that was asked to end and cannot is gone after this: Slurm kills after 30 (KillWait)."""
+LEAVE_SECONDS = 5.0
+"""How long the chief stays for the others."""
+LOST_SECONDS = 10.0
+"""How long a task that has lost a peer waits for the chief's word: TensorFlow tells them apart by seconds."""
+
+STOP, OVER, LEFT = "stop", "over", "left"
+
+
+def block() -> set[signal.Signals | int]:
+    """Keep SIGTERM for `Preemption`, in this thread and those it will start; what was blocked before."""
+    return set(signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}))
+
+
+class Preemption:
+    """Takes SIGTERM as long as its `with` block lasts.
+
+    Args:
+        restarts: how often the job was queued again.
+    """
+
+    def __init__(self, rendezvous: Rendezvous, restarts: int) -> None:
+        self._rendezvous = rendezvous
+        self._chief = rendezvous.step.chief
+        self._restarts = restarts
+        self._stage: Literal["starting", "training", "finishing", "over"] = "starting"
+        self._lock = threading.RLock()
+        self._asked_at: float | None = None
+        self._signalled = False
+        self.saved = False
+        """Whether this start of the job has saved a checkpoint."""
+
+    def __enter__(self) -> Preemption:
+        self._before = block()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+        self.thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._enter("over")
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
+
+    def training(self) -> None:
+        """From now on the chief's main thread ends the step, between two steps."""
+        self._enter("training")
+
+    def finishing(self) -> None:
+        """All steps are done: the rest takes seconds, and goes on in spite of a signal."""
+        self._enter("finishing")
+
+    def asked(self) -> bool:
+        """Whether any task has had the signal, as far as this one knows."""
+        return self._asked_at is not None
+
+    def look(self) -> None:
+        """Read the others' notes now."""
+        with self._lock, contextlib.suppress(FileNotFoundError):  # the folder is gone: the chief has left
+            if self._asked_at is None and self._rendezvous.any(STOP):
+                self._asked_at = time.monotonic()
+            if not self._chief and self._stage != "finishing" and self._rendezvous.any(OVER):
+                self._leave_behind()
+
+    def leave(self) -> int:
+        """End this task, after the others if it is the chief: its exit status."""
+        with self._lock:
+            self._stage = "over"
+            if not self._chief:
+                return self._follow()
+            self._rendezvous.publish(OVER, {})
+            with contextlib.suppress(WorkloadError):  # whoever is dead or stuck is Slurm's to end
+                self._rendezvous.collect(LEFT, range(1, self._rendezvous.step.size), LEAVE_SECONDS, LEFT)
+            self._rendezvous.close()
+            if self.saved or self._restarts < FREE_RESTARTS:
+                return STATUS
+            print(
+                f"workload: this job was queued again {self._restarts} times, and this time nothing could be "
+                "saved: it ends here. Is its time limit long enough?",
+                file=sys.stderr,
+                flush=True,
+            )
+            return 1
+
+    def _follow(self) -> int:
+        """Not before the chief: srun ends all tasks as soon as one fails."""
+        end = time.monotonic() + LOST_SECONDS
+        with contextlib.suppress(FileNotFoundError):
+            while not self._rendezvous.any(OVER):
+                if time.monotonic() > end:
+                    return STATUS
+                time.sleep(0.1)
+            self._rendezvous.publish(LEFT, {})
+        return 0
+
+    def _enter(self, stage: Literal["training", "finishing", "over"]) -> None:
+        with self._lock:  # held for good by a thread that is ending this task
+            self._stage = stage
+
+    def _watch(self) -> None:
+        while True:
+            received = signal.sigtimedwait({signal.SIGTERM}, POLL_SECONDS) is not None
+            with self._lock:
+                if self._stage == "over":
+                    return
+                if received:
+                    self._receive()
+                if self._stage == "finishing":
+                    continue
+                self.look()
+                if self._asked_at is None:
+                    continue
+                late = time.monotonic() - self._asked_at > GRACE_SECONDS
+                if self._chief and (self._stage == "starting" or late):
+                    end_at_once(self.leave())  # nothing is trained yet; or the training does not give way
+                elif late:
+                    self._leave_behind()
+
+    def _receive(self) -> None:
+        if self._signalled:
+            return
+        self._signalled = True
+        does = "finishing" if self._stage == "finishing" else "stopping"
+        print(f"{self._rendezvous.step.node}: SIGTERM received while {self._stage}: {does}", flush=True)
+        if self._stage != "finishing":
+            self._asked_at = self._asked_at or time.monotonic()
+            with contextlib.suppress(FileNotFoundError):
+                self._rendezvous.publish(STOP, {})
+
+    def _leave_behind(self) -> None:
+        """End a task that is not the chief, wherever it is."""
+        self._stage = "over"
+        with contextlib.suppress(OSError):
+            self._rendezvous.publish(LEFT, {})
+        end_at_once(0)
+
+
+def end_at_once(status: int) -> None:
+    """All is written, and TensorFlow's threads sometimes keep a worker 10-30 s after its last step."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

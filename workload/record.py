@@ -1,0 +1,133 @@
+"""What a run has reached and how long it took, for people, for programs and for its result record."""
+
+from __future__ import annotations
+
+import platform
+import time
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from workload import result
+from workload.options import Job, Options
+from workload.slurm import Step
+
+if TYPE_CHECKING:
+    from workload.checkpoint import Checkpoint
+    from workload.loop import Epoch
+
+
+class Progress:
+    """Lines for people, and progress.json beside the result for programs."""
+
+    def __init__(self, options: Options, chief: bool) -> None:
+        self.options, self.chief = options, chief
+        self.path = options.result.with_name("progress.json")
+        self.epochs: list[Epoch] = []
+
+    def resume(self, checkpoint: Checkpoint, steps: int) -> None:
+        """Go on with what an earlier start of the job has reached, of so many steps an epoch."""
+        self.epochs = list(checkpoint.history)
+        if self.chief:
+            epoch, step = divmod(checkpoint.state.position.step, steps)
+            print(f"going on from the checkpoint: epoch {epoch + 1}, step {step} of {steps}", flush=True)
+
+    def report(self, epoch: Epoch) -> None:
+        self.epochs.append(epoch)
+        if self.chief:  # every worker has the same numbers
+            print(
+                f"Epoch {epoch.epoch}/{self.options.epochs} - {epoch.seconds:.1f}s "
+                f"- loss: {epoch.loss:.4f} - accuracy: {epoch.accuracy:.4f}",
+                flush=True,
+            )
+        self.state("training")
+
+    def state(self, state: str) -> None:
+        """starting | training | done | stopped (to be queued again) | failed"""
+        last = self.epochs[-1] if self.epochs else None
+        if self.chief:
+            result.write_json(
+                self.path,
+                {
+                    "state": state,
+                    "epoch": last.epoch if last else 0,
+                    "epochs": self.options.epochs,
+                    "loss": last.loss if last else None,
+                    "accuracy": last.accuracy if last else None,
+                    "seconds": round(sum(e.seconds for e in self.epochs), 3),
+                },
+            )
+
+
+class Phases:
+    """Where the time went, by name; from the monotonic clock."""
+
+    def __init__(self) -> None:
+        self.started = self._last = time.monotonic()
+        self.seconds: dict[str, float] = {}
+        self._earlier = self._earlier_training = 0.0
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Add what earlier starts of the job took until the checkpoint."""
+        self._earlier, self._earlier_training = checkpoint.seconds_total, checkpoint.seconds_train
+
+    def end(self, name: str) -> None:
+        now = time.monotonic()
+        self.seconds[name] = now - self._last
+        self._last = now
+
+    def total(self) -> float:
+        """Seconds of all starts of the job."""
+        return self._earlier + time.monotonic() - self.started
+
+    def training(self) -> float:
+        """Seconds of all starts; also while the phase `train` is under way."""
+        return self._earlier_training + self.seconds.get("train", time.monotonic() - self._last)
+
+
+def make(
+    options: Options, step: Step, job: Job, progress: Progress, phases: Phases, global_batch: int, steps: int
+) -> dict[str, Any]:
+    """The record but for what only the training knows: devices, data and test accuracy."""
+    total, training = phases.total(), phases.training()
+    last = progress.epochs[-1]
+    return {
+        "apiVersion": result.API_VERSION,
+        "stack": job.stack,
+        "job_id": job.job_id,
+        "partition": job.partition,
+        "machine": job.machine,
+        "nodes": step.node_count,
+        "workers": step.size,
+        "gpus_per_node": options.gpus_per_node,
+        "profile": options.profile,
+        "epochs": options.epochs,
+        "global_batch": global_batch,
+        "seconds_total": round(total, 3),
+        "seconds_train": round(training, 3),
+        "images_per_second": round(options.epochs * steps * global_batch / training, 1),
+        "loss": last.loss,
+        "accuracy": last.accuracy,
+        "history": [
+            {"epoch": e.epoch, "loss": e.loss, "accuracy": e.accuracy, "seconds": round(e.seconds, 3)}
+            for e in progress.epochs
+        ],
+        "start_latency_seconds": None if job.start_latency is None else round(job.start_latency, 3),
+        "restarts": job.restarts,
+        "digest": job.digest,
+        "versions": {
+            "python": platform.python_version(),
+            **{name: _version(name) for name in ("tensorflow", "tf_keras", "numpy")},
+        },
+        "cost_usd": None
+        if job.price_hour is None
+        else round(job.price_hour * step.node_count * total / 3600, 6),
+    }
+
+
+def _version(name: str) -> str:
+    for distribution in (name, f"{name}-cpu"):
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return "unknown"
