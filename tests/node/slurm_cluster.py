@@ -160,6 +160,11 @@ class SlurmCluster:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def start_controller(self) -> None:
+        """Start slurmctld, which goes on with what it saved, and wait for its answer."""
+        self._spawn("slurmctld", f"{self._sbin}/slurmctld", "-D")
+        self._wait_for(self.control.ping, "slurmctld")
+
     def start_node(self, node: str) -> None:
         (Path(self.folders.spool) / node).mkdir(exist_ok=True)
         time.sleep(start_delay(self.release, time.clock_gettime(time.CLOCK_BOOTTIME)))
@@ -212,6 +217,7 @@ class SlurmCluster:
             _script(programs / kind, text)
         surroundings = f"export PATH={PATH} SLURM_CONF={self.conf}"
         _script(programs / "prolog-slurmctld", f"#!/bin/sh\n{surroundings}\n{self._prolog}\n")
+        _script(programs / "epilog-slurmctld", "#!/bin/sh\n")
         for name, text in render(self.settings, self.release).items():
             (Path(folders.etc) / name).write_text(self._edit(text) if name == "slurm.conf" else text)
         key = Path(folders.munge_key)
@@ -229,8 +235,7 @@ class SlurmCluster:
             f"--log-file={log}/munged.log",
         )
         self._wait_for(lambda: Path(folders.munge_socket).exists(), "munged")
-        self._spawn("slurmctld", f"{self._sbin}/slurmctld", "-D")
-        self._wait_for(self.control.ping, "slurmctld")
+        self.start_controller()
         self._agent.start()
 
     def _version(self) -> str:

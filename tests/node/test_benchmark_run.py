@@ -106,7 +106,7 @@ def test_two_at_once_submit_one_job(tmp_path: Path) -> None:
     both = [context.Process(target=_submit, args=(str(tmp_path), answers)) for _ in range(3)]
     for process in both:
         process.start()
-    assert [answers.get(timeout=20) for _ in both] == [41, 41, 41]
+    assert [answers.get(timeout=120) for _ in both] == [41, 41, 41]
     for process in both:
         process.join(10)
     assert Sbatch(tmp_path).calls() == 1
@@ -220,6 +220,26 @@ def test_silence_is_no_refusal(tmp_path: Path, sbatch: Sbatch) -> None:
     with pytest.raises(SlurmDown, match="Unable to contact"):
         run.submit("script")
     assert not (run.folder / "jobid").exists()
+
+
+def test_anothers_run_is_the_same_run_while_it_works_and_is_left_alone(
+    tmp_path: Path, sbatch: Sbatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control = FakeControl()
+    run = make(tmp_path, control)
+    run.submit("script")
+    before = sorted((path, path.stat().st_mtime_ns) for path in run.folder.iterdir())
+    monkeypatch.setattr(benchmark.os, "access", lambda path, mode: False)
+    control.queue = {41: ours(41)}
+    assert run.submit("script") == 41
+    control.queue = {41: ours(41, "FAILED")}
+    assert run.submit("script", again=False) == 41
+    with pytest.raises(RuntimeError, match="is another user's run, and has no result"):
+        run.submit("script")
+    assert sorted((path, path.stat().st_mtime_ns) for path in run.folder.iterdir()) == before
+    (run.folder / "result.json").write_text("{}")
+    assert run.submit("script") == 41
+    assert sbatch.calls() == 1
 
 
 def test_cancel_ends_the_runs_job_and_nothing_else(tmp_path: Path, sbatch: Sbatch) -> None:

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from infra.node.codec import from_json, to_json
-from infra.node.model import Accelerator, Hook, LocalCloud, Mount, Partition, Settings
+from infra.node.local_cloud import LocalCloud
+from infra.node.model import Accelerator, Hook, Mount, Partition, Settings
 from tests.support.doubles import design, settings
 
 FULL = design(
     Partition("gpu", "local.medium", 2, 100, 0, 3, Accelerator("v100", 2, simulated=True), price_hour=1.5),
     mounts=(Mount("/home", "nfs", served_by="controller"),),
     hooks=(Hook("all", "x.sh", ("a", "b"), 5),),
-    local=LocalCloud(1.0, None),
+    local=LocalCloud(1.0, capacity={"debug/a": 2}),
 )
 
 
@@ -61,6 +62,6 @@ def test_a_mistake_is_named_by_its_path(tmp_path: Path, edit: Callable[[Any], No
 
 def test_whole_numbers_are_seconds_too() -> None:
     read = from_json(LocalCloud, {"boot_delay": 2, "quota_nodes": None})
-    assert (read, type(read.boot_delay)) == (LocalCloud(2.0, None), float)
+    assert (read, type(read.boot_delay)) == (LocalCloud(2.0), float)
     with pytest.raises(ValueError, match="boot_delay"):
         from_json(LocalCloud, {"boot_delay": True})

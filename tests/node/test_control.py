@@ -9,6 +9,7 @@ import pytest
 
 from infra.node.slurm.control import BATCH, Control, SlurmDown, SlurmError
 from infra.node.slurm.states import SQUEUE_FORMAT, NodeState, parse_jobs, parse_nodes
+from tests.support.doubles import node
 
 DATA = Path(__file__).parent / "data"
 HELPERS = ("up", "powering_up", "powered_down", "powering_down", "down", "silent", "drained")
@@ -249,7 +250,7 @@ def test_no_nodes_no_command(spy: Path) -> None:
 def test_commands(spy: Path) -> None:
     control = Control("/x")
     control.power_down_force(["n1", "n2"], "gone")
-    control.resume(["n1"])
+    control.undrain({"n1": node("n1", "IDLE", "DRAIN"), "n2": node("n2", "MIXED", "DRAIN")})
     control.power_up(["n1"])
     control.update_job(7, admin_comment="why")
     control.update_job(7, start_now=True)
@@ -258,7 +259,8 @@ def test_commands(spy: Path) -> None:
     control.reconfigure()
     assert _calls(spy) == [
         "[update][NodeName=n[1-2]][State=POWER_DOWN_FORCE][Reason=gone]",
-        "[update][NodeName=n1][State=RESUME]",
+        "[update][NodeName=n1][State=IDLE]",
+        "[update][NodeName=n2][State=UNDRAIN]",
         "[update][NodeName=n1][State=POWER_UP]",
         "[update][JobId=7][AdminComment=why]",
         "[update][JobId=7][StartTime=now]",

@@ -70,19 +70,21 @@ def test_down_drain_and_resume_of_many(cluster: SlurmCluster) -> None:
     nodes = control.nodes()
     assert [name for name, node in nodes.items() if node.is_down] == names
     assert {nodes[name].reason for name in names} == {"quota: ask for more"}
-    control.resume(names)
+    control.update_node(names, state="RESUME")
     assert not any(node.is_down for node in control.nodes().values())
     control.update_node(["debug-5"], state="DRAIN", reason="look at it")
     assert control.nodes()["debug-5"].is_drained
-    control.resume(["debug-5"])
-    assert not control.nodes()["debug-5"].is_drained
+    control.undrain({"debug-5": control.nodes()["debug-5"]})
+    after = control.nodes()["debug-5"]
+    assert not after.is_drained
+    assert "NOT_RESPONDING" not in after.flags, "slurmctld would forget it at its next start"
 
 
 def test_a_refusal_for_one_node_does_not_stop_the_others(cluster: SlurmCluster) -> None:
     control = cluster.control
     control.update_node(["debug-4"], state="DOWN", reason="x")
     with pytest.raises(SlurmError, match="Invalid node state"):
-        control.resume(["debug-3", "debug-4"])
+        control.update_node(["debug-3", "debug-4"], state="RESUME")
     assert not control.nodes()["debug-4"].is_down
 
 

@@ -6,21 +6,23 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from infra.node import rpc
-from infra.node.elastic import client, daemon
-from infra.node.elastic.daemon import Elastic, held, phase, state_text
-from infra.node.elastic.driver import LaunchGroup, Machine, MachineState
+from infra.node.elastic import client, launcher
+from infra.node.elastic.daemon import Elastic
+from infra.node.elastic.driver import LaunchGroup, LaunchResult, Machine, MachineState
 from infra.node.elastic.errors import ErrorClass, Failure
-from infra.node.elastic.plan import NodePhase
+from infra.node.elastic.rules import NodePhase
+from infra.node.elastic.view import held, phase, state_text
 from infra.node.model import ClusterDesign, Partition
 from infra.node.slurm.states import NodeState
 from tests.support.checkout import until
-from tests.support.doubles import FakeControl, FakeDriver, fast_design, job, node, settings
+from tests.support.doubles import FakeControl, FakeDriver, fast_design, job, node, running, settings
 
 
 class Daemon:
@@ -38,7 +40,7 @@ class Daemon:
         wish = {"all_nodes": nodes, "jobs": [{"job_id": j, "nodes": n} for j, n in jobs]}
         request = {"id": identity, "program": "resume", "nodes": nodes, "resume_file": json.dumps(wish)}
         self.elastic.process(request)
-        until(lambda: not self.elastic._busy, 5, "the launches", 0.005)
+        until(lambda: not self.elastic.launcher._busy, 30, "the launches", 0.005)
 
     def told(self, verb: str) -> list[tuple[Any, ...]]:
         return [call[1:] for call in self.control.calls if call[0] == verb]
@@ -65,7 +67,7 @@ def test_a_resume_launches_each_jobs_nodes_whole_and_single_ones_together(made: 
 
 def test_a_resume_without_its_file_still_launches_what_slurm_named(made: Daemon) -> None:
     made.elastic.process({"id": "r", "program": "resume", "nodes": "debug-[0-1]", "resume_file": None})
-    until(lambda: made.driver.launches, 5, "the launch", 0.005)
+    until(lambda: made.driver.launches, 30, "the launch", 0.005)
     assert made.driver.launches[0].nodes == ("debug-0", "debug-1")
 
 
@@ -96,22 +98,20 @@ def test_a_pool_that_refused_is_not_asked_again_until_its_pause_is_over(
     made: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr(daemon.time, "monotonic", lambda: now)
+    monkeypatch.setattr(launcher.time, "monotonic", lambda: now)
     # Quota: 30 s, 60, 120, 240, then 300 at most.
     for streak, pause in enumerate((30, 60, 120, 240, 300, 300)):
         made.driver.answers = [(failure("debug-0"),)]
         before = len(made.driver.launches)
-        made.elastic._launch(_group(f"a{streak}"), {})
+        made.elastic.launcher.launch(_group(f"a{streak}"), {})
         assert len(made.driver.launches) == before + 1
         now += pause - 0.1
-        made.elastic._launch(_group(f"b{streak}"), {"debug-0": 5})
+        made.elastic.fencing.once()
+        made.elastic.launcher.launch(_group(f"b{streak}"), {"debug-0": 5})
         assert len(made.driver.launches) == before + 1, "asked during the pause"
         assert made.told("comment")[-1][0] == 5, "who asks during the pause hears why"
         now += 0.1
-    made.elastic._launch(_group("well"), {})
-    made.driver.answers = [(failure("debug-0"),)]
-    made.elastic._launch(_group("again"), {})
-    assert made.elastic._paused["debug"][0] == now + 30, "a success ends the streak"
+        made.elastic.fencing.once()
 
 
 def _group(token: str) -> LaunchGroup:
@@ -131,7 +131,7 @@ def test_pools_are_paused_one_by_one(tmp_path: Path) -> None:
 def test_a_throttled_call_is_repeated_with_the_same_token(
     made: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(daemon, "RETRY_PAUSES", (0.001, 0.001, 0.001))
+    monkeypatch.setattr(launcher, "RETRY_PAUSES", (0.001, 0.001, 0.001))
     busy = (failure("debug-0", ErrorClass.THROTTLED),)
     made.driver.answers = [busy, busy]
     made.resume("debug-0", (7, "debug-0"))
@@ -146,7 +146,7 @@ def test_a_throttled_call_is_repeated_with_the_same_token(
 
 
 def test_other_failures_are_not_repeated_at_once(made: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon, "RETRY_PAUSES", (0.001,))
+    monkeypatch.setattr(launcher, "RETRY_PAUSES", (0.001,))
     made.driver.answers = [(failure("debug-0", ErrorClass.CAPACITY),)]
     made.resume("debug-0")
     assert len(made.driver.launches) == 1
@@ -155,9 +155,34 @@ def test_other_failures_are_not_repeated_at_once(made: Daemon, monkeypatch: pyte
 def test_a_drivers_surprise_leaves_the_daemon_and_frees_the_nodes(made: Daemon) -> None:
     made.driver.answers = [ValueError("surprise")]
     made.resume("debug-0")
-    assert made.elastic._busy == {}
+    assert made.elastic.launcher._busy == {}
     made.resume("debug-1", identity="r2")
     assert [m.node for m in made.driver.machines] == ["debug-1"]
+
+
+def test_a_machine_of_a_nodes_last_life_is_no_sign_of_its_next(made: Daemon) -> None:
+    """Else a look between Slurm's wish and its request sees a machine that ended, and launches another."""
+    made.resume("debug-[0-1]")
+    assert set(made.elastic.launcher.own()) == {"debug-0", "debug-1"}
+    made.elastic.process({"program": "suspend", "nodes": "debug-0", "time": 1.0})
+    assert set(made.elastic.launcher.own()) == {"debug-1"}
+
+
+def test_nor_is_one_whose_node_goes_while_it_is_launched(
+    made: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = made.driver.launch
+
+    def late(group: LaunchGroup) -> LaunchResult:
+        made.elastic.launcher.given_back(["debug-0"])
+        return launch(group)
+
+    monkeypatch.setattr(made.driver, "launch", late)
+    made.resume("debug-[0-1]")
+    assert set(made.elastic.launcher.own()) == {"debug-1"}
+    monkeypatch.setattr(made.driver, "launch", launch)
+    made.resume("debug-0", identity="r2")
+    assert set(made.elastic.launcher.own()) == {"debug-0", "debug-1"}, "of its next life"
 
 
 def test_suspend_ends_the_living_machines_of_the_nodes(made: Daemon) -> None:
@@ -165,7 +190,7 @@ def test_suspend_ends_the_living_machines_of_the_nodes(made: Daemon) -> None:
     made.driver.machines = [Machine(f"m{i}", f"debug-{i}", state, 0.0) for i, state in enumerate(states)]
     made.driver.machines.append(Machine("m9", "debug-9", MachineState.RUNNING, 0.0))
     made.elastic.process({"program": "suspend", "nodes": "debug-[0-4]", "time": 1.0})
-    until(lambda: made.driver.terminated == ["m0", "m1"], 5, "both machines' end", 0.005)
+    until(lambda: made.driver.terminated == ["m0", "m1"], 30, "both machines' end", 0.005)
 
 
 @pytest.mark.parametrize(
@@ -174,14 +199,34 @@ def test_suspend_ends_the_living_machines_of_the_nodes(made: Daemon) -> None:
         (node("n", "IDLE", "CLOUD"), NodePhase.UP),
         (node("n", "ALLOCATED", "DRAIN"), NodePhase.UP),
         (node("n", "IDLE", "POWERED_DOWN"), NodePhase.POWERED_DOWN),
-        (node("n", "DOWN", "POWERED_DOWN"), NodePhase.POWERED_DOWN),
+        (node("n", "DOWN", "POWERED_DOWN"), NodePhase.STUCK),
+        (node("n", "DOWN", "POWERED_DOWN", reason="ResumeTimeout reached"), NodePhase.STUCK),
+        (node("n", "DOWN", "POWERED_DOWN", reason="disk swap"), NodePhase.POWERED_DOWN),
+        (node("n", "IDLE", "POWERED_DOWN", "DRAIN", reason="slurm-stacks quota: x"), NodePhase.POWERED_DOWN),
+        (node("n", "IDLE", "POWERED_DOWN", "DRAIN", reason="slurm-stacks preempted: x"), NodePhase.STUCK),
+        (node("n", "IDLE", "POWERED_DOWN", "DRAIN", reason="disk swap"), NodePhase.POWERED_DOWN),
+        (node("n", "IDLE", "POWERED_DOWN", "NOT_RESPONDING"), NodePhase.STUCK),
+        (node("n", "ALLOCATED", "POWERED_DOWN", "NOT_RESPONDING"), NodePhase.POWERED_DOWN),
+        (
+            node("n", "IDLE", "POWERED_DOWN", "NOT_RESPONDING", "DRAIN", reason="disk swap"),
+            NodePhase.POWERED_DOWN,
+        ),
+        (node("n", "ALLOCATED", "DRAIN", reason="slurm-stacks preempted: x"), NodePhase.DRAINING),
+        (node("n", "IDLE", "DRAIN", "COMPLETING", reason="slurm-stacks preempted: x"), NodePhase.DRAINING),
+        (node("n", "IDLE", "DRAIN", reason="slurm-stacks preempted: x"), NodePhase.DRAINED),
+        (node("n", "IDLE", "DRAIN", reason="Duplicate jobid"), NodePhase.DRAINED),
+        (node("n", "IDLE", "DRAIN", reason="disk swap"), NodePhase.UP),
         (node("n", "ALLOCATED", "POWERED_DOWN", "POWER_UP"), NodePhase.POWERING_UP),
         (node("n", "MIXED", "POWERING_UP", "NOT_RESPONDING"), NodePhase.POWERING_UP),
         (node("n", "IDLE", "POWERING_DOWN"), NodePhase.POWERING_DOWN),
         (node("n", "DOWN", "POWERING_DOWN"), NodePhase.POWERING_DOWN),
         (node("n", "IDLE", "POWER_DOWN"), NodePhase.POWERING_DOWN),
         (node("n", "DOWN"), NodePhase.DOWN),
-        (node("n", "IDLE", "NOT_RESPONDING"), NodePhase.DOWN),
+        (node("n", "DOWN", "NOT_RESPONDING"), NodePhase.DOWN),
+        (node("n", "DOWN", "POWERING_UP"), NodePhase.DOWN),
+        (node("n", "IDLE", "NOT_RESPONDING"), NodePhase.SILENT),
+        (node("n", "UNKNOWN"), NodePhase.SILENT),
+        (node("n", "UNKNOWN", "NOT_RESPONDING"), NodePhase.SILENT),
     ],
     ids=lambda v: state_text(v) if isinstance(v, NodeState) else str(v),
 )
@@ -223,10 +268,10 @@ def repeat(
 ) -> None:
     """Reconcile while a clock of our own runs, until something is done; `busy` as each pass begins."""
     clock = iter(range(0, 4000, 4))
-    monkeypatch.setattr(daemon.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(launcher.time, "monotonic", lambda: float(next(clock)))
     for _ in range(6):
-        made.elastic._busy = busy() if busy else made.elastic._busy
-        made.elastic.reconcile()
+        made.elastic.launcher._busy = busy() if busy else made.elastic.launcher._busy
+        made.elastic.reconciler.once()
         if done():
             return
     raise AssertionError(made.control.calls)
@@ -242,7 +287,7 @@ def test_reconcile_ends_orphans(made: Daemon, monkeypatch: pytest.MonkeyPatch) -
 def test_reconcile_gives_back_nodes_whose_machine_is_gone(
     made: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made.control.state = {n: node(n, "ALLOCATED") for n in ("debug-0", "debug-1")}
+    made.control.state = {n: node(n, "DOWN", "NOT_RESPONDING") for n in ("debug-0", "debug-1")}
     repeat(made, lambda: made.control.calls, monkeypatch)
     assert made.control.calls == [
         ("down", ("debug-0", "debug-1"), "slurm-stacks preempted: the machine is gone")
@@ -282,7 +327,9 @@ def test_a_launch_that_begins_during_a_pass_is_seen_by_it(
     for begins in (True, False):
         # Slurm is read, then the cloud: in between another thread begins, or ends, with the node.
         now = {"debug-0": 1} if begins else {}
-        monkeypatch.setattr(made.driver, "list", lambda n=now: setattr(made.elastic, "_busy", dict(n)) or [])
+        monkeypatch.setattr(
+            made.driver, "list", lambda n=now: setattr(made.elastic.launcher, "_busy", dict(n)) or []
+        )
         with pytest.raises(AssertionError):
             repeat(
                 made, lambda: made.driver.launches, monkeypatch, lambda b=begins: {} if b else {"debug-0": 1}
@@ -305,9 +352,10 @@ def test_status_has_the_shape_of_the_contract(made: Daemon) -> None:
         Machine("m2", "debug-2", MachineState.PENDING, time.time()),
         Machine("m9", "debug-9", MachineState.TERMINATED, 0.0),
     ]
-    made.elastic.reconcile()
+    made.elastic.reconciler.once()
     status = made.elastic.handle("status", {})
     cost = status.pop("cost")
+    assert status.pop("cloud") is None, "it answers"
     assert status == {
         "partitions": [{"name": "debug", "machine": "local.small", "min": 0, "max": 10, "up": 1}],
         "nodes": [
@@ -357,8 +405,8 @@ def test_requests_left_while_the_daemon_was_down_are_its_first_work(
     left = sorted((tmp_path / "requests").iterdir())
     assert [json.loads(file.read_text())["program"] for file in left] == ["resume", "suspend"]
 
-    threading.Thread(target=made.elastic.run, daemon=True).start()
-    until(lambda: made.driver.launches and made.driver.terminated, 5, "both requests", 0.005)
+    with running(made.elastic):
+        until(lambda: made.driver.launches and made.driver.terminated, 30, "both requests", 0.005)
     assert (made.driver.launches[0].job, made.driver.launches[0].all_or_nothing) == (3, True)
     assert made.driver.terminated == ["m5"]
     assert list((tmp_path / "requests").iterdir()) == []
@@ -368,24 +416,21 @@ def test_programs_reach_a_living_daemon(made: Daemon, tmp_path: Path, program: C
     there = {"socket": tmp_path / "e.sock", "requests": tmp_path / "requests"}
     server = rpc.Server(str(there["socket"]), made.elastic.handle)
     threading.Thread(target=server.serve, daemon=True).start()
-    threading.Thread(target=made.elastic.run, daemon=True).start()
     made.control.state = {"debug-0": node("debug-0", "ALLOCATED")}
-    try:
+    with running(made.elastic), closing(server):
         gone = {"SLURM_RESUME_FILE": str(tmp_path / "gone")}
         assert program("resume", "debug-0", **there, **gone) == 0
-        until(lambda: made.driver.launches, 5, "the launch", 0.005)
+        until(lambda: made.driver.launches, 30, "the launch", 0.005)
         assert program("nonsense", "debug-0", **there) == 0
         made.elastic._queue.put({"program": "resume", "nodes": "debug-1", "id": "x", "resume_file": "{"})
         assert program("resume-fail", "debug-0", **there) == 0
         assert program("suspend", "debug-0", **there) == 0
-        until(lambda: made.driver.terminated, 5, "the suspend, after a request that is not JSON", 0.005)
+        until(lambda: made.driver.terminated, 30, "the suspend, after a request that is not JSON", 0.005)
         assert list(there["requests"].iterdir()) == []
         job_ = {"SLURM_JOB_ID": "4", "SLURM_JOB_NODELIST": "debug-0"}
         assert program("prolog-slurmctld", **there, **job_) == 0
         with pytest.raises(rpc.RpcError, match="no call is named"):
             rpc.call(str(there["socket"]), "launch")
-    finally:
-        server.close()
 
 
 def test_a_prolog_without_a_daemon_ends_well_in_the_end(

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from infra.node.bootstrap.report import failure
-from infra.node.elastic import daemon
-from infra.node.elastic.boots import FailedBoots
+from infra.node.elastic import launcher
 from infra.node.elastic.daemon import Elastic
 from infra.node.elastic.driver import LaunchGroup, Machine, MachineState
+from infra.node.elastic.failed_boots import FailedBoots
 from tests.support.doubles import FakeControl, FakeDriver, fast_design, job, node, settings
 
 WHY = "step hooks: driver.sh ended with status 3"
@@ -33,9 +33,13 @@ class Cluster:
             Machine(f"m-{name}", name, MachineState.RUNNING, time.time(), failure) for name in names
         ]
 
+    def limit(self) -> int | None:
+        found = self.elastic.fencing._pools.limit("debug")
+        return None if found is None else found.count
+
     def come_up(self) -> None:
         self.control.state = {name: node(name, "MIXED") for name in self.control.state}
-        self.elastic.reconcile()
+        self.elastic.reconciler.once()
 
 
 @pytest.fixture
@@ -50,18 +54,19 @@ def test_a_failed_boot_is_acted_on_at_once_and_its_job_told(cluster: Cluster) ->
         7: job(7, "RUNNING", nodes=("debug-4",)),
     }
     cluster.boot("debug-0")
-    cluster.elastic.reconcile()
+    cluster.elastic.reconciler.once()
     assert cluster.control.calls == [
         ("comment", 5, SENTENCE),
         ("down", ("debug-0",), f"slurm-stacks {SENTENCE}"),
         ("avoid", ("debug-0",)),
     ]
-    assert cluster.elastic._paused == {}, "it may be this node's own trouble"
+    cluster.elastic.launcher.launch(LaunchGroup("debug", ("debug-9",), False, "t"), {})
+    assert cluster.driver.launches, "it may be this node's own trouble"
 
 
 def test_a_boot_that_goes_on_is_left_alone(cluster: Cluster) -> None:
     cluster.boot("debug-0", failure=None)
-    cluster.elastic.reconcile()
+    cluster.elastic.reconciler.once()
     assert cluster.control.calls == []
 
 
@@ -69,23 +74,27 @@ def test_boots_that_keep_failing_are_paused_ever_longer(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(daemon.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(launcher.time, "monotonic", lambda: now[0])
     group = LaunchGroup("debug", ("debug-9",), False, "t")
     for pause in (0, 30, 60, 120):
         cluster.boot("debug-0")
-        cluster.elastic.reconcile()
+        cluster.elastic.reconciler.once()
         now[0] += max(0, pause - 0.1)
+        cluster.elastic.fencing.once()
         if pause:
-            cluster.elastic._launch(group, {"debug-9": 8})
+            cluster.elastic.launcher.launch(group, {"debug-9": 8})
             assert cluster.driver.launches == [], f"asked during the pause of {pause} s"
             assert ("comment", 8, SENTENCE) in cluster.control.calls, "who waits hears why"
         cluster.control.calls.clear()
-        now[0] += 1000
+        now[0] += 0.2
+        cluster.elastic.fencing.once()
+        assert cluster.limit() == (1 if pause else None), "one node is tried"
     cluster.boot("debug-1", failure=None)
     cluster.come_up()
+    cluster.elastic.fencing.once()
     cluster.boot("debug-0")
-    cluster.elastic.reconcile()
-    cluster.elastic._launch(group, {})
+    cluster.elastic.reconciler.once()
+    cluster.elastic.launcher.launch(group, {})
     assert cluster.driver.launches == [group], "one that came up ends the row"
 
 
@@ -109,6 +118,10 @@ def test_a_node_that_was_up_before_says_nothing_of_new_boots() -> None:
         (
             {"state": "failed", "steps": [{"name": "users"}, {"name": "ready", "note": "no port"}]},
             "step ready: no port",
+        ),
+        (
+            {"state": "failed", "steps": [{"name": "hooks", "note": "status 3", "tail": ["a", "no device"]}]},
+            "step hooks: status 3: no device",
         ),
         ({"state": "ready", "steps": [{"name": "ready", "note": "slurmd runs"}]}, None),
         ({"state": "booting", "steps": []}, None),

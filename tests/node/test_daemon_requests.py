@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from infra.node import rpc
 from infra.node.elastic.daemon import Elastic
 from infra.node.elastic.driver import Machine, MachineState
-from infra.node.elastic.plan import Action, Verb
+from infra.node.elastic.plan import Action
+from infra.node.elastic.rules import Verb
+from infra.node.model import Budget
 from tests.support.checkout import until
-from tests.support.doubles import FakeControl, FakeDriver, fast_design, job, node, settings
+from tests.support.doubles import DEBUG, FakeControl, FakeDriver, fast_design, job, node, running, settings
 
 
 class Daemon:
@@ -49,7 +52,7 @@ def test_a_late_suspend_spares_a_machine_that_was_launched_after_it(made: Daemon
         Machine("new", "debug-1", MachineState.RUNNING, 300.0),
     ]
     made.elastic.process({"id": "s", "program": "suspend", "nodes": "debug-[0-1]", "time": 200.0})
-    until(lambda: made.driver.terminated, 5, "the old machine's end", 0.005)
+    until(lambda: made.driver.terminated, 30, "the old machine's end", 0.005)
     time.sleep(0.05)
     assert made.driver.terminated == ["old"]
 
@@ -58,11 +61,11 @@ def test_a_resume_does_not_wait_for_machines_that_take_long_to_end(
     made: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
-    monkeypatch.setattr(made.driver, "terminate", lambda ids: gate.wait(10))
+    monkeypatch.setattr(made.driver, "terminate", lambda ids: gate.wait(60))
     made.driver.machines = [Machine("m0", "debug-0", MachineState.RUNNING, 0.0)]
     made.elastic.process({"id": "s", "program": "suspend", "nodes": "debug-0", "time": 1.0})
     made.elastic.process(resume("debug-1", (7, "debug-1")))
-    until(lambda: made.driver.launches, 2, "the launch", 0.005)
+    until(lambda: made.driver.launches, 30, "the launch", 0.005)
     gate.set()
 
 
@@ -72,10 +75,47 @@ def test_of_a_late_resume_only_what_slurm_still_waits_for_is_launched(made: Daem
         "debug-1": node("debug-1", "IDLE", "POWERED_DOWN"),
     }
     made.leave(resume("debug-[0-1]", (7, "debug-0"), (8, "debug-1")))
-    threading.Thread(target=made.elastic.run, daemon=True).start()
-    until(lambda: made.driver.launches, 5, "the launch", 0.005)
+    with running(made.elastic):
+        until(lambda: made.driver.launches, 30, "the launch", 0.005)
     assert [group.nodes for group in made.driver.launches] == [("debug-0",)]
     assert list(made.requests.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["", '{"program": "resume"', "[]", "7", "\x00\x00"])
+def test_a_request_that_cannot_be_read_ends_neither_the_daemon_nor_its_next_start(
+    made: Daemon, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A machine that lost its power leaves files without their content; no later start would get past one."""
+    (made.requests / "r0.json").write_text(text)
+    made.control.state = {"debug-0": node("debug-0", "MIXED", "POWERING_UP")}
+    made.leave(resume("debug-0", (7, "debug-0")))
+    threading.Thread(target=made.elastic.run, daemon=True).start()
+    until(lambda: made.driver.launches, 30, "the launch", 0.005)
+    assert "r0.json cannot be read" in capsys.readouterr().out
+    assert list(made.requests.iterdir()) == []
+
+
+@pytest.mark.parametrize("trouble", [rpc.RpcError("forbidden", "may not list"), ValueError("what is this?")])
+def test_the_budget_ends_also_while_the_cloud_lists_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: Exception
+) -> None:
+    """What runs costs, whether or not the machines can be listed."""
+    driver = FakeDriver()
+    control = FakeControl([node("debug-0", "ALLOCATED", "CLOUD")], [job(7, nodes=("debug-0",))])
+    design = fast_design(DEBUG, budget=Budget(max_hours=1.0))
+    elastic = Elastic(settings(tmp_path, design), control, driver, tmp_path)  # type: ignore[arg-type]
+    driver.machines = [Machine("m0", "debug-0", MachineState.RUNNING, time.time() - 7200)]
+    elastic.reconciler.once()
+
+    def refuse() -> list[Machine]:
+        raise trouble
+
+    monkeypatch.setattr(driver, "list", refuse)
+    control.calls.clear()
+    elastic.look()
+    ((_, names, state, reason),) = control.calls
+    assert (names, state) == (("debug-0",), "POWER_DOWN_ASAP")
+    assert "node-hours are spent" in reason
 
 
 def test_a_lost_launch_is_made_again_whole(made: Daemon) -> None:
@@ -84,7 +124,7 @@ def test_a_lost_launch_is_made_again_whole(made: Daemon) -> None:
         8: job(8, "RUNNING", nodes=("debug-2",)),
     }
     lost = [Action(Verb.LAUNCH, name, None, "the launch was lost") for name in ("debug-0", "debug-1")]
-    made.elastic._apply(lost)
-    until(lambda: made.driver.launches, 5, "the launch", 0.005)
+    made.elastic.reconciler.apply(lost)
+    until(lambda: made.driver.launches, 30, "the launch", 0.005)
     (group,) = made.driver.launches
     assert (group.nodes, group.all_or_nothing, group.job) == (("debug-0", "debug-1"), True, 7)

@@ -123,12 +123,12 @@ def test_a_fleet_folds_to_its_runs(numbers: set[int], width: int) -> None:
 
 def test_five_thousand_names_in_milliseconds() -> None:
     names = [f"compute-{i}" for i in range(5000)]
-    start = time.perf_counter()
+    start = time.thread_time()
     assert fold(names) == "compute-[0-4999]"
     assert expand("compute-[0-4999]") == names
     assert expand(",".join(names)) == names
-    # About 15 ms here; the bound only catches a quadratic turn.
-    assert time.perf_counter() - start < 1.0
+    # About 15 ms of a processor's time here; the bound only catches a quadratic turn.
+    assert time.thread_time() - start < 1.0
 
 
 @pytest.mark.cluster

@@ -29,6 +29,7 @@ class Slurm:
         self.readings = 0
         self.job_readings = 0
         self.trouble: Exception | None = None
+        self.job_trouble: Exception | None = None
 
     def read(self) -> Mapping[str, NodeState]:
         self.readings += 1
@@ -38,6 +39,8 @@ class Slurm:
 
     def read_jobs(self) -> set[int]:
         self.job_readings += 1
+        if self.job_trouble is not None:
+            raise self.job_trouble
         return set(self.jobs)
 
     def observer(self) -> Observer:
@@ -55,13 +58,13 @@ def test_a_job_goes_when_all_of_its_nodes_are_up() -> None:
     assert seen.wait(1, ["debug-0", "debug-1"], time.monotonic(), 0.1) is False
     answers: list[bool] = []
     thread = threading.Thread(
-        target=lambda: answers.append(seen.wait(1, ["debug-0", "debug-1"], time.monotonic(), 5))
+        target=lambda: answers.append(seen.wait(1, ["debug-0", "debug-1"], time.monotonic(), 60))
     )
     thread.start()
     time.sleep(0.05)
     assert answers == []
     slurm.now["debug-1"] = node("debug-1", "ALLOCATED")
-    thread.join(2)
+    thread.join(30)
     assert answers == [True]
 
 
@@ -69,15 +72,18 @@ def test_a_reading_older_than_the_question_does_not_count() -> None:
     """Slurm may start the prolog before it has asked for the nodes: they still look up, or off."""
     slurm = Slurm(UP)
     seen = slurm.observer()
-    assert seen.wait(1, ["debug-0"], time.monotonic() - 1, 5) is True
+    assert seen.wait(1, ["debug-0"], time.monotonic() - 1, 30) is True
     assert seen.wait(1, ["debug-0"], time.monotonic() + 60, 0.1) is False
 
 
-def test_a_node_that_is_off_is_waited_for_until_it_should_have_been_asked_for() -> None:
+def test_a_node_that_is_off_is_waited_for_until_it_should_have_been_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(observer, "STALE_POWERED_DOWN_SECONDS", 600.0)
     slurm = Slurm(OFF)
     seen = slurm.observer()
-    assert seen.wait(1, ["debug-0"], time.monotonic() - observer.STALE_POWERED_DOWN_SECONDS + 1, 0.1) is False
-    assert seen.wait(1, ["debug-0"], time.monotonic() - observer.STALE_POWERED_DOWN_SECONDS - 1, 5) is True
+    assert seen.wait(1, ["debug-0"], time.monotonic() - 540, 0.1) is False
+    assert seen.wait(1, ["debug-0"], time.monotonic() - 601, 30) is True
 
 
 @pytest.mark.parametrize(
@@ -91,7 +97,7 @@ def test_a_node_that_is_off_is_waited_for_until_it_should_have_been_asked_for() 
     ids=["down", "powering down", "given back", "unknown"],
 )
 def test_a_lost_node_ends_the_wait(lost: NodeState) -> None:
-    assert Slurm(STARTING, lost).observer().wait(1, ["debug-0", "debug-1"], time.monotonic(), 5) is True
+    assert Slurm(STARTING, lost).observer().wait(1, ["debug-0", "debug-1"], time.monotonic(), 30) is True
 
 
 def test_a_job_that_is_gone_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +107,7 @@ def test_a_job_that_is_gone_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> No
     # A queue read within a second of the question may not hold the job yet.
     assert seen.wait(1, ["debug-0"], time.monotonic(), 0.1) is False
     assert seen.wait(2, ["debug-0"], time.monotonic() - 2, 0.1) is False
-    assert seen.wait(1, ["debug-0"], time.monotonic() - 2, 5) is True
+    assert seen.wait(1, ["debug-0"], time.monotonic() - 2, 30) is True
 
 
 def test_hundreds_of_waits_cost_one_reading_and_none_when_nobody_waits() -> None:
@@ -109,25 +115,25 @@ def test_hundreds_of_waits_cost_one_reading_and_none_when_nobody_waits() -> None
     seen = slurm.observer()
     time.sleep(0.05)
     assert slurm.readings == 0
+    began = time.monotonic()
     answers: list[bool] = []
     threads = [
-        threading.Thread(target=lambda: answers.append(seen.wait(1, ["debug-0"], time.monotonic(), 5)))
+        threading.Thread(target=lambda: answers.append(seen.wait(1, ["debug-0"], time.monotonic(), 60)))
         for _ in range(200)
     ]
     for thread in threads:
         thread.start()
-    until(lambda: slurm.readings > 3, 5, "readings")
-    before = slurm.readings
+    until(lambda: slurm.readings > 3, 30, "readings")
     slurm.now["debug-0"] = UP
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
     assert answers == [True] * 200
-    assert slurm.readings < before + 20
-    assert slurm.job_readings <= 2, "the queue is read once a second at most"
-    time.sleep(0.02)
+    took = time.monotonic() - began
+    assert slurm.readings <= took / observer.POLL_SECONDS + 2
+    assert slurm.job_readings <= took / observer.JOBS_SECONDS + 2
     rest = slurm.readings
     time.sleep(0.05)
-    assert slurm.readings == rest
+    assert slurm.readings <= rest + 1, "the one that was under way"
 
 
 @pytest.mark.parametrize(
@@ -146,7 +152,18 @@ def test_trouble_with_slurm_is_outlived(trouble: Exception, monkeypatch: pytest.
     slurm = Slurm(UP)
     slurm.trouble = trouble
     seen = slurm.observer()
-    assert seen.wait(1, ["debug-0"], time.monotonic(), 0.1) is False
-    assert 1.0 in naps, "a Slurm in trouble is asked once a second"
+
+    def rests() -> bool:
+        assert seen.wait(1, ["debug-0"], time.monotonic(), 0.1) is False
+        return 1.0 in naps
+
+    until(rests, 30, "a Slurm in trouble to be asked once a second")
     slurm.trouble = None
-    assert seen.wait(1, ["debug-0"], time.monotonic(), 5) is True
+    assert seen.wait(1, ["debug-0"], time.monotonic(), 30) is True
+
+
+def test_jobs_that_cannot_be_read_keep_nobody_from_nodes_that_are_up() -> None:
+    """Else a single job of which Slurm says what nobody understands would stop every job's start."""
+    slurm = Slurm(UP)
+    slurm.job_trouble = ValueError("no job's line from scontrol: '…'")
+    assert slurm.observer().wait(1, ["debug-0"], time.monotonic(), 30) is True

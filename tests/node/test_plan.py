@@ -10,93 +10,163 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.node.elastic.driver import Machine, MachineState
-from infra.node.elastic.plan import (
-    RULES,
-    Action,
-    MachinePhase,
-    Memory,
-    NodePhase,
-    NodeView,
-    Observation,
-    Policy,
-    Verb,
-    plan,
-)
+from infra.node.elastic.plan import Action, Memory, NodeView, Observation, Policy, plan
+from infra.node.elastic.reconcile import policy_of
+from infra.node.elastic.rules import RULES, MachinePhase, NodePhase, Verb
+from infra.node.model import SlurmSettings
 
-POLICY = Policy(settle=5, launch=10, boot=60, silence=8)
+POLICY = Policy(settle=5, launch=10, boot=60, silence=8, doubt=90, credit=1000)
+PATIENT = replace(POLICY, credit=3)
 N, M = NodePhase, MachinePhase
+Cell = tuple[NodePhase, MachinePhase]
 
 # (node, machine) -> (verb, seconds that the pair must last). Written apart from RULES, from what must happen.
-CELLS: dict[tuple[NodePhase, MachinePhase], tuple[Verb | None, float]] = {
-    (N.POWERED_DOWN, M.NONE): (None, 0),
+NOTHING = (None, 0.0)
+CELLS: dict[Cell, tuple[Verb | None, float]] = {
+    (N.POWERED_DOWN, M.NONE): NOTHING,
+    (N.POWERED_DOWN, M.GONE): NOTHING,
     (N.POWERED_DOWN, M.PENDING): (Verb.TERMINATE, 5),
     (N.POWERED_DOWN, M.RUNNING): (Verb.TERMINATE, 5),
     (N.POWERED_DOWN, M.FAILED): (Verb.TERMINATE, 5),
+    (N.POWERED_DOWN, M.NOTICED): (Verb.TERMINATE, 5),
+    (N.POWERED_DOWN, M.SEVERAL): (Verb.TERMINATE, 5),
+    (N.STUCK, M.NONE): (Verb.POWER_DOWN, 5),
+    (N.STUCK, M.GONE): (Verb.POWER_DOWN, 5),
+    (N.STUCK, M.PENDING): (Verb.TERMINATE, 5),
+    (N.STUCK, M.RUNNING): (Verb.TERMINATE, 5),
+    (N.STUCK, M.FAILED): (Verb.TERMINATE, 5),
+    (N.STUCK, M.NOTICED): (Verb.TERMINATE, 5),
+    (N.STUCK, M.SEVERAL): (Verb.TERMINATE, 5),
     (N.POWERING_UP, M.NONE): (Verb.LAUNCH, 10),
+    (N.POWERING_UP, M.GONE): (Verb.LAUNCH, 0),
     (N.POWERING_UP, M.PENDING): (Verb.POWER_DOWN, 60),
     (N.POWERING_UP, M.RUNNING): (Verb.POWER_DOWN, 60),
     (N.POWERING_UP, M.FAILED): (Verb.POWER_DOWN, 0),
-    (N.UP, M.NONE): (Verb.POWER_DOWN, 5),
-    (N.UP, M.PENDING): (None, 0),
-    (N.UP, M.RUNNING): (None, 0),
-    (N.UP, M.FAILED): (None, 0),
-    (N.POWERING_DOWN, M.NONE): (None, 0),
+    (N.POWERING_UP, M.NOTICED): (Verb.POWER_DOWN, 0),
+    (N.POWERING_UP, M.SEVERAL): (Verb.POWER_DOWN, 60),
+    (N.UP, M.NONE): NOTHING,
+    (N.UP, M.GONE): (Verb.POWER_DOWN, 5),
+    (N.UP, M.PENDING): NOTHING,
+    (N.UP, M.RUNNING): NOTHING,
+    (N.UP, M.FAILED): NOTHING,
+    (N.UP, M.NOTICED): (Verb.EVACUATE, 0),
+    (N.UP, M.SEVERAL): (Verb.RETIRE, 5),
+    (N.DRAINING, M.NONE): NOTHING,
+    (N.DRAINING, M.GONE): (Verb.POWER_DOWN, 5),
+    (N.DRAINING, M.PENDING): NOTHING,
+    (N.DRAINING, M.RUNNING): NOTHING,
+    (N.DRAINING, M.FAILED): NOTHING,
+    (N.DRAINING, M.NOTICED): (Verb.EVACUATE, 0),
+    (N.DRAINING, M.SEVERAL): NOTHING,
+    (N.DRAINED, M.NONE): (Verb.POWER_DOWN, 5),
+    (N.DRAINED, M.GONE): (Verb.POWER_DOWN, 0),
+    (N.DRAINED, M.PENDING): (Verb.POWER_DOWN, 5),
+    (N.DRAINED, M.RUNNING): (Verb.POWER_DOWN, 5),
+    (N.DRAINED, M.FAILED): (Verb.POWER_DOWN, 5),
+    (N.DRAINED, M.NOTICED): (Verb.POWER_DOWN, 0),
+    (N.DRAINED, M.SEVERAL): (Verb.POWER_DOWN, 5),
+    (N.SILENT, M.NONE): NOTHING,
+    (N.SILENT, M.GONE): (Verb.POWER_DOWN, 5),
+    (N.SILENT, M.PENDING): NOTHING,
+    (N.SILENT, M.RUNNING): NOTHING,
+    (N.SILENT, M.FAILED): NOTHING,
+    (N.SILENT, M.NOTICED): (Verb.EVACUATE, 0),
+    (N.SILENT, M.SEVERAL): NOTHING,
+    (N.POWERING_DOWN, M.NONE): NOTHING,
+    (N.POWERING_DOWN, M.GONE): NOTHING,
     (N.POWERING_DOWN, M.PENDING): (Verb.TERMINATE, 5),
     (N.POWERING_DOWN, M.RUNNING): (Verb.TERMINATE, 5),
     (N.POWERING_DOWN, M.FAILED): (Verb.TERMINATE, 5),
+    (N.POWERING_DOWN, M.NOTICED): (Verb.TERMINATE, 5),
+    (N.POWERING_DOWN, M.SEVERAL): (Verb.TERMINATE, 5),
     (N.DOWN, M.NONE): (Verb.POWER_DOWN, 5),
+    (N.DOWN, M.GONE): (Verb.POWER_DOWN, 0),
     (N.DOWN, M.PENDING): (Verb.POWER_DOWN, 8),
     (N.DOWN, M.RUNNING): (Verb.POWER_DOWN, 8),
     (N.DOWN, M.FAILED): (Verb.POWER_DOWN, 8),
-    (N.FORGOTTEN, M.NONE): (None, 0),
-    (N.FORGOTTEN, M.PENDING): (Verb.TERMINATE, 5),
-    (N.FORGOTTEN, M.RUNNING): (Verb.TERMINATE, 5),
-    (N.FORGOTTEN, M.FAILED): (Verb.TERMINATE, 5),
+    (N.DOWN, M.NOTICED): (Verb.POWER_DOWN, 0),
+    (N.DOWN, M.SEVERAL): (Verb.POWER_DOWN, 8),
+    (N.FORGOTTEN, M.NONE): NOTHING,
+    (N.FORGOTTEN, M.GONE): NOTHING,
+    (N.FORGOTTEN, M.PENDING): (Verb.TERMINATE, 90),
+    (N.FORGOTTEN, M.RUNNING): (Verb.TERMINATE, 90),
+    (N.FORGOTTEN, M.FAILED): (Verb.TERMINATE, 90),
+    (N.FORGOTTEN, M.NOTICED): (Verb.TERMINATE, 90),
+    (N.FORGOTTEN, M.SEVERAL): (Verb.TERMINATE, 90),
 }
+OTHER = NodeView("other-0", N.POWERED_DOWN)
+"""Slurm never knows no node at all."""
 
 
 def machine(node: str | None, state: MachineState, identity: str = "m-1", launched: float = 0.0) -> Machine:
     return Machine(identity, node, state, launched)
 
 
+MACHINES: dict[MachinePhase, tuple[Machine, ...]] = {
+    M.NONE: (),
+    M.GONE: (machine("debug-0", MachineState.TERMINATED),),
+    M.PENDING: (machine("debug-0", MachineState.PENDING),),
+    M.RUNNING: (machine("debug-0", MachineState.RUNNING),),
+    M.FAILED: (replace(machine("debug-0", MachineState.RUNNING), failure="step ready: port 1 is taken"),),
+    M.NOTICED: (replace(machine("debug-0", MachineState.RUNNING), notice=3723.0),),
+    M.SEVERAL: (
+        machine("debug-0", MachineState.RUNNING),
+        machine("debug-0", MachineState.RUNNING, "m-2", 9.0),
+    ),
+}
+
+
 def observe(node: NodePhase, seen: MachinePhase, **view: bool) -> Observation:
-    nodes = () if node is N.FORGOTTEN else (NodeView("debug-0", node, **view),)
-    state = {M.PENDING: MachineState.PENDING, M.NONE: None}.get(seen, MachineState.RUNNING)
-    if state is None:
-        return Observation(nodes, ())
-    failure = "step ready: port 1 is taken" if seen is M.FAILED else None
-    return Observation(nodes, (replace(machine("debug-0", state), failure=failure),))
+    nodes = (OTHER,) if node is N.FORGOTTEN else (OTHER, NodeView("debug-0", node, **view))
+    return Observation(nodes, MACHINES[seen])
+
+
+def before(pair: Cell) -> Memory:
+    """A machine is known to be gone only to who has seen it alive in this life of the node."""
+    if pair[1] is not M.GONE:
+        return Memory()
+    alive = N.UP if pair[0] in (N.DRAINED, N.DRAINING, N.DOWN, N.SILENT) else pair[0]
+    return plan(observe(alive, M.RUNNING), Memory(), 99.0, POLICY)[1]
 
 
 def test_every_pair_has_a_rule() -> None:
-    assert set(RULES) == set(itertools.product(NodePhase, MachinePhase)) == set(CELLS)
+    pairs = set(itertools.product(NodePhase, MachinePhase))
+    assert {(node, seen) for node, row in RULES.items() for seen in row} == pairs == set(CELLS)
 
 
 @pytest.mark.parametrize(("pair", "expected"), CELLS.items(), ids=lambda v: "-".join(map(str, v)))
-def test_cell(pair: tuple[NodePhase, MachinePhase], expected: tuple[Verb | None, float]) -> None:
+def test_cell(pair: Cell, expected: tuple[Verb | None, float]) -> None:
     verb, patience = expected
     seen = observe(*pair)
-    actions, memory = plan(seen, Memory(), 100.0, POLICY)
-    if verb is not None and patience == 0:
-        assert [(a.verb, a.node) for a in actions] == [(verb, "debug-0")]
-        return
-    assert actions == [], "nothing is done at first sight"
+    actions, memory = plan(seen, before(pair), 100.0, POLICY)
     if verb is None:
-        assert plan(seen, memory, 100_000.0, POLICY)[0] == []
+        assert actions == []
+        assert plan(seen, memory, 900.0, POLICY)[0] == []
         return
-    early, memory = plan(seen, memory, 100.0 + patience - 0.01, POLICY)
-    assert early == [], "the pair has not had its time"
-    due, memory = plan(seen, memory, 100.0 + patience, POLICY)
-    wanted = "m-1" if verb is Verb.TERMINATE else None
-    assert [(a.verb, a.node, a.machine) for a in due] == [(verb, "debug-0", wanted)]
-    assert due[0].reason
-    again, _ = plan(seen, memory, 100.0 + patience + 0.1, POLICY)
-    assert again == [], "what was just done is not done again"
+    if patience:
+        assert actions == [], "nothing is done at first sight"
+        early, memory = plan(seen, memory, 100.0 + patience - 0.01, POLICY)
+        assert early == [], "the pair has not had its time"
+        actions, memory = plan(seen, memory, 100.0 + patience, POLICY)
+        again, _ = plan(seen, memory, 100.0 + patience + 0.1, POLICY)
+        assert again == [], "what was just done is not done again"
+    if verb is Verb.TERMINATE:
+        assert [(a.verb, a.node, a.machine) for a in actions] == [
+            (verb, "debug-0", m.id) for m in seen.machines
+        ]
+    else:
+        assert [(a.verb, a.node, a.machine) for a in actions] == [(verb, "debug-0", None)]
+    assert all(a.reason for a in actions)
 
 
 def test_a_failed_boot_is_given_back_with_its_own_words() -> None:
     actions, _ = plan(observe(N.POWERING_UP, M.FAILED), Memory(), 0.0, POLICY)
     assert [a.reason for a in actions] == ["bootstrap: step ready: port 1 is taken"]
+
+
+def test_an_evacuation_says_until_when() -> None:
+    actions, _ = plan(observe(N.UP, M.NOTICED), Memory(), 0.0, POLICY)
+    assert [a.reason for a in actions] == ["preempted: the cloud takes this machine at 01:02:03 UTC"]
 
 
 def test_a_changed_pair_starts_its_time_anew() -> None:
@@ -107,22 +177,46 @@ def test_a_changed_pair_starts_its_time_anew() -> None:
     assert plan(observe(N.POWERED_DOWN, M.RUNNING), memory, 11.0, POLICY)[0] != []
 
 
+def test_another_machine_starts_the_time_anew() -> None:
+    _, memory = plan(observe(N.POWERED_DOWN, M.RUNNING), Memory(), 0.0, POLICY)
+    second = Observation((OTHER, NodeView("debug-0", N.POWERED_DOWN)), MACHINES[M.SEVERAL][1:])
+    actions, memory = plan(second, memory, 6.0, POLICY)
+    assert actions == []
+    assert [a.machine for a in plan(second, memory, 11.0, POLICY)[0]] == ["m-2"]
+
+
+def test_nothing_ages_while_nothing_can_be_read() -> None:
+    seen = observe(N.POWERED_DOWN, M.RUNNING)
+    _, memory = plan(seen, Memory(), 0.0, PATIENT)
+    actions, memory = plan(seen, memory, 600.0, PATIENT)
+    assert actions == [], "of ten minutes without a reading, three seconds count"
+    assert plan(seen, memory, 602.0, PATIENT)[0] != []
+
+
+@pytest.mark.parametrize("interval", [0.05, 2.0, 30.0])
+def test_one_reading_never_suffices_after_an_outage(interval: float) -> None:
+    policy = policy_of(SlurmSettings(reconcile_interval=interval))
+    shortest = min(policy.settle, policy.launch, policy.boot, policy.silence, policy.doubt)
+    assert interval < policy.credit < shortest
+    assert policy.boot < SlurmSettings().resume_timeout
+
+
 def test_busy_nodes_are_left_alone_and_their_time_starts_when_they_are_free() -> None:
     seen = observe(N.POWERING_UP, M.NONE)
-    busy = Observation(seen.nodes, seen.machines, frozenset({"debug-0"}))
+    busy = replace(seen, busy=frozenset({"debug-0"}))
     _, memory = plan(busy, Memory(), 0.0, POLICY)
     actions, memory = plan(busy, memory, 50.0, POLICY)
     assert actions == []
     actions, memory = plan(seen, memory, 55.0, POLICY)
     assert actions == []
-    assert plan(seen, memory, 60.0, POLICY)[0] != []
+    assert plan(seen, memory, 65.0, POLICY)[0] != []
 
 
-@pytest.mark.parametrize("phase", [N.DOWN, N.UP])
+@pytest.mark.parametrize("phase", [N.DOWN, N.UP, N.STUCK])
 def test_a_person_who_took_a_node_out_is_not_overruled(phase: NodePhase) -> None:
-    seen = observe(phase, M.NONE, held=True)
-    _, memory = plan(seen, Memory(), 0.0, POLICY)
-    assert plan(seen, memory, 10_000.0, POLICY)[0] == []
+    for seen in (observe(phase, M.NONE, held=True), observe(N.UP, M.NOTICED, held=True)):
+        _, memory = plan(seen, Memory(), 0.0, POLICY)
+        assert plan(seen, memory, 900.0, POLICY)[0] == []
 
 
 def test_a_held_node_that_is_off_still_loses_its_orphan() -> None:
@@ -131,39 +225,145 @@ def test_a_held_node_that_is_off_still_loses_its_orphan() -> None:
     assert [a.verb for a in plan(seen, memory, 5.0, POLICY)[0]] == [Verb.TERMINATE]
 
 
-def test_static_nodes_are_brought_up() -> None:
-    seen = observe(N.POWERED_DOWN, M.NONE, static=True)
+@pytest.mark.parametrize("gone", [M.NONE, M.GONE])
+def test_static_nodes_are_brought_up_unless_they_are_fenced(gone: MachinePhase) -> None:
+    seen = observe(N.POWERED_DOWN, gone, static=True)
+    _, memory = plan(seen, before((N.POWERED_DOWN, gone)), 100.0, POLICY)
+    assert plan(seen, memory, 105.0, POLICY)[0] == [Action(Verb.POWER_UP, "debug-0", None, "static node")]
+    fenced = observe(N.POWERED_DOWN, gone, static=True, fenced=True)
+    assert plan(fenced, memory, 105.0, POLICY)[0] == []
+
+
+def test_a_node_on_an_outdated_machine_goes_after_its_jobs_and_no_other_does() -> None:
+    why = "its partition's machines are made otherwise by now"
+
+    def done(node: NodePhase, state: MachineState = MachineState.RUNNING, **view: bool) -> list[Action]:
+        old = replace(machine("debug-0", state), outdated=True)
+        seen = Observation((OTHER, NodeView("debug-0", node, **view)), (old,))
+        _, memory = plan(seen, Memory(), 0.0, POLICY)
+        return plan(seen, memory, 5.0, POLICY)[0]
+
+    assert done(N.UP) == [Action(Verb.RETIRE, "debug-0", None, why)]
+    assert done(N.UP, static=True) == done(N.UP)
+    assert done(N.UP, held=True) == []
+    assert done(N.UP, MachineState.PENDING) == []
+    for node in (N.POWERING_UP, N.DRAINING, N.SILENT):
+        assert done(node) == [], "its job, or its boot, comes first"
+
+
+# --- two witnesses ---------------------------------------------------------------------------------------
+
+
+def test_a_list_that_does_not_mention_machines_ends_nothing() -> None:
+    """Empty, or short of half: for a minute, for an hour."""
+    nodes = tuple(NodeView(f"debug-{i}", N.UP, boot=50.0) for i in range(6))
+    machines = tuple(machine(n.name, MachineState.RUNNING, f"m-{n.name}") for n in nodes)
+    _, memory = plan(Observation(nodes, machines), Memory(), 0.0, POLICY)
+    for now in range(1, 4000, 60):
+        for shown in ((), machines[:3]):
+            actions, memory = plan(Observation(nodes, shown), memory, float(now), POLICY)
+            assert actions == []
+
+
+def test_nothing_is_launched_on_the_word_of_an_empty_list() -> None:
+    nodes = (NodeView("debug-0", N.UP), NodeView("debug-1", N.POWERING_UP))
+    _, memory = plan(Observation(nodes, ()), Memory(), 0.0, POLICY)
+    assert plan(Observation(nodes, ()), memory, 500.0, POLICY)[0] == []
+    shown = Observation(nodes, MACHINES[M.RUNNING])
+    assert [a.verb for a in plan(shown, memory, 500.0, POLICY)[0]] == [Verb.LAUNCH]
+
+
+def test_a_slurm_without_nodes_ends_nothing() -> None:
+    seen = Observation((), MACHINES[M.RUNNING])
     _, memory = plan(seen, Memory(), 0.0, POLICY)
-    assert plan(seen, memory, 5.0, POLICY)[0] == [Action(Verb.POWER_UP, "debug-0", None, "static node")]
+    assert plan(seen, memory, 900.0, POLICY)[0] == []
 
 
-def test_of_two_machines_the_older_running_one_stays() -> None:
-    machines = (
-        machine("debug-0", MachineState.RUNNING, "young", 20.0),
-        machine("debug-0", MachineState.PENDING, "first", 5.0),
-        machine("debug-0", MachineState.RUNNING, "old", 10.0),
-    )
-    seen = Observation((NodeView("debug-0", N.UP),), machines)
-    actions, _ = plan(seen, Memory(), 0.0, POLICY)
-    assert sorted(a.machine or "" for a in actions) == ["first", "young"]
-    assert {a.verb for a in actions} == {Verb.TERMINATE}
+def test_what_ended_in_an_earlier_life_of_the_node_says_nothing_of_this_one() -> None:
+    """The list still shows the last machine's end, and not yet the new machine, which runs a job."""
+    ended = (machine("debug-0", MachineState.TERMINATED, "m-old"),)
+
+    def at(phase: NodePhase, boot: float, *machines: Machine) -> Observation:
+        return Observation((NodeView("debug-0", phase, boot=boot),), machines)
+
+    old = machine("debug-0", MachineState.RUNNING, "m-old")
+    _, memory = plan(at(N.UP, 50.0, old), Memory(), 0.0, POLICY)
+    _, unaware = plan(at(N.UP, 90.0, *ended), memory, 30.0, POLICY)
+    assert plan(at(N.UP, 90.0, *ended), unaware, 90.0, POLICY)[0] == [], "the power cycle fell between passes"
+    for phase in (N.POWERING_DOWN, N.POWERED_DOWN, N.POWERING_UP):
+        _, memory = plan(at(phase, 50.0, *ended), memory, 40.0, POLICY)
+    _, memory = plan(at(N.UP, 90.0, *ended), memory, 60.0, POLICY)
+    assert plan(at(N.UP, 90.0, *ended), memory, 90.0, POLICY)[0] == []
+    # A registration anew tells the same boot by a second more or less.
+    _, memory = plan(at(N.UP, 50.0, old), Memory(), 0.0, POLICY)
+    _, memory = plan(at(N.UP, 51.0, *ended), memory, 2.0, POLICY)
+    assert [a.verb for a in plan(at(N.UP, 50.0, *ended), memory, 7.0, POLICY)[0]] == [Verb.POWER_DOWN]
+
+
+def test_a_machine_of_ours_that_ended_before_anybody_looked_is_known_to_be_gone() -> None:
+    ended = (machine("debug-0", MachineState.TERMINATED),)
+    node = NodeView("debug-0", N.UP, boot=5.0)
+    for own, expected in (({"debug-0": "m-1"}, M.GONE), ({"debug-0": "m-2"}, M.NONE), ({}, M.NONE)):
+        _, memory = plan(Observation((OTHER, node), ended, own=own), Memory(), 0.0, POLICY)
+        assert memory.sights["debug-0"].pair == (N.UP, expected)
+
+
+def test_a_machine_that_was_just_launched_may_be_missing_from_the_list() -> None:
+    seen = Observation((OTHER, NodeView("debug-0", N.POWERING_UP)), (), launched={"debug-0": "m-1"})
+    _, memory = plan(seen, Memory(), 0.0, POLICY)
+    assert plan(seen, memory, 59.0, POLICY)[0] == [], "it is pending, and not lost"
+    ended = replace(seen, machines=MACHINES[M.GONE])
+    _, memory = plan(replace(seen, machines=MACHINES[M.PENDING]), memory, 60.0, POLICY)
+    actions, memory = plan(ended, memory, 61.0, POLICY)
+    assert [a.verb for a in actions] == [Verb.LAUNCH]
+
+
+def test_a_machine_that_ends_while_it_starts_is_replaced_once() -> None:
+    nodes = (NodeView("debug-0", N.POWERING_UP),)
+
+    def at(*machines: Machine) -> Observation:
+        return Observation((OTHER, *nodes), machines)
+
+    first, second = (machine("debug-0", MachineState.RUNNING, i) for i in ("m-1", "m-2"))
+    dead = tuple(replace(m, state=MachineState.TERMINATED) for m in (first, second))
+    _, memory = plan(at(first), Memory(), 0.0, POLICY)
+    actions, memory = plan(at(dead[0]), memory, 2.0, POLICY)
+    assert [a.verb for a in actions] == [Verb.LAUNCH]
+    _, memory = plan(at(dead[0], second), memory, 4.0, POLICY)
+    actions, memory = plan(at(*dead), memory, 6.0, POLICY)
+    assert [(a.verb, a.reason) for a in actions] == [
+        (Verb.POWER_DOWN, "bootstrap: its machines end while they start")
+    ]
+
+
+def test_of_two_machines_under_one_node_none_is_taken_while_it_is_up() -> None:
+    """Either may run the job: the node is given back when the job is over, and both go then."""
+    _, memory = plan(observe(N.UP, M.SEVERAL), Memory(), 0.0, POLICY)
+    actions, memory = plan(observe(N.UP, M.SEVERAL), memory, 5.0, POLICY)
+    assert [a.verb for a in actions] == [Verb.RETIRE]
+    assert plan(observe(N.DRAINING, M.SEVERAL), memory, 900.0, POLICY)[0] == []
+    _, memory = plan(observe(N.POWERED_DOWN, M.SEVERAL), memory, 901.0, POLICY)
+    actions, _ = plan(observe(N.POWERED_DOWN, M.SEVERAL), memory, 906.0, POLICY)
+    assert [a.machine for a in actions] == ["m-1", "m-2"]
 
 
 def test_a_machine_without_a_name_is_an_orphan_by_its_id() -> None:
-    seen = Observation((), (machine(None, MachineState.RUNNING, "i-9"),))
+    seen = Observation((OTHER,), (machine(None, MachineState.RUNNING, "i-9"),))
     _, memory = plan(seen, Memory(), 0.0, POLICY)
-    assert [(a.verb, a.machine) for a in plan(seen, memory, 5.0, POLICY)[0]] == [(Verb.TERMINATE, "i-9")]
+    assert [(a.verb, a.machine) for a in plan(seen, memory, 90.0, POLICY)[0]] == [(Verb.TERMINATE, "i-9")]
 
 
-def test_terminated_machines_do_not_count() -> None:
-    seen = Observation((NodeView("debug-0", N.UP),), (machine("debug-0", MachineState.TERMINATED),))
-    _, memory = plan(seen, Memory(), 0.0, POLICY)
-    assert [a.verb for a in plan(seen, memory, 5.0, POLICY)[0]] == [Verb.POWER_DOWN]
-
+# --- any history -----------------------------------------------------------------------------------------
 
 _NAMES = [f"debug-{i}" for i in range(3)]
 _VIEWS = st.builds(
-    NodeView, st.sampled_from(_NAMES), st.sampled_from(list(NodePhase)), st.booleans(), st.booleans()
+    NodeView,
+    st.sampled_from(_NAMES),
+    st.sampled_from(list(NodePhase)),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([None, 10.0, 11.0, 90.0]),
 )
 _MACHINES = st.builds(
     Machine,
@@ -172,36 +372,45 @@ _MACHINES = st.builds(
     st.sampled_from(list(MachineState)),
     st.floats(0, 100),
     st.sampled_from([None, "step hooks: no driver"]),
+    st.none(),
+    st.sampled_from([None, None, 500.0]),
 )
 _OBSERVATIONS = st.builds(
     Observation,
     st.lists(_VIEWS, unique_by=lambda v: v.name, max_size=3).map(tuple),
     st.lists(_MACHINES, unique_by=lambda m: m.id, max_size=5).map(tuple),
     st.frozensets(st.sampled_from(_NAMES), max_size=2),
+    st.dictionaries(st.sampled_from(_NAMES), st.sampled_from(["m-1", "m-9"]), max_size=1),
 )
+IN_USE = (N.UP, N.DRAINING, N.SILENT)
 
 
 @given(st.lists(st.tuples(_OBSERVATIONS, st.floats(0, 30)), min_size=1, max_size=12))
 def test_over_any_history(history: list[tuple[Observation, float]]) -> None:
-    """Never the only machine of a node in use, never a busy node, never a dead machine; no state grows."""
+    """Never a machine of a node in use, never a busy node, never a dead machine; no state grows."""
     memory, now = Memory(), 0.0
     for seen, pause in history:
         now += pause
         actions, memory = plan(seen, memory, now, POLICY)
-        assert len(memory.since) <= len(seen.nodes) + len(seen.machines)
+        assert not seen.nodes or len(memory.sights) <= len(seen.nodes) + len(seen.machines)
         living = {m.id: m for m in seen.machines if m.state.alive}
-        phases = {view.name: view for view in seen.nodes}
+        views = {view.name: view for view in seen.nodes}
         ended = [a.machine for a in actions if a.verb is Verb.TERMINATE]
         assert len(ended) == len(set(ended))
         for action in actions:
             assert action.node not in seen.busy
+            mine = [m for m in seen.machines if m.node == action.node]
+            view = views.get(action.node or "")
             if action.verb is Verb.TERMINATE:
                 assert action.machine in living
-                view = phases.get(action.node or "")
-                if view is not None and view.phase in (N.UP, N.POWERING_UP):
-                    left = [m for m in living.values() if m.node == action.node and m.id not in ended]
-                    assert left, "the last machine of a node in use was taken"
-            elif action.verb is Verb.LAUNCH:
-                assert not any(m.node == action.node for m in living.values())
-            if action.verb in (Verb.POWER_DOWN, Verb.POWER_UP, Verb.LAUNCH):
-                assert phases[action.node or ""].held is False
+                assert view is None or view.phase not in (*IN_USE, N.POWERING_UP)
+                continue
+            assert view is not None
+            assert not view.held
+            if action.verb is Verb.LAUNCH:
+                assert not any(m.state.alive for m in mine)
+            if action.verb is Verb.POWER_DOWN and view.phase in IN_USE:
+                assert [m for m in mine if not m.state.alive], (
+                    "a job's node is given up on the cloud's own word"
+                )
+                assert not [m for m in mine if m.state.alive]

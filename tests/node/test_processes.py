@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.node import processes
 from infra.node.processes import (
     ProcessId,
     caller,
@@ -20,6 +21,7 @@ from infra.node.processes import (
     end_all,
     end_tree,
     having,
+    kill_together,
     with_descendants,
     with_environment,
 )
@@ -54,7 +56,7 @@ def tree() -> Iterator[Callable[..., tuple[ProcessId, list[int]]]]:
         assert child.stdout.readline() == "ready\n"
         root = ProcessId.of(child.pid)
         assert root is not None
-        until(lambda: len(descendants(child.pid)) == 3, 5, "the tree")
+        until(lambda: len(descendants(child.pid)) == 3, 30, "the tree")
         below.extend(descendants(child.pid))
         return root, list(below)
 
@@ -78,9 +80,7 @@ def test_everything_below_a_root_ends_with_it(
 ) -> None:
     root, below = tree(*arguments)
     assert len({os.getsid(pid) for pid in below}) == 2, "sessions of their own"
-    started = time.monotonic()
     assert end_tree(root, 0.3) is True
-    assert time.monotonic() - started < 3
     assert not root.alive()
     if arguments:
         # Killed while their root still lived: nobody else could have found them.
@@ -93,15 +93,15 @@ def test_ending_what_is_gone_is_done_at_once() -> None:
     child.wait()
     assert process is not None
     started = time.monotonic()
-    assert end_tree(process, 5.0) is True
-    assert time.monotonic() - started < 1
+    assert end_tree(process, 60.0) is True
+    assert time.monotonic() - started < 30
 
 
 def test_a_zombie_is_not_alive() -> None:
     child = subprocess.Popen(["true"])
     process = ProcessId.of(child.pid)
     assert process is not None
-    until(lambda: Path(f"/proc/{child.pid}/stat").read_text().split()[2] == "Z", 5, "the zombie")
+    until(lambda: Path(f"/proc/{child.pid}/stat").read_text().split()[2] == "Z", 30, "the zombie")
     assert not process.alive()
     assert child.pid not in descendants(os.getpid())
     child.wait()
@@ -142,7 +142,7 @@ def test_processes_are_found_by_a_variable_of_their_environment(tmp_path: Path) 
         for value in (str(tmp_path), f"{tmp_path}2", f"x{tmp_path}")
     ]
     try:
-        until(lambda: with_environment("SLURM_STACKS_RUN", str(tmp_path)), 5, "the process")
+        until(lambda: with_environment("SLURM_STACKS_RUN", str(tmp_path)), 30, "the process")
         assert with_environment("SLURM_STACKS_RUN", str(tmp_path)) == [children[0].pid]
         assert with_environment("A", str(tmp_path)) == []
     finally:
@@ -152,7 +152,8 @@ def test_processes_are_found_by_a_variable_of_their_environment(tmp_path: Path) 
 
 
 def test_a_process_that_becomes_another_program_is_not_overlooked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it does, the kernel shows an empty environment."""
+    """While it does, the kernel shows an empty environment; on a busy machine no two looks are close."""
+    monkeypatch.setattr(processes, "FILLING_SECONDS", 0.0)
     child = subprocess.Popen(["sleep", "300"], env={"SLURM_STACKS_RUN": "this"})
     empty = [b"", b"", b""]
     read = Path.read_bytes
@@ -162,7 +163,7 @@ def test_a_process_that_becomes_another_program_is_not_overlooked(monkeypatch: p
         return empty.pop() if ours and empty else read(path)
 
     try:
-        until(lambda: with_environment("SLURM_STACKS_RUN", "this"), 5, "the process")
+        until(lambda: with_environment("SLURM_STACKS_RUN", "this"), 30, "the process")
         monkeypatch.setattr(Path, "read_bytes", becoming)
         assert with_environment("SLURM_STACKS_RUN", "this") == [child.pid]
         assert empty == []
@@ -176,19 +177,20 @@ def test_an_end_is_one_only_when_two_looks_find_nothing() -> None:
     looks = iter([[], [child.pid]])
     try:
         assert end_all(lambda: next(looks, [])) == []
-        assert child.wait(5) == -signal.SIGKILL
+        assert child.wait(30) == -signal.SIGKILL
     finally:
         child.kill()
         child.wait()
 
 
-def test_a_process_without_an_environment_is_nobodys() -> None:
+def test_a_process_without_an_environment_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "BECOMING_SECONDS", 60.0)
     child = subprocess.Popen(["sleep", "300"], env={})
     try:
-        until(lambda: Path(f"/proc/{child.pid}/cmdline").read_bytes().startswith(b"sleep"), 5, "its start")
+        until(lambda: Path(f"/proc/{child.pid}/cmdline").read_bytes().startswith(b"sleep"), 30, "its start")
         started = time.monotonic()
         assert child.pid not in having(lambda _pid, environment: bool(environment))
-        assert time.monotonic() - started < 2, "it is not waited for as one that is on its way"
+        assert time.monotonic() - started < 40, "it is not waited for as one that is on its way"
     finally:
         child.kill()
         child.wait()
@@ -198,7 +200,7 @@ def test_our_own_process_is_spared() -> None:
     """A `down` that is run from a job of the cluster ends all but itself."""
     child = subprocess.Popen(["sh", "-c", "sleep 300 & wait"])
     try:
-        until(lambda: descendants(child.pid), 5, "the tree")
+        until(lambda: descendants(child.pid), 30, "the tree")
         below = descendants(os.getpid())
         assert os.getpid() not in with_descendants([os.getpid()])
         assert set(with_descendants([os.getpid()])) == set(below)
@@ -215,7 +217,7 @@ def test_a_process_ends_with_its_caller(when: str) -> None:
         "import os, sys, time; from infra.node.processes import end_with_parent\n"
         "end_with_parent(sys.argv[1]); print(os.getpid(), flush=True); time.sleep(60)"
     )
-    start = "import subprocess as s, sys, time; s.Popen(sys.argv[1:]); time.sleep(60)"
+    start = "import subprocess as s, sys; print(s.call(sys.argv[1:]))"
     identity = caller(os.getpid()) if when == "later" else "1-1"
     parent = subprocess.Popen(
         [sys.executable, "-c", start, sys.executable, "-c", code, identity],
@@ -228,10 +230,22 @@ def test_a_process_ends_with_its_caller(when: str) -> None:
         assert process is not None
         assert process.alive()
         parent.kill()
-        until(lambda: not process.alive(), 5, "its end")
+        until(lambda: not process.alive(), 30, "its end")
     else:
-        until(lambda: descendants(parent.pid), 5, "its start", 0.001)
-        until(lambda: not descendants(parent.pid), 5, "its end", 0.001)
-        parent.kill()
-        assert parent.stdout.read() == "", "it had begun"
+        assert parent.stdout.read() == f"{-signal.SIGTERM}\n", "ended, and had not begun"
     parent.communicate()
+
+
+def test_nobody_is_killed_before_all_threads_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    still = iter([False, True, False])
+
+    def stands(pid: int) -> bool:
+        done.append(f"look at {pid}")
+        return next(still, True)
+
+    monkeypatch.setattr(processes, "_stands_still", stands)
+    monkeypatch.setattr(os, "kill", lambda pid, number: done.append(f"{signal.Signals(number).name} {pid}"))
+    kill_together([11, 12])
+    looks = ["look at 11", "look at 11", "look at 12", "look at 11", "look at 12"]
+    assert done == ["SIGSTOP 11", "SIGSTOP 12", *looks, "SIGKILL 12", "SIGKILL 11"]

@@ -50,7 +50,7 @@ def run(made: Settings, name: str, *arguments: str, **environment: str) -> subpr
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
 
@@ -126,7 +126,7 @@ def test_programs_start_without_the_cloud_and_without_packages(machine: Settings
         env={},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=True,
     )
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
@@ -171,14 +171,14 @@ def test_one_daemon_at_a_time(machine: Settings) -> None:
 
     try:
         first = start()
-        assert until(answering, 20, "the daemon") == first.pid
+        assert until(answering, 60, "the daemon") == first.pid
         second = start()
         with pytest.raises(subprocess.TimeoutExpired):
             second.wait(0.7)
-        assert answering() == first.pid
+        assert until(answering, 60, "the daemon, as before") == first.pid
         first.send_signal(signal.SIGKILL)
         first.wait()
-        until(lambda: answering() == second.pid, 20, "the second daemon")
+        until(lambda: answering() == second.pid, 60, "the second daemon")
     finally:
         for daemon in daemons:
             daemon.kill()

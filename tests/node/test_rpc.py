@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,3 +106,93 @@ def test_garbage_does_not_end_the_server(served: str) -> None:
         client.sendall(b"not json\n")
         assert b"error" in client.recv(1000)
     assert rpc.call(served, "echo", a=1) == {"a": 1}
+
+
+def test_a_server_outlives_that_it_cannot_take_one_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of prologs wait at the daemon: it may have no file left, or no thread, for the next one."""
+    path = str(tmp_path / "s.sock")
+    server = rpc.Server(path, handler)
+
+    class Full:
+        """The socket, which the kernel refuses a new file once."""
+
+        refusals = 1
+
+        def accept(self) -> Any:
+            if self.refusals:
+                self.refusals -= 1
+                raise OSError(errno.EMFILE, "Too many open files")
+            return real.accept()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+    class NoThread(threading.Thread):
+        refusals = 1
+
+        def start(self) -> None:
+            if NoThread.refusals:
+                NoThread.refusals -= 1
+                raise RuntimeError("can't start new thread")
+            super().start()
+
+    real, full = server._socket, Full()
+    monkeypatch.setattr(server, "_socket", full)
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    try:
+        monkeypatch.setattr(rpc.threading, "Thread", NoThread)
+        with pytest.raises(rpc.RpcUnavailableError):
+            rpc.call(path, "echo", 30.0)
+        assert (full.refusals, NoThread.refusals) == (0, 0)
+        assert rpc.call(path, "echo", 30.0, a=1) == {"a": 1}
+    finally:
+        server.close()
+    thread.join(30)
+    assert not thread.is_alive(), "it ends when it is closed"
+
+
+def test_a_caller_waits_for_a_server_that_many_others_ask_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel refuses who finds the queue full: a resume would lie until the daemon starts again."""
+    path = str(tmp_path / "s.sock")
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as others:
+        listener.bind(path)
+        listener.listen(0)
+        other = others.enter_context(socket.socket(socket.AF_UNIX))
+        other.connect(path)
+        naps: list[float] = []
+        nap = time.sleep
+
+        def serve() -> None:
+            listener.accept()[0].close()
+            connection, _ = listener.accept()
+            with connection, connection.makefile("rb") as stream:
+                stream.readline()
+                connection.sendall(b'{"result": 7}\n')
+
+        server = threading.Thread(target=serve)
+
+        def sleep(seconds: float) -> None:
+            naps.append(seconds)
+            if len(naps) == 3:
+                server.start()
+            nap(0.01)
+
+        monkeypatch.setattr(rpc.time, "sleep", sleep)
+        assert rpc.call(path, "echo", 30.0) == 7
+        assert len(naps) >= 3
+        server.join(30)
+
+
+def test_a_caller_does_not_wait_for_ever_for_a_server_that_takes_nobody(tmp_path: Path) -> None:
+    path = str(tmp_path / "s.sock")
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as other:
+        listener.bind(path)
+        listener.listen(0)
+        other.connect(path)
+        with pytest.raises(rpc.RpcUnavailableError, match="temporarily unavailable"):
+            rpc.call(path, "echo", 0.2)

@@ -20,6 +20,7 @@ PROGRAMS = {
     "ResumeFailProgram": "resume-fail",
     "SuspendProgram": "suspend",
     "PrologSlurmctld": "prolog-slurmctld",
+    "EpilogSlurmctld": "epilog-slurmctld",
 }
 
 
@@ -301,7 +302,12 @@ def test_without_accelerators() -> None:
         ("process", (22, 5), FLEET, {"CgroupPlugin": "cgroup/v1"}),
         ("process", (23, 11), FLEET, {"CgroupPlugin": "cgroup/v1"}),
         ("process", (24, 11), FLEET, {"CgroupPlugin": "disabled"}),
-        ("vm", (22, 5), FLEET, {"CgroupPlugin": "autodetect", "ConstrainDevices": "yes"}),
+        (
+            "vm",
+            (22, 5),
+            FLEET,
+            {"CgroupPlugin": "autodetect", "ConstrainDevices": "yes", "ConstrainCores": "yes"},
+        ),
         ("vm", (24, 11), (part(),), {"CgroupPlugin": "autodetect", "ConstrainDevices": "no"}),
         ("namespace", (22, 5), SIMULATED, {"IgnoreSystemd": "yes", "ConstrainDevices": "no"}),
     ],
@@ -313,6 +319,25 @@ def test_cgroups(
     assert expected.items() <= found.items()
     assert "CgroupAutomount" not in found, "gone since 23.02, and nobody needs it"
     assert ("ConstrainRAMSpace" in found) == (machines != "process")
+
+
+@pytest.mark.parametrize("accounting", [False, True])
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("machines", MACHINES)
+def test_no_job_waits_for_an_account(machines: str, version: Version, accounting: bool) -> None:
+    """`InvalidAccount` comes of associations that are enforced, or of a priority that is computed from them:
+    nobody makes accounts here, so neither may be. A release's own defaults differ, so both are said."""
+    slurm = dataclasses.replace(SlurmSettings(), accounting=accounting)
+    found = conf(version, machines=machines, slurm=slurm)
+    assert not {"AccountingStorageEnforce", "PriorityWeightAssoc", "AccountingStoreFlags"} & set(found)
+    storage, priority = found["AccountingStorageType"], found["PriorityType"]
+    assert (storage, priority) == (
+        ("accounting_storage/slurmdbd", "priority/multifactor")
+        if accounting
+        else ("accounting_storage/none", "priority/basic")
+    )
+    # Factors of associations weigh nothing unless they are given a weight.
+    assert not [key for key in found if key.startswith("PriorityWeight")]
 
 
 @pytest.mark.parametrize("machines", ["process", "vm"])

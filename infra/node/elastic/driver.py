@@ -1,4 +1,4 @@
-"""What the elastic core asks of a cloud: launch, terminate, list. One driver a cloud implements it."""
+"""What the elastic core asks of a cloud: launch, terminate, list, room. One driver a cloud implements it."""
 
 from __future__ import annotations
 
@@ -32,6 +32,9 @@ class Machine:
         node: Slurm's name for it; None where the cloud does not say.
         launched: when the cloud took the request, in seconds since the epoch (UTC).
         failure: why it will not become a node, by its boot report; None: nothing is known.
+        zone: where it was launched; None where the launch named none.
+        notice: when the cloud will take it back, in seconds since the epoch (UTC); None: it has not said so.
+        outdated: its partition's machines are made otherwise by now.
     """
 
     id: str
@@ -39,6 +42,9 @@ class Machine:
     state: MachineState
     launched: float
     failure: str | None = None
+    zone: str | None = None
+    notice: float | None = None
+    outdated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,7 @@ class LaunchGroup:
         all_or_nothing: a job of several nodes: if one cannot be had, none is kept.
         token: the same for the same wish, so that a repeated call launches nothing twice.
         job: whose nodes they are, where it is one job's.
+        zone: where to launch them; None: the cloud chooses.
     """
 
     partition: str
@@ -57,6 +64,7 @@ class LaunchGroup:
     all_or_nothing: bool
     token: str
     job: int | None = None
+    zone: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +75,33 @@ class LaunchResult:
     failures: tuple[Failure, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How much of a pool could be had right now.
+
+    Attributes:
+        count: machines, of those that were asked for.
+        failure: why not all of them, naming no nodes; None: all of them can be had.
+    """
+
+    count: int
+    failure: Failure | None = None
+
+
+LAUNCH_THREADS = 4
+"""Of a cloud that answers a launch when its machines are placed: more would only meet its limits sooner."""
+
+
 class Driver(Protocol):
-    """A cloud. Calls may take seconds; none is made while slurmctld waits.
+    """A cloud. Calls come from several threads and may take seconds; none is made while slurmctld waits.
 
     A driver classifies every error of its cloud (`Failure`) and raises only what it cannot classify.
+
+    Attributes:
+        launch_threads: launches that are made at once, at most.
     """
+
+    launch_threads: int
 
     def launch(self, group: LaunchGroup) -> LaunchResult: ...
 
@@ -81,4 +111,12 @@ class Driver(Protocol):
 
     def list(self) -> list[Machine]:
         """Every compute machine of this cluster, all pages, and terminated ones while they are shown."""
+        ...
+
+    def room(self, partition: str, zone: str | None, count: int) -> Room | None:
+        """How many of `count` more machines of a partition a launch would give now. Launches nothing.
+
+        Returns:
+            None where the cloud cannot tell without launching.
+        """
         ...

@@ -25,6 +25,8 @@ class ErrorClass(StrEnum):
     """The machine came, and did not become a node."""
     PREEMPTED = "preempted"
     """The cloud took the machine back."""
+    BUDGET = "budget"
+    """It would cost more than the stack file allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ POLICIES: dict[ErrorClass, Policy] = {
     ErrorClass.CONFIG: Policy(300, 300, False, "correct the stack file and run up again"),
     ErrorClass.BOOTSTRAP: Policy(30, 600, False, "see the node's boot report: ./cluster logs NODE"),
     ErrorClass.PREEMPTED: Policy(0, 0, False, "the job is queued again by itself"),
+    ErrorClass.BUDGET: Policy(0, 0, False, "raise it and run `./cluster up`"),
 }
 
 

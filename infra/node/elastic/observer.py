@@ -97,14 +97,16 @@ class Observer:
             try:
                 begun = time.monotonic()
                 reading = Reading(begun, self._read_nodes())
-                jobs = self._jobs
-                if begun - jobs[0] > JOBS_SECONDS:
+                with self._condition:
+                    self._reading = reading
+                    self._condition.notify_all()
+                if begun - self._jobs[0] > JOBS_SECONDS:
                     jobs = (begun, self._read_jobs())
+                    with self._condition:
+                        self._jobs = jobs
+                        self._condition.notify_all()
             except Exception as error:  # a reader that ended would leave every prolog waiting for ever
                 print(f"observer: {error!r}", flush=True)
                 time.sleep(1.0)
                 continue
-            with self._condition:
-                self._reading, self._jobs = reading, jobs
-                self._condition.notify_all()
             time.sleep(POLL_SECONDS)

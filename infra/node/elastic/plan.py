@@ -1,61 +1,33 @@
 """What to do about each node, from what Slurm says of it, what the cloud says, and for how long.
 
 Pure: `plan(observation, memory, now, policy)` returns actions and the next memory, and touches nothing. One
-table (`RULES`) holds a rule for every pair of node phase and machine phase; its age is how long that very
-pair has been seen, so that a listing that lags, or a call still under way, needs no rule of its own.
+table (`elastic/rules.py`) holds a rule for every pair of node phase and machine phase; its age is how long
+that very pair has been seen.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass, field, replace
 
 from infra.node.elastic.driver import Machine, MachineState
+from infra.node.elastic.rules import (
+    BOOTSTRAP,
+    LAUNCHED_TWICE,
+    OUTDATED,
+    RULES,
+    STATIC,
+    MachinePhase,
+    NodePhase,
+    Patience,
+    Rule,
+    Verb,
+)
 
-
-class NodePhase(StrEnum):
-    """What Slurm says of a node, as far as machines are concerned."""
-
-    POWERED_DOWN = "powered_down"
-    POWERING_UP = "powering_up"
-    UP = "up"
-    POWERING_DOWN = "powering_down"
-    DOWN = "down"
-    """DOWN or not responding."""
-    FORGOTTEN = "forgotten"
-    """Slurm does not know the name."""
-
-
-class MachinePhase(StrEnum):
-    """What the cloud says of the node's machine."""
-
-    NONE = "none"
-    PENDING = "pending"
-    RUNNING = "running"
-    FAILED = "failed"
-    """It runs, and its boot failed: it will not become a node."""
-
-
-class Verb(StrEnum):
-    TERMINATE = "terminate"
-    """Take the machine away; Slurm already counts the node as off."""
-    POWER_DOWN = "power_down"
-    """Tell Slurm to give the node back at once; it requeues the job and asks for the suspend."""
-    LAUNCH = "launch"
-    """Ask the cloud again for a machine that Slurm waits for."""
-    POWER_UP = "power_up"
-    """Tell Slurm to bring a static node up."""
-
-
-class Patience(StrEnum):
-    """Which of the policy's durations a rule waits for."""
-
-    NOW = "now"
-    SETTLE = "settle"
-    LAUNCH = "launch"
-    BOOT = "boot"
-    SILENCE = "silence"
+Pair = tuple[NodePhase, MachinePhase]
+BOOT_JITTER_SECONDS = 3.0
+"""By how much Slurm's word on when a machine started may differ from one registration to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,92 +37,22 @@ class Policy:
     Attributes:
         settle: how long Slurm and the cloud may disagree while a change travels between them.
         launch: how long a wanted node may be without a machine before the launch counts as lost.
-        boot: how long a machine may take to register (Slurm's ResumeTimeout).
+        boot: how long a machine may take to register: a little less than Slurm's ResumeTimeout, so that the
+            cause is ours to tell.
         silence: how long a DOWN node may keep its machine.
+        doubt: how long a word that would cost much must stand.
+        credit: what a pair ages at most between two passes: while nothing could be read, nothing ages.
     """
 
     settle: float
     launch: float
     boot: float
     silence: float
+    doubt: float
+    credit: float
 
     def patience(self, which: Patience) -> float:
         return 0.0 if which is Patience.NOW else float(getattr(self, which.value))
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """What follows when a pair has lasted; `verb` None: it is as it should be, or will be."""
-
-    verb: Verb | None
-    patience: Patience = Patience.NOW
-    reason: str = ""
-
-
-_FINE = Rule(None)
-BOOTSTRAP = "bootstrap: "
-"""Begins the reason of a machine that came and did not become a node."""
-RULES: dict[tuple[NodePhase, MachinePhase], Rule] = {
-    (NodePhase.POWERED_DOWN, MachinePhase.NONE): _FINE,
-    (NodePhase.POWERED_DOWN, MachinePhase.PENDING): Rule(
-        Verb.TERMINATE, Patience.SETTLE, "nobody waits for this machine"
-    ),
-    (NodePhase.POWERED_DOWN, MachinePhase.RUNNING): Rule(
-        Verb.TERMINATE, Patience.SETTLE, "nobody uses this machine"
-    ),
-    (NodePhase.POWERED_DOWN, MachinePhase.FAILED): Rule(
-        Verb.TERMINATE, Patience.SETTLE, "nobody uses this machine"
-    ),
-    (NodePhase.POWERING_UP, MachinePhase.NONE): Rule(Verb.LAUNCH, Patience.LAUNCH, "the launch was lost"),
-    (NodePhase.POWERING_UP, MachinePhase.PENDING): Rule(
-        Verb.POWER_DOWN, Patience.BOOT, BOOTSTRAP + "the machine did not start in time"
-    ),
-    (NodePhase.POWERING_UP, MachinePhase.RUNNING): Rule(
-        Verb.POWER_DOWN, Patience.BOOT, BOOTSTRAP + "the machine did not register in time"
-    ),
-    (NodePhase.POWERING_UP, MachinePhase.FAILED): Rule(
-        Verb.POWER_DOWN, Patience.NOW, BOOTSTRAP + "the machine's boot failed"
-    ),
-    (NodePhase.UP, MachinePhase.NONE): Rule(
-        Verb.POWER_DOWN, Patience.SETTLE, "preempted: the machine is gone"
-    ),
-    # A listing may lag behind the machine's own registration.
-    (NodePhase.UP, MachinePhase.PENDING): _FINE,
-    (NodePhase.UP, MachinePhase.RUNNING): _FINE,
-    # Slurm's word counts: it registered.
-    (NodePhase.UP, MachinePhase.FAILED): _FINE,
-    (NodePhase.POWERING_DOWN, MachinePhase.NONE): _FINE,
-    (NodePhase.POWERING_DOWN, MachinePhase.PENDING): Rule(
-        Verb.TERMINATE, Patience.SETTLE, "the suspend was lost"
-    ),
-    (NodePhase.POWERING_DOWN, MachinePhase.RUNNING): Rule(
-        Verb.TERMINATE, Patience.SETTLE, "the suspend was lost"
-    ),
-    (NodePhase.POWERING_DOWN, MachinePhase.FAILED): Rule(
-        Verb.TERMINATE, Patience.SETTLE, "the suspend was lost"
-    ),
-    # POWER_DOWN also brings a node without a machine back to idle, which Slurm alone never does.
-    (NodePhase.DOWN, MachinePhase.NONE): Rule(Verb.POWER_DOWN, Patience.SETTLE, "the machine is gone"),
-    (NodePhase.DOWN, MachinePhase.PENDING): Rule(
-        Verb.POWER_DOWN, Patience.SILENCE, "the machine does not respond"
-    ),
-    (NodePhase.DOWN, MachinePhase.RUNNING): Rule(
-        Verb.POWER_DOWN, Patience.SILENCE, "the machine does not respond"
-    ),
-    (NodePhase.DOWN, MachinePhase.FAILED): Rule(
-        Verb.POWER_DOWN, Patience.SILENCE, "the machine does not respond"
-    ),
-    (NodePhase.FORGOTTEN, MachinePhase.NONE): _FINE,
-    (NodePhase.FORGOTTEN, MachinePhase.PENDING): Rule(
-        Verb.TERMINATE, Patience.SETTLE, "no node has this name"
-    ),
-    (NodePhase.FORGOTTEN, MachinePhase.RUNNING): Rule(
-        Verb.TERMINATE, Patience.SETTLE, "no node has this name"
-    ),
-    (NodePhase.FORGOTTEN, MachinePhase.FAILED): Rule(
-        Verb.TERMINATE, Patience.SETTLE, "no node has this name"
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +62,16 @@ class NodeView:
     Attributes:
         held: a person took it out of service (DRAIN, or DOWN with a reason of theirs): it is left alone.
         static: it shall be up as long as the cluster is.
+        fenced: powered down, and not to be launched now (drained by us).
+        boot: when the machine that registered last had started; tells one life of the node from the next.
     """
 
     name: str
     phase: NodePhase
     held: bool = False
     static: bool = False
+    fenced: bool = False
+    boot: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,18 +80,45 @@ class Observation:
 
     Attributes:
         busy: nodes with a launch or a termination under way: no rule applies to them.
+        launched: node -> the machine that the cloud took for it, as far as this daemon launched it: a list
+            that does not show it yet lags behind.
+        own: node -> the newest machine that this daemon launched for it, listed or not: it counts as seen.
     """
 
     nodes: tuple[NodeView, ...]
     machines: tuple[Machine, ...]
     busy: frozenset[str] = frozenset()
+    launched: Mapping[str, str] = field(default_factory=dict)
+    own: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What is remembered of a name (a node's, or a nameless machine's id).
+
+    Attributes:
+        age: for how many seconds this pair, with this machine, has been seen.
+        alive: the machine that was last seen alive in this life of the node.
+        boot: that life.
+        replaced: its machine ended while it started, and another was asked for.
+    """
+
+    pair: Pair
+    machine: str | None
+    age: float = 0.0
+    alive: str | None = None
+    boot: float | None = None
+    replaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Since when each pair has been seen: name (a node's, or a nameless machine's id) -> (pair, time)."""
+    """Attributes:
+    at: when the last pass was.
+    """
 
-    since: Mapping[str, tuple[tuple[NodePhase, MachinePhase], float]] = field(default_factory=dict)
+    sights: Mapping[str, Sight] = field(default_factory=dict)
+    at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -207,67 +140,127 @@ def plan(observation: Observation, memory: Memory, now: float, policy: Policy) -
     Args:
         now: seconds on a clock that never jumps.
     """
-    machines, surplus = _by_node(observation.machines)
+    if not observation.nodes:
+        # A Slurm without a single node is one that has not read its configuration.
+        return [], memory
+    machines = _by_node(observation.machines)
     views = {view.name: view for view in observation.nodes}
     for name in machines.keys() - views.keys():
         views[name] = NodeView(name, NodePhase.FORGOTTEN)
-
-    actions = [
-        Action(Verb.TERMINATE, machine.node, machine.id, "the node has another machine")
-        for machine in surplus
-        if machine.node not in observation.busy
-    ]
-    since: dict[str, tuple[tuple[NodePhase, MachinePhase], float]] = {}
+    # Slurm hears nodes, and the cloud says that there is nothing: its list is not to be believed.
+    blind = not observation.machines and any(view.phase is NodePhase.UP for view in observation.nodes)
+    passed = 0.0 if memory.at is None else min(max(0.0, now - memory.at), policy.credit)
+    actions: list[Action] = []
+    sights: dict[str, Sight] = {}
     for name, view in views.items():
-        machine = machines.get(name)
-        pair = (view.phase, _phase(machine))
-        before = memory.since.get(name)
-        since[name] = before if before is not None and before[0] == pair else (pair, now)
+        mine = machines.get(name, [])
+        launched, own = observation.launched.get(name), observation.own.get(name)
+        sight = _look(view, mine, memory.sights.get(name), launched, own, passed)
+        sights[name] = sight
         if name in observation.busy:
-            since[name] = (pair, now)
+            sights[name] = replace(sight, age=0.0)
             continue
-        rule = _rule(view, pair)
-        if rule.verb is None or now - since[name][1] < policy.patience(rule.patience):
+        rule = _rule(view, sight, mine)
+        if rule.verb is None or sight.age < policy.patience(rule.patience):
             continue
-        if view.held and rule.verb is not Verb.TERMINATE:
+        if (view.held and rule.verb is not Verb.TERMINATE) or (blind and rule.verb is Verb.LAUNCH):
             continue
-        identity = machine.id if machine is not None and rule.verb is Verb.TERMINATE else None
-        reason = rule.reason
-        if pair == (NodePhase.POWERING_UP, MachinePhase.FAILED) and machine is not None:
-            reason = f"{BOOTSTRAP}{machine.failure}"
-        actions.append(Action(rule.verb, machine.node if identity and machine else name, identity, reason))
+        actions += _actions(rule, view, mine)
         # The same action is not repeated before the pair has had its time again.
-        since[name] = (pair, now)
-    return sorted(actions, key=lambda a: (a.verb, a.node or "", a.machine or "")), Memory(since)
+        sights[name] = replace(sight, age=0.0, replaced=sight.replaced or rule.verb is Verb.LAUNCH)
+    return sorted(actions, key=lambda a: (a.verb, a.node or "", a.machine or "")), Memory(sights, now)
 
 
-def _rule(view: NodeView, pair: tuple[NodePhase, MachinePhase]) -> Rule:
-    if view.static and pair == (NodePhase.POWERED_DOWN, MachinePhase.NONE):
-        return Rule(Verb.POWER_UP, Patience.SETTLE, "static node")
-    return RULES[pair]
+def _rule(view: NodeView, sight: Sight, machines: list[Machine]) -> Rule:
+    off = sight.pair[0] is NodePhase.POWERED_DOWN and sight.pair[1] in (MachinePhase.NONE, MachinePhase.GONE)
+    if view.static and off and not view.fenced:
+        return STATIC
+    if sight.replaced and sight.pair == (NodePhase.POWERING_UP, MachinePhase.GONE):
+        return LAUNCHED_TWICE
+    if sight.pair == (NodePhase.UP, MachinePhase.RUNNING) and any(
+        m.outdated for m in machines if m.state.alive
+    ):
+        return OUTDATED
+    return RULES[sight.pair[0]][sight.pair[1]]
 
 
-def _phase(machine: Machine | None) -> MachinePhase:
-    if machine is None:
-        return MachinePhase.NONE
-    if machine.state is MachineState.PENDING:
-        return MachinePhase.PENDING
-    return MachinePhase.RUNNING if machine.failure is None else MachinePhase.FAILED
+def _actions(rule: Rule, view: NodeView, machines: list[Machine]) -> list[Action]:
+    assert rule.verb is not None
+    if rule.verb is Verb.TERMINATE:
+        return [Action(rule.verb, m.node, m.id, rule.reason) for m in machines if m.state.alive]
+    if rule.verb is Verb.EVACUATE:
+        notices = [m.notice for m in machines if m.state.alive and m.notice is not None]
+        return [Action(rule.verb, view.name, None, f"{rule.reason} at {clock(min(notices))}")]
+    failures = [m.failure for m in machines if m.state.alive and m.failure]
+    if view.phase is NodePhase.POWERING_UP and rule.reason.startswith(BOOTSTRAP) and failures:
+        return [Action(rule.verb, view.name, None, f"{BOOTSTRAP}{failures[0]}")]
+    return [Action(rule.verb, view.name, None, rule.reason)]
 
 
-def _by_node(machines: Iterable[Machine]) -> tuple[dict[str, Machine], list[Machine]]:
-    """Living machines by node (a nameless one by its id), and the surplus ones of a node that has several."""
-    chosen: dict[str, Machine] = {}
-    surplus: list[Machine] = []
-    # The oldest running machine is the one that may run a job: it wins over any younger one.
-    living = sorted(
-        (m for m in machines if m.state.alive),
-        key=lambda m: (m.state is not MachineState.RUNNING, m.launched, m.id),
+def clock(moment: float) -> str:
+    """A moment in seconds since the epoch, as reasons have it."""
+    return time.strftime("%H:%M:%S UTC", time.gmtime(moment))
+
+
+def _look(
+    view: NodeView,
+    machines: list[Machine],
+    before: Sight | None,
+    launched: str | None,
+    own: str | None,
+    passed: float,
+) -> Sight:
+    """What is seen of a name now, with what is remembered of it."""
+    living = [m for m in machines if m.state.alive]
+    # A node that is off or on its way there has ended its life; one that starts has not begun it.
+    lives = view.phase not in (NodePhase.POWERED_DOWN, NodePhase.STUCK, NodePhase.POWERING_DOWN)
+    boot = None if view.phase is NodePhase.POWERING_UP else view.boot
+    alive = before.alive if before is not None and lives and _same_life(before.boot, boot) else None
+    if living and lives:
+        alive = living[0].id
+    elif alive is None and lives:
+        # It may have ended before anybody looked.
+        alive = own
+    phase = _phase(machines, living, alive, launched)
+    pair = (view.phase, phase)
+    machine = living[0].id if living else None
+    unchanged = before is not None and (before.pair, before.machine) == (pair, machine)
+    return Sight(
+        pair,
+        machine,
+        before.age + passed if before is not None and unchanged else 0.0,
+        alive,
+        boot,
+        before is not None and before.replaced and view.phase is NodePhase.POWERING_UP,
     )
-    for machine in living:
-        name = machine.node or machine.id
-        if name in chosen:
-            surplus.append(machine)
-        else:
-            chosen[name] = machine
-    return chosen, surplus
+
+
+def _same_life(before: float | None, boot: float | None) -> bool:
+    return before is None or (boot is not None and abs(boot - before) < BOOT_JITTER_SECONDS)
+
+
+def _phase(
+    machines: list[Machine], living: list[Machine], alive: str | None, launched: str | None
+) -> MachinePhase:
+    if not living:
+        if launched is not None and all(m.id != launched for m in machines):
+            return MachinePhase.PENDING
+        # One that ended before this life of the node began says nothing of it.
+        ended = alive is not None and any(m.id == alive for m in machines)
+        return MachinePhase.GONE if ended else MachinePhase.NONE
+    if any(m.notice is not None for m in living):
+        return MachinePhase.NOTICED
+    if len(living) > 1:
+        return MachinePhase.SEVERAL
+    if living[0].state is MachineState.PENDING:
+        return MachinePhase.PENDING
+    return MachinePhase.RUNNING if living[0].failure is None else MachinePhase.FAILED
+
+
+def _by_node(machines: Iterable[Machine]) -> dict[str, list[Machine]]:
+    """All machines by node (a nameless one by its id): running ones first, older before younger."""
+    found: dict[str, list[Machine]] = {}
+    for machine in sorted(machines, key=lambda m: (m.state is not MachineState.RUNNING, m.launched, m.id)):
+        if machine.node or machine.state.alive:
+            found.setdefault(machine.node or machine.id, []).append(machine)
+    return found

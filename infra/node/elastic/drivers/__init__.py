@@ -13,4 +13,12 @@ def load(settings: Settings) -> Driver:
         from infra.node.elastic.drivers.local import LocalDriver
 
         return LocalDriver(settings)
-    raise ValueError(f"no elastic driver for provider {provider!r}; known: local")
+    if provider == "aws":
+        from infra.node.elastic.drivers.ec2 import Ec2Driver
+
+        return Ec2Driver(settings)
+    if provider == "gcp":
+        from infra.node.elastic.drivers.gce import GceDriver
+
+        return GceDriver(settings)
+    raise ValueError(f"no elastic driver for provider {provider!r}; known: local, aws, gcp")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import builtins
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from infra.node import rpc
 from infra.node.bootstrap.report import failure
-from infra.node.elastic.driver import LaunchGroup, LaunchResult, Machine, MachineState
+from infra.node.elastic.driver import LAUNCH_THREADS, LaunchGroup, LaunchResult, Machine, MachineState, Room
 from infra.node.elastic.errors import ErrorClass, Failure
-from infra.node.model import Folders, Settings
+from infra.node.model import Partition, Settings
 
 _CODES = {
     "QuotaExceeded": ErrorClass.QUOTA,
@@ -28,15 +29,16 @@ _CODES = {
 class LocalDriver:
     """Talks to the agent named in the site's `socket`."""
 
+    launch_threads = LAUNCH_THREADS
+
     def __init__(self, settings: Settings) -> None:
         self._socket = settings.site.driver["socket"]
         self._design = settings.design
-        self._boots = Path(str(Folders(settings).lib)) / "boot"
+        # Beside the agent's folder: the cluster's bucket, where every machine leaves its boot report.
+        self._boots = Path(self._socket).parents[1] / "bucket" / "boot"
 
     def launch(self, group: LaunchGroup) -> LaunchResult:
         partition = self._design.partition(group.partition)
-        for node in group.nodes:  # what its last machine has left says nothing of the next
-            (self._boots / f"{node}.json").unlink(missing_ok=True)
         try:
             answer = rpc.call(
                 self._socket,
@@ -46,8 +48,9 @@ class LocalDriver:
                 names={node: f"{self._design.name}-{node}" for node in group.nodes},
                 min_count=len(group.nodes) if group.all_or_nothing else 1,
                 machine=partition.machine,
-                gpus=partition.accelerator.count if partition.accelerator else 0,
+                gpus=_devices(partition),
                 tags={"cluster": self._design.name, "role": "compute", "partition": partition.name},
+                zone=group.zone,
             )
         except rpc.RpcError as error:
             return LaunchResult({}, (_failure(group.nodes, error.code, str(error)),))
@@ -64,16 +67,44 @@ class LocalDriver:
 
     def list(self) -> builtins.list[Machine]:
         answer = rpc.call(self._socket, "list", 60.0, tags={"cluster": self._design.name, "role": "compute"})
-        return [
-            Machine(
-                m["id"],
-                m["tags"].get("node"),
-                MachineState(m["state"]),
-                m["launched"],
-                failure(self._boots / f"{m['node']}.json") if m["state"] == "running" else None,
+        return [self._machine(record) for record in answer["machines"]]
+
+    def _machine(self, record: dict[str, Any]) -> Machine:
+        running, launched = record["state"] == "running", record["launched"]
+        return Machine(
+            record["id"],
+            record["tags"].get("node"),
+            MachineState(record["state"]),
+            launched,
+            failure(self._boots / f"{record['node']}.json", since=launched) if running else None,
+            record["zone"],
+            record["notice"],
+        )
+
+    def room(self, partition: str, zone: str | None, count: int) -> Room | None:
+        wanted = self._design.partition(partition)
+        try:
+            answer = rpc.call(
+                self._socket,
+                "room",
+                60.0,
+                partition=partition,
+                zone=zone,
+                machine=wanted.machine,
+                gpus=_devices(wanted),
+                count=count,
             )
-            for m in answer["machines"]
-        ]
+        except rpc.RpcError as error:
+            return Room(0, _failure((), error.code, str(error)))
+        except rpc.RpcUnavailableError as error:
+            return Room(0, _failure((), "Unavailable", str(error)))
+        refused = answer["code"] is not None
+        return Room(answer["count"], _failure((), answer["code"], answer["message"]) if refused else None)
+
+
+def _devices(partition: Partition) -> int:
+    """Of one machine."""
+    return partition.accelerator.count if partition.accelerator else 0
 
 
 def _failure(nodes: Sequence[str], code: str, message: str) -> Failure:

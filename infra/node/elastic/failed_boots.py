@@ -20,6 +20,14 @@ class FailedBoots:
         policy = POLICIES[ErrorClass.BOOTSTRAP]
         return float(min(policy.backoff * 2 ** (count - 2), policy.backoff_max))
 
+    def adopt(self, partition: str, now: float) -> None:
+        """An earlier daemon had stopped this partition: the next failure is not the first."""
+        self._row.setdefault(partition, (2, now))
+
+    def failing(self, partition: str) -> bool:
+        """Whether the last boot that ended had failed."""
+        return partition in self._row
+
     def came_up(self, partition: str, launched: float) -> None:
         """A machine of the partition became a node: if it was launched after the failures, they are over."""
         if partition in self._row and launched > self._row[partition][1]:

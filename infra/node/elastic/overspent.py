@@ -1,0 +1,73 @@
+"""What follows when the budget is used up: nodes that run go, and their jobs as the stack file says."""
+
+from __future__ import annotations
+
+from infra.node.elastic.budget import Budget
+from infra.node.elastic.view import REASON_PREFIX, log
+from infra.node.model import ClusterDesign
+from infra.node.slurm.control import Control, SlurmError
+from infra.node.slurm.hostlist import fold
+from infra.node.slurm.states import JobState
+
+
+class Overspent:
+    """Ends what costs more. It remembers nothing: what it has done is to be seen in Slurm.
+
+    Static nodes stay, and so do jobs on static nodes only: neither costs more than the cluster does anyway.
+    """
+
+    def __init__(self, design: ClusterDesign, control: Control, budget: Budget) -> None:
+        self._cancels = design.budget.running_jobs == "cancel"
+        self._design = design
+        self._control = control
+        self._budget = budget
+        self._static = design.static_nodes()
+
+    def enforce(self) -> None:
+        """One pass; nothing while the budget lasts, and nothing twice.
+
+        Raises:
+            SlurmError: slurmctld does not answer; the next pass does it.
+        """
+        failure = self._budget.used_up()
+        if failure is None:
+            return
+        sentence = failure.sentence()
+        # A node that is drained already goes when its job ends, or is in a person's hands.
+        nodes = [n for n in self._control.nodes().values() if self._counts(n.name) and not n.is_drained]
+        up = [node for node in nodes if node.is_up]
+        # A cancelled job has a moment to save its work. Slurm would power the node down under it: it is only
+        # drained, and the reconciler takes it when it is empty.
+        busy = [node.name for node in up if node.has_job] if self._cancels else []
+        for names, state in (
+            (busy, "DRAIN"),
+            ([n.name for n in up if n.name not in busy], "POWER_DOWN_ASAP"),
+        ):
+            if names:
+                log(f"gives back {fold(names)} when their jobs end: {sentence}")
+                self._control.update_node(names, state=state, reason=REASON_PREFIX + sentence)
+        if self._cancels:
+            self._cancel(sentence)
+            # Their jobs have not begun: they are queued again, instead of being started to be cancelled.
+            if coming := [node.name for node in nodes if node.is_powering_up]:
+                log(f"gives back {fold(coming)}: {sentence}")
+                self._control.power_down_force(coming, REASON_PREFIX + sentence)
+
+    def _cancel(self, sentence: str) -> None:
+        jobs = [job for job in self._control.jobs().values() if self._is_ours(job)]
+        for job in jobs:
+            log(f"cancels job {job.id}: {sentence}")
+            try:
+                self._control.update_job(job.spelling, admin_comment=sentence)
+                # Into the job's own output, where its owner looks first.
+                self._control.run("scontrol", "notify", str(job.spelling), f"slurm-stacks: {sentence}")
+            except SlurmError as error:  # it may have ended meanwhile
+                log(f"job {job.id}: {error}")
+        self._control.cancel([job.spelling for job in jobs])
+
+    def _is_ours(self, job: JobState) -> bool:
+        running = job.state in ("RUNNING", "SUSPENDED", "STOPPED")
+        return running and any(self._counts(node) for node in job.nodes)
+
+    def _counts(self, node: str) -> bool:
+        return node not in self._static and self._design.partition_of(node) is not None

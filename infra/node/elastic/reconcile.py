@@ -1,0 +1,189 @@
+"""One reconcile pass: read all of Slurm, then all of the cloud, ask the pure `plan()`, act."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from infra.node.elastic.driver import Driver, Machine
+from infra.node.elastic.launcher import Launcher
+from infra.node.elastic.ledger import Ledger
+from infra.node.elastic.plan import Action, Memory, NodeView, Observation, Policy, plan
+from infra.node.elastic.requeue import Requeue
+from infra.node.elastic.rules import BOOTSTRAP, PREEMPTED, USABLE, NodePhase, Verb
+from infra.node.elastic.view import REASON_PREFIX, held, is_fenced, log, phase
+from infra.node.model import ClusterDesign, SlurmSettings
+from infra.node.slurm.control import Control, SlurmDown
+from infra.node.slurm.states import NodeState
+from infra.node.slurm.version import ResumeJob, ResumeRequest
+
+IN_USE = ("RUNNING", "SUSPENDED")
+
+
+def policy_of(timers: SlurmSettings) -> Policy:
+    """The durations that follow from Slurm's timers and the pause between two passes."""
+    interval, boot = timers.reconcile_interval, float(timers.resume_timeout)
+    settle = max(5.0, 2 * interval)
+    return Policy(
+        settle=settle,
+        launch=max(10.0, 3 * interval),
+        # Before Slurm's own end of patience: it would set the node DOWN, and not say why.
+        boot=max(boot / 2, boot - 3 * interval - 2),
+        silence=settle,
+        doubt=max(60.0, 3 * interval),
+        # Less than any patience: an old sight and one new reading never suffice.
+        credit=max(settle / 2, 1.5 * interval),
+    )
+
+
+class Reconciler:
+    """Holds no truth of its own, only since when it has seen what."""
+
+    def __init__(
+        self, design: ClusterDesign, control: Control, driver: Driver, launcher: Launcher, ledger: Ledger
+    ) -> None:
+        self._design = design
+        self._control = control
+        self._driver = driver
+        self._launcher = launcher
+        self._ledger = ledger
+        self._memory = Memory()
+        self.seen: list[Machine] = []
+        self._requeue = Requeue(control)
+        self._static = design.static_nodes()
+        self.interval = design.slurm.reconcile_interval
+        self.policy = policy_of(design.slurm)
+
+    def once(self) -> list[Action]:
+        """One pass.
+
+        Raises:
+            SlurmError: slurmctld does not answer; the next pass reads everything anew.
+            RpcError, RpcUnavailableError: the cloud does not answer, or refuses.
+        """
+        busy = self._launcher.busy()
+        nodes = self._control.nodes()
+        machines = self.seen = self._driver.list()
+        busy |= self._launcher.busy()
+        unlisted = self._launcher.unlisted(m.id for m in machines)
+        self._ledger.see(machines, time.time())
+        self._see_successes(nodes, machines)
+        views = tuple(self._view(state) for _, state in sorted(nodes.items()))
+        own = self._launcher.own()
+        observation = Observation(views, tuple(machines), frozenset(busy), unlisted, own)
+        actions, self._memory = plan(observation, self._memory, time.monotonic(), self.policy)
+        self._requeue.watch(views)
+        if actions:
+            actions = self._still_due(actions, nodes)
+        self.apply(actions, nodes)
+        return actions
+
+    def apply(self, actions: list[Action], nodes: dict[str, NodeState] | None = None) -> None:
+        """Do what was decided. What fails keeps nothing else from being done.
+
+        Args:
+            nodes: the reading that the decision was made on.
+
+        Raises:
+            Exception: the first failure, after all the rest; the next passes find what is left.
+        """
+        for action in actions:
+            if action.verb is not Verb.EVACUATE:  # that one is told where it begins, not at each pass
+                log(f"{action.verb} {action.node or ''} {action.machine or ''}: {action.reason}")
+        of: dict[Verb, list[Action]] = {verb: [] for verb in Verb}
+        for action in actions:
+            of[action.verb].append(action)
+        steps: list[Callable[[], None]] = [
+            partial(self._requeue.evacuate, of[Verb.EVACUATE], nodes or {}),
+            partial(self._terminate, of[Verb.TERMINATE]),
+            *(partial(self._power_down, names, why) for why, names in _nodes(of[Verb.POWER_DOWN]).items()),
+            *(partial(self._retire, names, why) for why, names in _nodes(of[Verb.RETIRE]).items()),
+            *(partial(self._control.power_up, names) for names in _nodes(of[Verb.POWER_UP]).values()),
+            partial(self._launch, [a.node for a in of[Verb.LAUNCH] if a.node]),
+        ]
+        failure: Exception | None = None
+        for step in steps:
+            try:
+                step()
+            except SlurmDown:
+                raise
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _still_due(self, actions: list[Action], before: dict[str, NodeState]) -> list[Action]:
+        """Those whose node is as it was: the cloud may have taken a while to answer, and Slurm goes on."""
+
+        def seen(nodes: dict[str, NodeState], name: str | None) -> NodePhase | None:
+            return phase(nodes[name]) if name in nodes else None
+
+        now = self._control.nodes()
+        return [a for a in actions if seen(now, a.node) is seen(before, a.node)]
+
+    def _view(self, state: NodeState) -> NodeView:
+        return NodeView(
+            state.name,
+            phase(state),
+            held=held(state),
+            static=state.name in self._static,
+            fenced=is_fenced(state),
+            boot=state.boot_time,
+        )
+
+    def _terminate(self, actions: list[Action]) -> None:
+        """End machines, except under a job that Slurm counts as running, whatever it says of the node."""
+        if not actions:
+            return
+        if spared := self._used([a.node for a in actions if a.node]):
+            log(f"a job runs on {', '.join(spared)}: the machine stays")
+        if ids := [a.machine for a in actions if a.machine and a.node not in spared]:
+            self._driver.terminate(ids)
+
+    def _used(self, names: list[str]) -> list[str]:
+        """Those of the nodes that a job runs on."""
+        used = {n for job in self._control.jobs().values() if job.state in IN_USE for n in job.nodes}
+        return sorted(used & set(names))
+
+    def _power_down(self, names: list[str], reason: str) -> None:
+        if reason.startswith(BOOTSTRAP):
+            self._launcher.give_up_boots(names, reason.removeprefix(BOOTSTRAP))
+            return
+        if reason == USABLE:
+            # A silent one may have got a job since it was looked at, which the power-down would end.
+            now = self._control.nodes()
+            names = [name for name in names if name in now and phase(now[name]) is NodePhase.STUCK]
+        jobs = self._requeue.on(names) if reason.startswith(PREEMPTED) else {}
+        if lost := self._used(names):
+            # Else Slurm takes the job back without tidying it up: one with --exclusive, on a node without
+            # GPUs of a cluster that has some, would be held for ever as never runnable.
+            self._control.update_node(lost, state="DOWN", reason=REASON_PREFIX + reason)
+        self._control.power_down_force(names, REASON_PREFIX + reason)
+        self._requeue.explain(jobs, reason)
+
+    def _retire(self, names: list[str], reason: str) -> None:
+        self._control.update_node(names, state="POWER_DOWN_ASAP", reason=REASON_PREFIX + reason)
+
+    def _launch(self, names: list[str]) -> None:
+        if not names:
+            return
+        # With the jobs that wait for them, so that a job of several nodes is whole this time too.
+        waiting = [job for job in self._control.jobs().values() if job.state == "CONFIGURING"]
+        jobs = tuple(ResumeJob(job.id, job.nodes) for job in waiting)
+        self._launcher.resume(ResumeRequest(tuple(names), jobs), f"reconcile-{time.time():.6f}")
+
+    def _see_successes(self, nodes: dict[str, NodeState], machines: list[Machine]) -> None:
+        for machine in machines:
+            partition = self._design.partition_of(machine.node or "") if machine.node in nodes else None
+            if partition is not None and nodes[str(machine.node)].is_up:
+                self._launcher.boots.came_up(partition.name, machine.launched)
+
+
+def _nodes(actions: list[Action]) -> dict[str, list[str]]:
+    """Reason -> the nodes that it is about."""
+    found: dict[str, list[str]] = {}
+    for action in actions:
+        if action.node:
+            found.setdefault(action.reason, []).append(action.node)
+    return found

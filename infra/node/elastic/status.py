@@ -1,0 +1,97 @@
+"""What the cluster is doing, in the shape of `./cluster status --json` (a contract)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from infra.node.elastic.budget import summary
+from infra.node.elastic.driver import Driver, Machine, MachineState
+from infra.node.elastic.ledger import Ledger
+from infra.node.elastic.view import state_text
+from infra.node.model import ClusterDesign
+from infra.node.slurm.control import Control
+from infra.node.slurm.hostlist import fold
+
+ANSWER_SECONDS = 5.0
+
+
+def status(
+    design: ClusterDesign, control: Control, driver: Driver, ledger: Ledger, seen: Sequence[Machine] = ()
+) -> dict[str, Any]:
+    """Partitions, nodes, machines, jobs that have not ended, the cost so far and the budget.
+
+    Args:
+        seen: the last listing of machines, for a cloud that does not answer now: just then people ask.
+    """
+    nodes = control.nodes()
+    trouble = None
+    listed = seen
+    try:
+        listed = _in_time(driver)
+    except TimeoutError:
+        trouble = f"no answer within {ANSWER_SECONDS:g} s"
+    except Exception as error:  # whatever its client raises
+        trouble = str(error) or repr(error)
+    machines = [m for m in listed if m.state is not MachineState.TERMINATED]
+    jobs = control.jobs()
+    by_node = {m.node: m for m in machines if m.node}
+    return {
+        "partitions": [
+            {
+                "name": p.name,
+                "machine": p.machine,
+                "min": p.min,
+                "max": p.max,
+                "up": sum(1 for n in p.nodes() if n in nodes and nodes[n].is_up),
+            }
+            for p in design.partitions
+        ],
+        "nodes": [
+            {
+                "name": name,
+                "partition": getattr(design.partition_of(name), "name", None),
+                "state": state_text(state),
+                "machine_state": by_node[name].state.value if name in by_node else None,
+                "reason": state.reason,
+            }
+            for name, state in nodes.items()
+        ],
+        "machines": {
+            "running": sum(1 for m in machines if m.state is MachineState.RUNNING),
+            "pending": sum(1 for m in machines if m.state is MachineState.PENDING),
+        },
+        "cloud": trouble,
+        "jobs": [
+            {
+                "id": job.id,
+                "name": job.name,
+                "state": job.state,
+                "nodes": fold(job.nodes),
+                "cause": job.cause,
+            }
+            for job in jobs.values()
+            if not job.is_over
+        ],
+        "cost": cost(design, ledger, time.time()),
+    }
+
+
+def _in_time(driver: Driver) -> Sequence[Machine]:
+    """The cloud's listing; a client of a cloud that hangs may wait for minutes, and a person does not."""
+    asking = ThreadPoolExecutor(1, thread_name_prefix="status")
+    answer = asking.submit(driver.list)
+    asking.shutdown(wait=False)
+    return answer.result(ANSWER_SECONDS)
+
+
+def cost(design: ClusterDesign, ledger: Ledger, now: float) -> dict[str, Any]:
+    """Node-hours and USD so far, and what is left of the budget.
+
+    Args:
+        now: seconds since the epoch.
+    """
+    account = ledger.account(now)
+    return {**ledger.cost(now), "damaged": list(account.damaged), "budget": summary(design, account)}

@@ -1,0 +1,564 @@
+"""The steps of a boot on machines with a root file system of their own, in a folder that stands for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import getpass
+import json
+import os
+import pwd
+import stat
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.node.bootstrap import accounts, daemons, execute, own, own_slurm, registration, sshd, steps, store
+from infra.node.bootstrap import main as boot
+from infra.node.bootstrap.context import Context
+from infra.node.bootstrap.report import BootReport, file_sink
+from infra.node.model import Folders, Host, Mount
+from tests.support.checkout import ROOT
+from tests.support.doubles import HEAD, FakeServices, design, settings
+from tests.support.private_mounts import PrivateMounts
+
+ME = pwd.getpwuid(os.getuid())
+LOGIN = Host("login-0", "login", ("login",), "local.head", 0)
+SHARED = (Mount("/home", "bind"), Mount("/apps", "bind"))
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Short, because it stands for `/`: sockets below it must stay within 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="own-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Makes programs that note their calls in the file `calls`, and finds them before any others."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    program(folder, "mount", "")
+    program(folder, "useradd", "")
+    for name in ("slurmctld", "slurmd", "sinfo"):
+        program(folder, name, "echo slurm-wlm 23.11.4")
+    return folder
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    path = folder / name
+    path.write_text(f'#!/bin/sh\necho "{name} $*" >> {folder}/calls\n{script}\n')
+    path.chmod(0o755)
+
+
+def calls(tools: Path) -> list[str]:
+    return (tools / "calls").read_text().splitlines() if (tools / "calls").exists() else []
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names that this machine is given: it is not to get any in truth."""
+    given: list[str] = []
+    monkeypatch.setattr(own.socket, "sethostname", given.append)
+    monkeypatch.setattr(own.socket, "gethostname", lambda: given[-1] if given else "before")
+    return given
+
+
+@pytest.fixture
+def machine(
+    tmp_path: Path, tools: Path, named: list[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Context]:
+    """Makes a machine of a role about to boot: its root is `root`, the secret store `secrets`."""
+    # Slurm's and munge's files can be given to us, whoever we are.
+    entry = dict.fromkeys(("slurm", "munge", "ada"), ME)
+    monkeypatch.setattr(own.pwd, "getpwnam", lambda name: entry[name])
+    monkeypatch.setattr(own.os, "geteuid", lambda: 0)
+    root = tmp_path / "root"
+    for folder in ("etc", "opt/slurm-stacks/current", "home", "apps"):
+        (root / folder).mkdir(parents=True)
+    for folder in ("shared", "software"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "hosts").write_text("10.99.0.2 controller\n10.99.1.0 debug-0\n")
+
+    def make(
+        role: str = "compute",
+        host: str = "debug-0",
+        mounts: Any = SHARED,
+        fleet: Any = (HEAD,),
+        **driver: Any,
+    ) -> Context:
+        made = design(machines="namespace", mounts=mounts, hosts=fleet)
+        known = {
+            "home": str(tmp_path / "shared"),
+            "apps": str(tmp_path / "software"),
+            "secrets": str(tmp_path / "secrets"),
+            "hosts": str(tmp_path / "hosts"),
+            **driver,
+        }
+        its = settings(
+            root,
+            made,
+            user="ada" if known.get("rootless") else "slurm",
+            shared=str(root / "home"),
+            apps=str(root / "apps"),
+            slurmctld_port=6817,
+            slurmd_port=6818,
+            controller_address="10.99.0.2",
+            driver={key: value for key, value in known.items() if value is not None},
+        )
+        report = BootReport(host, role, [file_sink(tmp_path / "report.json")])
+        return Context(its, root / "settings.json", role, host, Folders(its), FakeServices(), report)
+
+    return make
+
+
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine is a user namespace of one user."""
+    monkeypatch.setattr(accounts, "one_user", lambda: True)
+    # Nothing is entered for it: not everywhere may one more namespace be made.
+    monkeypatch.setattr(accounts, "start_as", lambda _user: ([], {}))
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+# --- the first steps -------------------------------------------------------------------------------------
+
+
+def test_both_kinds_of_machines_take_the_same_steps(machine: Callable[..., Context]) -> None:
+    context = machine()
+    assert steps.kind(context) is own
+    for name in ("users", "hosts", "secrets", "mounts", "slurm", "ready"):
+        assert callable(getattr(own, name))
+        assert name in [step.name for step in steps.STEPS]
+
+
+def test_missing_users_are_made_with_the_number_that_all_machines_have(
+    machine: Callable[..., Context], tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert own.users(machine()) == "slurm and munge are there"
+    assert calls(tools) == []
+    monkeypatch.setattr(own.pwd, "getpwnam", lambda name: {"munge": ME}[name])
+    assert own.users(machine()) == "made slurm"
+    (call,) = calls(tools)
+    assert call.startswith("useradd --system ")
+    assert call.endswith(" --uid 64030 slurm")
+
+
+def test_only_root_brings_a_machine_up(
+    machine: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own.os, "geteuid", lambda: 1000)
+    with pytest.raises(PermissionError, match="brought up by root"):
+        own.users(machine())
+
+
+def test_a_machine_of_one_user_needs_no_others(
+    machine: Callable[..., Context], tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = machine(rootless="true")
+    with pytest.raises(ValueError, match="no user here but ada, and there are others"):
+        own.users(context)
+    alone(monkeypatch)
+    assert own.users(context) == "all daemons run as ada, this machine's only user"
+    assert calls(tools) == []
+    assert (context.slurm_user, context.munge_user, context.slurmd_user) == ("ada", "ada", "ada")
+    plain = machine()
+    assert (plain.slurm_user, plain.munge_user, plain.slurmd_user) == ("slurm", "munge", None)
+
+
+def test_the_machine_has_its_name_and_knows_the_others(
+    machine: Callable[..., Context], tmp_path: Path, named: list[str]
+) -> None:
+    root = tmp_path / "root"
+    (root / "etc" / "hosts").write_text("192.0.2.1 controller somebody-elses\n")
+    for _ in range(2):
+        assert own.hosts(machine()) == "debug-0; the others are in /etc/hosts"
+        assert named == ["debug-0"]
+    assert (root / "etc" / "hostname").read_text() == "debug-0\n"
+    names = (root / "etc" / "hosts").read_text().splitlines()
+    assert names[0].split() == ["127.0.0.1", "localhost"]
+    assert names[-2:] == ["10.99.0.2 controller", "10.99.1.0 debug-0"]
+    assert "somebody-elses" not in (root / "etc" / "hosts").read_text()
+
+
+def test_where_dns_knows_the_names_the_file_is_left_alone(
+    machine: Callable[..., Context], tmp_path: Path
+) -> None:
+    assert own.hosts(machine(hosts=None)) == "debug-0; DNS knows the others"
+    assert not (tmp_path / "root" / "etc" / "hosts").exists()
+
+
+# --- secrets ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_sshd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sshd, "SSHD", Path("/nonexistent/sshd"))
+
+
+@pytest.mark.usefixtures("no_sshd")
+def test_the_controller_makes_the_key_and_others_take_it(
+    machine: Callable[..., Context], tmp_path: Path
+) -> None:
+    key = tmp_path / "root" / "etc" / "munge" / "munge.key"
+    key.parent.mkdir()
+    key.write_bytes(b"p" * 128)  # the package made it
+    assert own.secrets(machine("controller", "controller")) == "made the munge key"
+    made = key.read_bytes()
+    assert len(made) == 1024
+    kept = tmp_path / "secrets" / "munge.key"
+    assert kept.read_bytes() == made
+    assert (mode(key), mode(key.parent), mode(kept), mode(kept.parent)) == (0o400, 0o700, 0o600, 0o700)
+    key.unlink()
+    assert own.secrets(machine()) == "took the cluster's munge key"
+    assert key.read_bytes() == made
+    assert mode(key) == 0o400
+    # A head that is replaced has an empty disk: a new key would lock every machine out.
+    key.unlink()
+    assert own.secrets(machine("controller", "controller")) == "took the cluster's munge key"
+    assert key.read_bytes() == made
+
+
+@pytest.mark.usefixtures("no_sshd")
+def test_a_machine_waits_for_the_controllers_key(machine: Callable[..., Context], tmp_path: Path) -> None:
+    place = store.FolderStore(tmp_path / "secrets")
+    later = threading.Timer(0.3, place.put, ("munge.key", b"k" * 1024))
+    later.start()
+    try:
+        assert own.secrets(machine()) == "took the cluster's munge key"
+    finally:
+        later.join()
+    assert (tmp_path / "root" / "etc" / "munge" / "munge.key").read_bytes() == b"k" * 1024
+
+
+@pytest.mark.usefixtures("no_sshd")
+def test_a_key_that_never_comes_is_said_in_words(
+    machine: Callable[..., Context], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (limit,) = [step.timeout for step in steps.STEPS if step.name == "secrets"]
+    assert limit > own.KEY_SECONDS, "or the step would end without these words"
+    monkeypatch.setattr(own, "KEY_SECONDS", 0.2)
+    with pytest.raises(TimeoutError, match=r"put no munge key into .*/secrets for 0\.2 s: .*logs controller"):
+        own.secrets(machine())
+    assert not (tmp_path / "root" / "etc" / "munge").exists()
+
+
+@pytest.mark.usefixtures("no_sshd")
+def test_settings_without_a_store_are_refused(machine: Callable[..., Context]) -> None:
+    with pytest.raises(ValueError, match=r"no secret store \(site\.driver\.secrets\)"):
+        own.secrets(machine(secrets=None))
+
+
+def test_host_keys_are_made_once_and_published(
+    machine: Callable[..., Context], tmp_path: Path, tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sshd, "SSHD", tools / "slurmd")  # whatever is there
+    program(
+        tools,
+        "ssh-keygen",
+        'for last; do :; done; echo private >"$last"; echo "ssh-ed25519 AAA" >"$last.pub"',
+    )
+    # The host's own, which a namespace sees.
+    (tmp_path / "root" / "etc" / "ssh").mkdir()
+    (tmp_path / "root" / "etc" / "ssh" / "ssh_host_rsa_key.pub").write_text("ssh-rsa BBB host\n")
+    for _ in range(2):
+        context = machine("controller", "controller")
+        own.secrets(context)
+        assert context.report.content["host_keys"] == ["ssh-ed25519 AAA"]
+    assert [call.split()[0] for call in calls(tools)].count("ssh-keygen") == 1
+    assert mode(tmp_path / "root" / "var" / "lib" / "slurm-stacks" / "ssh") == 0o700
+
+
+@pytest.mark.usefixtures("no_sshd")
+def test_without_a_server_there_are_no_host_keys(machine: Callable[..., Context]) -> None:
+    context = machine("controller", "controller")
+    own.secrets(context)
+    assert context.report.content["host_keys"] == []
+
+
+def test_how_a_program_is_started_as_a_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert accounts.start_as(None) == ([], {})
+    prefix, identity = accounts.start_as(ME.pw_name)
+    assert (prefix, identity["user"], identity["group"]) == ([], ME.pw_uid, ME.pw_gid)
+    table = tmp_path / "uid_map"
+    monkeypatch.setattr(accounts, "UID_MAP", table)
+    table.write_text("         0          0 4294967295\n")
+    assert not accounts.one_user()
+    # root inside is an ordinary user outside: under the own name again, in one more namespace.
+    table.write_text("         0       1000          1\n")
+    numbers = [f"--map-user={ME.pw_uid}", f"--map-group={ME.pw_gid}"]
+    assert accounts.start_as(ME.pw_name) == (["/usr/bin/unshare", "--user", *numbers, "--"], {})
+
+
+# --- mounts ----------------------------------------------------------------------------------------------
+
+
+def test_shared_folders_are_mounted_once(
+    machine: Callable[..., Context], tmp_path: Path, tools: Path
+) -> None:
+    assert own.mounts(machine()) == "/home and /apps"
+    root = tmp_path / "root"
+    assert calls(tools) == [
+        f"mount --bind {tmp_path}/shared {root}/home",
+        f"mount --bind {tmp_path}/software {root}/apps",
+    ]
+    # As if they were mounted now: the same folder under two names.
+    for name, source in (("home", "shared"), ("apps", "software")):
+        (root / name).rmdir()
+        (root / name).symlink_to(tmp_path / source)
+    own.mounts(machine())
+    assert len(calls(tools)) == 2
+    assert not (tmp_path / "shared" / "bench").exists(), "the controller makes it"
+    own.mounts(machine("controller", "controller"))
+    assert mode(tmp_path / "shared" / "bench") == 0o1777
+
+
+def test_storage_that_is_not_here_is_named(machine: Callable[..., Context]) -> None:
+    with pytest.raises(
+        ValueError, match=r"/fsx: storage of kind fsx_lustre is not on this provider \(.*bind"
+    ):
+        own.mounts(machine(mounts=(Mount("/fsx", "fsx_lustre"),)))
+    elsewhere = Mount("/fsx", "fsx_lustre", roles=("compute",))
+    assert own.mounts(machine("login", "login-0", mounts=(elsewhere,))) == "nothing to mount"
+    with pytest.raises(ValueError, match=r"/home: the settings name no folder for it \(site\.driver\.home\)"):
+        own.mounts(machine(home=None))
+
+
+def test_a_mount_that_fails_says_why(machine: Callable[..., Context], tmp_path: Path, tools: Path) -> None:
+    program(tools, "mount", "echo mount: permission denied >&2; exit 32")
+    context = machine()
+    (step,) = [step for step in steps.STEPS if step.name == "mounts"]
+    assert execute.run_steps(context, [step]) is False
+    (only,) = json.loads((tmp_path / "report.json").read_text())["steps"]
+    assert "exit status 32" in only["note"]
+    assert only["tail"] == ["mount: permission denied"]
+
+
+BIND = """
+import sys
+sys.path.insert(0, {project!r})
+from pathlib import Path
+from infra.node.bootstrap import command, own
+from infra.node.model import Mount
+class Context:
+    run = staticmethod(command.run)
+    class settings:
+        class site:
+            driver = {{"home": "{folder}/shared"}}
+    def at(self, relative):
+        return Path("{folder}/root") / relative
+for _ in range(2):
+    own.MOUNT_KINDS["bind"](Context(), Mount("/home", "bind"))
+print(Path("/proc/self/mountinfo").read_text().count(" {folder}/root/home "))
+"""
+
+
+def test_a_folder_is_mounted_for_real_and_once(tmp_path: Path) -> None:
+    """In a mount namespace of the test's own."""
+    mounts = PrivateMounts()
+    try:
+        (tmp_path / "shared").mkdir()
+        (tmp_path / "shared" / "file").touch()
+        script = BIND.format(project=str(ROOT), folder=tmp_path)
+        assert mounts.run(sys.executable, "-I", "-c", script).strip() == "1"
+        assert mounts.run("ls", f"{tmp_path}/root/home").strip() == "file"
+        assert list((tmp_path / "root" / "home").iterdir()) == [], "nobody else sees it"
+    finally:
+        mounts.close()
+
+
+# --- slurm -----------------------------------------------------------------------------------------------
+
+
+def test_the_controller_has_folders_configuration_and_programs(
+    machine: Callable[..., Context], tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    before = os.umask(0o077)
+    try:
+        for _ in range(2):
+            assert own_slurm.slurm(machine("controller", "controller")) == "slurm-wlm 23.11.4"
+    finally:
+        os.umask(before)
+    text = (root / "etc" / "slurm" / "slurm.conf").read_text()
+    assert "SlurmUser=slurm" in text
+    assert "enable_configless" in text
+    assert "for Slurm 23.11" in text
+    assert (root / "etc" / "slurm" / "cgroup.conf").exists()
+    found = {name: mode(root / name) for name in ("etc/slurm", "var/log/slurm", "run/slurm-stacks")}
+    assert set(found.values()) == {0o755}, "users' clients read these"
+    assert mode(root / "etc" / "slurm" / "slurm.conf") == 0o644
+    assert mode(root / "var" / "spool" / "slurmctld") == 0o700
+    assert (root / "var" / "lib" / "slurm-stacks" / "requests").is_dir()
+    assert (root / "opt" / "slurm-stacks" / "current" / "bin" / "resume").exists()
+    tool = root / "usr" / "local" / "bin" / "slurm-stacks"
+    assert tool.resolve() == root / "opt" / "slurm-stacks" / "current" / "bin" / "slurm-stacks"
+    assert tool.stat().st_mode & 0o111
+    drafts = [path for path in root.rglob(".*") if path.is_file()]
+    assert drafts == []
+
+
+def test_slurms_files_are_slurms(
+    machine: Callable[..., Context], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, int] = {}
+    numbers = {"slurm": 4711, "munge": 4712, "ada": 4713}
+    monkeypatch.setattr(
+        own.pwd, "getpwnam", lambda n: pwd.struct_passwd((n, "x", numbers[n], numbers[n], "", "/", "/bin/sh"))
+    )
+    monkeypatch.setattr(own.os, "chown", lambda path, user, _group: given.update({Path(path).name: user}))
+    own_slurm.slurm(machine("controller", "controller"))
+    assert {"slurmctld", "slurm-stacks", "slurm", "requests"} == {
+        n for n, user in given.items() if user == 4711
+    }
+    given.clear()
+    own_slurm.slurm(machine())
+    assert "slurmd" not in given, "slurmd is root's"
+    given.clear()
+    alone(monkeypatch)
+    own_slurm.slurm(machine("controller", "controller", rootless="true"))
+    assert given == {}, "nobody's but ours can be had"
+
+
+def test_a_login_machine_has_slurm_conf_and_the_tool_and_no_state(
+    machine: Callable[..., Context], tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    assert own_slurm.slurm(machine("login", "login-0")) == "slurm-wlm 23.11.4"
+    assert "SlurmctldHost=localhost(10.99.0.2)" in (root / "etc" / "slurm" / "slurm.conf").read_text()
+    assert (root / "usr" / "local" / "bin" / "slurm-stacks").exists()
+    assert not (root / "var" / "spool" / "slurmctld").exists()
+    assert not (root / "opt" / "slurm-stacks" / "current" / "bin" / "resume").exists()
+
+
+def test_a_node_renders_nothing_and_finds_what_slurmd_fetches(
+    machine: Callable[..., Context], tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    (root / "etc" / "slurm").mkdir()
+    (root / "etc" / "slurm" / "slurm.conf").write_text("of another cluster")
+    assert own_slurm.slurm(machine()) == "slurm-wlm 23.11.4, configured by the controller"
+    link = root / "etc" / "slurm" / "slurm.conf"
+    assert str(link.readlink()) == f"{root}/var/spool/slurmd/conf-cache/slurm.conf"
+    assert own_slurm.slurm(machine()) == "slurm-wlm 23.11.4, configured by the controller"
+
+
+def test_a_machine_without_slurm_says_so(
+    machine: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(own_slurm.PROGRAM, "compute", "no-such-slurmd")
+    with pytest.raises(FileNotFoundError, match="no-such-slurmd is not installed on this machine"):
+        own_slurm.slurm(machine())
+
+
+# --- ready -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Daemons that are of use as soon as they are started."""
+    monkeypatch.setattr(daemons, "wait", lambda *_arguments: None)
+    monkeypatch.setattr(daemons, "see_port", lambda *_arguments: None)
+    monkeypatch.setattr(registration, "start_delay", lambda *_arguments: 0.0)
+
+
+def started(context: Context) -> list[tuple[str, str | None]]:
+    assert isinstance(context.services, FakeServices)
+    return [(service.name, service.user) for service in context.services.started]
+
+
+def ready(context: Context) -> str:
+    context.report.content["facts"]["slurm"] = "slurm-wlm 23.11.4"
+    return own_slurm.ready(context)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_each_roles_daemons_and_who_runs_them(
+    machine: Callable[..., Context], tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sshd, "SSHD", tools / "slurmd")
+    with_login = (HEAD, LOGIN)
+    controller = machine("controller", "controller", fleet=with_login)
+    assert ready(controller) == "started munged, slurmctld and the elastic daemon"
+    assert started(controller) == [("munged", "munge"), ("elastic", "slurm"), ("slurmctld", "slurm")]
+    login = machine("login", "login-0", fleet=with_login)
+    assert ready(login) == "started munged, sshd"
+    assert started(login) == [("munged", "munge"), ("sshd", None)]
+    compute = machine()
+    assert ready(compute) == "started munged, sshd, slurmd"
+    assert started(compute) == [("munged", "munge"), ("sshd", None), ("slurmd", None)]
+    only = machine("controller", "controller")
+    assert ready(only) == "started munged, sshd, slurmctld and the elastic daemon", "people log in here"
+
+
+@pytest.mark.usefixtures("at_once", "no_sshd")
+def test_a_slurmd_asks_the_controller_for_its_configuration(machine: Callable[..., Context]) -> None:
+    context = machine()
+    assert ready(context) == "started munged, no sshd: openssh-server is not installed, slurmd"
+    assert isinstance(context.services, FakeServices)
+    slurmd = context.services.started[-1]
+    # -b: a namespace booted when its host did, long before anybody asked for the node.
+    assert slurmd.argv == (
+        "/usr/sbin/slurmd", "-D", "-b", "-N", "debug-0", "--conf-server", "10.99.0.2:6817",
+    )  # fmt: skip
+    its = dataclasses.replace(context.settings.design, machines="vm", provider="aws")
+    context.settings = dataclasses.replace(context.settings, design=its)
+    ready(context)
+    assert "-b" not in context.services.started[-1].argv, "a slurmd that starts again has not rebooted"
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_machine_of_one_user_runs_all_as_that_user_and_no_sshd(
+    machine: Callable[..., Context], tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sshd, "SSHD", tools / "slurmd")
+    context = machine(rootless="true")
+    assert ready(context).startswith("started munged, no sshd: sshd needs several users")
+    assert started(context) == [("munged", "ada"), ("slurmd", "ada")], "slurmd as its root starts no job"
+    assert isinstance(context.services, FakeServices)
+    assert "--force" in context.services.started[0].argv
+    plain = machine()
+    ready(plain)
+    assert isinstance(plain.services, FakeServices)
+    assert "--force" not in plain.services.started[0].argv
+
+
+@pytest.mark.usefixtures("at_once", "no_sshd")
+def test_munge_finds_its_folders_as_it_wants_them(machine: Callable[..., Context], tmp_path: Path) -> None:
+    ready(machine())
+    found = {name: mode(tmp_path / "root" / name) for name in ("run/munge", "var/lib/munge", "var/log/munge")}
+    assert found == {"run/munge": 0o755, "var/lib/munge": 0o700, "var/log/munge": 0o700}
+
+
+# --- a whole boot ----------------------------------------------------------------------------------------
+
+
+def test_a_namespaces_boot_never_changes_the_host_itself(tmp_path: Path) -> None:
+    """It would name, mount and configure this machine."""
+    its = settings(tmp_path, design(machines="namespace"), user=getpass.getuser())
+    file = tmp_path / "settings.json"
+    file.write_text(json.dumps(dataclasses.asdict(its)))
+    with pytest.raises(SystemExit, match="debug-0 is not booted here"):
+        boot.bootstrap(file, "compute", "debug-0", str(tmp_path / "bucket"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["settings.json"]
+
+
+def test_an_older_report_of_the_name_is_not_this_machines(tmp_path: Path) -> None:
+    from infra.node.bootstrap.report import failure
+
+    file = tmp_path / "debug-0.json"
+    report = BootReport("debug-0", "compute", [file_sink(file)])
+    report.begin("mounts", 1)
+    report.end("failed", 0.1, "it broke")
+    report.finish("failed")
+    assert failure(file) == failure(file, time.time() - 60) == "step mounts: it broke"
+    assert failure(file, time.time() + 60) is None

@@ -1,0 +1,189 @@
+"""Drivers of a node's devices: which of NVIDIA's, and when an interface or a GPU is missing."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from infra.node.bootstrap import steps
+from infra.node.bootstrap.command import CommandError
+from infra.node.bootstrap.command import run as really
+from infra.node.bootstrap.context import Context, SkipStep
+from infra.node.bootstrap.vm import drivers
+from infra.node.cloud import call
+from infra.node.cloud.call import Answer
+from infra.node.model import Accelerator, Partition
+from tests.support.recorded import COMPUTE, T4, V100, Recorder, machine
+
+KERNEL = "6.8.0-1021-aws"
+
+
+@pytest.fixture(autouse=True)
+def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drivers.platform, "release", lambda: KERNEL)
+    monkeypatch.setattr(steps.gres, "devices", lambda _accelerator: ["/dev/null"])
+
+
+def gpus(run: Recorder, count: int, *, after_install: bool = True) -> None:
+    """nvidia-smi sees `count` GPUs, once the driver is loaded."""
+
+    def smi(*_argv: str) -> str:
+        if after_install and not run.having("modprobe", "nvidia"):
+            raise CommandError("nvidia-smi is not installed on this machine", 127)
+        return "".join(f"GPU {number}: Tesla (UUID: GPU-{number})\n" for number in range(count))
+
+    run.answer("nvidia-smi --list-gpus", smi)
+
+
+def known(run: Recorder, *names: str) -> None:
+    run.answer("apt-cache show", "")
+    for name in names:
+        run.answer(f"apt-cache show --no-all-versions {name}", f"Package: {name}\nVersion: 1\n")
+
+
+def node(tmp_path: Path, partition: Partition) -> tuple[Context, Recorder]:
+    return machine(tmp_path, host=f"{partition.name}-0", partitions=(partition,))
+
+
+def installed(run: Recorder) -> list[str]:
+    (line,) = run.having("install")
+    return line.partition("--no-install-recommends ")[2].split()
+
+
+@pytest.mark.parametrize(("partition", "flavour"), [(V100, "580-server"), (T4, "580-server-open")])
+def test_the_closed_modules_for_volta_and_the_open_ones_for_newer(
+    tmp_path: Path, partition: Partition, flavour: str
+) -> None:
+    partition = dataclasses.replace(partition, efa=0)
+    context, run = node(tmp_path, partition)
+    assert partition.accelerator is not None
+    gpus(run, partition.accelerator.count)
+    known(run, f"linux-modules-nvidia-{flavour}-{KERNEL}")
+    said = steps.accelerators(context)
+    assert said == f"{partition.accelerator.count} {partition.accelerator.type}"
+    assert installed(run) == [
+        f"linux-modules-nvidia-{flavour}-{KERNEL}",
+        f"nvidia-headless-no-dkms-{flavour}",
+        "nvidia-utils-580-server",
+        "nvidia-modprobe",
+    ]
+    assert not run.having("nvidia-fabricmanager")
+
+
+def test_a_kernel_without_built_modules_builds_them(tmp_path: Path) -> None:
+    context, run = node(tmp_path, T4)
+    gpus(run, 1)
+    known(run)
+    steps.accelerators(context)
+    assert installed(run)[:2] == ["nvidia-dkms-580-server-open", f"linux-headers-{KERNEL}"]
+
+
+def test_joined_gpus_need_their_fabric(tmp_path: Path) -> None:
+    context, run = node(tmp_path, Partition("a", "p4d.24xlarge", 96, 9, 0, 1, Accelerator("a100", 8)))
+    gpus(run, 8)
+    known(run)
+    (tmp_path / "root" / drivers.SWITCHES / "0000:c0:00.0").mkdir(parents=True)
+    steps.accelerators(context)
+    assert "nvidia-fabricmanager-580" in installed(run)
+    assert run.calls.index("systemctl enable --now nvidia-fabricmanager") > 0
+
+
+def test_switches_that_the_cloud_keeps_to_itself_need_no_manager(tmp_path: Path) -> None:
+    """The manager's unit would fail: there is nothing for it to do."""
+    context, run = node(tmp_path, Partition("a", "a2-highgpu-8g", 96, 9, 0, 1, Accelerator("a100", 8)))
+    gpus(run, 8)
+    known(run)
+    assert steps.accelerators(context) == "8 a100"
+    assert not run.having("enable")
+
+
+def test_an_image_with_the_driver_installs_nothing(tmp_path: Path) -> None:
+    context, run = node(tmp_path, T4)
+    gpus(run, 1, after_install=False)
+    assert steps.accelerators(context) == "1 t4"
+    assert run.calls == [
+        "nvidia-smi --list-gpus",
+        "nvidia-modprobe -u -c=0",
+        "nvidia-smi --list-gpus",
+        "nvidia-smi --persistence-mode=1",
+    ]
+
+
+def test_a_gpu_that_is_missing_keeps_the_node_away(tmp_path: Path) -> None:
+    context, run = node(tmp_path, dataclasses.replace(V100, efa=0))
+    gpus(run, 7)
+    with pytest.raises(RuntimeError, match="nvidia-smi sees 7 GPUs, and there should be 8"):
+        steps.accelerators(context)
+
+
+def test_a_node_without_devices_is_skipped(tmp_path: Path) -> None:
+    context, run = node(tmp_path, COMPUTE)
+    with pytest.raises(SkipStep, match="has none"):
+        steps.accelerators(context)
+    assert run.calls == []
+
+
+FI_INFO = """\
+provider: efa
+    fabric: efa
+    domain: rdmap0s6-rdm
+    version: 122.0
+    type: FI_EP_RDM
+    protocol: FI_PROTO_EFA
+provider: efa
+    fabric: efa-direct
+    domain: rdmap0s6-rdm
+    type: FI_EP_RDM
+"""
+FABRIC = dataclasses.replace(COMPUTE, name="efa", efa=1)
+
+
+def test_interfaces_are_counted_once(tmp_path: Path) -> None:
+    context, run = node(tmp_path, FABRIC)
+    tool = tmp_path / "root" / drivers.EFA_FI_INFO
+    tool.parent.mkdir(parents=True)
+    tool.touch()
+    run.answer(str(tool), FI_INFO)
+    assert steps.accelerators(context) == "1 EFA"
+    four, run = node(tmp_path, dataclasses.replace(FABRIC, efa=4))
+    run.answer(str(tool), FI_INFO)
+    with pytest.raises(RuntimeError, match="fi_info sees 1 EFA interfaces, and there should be 4"):
+        steps.accelerators(four)
+
+
+def test_the_installer_runs_once_in_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context, run = node(tmp_path, FABRIC)
+    tool = tmp_path / "root" / drivers.EFA_FI_INFO
+    script = f'#!/bin/sh\necho "$PWD $*" >>{tmp_path}/ran\nmkdir -p {tool.parent}\ntouch {tool}\n'
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        entry = tarfile.TarInfo("aws-efa-installer/efa_installer.sh")
+        entry.size, entry.mode = len(script), 0o755
+        archive.addfile(entry, io.BytesIO(script.encode()))
+    asked: list[str] = []
+
+    def fetch(_method: str, url: str, *_rest: object, **_options: object) -> Answer:
+        asked.append(url)
+        return Answer(200, buffer.getvalue())
+
+    monkeypatch.setattr(call, "call", fetch)
+    run.answer("bash", really)
+    run.answer(str(tool), FI_INFO)
+    for _ in range(2):
+        assert steps.accelerators(context) == "1 EFA"
+    assert asked == [drivers.EFA_URL]
+    assert "latest" not in drivers.EFA_URL
+    assert (tmp_path / "ran").read_text().splitlines() == [
+        f"{tmp_path}/root/var/tmp/slurm-stacks-efa/aws-efa-installer --yes --no-verify"
+    ]
+
+
+def test_an_installer_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context, _ = node(tmp_path, FABRIC)
+    monkeypatch.setattr(call, "call", lambda *_a, **_k: Answer(403))
+    with pytest.raises(OSError, match=r"aws-efa-installer-.*\.tar\.gz: HTTP status 403"):
+        steps.accelerators(context)

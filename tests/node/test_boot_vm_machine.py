@@ -1,0 +1,279 @@
+"""A cloud's machine from its first step on: its name, its report in the bucket, its key, a boot of steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from infra.node.bootstrap import execute, files, own, store
+from infra.node.bootstrap.context import Context
+from infra.node.bootstrap.report import BootReport, failure, file_sink
+from infra.node.bootstrap.vm import clouds, disks, machine
+from infra.node.bootstrap.vm.systemd import SystemdServices
+from infra.node.cloud import call
+from infra.node.cloud.errors import ServiceError
+from infra.node.elastic.drivers.ec2_names import tags_of
+from tests.support import whole_boot
+from tests.support.fake_imds import FakeImds, fake_imds
+from tests.support.moto_server import moto_server
+from tests.support.recorded import Recorder
+from tests.support.recorded import machine as make
+
+TAGS = "meta-data/tags/instance/"
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    with whole_boot.short_folder() as folder:
+        yield folder
+
+
+class Cloud:
+    def __init__(self, url: str, imds: FakeImds) -> None:
+        self.imds = imds
+        access = {"endpoint_url": url, "aws_access_key_id": "a", "aws_secret_access_key": "b"}
+        self.s3: Any = boto3.client("s3", "eu-west-1", **access)
+        self.secrets: Any = boto3.client("secretsmanager", "eu-west-1", **access)
+        place = {"LocationConstraint": "eu-west-1"}
+        self.s3.create_bucket(Bucket="t-bucket", CreateBucketConfiguration=place)
+        self.arn = self.secrets.create_secret(Name="t-munge")["ARN"]
+
+    def report(self, host: str) -> dict[str, Any]:
+        body = self.s3.get_object(Bucket="t-bucket", Key=f"boot/{host}.json")["Body"].read()
+        return dict(json.loads(body))
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    with moto_server() as url, fake_imds() as imds:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", imds.url)
+        monkeypatch.setattr(call, "FIRST_PAUSE_SECONDS", 0.01)
+        yield Cloud(url, imds)
+
+
+# --- who it is -------------------------------------------------------------------------------------------
+
+
+def test_a_node_finds_its_name_in_its_launch(cloud: Cloud, tmp_path: Path) -> None:
+    context, _ = make(tmp_path, driver={"region": "eu-west-1"})
+    cloud.imds.content[f"{TAGS}slurm-stacks:nodes"] = "compute-[0,3-5]"
+    cloud.imds.content["meta-data/ami-launch-index"] = "2"
+    host, sink, services = machine.begin(context.settings, None, "s3://t-bucket")
+    assert (host, type(services)) == ("compute-4", SystemdServices)
+    sink('{"state": "booting"}')
+    assert cloud.report("compute-4") == {"state": "booting"}
+    cloud.imds.content["meta-data/ami-launch-index"] = "4"
+    with pytest.raises(SystemExit, match="has no element 4"):
+        machine.begin(context.settings, None, "s3://t-bucket")
+
+
+def test_a_node_finds_its_name_in_a_list_of_several_tags(cloud: Cloud, tmp_path: Path) -> None:
+    nodes = [f"compute-{n}" for n in range(1000, 2000, 7)]
+    for key, piece in tags_of(nodes).items():
+        cloud.imds.content[f"{TAGS}{key}"] = piece
+    for index in (0, 70, len(nodes) - 1):
+        cloud.imds.content["meta-data/ami-launch-index"] = str(index)
+        assert clouds.of(make(tmp_path, "compute", "compute-1")[0].settings).node() == nodes[index]
+    assert f"{TAGS}slurm-stacks:nodes-2" in cloud.imds.asked
+
+
+def test_the_head_is_told_its_name(cloud: Cloud, tmp_path: Path) -> None:
+    context, _ = make(tmp_path, "controller", "controller")
+    host, sink, _ = machine.begin(context.settings, "controller", "s3://t-bucket")
+    sink("{}")
+    assert (host, cloud.report("controller")) == ("controller", {})
+
+
+@pytest.mark.usefixtures("cloud")
+def test_a_node_without_tags_cannot_know_itself(tmp_path: Path) -> None:
+    context, _ = make(tmp_path)
+    with pytest.raises(SystemExit, match=r"no tag slurm-stacks:nodes, or .*InstanceMetadataTags"):
+        clouds.of(context.settings).node()
+
+
+def test_a_bucket_that_refuses_does_not_stop_a_boot(cloud: Cloud, tmp_path: Path) -> None:
+    context, _ = make(tmp_path, "controller", "controller")
+    cloud.s3.delete_bucket(Bucket="t-bucket")
+    _, sink, _ = machine.begin(context.settings, "controller", "s3://t-bucket")
+    with pytest.raises(ServiceError):
+        sink("{}")
+    report = BootReport("controller", "controller", [file_sink(tmp_path / "boot.json"), sink])
+    report.begin("users", 30)
+    report.end("done", 0.1)
+    assert json.loads((tmp_path / "boot.json").read_text())["facts"]["report"].startswith(
+        "not published: s3://"
+    )
+
+
+def test_a_machine_without_a_cloud_is_told_its_name(tmp_path: Path) -> None:
+    context, _ = make(tmp_path)
+    with pytest.raises(SystemExit, match="--host"):
+        machine.begin(context.settings, None, str(tmp_path))
+    host, sink, _ = machine.begin(context.settings, "compute-0", str(tmp_path))
+    sink("{}")
+    assert (host, (tmp_path / "boot" / "compute-0.json").read_text()) == ("compute-0", "{}")
+
+
+def test_slurms_programs_are_there_while_a_head_boots_again(tmp_path: Path) -> None:
+    """Its slurmctld runs, and calls them in the folder of the code that was published a moment ago."""
+    context, _ = make(tmp_path, "controller", "controller")
+    code = tmp_path / "root" / "opt/slurm-stacks/current"
+    machine.carry_on(context.settings, context.settings_file, "controller")
+    assert not (code / "bin").exists(), "a first boot has no slurmctld"
+    (tmp_path / "root" / "var/lib/slurm-stacks/requests").mkdir(parents=True)
+    machine.carry_on(context.settings, context.settings_file, "compute")
+    assert not (code / "bin").exists()
+    machine.carry_on(context.settings, context.settings_file, "controller")
+    assert {"resume", "suspend", "prolog-slurmctld", "epilog-slurmctld"} <= {
+        path.name for path in (code / "bin").iterdir()
+    }
+
+
+# --- hosts -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    return whole_boot.name_is_noted(monkeypatch, "ip-10-0-1-17")
+
+
+def test_the_name_lasts_and_others_lines_stay(tmp_path: Path, named: list[str]) -> None:
+    context, _ = make(tmp_path)
+    etc = tmp_path / "root" / "etc"
+    (etc / "hosts").write_text("127.0.0.1 localhost\n::1 ip6-localhost\n")
+    for _ in range(2):
+        assert own.hosts(context) == "compute-0; the controller is 10.0.0.5"
+    assert named == ["compute-0"]
+    assert (etc / "hostname").read_text() == "compute-0\n"
+    lines = (etc / "hosts").read_text().splitlines()
+    assert lines == [
+        "127.0.0.1 localhost", "::1 ip6-localhost", files.BEGIN, "10.0.0.5 controller", files.END,
+    ]  # fmt: skip
+    assert "preserve_hostname: true" in (etc / "cloud/cloud.cfg.d/99-slurm-stacks.cfg").read_text()
+    # A controller that moved.
+    site = dataclasses.replace(context.settings.site, controller_address="10.0.0.9")
+    context.settings = dataclasses.replace(context.settings, site=site)
+    own.hosts(context)
+    assert "10.0.0.5" not in (etc / "hosts").read_text()
+    assert "10.0.0.9 controller" in (etc / "hosts").read_text().splitlines()
+
+
+@pytest.mark.usefixtures("named")
+def test_no_name_of_its_own_is_a_loopback_address(tmp_path: Path) -> None:
+    context, _ = make(tmp_path, "controller", "controller")
+    own.hosts(context)
+    assert not (tmp_path / "root" / "etc" / "hosts").exists()
+
+
+# --- secrets ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def users(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole_boot.users_are_me(monkeypatch)
+
+
+@pytest.mark.usefixtures("users")
+def test_the_head_fills_the_secret_and_a_node_reads_it(cloud: Cloud, tmp_path: Path) -> None:
+    driver = {"region": "eu-west-1", "secret": cloud.arn}
+    head, _ = make(tmp_path / "head", "controller", "controller", driver=driver)
+    node, _ = make(tmp_path / "node", driver=driver)
+    assert own.secrets(head) == "made the munge key"
+    assert own.secrets(node) == "took the cluster's munge key"
+    made, taken = ((tmp_path / name / "root/etc/munge/munge.key").read_bytes() for name in ("head", "node"))
+    assert made == taken == cloud.secrets.get_secret_value(SecretId="t-munge")["SecretBinary"]
+    assert len(made) == 1024
+    # A head that was replaced.
+    (tmp_path / "head/root/etc/munge/munge.key").unlink()
+    assert own.secrets(head) == "took the cluster's munge key"
+
+
+@pytest.mark.usefixtures("users")
+def test_a_node_waits_for_a_key_with_pauses(
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, _ = make(tmp_path, driver={"region": "eu-west-1", "secret": cloud.arn})
+    assert store.of(context.settings).poll_seconds >= 1, "a thousand nodes ask one service"
+    monkeypatch.setattr(store.SecretStore, "poll_seconds", 0.01)
+    monkeypatch.setattr(own, "KEY_SECONDS", 0.1)
+    with pytest.raises(TimeoutError, match=r"into the secret arn:aws:secretsmanager.* for 0\.1 s"):
+        own.secrets(context)
+
+
+# --- a whole boot ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ubuntu(
+    cloud: Cloud, tmp_path: Path, named: list[str], users: None, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[Context, Recorder]]:
+    """Machines whose commands are recorded and whose daemons are not waited for."""
+    whole_boot.nothing_is_mounted(monkeypatch, tmp_path)
+    monkeypatch.setattr(disks, "volume", lambda _context, mount: f"/dev{mount.path}")
+    whole_boot.nothing_is_waited_for(monkeypatch)
+
+    def machine_of(role: str, host: str) -> tuple[Context, Recorder]:
+        driver = {"region": "eu-west-1", "secret": cloud.arn}
+        context, run = make(tmp_path / host, role, host, driver=driver)
+        whole_boot.begun(context, tmp_path / host, "s3://t-bucket")
+        return context, run
+
+    return machine_of
+
+
+def test_all_steps_of_a_head_and_of_a_node(
+    cloud: Cloud, ubuntu: Callable[..., tuple[Context, Recorder]], tmp_path: Path
+) -> None:
+    head, run = ubuntu("controller", "controller")
+    before = signal.getsignal(signal.SIGALRM)
+    assert execute.run_steps(head, whole_boot.steps(head)) is True
+    report = cloud.report("controller")
+    assert (report["state"], report["facts"]["slurm"]) == ("ready", "slurm-wlm 23.11.4")
+    assert [step["name"] for step in report["steps"]] == [
+        "users", "hosts", "secrets", "disks", "packages", "mounts", "slurm", "hooks", "ready",
+        "logs", "environment",
+    ]  # fmt: skip
+    assert {step["state"] for step in report["steps"]} == {"done", "skipped"}
+    assert "scontrol reconfigure" in run.calls, "nodes that are up fetch what is new"
+    assert [call.split()[0] for call in run.calls].index("mkfs.ext4") < run.calls.index("exportfs -ra")
+    root = tmp_path / "controller" / "root"
+    conf = (root / "etc/slurm/slurm.conf").read_text()
+    assert "SlurmctldHost=controller(10.0.0.5)" in conf
+    assert "cloud_dns" not in conf
+    assert str((root / "usr/local/bin/slurm-stacks").readlink()).endswith("current/bin/slurm-stacks")
+
+    node, _ = ubuntu("compute", "compute-0")
+    node.report.content["facts"]["slurm"] = "slurm-wlm 23.11.4"
+    assert execute.run_steps(node, whole_boot.steps(node)) is True
+    report = cloud.report("compute-0")
+    assert report["state"] == "ready"
+    assert [step["name"] for step in report["steps"]][-4:] == ["accelerators", "hooks", "ready", "logs"]
+    assert node.services.started[-1].argv == (  # type: ignore[attr-defined]
+        "/usr/sbin/slurmd", "-D", "-N", "compute-0", "--conf-server", "10.0.0.5:6817",
+    )  # fmt: skip
+    assert signal.getsignal(signal.SIGALRM) is before
+
+
+def test_a_failed_boot_is_told_by_the_bucket(
+    cloud: Cloud, ubuntu: Callable[..., tuple[Context, Recorder]], tmp_path: Path
+) -> None:
+    node, run = ubuntu("compute", "compute-0")
+    cloud.secrets.put_secret_value(SecretId="t-munge", SecretBinary=b"k" * 1024)
+    run.fail("apt-get", 100, "E: Unable to locate package slurmd")
+    assert execute.run_steps(node, whole_boot.steps(node)) is False
+    assert node.services.started == []  # type: ignore[attr-defined]
+    report = cloud.report("compute-0")
+    assert report["state"] == "failed"
+    assert report["steps"][-1]["tail"] == ["E: Unable to locate package slurmd"]
+    (tmp_path / "fetched.json").write_text(json.dumps(report))
+    assert failure(tmp_path / "fetched.json") == (
+        "step packages: apt-get: exit status 100: E: Unable to locate package slurmd"
+    )

@@ -1,0 +1,233 @@
+"""Shared file systems: exports on the controller, clients elsewhere, and words for what does not come."""
+
+from __future__ import annotations
+
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.node.bootstrap import own, steps
+from infra.node.bootstrap.command import CommandError
+from infra.node.bootstrap.command import run as really
+from infra.node.bootstrap.vm import disks, mounts, people
+from infra.node.model import Mount, Network
+from tests.support.recorded import NFS, machine
+
+SOURCES = {
+    "mounts": {
+        "/home": {"volume": "vol-0aaa"},
+        "/apps": {"volume": "vol-0bbb"},
+        "/efs": {"source": "fs-1.efs.eu-west-1.amazonaws.com:/"},
+        "/fsx": {"source": "fs-2.fsx.eu-west-1.amazonaws.com@tcp:/abcdef"},
+    }
+}
+EFS = Mount("/efs", "efs", options="nfsvers=4.1")
+FSX = Mount("/fsx", "fsx_lustre", options="relatime,flock,_netdev")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(mounts, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(mounts, "SERVER_SECONDS", 0.3)
+    (tmp_path / "mountinfo").write_text("")
+    monkeypatch.setattr(disks, "MOUNTINFO", tmp_path / "mountinfo")
+    monkeypatch.setattr(disks, "volume", lambda _context, mount: f"/dev{mount.path}")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Every server answers; notes who was asked."""
+    seen: list[tuple[str, int]] = []
+    monkeypatch.setattr(mounts, "_reach", lambda server, port: seen.append((server, port)))
+    return seen
+
+
+def test_the_controller_mounts_its_disks_and_exports_them(tmp_path: Path) -> None:
+    context, run = machine(
+        tmp_path, "controller", "controller", driver=SOURCES, network=Network(cidr="10.0.0.0/16")
+    )
+    assert own.mounts(context) == "/home and /apps"
+    root = tmp_path / "root"
+    assert [call for call in run.calls if call.startswith("mount")] == [
+        f"mount -o defaults /dev/home {root}/home",
+        f"mount -o defaults /dev/apps {root}/apps",
+    ]
+    exports = (root / mounts.EXPORTS).read_text().splitlines()
+    assert [line.split()[0] for line in exports] == ["/home", "/apps"]
+    assert all(line.split()[1].startswith("10.0.0.0/16(rw,") for line in exports)
+    assert all("mountpoint" in line for line in exports)
+    assert run.calls.count("systemctl restart nfs-server") == 1
+    assert stat.S_IMODE((root / "home" / "bench").stat().st_mode) == 0o1777
+    assert stat.S_IMODE((root / "apps" / "data").stat().st_mode) == 0o1777
+
+
+def test_a_network_that_is_not_ours_is_named_in_the_settings(tmp_path: Path) -> None:
+    context, _ = machine(tmp_path, "controller", "controller", driver={**SOURCES, "cidr": "172.31.0.0/16"})
+    own.mounts(context)
+    assert "/home 172.31.0.0/16(" in (tmp_path / "root" / mounts.EXPORTS).read_text()
+
+
+def test_a_node_mounts_what_the_controller_exports(tmp_path: Path, asked: list[tuple[str, int]]) -> None:
+    context, run = machine(tmp_path, mounts=(*NFS, EFS, FSX), driver=SOURCES)
+    assert own.mounts(context) == "/home and /apps and /efs and /fsx"
+    root = tmp_path / "root"
+    assert run.calls == [
+        f"mount -t nfs -o rw,hard 10.0.0.5:/home {root}/home",
+        f"mount -t nfs -o rw,hard 10.0.0.5:/apps {root}/apps",
+        f"mount -t nfs4 -o nfsvers=4.1 fs-1.efs.eu-west-1.amazonaws.com:/ {root}/efs",
+        "modprobe lustre",
+        f"mount -t lustre -o relatime,flock,_netdev fs-2.fsx.eu-west-1.amazonaws.com@tcp:/abcdef {root}/fsx",
+    ]
+    assert asked == [
+        ("10.0.0.5", 2049),
+        ("10.0.0.5", 2049),
+        ("fs-1.efs.eu-west-1.amazonaws.com", 2049),
+        ("fs-2.fsx.eu-west-1.amazonaws.com", 988),
+    ]
+    assert all(options["timeout"] <= mounts.TRY_SECONDS for options in run.options)
+    assert not (root / "home" / "bench").exists()
+
+
+def test_a_mount_that_is_there_stays_and_another_is_no_match(tmp_path: Path) -> None:
+    context, run = machine(tmp_path, mounts=NFS[:1], driver=SOURCES)
+    target = tmp_path / "root" / "home"
+    info = tmp_path / "mountinfo"
+    info.write_text(f"1 2 0:1 / {target} rw - nfs4 10.0.0.5:/home rw\n")
+    own.mounts(context)
+    assert run.calls == []
+    info.write_text(f"1 2 0:1 / {target} rw - nfs4 10.9.9.9:/home rw\n")
+    with pytest.raises(
+        RuntimeError, match=r"10\.9\.9\.9:/home is mounted there, and should be 10\.0\.0\.5:/home"
+    ):
+        own.mounts(context)
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        yield listening
+
+
+def test_a_server_that_does_not_answer_is_never_mounted(
+    tmp_path: Path, server: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hard mount of it would wait for ever."""
+    monkeypatch.setattr(mounts, "NFS_PORT", server.getsockname()[1])
+    context, run = machine(tmp_path, mounts=(EFS,), driver={"mounts": {"/efs": {"source": "127.0.0.1:/"}}})
+    with pytest.raises(TimeoutError) as caught:
+        own.mounts(context)
+    first, why = str(caught.value).splitlines()
+    assert first == (
+        "/efs: 127.0.0.1:/ could not be mounted for 0.3 s; has it a mount target in this zone, and does its "
+        "security group let this machine in?"
+    )
+    assert "Connection refused" in why
+    assert run.calls == []
+    server.listen()
+    assert own.mounts(context) == "/efs"
+
+
+@pytest.mark.usefixtures("asked")
+def test_a_controller_that_is_still_booting_is_waited_for(tmp_path: Path) -> None:
+    context, run = machine(tmp_path, "login", "login-0", mounts=NFS[:1], driver=SOURCES)
+    refused = ["", "mount.nfs: access denied", "mount.nfs: access denied"]
+
+    def answer(*_argv: str) -> str:
+        if said := refused.pop():
+            raise CommandError(f"mount: exit status 32\n{said}", 32)
+        return ""
+
+    run.answer("mount", answer)
+    assert own.mounts(context) == "/home"
+    assert len(run.calls) == 3
+    run.answer("mount", CommandError("mount: exit status 32\nmount.nfs: access denied", 32))
+    with pytest.raises(TimeoutError, match=r"(?s)logs controller.*access denied"):
+        own.mounts(context)
+
+
+LIMIT = mounts.SERVER_SECONDS + mounts.TRY_SECONDS
+
+
+def test_the_limits_fit_into_the_step() -> None:
+    (limit,) = [step.timeout for step in steps.STEPS if step.name == "mounts"]
+    assert limit > LIMIT, "or the step would end without its words"
+
+
+def test_scratch_is_any_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch = Mount("/local_scratch", "nvme", roles=("compute",), options="noatime,nofail")
+    monkeypatch.setattr(disks, "scratch", lambda _context: "/dev/nvme1n1")
+    context, run = machine(tmp_path, mounts=(scratch,))
+    own.mounts(context)
+    target = tmp_path / "root" / "local_scratch"
+    assert run.calls == [f"mount -o noatime,nofail /dev/nvme1n1 {target}"]
+    assert stat.S_IMODE(target.stat().st_mode) == 0o1777
+
+
+def test_storage_of_another_cloud_is_named(tmp_path: Path) -> None:
+    context, _ = machine(tmp_path, mounts=(Mount("/x", "filestore"),))
+    with pytest.raises(ValueError, match=r"/x: storage of kind filestore is not on this provider \(.*efs"):
+        own.mounts(context)
+
+
+# --- people ----------------------------------------------------------------------------------------------
+
+
+class Person:
+    def __init__(self, name: str, uid: int, home: str) -> None:
+        self.pw_name, self.pw_uid, self.pw_gid, self.pw_dir = name, uid, uid, home
+
+
+def test_the_login_user_gets_from_the_head_to_the_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, run = machine(tmp_path, "controller", "controller")
+    entries = [
+        Person("root", 0, "/root"),
+        Person("ubuntu", 1000, "/home/ubuntu"),
+        Person("x", 1001, "/srv/x"),
+    ]
+    monkeypatch.setattr(people.pwd, "getpwall", lambda: entries)
+    given: list[str] = []
+    monkeypatch.setattr(people.accounts, "own", lambda path, user: given.append(f"{user} {path.name}"))
+    for entry in entries:
+        (tmp_path / "root" / entry.pw_dir.lstrip("/") / ".ssh").mkdir(parents=True)
+    folder = tmp_path / "root" / "home" / "ubuntu" / ".ssh"
+    (folder / "authorized_keys").write_text("ssh-ed25519 FROM-EC2")
+
+    def keygen(*argv: str) -> str:
+        Path(argv[-1]).write_text("private")
+        Path(argv[-1] + ".pub").write_text("ssh-ed25519 OWN ubuntu@t\n")
+        return ""
+
+    run.answer("ssh-keygen", keygen)
+    for _ in range(2):
+        people.prepare(context)
+    assert len(run.calls) == 1
+    assert (folder / "authorized_keys").read_text() == "ssh-ed25519 FROM-EC2\nssh-ed25519 OWN ubuntu@t\n"
+    assert stat.S_IMODE((folder / "authorized_keys").stat().st_mode) == 0o600
+    assert {"ubuntu id_slurm_stacks", "ubuntu id_slurm_stacks.pub", "ubuntu .authorized_keys"} & set(given)
+    assert not [name for name in given if name.startswith(("root", "x"))]
+
+
+def test_ssh_finds_nodes_where_slurm_knows_them(tmp_path: Path) -> None:
+    """The real program, with a scontrol and an nc that say what they are asked."""
+    context, _ = machine(tmp_path, "login", "login-0")
+    people.way_to_nodes(context)
+    root = tmp_path / "root"
+    config = (root / people.CLIENT).read_text()
+    assert "Host compute-* v100-* t4-*" in config
+    assert f"ProxyCommand /{people.PROGRAM} %h %p" in config
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, text in (
+        ("scontrol", 'echo "NodeName=$4 CPUTot=2 NodeAddr=10.0.1.17 NodeHostName=$4"'),
+        ("nc", 'echo "nc $*"'),
+    ):
+        (tools / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tools / name).chmod(0o755)
+    said = really(str(root / people.PROGRAM), "compute-3", "22", env={"PATH": f"{tools}:/usr/bin:/bin"})
+    assert said == "nc 10.0.1.17 22\n"

@@ -1,0 +1,186 @@
+"""Packages on Ubuntu: which, when the lists are read, and the kernel that Lustre's client needs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.node.bootstrap import execute
+from infra.node.bootstrap.context import Context, Reboot
+from infra.node.bootstrap.steps import STEPS
+from infra.node.bootstrap.vm import apt, lustre, packages
+from infra.node.cloud import call
+from infra.node.cloud.call import Answer
+from infra.node.model import Mount, SlurmSettings
+from tests.support.recorded import NFS, Recorder, machine
+
+FSX = Mount("/fsx", "fsx_lustre", options="relatime,flock")
+MODULES = (
+    "lustre-client-modules-6.8.0-1009-aws\nlustre-client-modules-6.8.0-1021-aws\n"
+    "lustre-client-modules-6.8.0-1030-aws\nlustre-client-modules-aws\n"
+)
+
+
+def there(*names: str) -> str:
+    return "".join(f"installed {name}\n" for name in names)
+
+
+@pytest.fixture
+def ubuntu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel for which there is no Lustre client, and FSx's key."""
+    monkeypatch.setattr(lustre.platform, "release", lambda: "6.14.0-1018-aws")
+    key = b"-----BEGIN PGP PUBLIC KEY BLOCK-----\n"
+    monkeypatch.setattr(call, "call", lambda *_a, **_k: Answer(200, key))
+
+
+def test_each_role_has_its_packages(tmp_path: Path) -> None:
+    def wanted(role: str, host: str, **changes: Any) -> list[str]:
+        return packages.wanted(machine(tmp_path, role, host, **changes)[0])
+
+    assert wanted("controller", "controller") == [
+        "munge", "chrony", "slurmctld", "slurm-client", "nfs-common", "nfs-kernel-server", "python3-boto3",
+        "python3-venv",
+    ]  # fmt: skip
+    assert wanted("compute", "compute-0") == ["munge", "chrony", "slurmd", "slurm-client", "nfs-common"]
+    assert wanted("login", "login-0") == ["munge", "chrony", "slurm-client", "nfs-common"]
+    local = (Mount("/local_scratch", "nvme", roles=("compute",)),)
+    assert wanted("compute", "compute-0", mounts=local) == [
+        "munge", "chrony", "slurmd", "slurm-client", "mdadm",
+    ]  # fmt: skip
+    accounts = wanted("controller", "controller", slurm=SlurmSettings(accounting=True), mounts=())
+    # The plugin by its name: where it is a recommendation only, apt would leave it out.
+    assert accounts[-4:] == ["slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server", "python3-venv"]
+
+
+def test_missing_packages_are_installed_behind_the_lock(tmp_path: Path) -> None:
+    context, run = machine(tmp_path)
+    run.answer("dpkg-query", there("munge", "nfs-common"))
+    assert packages.install(context) == "installed chrony, slurmd, slurm-client"
+    (update,), (install,) = run.having("update"), run.having("install")
+    assert install.endswith("--no-install-recommends chrony slurmd slurm-client")
+    for line in (update, install):
+        assert "--option=DPkg::Lock::Timeout=300" in line.split()
+    assert run.calls.index(update) < run.calls.index(install)
+    its = run.options[run.calls.index(install)]
+    assert its["env"]["DEBIAN_FRONTEND"] == "noninteractive"
+    assert its["attempts"] > 1
+    root = tmp_path / "root"
+    # Before the packages: they would start daemons without a configuration.
+    masked = {path.name: str(path.readlink()) for path in (root / "etc/systemd/system").iterdir()}
+    assert masked == dict.fromkeys([*packages.MASKED, *packages.UPGRADES], "/dev/null")
+    assert "169.254.169.123" in (root / "etc/chrony/sources.d/amazon.sources").read_text()
+
+
+def test_an_image_that_has_all_asks_no_mirror(tmp_path: Path) -> None:
+    context, run = machine(tmp_path, "controller", "controller")
+    run.answer("dpkg-query", there(*packages.wanted(context)))
+    assert packages.install(context) == "all are there"
+    assert [call.split()[0] for call in run.calls] == ["dpkg-query"]
+
+
+def test_a_package_that_is_only_mentioned_cannot_be_installed(tmp_path: Path) -> None:
+    context, run = machine(tmp_path)
+    run.answer("apt-cache show", "")
+    run.answer("apt-cache show --no-all-versions real", "Package: real\nVersion: 1\n")
+    assert (apt.known(context, "real"), apt.known(context, "mentioned")) == (True, False)
+
+
+def kernels(run: Recorder, root: Path, *offered: str) -> None:
+    """What FSx and Ubuntu offer; GRUB's menu has it all, once that is asked for."""
+
+    def menu(*_argv: str) -> str:
+        lines = [f"menuentry 'Ubuntu, with Linux {kernel}' --class ubuntu {{" for kernel in offered]
+        grub = root / "boot" / "grub" / "grub.cfg"
+        grub.parent.mkdir(parents=True, exist_ok=True)
+        grub.write_text("\n".join(["submenu 'Advanced options for Ubuntu' {", *lines]))
+        return ""
+
+    run.answer("update-grub", menu)
+    run.fail("modinfo")
+    run.answer("apt-cache pkgnames", MODULES)
+    run.answer("apt-cache show", "")
+    for kernel in offered:
+        for name in (f"linux-image-{kernel}", f"lustre-client-modules-{kernel}"):
+            run.answer(f"apt-cache show --no-all-versions {name}", f"Package: {name}\nVersion: 1\n")
+
+
+@pytest.mark.usefixtures("ubuntu")
+def test_lustre_takes_the_newest_kernel_that_has_a_client_and_starts_again(tmp_path: Path) -> None:
+    context, run = machine(tmp_path, mounts=(*NFS, FSX))
+    kernels(run, tmp_path / "root", "6.8.0-1009-aws", "6.8.0-1021-aws")
+    with pytest.raises(Reboot, match=r"Linux 6\.8\.0-1021-aws"):
+        packages.install(context)
+    last = run.having("install")[-1]
+    for name in ("linux-image-6.8.0-1021-aws", "lustre-client-modules-6.8.0-1021-aws"):
+        assert name in last.split()
+    root = tmp_path / "root"
+    assert "with Linux 6.8.0-1021-aws" in (root / lustre.GRUB).read_text()
+    assert run.calls[-1] == "update-grub"
+    assert "signed-by=/etc/apt/keyrings" in (root / "etc/apt/sources.list.d/fsx-lustre.list").read_text()
+
+
+@pytest.mark.usefixtures("ubuntu")
+def test_after_the_restart_the_boot_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context, run = machine(tmp_path, mounts=(*NFS, FSX))
+    kernels(run, tmp_path / "root", "6.8.0-1021-aws")
+    (step,) = [step for step in STEPS if step.name == "packages"]
+    assert execute.run_steps(context, [step]) is False
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["state"], report["steps"][-1]["state"]) == ("rebooting", "done")
+    assert report["steps"][-1]["note"].endswith("the machine starts again")
+    assert run.calls[-1] == "systemctl reboot"
+
+    monkeypatch.setattr(lustre.platform, "release", lambda: "6.8.0-1021-aws")
+    again, run = machine(tmp_path, mounts=(*NFS, FSX))
+    run.answer("dpkg-query", there(*packages.wanted(again)))
+    assert execute.run_steps(again, [step]) is True
+    assert run.calls[-1] == "modinfo -k 6.8.0-1021-aws lustre"
+    assert not run.having("reboot")
+
+
+@pytest.mark.usefixtures("ubuntu")
+def test_a_machine_starts_again_once_and_no_more(tmp_path: Path) -> None:
+    context, run = machine(tmp_path, mounts=(FSX,))
+    kernels(run, tmp_path / "root", "6.8.0-1021-aws")
+    with pytest.raises(Reboot):
+        packages.install(context)
+    with pytest.raises(RuntimeError, match=r"was to start with Linux 6\.8\.0-1021-aws and runs 6\.14"):
+        packages.install(context)
+
+
+@pytest.mark.usefixtures("ubuntu")
+def test_a_kernel_that_grub_does_not_know_is_not_started(tmp_path: Path) -> None:
+    context, run = machine(tmp_path, mounts=(FSX,))
+    kernels(run, tmp_path / "root", "6.8.0-1021-aws")
+    (tmp_path / "root/boot/grub").mkdir(parents=True)
+    (tmp_path / "root/boot/grub/grub.cfg").write_text("menuentry 'Ubuntu' {\n")
+    run.answer("update-grub", "")
+    with pytest.raises(RuntimeError, match=r"no entry for Linux 6\.8\.0-1021-aws"):
+        packages.install(context)
+
+
+@pytest.mark.usefixtures("ubuntu")
+def test_no_kernel_with_a_client_is_said(tmp_path: Path) -> None:
+    context, run = machine(tmp_path, mounts=(FSX,))
+    kernels(run, tmp_path / "root")
+    with pytest.raises(RuntimeError, match=r"no kernel that Ubuntu offers \(6\.8\.0-1009-aws, .*image\.id"):
+        packages.install(context)
+    assert not run.having("update-grub")
+
+
+@pytest.mark.usefixtures("ubuntu")
+def test_a_kernel_that_has_a_client_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lustre.platform, "release", lambda: "6.8.0-1030-aws")
+    context, run = machine(tmp_path, mounts=(FSX,))
+    kernels(run, tmp_path / "root")
+    assert "lustre-client-modules-6.8.0-1030-aws" in packages.install(context)
+    assert not (tmp_path / "root" / lustre.GRUB).exists()
+
+
+def test_a_head_without_lustre_asks_nothing_of_it(tmp_path: Path) -> None:
+    elsewhere = Mount("/fsx", "fsx_lustre", roles=("compute",))
+    context: Context = machine(tmp_path, "controller", "controller", mounts=(*NFS, elsewhere))[0]
+    assert not lustre.wanted(context)

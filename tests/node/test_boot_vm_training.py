@@ -1,0 +1,156 @@
+"""The training environment on the cluster's shared disk: from what is published, once, in its place."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from infra import bundle
+from infra.bundle import lock_digest
+from infra.clouds import shell
+from infra.config import load_file
+from infra.design import design as from_config
+from infra.machines import catalog
+from infra.node.bootstrap.command import CommandError
+from infra.node.bootstrap.context import Context, SkipStep
+from infra.node.bootstrap.steps import STEPS
+from infra.node.bootstrap.vm import packages, training
+from infra.node.model import ClusterDesign, Partition
+from tests.support.checkout import ROOT
+from tests.support.doubles import design
+from tests.support.recorded import COMPUTE, T4, Recorder, machine
+
+
+def head(folder: Path, partition: Partition = COMPUTE) -> tuple[Context, Recorder]:
+    """A controller with the archive that its stack publishes."""
+    context, run = machine(folder, "controller", "controller", partitions=(partition,))
+    with zipfile.ZipFile(io.BytesIO(bundle.node_archive(context.settings.design))) as archive:
+        archive.extractall(folder / "root" / "opt/slurm-stacks/current")
+    return context, run
+
+
+@pytest.fixture(autouse=True)
+def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "NEEDED_MIB", {"cpu": 0, "gpu": 0})
+
+
+def makes(run: Recorder, context: Context) -> None:
+    """uv and venv make what they make."""
+    tools = context.at("opt/slurm-stacks/uv")
+
+    def sync(*_argv: str) -> str:
+        target = Path(run.options[-1]["env"]["UV_PROJECT_ENVIRONMENT"])
+        (target / "bin").mkdir(parents=True)
+        (target / "bin" / "python").touch()
+        return ""
+
+    run.answer("/usr/bin/python3 -m venv", lambda *_argv: tools.mkdir(parents=True) or "")
+    run.answer(f"{tools}/bin/uv sync", sync)
+
+
+@pytest.mark.parametrize(("partition", "kind"), [(COMPUTE, "cpu"), (T4, "gpu")])
+def test_it_is_made_where_the_benchmark_looks_for_it(tmp_path: Path, partition: Partition, kind: str) -> None:
+    context, run = head(tmp_path, partition)
+    makes(run, context)
+    place = shell.place(context.settings.design).environment
+    target = tmp_path / "root" / "apps" / "envs" / place
+    assert place == lock_digest(ROOT, kind)
+    assert training.prepare(context) == f"made {target}"
+    assert (target / ".complete").exists()
+    venv, pip, uv = run.calls
+    assert venv == f"/usr/bin/python3 -m venv --clear {tmp_path}/root/opt/slurm-stacks/uv"
+    assert "--require-hashes --requirement" in pip
+    assert " sync --quiet --frozen --no-default-groups --python /usr/bin/python3 " in uv
+    assert uv.endswith("opt/slurm-stacks/current/environment")
+    assert run.options[-1]["env"]["UV_PYTHON_DOWNLOADS"] == "never"
+
+    run.calls.clear()
+    assert training.prepare(context) == f"{target} is there"
+    assert run.calls == []
+
+
+def test_uv_is_the_projects_own_by_its_hashes(tmp_path: Path) -> None:
+    head(tmp_path)
+    text = (tmp_path / "root/opt/slurm-stacks/current/environment/uv.txt").read_text()
+    first, *rest = text.replace("\\\n", "").split()
+    lock = (ROOT / "uv.lock").read_text()
+    assert f'name = "uv"\nversion = "{first.removeprefix("uv==")}"' in lock
+    assert len(rest) > 1
+    assert all(word.removeprefix("--hash=") in lock for word in rest)
+
+
+def test_a_build_that_failed_is_no_environment(tmp_path: Path) -> None:
+    context, run = head(tmp_path)
+    makes(run, context)
+    tools = tmp_path / "root/opt/slurm-stacks/uv"
+    run.answer(f"{tools}/bin/uv", CommandError("uv sync: exit status 1\nno route to the index", 1))
+    with pytest.raises(CommandError, match="no route"):
+        training.prepare(context)
+    assert not list((tmp_path / "root" / "apps" / "envs").glob("*/.complete"))
+    again, run = machine(tmp_path, "controller", "controller", partitions=(COMPUTE,))
+    makes(run, again)
+    assert training.prepare(again).startswith("made ")
+    assert len(run.calls) == 1, "uv itself is there"
+
+
+def test_no_room_is_said_before_the_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context, run = head(tmp_path, T4)
+    monkeypatch.setattr(training, "NEEDED_MIB", {"cpu": 0, "gpu": 1 << 40})
+    with pytest.raises(OSError, match=r"needs \d+ MiB in .*/apps/envs, and \d+ MiB are free .*size_gib"):
+        training.prepare(context)
+    assert run.calls == []
+
+
+def test_two_boots_at_once_make_one(tmp_path: Path) -> None:
+    context, run = head(tmp_path)
+    makes(run, context)
+    said: list[str] = []
+    boots = [threading.Thread(target=lambda: said.append(training.prepare(context))) for _ in range(3)]
+    for one in boots:
+        one.start()
+    for one in boots:
+        one.join(10)
+    assert sorted(text.split()[0] for text in said)[-1] == "made"
+    assert sum("sync" in call for call in run.calls) == 1
+
+
+def test_local_archives_have_none_and_a_head_without_skips(tmp_path: Path) -> None:
+    local: ClusterDesign = design()
+    with zipfile.ZipFile(io.BytesIO(bundle.node_archive(local))) as archive:
+        assert not [name for name in archive.namelist() if name.startswith("environment/")]
+    context, _ = machine(tmp_path, "controller", "controller")
+    with pytest.raises(SkipStep, match="nothing is published"):
+        training.prepare(context)
+
+
+def test_a_stack_without_a_benchmark_has_none(tmp_path: Path) -> None:
+    """Neither is it published, nor does a head make it of what an earlier stack file has left."""
+    context, run = head(tmp_path)
+    plain = dataclasses.replace(context.settings.design, trains=False)
+    context.settings = dataclasses.replace(context.settings, design=plain)
+    with pytest.raises(SkipStep, match="no benchmark"):
+        training.prepare(context)
+    assert run.calls == []
+    assert "python3-venv" not in packages.wanted(context)
+    with zipfile.ZipFile(io.BytesIO(bundle.node_archive(plain))) as archive:
+        assert not [name for name in archive.namelist() if name.startswith("environment/")]
+
+
+@pytest.mark.parametrize(("said", "trains"), [("{enabled: false}", False), ("{partition: compute}", True)])
+def test_the_stack_file_says_whether_there_is_one(tmp_path: Path, said: str, trains: bool) -> None:
+    file = tmp_path / "Pulumi.aws-cpu.yaml"
+    text, benchmark, _ = (ROOT / file.name).read_text().partition("  slurm-stacks:benchmark:")
+    assert benchmark
+    file.write_text(f"{text}{benchmark} {said}\n")
+    assert from_config(load_file(file), catalog()).trains is trains
+
+
+def test_the_limits_fit_into_the_step() -> None:
+    (step,) = [step for step in STEPS if step.name == "environment"]
+    assert step.timeout > training.SYNC_SECONDS
+    assert step.roles == {"controller"}

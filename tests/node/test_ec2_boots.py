@@ -1,0 +1,143 @@
+"""Boot reports in the bucket: read when they are new and at rest, and of the machine that runs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from infra.node.elastic.drivers import boot_reports
+from infra.node.elastic.drivers.boot_reports import Told
+from infra.node.elastic.drivers.ec2_boots import Ec2Boots
+from tests.support.fake_ec2 import FakeEc2, fake_ec2
+
+HOUR = 3600.0
+
+
+class Bucket:
+    """Counts what is read of it."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.read: list[str] = []
+
+    def get_paginator(self, name: str) -> Any:
+        return self.client.get_paginator(name)
+
+    def get_object(self, **wish: str) -> Any:
+        self.read.append(wish["Key"])
+        return self.client.get_object(**wish)
+
+    def report(self, node: str, state: str = "failed", note: str = "no route") -> None:
+        step = {"name": "mounts", "note": note, "tail": ["x"]}
+        content = {"state": state, "started": time.time(), "steps": [step]}
+        self.client.put_object(Bucket="t-bucket", Key=f"boot/{node}.json", Body=json.dumps(content).encode())
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeEc2]:
+    with fake_ec2() as made:
+        yield made
+
+
+@pytest.fixture
+def bucket(fake: FakeEc2) -> Iterator[Bucket]:
+    client = fake.s3()
+    client.create_bucket(Bucket="t-bucket", CreateBucketConfiguration={"LocationConstraint": fake.region})
+    yield Bucket(client)
+    for entry in client.list_objects_v2(Bucket="t-bucket").get("Contents", []):
+        client.delete_object(Bucket="t-bucket", Key=entry["Key"])
+    client.delete_bucket(Bucket="t-bucket")
+
+
+class Clock:
+    """Later than the objects' times, which are the server's."""
+
+    def __init__(self) -> None:
+        self.ahead = 60.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead
+
+    def pass_by(self) -> None:
+        self.ahead += boot_reports.ASK_SECONDS
+
+
+def test_failed_boots_are_told_and_read_once(bucket: Bucket) -> None:
+    clock = Clock()
+    boots = Ec2Boots(lambda: bucket, "t-bucket", clock)
+    launched = time.time() - 60
+    for node, state in (("c-0", "failed"), ("c-1", "ready"), ("c-2", "failed")):
+        bucket.report(node, state)
+    running = {"c-0": launched, "c-1": launched, "c-3": launched}
+    for _ in range(3):
+        assert boots(running) == {"c-0": Told("step mounts: no route: x")}
+        clock.pass_by()
+    assert sorted(bucket.read) == ["boot/c-0.json", "boot/c-1.json"]
+    bucket.report("c-0", note="another cause")
+    assert boots(running) == {"c-0": Told("step mounts: another cause: x")}
+
+
+def test_the_last_machines_report_is_not_the_next_ones(bucket: Bucket) -> None:
+    bucket.report("c-0")
+    assert Ec2Boots(lambda: bucket, "t-bucket", Clock())({"c-0": time.time() + HOUR}) == {}
+    assert bucket.read == []
+
+
+def test_a_report_read_for_one_machine_is_not_told_of_the_next(bucket: Bucket) -> None:
+    boots = Ec2Boots(lambda: bucket, "t-bucket", Clock())
+    bucket.report("c-0")
+    assert set(boots({"c-0": time.time() - 60})) == {"c-0"}
+    assert boots({"c-0": time.time() + HOUR}) == {}
+
+
+def test_a_report_that_changes_is_left_until_it_rests(bucket: Bucket) -> None:
+    clock = Clock()
+    clock.ahead = 0.0
+    boots = Ec2Boots(lambda: bucket, "t-bucket", clock)
+    bucket.report("c-0")
+    assert boots({"c-0": time.time() - 60}) == {}
+    assert bucket.read == []
+    clock.pass_by()
+    assert set(boots({"c-0": time.time() - 60})) == {"c-0"}
+
+
+def test_looks_are_rare_and_short(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boot_reports, "READS", 2)
+    clock = Clock()
+    boots = Ec2Boots(lambda: bucket, "t-bucket", clock)
+    running = {f"c-{n}": time.time() - 60 for n in range(5)}
+    for node in running:
+        bucket.report(node)
+    assert len(boots(running)) == 2
+    assert len(boots(running)) == 2, "not asked again so soon"
+    clock.pass_by()
+    assert len(boots(running)) == 4
+    clock.pass_by()
+    assert set(boots(running)) == set(running)
+
+
+def test_the_driver_reads_the_clusters_bucket_by_default(
+    fake: FakeEc2, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from infra.node.elastic.driver import LaunchGroup
+    from infra.node.elastic.drivers.ec2 import Ec2Driver
+    from infra.node.model import Partition, Settings, Site
+    from tests.support import doubles
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", fake.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "dummy")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "dummy")
+    monkeypatch.setattr(boot_reports, "REST_SECONDS", 0.0)
+    design = doubles.design(Partition("compute", "c4.2xlarge", 8, 100, 0, 5), provider="aws", machines="vm")
+    site = Site("/", "slurm", "head", "10.0.0.1", driver=fake.driver_settings())
+    driver = Ec2Driver(Settings(design, site))
+    driver.launch(LaunchGroup("compute", ("compute-0", "compute-1"), True, "token"))
+    time.sleep(1.1)  # S3 tells times in whole seconds
+    bucket.report("compute-1")
+    assert {m.node: m.failure for m in driver.list()} == {
+        "compute-0": None, "compute-1": "step mounts: no route: x",
+    }  # fmt: skip

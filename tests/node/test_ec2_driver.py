@@ -1,0 +1,361 @@
+"""What the EC2 driver sees and ends: lists, notices, boot reports, terminations; over a real client."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from infra.node.elastic.driver import LaunchGroup, MachineState
+from infra.node.elastic.drivers import ec2, ec2_notices
+from infra.node.elastic.drivers.boot_reports import Told
+from infra.node.elastic.drivers.ec2 import Ec2Driver
+from infra.node.elastic.drivers.ec2_errors import Ec2Error
+from infra.node.elastic.drivers.ec2_notices import Ec2Notices
+from infra.node.model import ClusterDesign, Partition, Settings, Site
+from tests.support import doubles
+from tests.support.fake_ec2 import FakeEc2, Fault, fake_ec2
+
+COMPUTE = Partition("compute", "c4.2xlarge", 8, 100, 0, 50)
+DESIGN = doubles.design(COMPUTE, provider="aws", machines="vm")
+SPOT = doubles.design(replace(COMPUTE, spot=True), provider="aws", machines="vm")
+
+
+def settings(fake: FakeEc2, design: ClusterDesign = DESIGN) -> Settings:
+    return Settings(design, Site("/", "slurm", "head", "10.0.0.1", driver=fake.driver_settings()))
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeEc2]:
+    with fake_ec2() as made:
+        yield made
+
+
+@pytest.fixture
+def driver(fake: FakeEc2) -> Ec2Driver:
+    return fake.driver(settings(fake))
+
+
+def launch(driver: Ec2Driver, *numbers: int, token: str | None = None) -> dict[str, str]:
+    nodes = tuple(f"compute-{n}" for n in numbers)
+    return driver.launch(LaunchGroup("compute", nodes, True, token or str(numbers))).launched
+
+
+def test_all_pages_and_all_states_are_listed(fake: FakeEc2, driver: Ec2Driver) -> None:
+    fake.page = 1
+    made: dict[str, str] = {}
+    for number in range(5):
+        made |= launch(driver, number, number + 10)
+    states = ["pending", "running", "stopping", "shutting-down", "terminated", "stopped"]
+    for node, state in zip(made, states, strict=False):
+        fake.set_state(made[node], state)
+    fake.forget()
+    found = {m.id: m for m in driver.list()}
+    assert {m.node: m.id for m in found.values()} == made
+    assert fake.actions().count("DescribeInstances") == 5
+    assert [found[made[node]].state for node in list(made)[:5]] == [
+        MachineState.PENDING, MachineState.RUNNING, MachineState.STOPPING, MachineState.STOPPING,
+        MachineState.TERMINATED,
+    ]  # fmt: skip
+    # One that somebody has stopped is still there and must be ended: it lives, and will not become a node.
+    stopped = found[made[list(made)[5]]]
+    assert (stopped.state, stopped.failure) == (
+        MachineState.RUNNING, "the instance is stopped: no reason given",
+    )  # fmt: skip
+    assert all(abs(m.launched - time.time()) < 60 for m in found.values())
+
+
+def test_nodes_of_an_older_launch_template_are_told_apart(fake: FakeEc2) -> None:
+    """By the tags that EC2 itself gives to what is launched from a template."""
+
+    def outdated(driver: Ec2Driver) -> set[str | None]:
+        return {m.node for m in driver.list() if m.outdated}
+
+    def running(made: Mapping[str, str]) -> None:
+        for identity in made.values():
+            fake.set_state(identity, "running")
+
+    driver = fake.driver(settings(fake))
+    running(launch(driver, 0))
+    assert outdated(driver) == set()
+    fake.connect().create_launch_template_version(
+        LaunchTemplateId=fake.templates["compute"], LaunchTemplateData={"InstanceType": "c4.large"}
+    )
+    assert outdated(driver) == set(), "asked once a minute"
+    later = fake.driver(settings(fake))
+    running(launch(later, 1))
+    assert outdated(later) == {"compute-0"}
+    fake.faults = [Fault("DescribeLaunchTemplateVersions", "RequestLimitExceeded", 503)]
+    assert outdated(fake.driver(settings(fake))) == set(), "a listing does not depend on it"
+
+
+def test_strangers_are_not_its_machines(fake: FakeEc2, driver: Ec2Driver) -> None:
+    launch(driver, 0)
+    client = fake.connect()
+    subnet = fake.subnets["eu-central-1a"]
+    for cluster, role in (("other", "compute"), ("t", "controller")):
+        tags = [
+            {"Key": "slurm-stacks:cluster", "Value": cluster}, {"Key": "slurm-stacks:role", "Value": role},
+        ]  # fmt: skip
+        client.run_instances(
+            ImageId="ami-12345678", MinCount=1, MaxCount=1, SubnetId=subnet,
+            TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
+        )  # fmt: skip
+    assert [m.node for m in driver.list()] == ["compute-0"]
+
+
+@pytest.mark.parametrize("nodes", [None, "compute-[", "compute-0,"])
+def test_a_machine_whose_tag_names_no_node_is_listed_without_one(
+    fake: FakeEc2, driver: Ec2Driver, nodes: str | None
+) -> None:
+    tags = {"slurm-stacks:cluster": "t", "slurm-stacks:role": "compute"}
+    tags |= {"slurm-stacks:nodes": nodes} if nodes else {}
+    fake.connect().run_instances(
+        ImageId="ami-12345678", MinCount=1, MaxCount=1, SubnetId=fake.subnets["eu-central-1a"],
+        TagSpecifications=[
+            {"ResourceType": "instance", "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}
+        ],
+    )  # fmt: skip
+    (machine,) = driver.list()
+    assert (machine.node, machine.state) == (None, MachineState.RUNNING)
+
+
+def test_a_list_that_lags_shows_machines_later(fake: FakeEc2, driver: Ec2Driver) -> None:
+    fake.lag = 600
+    made = launch(driver, 0, 1)
+    assert len(made) == 2
+    assert driver.list() == []
+    fake.catch_up()
+    assert {m.node for m in driver.list()} == set(made)
+
+
+def test_an_ended_machine_says_why(fake: FakeEc2, driver: Ec2Driver) -> None:
+    made = launch(driver, 0)
+    fake.set_state(
+        made["compute-0"], "terminated", ("Server.SpotInstanceTermination", "Spot instance termination")
+    )
+    (machine,) = driver.list()
+    assert machine.failure == "the instance is terminated: Spot instance termination"
+
+
+# --- terminations --------------------------------------------------------------------------------------
+
+
+def test_terminations_skip_what_is_gone_and_may_be_repeated(fake: FakeEc2, driver: Ec2Driver) -> None:
+    made = launch(driver, 0, 1, 2)
+    fake.forget()
+    strangers = ["i-00000000000000001", "i-00000000000000002"]
+    driver.terminate([*strangers, *list(made.values())[:2]])
+    assert fake.actions() == ["TerminateInstances", "TerminateInstances"]
+    assert [i.id for i in fake.living()] == [made["compute-2"]]
+    driver.terminate(list(made.values()))
+    driver.terminate(strangers)
+    assert fake.living() == []
+    fake.forget()
+    driver.terminate([])
+    assert fake.calls == []
+
+
+def test_terminations_go_in_batches(
+    fake: FakeEc2, driver: Ec2Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ec2, "TERMINATE_IDS", 2)
+    made = launch(driver, 0, 1, 2)
+    fake.forget()
+    fake.faults = [Fault("TerminateInstances", "RequestLimitExceeded", 503, times=1)]
+    with pytest.raises(Ec2Error, match=r"throttled: the cloud's own words \(RequestLimitExceeded\)"):
+        driver.terminate(list(made.values()))
+    assert [len(call.listed("InstanceId")) for call in fake.calls] == [2, 1]
+    assert len(fake.living()) == 2, "the other batch is ended all the same"
+
+
+@pytest.mark.parametrize(
+    "code", ["UnauthorizedOperation", "OperationNotPermitted", "InvalidInstanceID.NotFound"]
+)
+def test_a_termination_that_is_refused_is_raised(fake: FakeEc2, driver: Ec2Driver, code: str) -> None:
+    """Also where not found names none of those that were asked for: it must not be repeated for ever."""
+    made = launch(driver, 0)
+    fake.faults = [Fault("TerminateInstances", code, message="of i-0123")]
+    fake.forget()
+    with pytest.raises(Ec2Error, match="of i-0123"):
+        driver.terminate(list(made.values()))
+    assert len(fake.calls) == 1
+
+
+def test_a_machine_that_somebody_has_protected_keeps_no_other_from_its_end(
+    fake: FakeEc2, driver: Ec2Driver
+) -> None:
+    """EC2 ends none of a call's instances where it refuses one of them."""
+    made = launch(driver, 0, 1, 2)
+    fake.connect().modify_instance_attribute(
+        InstanceId=made["compute-1"], DisableApiTermination={"Value": True}
+    )
+    with pytest.raises(Ec2Error, match=f"{made['compute-1']}.*OperationNotPermitted"):
+        driver.terminate(["i-00000000000000001", *made.values()])
+    assert [i.id for i in fake.living()] == [made["compute-1"]]
+
+
+# --- refusals of the list ------------------------------------------------------------------------------
+
+
+def test_half_a_list_is_none(fake: FakeEc2, driver: Ec2Driver) -> None:
+    fake.page = 1
+    for number in range(3):
+        launch(driver, number)
+    fake.faults = [Fault("DescribeInstances", "InternalError", 500, skip=1, times=1)]
+    with pytest.raises(Ec2Error, match=r"throttled: the cloud's own words \(InternalError\)"):
+        driver.list()
+    assert len(driver.list()) == 3
+
+
+def test_a_list_of_a_cloud_that_is_not_there(fake: FakeEc2) -> None:
+    fake.url = "http://127.0.0.1:9"
+    with pytest.raises(Ec2Error, match="Could not connect to the endpoint"):
+        fake.driver(settings(fake)).list()
+
+
+def test_there_is_no_room_to_tell_of(driver: Ec2Driver, fake: FakeEc2) -> None:
+    assert driver.room("compute", None, 3) is None
+    assert fake.calls == []
+
+
+# --- boot reports --------------------------------------------------------------------------------------
+
+
+def test_boot_reports_are_asked_for_running_machines_at_once(fake: FakeEc2) -> None:
+    asked: list[Mapping[str, float]] = []
+
+    def boots(running: Mapping[str, float]) -> Mapping[str, Told]:
+        asked.append(running)
+        return {"compute-0": Told("step mounts: no route"), "compute-1": Told("an old one")}
+
+    driver = fake.driver(settings(fake), boots)
+    assert driver.list() == []
+    assert asked == []
+    made = launch(driver, 0, 1, 2)
+    fake.set_state(made["compute-1"], "pending")
+    assert {m.node: m.failure for m in driver.list()} == {
+        "compute-0": "step mounts: no route", "compute-1": None, "compute-2": None,
+    }  # fmt: skip
+    (running,) = asked
+    assert set(running) == {"compute-0", "compute-2"}
+    assert all(abs(at - time.time()) < 60 for at in running.values())
+
+
+def test_a_list_does_not_depend_on_boot_reports(fake: FakeEc2) -> None:
+    def boots(running: Mapping[str, float]) -> Mapping[str, Told]:
+        raise OSError("no bucket")
+
+    driver = fake.driver(settings(fake), boots)
+    launch(driver, 0)
+    assert [m.node for m in driver.list()] == ["compute-0"]
+
+
+# --- notices -------------------------------------------------------------------------------------------
+
+
+def test_events_that_end_a_machine_are_notices_when_they_are_near(fake: FakeEc2, driver: Ec2Driver) -> None:
+    made = launch(driver, *range(6))
+    soon, later = time.time() + 600, time.time() + 7 * 24 * 3600
+    fake.events = {
+        made["compute-0"]: ("instance-retirement", soon, "The instance is running on degraded hardware"),
+        made["compute-1"]: ("instance-stop", soon, "[Completed] The instance is ..."),
+        made["compute-2"]: ("instance-stop", soon, "[Canceled] The instance is ..."),
+        made["compute-3"]: ("system-maintenance", soon, "of the network"),
+        made["compute-4"]: ("instance-reboot", later, "in a week: the job is over by then"),
+    }
+    notices = {m.node: m.notice for m in driver.list()}
+    assert notices.pop("compute-0") == pytest.approx(soon, abs=1)
+    assert set(notices.values()) == {None}
+    assert "DescribeSpotInstanceRequests" not in fake.actions(), "no partition runs on spot capacity"
+
+
+def test_spot_interruptions_are_notices(fake: FakeEc2) -> None:
+    driver = fake.driver(settings(fake, SPOT))
+    made = launch(driver, 0, 1)
+    told = time.time() - 10
+    fake.interrupted = {made["compute-1"]: told}
+    fake.events = {made["compute-1"]: ("instance-stop", told + 500, "later than the interruption")}
+    notices = {m.node: m.notice for m in driver.list()}
+    assert notices == {"compute-0": None, "compute-1": pytest.approx(told + 120, abs=1)}
+
+
+def test_notices_are_asked_for_now_and_then(fake: FakeEc2) -> None:
+    clock = [1000.0]
+    notices = Ec2Notices(fake.connect, ec2.refusals, spot=True, clock=lambda: clock[0])
+    fake.interrupted = {"i-1": 950.0}
+    for _ in range(3):
+        assert notices.all() == {"i-1": 1070.0}
+    assert fake.actions() == ["DescribeInstanceStatus", "DescribeSpotInstanceRequests"]
+    fake.interrupted = {}
+    clock[0] += ec2_notices.ASK_SECONDS
+    assert notices.all() == {}
+    # A clock that is set back must not silence it.
+    clock[0] -= 500
+    notices.all()
+    assert len(fake.calls) == 6
+
+
+def test_a_list_does_not_depend_on_notices(
+    fake: FakeEc2, driver: Ec2Driver, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = launch(driver, 0)
+    soon = time.time() + 60
+    fake.events = {made["compute-0"]: ("instance-stop", soon, "")}
+    assert driver.list()[0].notice is not None
+    monkeypatch.setattr(ec2_notices, "ASK_SECONDS", 0.0)
+    fake.faults = [Fault("DescribeInstanceStatus", "UnauthorizedOperation", 403)]
+    for _ in range(2):
+        assert driver.list()[0].notice == pytest.approx(soon, abs=1), "what was said last still counts"
+    assert capsys.readouterr().out.count("no word of interruptions and events: permission") == 1
+
+
+@pytest.mark.parametrize("refused", ["DescribeInstanceStatus", "DescribeSpotInstanceRequests"])
+def test_one_kind_of_notice_that_cannot_be_had_hides_no_other(fake: FakeEc2, refused: str) -> None:
+    driver = fake.driver(settings(fake, SPOT))
+    made = launch(driver, 0, 1)
+    told = time.time()
+    fake.interrupted = {made["compute-0"]: told}
+    fake.events = {made["compute-1"]: ("instance-stop", told + 60, "")}
+    fake.faults = [Fault(refused, "RequestLimitExceeded", 503)]
+    known = {m.node for m in driver.list() if m.notice is not None}
+    assert known == {"compute-0" if refused == "DescribeInstanceStatus" else "compute-1"}
+
+
+def test_notices_that_do_not_come_hold_up_one_listing_only() -> None:
+    """Terminations and the status list machines too."""
+    asked, answers = threading.Event(), threading.Event()
+
+    class Client:
+        def get_paginator(self, call: str) -> Client:
+            return self
+
+        def paginate(self, **_: object) -> list[dict[str, list[object]]]:
+            asked.set()
+            assert answers.wait(60)
+            return []
+
+    notices = Ec2Notices(Client, ec2.refusals, spot=False)
+    with ThreadPoolExecutor(2) as threads:
+        asks = threads.submit(notices.all)
+        assert asked.wait(60)
+        try:
+            assert threads.submit(notices.all).result(30) == {}
+            assert not asks.done()
+        finally:
+            answers.set()
+        assert asks.result(60) == {}
+
+
+def test_the_client_calls_once_and_does_not_wait_for_ever(fake: FakeEc2) -> None:
+    config = fake.connect().meta.config
+    assert config.retries["total_max_attempts"] == 1
+    assert (config.connect_timeout, config.read_timeout) == (ec2.CONNECT_SECONDS, ec2.READ_SECONDS)
+    fake.faults = [Fault("DescribeInstances", "RequestLimitExceeded", 503)]
+    with pytest.raises(Ec2Error):
+        fake.driver(settings(fake)).list()
+    assert len(fake.calls) == 1

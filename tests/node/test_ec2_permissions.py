@@ -1,0 +1,99 @@
+"""The head's policy and the driver's calls fit each other: every call is allowed, and nothing else is."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from infra.node.elastic.driver import LaunchGroup
+from infra.node.elastic.drivers import ec2_launch
+from infra.node.model import Partition, Settings, Site
+from tests.support import doubles
+from tests.support.fake_ec2 import ACCOUNT, FakeEc2, Fault, fake_ec2
+from tests.support.fake_ec2_iam import ROLE_ARN, Question, questions
+from tests.support.iam import allowed
+
+policies = pytest.importorskip("infra.aws.policies", reason="the policies are not there yet")
+
+COMPUTE = Partition("compute", "c4.2xlarge", 8, 100, 0, 50)
+SPOT = Partition("spot", "c4.2xlarge", 8, 100, 0, 10, spot=True)
+DESIGN = doubles.design(COMPUTE, SPOT, provider="aws", machines="vm")
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEc2]:
+    monkeypatch.setattr(ec2_launch, "PAUSES", (0.01,))
+    monkeypatch.setattr(ec2_launch, "CALL_NODES", 3)
+    with fake_ec2(("compute", "spot")) as made:
+        yield made
+
+
+@pytest.fixture
+def asked(fake: FakeEc2) -> list[Question]:
+    """All that IAM is asked while the driver does all that it can do."""
+    site = Site("/", "slurm", "head", "10.0.0.1", driver=fake.driver_settings())
+    driver = fake.driver(Settings(DESIGN, site))
+    fake.capacity = {"eu-central-1a": 3}
+    nodes = tuple(f"compute-{n}" for n in range(5))
+    fake.faults = [Fault("RunInstances", "InsufficientInstanceCapacity", 500, skip=1, times=1)]
+    assert len(driver.launch(LaunchGroup("compute", nodes, True, "whole")).launched) == 5
+    assert len(driver.launch(LaunchGroup("spot", ("spot-0", "spot-1"), False, "some")).launched) == 2
+    driver.terminate([machine.id for machine in driver.list()])
+    return [question for call in fake.calls for question in questions(fake, call)]
+
+
+@pytest.fixture
+def document(fake: FakeEc2) -> Any:
+    scope = policies.Scope(
+        partition="aws",
+        region=fake.region,
+        account=ACCOUNT,
+        bucket="arn:aws:s3:::t-bucket",
+        secret="arn:aws:secretsmanager:eu-central-1:123456789012:secret:t-munge-x",
+        log_group="arn:aws:logs:eu-central-1:123456789012:log-group:/slurm-stacks/t",
+        compute_role=ROLE_ARN,
+        subnets=list(fake.subnets.values()),
+        groups=["sg-12345678"],
+    )
+    return policies.controller(scope, replace(DESIGN, name="t"))
+
+
+def test_every_call_of_the_driver_is_allowed(asked: list[Question], document: Any) -> None:
+    assert {question.action for question in asked} == {
+        "ec2:DescribeInstances", "ec2:DescribeInstanceStatus", "ec2:DescribeLaunchTemplateVersions",
+        "ec2:DescribeSpotInstanceRequests", "ec2:RunInstances", "ec2:CreateTags", "ec2:TerminateInstances",
+        "iam:PassRole",
+    }  # fmt: skip
+    assert [q for q in asked if not allowed(document, q.action, q.resource, q.context)] == []
+
+
+def test_nothing_of_ec2_is_allowed_that_the_driver_does_not_do(asked: list[Question], document: Any) -> None:
+    used = {(q.action, q.resource) for q in asked}
+    for statement in document["Statement"]:
+        for action in statement["Action"]:
+            if not action.startswith(("ec2:", "iam:")):
+                continue
+            resources = statement["Resource"]
+            for resource in [resources] if isinstance(resources, str) else resources:
+                # Which snapshots an image has only EC2 knows.
+                if "snapshot/" in resource:
+                    continue
+                assert any(a == action and fnmatch.fnmatchcase(r, resource) for a, r in used), (
+                    f"{statement['Sid']}: {action} on {resource} is never asked for"
+                )
+
+
+@pytest.mark.parametrize("action", ["ec2:RunInstances", "ec2:TerminateInstances", "ec2:CreateTags"])
+def test_the_same_calls_for_another_cluster_are_refused(
+    asked: list[Question], document: Any, action: str
+) -> None:
+    """With its tags in place of ours: no machine can be ended, none made from its templates."""
+    tagged = [q for q in asked if q.action == action and any("slurm-stacks:cluster" in k for k in q.context)]
+    assert tagged
+    for q in tagged:
+        other = {key: "other" if "slurm-stacks:cluster" in key else value for key, value in q.context.items()}
+        assert not allowed(document, q.action, q.resource, other), q

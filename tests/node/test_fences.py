@@ -1,0 +1,211 @@
+"""Which nodes are fenced and which let go; over random histories, in a small Slurm and cloud of our own."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from infra.node.elastic.driver import Room
+from infra.node.elastic.errors import ErrorClass, Failure
+from infra.node.elastic.fences import Change, change, failure_of, is_fence, is_open, kind_of, missing
+from infra.node.elastic.pools import Limit, Pool, Pools
+from infra.node.slurm.states import NodeState
+from tests.support.doubles import design, node
+
+QUOTA = Failure((), ErrorClass.QUOTA, "QuotaExceeded", "quota of 4 (of 8) exceeded")
+REASON = f"slurm-stacks {QUOTA.sentence()}"
+SPENT = f"slurm-stacks {Failure((), ErrorClass.BUDGET, '', '5.01 of 5.00 USD are spent').sentence()}"
+NODES = [f"debug-{i}" for i in range(8)]
+
+
+def fenced(name: str, *flags: str) -> NodeState:
+    return node(name, "IDLE", "DRAIN", *(flags or ("POWERED_DOWN",)), reason=REASON)
+
+
+def off(name: str) -> NodeState:
+    return node(name, "IDLE", "POWERED_DOWN")
+
+
+def states(*given_states: NodeState) -> dict[str, NodeState]:
+    return {state.name: state for state in given_states}
+
+
+def test_a_reason_tells_the_failure_again() -> None:
+    assert failure_of(REASON) == QUOTA
+    assert failure_of("slurm-stacks preempted: the machine is gone") is None
+    assert failure_of("slurm-stacks the machine is gone") is None
+    assert failure_of("quota: by a person") is None
+    assert failure_of("slurm-stacks capacity: none") == Failure((), ErrorClass.CAPACITY, "", "none")
+    assert [kind_of(t) for t in (REASON, QUOTA.sentence(), "quota", "disk: full", None)] == [
+        ErrorClass.QUOTA, ErrorClass.QUOTA, None, None, None,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("state", "limit", "expected"),
+    [
+        # Nothing limits: what is fenced goes, wherever it stands; what is a person's stays.
+        (fenced("n"), None, "free"),
+        (fenced("n", "POWERING_DOWN"), None, "free"),
+        (node("n", "ALLOCATED", "DRAIN", "POWERING_UP", reason=REASON), None, "free"),
+        (node("n", "IDLE", "DRAIN", "POWERED_DOWN", reason="bad fan"), None, ""),
+        (node("n", "IDLE", "DRAIN", "POWERED_DOWN", reason="slurm-stacks preempted: x"), None, ""),
+        (off("n"), None, ""),
+        # What is up and drained for the budget goes when its job is over: it is no fence.
+        (node("n", "ALLOCATED", "DRAIN", reason=SPENT), None, ""),
+        (node("n", "IDLE", "DRAIN", reason=SPENT), None, ""),
+        (node("n", "MIXED", "DRAIN", "NOT_RESPONDING", reason=SPENT), None, ""),
+        (node("n", "ALLOCATED", "DRAIN", "POWERING_UP", reason=SPENT), None, "free"),
+        (node("n", "IDLE", "DRAIN", "POWERED_DOWN", reason=SPENT), None, "free"),
+        (node("n", "ALLOCATED", "DRAIN", reason=REASON), None, "free"),
+        # No room: what is off or falls is fenced, what is up or comes up is not.
+        (off("n"), 0, "fence"),
+        (node("n", "IDLE", "POWERING_DOWN"), 0, "fence"),
+        (node("n", "IDLE", "POWER_DOWN"), 0, ""),
+        (node("n", "IDLE"), 0, ""),
+        (node("n", "ALLOCATED", "POWERING_UP"), 0, ""),
+        (node("n", "ALLOCATED", "POWERED_DOWN"), 0, ""),
+        (node("n", "IDLE", "DRAIN", "POWERED_DOWN", reason="bad fan"), 0, ""),
+        (fenced("n"), 0, ""),
+        (fenced("n", "POWERING_DOWN"), 0, ""),
+        # Drained a moment too late: a job has it, and the launch tells.
+        (node("n", "ALLOCATED", "DRAIN", "POWERING_UP", reason=REASON), 0, "free"),
+        (node("n", "MIXED", "DRAIN", reason=REASON), 0, "free"),
+        # Asked to go when its job ends: not ours to let go.
+        (node("n", "MIXED", "DRAIN", "POWER_DOWN", reason=REASON), 0, ""),
+        (node("n", "MIXED", "DRAIN", "POWER_DOWN", reason=REASON), None, ""),
+        # Room for one.
+        (fenced("n"), 1, "free"),
+        (fenced("n", "POWERING_DOWN"), 1, ""),
+        (off("n"), 1, ""),
+    ],
+)
+def test_one_node(state: NodeState, limit: int | None, expected: str) -> None:
+    found = change({"n": state}, ["n"], (), None if limit is None else Limit(limit, QUOTA))
+    assert found == Change(**{expected: ("n",)} if expected else {})
+
+
+def test_nodes_that_have_no_machine_yet_use_up_the_room() -> None:
+    nodes = states(
+        node("a", "MIXED", "POWERING_UP"), node("b", "MIXED", "POWERED_DOWN"), off("c"), fenced("d"), off("e")
+    )
+    assert change(nodes, list(nodes), (), Limit(3, QUOTA)) == Change(fence=("e",))
+    assert change(nodes, list(nodes), ("a",), Limit(3, QUOTA)) == Change()
+    assert change(nodes, list(nodes), ("a", "b"), Limit(3, QUOTA)) == Change(free=("d",))
+    assert change(nodes, list(nodes), ("a", "b"), Limit(2, QUOTA, booting=True)) == Change(fence=("c", "e"))
+
+
+def test_static_nodes_and_unknown_ones_are_left_out() -> None:
+    nodes = states(off("static"), off("dynamic"))
+    assert change(nodes, ["dynamic", "renamed"], (), Limit(0, QUOTA)) == Change(fence=("dynamic",))
+    assert missing(nodes, ["static", "dynamic", "renamed"], {"static"}) == 1
+
+
+class World:
+    """Eight nodes, a quota, and a person with a fan that breaks; Slurm follows our orders as the real one."""
+
+    def __init__(self) -> None:
+        self.nodes = {name: off(name) for name in NODES}
+        self.machines: set[str] = set()
+        self.quota = 8
+        self.pools = Pools(design())
+        self.now = 0.0
+        self.person: set[str] = set()
+
+    def _set(self, name: str, base: str, *flags: str, reason: str | None = None) -> None:
+        self.nodes[name] = node(name, base, *flags, reason=reason)
+
+    def job(self, wanted: int) -> None:
+        """Slurm gives a job nodes that may be had, and the launch takes place, or not."""
+        free = [name for name, state in self.nodes.items() if is_open(state)]
+        if len(free) < wanted:
+            return
+        names = free[:wanted]
+        if self.pools.refusal(Pool("debug"), wanted, whole=True) or len(self.machines) + wanted > self.quota:
+            failure = dataclasses.replace(QUOTA, nodes=tuple(names))
+            self.pools.failed(Pool("debug"), failure, self.now, wanted=wanted)
+            for name in names:
+                self._set(name, "IDLE", "POWERING_DOWN", reason=REASON)
+        else:
+            self.machines |= set(names)
+            self.pools.launched(Pool("debug"), wanted, whole=True)
+            for name in names:
+                self._set(name, "ALLOCATED")
+
+    def idle(self, count: int) -> None:
+        for name in sorted(self.machines)[:count]:
+            self.machines.remove(name)
+            self._set(name, "IDLE", "POWERING_DOWN")
+
+    def settle(self) -> None:
+        for name, state in self.nodes.items():
+            if "POWERING_DOWN" in state.flags:
+                flags = (state.flags - {"POWERING_DOWN"}) | {"POWERED_DOWN"}
+                self.nodes[name] = dataclasses.replace(state, flags=flags)
+
+    def drains(self, index: int) -> None:
+        name = NODES[index]
+        if self.nodes[name].is_powered_down:
+            self.person.add(name)
+            self._set(name, "IDLE", "POWERED_DOWN", "DRAIN", reason="bad fan")
+
+    def restart(self) -> None:
+        self.pools = Pools(design())
+        for state in self.nodes.values():
+            if is_fence(state) and (failure := failure_of(state.reason or "")):
+                self.pools.adopt("debug", failure, self.now)
+
+    def look(self) -> None:
+        self.now += 2.0
+        self.pools.tick(self.now)
+        if Pool("debug") in self.pools.troubles():
+            wanted = missing(self.nodes, NODES, self.machines)
+            there = max(0, min(wanted, self.quota - len(self.machines)))
+            room = Room(wanted) if there == wanted else Room(there, QUOTA)
+            self.pools.answered(Pool("debug"), room)
+        limit = self.pools.limit("debug")
+        todo = change(self.nodes, NODES, self.machines, limit)
+        assert not set(todo.fence) & set(todo.free)
+        for name in todo.fence:
+            self.nodes[name] = dataclasses.replace(
+                self.nodes[name], flags=self.nodes[name].flags | {"DRAIN"}, reason=REASON
+            )
+        for name in todo.free:
+            self.nodes[name] = dataclasses.replace(
+                self.nodes[name], flags=self.nodes[name].flags - {"DRAIN"}, reason=None
+            )
+        if limit is not None:
+            opened = sum(is_open(state) for state in self.nodes.values())
+            assert opened <= max(0, self.quota - len(self.machines)), "more are open than can be had"
+        assert all(self.nodes[name].reason == "bad fan" for name in self.person), "a person's drain"
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("job"), st.integers(1, 8)),
+    st.tuples(st.just("idle"), st.integers(1, 8)),
+    st.tuples(st.just("drains"), st.integers(0, 7)),
+    st.tuples(st.just("quota"), st.integers(0, 8)),
+    st.tuples(st.sampled_from(["settle", "restart", "look"])),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(STEPS, max_size=40))
+def test_over_any_history_fences_end_with_the_obstacle_and_never_exceed_the_room(
+    steps: list[tuple[str, int] | tuple[str]],
+) -> None:
+    world = World()
+    for name, *arguments in steps:
+        if name == "quota":
+            world.quota = arguments[0]
+        else:
+            getattr(world, name)(*arguments)
+    world.settle()
+    world.quota = 100
+    for _ in range(400):
+        world.look()
+    assert not any(is_fence(state) for state in world.nodes.values())
+    assert {name for name, state in world.nodes.items() if state.is_drained} == world.person

@@ -1,0 +1,170 @@
+"""Boot reports from the bucket: which are read, and when."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from infra.node.bootstrap import report
+from infra.node.cloud.objects import Entry
+from infra.node.elastic.drivers import boot_reports
+from infra.node.elastic.drivers.boot_reports import Told
+from infra.node.elastic.drivers.gce_boots import GceBoots
+
+
+@dataclass
+class Shelf:
+    """A bucket in this process."""
+
+    objects: dict[str, tuple[float, bytes]] = field(default_factory=dict)
+    calls: list[str] = field(default_factory=list)
+
+    def put(self, node: str, age: float = 60.0, **content: Any) -> None:
+        report = {"started": 1000.0, "steps": [], **content}
+        self.objects[f"boot/{node}.json"] = (time.time() - age, json.dumps(report).encode())
+
+    def list(self, prefix: str) -> dict[str, Entry]:
+        self.calls.append(f"list {prefix}")
+        return {name: Entry(at, f"{hash(data)}") for name, (at, data) in self.objects.items()}
+
+    def get(self, key: str, sha256: str | None = None) -> bytes:
+        self.calls.append(f"get {key}")
+        return self.objects[key][1]
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf()
+
+
+@pytest.fixture
+def boots(shelf: Shelf) -> GceBoots:
+    return GceBoots(shelf)  # type: ignore[arg-type]
+
+
+FAILED = {"state": "failed", "failed": "mounts", "error": "no route"}
+
+
+def test_failures_and_notices(shelf: Shelf, boots: GceBoots, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "failure", lambda file, since: file.stem if file.exists() else None)
+    monkeypatch.setattr(report, "notice", lambda file, since: 7.0 if "2" in file.stem else None)
+    shelf.put("compute-0", **FAILED)
+    shelf.put("stranger-0", **FAILED)
+    told = boots({"compute-0": 900.0, "compute-1": 900.0, "compute-2": 900.0})
+    assert told == {"compute-0": Told("compute-0"), "compute-2": Told(None, 7.0)}
+    assert shelf.calls == ["list boot/", "get boot/compute-0.json"]
+
+
+def test_a_notice_is_read_from_the_report(shelf: Shelf, boots: GceBoots) -> None:
+    shelf.put("compute-0", state="ready", notice=4000.5)
+    assert boots({"compute-0": 900.0}) == {"compute-0": Told(None, 4000.5)}
+    assert boots({"compute-0": 2000.0}) == {}, "of an earlier machine of the name"
+
+
+def test_a_report_is_read_once_and_when_it_has_come_to_rest(
+    shelf: Shelf, boots: GceBoots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boot_reports, "ASK_SECONDS", 0.0)
+    shelf.put("compute-0", age=0.0)
+    boots({"compute-0": 900.0})
+    assert shelf.calls == ["list boot/"]
+    shelf.put("compute-0")
+    for _ in range(3):
+        boots({"compute-0": 900.0})
+    assert shelf.calls.count("get boot/compute-0.json") == 1
+    shelf.put("compute-0", notice=1.0)
+    boots({"compute-0": 900.0})
+    assert shelf.calls.count("get boot/compute-0.json") == 2
+
+
+def test_it_looks_now_and_then(shelf: Shelf, boots: GceBoots) -> None:
+    for _ in range(3):
+        boots({"compute-0": 900.0})
+    assert shelf.calls == ["list boot/"]
+
+
+def test_older_than_the_machine(shelf: Shelf, boots: GceBoots) -> None:
+    shelf.put("compute-0", age=500.0)
+    assert boots({"compute-0": time.time() - 100}) == {}
+    assert shelf.calls == ["list boot/"]
+
+
+# --- a bucket in trouble -------------------------------------------------------------------------------
+
+
+class Troubled(Shelf):
+    """Refuses what a test says, and answers when a test says."""
+
+    refused: frozenset[str] = frozenset()
+    answers = threading.Event()
+    asked = threading.Event()
+
+    def list(self, prefix: str) -> dict[str, Entry]:
+        self.asked.set()
+        assert self.answers.wait(60)
+        if prefix in self.refused:
+            raise OSError("no bucket")
+        return super().list(prefix)
+
+    def get(self, key: str, sha256: str | None = None) -> bytes:
+        if key in self.refused:
+            raise OSError(f"no word of {key}")
+        return super().get(key)
+
+
+@pytest.fixture
+def troubled(monkeypatch: pytest.MonkeyPatch) -> Troubled:
+    monkeypatch.setattr(boot_reports, "ASK_SECONDS", 0.0)
+    made = Troubled()
+    made.answers, made.asked = threading.Event(), threading.Event()
+    made.answers.set()
+    return made
+
+
+def test_one_report_that_cannot_be_read_hides_no_other(
+    troubled: Troubled, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Many more than are read at once: those behind it have not begun when the trouble is known."""
+    monkeypatch.setattr(boot_reports, "THREADS", 2)
+    running = {f"compute-{number}": 900.0 for number in range(40)}
+    for number, node in enumerate(running):
+        troubled.put(node, age=600.0 - number, state="ready", notice=4000.5)
+    troubled.refused = frozenset({"boot/compute-0.json"})
+    boots = GceBoots(troubled)  # type: ignore[arg-type]
+    assert set(boots(running)) == set(running) - {"compute-0"}
+    assert set(boots(running)) == set(running) - {"compute-0"}
+    assert capsys.readouterr().out.count("no word of boot/compute-0.json") == 1, "said once"
+    troubled.refused = frozenset()
+    assert set(boots(running)) == set(running), "it is asked for again"
+
+
+def test_what_was_read_before_counts_while_the_bucket_refuses(troubled: Troubled) -> None:
+    boots = GceBoots(troubled)  # type: ignore[arg-type]
+    troubled.put("compute-0", state="ready", notice=4000.5)
+    before = boots({"compute-0": 900.0})
+    troubled.refused = frozenset({"boot/"})
+    assert boots({"compute-0": 900.0}) == before == {"compute-0": Told(notice=4000.5)}
+
+
+def test_a_bucket_that_does_not_answer_holds_up_one_listing_only(troubled: Troubled) -> None:
+    """Terminations and the status list machines too."""
+    boots = GceBoots(troubled)  # type: ignore[arg-type]
+    troubled.put("compute-0", state="ready", notice=4000.5)
+    before = boots({"compute-0": 900.0})
+    troubled.answers.clear()
+    troubled.asked.clear()
+    with ThreadPoolExecutor(2) as threads:
+        looks = threads.submit(boots, {"compute-0": 900.0})
+        assert troubled.asked.wait(30)
+        try:
+            assert threads.submit(boots, {"compute-0": 900.0}).result(30) == before
+            assert not looks.done()
+        finally:
+            troubled.answers.set()
+        assert looks.result(60) == before

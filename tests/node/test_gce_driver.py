@@ -1,0 +1,403 @@
+"""What the Compute Engine driver sees and ends: lists, ends, notices, quotas, deletes; over a real client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from google.auth.exceptions import DefaultCredentialsError
+from google.cloud import compute_v1 as gce
+
+from infra.node.elastic.driver import LaunchGroup, Machine, MachineState
+from infra.node.elastic.drivers import gce_ending, gce_notices
+from infra.node.elastic.drivers.boot_reports import Told
+from infra.node.elastic.drivers.gce import GceDriver
+from infra.node.elastic.drivers.gce_client import google_clients
+from infra.node.elastic.drivers.gce_errors import GceError
+from infra.node.elastic.drivers.gce_names import Identity
+from infra.node.elastic.errors import ErrorClass
+from infra.node.model import ClusterDesign, Partition, Settings, Site
+from tests.support import doubles
+from tests.support.fake_gce import Failing, FakeGce, Fault, fake_gce
+
+COMPUTE = Partition("compute", "n1-standard-8", 8, 100, 0, 50)
+DESIGN = doubles.design(COMPUTE, provider="gcp", machines="vm")
+A, B = "europe-west4-a", "europe-west4-b"
+
+
+def settings(fake: FakeGce, design: ClusterDesign = DESIGN) -> Settings:
+    return Settings(design, Site("/", "slurm", "head", "10.0.0.1", driver=fake.driver_settings()))
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGce]:
+    monkeypatch.setattr(gce_ending, "PAUSES", (0.01, 0.01))
+    monkeypatch.setattr(gce_ending, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(gce_notices, "ASK_SECONDS", 0.0)
+    with fake_gce() as made:
+        yield made
+
+
+@pytest.fixture
+def driver(fake: FakeGce) -> GceDriver:
+    return fake.driver(settings(fake))
+
+
+def launch(driver: GceDriver, *numbers: int, zone: str = A) -> dict[str, str]:
+    nodes = tuple(f"compute-{n}" for n in numbers)
+    return driver.launch(
+        LaunchGroup("compute", nodes, True, f"{numbers} {time.monotonic()}", zone=zone)
+    ).launched
+
+
+def by_node(driver: GceDriver) -> dict[str | None, Machine]:
+    return {machine.node: machine for machine in driver.list()}
+
+
+# --- lists ---------------------------------------------------------------------------------------------
+
+
+def test_all_pages_zones_and_states_are_listed(fake: FakeGce, driver: GceDriver) -> None:
+    fake.page = 2
+    made = launch(driver, 0, 1, 2, 3) | launch(driver, 4, 5, 6, zone=B)
+    states = ["PROVISIONING", "STAGING", "RUNNING", "REPAIRING", "STOPPING", "SUSPENDING", "RUNNING"]
+    for number, state in enumerate(states):
+        fake.status(f"t-compute-{number}", state)
+    fake.forget()
+    found = by_node(driver)
+    assert {node: machine.id for node, machine in found.items()} == made
+    assert fake.counts()["instances.aggregated_list"] == 4
+    assert [found[f"compute-{n}"].state for n in range(7)] == [
+        MachineState.PENDING, MachineState.PENDING, MachineState.RUNNING, MachineState.RUNNING,
+        MachineState.STOPPING, MachineState.STOPPING, MachineState.RUNNING,
+    ]  # fmt: skip
+    assert found["compute-4"].failure == "the instance is stopping: no reason given"
+    assert {found["compute-0"].zone, found["compute-5"].zone} == {A, B}
+    assert all(abs(machine.launched - time.time()) < 60 for machine in found.values())
+
+
+def test_strangers_are_not_its_machines(fake: FakeGce, driver: GceDriver) -> None:
+    launch(driver, 0)
+    for cluster, role in (("other", "compute"), ("t", "controller")):
+        labels = {"slurm-stacks-cluster": cluster, "slurm-stacks-role": role}
+        fake.cloud.put(f"zones/{A}", "instances", gce.Instance(name=f"x-{cluster}", labels=labels))
+    labels = {"slurm-stacks-cluster": "t", "slurm-stacks-role": "compute"}
+    fake.cloud.put(f"zones/{A}", "instances", gce.Instance(name="odd", status="RUNNING", labels=labels))
+    assert {(m.node, Identity.parse(m.id).name) for m in driver.list()} == {
+        ("compute-0", "t-compute-0"), (None, "odd"),
+    }  # fmt: skip
+
+
+def test_a_list_that_lags_shows_machines_later(fake: FakeGce, driver: GceDriver) -> None:
+    fake.cloud.lag = 30
+    made = launch(driver, 0, 1)
+    assert len(made) == 2
+    assert driver.list() == []
+    fake.cloud.advance(31)
+    assert set(by_node(driver)) == set(made)
+
+
+def test_half_a_list_is_none(fake: FakeGce, driver: GceDriver) -> None:
+    fake.page = 1
+    launch(driver, 0, 1, 2)
+    fake.faults = [Fault("instances.aggregated_list", "backendError", 503, skip=1, times=1)]
+    with pytest.raises(GceError, match=r"throttled: the cloud's own words \(backendError\)"):
+        driver.list()
+    assert len(driver.list()) == 3
+    fake.unreachable = {B}
+    with pytest.raises(GceError, match=r"no word of zones/europe-west4-"):
+        driver.list()
+
+
+def test_a_cloud_that_is_not_there(fake: FakeGce) -> None:
+    fake.url = "http://127.0.0.1:9"
+    driver = fake.driver(settings(fake))
+    with pytest.raises(GceError, match=r"throttled: .*Connection refused"):
+        driver.list()
+    (failure,) = driver.launch(LaunchGroup("compute", ("compute-0",), True, "t", zone=A)).failures
+    assert failure.kind is ErrorClass.THROTTLED
+    with pytest.raises(GceError):
+        driver.terminate([f"{A}/t-compute-0/7"])
+
+
+def test_a_machine_without_credentials(fake: FakeGce) -> None:
+    def connect() -> Any:
+        raise DefaultCredentialsError("no credentials were found")  # type: ignore[no-untyped-call]
+
+    driver = GceDriver(settings(fake), connect, lambda running: {})
+    with pytest.raises(GceError, match="permission: no credentials were found"):
+        driver.list()
+
+
+def test_nodes_of_an_older_template_are_told_apart(fake: FakeGce) -> None:
+    launch(fake.driver(settings(fake)), 0)
+    fake.template("compute", name="t-compute-2")
+    driver = fake.driver(settings(fake))
+    launch(driver, 1)
+    assert {node: machine.outdated for node, machine in by_node(driver).items()} == {
+        "compute-0": True, "compute-1": False,
+    }  # fmt: skip
+
+
+# --- machines that the cloud takes ---------------------------------------------------------------------
+
+
+def test_a_preempted_machine_that_is_deleted_is_told_of_as_ended(fake: FakeGce) -> None:
+    fake.template("compute", scheduling=gce.Scheduling(instance_termination_action="DELETE"))
+    driver = fake.driver(settings(fake))
+    made = launch(driver, 0, 1)
+    assert len(driver.list()) == 2
+    fake.cloud.system_end("t-compute-0")
+    assert len(fake.living()) == 1
+    found = by_node(driver)
+    assert found["compute-1"].state is MachineState.RUNNING
+    ended = found["compute-0"]
+    assert (ended.id, ended.state) == (made["compute-0"], MachineState.TERMINATED)
+    assert ended.failure == "Compute Engine has preempted the machine"
+    fake.forget()
+    driver.list()
+    assert fake.counts() == {"instances.aggregated_list": 1}, "the reason is known"
+
+
+def test_a_machine_that_ends_before_any_list_shows_it_is_told_of(fake: FakeGce) -> None:
+    fake.template("compute", scheduling=gce.Scheduling(instance_termination_action="DELETE"))
+    driver = fake.driver(settings(fake))
+    made = launch(driver, 0)
+    fake.cloud.system_end("t-compute-0")
+    assert [(m.id, m.node, m.state) for m in driver.list()] == [
+        (made["compute-0"], "compute-0", MachineState.TERMINATED)
+    ]
+
+
+def test_a_machine_that_is_being_preempted_has_ended_and_says_why(fake: FakeGce, driver: GceDriver) -> None:
+    launch(driver, 0)
+    driver.list()
+    fake.cloud.system_end("t-compute-0", notice=1000)
+    (machine,) = driver.list()
+    assert (machine.state, machine.failure) == (
+        MachineState.STOPPING, "Compute Engine has preempted the machine",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [("compute.instances.preempted", "preempted"), ("compute.instances.hostError", "host has failed")],
+)
+def test_a_halted_machine_has_ended_and_is_deleted_once(
+    fake: FakeGce, driver: GceDriver, kind: str, why: str
+) -> None:
+    launch(driver, 0)
+    driver.list()
+    fake.cloud.system_end("t-compute-0", kind)
+    fake.cloud.advance(1)
+    fake.forget()
+    (machine,) = driver.list()
+    assert machine.state is MachineState.TERMINATED
+    assert why in str(machine.failure)
+    driver.list()
+    fake.cloud.advance(1)
+    assert fake.counts()["instances.delete"] == 1
+    assert fake.cloud.instances() == []
+
+
+def test_a_machine_that_a_list_does_not_mention_is_not_said_to_have_ended(
+    fake: FakeGce, driver: GceDriver
+) -> None:
+    launch(driver, 0)
+    driver.list()
+    (instance,) = fake.cloud.at(f"zones/{A}", "instances").values()
+    fake.cloud._shown_at[int(instance.id)] = time.time() + 1000
+    assert driver.list() == []
+
+
+def test_ends_that_were_wanted_are_not_asked_about(fake: FakeGce, driver: GceDriver) -> None:
+    made = launch(driver, 0)
+    driver.list()
+    driver.terminate(list(made.values()))
+    fake.cloud.advance(1)
+    fake.forget()
+    assert driver.list() == []
+    assert "operationType=delete" in {call.request.filter for call in fake.calls}
+    assert not [c for c in fake.calls if "compute.instances" in getattr(c.request, "filter", "")]
+
+
+def test_a_list_does_not_depend_on_reasons(fake: FakeGce, driver: GceDriver) -> None:
+    launch(driver, 0)
+    driver.list()
+    fake.cloud.system_end("t-compute-0", notice=1000)
+    fake.faults = [Fault("zone_operations.list", "forbidden", 403)]
+    (machine,) = driver.list()
+    assert machine.failure == "the instance is stopping: no reason given"
+
+
+def test_maintenance_that_ends_a_machine_is_a_notice_when_it_is_near(
+    fake: FakeGce, driver: GceDriver
+) -> None:
+    launch(driver, 0, 1, 2)
+    soon = "2030-01-01T00:10:00.000-08:00"
+    at = 1893485400.0
+    for name, when, policy in (
+        ("t-compute-0", soon, "TERMINATE"), ("t-compute-1", soon, "MIGRATE"),
+        ("t-compute-2", "2030-01-03T00:10:00Z", "TERMINATE"),
+    ):  # fmt: skip
+        (instance,) = [i for i in fake.cloud.instances() if i.name == name]
+        instance.scheduling.on_host_maintenance = policy
+        instance.resource_status.upcoming_maintenance.window_start_time = when
+    found = sorted(fake.cloud.instances(), key=lambda i: str(i.name))
+    assert [gce_notices.maintenance(i, at - 60) for i in found] == [pytest.approx(at), None, None]
+
+
+# --- boot reports --------------------------------------------------------------------------------------
+
+
+def test_boot_reports_are_asked_for_running_machines_at_once(fake: FakeGce) -> None:
+    asked: list[Mapping[str, float]] = []
+
+    def boots(running: Mapping[str, float]) -> Mapping[str, Told]:
+        asked.append(running)
+        return {"compute-0": Told("step mounts: no route"), "compute-2": Told(notice=5.0)}
+
+    driver = fake.driver(settings(fake), boots)
+    assert driver.list() == []
+    assert asked == []
+    launch(driver, 0, 1, 2)
+    fake.status("t-compute-1", "STAGING")
+    found = by_node(driver)
+    assert {n: (m.failure, m.notice) for n, m in found.items()} == {
+        "compute-0": ("step mounts: no route", None), "compute-1": (None, None), "compute-2": (None, 5.0),
+    }  # fmt: skip
+    (running,) = asked
+    assert set(running) == {"compute-0", "compute-2"}
+
+
+def test_a_list_does_not_depend_on_boot_reports(fake: FakeGce) -> None:
+    def boots(running: Mapping[str, float]) -> Mapping[str, Told]:
+        raise OSError("no bucket")
+
+    driver = fake.driver(settings(fake), boots)
+    launch(driver, 0)
+    assert set(by_node(driver)) == {"compute-0"}
+
+
+# --- deletes -------------------------------------------------------------------------------------------
+
+
+def test_deletes_skip_what_is_gone_and_may_be_repeated(fake: FakeGce, driver: GceDriver) -> None:
+    made = launch(driver, 0, 1, 2)
+    ids = [f"{A}/t-compute-9/99", *list(made.values())[:2]]
+    driver.terminate(ids)
+    driver.terminate(ids)
+    fake.cloud.advance(1)
+    driver.terminate(ids)
+    assert [i.name for i in fake.living()] == ["t-compute-2"]
+    fake.forget()
+    driver.terminate([])
+    assert fake.calls == []
+
+
+def test_a_late_repetition_does_not_hit_the_next_machine_of_the_name(
+    fake: FakeGce, driver: GceDriver
+) -> None:
+    old = launch(driver, 0)
+    driver.terminate(list(old.values()))
+    fake.cloud.advance(1)
+    new = launch(driver, 0)
+    assert new != old
+    driver.terminate(list(old.values()))
+    fake.cloud.advance(1)
+    assert {m.id for m in driver.list()} == set(new.values())
+    driver.terminate(list(new.values()))
+    fake.cloud.advance(1)
+    assert driver.list() == []
+
+
+def test_a_machine_that_somebody_else_deletes_now_is_no_trouble(fake: FakeGce, driver: GceDriver) -> None:
+    made = launch(driver, 0)
+    fake.faults = [Fault("instances.delete", "resourceNotReady", 400)]
+    driver.terminate(list(made.values()))
+
+
+def test_a_busy_cloud_is_asked_again(fake: FakeGce, driver: GceDriver) -> None:
+    made = launch(driver, 0, 1)
+    fake.faults = [Fault("instances.delete", "rateLimitExceeded", 403, times=2)]
+    driver.terminate(list(made.values()))
+    fake.cloud.advance(1)
+    assert fake.living() == []
+
+
+@pytest.mark.parametrize("bad", [0, 20, 39])
+def test_a_delete_that_is_refused_is_raised_after_the_others(
+    fake: FakeGce, driver: GceDriver, monkeypatch: pytest.MonkeyPatch, bad: int
+) -> None:
+    """Many more than are deleted at once: those behind the refused one have not begun when it is known."""
+    monkeypatch.setattr(gce_ending, "THREADS", 2)
+    made = launch(driver, *range(40))
+    fake.faults = [Fault("instances.delete", "forbidden", 403, skip=bad, times=1)]
+    with pytest.raises(GceError, match=r"permission: the cloud's own words \(forbidden\)"):
+        driver.terminate(list(made.values()))
+    assert fake.counts()["instances.delete"] == 40
+    fake.cloud.advance(1)
+    assert len(fake.living()) == 1
+
+
+def test_a_surprise_of_one_delete_keeps_no_other_from_its_end(
+    fake: FakeGce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is none of the client's own errors, e.g. of a library below it."""
+    monkeypatch.setattr(gce_ending, "THREADS", 2)
+    clients = google_clients(**fake.options())
+    driver = GceDriver(settings(fake), lambda: clients, lambda running: {})
+    made = launch(driver, *range(20))
+    delete = clients.instances.delete_unary
+
+    def odd(request: Mapping[str, Any], **options: Any) -> Any:
+        if request["instance"] == "t-compute-0":
+            raise ValueError("what is this?")
+        return delete(request=request, **options)
+
+    monkeypatch.setattr(clients.instances, "delete_unary", odd)
+    with pytest.raises(GceError, match=r"what is this\? \(ValueError\)"):
+        driver.terminate(list(made.values()))
+    fake.cloud.advance(1)
+    assert [i.name for i in fake.living()] == ["t-compute-0"]
+
+
+def test_a_delete_that_fails_later_is_noticed_and_can_be_asked_for_again(
+    fake: FakeGce, driver: GceDriver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = launch(driver, 0)
+    fake.cloud.failing = [Failing("delete", "RESOURCE_OPERATION_RATE_EXCEEDED", "too many", times=1)]
+    driver.terminate(list(made.values()))
+    fake.cloud.advance(1)
+    assert by_node(driver)["compute-0"].state is MachineState.RUNNING
+    assert "t-compute-0: not deleted: throttled: too many" in capsys.readouterr().out
+    driver.terminate(list(made.values()))
+    fake.cloud.advance(1)
+    assert driver.list() == []
+
+
+# --- many ----------------------------------------------------------------------------------------------
+
+
+def test_a_thousand_machines_cost_few_calls(fake: FakeGce, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the calls: one launch, two pages of its operations; a list in two pages; a call each to delete, and
+    two pages that tell what came of all of them."""
+    monkeypatch.setattr(gce_ending, "BURST", 1000)
+    big = doubles.design(replace(COMPUTE, max=1000), provider="gcp", machines="vm")
+    driver = fake.driver(settings(fake, big))
+    result = driver.launch(LaunchGroup("compute", tuple(big.partitions[0].nodes()), True, "t", zone=A))
+    assert (len(result.launched), result.failures) == (1000, ())
+    assert fake.counts() == {"instances.bulk_insert": 1, "zone_operations.wait": 1, "zone_operations.list": 3}
+    fake.forget()
+    assert len(driver.list()) == 1000
+    assert fake.counts() == {"instances.aggregated_list": 2}
+    fake.forget()
+    driver.terminate(list(result.launched.values()))
+    fake.cloud.advance(1)
+    assert driver.list() == []
+    assert fake.counts() == {
+        "instances.delete": 1000, "instances.aggregated_list": 1, "zone_operations.list": 2,
+    }  # fmt: skip

@@ -1,0 +1,73 @@
+"""The controller's role and the driver's calls fit each other: every call is allowed, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from google.cloud import compute_v1 as gce
+
+from infra.node.elastic.driver import LaunchGroup
+from infra.node.elastic.drivers import gce_ending, gce_notices
+from infra.node.model import Partition, Settings, Site
+from tests.support import doubles
+from tests.support.fake_gce import FakeGce, fake_gce
+
+policies = pytest.importorskip("infra.gcp.policies", reason="the policies are not there yet")
+
+PERMISSIONS = {
+    "instances.aggregated_list": {"compute.instances.list"},
+    "instances.get": {"compute.instances.get"},
+    "instances.delete": {"compute.instances.delete"},
+    "zone_operations.get": {"compute.zoneOperations.get"},
+    "zone_operations.wait": {"compute.zoneOperations.get"},
+    "zone_operations.list": {"compute.zoneOperations.list"},
+    "regions.get": {"compute.regions.get"},
+    "projects.get": {"compute.projects.get"},
+    "instances.bulk_insert": {
+        # All that the template holds and the labels beside it; the subnetwork is granted on itself.
+        "compute.disks.create", "compute.disks.setLabels", "compute.instanceTemplates.useReadOnly",
+        "compute.instances.create", "compute.instances.setLabels", "compute.instances.setMetadata",
+        "compute.instances.setServiceAccount",
+    },
+}  # fmt: skip
+COMPUTE = Partition("compute", "n1-standard-8", 8, 100, 0, 50)
+DESIGN = doubles.design(COMPUTE, provider="gcp", machines="vm")
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+    """The permissions of all that the driver does."""
+    monkeypatch.setattr(gce_ending, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(gce_notices, "ASK_SECONDS", 0.0)
+    with fake_gce() as fake:
+        _everything(fake)
+        yield {permission for name in fake.names() for permission in PERMISSIONS[name]}
+
+
+def _everything(fake: FakeGce) -> None:
+    site = Site("/", "slurm", "head", "10.0.0.1", driver=fake.driver_settings())
+    driver = fake.driver(Settings(DESIGN, site))
+    nodes = ("compute-0", "compute-1", "compute-2")
+    driver.launch(LaunchGroup("compute", nodes, True, "a"))
+    driver.launch(LaunchGroup("compute", (*nodes, "compute-3"), True, "b"))
+    fake.cloud.system_end("t-compute-1", notice=1000)
+    machines = driver.list()
+    driver.room("compute", None, 3)
+    driver.terminate([machine.id for machine in machines])
+    driver.list()
+    assert len(machines) == 4
+    # A launch that goes on is looked at by `get`.
+    fake.calls.append(type(fake.calls[0])("zone_operations.get", gce.GetZoneOperationRequest()))
+
+
+def test_every_call_of_the_driver_is_allowed_and_nothing_else_is(used: set[str]) -> None:
+    assert set(policies.permissions(DESIGN)) == used
+
+
+def test_placement_and_images_of_ones_own_are_asked_for_where_they_are_used() -> None:
+    placed = replace(DESIGN, partitions=(replace(COMPUTE, placement="cluster", image="my-image"),))
+    assert set(policies.permissions(placed)) - set(policies.permissions(DESIGN)) == {
+        "compute.resourcePolicies.use", "compute.images.useReadOnly",
+    }  # fmt: skip

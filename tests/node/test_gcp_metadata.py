@@ -1,0 +1,115 @@
+"""Compute Engine's metadata server, as the fake on loopback gives it: names, tokens, notices."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from infra.node.cloud import call
+from infra.node.cloud.errors import MissingError, ServiceError, UnreachableError
+from infra.node.gcp.metadata import Metadata
+from tests.support.fake_imds import fake_imds
+from tests.support.fake_metadata import FakeMetadata, fake_metadata
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMetadata]:
+    monkeypatch.setattr(call, "FIRST_PAUSE_SECONDS", 0.01)
+    with fake_metadata() as fake:
+        monkeypatch.setenv("GCE_METADATA_HOST", fake.host)
+        # Never through a proxy: what the machine says of itself is its own.
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+        yield fake
+
+
+def test_a_machine_knows_itself(server: FakeMetadata) -> None:
+    metadata = Metadata()
+    assert (metadata.name(), metadata.zone(), metadata.region()) == (
+        "t-compute-3", "europe-west4-a", "europe-west4",
+    )  # fmt: skip
+    assert metadata.project() == "p-1"
+    assert metadata.find("instance/attributes/none") is None
+    with pytest.raises(MissingError, match="instance metadata: there is no instance/attributes/none"):
+        metadata.get("instance/attributes/none")
+    assert server.asked[:2] == ["GET instance/name", "GET instance/zone"]
+
+
+def test_a_token_is_kept_and_renewed_before_it_ends(server: FakeMetadata) -> None:
+    metadata = Metadata()
+    assert [metadata.token(), metadata.token()] == ["token-1", "token-1"]
+    assert metadata.token(fresh=True) == "token-2"
+    server.expires = 200  # the server has no newer one yet, and it would not last for the next call
+    ending = Metadata()
+    assert [ending.token(), ending.token()] == ["token-3", "token-4"]
+    # A server that stumbles costs nothing as long as the old one counts.
+    server.expires = 100
+    last = Metadata()
+    assert last.token() == "token-5"
+    last._endpoint = "http://127.0.0.1:1"
+    assert last.token() == "token-5"
+    with pytest.raises(UnreachableError):
+        last.token(fresh=True)
+
+
+def test_a_machine_without_an_account_is_told(server: FakeMetadata) -> None:
+    server.account = False
+    with pytest.raises(MissingError, match="has no service account: it can ask Google Cloud for nothing"):
+        Metadata().token()
+
+
+def test_nobody_and_somebody_else_at_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(call, "LONGEST_PAUSE_SECONDS", 0.01)
+    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1 did not answer \(tried 6 times\): .*refused"):
+        Metadata("http://127.0.0.1:1").name()
+    with fake_imds() as other, pytest.raises(ServiceError, match="another server answers there"):
+        Metadata(other.url).name()
+
+
+@pytest.mark.parametrize(
+    ("instance", "told"),
+    [
+        ({"preempted": "TRUE"}, ("preempted", 30.0)),
+        ({"maintenanceEvent": "TERMINATE_ON_HOST_MAINTENANCE"}, ("maintenance", 60.0)),
+        ({"maintenanceEvent": "MIGRATE_ON_HOST_MAINTENANCE"}, None),
+        ({"preempted": "FALSE"}, None),
+    ],
+)
+def test_notices(server: FakeMetadata, instance: dict[str, str], told: tuple[str, float] | None) -> None:
+    assert Metadata().notice() is None
+    server.change(**instance)
+    said = Metadata().notice()
+    if told is None:
+        assert said is None
+    else:
+        assert said is not None
+        assert (said.cause, said.at) == (told[0], pytest.approx(time.time() + told[1], abs=5))
+
+
+def test_a_notice_is_waited_for_and_none_is_missed(server: FakeMetadata) -> None:
+    metadata = Metadata()
+    start = time.monotonic()
+    assert metadata.wait(60) is None, "the first answer comes at once: it has been there before"
+    threading.Timer(0.1, server.change, kwargs={"preempted": "TRUE"}).start()
+    said = metadata.wait(60)
+    assert said is not None
+    assert (said.cause, said.at) == ("preempted", pytest.approx(time.time() + 30, abs=5))
+    # What changes between two calls.
+    other = Metadata()
+    server.change(preempted="FALSE")
+    assert other.wait(60) is None
+    server.change(preempted="TRUE")
+    assert other.wait(60) is not None
+    assert time.monotonic() - start < 50
+
+
+def test_a_wait_ends_in_time(server: FakeMetadata) -> None:
+    metadata = Metadata()
+    metadata.wait(1)
+    start = time.monotonic()
+    assert metadata.wait(1) is None
+    assert 0.9 < time.monotonic() - start < 30
+    assert len(server.asked) == 2

@@ -1,0 +1,180 @@
+"""A node's own watch: what Compute Engine tells the machine reaches Slurm and the report within moments."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.node.bootstrap.context import Context
+from infra.node.bootstrap.report import notice as read_notice
+from infra.node.bootstrap.vm import notices
+from infra.node.bootstrap.vm.systemd import text
+from infra.node.cloud.errors import UnreachableError
+from infra.node.cloud.notice import Notice
+from infra.node.elastic.requeue import Requeue
+from infra.node.elastic.view import REASON_PREFIX
+from infra.node.slurm.control import SlurmDown
+from tests.support.doubles import job, node
+from tests.support.fake_metadata import FakeMetadata, environment, fake_metadata
+from tests.support.recorded import machine as make
+from tests.support.watches import Slurm, ended, report, until, watching
+
+DRIVER = {"cluster": "t", "bucket": "t-bucket"}
+NOW = 1_795_269_600.0  # 2026-11-21 14:00:00 UTC
+NOTICE = Notice("preempted", NOW + 30)
+
+
+@pytest.fixture
+def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMetadata]:
+    with fake_metadata() as fake:
+        for name, value in environment(fake).items():
+            monkeypatch.setenv(name, value)
+        yield fake
+
+
+@pytest.fixture
+def booted(tmp_path: Path) -> Context:
+    """A node with the report of its boot."""
+    context, _ = make(tmp_path, host="compute-3", provider="gcp", driver=DRIVER)
+    report(context)
+    return context
+
+
+def test_slurm_is_told_as_the_reconciler_would_and_then_the_report(
+    google: FakeMetadata, booted: Context
+) -> None:
+    ours, other = job(7, nodes=("compute-3",)), job(8, nodes=("compute-1",))
+    control = Slurm([node("compute-3", "ALLOCATED")], [ours, other])
+    notices.tell(booted.settings, control, "compute-3", NOW + 30)  # type: ignore[arg-type]
+    reason = f"{REASON_PREFIX}preempted: the cloud takes this machine at 14:00:30 UTC"
+    assert control.calls[0] == ("node", ("compute-3",), "DRAIN", reason)
+    assert [call for call in control.calls if call[0] == "requeue"] == [("requeue", 7)]
+    told = json.loads(google.objects["boot/compute-3.json"])
+    assert (told["notice"], told["state"]) == (NOW + 30, "ready")
+    own = Path(str(booted.folders.lib)) / "boot.json"
+    assert json.loads(own.read_text()) == told
+    assert read_notice(own, since=999.0) == NOW + 30
+    assert read_notice(own, since=1001.0) is None, "an earlier machine's of the same name"
+    # The reconciler finds it done.
+    before = len(control.calls)
+    Requeue(control).evacuate(  # type: ignore[arg-type]
+        [notices.Action(notices.Verb.EVACUATE, "compute-3", None, "preempted: the cloud takes this machine")],
+        control.nodes(),
+    )
+    assert not [call for call in control.calls[before:] if call[0] == "node"]
+
+
+def test_what_fails_does_not_hold_up_the_other(
+    google: FakeMetadata, booted: Context, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Down(Slurm):
+        def update_node(self, *_a: object, **_k: object) -> None:
+            raise SlurmDown(["scontrol"], 1, "Unable to contact slurm controller")
+
+    notices.tell(booted.settings, Down(), "compute-3", NOW + 30)  # type: ignore[arg-type]
+    assert json.loads(google.objects["boot/compute-3.json"])["notice"] == NOW + 30
+    (Path(str(booted.folders.lib)) / "boot.json").unlink()
+    control = Slurm([node("compute-3")])
+    notices.tell(booted.settings, control, "compute-3", NOW + 30)  # type: ignore[arg-type]
+    assert control.calls
+    said = capsys.readouterr().err
+    assert "Unable to contact" in said
+    assert "the notice is not in the boot report: " in said
+
+
+def test_a_server_that_stumbles_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices, "PAUSE_SECONDS", 0.01)
+    answers: list[Notice | Exception | None] = [
+        None,
+        UnreachableError("gone"),
+        ValueError("half"),
+        None,
+        NOTICE,
+    ]
+
+    def wait(seconds: float) -> Notice | None:
+        assert seconds == notices.WAIT_SECONDS
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert notices.watch(wait, lambda: pytest.fail("there was no recommendation")) == NOW + 30
+    assert answers == []
+
+
+def test_reports_without_a_notice(tmp_path: Path) -> None:
+    file = tmp_path / "boot.json"
+    assert read_notice(file) is None
+    for content in ("", "[]", '{"started": 5}', '{"started": 5, "notice": "soon"}', '{"notice": 6}'):
+        file.write_text(content)
+        assert read_notice(file) is None
+    file.write_text('{"started": 5, "notice": 6}')
+    assert read_notice(file) == 6.0
+
+
+# --- the service itself ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def service(google: FakeMetadata, booted: Context) -> Iterator[subprocess.Popen[bytes]]:
+    with watching(booted, environment(google)) as child:
+        yield child
+
+
+def waiting(google: FakeMetadata) -> bool:
+    return len(google.asked) >= 2
+
+
+def test_the_service_waits_and_tells_within_a_moment(
+    google: FakeMetadata, service: subprocess.Popen[bytes], booted: Context
+) -> None:
+    until(lambda: waiting(google))
+    assert google.objects == {}
+    start = time.time()
+    google.change(preempted="TRUE")
+    until(lambda: google.objects)
+    told = json.loads(google.objects["boot/compute-3.json"])
+    assert told["notice"] == pytest.approx(start + 30, abs=20)
+    time.sleep(0.5)
+    assert service.poll() is None, "started again it would tell it once more"
+    status, words = ended(service, booted)
+    assert status == -signal.SIGTERM
+    assert words.splitlines()[1:] == ["evacuates ['compute-3']", "scontrol: no Slurm here"]
+
+
+def test_a_machine_that_is_switched_off_first_is_asked_why(
+    google: FakeMetadata, service: subprocess.Popen[bytes], booted: Context
+) -> None:
+    """The system's shutdown may come before the answer: the key is read once more."""
+    until(lambda: waiting(google))
+    google.instance["preempted"] = "TRUE"  # and nobody is woken
+    status, words = ended(service, booted)
+    assert (status, words.count("evacuates")) == (0, 1)
+    assert "notice" in json.loads(google.objects["boot/compute-3.json"])
+
+
+def test_a_machine_that_is_given_back_says_nothing(
+    google: FakeMetadata, service: subprocess.Popen[bytes], booted: Context
+) -> None:
+    until(lambda: waiting(google))
+    assert ended(service, booted) == (0, "")
+    assert google.objects == {}
+
+
+def test_its_unit_ends_before_what_it_needs(booted: Context) -> None:
+    notices.start(booted)
+    (made,) = booted.services.started  # type: ignore[attr-defined]
+    after = [line for line in text(made).splitlines() if line.startswith("After=")]
+    assert after == ["After=network-online.target slurm-stacks-munged.service slurm-stacks-slurmd.service"]
+
+
+def test_other_machines_have_no_watch(tmp_path: Path) -> None:
+    head, _ = make(tmp_path, "controller", "controller", provider="gcp", driver=DRIVER)
+    assert notices.start(head) == ""

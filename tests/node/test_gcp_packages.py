@@ -1,0 +1,149 @@
+"""What a machine on Google Cloud installs: packages, GPU drivers, the elastic driver's client."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import zipfile
+from importlib import metadata
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from infra import bundle
+from infra.node.bootstrap import steps
+from infra.node.bootstrap.context import Context
+from infra.node.bootstrap.vm import client, drivers
+from infra.node.bootstrap.vm import packages as distribution
+from infra.node.elastic import programs
+from infra.node.model import Accelerator, Partition
+from tests.support.checkout import ROOT
+from tests.support.recorded import gcp_machine
+from tests.support.recorded import machine as make
+
+V100 = Partition("v100", "n1-standard-8", 8, 29000, 0, 4, Accelerator("v100", 2), secure_boot=True)
+
+
+def test_each_role_has_its_packages_and_googles_time(tmp_path: Path) -> None:
+    context, _ = gcp_machine(tmp_path, "controller", "controller")
+    assert distribution.wanted(context) == [
+        "munge", "chrony", "slurmctld", "slurm-client", "nfs-common", "nfs-kernel-server", "python3-venv",
+    ]  # fmt: skip
+    distribution.install(context)
+    source = tmp_path / "root/etc/chrony/sources.d/google.sources"
+    assert source.read_text() == "server metadata.google.internal prefer iburst\n"
+
+
+def unpacked(context: Context) -> Path:
+    """The node archive, where the machine has it."""
+    code = context.path(context.folders.code)
+    zipfile.ZipFile(BytesIO(bundle.node_archive(context.settings.design))).extractall(code)
+    return code
+
+
+def test_the_drivers_client_is_installed_once_by_its_hashes(tmp_path: Path) -> None:
+    context, run = gcp_machine(tmp_path, "controller", "controller")
+    locked = unpacked(context) / "client" / "requirements.txt"
+    place = tmp_path / "root" / programs.CLIENT
+    run.answer("/usr/bin/python3", lambda *_: place.mkdir(parents=True, exist_ok=True) or "")
+    (first,) = client.install(context)
+    assert first.startswith("google-cloud-compute==")
+    assert client.install(context) == []
+    venv, pip = run.calls
+    assert venv == f"/usr/bin/python3 -m venv --clear {place}"
+    assert pip == (
+        f"{place}/bin/pip install --quiet --no-cache-dir --only-binary=:all: --require-hashes "
+        f"--requirement {locked}"
+    )
+    # What the daemon runs with, once it is there.
+    (place / "bin").mkdir()
+    assert programs.daemon_service(context.settings, context.settings_file).argv[0] == "/usr/bin/python3"
+    (place / "bin" / "python").touch()
+    assert programs.daemon_service(context.settings, context.settings_file).argv[0] == f"{place}/bin/python"
+    locked.write_text("other==1 \\\n    --hash=sha256:00\n")
+    assert client.install(context) == ["other==1"]
+
+
+def test_the_lock_holds_all_that_the_client_needs(tmp_path: Path) -> None:
+    """By what the packages themselves ask for, as they are installed in this checkout."""
+    context, _ = gcp_machine(tmp_path, "controller", "controller")
+    lines = (unpacked(context) / "client" / "requirements.txt").read_text().splitlines()
+    assert all(line.startswith("    --hash=sha256:") or "==" in line for line in lines)
+    pinned = dict(line.removesuffix(" \\").split("==") for line in lines if not line.startswith(" "))
+    waiting, seen = [Requirement("google-cloud-compute")], set()
+    while waiting:
+        one = waiting.pop()
+        name = canonicalize_name(one.name)
+        seen.add(name)
+        assert metadata.version(name) == pinned[name]
+        for text in metadata.requires(name) or []:
+            need = Requirement(text)
+            # As on the controller: Python 3.12 of Ubuntu 24.04.
+            kinds = [
+                {"extra": extra, "python_version": "3.12", "python_full_version": "3.12.3"}
+                for extra in ["", *one.extras]
+            ]
+            asked = need.marker is None or any(need.marker.evaluate(kind) for kind in kinds)
+            if asked and canonicalize_name(need.name) not in seen:
+                waiting.append(need)
+    assert seen == set(pinned), "nothing is missing, and nothing comes along for nothing"
+
+
+def test_an_archive_has_its_own_clouds_client_only(tmp_path: Path) -> None:
+    def folders(provider: str, **changes: bool) -> tuple[set[str], bool]:
+        design = dataclasses.replace(make(tmp_path, provider=provider)[0].settings.design, **changes)
+        files = zipfile.ZipFile(BytesIO(bundle.node_archive(design))).namelist()
+        clouds = {name.split("/")[2] for name in files if name.startswith("infra/node/")}
+        return clouds & {"aws", "gcp", "cloud"}, "client/requirements.txt" in files
+
+    assert folders("aws") == ({"aws", "cloud"}, False)
+    assert folders("gcp") == ({"gcp", "cloud"}, True)
+    assert folders("gcp", trains=False) == ({"gcp", "cloud"}, True), "nodes come and go without a benchmark"
+
+
+@pytest.mark.parametrize("provider", ["aws", "gcp"])
+def test_a_machine_runs_with_its_own_clouds_code_alone(tmp_path: Path, provider: str) -> None:
+    """Everything that a boot imports, from the archive and nothing else."""
+    context, _ = make(tmp_path, provider=provider)
+    code = unpacked(context)
+    modules = [
+        f"infra.node.bootstrap.vm.{path.stem}"
+        for path in (ROOT / "infra/node/bootstrap/vm").glob("*.py")
+        if not (path.stem.startswith("cloud_") or path.stem in ("__init__", "logs", "ops_agent"))
+    ]
+    own_part = {"aws": ["cloud_aws", "logs"], "gcp": ["cloud_gcp", "ops_agent"]}[provider]
+    modules += [f"infra.node.bootstrap.vm.{name}" for name in own_part]
+    names = ", ".join(["infra.node.bootstrap.main", *modules])
+    text = f"import sys; sys.path.insert(0, {str(code)!r}); import {names}"
+    done = subprocess.run(
+        ["/usr/bin/env", "python3", "-I", "-S", "-c", text],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_signed_modules_for_volta_where_secure_boot_wants_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = "6.14.0-1018-gcp"
+    monkeypatch.setattr(drivers.platform, "release", lambda: kernel)
+    monkeypatch.setattr(steps.gres, "devices", lambda _accelerator: ["/dev/null"])
+    context, run = gcp_machine(tmp_path, host="v100-0", partitions=(V100,))
+    built = f"linux-modules-nvidia-580-server-{kernel}"
+    run.answer("nvidia-smi --list-gpus", lambda *_: "GPU 0: x\nGPU 1: x\n" if run.having("modprobe") else "")
+    run.answer("apt-cache show", "")
+    with pytest.raises(
+        RuntimeError, match=rf"no signed NVIDIA modules for Linux {kernel}.*secure_boot: false"
+    ):
+        steps.accelerators(context)
+    run.answer(f"apt-cache show --no-all-versions {built}", f"Package: {built}\nVersion: 1\n")
+    assert steps.accelerators(context) == "2 v100"
+    (line,) = run.having("install")
+    assert built in line.split()
+    assert not [word for word in line.split() if "dkms" in word and "no-dkms" not in word]

@@ -1,0 +1,164 @@
+"""Random histories of jobs, faults and restarts: what must hold at every moment, and to what each comes.
+
+`SLURM_STACKS_HISTORIES=2000` runs so many of them instead of a few.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from infra.node.elastic.errors import ErrorClass
+from infra.node.model import Budget, Partition
+from tests.support.simulation import World
+
+HISTORIES = int(os.environ.get("SLURM_STACKS_HISTORIES", "100"))
+CALLS = int(os.environ.get("SLURM_STACKS_HISTORY_LENGTH", "30"))
+REST_SECONDS = 4000
+"""The longest back-off, and some boots."""
+ERRORS = [e for e in ErrorClass if e not in (ErrorClass.BOOTSTRAP, ErrorClass.PREEMPTED, ErrorClass.BUDGET)]
+INDEX = st.integers(0, 20)
+
+
+class Histories(RuleBasedStateMachine):
+    """A cluster of six nodes; one of them static in half of the histories."""
+
+    @initialize(
+        static=st.integers(0, 1),
+        unique=st.booleans(),
+        tells_room=st.booleans(),
+        delay=st.integers(0, 12),
+        hours=st.sampled_from([None, None, None, 0.05, 0.3]),
+    )
+    def begin(self, static: int, unique: bool, tells_room: bool, delay: int, hours: float | None) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="histories-"))
+        partition = Partition("debug", "local.small", 1, 100, static, 6, default=True)
+        self.stack = ExitStack()
+        self.world = self.stack.enter_context(
+            World(self.folder, partition, unique=unique, budget=Budget(max_hours=hours)).running()
+        )
+        self.world.cloud.tells_room = tells_room
+        self.world.cloud.boot_delay = float(delay)
+
+    @rule(seconds=st.sampled_from([1, 2, 3, 5, 10, 30, 60]))
+    def time_passes(self, seconds: int) -> None:
+        self.world.step(seconds)
+
+    # --- users -------------------------------------------------------------------------------------------
+
+    @rule(count=st.integers(1, 6), work=st.sampled_from([1, 5, 30, 120]), requeue=st.booleans())
+    def somebody_submits(self, count: int, work: int, requeue: bool) -> None:
+        if self.world.slurm.alive:
+            self.world.slurm.submit(count, work, requeue)
+            self.world.step(2)
+
+    @rule(index=INDEX)
+    def somebody_cancels(self, index: int) -> None:
+        jobs = list(self.world.slurm.queue)
+        if jobs and self.world.slurm.alive:
+            self.world.slurm.cancel([jobs[index % len(jobs)]])
+
+    # --- machines ----------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.world.cloud.living())
+    @rule(index=INDEX, what=st.sampled_from(["die", "freeze", "thaw"]), notice=st.none() | st.integers(1, 90))
+    def a_machine_meets_something(self, index: int, what: str, notice: int | None) -> None:
+        living = self.world.cloud.living()
+        record = living[index % len(living)]
+        if notice is not None:
+            record.taken_at = self.world.clock.now + notice
+        elif what == "die":
+            self.world.cloud.kill(record)
+        else:
+            record.frozen = what == "freeze"
+
+    @rule(mute=st.integers(0, 2), broken=st.integers(0, 2))
+    def machines_that_will_not_become_nodes(self, mute: int, broken: int) -> None:
+        self.world.cloud.mute, self.world.cloud.broken = mute, broken
+
+    # --- the cloud ---------------------------------------------------------------------------------------
+
+    @rule(quota=st.none() | st.integers(0, 6), error=st.none() | st.sampled_from(ERRORS))
+    def the_cloud_refuses(self, quota: int | None, error: ErrorClass | None) -> None:
+        self.world.cloud.quota, self.world.cloud.error = quota, error
+
+    # The ledger believes the list, and the budget the ledger.
+    @precondition(lambda self: self.world.design.budget.max_hours is None)
+    @rule(fault=st.sampled_from(["empty", "halved", "unreachable"]), seconds=st.sampled_from([3, 30, 120]))
+    def the_cloud_lies(self, fault: str, seconds: int) -> None:
+        setattr(self.world.cloud, fault, True)
+        self.world.step(seconds)
+        setattr(self.world.cloud, fault, False)
+
+    @rule(
+        lag=st.sampled_from([0.0, 5.0, 50.0]),
+        latency=st.sampled_from([0.0, 2.0, 15.0]),
+        listing=st.sampled_from([0.0, 0.0, 3.0, 15.0]),
+    )
+    def the_cloud_is_slow(self, lag: float, latency: float, listing: float) -> None:
+        self.world.cloud.lag, self.world.cloud.slowness = lag, listing
+        self.world.latency = latency
+
+    # --- the controller ----------------------------------------------------------------------------------
+
+    @rule(calls=st.integers(1, 30))
+    def the_daemon_is_killed(self, calls: int) -> None:
+        self.world.kill_at = self.world.calls + calls
+
+    @rule(seconds=st.integers(1, 90))
+    def the_daemon_is_away(self, seconds: int) -> None:
+        self.world.kill()
+        for _ in range(seconds):
+            self.world.pass_time(1.0)
+
+    @rule(seconds=st.integers(1, 90), lost=st.sampled_from([False, False, False, True]))
+    def slurmctld_is_away(self, seconds: int, lost: bool) -> None:
+        self.world.slurm.stop()
+        self.world.step(seconds)
+        self.world.slurm.start(lost)
+
+    @precondition(lambda self: self.world.design.budget.max_hours is None)
+    @rule(hours=st.sampled_from([-1, 1]))
+    def the_clock_is_set(self, hours: int) -> None:
+        self.world.clock.shift += 3600 * hours
+
+    # --- what must hold ----------------------------------------------------------------------------------
+
+    @invariant()
+    def nothing_is_wrong(self) -> None:
+        if hasattr(self, "world"):
+            assert self.world.wrongs == [], self.world.story()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        try:
+            if not self.world.slurm.alive:
+                self.world.slurm.start()
+            self.world.cloud.calm()
+            self.world.latency = 0.0
+            for record in self.world.cloud.living():
+                record.frozen = False
+            self.world.until(lambda: not self.world.unrest(), REST_SECONDS)
+            assert self.world.wrongs == [], self.world.story()
+            assert self.world.unrest() == [], self.world.story()
+        finally:
+            self.stack.close()
+            shutil.rmtree(self.folder)
+
+
+Histories.TestCase.settings = settings(
+    max_examples=HISTORIES,
+    stateful_step_count=CALLS,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+)
+TestHistories = Histories.TestCase

@@ -1,0 +1,469 @@
+"""The daemon in a simulated world: what is lost is found, and nothing is ended under a running job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.node.elastic.plan import Action
+from infra.node.elastic.rules import AT_RISK, TAKEN, USABLE, Verb
+from infra.node.elastic.view import REASON_PREFIX
+from infra.node.model import Partition
+from infra.node.rpc import RpcUnavailableError
+from infra.node.slurm.control import SlurmError
+from tests.support.simulated_cloud import Record
+from tests.support.simulated_slurm import Job
+from tests.support.simulation import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with World(tmp_path / "lib").running() as made:
+        yield made
+    assert made.wrongs == []
+
+
+def rest(world: World, seconds: int = 400) -> None:
+    world.until(lambda: not world.unrest(), seconds)
+    assert world.unrest() == [], world.story()
+
+
+def run(world: World, count: int = 1, work: float = 60, **options: bool) -> Job:
+    """A job that runs."""
+    job = world.slurm.submit(count, work, **options)
+    assert world.until(lambda: job.state == "RUNNING", 15)
+    return job
+
+
+def machine(world: World, job: Job, index: int = 0) -> Record:
+    return world.cloud.records[job.machines[job.nodes[index]]]
+
+
+def seconds_until(world: World, there: Callable[[], object], most: int) -> float:
+    began = world.clock.now
+    assert world.until(there, most), world.story()
+    return world.clock.now - began
+
+
+def test_a_job_runs_and_its_nodes_go(world: World) -> None:
+    job = run(world, 2, 10)
+    rest(world, 60)
+    assert (job.state, job.restarts) == ("COMPLETED", 0)
+
+
+# --- machines that are lost ------------------------------------------------------------------------------
+
+
+def test_a_machine_that_dies_is_replaced_and_its_job_runs_again(world: World) -> None:
+    job = run(world, 2)
+    world.step(40)
+    world.cloud.kill(machine(world, job, 1))
+    assert seconds_until(world, lambda: job.restarts, 12) <= 12
+    assert job.comment == ("preempted: the machine is gone (debug-1); the job is queued again by itself")
+    assert seconds_until(world, lambda: job.state == "RUNNING", 20) <= 20, "not after Slurm's pause of 31 s"
+    rest(world)
+    assert job.state == "COMPLETED"
+
+
+def test_a_job_whose_script_could_not_be_delivered_loses_no_later_run_to_that(world: World) -> None:
+    """Slurm gives a job to a node whose machine has just died, and tries for 11 s to start it there."""
+    first = run(world, 1, 10)
+    record = machine(world, first)
+    assert world.until(lambda: first.state == "COMPLETED", 30)
+    world.cloud.kill(record)
+    job = world.slurm.submit(1, 60)
+    assert world.until(lambda: job.state == "COMPLETED", 200), world.story()
+    assert job.restarts == 1
+
+
+def test_a_machine_that_vanishes_from_the_list_is_lost_when_slurm_misses_it_too(world: World) -> None:
+    job = run(world)
+    record = machine(world, job)
+    world.cloud.kill(record)
+    del world.cloud.records[record.id]
+    assert seconds_until(world, lambda: job.restarts, 60) >= 30, "Slurm's own patience"
+    rest(world)
+
+
+def test_a_frozen_machine_is_replaced(world: World) -> None:
+    job = run(world)
+    record = machine(world, job)
+    record.frozen = True
+    seconds = seconds_until(world, lambda: job.restarts, 75)
+    world.step(2)
+    assert job.comment == (
+        f"preempted: the machine does not respond ({record.node}); the job is queued again by itself"
+    )
+    seconds += seconds_until(world, lambda: job.state == "RUNNING", 40)
+    assert not record.lives
+    assert seconds <= 31 + 30 + 13, "Slurm's patience, and not its pause too"
+    rest(world)
+
+
+def test_a_machine_that_is_slow_to_answer_keeps_its_job(world: World) -> None:
+    job = run(world)
+    machine(world, job).frozen = True
+    assert world.until(lambda: world.slurm.members[job.nodes[0]].silent, 40)
+    world.step(9)
+    machine(world, job).frozen = False
+    rest(world)
+    assert (job.state, job.restarts) == ("COMPLETED", 0)
+
+
+@pytest.mark.parametrize("listings", range(1, 7))
+def test_a_machine_that_answers_again_while_the_cloud_is_asked_keeps_its_next_job(
+    world: World, listings: int
+) -> None:
+    """What Slurm said is as old as the cloud's listing is slow."""
+    job = run(world, 1, 200)
+    record = machine(world, job)
+    for other in set(world.slurm.members) - {record.node}:
+        world.slurm.update_node([other], state="DRAIN", reason="a person's")
+    record.frozen = True
+    assert world.until(lambda: world.slurm.members[record.node].down, 60)
+    world.slurm.update_job(job.id, start_now=True)
+    left = [listings]
+
+    def listing(_: float) -> None:
+        left[0] -= 1
+        record.frozen = record.frozen and left[0] > 0
+        world.clock.sleep(15)
+
+    world.cloud.sleep = listing
+    world.step(20)
+    world.cloud.sleep = lambda _: None
+    rest_of = world.until(lambda: job.state == "COMPLETED", 400)
+    assert (rest_of, job.restarts) == (True, 1), world.story()
+
+
+def test_a_machine_that_dies_while_it_boots_is_replaced_under_its_job(world: World) -> None:
+    world.cloud.boot_delay = 10
+    job = world.slurm.submit(2, 10)
+    assert world.until(lambda: len(world.cloud.living()) == 2, 5)
+    world.step(3)
+    world.cloud.kill(world.cloud.living()[0])
+    assert seconds_until(world, lambda: len(world.cloud.living()) == 2, 6) <= 6
+    rest(world)
+    assert (job.state, job.restarts) == ("COMPLETED", 0)
+
+
+def test_a_machine_that_never_registers_is_given_back_before_slurm_gives_up(world: World) -> None:
+    world.cloud.mute = 1
+    job = world.slurm.submit(1, 10)
+    rest(world)
+    assert (job.state, job.restarts) == ("COMPLETED", 1)
+    assert not [line for line in world.lines if "resume-fail" in line]
+
+
+def test_what_slurm_gave_up_while_the_daemon_was_dead_is_usable_again(world: World) -> None:
+    world.cloud.mute = 1
+    job = world.slurm.submit(1, 10)
+    world.step(4)
+    world.kill()
+    world.pass_time(1)
+    for _ in range(70):
+        world.pass_time(1)
+    assert world.slurm.members["debug-0"].down
+    rest(world)
+    assert job.state == "COMPLETED"
+
+
+def test_orphans_of_a_controller_that_lost_its_state_are_ended(world: World) -> None:
+    run(world, 3, 1000)
+    world.slurm.stop()
+    world.step(20)
+    assert len(world.cloud.living()) == 3
+    world.slurm.start(lost=True)
+    assert seconds_until(world, lambda: not world.cloud.living(), 20) <= 20
+    rest(world)
+
+
+def test_a_controllers_restart_in_mid_job_changes_nothing(world: World) -> None:
+    job = run(world, 3, 100)
+    world.slurm.stop()
+    world.step(40)
+    world.slurm.start()
+    rest(world)
+    assert (job.state, job.restarts) == ("COMPLETED", 0)
+
+
+def test_static_nodes_are_there_again(tmp_path: Path) -> None:
+    partition = Partition("debug", "local.small", 1, 100, 2, 4, default=True)
+    with World(tmp_path / "lib", partition).running() as world:
+        rest(world, 30)
+        world.cloud.kill(world.cloud.living()[0])
+        world.step(10)
+        assert world.unrest()
+        rest(world, 60)
+        assert world.wrongs == []
+
+
+# --- readings that are not to be believed ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["empty", "halved", "unreachable"])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_no_job_ends_because_of_what_the_cloud_does_not_say(world: World, fault: str, restarts: bool) -> None:
+    job = run(world, 5, 400)
+    setattr(world.cloud, fault, True)
+    for _ in range(5):
+        world.step(60)
+        if restarts:
+            world.kill()
+    setattr(world.cloud, fault, False)
+    rest(world, 600)
+    assert (job.state, job.restarts) == ("COMPLETED", 0)
+
+
+@pytest.mark.parametrize("unique", [True, False], ids=["unique names", "names twice"])
+def test_a_lagging_list_ends_nothing_though_the_daemon_starts_anew(tmp_path: Path, unique: bool) -> None:
+    with World(tmp_path / "lib", unique=unique).running() as world:
+        world.cloud.lag, world.cloud.boot_delay = 60, 20
+        job = world.slurm.submit(3, 100)
+        world.step(5)
+        world.kill()
+        rest(world, 900)
+        assert (job.state, world.wrongs) == ("COMPLETED", [])
+
+
+# --- preemption ------------------------------------------------------------------------------------------
+
+
+def test_a_notice_empties_the_node_and_the_job_starts_elsewhere_at_once(world: World) -> None:
+    job, other = run(world, 2), run(world)
+    record = machine(world, job, 1)
+    record.taken_at = world.clock.now + 100
+    node = world.slurm.members[record.node]
+    assert seconds_until(world, lambda: job.restarts, 6) <= 6
+    assert node.drained
+    assert node.reason is not None
+    assert node.reason.startswith("slurm-stacks preempted: the cloud takes this machine at ")
+    assert job.comment is not None
+    assert job.comment.endswith(f" UTC ({record.node}); the job is queued again by itself")
+    assert seconds_until(world, lambda: job.state == "RUNNING", 15) <= 15
+    assert record.node not in job.nodes
+    assert seconds_until(world, lambda: not record.lives, 15) <= 15, "not kept until it is taken"
+    rest(world)
+    assert (job.state, job.restarts, other.restarts) == ("COMPLETED", 1, 0)
+
+
+def test_a_job_that_must_not_be_queued_again_runs_to_its_end(world: World) -> None:
+    job = run(world, 1, 50, requeue=False)
+    machine(world, job).taken_at = world.clock.now + 100
+    world.step(40)
+    assert job.state == "RUNNING"
+    rest(world)
+    assert job.state == "COMPLETED"
+
+
+def test_a_job_that_must_not_be_queued_again_ends_with_its_machine(world: World) -> None:
+    job = run(world, 1, 500, requeue=False)
+    machine(world, job).taken_at = world.clock.now + 30
+    rest(world)
+    assert job.state == "NODE_FAIL"
+
+
+def test_a_notice_while_a_machine_boots(world: World) -> None:
+    world.cloud.boot_delay = 10
+    job = world.slurm.submit(1, 10)
+    assert world.until(world.cloud.living, 5)
+    world.cloud.living()[0].taken_at = world.clock.now + 60
+    rest(world, 120)
+    assert (job.state, job.restarts) == ("COMPLETED", 1)
+
+
+def test_a_job_that_slurm_does_not_queue_again_is_asked_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interactive one: `salloc`, `srun`."""
+    asked: list[int] = []
+
+    def refuse(number: int) -> None:
+        asked.append(number)
+        raise SlurmError(["scontrol", "requeue"], 1, "Only batch jobs are accepted or processed")
+
+    monkeypatch.setattr(world.slurm, "requeue", refuse)
+    job = run(world, 1, 40)
+    machine(world, job).taken_at = world.clock.now + 100
+    rest(world)
+    assert asked == [job.id]
+    assert (job.state, job.restarts) == ("COMPLETED", 0)
+
+
+# --- acting ----------------------------------------------------------------------------------------------
+
+
+def act(world: World, *actions: Action) -> None:
+    assert world.daemon is not None
+    world.daemon.reconciler.apply(list(actions))
+
+
+def test_a_machine_under_a_job_that_slurm_counts_as_running_stays(world: World) -> None:
+    """Whatever Slurm says of the node: of the two words the safe one counts."""
+    job = run(world)
+    record = machine(world, job)
+    act(world, Action(Verb.TERMINATE, record.node, record.id, "nobody uses this machine"))
+    assert record.lives
+    assert any(f"a job runs on {record.node}" in line for line in world.lines)
+
+
+def test_what_fails_keeps_nothing_else_from_being_done(world: World) -> None:
+    world.cloud.unreachable = True
+    with pytest.raises(RpcUnavailableError):
+        act(
+            world,
+            Action(Verb.TERMINATE, "debug-0", "m-0", "nobody uses this machine"),
+            Action(Verb.POWER_UP, "debug-1", None, "static node"),
+        )
+    assert world.slurm.members["debug-1"].power == "asked"
+
+
+def test_a_job_that_gets_a_silent_node_in_the_last_moment_keeps_it(world: World) -> None:
+    world.slurm.members["debug-0"].silent = True
+    job = world.slurm.submit(1, 60)
+    world.pass_time(1.0)
+    assert job.nodes == ("debug-0",)
+    act(world, Action(Verb.POWER_DOWN, "debug-0", None, USABLE))
+    rest(world)
+    assert (job.state, job.restarts) == ("COMPLETED", 0)
+
+
+# --- nodes that slurmctld would forget -------------------------------------------------------------------
+
+
+def _all_run(world: World) -> None:
+    """A job of every node."""
+    job = world.slurm.submit(len(world.slurm.members), 5)
+    assert world.until(lambda: job.state == "COMPLETED", 120), world.story()
+
+
+def test_nodes_that_were_fenced_can_be_used_after_slurmctld_starts_anew(world: World) -> None:
+    """Slurm says NOT_RESPONDING of a node that is undrained, and after its next start never uses it."""
+    world.cloud.quota = 1
+    job = world.slurm.submit(3, 5)
+    assert world.until(lambda: any(n.drained for n in world.slurm.members.values()), 60), world.story()
+    world.cloud.quota = None
+    assert world.until(lambda: not any(n.drained for n in world.slurm.members.values()), 60), world.story()
+    assert not any(n.silent and n.power == "down" for n in world.slurm.members.values())
+    assert world.until(lambda: job.state == "COMPLETED", 200), world.story()
+    rest(world)
+    world.slurm.stop()
+    world.step(5)
+    world.slurm.start()
+    _all_run(world)
+
+
+def test_nodes_that_a_person_resumed_can_be_used_after_slurmctld_starts_anew(world: World) -> None:
+    names = list(world.slurm.members)
+    world.slurm.update_node(names, state="DRAIN", reason="disk swap")
+    world.step(20)
+    world.slurm.update_node(names, state="RESUME")
+    world.slurm.stop()
+    world.step(5)
+    world.slurm.start()
+    rest(world)
+    _all_run(world)
+
+
+def test_nodes_that_never_registered_can_be_used_after_slurmctld_starts_anew(world: World) -> None:
+    world.slurm.members["debug-2"].down, world.slurm.members["debug-2"].silent = True, True
+    world.slurm.members["debug-2"].reason = "ResumeTimeout reached"
+    rest(world)
+    world.slurm.stop()
+    world.step(5)
+    world.slurm.start()
+    _all_run(world)
+
+
+# --- machines that may be taken --------------------------------------------------------------------------
+
+
+def test_a_node_at_risk_finishes_its_job_and_comes_back_on_another_machine(world: World) -> None:
+    """As its own watch drains it: the job goes on, then the machine goes, and the name is usable again."""
+    job = run(world, 1, 100)
+    (name,), record = job.nodes, machine(world, job)
+    world.slurm.update_node([name], state="DRAIN", reason=REASON_PREFIX + AT_RISK)
+    assert world.until(lambda: job.state == "COMPLETED", 120), world.story()
+    assert (job.restarts, record.lives) == (0, True)
+    assert seconds_until(world, lambda: not record.lives, 60) >= 5, "no haste: nobody takes it now"
+    rest(world)
+    assert not world.slurm.members[name].drained
+    again = run(world, 2)
+    assert name in again.nodes
+    assert machine(world, again, again.nodes.index(name)).id != record.id
+    rest(world)
+
+
+def test_a_node_at_risk_that_is_taken_lets_its_job_go(world: World) -> None:
+    job = run(world, 1, 300)
+    (name,) = job.nodes
+    world.slurm.update_node([name], state="DRAIN", reason=REASON_PREFIX + AT_RISK)
+    world.step(60)
+    assert (job.state, job.restarts) == ("RUNNING", 0)
+    machine(world, job).taken_at = world.clock.now + 1000
+    assert world.until(lambda: job.restarts, 12), world.story()
+    assert any(line.endswith(" UTC") and f"evacuates {name}: {TAKEN} at" in line for line in world.lines)
+    rest(world)
+    assert (job.state, job.restarts) == ("COMPLETED", 1)
+
+
+# --- killed at any instruction ---------------------------------------------------------------------------
+
+
+def _die(world: World, job: Job) -> None:
+    world.cloud.kill(machine(world, job))
+
+
+def _freeze(world: World, job: Job) -> None:
+    machine(world, job).frozen = True
+
+
+def _preempt(world: World, job: Job) -> None:
+    machine(world, job).taken_at = world.clock.now + 60
+
+
+def _quota(world: World, job: Job) -> None:
+    world.cloud.quota = 3
+    world.slurm.submit(2, 10)
+
+
+def _orphan(world: World, job: Job) -> None:
+    world.cloud._make("debug-4", "debug")
+
+
+@pytest.mark.parametrize("mishap", [_die, _freeze, _preempt, _quota, _orphan])
+def test_killed_between_any_two_calls_the_next_daemon_comes_to_the_same_end(
+    tmp_path: Path, mishap: Callable[[World, Job], None]
+) -> None:
+    def history(kill_at: int | None) -> tuple[int, World]:
+        with World(tmp_path / str(kill_at)).running() as world:
+            job = run(world, 2, 40)
+            mishap(world, job)
+            before = world.calls
+            world.kill_at = None if kill_at is None else before + kill_at
+            world.step(60)
+            made = world.calls - before
+            world.cloud.quota = None
+            rest(world, 500)
+            assert {j.state for j in world.slurm.queue.values()} == {"COMPLETED"}
+            assert world.wrongs == []
+            return made, world
+
+    calls, _ = history(None)
+    step = max(1, calls // 40)
+    for number in [*range(1, min(calls, 30)), *range(30, calls, step)]:
+        history(number)
+
+
+@pytest.mark.parametrize("kill_at", range(1, 16))
+def test_an_evacuation_that_is_cut_off_is_gone_on_with(world: World, kill_at: int) -> None:
+    """Between the drain and the requeue too: the job must not wait until the machine is taken."""
+    job = run(world, 2, 300)
+    machine(world, job).taken_at = world.clock.now + 1000
+    world.kill_at = world.calls + kill_at
+    assert world.until(lambda: job.restarts, 12), world.story()
+    assert world.until(lambda: job.state == "RUNNING", 40)
+    rest(world)
+    assert job.restarts == 1

@@ -1,0 +1,135 @@
+"""What the configuration says where machines are namespaces: made by root, or by an ordinary user."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from infra.node.model import Accelerator, Partition, Settings, Site, SlurmSettings
+from infra.node.slurm.conf import render
+from infra.node.slurm.version import Version
+from tests.support.doubles import design
+
+VERSIONS: tuple[Version, ...] = ((22, 5), (23, 11), (24, 11))
+FLEET = (
+    Partition("debug", "local.small", 1, 1024, 0, 4, default=True),
+    Partition("gpu", "local.medium", 2, 4096, 1, 2, Accelerator("v100", 4, simulated=True), exclusive=True),
+)
+DRIVER = {"socket": "/run/agent.sock", "cloud_dns": "true"}
+
+
+def files(version: Version, *, rootless: bool = False, **slurm: Any) -> dict[str, str]:
+    site = Site(
+        root="/",
+        user="ada" if rootless else "slurm",
+        controller_host="controller",
+        controller_address="10.99.0.2",
+        driver=DRIVER | ({"rootless": "true"} if rootless else {}),
+    )
+    made = design(*FLEET, machines="namespace", slurm=SlurmSettings(**slurm))
+    return render(Settings(made, site), version)
+
+
+def options(text: str) -> dict[str, str]:
+    pairs = [line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#")]
+    return {key: value for key, value in pairs if key not in ("NodeName", "PartitionName")}
+
+
+COMMON = {
+    "ClusterName": "t",
+    "SlurmctldHost": "controller(10.99.0.2)",
+    "SlurmctldPort": "6817",
+    "SlurmdPort": "6818",
+    # The default socket: every machine has a munged of its own.
+    "AuthInfo": "cred_expire=30",
+    "StateSaveLocation": "/var/spool/slurmctld",
+    "SlurmdSpoolDir": "/var/spool/slurmd",
+    "SlurmctldPidFile": "/run/slurm-stacks/slurmctld.pid",
+    "SlurmdPidFile": "/run/slurm-stacks/slurmd.pid",
+    "SlurmctldLogFile": "/var/log/slurm/slurmctld.log",
+    "SlurmdLogFile": "/var/log/slurm/slurmd.log",
+    "SlurmdParameters": "config_overrides",
+    "LaunchParameters": "use_interactive_step",
+    "TreeWidth": "65533",
+    "SlurmctldParameters": "cloud_dns,idle_on_node_suspend,power_save_interval=1,enable_configless",
+    "ResumeProgram": "/opt/slurm-stacks/current/bin/resume",
+    "PrologSlurmctld": "/opt/slurm-stacks/current/bin/prolog-slurmctld",
+    "GresTypes": "gpu",
+    "JobAcctGatherType": "jobacct_gather/none",
+}
+BY_ROOT = COMMON | {
+    "SlurmUser": "slurm",
+    "ProctrackType": "proctrack/cgroup",
+    # Memory is limited, but nothing is bound to cores: all machines have the same ones.
+    "TaskPlugin": "task/cgroup",
+    "SelectTypeParameters": "CR_CPU_Memory",
+}
+BY_A_USER = COMMON | {
+    "SlurmUser": "ada",
+    # One user's slurmd: as root of the namespace it could start no job.
+    "SlurmdUser": "ada",
+    "ProctrackType": "proctrack/linuxproc",
+    "TaskPlugin": "task/none",
+    "SelectTypeParameters": "CR_CPU",
+}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("rootless", "expected"), [(False, BY_ROOT), (True, BY_A_USER)])
+def test_slurm_conf(version: Version, rootless: bool, expected: dict[str, str]) -> None:
+    found = options(files(version, rootless=rootless)["slurm.conf"])
+    assert {key: found.get(key) for key in expected} == expected
+    assert ("SlurmdUser" in found) == rootless
+    assert ("PrivateData" in found) == (version == (22, 5))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_cgroups_as_root(version: Version) -> None:
+    """IgnoreSystemd is known to all three; without it slurmd would ask a systemd that is not there."""
+    assert options(files(version)["cgroup.conf"]) == {
+        "CgroupPlugin": "autodetect",
+        "ConstrainCores": "no",
+        "ConstrainRAMSpace": "yes",
+        "ConstrainDevices": "no",
+        "IgnoreSystemd": "yes",
+    }
+
+
+@pytest.mark.parametrize(
+    ("version", "off"), [((22, 5), "cgroup/v1"), ((23, 11), "cgroup/v1"), ((24, 11), "disabled")]
+)
+def test_no_cgroups_as_an_ordinary_user(version: Version, off: str) -> None:
+    assert options(files(version, rootless=True)["cgroup.conf"]) == {"CgroupPlugin": off}
+
+
+@pytest.mark.parametrize("rootless", [False, True])
+def test_nodes_and_partitions(rootless: bool) -> None:
+    text = files((22, 5), rootless=rootless)["slurm.conf"]
+    nodes = [line for line in text.splitlines() if line.startswith("NodeName=")]
+    assert nodes == [
+        "NodeName=debug-[0-3] CPUs=1 RealMemory=1024 Feature=local.small,ondemand Weight=10 State=CLOUD",
+        "NodeName=gpu-0 CPUs=2 RealMemory=4096 Gres=gpu:v100:4 Feature=local.medium,ondemand,v100 Weight=1 "
+        "State=CLOUD",
+        "NodeName=gpu-1 CPUs=2 RealMemory=4096 Gres=gpu:v100:4 Feature=local.medium,ondemand,v100 Weight=10 "
+        "State=CLOUD",
+    ], "by name: no address, no port"
+    # A job that names no memory has its CPUs' share of it; without cgroups nobody counts memory.
+    shares = [part for line in text.splitlines() for part in line.split() if part.startswith("DefMem")]
+    assert shares == ([] if rootless else ["DefMemPerCPU=1024", "DefMemPerCPU=2048"])
+
+
+def test_simulated_devices_are_files_that_every_machine_has() -> None:
+    text = files((22, 5))["gres.conf"]
+    assert (
+        "NodeName=gpu-[0-1] Name=gpu Type=v100 File=/dev/null,/dev/./null,/dev/././null,/dev/./././null"
+        in text
+    )
+
+
+@pytest.mark.parametrize(("rootless", "gather"), [(False, "cgroup"), (True, "linux")])
+def test_with_accounting_usage_is_gathered_where_it_can_be(rootless: bool, gather: str) -> None:
+    found = options(files((22, 5), rootless=rootless, accounting=True)["slurm.conf"])
+    assert found["JobAcctGatherType"] == f"jobacct_gather/{gather}"
+    assert found["AccountingStorageHost"] == "10.99.0.2"
+    assert "AccountingStoragePass" not in found

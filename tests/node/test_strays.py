@@ -1,0 +1,64 @@
+"""Nodes that come up for a job which cannot run: used by another, else released at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from infra.node.elastic.strays import PATIENCE_SECONDS, Release, Strays
+from infra.node.slurm.states import NodeState
+from tests.support.doubles import node
+
+JOBS = {"a": 7, "b": 7, "c": 7, "x": 8}
+
+
+@pytest.fixture
+def strays() -> Strays:
+    """Job 7 has lost c; a is up, b comes up; x is another job's."""
+    made = Strays()
+    made.wanted(JOBS)
+    made.lost(("c",), JOBS, 0.0)
+    return made
+
+
+def states(**changes: NodeState) -> dict[str, NodeState]:
+    start = {
+        "a": node("a"),
+        "b": node("b", "IDLE", "POWERING_UP"),
+        "c": node("c", "IDLE", "POWERING_DOWN"),
+        "x": node("x"),
+    }
+    return {**start, **changes}
+
+
+def test_what_nobody_needs_is_released_at_once_and_once(strays: Strays) -> None:
+    assert strays.release(states(), lambda _: False, 1.0) == Release(("a",), ("b",))
+    assert strays.release(states(), lambda _: False, 99.0) == Release()
+
+
+def test_what_somebody_may_take_waits_for_him_a_while(strays: Strays) -> None:
+    assert strays.release(states(), lambda _: True, 1.0) == Release()
+    assert strays.release(states(), lambda _: True, PATIENCE_SECONDS) == Release(("a",), ("b",))
+
+
+@pytest.mark.parametrize(
+    "a",
+    [
+        node("a", "ALLOCATED"),
+        node("a", "IDLE", "POWERING_DOWN"),
+        node("a", "IDLE", "POWERED_DOWN"),
+        node("a", "IDLE", "DRAIN", reason="bad fan"),
+    ],
+    ids=lambda state: "+".join(state.flags) or state.base,
+)
+def test_what_is_used_or_gone_or_a_persons_is_forgotten(strays: Strays, a: NodeState) -> None:
+    assert strays.release(states(a=a), lambda _: False, 1.0) == Release((), ("b",))
+    assert strays.release(states(), lambda _: False, 2.0) == Release()
+
+
+def test_a_node_that_slurm_forgot_is_no_stray(strays: Strays) -> None:
+    assert strays.release({"b": states()["b"]}, lambda _: False, 1.0) == Release((), ("b",))
+
+
+def test_the_jobs_next_try_makes_them_its_own_again(strays: Strays) -> None:
+    strays.wanted({"a": 7, "b": 7, "d": 7})
+    assert strays.release(states(d=node("d", "MIXED", "POWERING_UP")), lambda _: False, 1.0) == Release()

@@ -1,0 +1,236 @@
+"""A cloud in memory: machines, a bucket, what is left; for the tests of what all clouds share."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra import bundle
+from infra.clouds.changes import Kind, Row, Rules
+from infra.clouds.cloud import Cloud, Machine, Place
+from infra.clouds.provider import CloudProvider
+from infra.clouds.shell import CloudCluster
+from infra.doctor.finding import Check
+from infra.errors import UserError
+from infra.node.model import Access, ClusterDesign, Settings, Site
+from infra.ssh import openssh
+from infra.ssh.target import Target
+
+BUCKET = "bucket-1"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEE"
+PLACE = Place("c", "region-1")
+
+
+class FakeCloud:
+    """`infra.clouds.cloud.Cloud`; what is asked of it is written down.
+
+    Attributes:
+        there: the cluster's machines.
+        objects: (bucket, key) -> content and time.
+        refuses: raised by whatever is asked next, and ever after.
+        did: verbs with names of machines.
+    """
+
+    label = "Cloud"
+
+    def __init__(self, place: Place = PLACE) -> None:
+        self.place = place
+        self.there: list[Machine] = []
+        self.objects: dict[tuple[str, str], tuple[bytes, float]] = {}
+        self.left: list[str] = []
+        self.refuses: UserError | None = None
+        self.did: list[str] = []
+        self.obeys = True
+        """Whether a machine that is to end, ends."""
+
+    # --- a test's ----------------------------------------------------------------------------------------
+
+    def run(self, name: str, role: str | None = None, state: str = "running", **more: Any) -> Machine:
+        """Have a machine."""
+        role = role or name.partition("-")[0]
+        bucket = BUCKET if role in ("controller", "login") else None
+        values: dict[str, Any] = {"private": "10.0.0.4", "public": None, "bucket": bucket, **more}
+        made = Machine(f"id-{name}", name, role, state, time.time(), **values)
+        self.there.append(made)
+        return made
+
+    def set_state(self, name: str, state: str) -> None:
+        self.there = [
+            dataclasses.replace(machine, state=state, launched=time.time())
+            if machine.name == name
+            else machine
+            for machine in self.there
+        ]
+
+    def write(self, key: str, content: bytes, at: float | None = None) -> None:
+        self.objects[BUCKET, key] = (content, time.time() if at is None else at)
+
+    def report(self, host: str, state: str, started: float | None = None, **more: Any) -> None:
+        """Have a boot report; of a moment from now, unless said."""
+        content = {
+            "host": host, "state": state, "started": time.time() + 60 if started is None else started,
+            "host_keys": [KEY], "facts": {"slurm": "slurm 23.11.4"}, "steps": [], **more,
+        }  # fmt: skip
+        self.write(f"boot/{host}.json", json.dumps(content).encode())
+
+    def publish(self, design: ClusterDesign) -> None:
+        settings = bundle.settings_object(Settings(design, Site("/", "slurm", "controller", "10.0.0.4")))
+        current = bundle.current(b"code", settings)
+        self.write(current["settings"]["key"], settings)
+        self.write("current.json", json.dumps(current).encode())
+
+    def up(self, design: ClusterDesign) -> None:
+        """A head that has booted what was published."""
+        self.run("controller")
+        self.publish(design)
+        self.report("controller", "ready")
+
+    # --- infra.clouds.cloud.Cloud ------------------------------------------------------------------------
+
+    def machines(self, *states: str, **labels: str) -> list[Machine]:
+        self._ask()
+        name, role = labels.pop("host", None), labels.pop("role", None)
+        assert not labels
+        return [
+            machine
+            for machine in self.there
+            if (not states or machine.state in states)
+            and name in (None, machine.name)
+            and role in (None, machine.role)
+        ]
+
+    def start(self, machines: Sequence[Machine]) -> None:
+        self._ask()
+        for machine in machines:
+            self.did.append(f"start {machine.name}")
+            self.set_state(machine.name, "running")
+
+    def end(self, machines: Sequence[Machine]) -> None:
+        self._ask()
+        assert machines, "not a call for nothing"
+        self.did.append(f"end {' '.join(machine.name for machine in machines)}")
+        if self.obeys:
+            self.there = [machine for machine in self.there if machine not in machines]
+
+    def remove_loose(self) -> None:
+        self._ask()
+        self.did.append("remove loose")
+
+    def end_images(self, say: Callable[[str], None]) -> None:
+        self._ask()
+        self.did.append("end images")
+
+    def leftovers(self) -> list[str]:
+        self._ask()
+        return [*(f"machine {machine.name}" for machine in self.there), *self.left]
+
+    def read(self, bucket: str, key: str) -> bytes | None:
+        self._ask()
+        return self.objects.get((bucket, key), (None, 0.0))[0]
+
+    def changed(self, bucket: str, key: str) -> float:
+        self._ask()
+        return self.objects[bucket, key][1]
+
+    def user(self) -> str:
+        return "ann"
+
+    def host(self, machine: Machine, access: Access) -> str:
+        return str(machine.public) if access.mode == "ssh" else machine.id
+
+    def proxy(self, access: Access, python: str) -> str | None:
+        return None if access.mode == "ssh" else f"{python} -m tunnel %h %p"
+
+    def console_line(self, machine: Machine) -> str:
+        return f"cloud console {machine.id}"
+
+    def start_line(self, machine: Machine) -> str:
+        return f"cloud start {machine.id}"
+
+    def _ask(self) -> None:
+        if self.refuses is not None:
+            raise self.refuses
+
+
+class FakeProvider(CloudProvider):
+    """Of `FakeCloud`s, one for each cluster that is asked for.
+
+    Attributes:
+        clouds: place -> its cloud.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clouds: dict[Place, FakeCloud] = {}
+
+    def require(self) -> None: ...
+
+    def possible(self, design: ClusterDesign) -> None: ...
+
+    def cloud(self, place: Place) -> Cloud:
+        return self.clouds.setdefault(place, FakeCloud(place))
+
+    def component(self, design: ClusterDesign) -> CloudCluster:
+        raise NotImplementedError
+
+    def rules(self) -> Rules:
+        return Rules(
+            {
+                "partitions.name": Row(Kind.LIVE),
+                "partitions.time_limit": Row(Kind.LIVE, ("partitions.time_limit",)),
+                "partitions.nodes.max": Row(Kind.LIVE, ("partitions.max",), less=Kind.ENDS),
+                "storage.*.path": Row(Kind.DATA),
+                "storage.*.size_gib": Row(Kind.LIVE, ("storage.size_gib",), less=Kind.NEVER),
+            }
+        )
+
+    def checks(self, design: ClusterDesign | None) -> Sequence[Check]:
+        return []
+
+
+class Head:
+    """The head behind `ssh`.
+
+    Attributes:
+        lines: what ran there.
+        targets: where it was looked for, and how long at most (s).
+    """
+
+    def __init__(self, answer: str | Exception = "") -> None:
+        self.answer = answer
+        self.lines: list[str] = []
+        self.targets: list[tuple[Target, float]] = []
+
+    def __call__(self, target: Target, line: str, *, seconds: float) -> str:
+        self.lines.append(line)
+        self.targets.append((target, seconds))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture
+def head(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Head:
+    made = Head()
+    monkeypatch.setattr(openssh, "run", made)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return made
+
+
+class Pauses:
+    """Pauses that take no time, and may change the world."""
+
+    def __init__(self, *then: Any) -> None:
+        self.then = list(then)
+        self.pauses = 0
+
+    def __call__(self, _seconds: float) -> None:
+        self.pauses += 1
+        if self.then:
+            self.then.pop(0)()

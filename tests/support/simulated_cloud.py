@@ -1,0 +1,202 @@
+"""A cloud as the elastic daemon sees it, with all that goes wrong in one, on a clock of the test's own."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from infra.node.elastic.driver import LAUNCH_THREADS, LaunchGroup, LaunchResult, Machine, MachineState, Room
+from infra.node.elastic.errors import ErrorClass, Failure
+from infra.node.rpc import RpcUnavailableError
+
+SHOWN_SECONDS = 60.0
+"""For how long an ended machine is listed."""
+STOP_SECONDS = 1.0
+REGISTER_SECONDS = 1.0
+"""From running to a slurmd that answers."""
+
+
+@dataclass
+class Record:
+    """Attributes:
+    dead: when it ended; None: it lives.
+    """
+
+    id: str
+    node: str
+    partition: str
+    asked: float
+    launched: float
+    runs_at: float
+    state: MachineState = MachineState.PENDING
+    mute: bool = False
+    broken: bool = False
+    frozen: bool = False
+    taken_at: float | None = None
+    ends_at: float | None = None
+    dead: float | None = None
+
+    @property
+    def lives(self) -> bool:
+        return self.state.alive
+
+
+class SimulatedCloud:
+    """Implements `Driver`. What goes wrong is set in its attributes.
+
+    Attributes:
+        quota: machines at once.
+        error: class of every launch's failure.
+        unreachable: no call is answered.
+        empty, halved: how listings lie.
+        lag: seconds for which a new machine is in no listing.
+        slowness: seconds that a listing takes.
+        unique: a name is given once, as on the local stack and Google Cloud; else as on EC2.
+        mute: the next machines never register; broken: their boots fail.
+    """
+
+    launch_threads = LAUNCH_THREADS
+
+    def __init__(
+        self, clock: Callable[[], float], epoch: Callable[[float], float], unique: bool = True
+    ) -> None:
+        self._clock, self._epoch = clock, epoch
+        self.unique = unique
+        self.records: dict[str, Record] = {}
+        self.quota: int | None = None
+        self.error: ErrorClass | None = None
+        self.unreachable = self.empty = self.halved = False
+        self.lag = 0.0
+        self.boot_delay = 2.0
+        self.mute = self.broken = 0
+        self.tells_room = True
+        self._tokens: dict[str, LaunchResult] = {}
+        self.before_terminate: Callable[[Record], None] = lambda record: None
+        self.before_launch: Callable[[LaunchGroup], None] = lambda group: None
+        self._spent = 0.0
+        self.sleep: Callable[[float], None] = lambda seconds: None
+        self.slowness = 0.0
+
+    def calm(self) -> None:
+        """Nothing goes wrong any more."""
+        self.quota = self.error = None
+        self.unreachable = self.empty = self.halved = False
+        self.lag, self.slowness, self.mute, self.broken = 0.0, 0.0, 0, 0
+
+    def living(self) -> builtins.list[Record]:
+        return [r for r in self.records.values() if r.lives]
+
+    def answering(self, node: str) -> tuple[str, float] | None:
+        """The machine that speaks as this node's slurmd now, and when it started."""
+        for record in reversed(self.records.values()):
+            ready = record.runs_at + REGISTER_SECONDS
+            runs = record.state is MachineState.RUNNING and self._clock() >= ready
+            if record.node == node and runs and not (record.mute or record.broken or record.frozen):
+                return record.id, ready
+        return None
+
+    def tick(self) -> None:
+        now = self._clock()
+        for record in list(self.records.values()):
+            if record.state is MachineState.PENDING and now >= record.runs_at:
+                record.state = MachineState.RUNNING
+            if record.lives and record.taken_at is not None and now >= record.taken_at:
+                self.kill(record)
+            if record.state is MachineState.STOPPING and now >= (record.ends_at or 0.0):
+                record.state, record.dead = MachineState.TERMINATED, now
+            if record.dead is not None and now - record.dead > SHOWN_SECONDS:
+                self._spent += record.dead - record.asked
+                del self.records[record.id]
+
+    def spent(self) -> float:
+        """Machine-hours."""
+        ends = ((r, self._clock() if r.dead is None else r.dead) for r in self.records.values())
+        return (self._spent + sum(end - r.asked for r, end in ends)) / 3600
+
+    def kill(self, record: Record) -> None:
+        record.state, record.dead = MachineState.TERMINATED, self._clock()
+
+    # --- Driver ------------------------------------------------------------------------------------------
+
+    def launch(self, group: LaunchGroup) -> LaunchResult:
+        if self.unreachable:
+            return LaunchResult({}, (self._failure(group.nodes, ErrorClass.THROTTLED, "no answer"),))
+        if group.token in self._tokens:
+            return self._tokens[group.token]
+        if self.error is not None:
+            return LaunchResult({}, (self._failure(group.nodes, self.error, "refused"),))
+        named = {r.node for r in self.records.values() if r.state is not MachineState.TERMINATED}
+        if self.unique and named & set(group.nodes):
+            return LaunchResult({}, (self._failure(group.nodes, ErrorClass.THROTTLED, "name in use"),))
+        self.before_launch(group)
+        room = self._room(len(group.nodes))
+        if room < (len(group.nodes) if group.all_or_nothing else 1):
+            return LaunchResult({}, (self._failure(group.nodes, ErrorClass.QUOTA, "quota"),))
+        made = {node: self._make(node, group.partition) for node in group.nodes[:room]}
+        refused = group.nodes[room:]
+        failures = (self._failure(refused, ErrorClass.QUOTA, "quota"),) if refused else ()
+        self._tokens[group.token] = LaunchResult(made, failures)
+        return self._tokens[group.token]
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        self._answer()
+        for identity in ids:
+            record = self.records.get(identity)
+            if record is not None and record.lives:
+                self.before_terminate(record)
+                record.state, record.ends_at = MachineState.STOPPING, self._clock() + STOP_SECONDS
+
+    def list(self) -> builtins.list[Machine]:
+        self._answer()
+        self.sleep(self.slowness)
+        if self.empty:
+            return []
+        shown = [r for r in self.records.values() if self._clock() >= r.asked + self.lag]
+        if self.halved:
+            shown = shown[: len(shown) // 2]
+        return [
+            Machine(
+                r.id,
+                r.node,
+                r.state,
+                r.launched,
+                "step mounts: no route" if r.broken and r.state is MachineState.RUNNING else None,
+                None,
+                None if r.taken_at is None else self._epoch(r.taken_at),
+            )
+            for r in shown
+        ]
+
+    def room(self, partition: str, zone: str | None, count: int) -> Room | None:
+        if self.unreachable:
+            return Room(0, self._failure((), ErrorClass.THROTTLED, "no answer"))
+        if not self.tells_room:
+            return None
+        if self.error is not None:
+            return Room(0, self._failure((), self.error, "refused"))
+        room = self._room(count)
+        return Room(room, None if room == count else self._failure((), ErrorClass.QUOTA, "quota"))
+
+    def _answer(self) -> None:
+        if self.unreachable:
+            raise RpcUnavailableError("the cloud does not answer")
+
+    def _room(self, wanted: int) -> int:
+        if self.quota is None:
+            return wanted
+        return max(0, min(wanted, self.quota - len(self.living())))
+
+    def _make(self, node: str, partition: str) -> str:
+        now = self._clock()
+        identity = f"m-{len(self._tokens)}-{node}-{len(self.records)}-{now:g}"
+        made = Record(identity, node, partition, now, self._epoch(now), now + self.boot_delay)
+        if self.mute:
+            made.mute, self.mute = True, self.mute - 1
+        elif self.broken:
+            made.broken, self.broken = True, self.broken - 1
+        self.records[identity] = made
+        return identity
+
+    def _failure(self, nodes: Sequence[str], kind: ErrorClass, words: str) -> Failure:
+        return Failure(tuple(nodes), kind, "Code", words)

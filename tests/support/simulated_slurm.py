@@ -1,0 +1,438 @@
+"""Slurm as the elastic daemon sees it: power states, registration, silence, requeues. A model of 22.05.
+
+Every transition here was seen with a real slurmctld (see the tests in tests/cluster): what `POWER_DOWN_FORCE`
+leaves, how long a dead node stays `UP`, when a job that was queued again may start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from infra.node.model import SlurmSettings
+from infra.node.slurm.control import Control, SlurmDown, SlurmError
+from infra.node.slurm.states import JobState, NodeState
+from tests.support.doubles import job as job_state
+
+REQUEUE_PAUSE = 31.0
+"""cred_expire + 1."""
+LAUNCH_SECONDS = 11.0
+"""Until slurmctld gives up to deliver a job's script to a machine that is not there."""
+DOWN_AFTER = 13.0
+"""From the first ping that is not answered to DOWN."""
+REGISTER_SECONDS = 4.0
+"""From the controller's start until it has heard its nodes."""
+END_LIMIT = 10_000.0
+
+
+@dataclass
+class Node:
+    """Attributes:
+    power: down | asked (a job holds it, ResumeProgram is not called yet) | rising | up | falling
+    leave: POWER_DOWN_ASAP or POWER_DOWN_FORCE was asked for.
+    lost: slurmctld started while it was off and silent, and never uses it.
+    """
+
+    name: str
+    partition: str
+    power: str = "down"
+    drained: bool = False
+    down: bool = False
+    silent: bool = False
+    leave: str | None = None
+    reason: str | None = None
+    boot: float | None = None
+    asked_at: float = 0.0
+    falls_until: float = 0.0
+    heard_at: float = 0.0
+    idle_since: float = 0.0
+    weight: int = 1
+    lost: bool = False
+
+    def flags(self) -> frozenset[str]:
+        found = {"CLOUD"}
+        found |= {"down": {"POWERED_DOWN"}, "asked": {"POWERED_DOWN"}, "rising": {"POWERING_UP"}}.get(
+            self.power, set()
+        )
+        if self.power == "falling":
+            found.add("POWERING_DOWN")
+        if self.leave:
+            found.add("POWER_DOWN")
+        if self.drained:
+            found.add("DRAIN")
+        if self.silent:
+            found.add("NOT_RESPONDING")
+        return frozenset(found)
+
+
+@dataclass
+class Job:
+    """Attributes:
+    work: seconds that its script takes.
+    machines: node -> the machine on which its processes run.
+    """
+
+    id: int
+    count: int
+    work: float
+    requeue: bool
+    partition: str
+    state: str = "PENDING"
+    nodes: tuple[str, ...] = ()
+    machines: dict[str, str] = field(default_factory=dict)
+    left: float = 0.0
+    began: float | None = None
+    ends_at: float = 0.0
+    eligible_at: float = 0.0
+    restarts: int = 0
+    comment: str | None = None
+
+
+class SimulatedSlurm:
+    """The controller, and `Control`'s interface to it.
+
+    Args:
+        clock: seconds that never jump.
+        program: called as Slurm calls its programs, with a request as `elastic.client` makes it.
+        machine_of: the machine that answers as this node's slurmd now, as (id, boot); None: none does.
+    """
+
+    def __init__(
+        self,
+        nodes: Iterable[tuple[str, str]],
+        timers: SlurmSettings,
+        static: Iterable[str],
+        clock: Callable[[], float],
+        program: Callable[[dict[str, Any]], None],
+        machine_of: Callable[[str], tuple[str, float] | None],
+    ) -> None:
+        self.members = {name: Node(name, partition) for name, partition in nodes}
+        self.queue: dict[int, Job] = {}
+        self.timers = timers
+        self.alive = True
+        self._static = set(static)
+        self._clock = clock
+        self._program = program
+        self._machine_of = machine_of
+        self._count = 0
+        self._hears_from = 0.0
+        self._undelivered: list[tuple[float, Job, int]] = []
+        self.wrongs: list[str] = []
+        """What must never be."""
+        self.before_kill: Callable[[Node, list[Job]], None] = lambda node, jobs: None
+
+    # --- the user and the world --------------------------------------------------------------------------
+
+    def submit(self, count: int, work: float, requeue: bool = True, partition: str = "debug") -> Job:
+        self._count += 1
+        made = Job(self._count, count, work, requeue, partition)
+        self.queue[made.id] = made
+        return made
+
+    def stop(self) -> None:
+        self.alive = False
+
+    def start(self, lost: bool = False) -> None:
+        """Args:
+        lost: without its saved state: no job, and every node off.
+        """
+        self.alive = True
+        self._undelivered = []
+        self._hears_from = self._clock() + REGISTER_SECONDS
+        for name, node in self.members.items():
+            node.heard_at = self._clock()
+            if lost:
+                self.members[name] = Node(name, node.partition)
+            elif node.power == "up":
+                node.boot = None
+            node.lost = node.silent and node.power == "down"
+        if lost:
+            self.queue.clear()
+
+    def jobs_on(self, node: str) -> list[Job]:
+        return [j for j in self.queue.values() if node in j.nodes and j.state in _HOLDING]
+
+    def tick(self) -> None:
+        if not self.alive:
+            return
+        for node in self.members.values():
+            self._hear(node)
+            self._power(node)
+        self._deliver()
+        for one in self.queue.values():
+            self._progress(one)
+        self._schedule()
+        self._resume()
+
+    # --- Control's interface -----------------------------------------------------------------------------
+
+    def nodes(self) -> dict[str, NodeState]:
+        self._answer()
+        return {name: self._state(node) for name, node in self.members.items()}
+
+    def jobs(self) -> dict[int, JobState]:
+        self._answer()
+        return {one.id: self._job_state(one) for one in self.queue.values()}
+
+    def update_node(
+        self,
+        nodes: Iterable[str],
+        *,
+        state: str | None = None,
+        reason: str | None = None,
+        weight: int | None = None,
+    ) -> None:
+        self._answer()
+        refused = None
+        for name in nodes:
+            node = self.members.get(name)
+            if node is None or (state == "RESUME" and not (node.drained or node.down)):
+                refused = SlurmError(["scontrol"], 1, "Invalid node state specified")
+                continue
+            if weight is not None:
+                node.weight = weight
+            if reason is not None:
+                node.reason = reason
+            if state is not None:
+                self._set(node, state)
+        if refused:
+            raise refused
+
+    def power_down_force(self, nodes: Iterable[str], reason: str) -> None:
+        self.update_node(nodes, state="POWER_DOWN_FORCE", reason=reason)
+
+    def avoid(self, nodes: Iterable[str]) -> None:
+        self.update_node(nodes, weight=1000)
+
+    def power_up(self, nodes: Iterable[str]) -> None:
+        self.update_node(nodes, state="POWER_UP")
+
+    def undrain(self, nodes: Mapping[str, NodeState]) -> None:
+        Control.undrain(self, nodes)  # type: ignore[arg-type]
+
+    def update_job(
+        self, job: int | str, *, admin_comment: str | None = None, start_now: bool = False, hold: bool = False
+    ) -> None:
+        one = self._job(int(job))
+        if admin_comment is not None:
+            one.comment = admin_comment or None
+        if start_now:
+            one.eligible_at = self._clock()
+
+    def requeue(self, job: int | str) -> None:
+        one = self._job(int(job))
+        if not one.requeue:
+            raise SlurmError(["scontrol", "requeue"], 1, "Requested operation is presently disabled")
+        self._send_back(one, kill_wait=3.0)
+
+    def cancel(self, jobs: Iterable[int | str]) -> None:
+        self._answer()
+        for number in map(int, jobs):
+            if number in self.queue:
+                self._end(self.queue[number], "CANCELLED")
+
+    # --- inside ------------------------------------------------------------------------------------------
+
+    def _answer(self) -> None:
+        if not self.alive:
+            raise SlurmDown(["scontrol"], 1, "Unable to contact slurm controller")
+
+    def _job(self, number: int) -> Job:
+        self._answer()
+        one = self.queue.get(number)
+        if one is None or one.state in _OVER:
+            raise SlurmError(["scontrol"], 1, "Job/step already completing or completed")
+        return one
+
+    def _set(self, node: Node, state: str) -> None:
+        if state == "DRAIN":
+            node.drained = True
+        elif state in ("UNDRAIN", "RESUME", "IDLE"):
+            node.silent = node.silent or (state != "IDLE" and node.power in ("down", "falling"))
+            node.drained, node.reason = False, None
+            node.down = node.down and state == "UNDRAIN"
+        elif state == "POWER_UP" and node.power == "down":
+            node.power = "asked"
+        elif state == "POWER_DOWN_FORCE" or (state == "POWER_DOWN_ASAP" and node.power != "down"):
+            node.leave = state
+            if state == "POWER_DOWN_ASAP":
+                node.drained = True
+                return
+            held = self.jobs_on(node.name)
+            self.before_kill(node, held)
+            for one in held:
+                self._lose(one)
+
+    def _hear(self, node: Node) -> None:
+        now = self._clock()
+        machine = self._machine_of(node.name) if now >= self._hears_from else None
+        if machine is not None and node.power == "rising" and machine[1] >= node.asked_at:
+            node.power, node.silent, node.boot, node.heard_at = "up", False, machine[1], now
+            node.idle_since = now
+        elif machine is not None and node.power == "up":
+            if node.down and node.reason == "Not responding":
+                node.down, node.reason = False, None
+            node.silent, node.boot, node.heard_at = False, machine[1], now
+            # "Node unexpectedly rebooted": what it ran is lost.
+            for one in self.jobs_on(node.name):
+                if one.machines.get(node.name, machine[0]) != machine[0]:
+                    self._lose(one)
+        quiet = now - node.heard_at
+        if node.power == "up" and quiet > self.timers.slurmd_timeout:
+            node.silent = True
+            if quiet > self.timers.slurmd_timeout + DOWN_AFTER and not node.down:
+                node.down, node.reason = True, "Not responding"
+                for one in self.jobs_on(node.name):
+                    self._lose(one)
+
+    def _power(self, node: Node) -> None:
+        now = self._clock()
+        held = bool(self.jobs_on(node.name))
+        if held:
+            node.idle_since = now
+        if node.power == "rising" and now - node.asked_at > self.timers.resume_timeout:
+            node.power, node.down, node.reason = "down", True, "ResumeTimeout reached"
+            node.leave = None
+            for one in self.jobs_on(node.name):
+                self._lose(one)
+            self._program({"program": "resume-fail", "nodes": node.name})
+        elif node.power == "asked" and not held and node.name not in self._static:
+            node.power = "down"
+        elif node.leave and not held and node.power != "falling":
+            self._fall(node)
+        elif node.power == "up" and not (held or node.drained or node.down or node.name in self._static):
+            if now - node.idle_since > self.timers.suspend_time:
+                self._fall(node)
+        elif node.power == "falling" and now >= node.falls_until:
+            node.power, node.boot = "down", None
+
+    def _fall(self, node: Node) -> None:
+        node.power, node.leave = "falling", None
+        # As idle_on_node_suspend has it.
+        node.drained = node.down = node.silent = node.lost = False
+        node.falls_until = self._clock() + self.timers.suspend_timeout
+        self._program({"program": "suspend", "nodes": node.name})
+
+    def _schedule(self) -> None:
+        now = self._clock()
+        for one in self.queue.values():
+            if one.state != "PENDING" or one.eligible_at > now:
+                continue
+            free = [
+                n
+                for n in self.members.values()
+                if n.partition == one.partition
+                and n.power in ("up", "down")
+                and not (n.drained or n.down or n.lost or n.leave or self.jobs_on(n.name))
+                and not (n.silent and n.power == "up")
+            ]
+            free.sort(key=lambda n: (n.weight, n.power != "up"))
+            if len(free) < one.count:
+                continue
+            one.state, one.nodes = "CONFIGURING", tuple(n.name for n in free[: one.count])
+            one.began = now
+            for node in free[: one.count]:
+                if node.power == "down":
+                    node.power = "asked"
+
+    def _resume(self) -> None:
+        asked = [n for n in self.members.values() if n.power == "asked"]
+        if not asked:
+            return
+        for node in asked:
+            node.power, node.silent, node.asked_at = "rising", True, self._clock()
+        names = {n.name for n in asked}
+        wishes = [
+            {"job_id": one.id, "nodes": ",".join(sorted(names & set(one.nodes)))}
+            for one in self.queue.values()
+            if one.state == "CONFIGURING" and names & set(one.nodes)
+        ]
+        self._program({"program": "resume", "nodes": ",".join(sorted(names)), "jobs": wishes})
+
+    def _deliver(self) -> None:
+        """Give up batch scripts that no machine took: their jobs are queued again, whatever run they have."""
+        now = self._clock()
+        due = [one for one in self._undelivered if one[0] <= now]
+        self._undelivered = [one for one in self._undelivered if one[0] > now]
+        for _, job, run in due:
+            if job.state not in ("CONFIGURING", "RUNNING"):
+                continue
+            if job.restarts != run:
+                self.wrongs.append(f"{now:.0f} run {job.restarts} of job {job.id} ends for run {run}")
+            self._pend(job)
+
+    def _progress(self, one: Job) -> None:
+        now = self._clock()
+        if one.state == "CONFIGURING" and all(self.members[n].power == "up" for n in one.nodes):
+            found = {n: self._machine_of(n) for n in one.nodes}
+            one.machines = {n: m[0] for n, m in found.items() if m is not None}
+            one.state, one.began, one.ends_at = "RUNNING", now, now + one.work
+            if found[one.nodes[0]] is None:
+                self._undelivered.append((now + LAUNCH_SECONDS, one, one.restarts))
+        elif one.state == "RUNNING" and now >= one.ends_at:
+            if all(self._runs(one, n) for n in one.nodes):
+                self._end(one, "COMPLETED")
+        elif one.state == "COMPLETING" and now >= one.ends_at:
+            self._pend(one)
+
+    def _runs(self, one: Job, node: str) -> bool:
+        machine = self._machine_of(node)
+        return machine is not None and machine[0] == one.machines.get(node)
+
+    def _lose(self, one: Job) -> None:
+        if one.requeue:
+            self._send_back(one, kill_wait=0.0)
+        else:
+            self._end(one, "NODE_FAIL")
+
+    def _send_back(self, one: Job, kill_wait: float) -> None:
+        if one.state == "RUNNING" and kill_wait:
+            one.state, one.ends_at = "COMPLETING", self._clock() + kill_wait
+        elif one.state in _HOLDING:
+            self._pend(one)
+
+    def _pend(self, one: Job) -> None:
+        one.state, one.nodes, one.machines = "PENDING", (), {}
+        one.restarts += 1
+        one.eligible_at = self._clock() + REQUEUE_PAUSE
+
+    def _end(self, one: Job, state: str) -> None:
+        one.state, one.nodes, one.machines = state, (), {}
+
+    def _state(self, node: Node) -> NodeState:
+        held = bool(self.jobs_on(node.name))
+        base = "DOWN" if node.down else ("ALLOCATED" if held else "IDLE")
+        return NodeState(
+            node.name,
+            base,
+            node.flags(),
+            node.reason,
+            boot_time=None if node.boot is None else self.epoch(node.boot),
+            partitions=(node.partition,),
+            cpus_alloc=int(held),
+            cpus=1,
+        )
+
+    def _job_state(self, one: Job) -> JobState:
+        paused = one.state == "PENDING" and one.eligible_at > self._clock()
+        return job_state(
+            one.id,
+            one.state,
+            reason="BeginTime" if paused else ("Resources" if one.state == "PENDING" else "None"),
+            partition=one.partition,
+            nodes=one.nodes,
+            wanted_nodes=one.count,
+            requeue=one.requeue,
+            restarts=one.restarts,
+            eligible_time=self.epoch(one.eligible_at),
+            start_time=None if one.began is None or one.state == "PENDING" else self.epoch(one.began),
+            admin_comment=one.comment,
+        )
+
+    epoch: Callable[[float], float] = staticmethod(lambda moment: moment)
+    """From the clock that never jumps to seconds since the epoch."""
+
+
+_HOLDING = ("CONFIGURING", "RUNNING", "COMPLETING")
+_OVER = ("COMPLETED", "CANCELLED", "NODE_FAIL", "FAILED")
