@@ -55,8 +55,11 @@ class Run:
 
         Raises:
             SlurmDown: the controller does not answer; the same call may work later.
-            RuntimeError: sbatch refused; the message is its own.
+            RuntimeError: sbatch refused, the message is its own; or the run is another user's and has
+                failed.
         """
+        if self.folder.exists() and not os.access(self.folder, os.W_OK):
+            return self._of_another(again)
         with self._locked() as lock:
             jobs = self._control.jobs()
             job = self._job_id(jobs)
@@ -69,6 +72,17 @@ class Run:
             job = self._sbatch([number for number in after if number in jobs], lock)
             self._note(job)
             return job
+
+    def _of_another(self, again: bool) -> int:
+        """The job of a run that another user has submitted: the same wish is the same run, whoever has it."""
+        jobs = self._control.jobs()
+        job = self._job_id(jobs)
+        if job is not None and (not again or self._alive(job, jobs) or (self.folder / RESULT_FILE).exists()):
+            return job
+        raise RuntimeError(
+            f"{self.folder} is another user's run, and has no result: they can submit it again, you cannot. "
+            "One with another value of the benchmark (epochs, seed, …) is yours"
+        )
 
     def cancel(self) -> int | None:
         """End the run's job, if it is not over. Returns its id."""

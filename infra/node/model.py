@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from infra.node.local_cloud import LocalCloud
+
 SETTINGS_VERSION = "slurm-stacks/settings/v1"
 
 
@@ -78,6 +80,8 @@ class Partition:
     """Zones in which nodes may start, tried in this order; empty for the cluster's."""
     secure_boot: bool = False
     """Google Cloud: signed kernel modules only."""
+    local_ssds: int = 0
+    """Google Cloud: local SSDs of 375 GiB attached to a node, where a local scratch asks for them."""
 
     def nodes(self) -> list[str]:
         return [f"{self.name}-{i}" for i in range(self.max)]
@@ -92,7 +96,7 @@ class Mount:
 
     path: str
     kind: str
-    """nfs | efs | filestore | fsx_lustre | nvme"""
+    """nfs | efs | filestore | fsx_lustre | nvme | bind (the local stack: a folder of this machine's)"""
     roles: tuple[str, ...] = ("controller", "login", "compute")
     served_by: str | None = None
     """The role that exports it (nfs), or None where a service does."""
@@ -128,6 +132,8 @@ class Budget:
     max_usd: float | None = None
     max_hours: float | None = None
     """Node-hours."""
+    running_jobs: str = "keep"
+    """What becomes of them when it is used up: keep | cancel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,19 +188,9 @@ class Image:
     id: str | None = None
     """An existing image, instead of `source`."""
     bake: bool = False
-    """Build an image from `source` by the bootstrap's own steps first."""
+    """Build images by the bootstrap's own steps first, upon `source` or `id`."""
     cuda: str | None = None
     """CUDA to install, e.g. "12.5"; None for the newest that the accelerator takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class LocalCloud:
-    """How the local cloud behaves."""
-
-    boot_delay: float = 0.0
-    """Seconds from launch to running."""
-    quota_nodes: int | None = None
-    """Machines at once; a launch beyond it fails as it would on a cloud."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +249,8 @@ class ClusterDesign:
     image: Image = field(default_factory=Image)
     local: LocalCloud = field(default_factory=LocalCloud)
     batch: Batch | None = None
+    trains: bool = True
+    """Whether a training follows creation: then a cloud's controller makes its environment."""
 
     def partition(self, name: str) -> Partition:
         return next(p for p in self.partitions if p.name == name)
@@ -263,6 +261,10 @@ class ClusterDesign:
         if not index.isdigit() or (len(index) > 1 and index.startswith("0")):
             return None
         return next((p for p in self.partitions if p.name == prefix and int(index) < p.max), None)
+
+    def static_nodes(self) -> frozenset[str]:
+        """The nodes that are always up, of every partition."""
+        return frozenset(node for p in self.partitions for node in p.static_nodes())
 
     def controller(self) -> Host:
         return next(h for h in self.hosts if h.role == "controller")
@@ -310,6 +312,11 @@ class Site:
     """Shared by every machine: benchmark runs lie in `<shared>/bench`."""
     driver: dict[str, str] = field(default_factory=dict)
     """The elastic driver's own settings: socket, region, subnets, template ids."""
+
+    @property
+    def rootless(self) -> bool:
+        """Machines that an ordinary user makes (user namespaces): they have no other user, and no cgroups."""
+        return self.driver.get("rootless") == "true"
 
 
 @dataclass(frozen=True, slots=True)

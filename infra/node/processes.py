@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 import signal
 import time
@@ -15,11 +16,16 @@ from typing import NamedTuple
 BECOMING_SECONDS = 0.5
 """How long at most a process is waited for that is just becoming another program."""
 FILLING_SECONDS = 0.01
+LEAST_LOOKS = 10
+"""So often it is looked at in any case: on a busy machine it is we who come late."""
+STOPPING_SECONDS = 3.0
+"""How long at most processes are waited for that were told to stand still."""
 PR_SET_PDEATHSIG = 1
 CALLER_VARIABLE = "SLURM_STACKS_CALLER"
 """Environment variable of a command: `caller` of the program that runs it."""
 _KERNEL_THREAD = 0x00200000
 _GONE = ("Z", "X")
+_STOPPED = ("T", "t")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,15 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def ancestors(pid: int) -> list[int]:
+    """Pids of a process's parent, its parent, and so on, without PID 1."""
+    found: list[int] = []
+    while (stat := _stat(pid)) is not None and stat.parent > 1:
+        pid = stat.parent
+        found.append(pid)
+    return found
+
+
 def _families(*, zombies: bool) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for pid in _pids():
@@ -102,16 +117,43 @@ def end_tree(root: ProcessId, grace: float) -> bool:
     deadline = time.monotonic() + grace
     while root.alive() and time.monotonic() < deadline:
         time.sleep(0.02)
+    return kill_tree(root)
+
+
+def kill_tree(root: ProcessId) -> bool:
+    """End a machine at once, as a power cut does; its init last, as in `end_tree`.
+
+    Returns:
+        False if something survived SIGKILL for five seconds (a process stuck in the kernel).
+    """
     deadline = time.monotonic() + 5
     while root.alive():
-        below = descendants(root.pid)
-        for pid in below or [root.pid]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        # An init that sees its services die would start them again.
+        _signal([root.pid], signal.SIGSTOP)
+        _signal(descendants(root.pid) or [root.pid], signal.SIGKILL)
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)
     return True
+
+
+def freeze_tree(root: ProcessId) -> None:
+    """Stop a process and all below it, those too that they start meanwhile."""
+    stopped: set[int] = set()
+    while running := [pid for pid in (root.pid, *descendants(root.pid)) if pid not in stopped]:
+        _signal(running, signal.SIGSTOP)
+        stopped.update(running)
+
+
+def thaw_tree(root: ProcessId) -> None:
+    """The opposite of `freeze_tree`; parents last, so that none sees its children stand still."""
+    _signal([*reversed(descendants(root.pid)), root.pid], signal.SIGCONT)
+
+
+def _signal(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def marked(name: str, value: str) -> list[int]:
@@ -123,11 +165,6 @@ def with_descendants(roots: list[int]) -> list[int]:
     """These pids and those of all living processes below them, but never our own."""
     found = dict.fromkeys([*roots, *(below for pid in roots for below in descendants(pid))])
     return [pid for pid in found if pid != os.getpid()]
-
-
-def end_marked(name: str, value: str, seconds: float = 10.0) -> list[int]:
-    """SIGKILL to all of `marked`, until none is left. Returns what is still there after `seconds`."""
-    return end_all(lambda: marked(name, value), seconds)
 
 
 def end_all(find: Callable[[], list[int]], seconds: float = 10.0) -> list[int]:
@@ -146,11 +183,38 @@ def end_all(find: Callable[[], list[int]], seconds: float = 10.0) -> list[int]:
         empty = 0 if pids else empty + 1
         if pids and time.monotonic() > deadline:
             return pids
-        for pid in reversed(pids):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_together(pids)
         time.sleep(0.02)
     return []
+
+
+def kill_together(pids: list[int]) -> None:
+    """End processes as if at one moment: none sees another's end, and tells somebody of it.
+
+    A slurmstepd that lives a moment longer than its job would report a job that failed, where a machine died.
+
+    Args:
+        pids: parents before their children.
+    """
+    _signal(pids, signal.SIGSTOP)
+    # The signal is one thread's to take; until that has a processor, the others run on.
+    deadline = time.monotonic() + STOPPING_SECONDS
+    while not all(map(_stands_still, pids)) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    _signal(list(reversed(pids)), signal.SIGKILL)
+
+
+def _stands_still(pid: int) -> bool:
+    """Whether all threads of a process are stopped, or gone."""
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return True
+    for thread in threads:
+        with contextlib.suppress(OSError):  # it has just ended
+            if (thread / "stat").read_text().rpartition(")")[2].split()[0] not in (*_STOPPED, *_GONE):
+                return False
+    return True
 
 
 def with_environment(name: str, value: str) -> list[int]:
@@ -185,15 +249,17 @@ def _environment(pid: int) -> list[bytes]:
         OSError: it is gone, or another user's.
     """
     began = time.monotonic()
-    while True:
+    for looks in itertools.count(1):
         environment = Path(f"/proc/{pid}/environ").read_bytes()
         stat = _stat(pid)
         if environment or stat is None or stat.state in _GONE or stat.flags & _KERNEL_THREAD:
             return environment.split(b"\0")
         # Once it has a place it is filled at once, unless it is an empty one.
-        if time.monotonic() - began > (FILLING_SECONDS if stat.environment else BECOMING_SECONDS):
-            return []
+        limit = FILLING_SECONDS if stat.environment else BECOMING_SECONDS
+        if looks >= LEAST_LOOKS and time.monotonic() - began > limit:
+            break
         time.sleep(0.001)
+    return []
 
 
 def caller(pid: int) -> str:

@@ -7,15 +7,21 @@ in milliseconds (Slurm calls them for every job), so this module imports as litt
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 Handler = Callable[[str, dict[str, Any]], Any]
 MAX_LINE = 64 * 1024 * 1024
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)
+"""Why a server cannot take one more, for now."""
+FULL_SECONDS = 0.05
+"""Between two tries at a server that has too much to do to take one more."""
 
 
 class RpcUnavailableError(Exception):
@@ -60,8 +66,7 @@ def call(path: str, method: str, timeout: float = 10.0, /, **params: Any) -> Any
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout)
         try:
-            with _short_path(path) as name:
-                connection.connect(name)
+            _connect(connection, path, timeout)
             connection.sendall(json.dumps({"method": method, "params": params}).encode() + b"\n")
             with connection.makefile("rb") as stream:
                 line = stream.readline(MAX_LINE)
@@ -73,6 +78,24 @@ def call(path: str, method: str, timeout: float = 10.0, /, **params: Any) -> Any
     if "error" in answer:
         raise RpcError(answer["error"]["code"], answer["error"]["message"])
     return answer["result"]
+
+
+def _connect(connection: socket.socket, path: str, timeout: float) -> None:
+    """A server that is busy accepting lets nobody wait: who comes with hundreds of others tries again.
+
+    Raises:
+        OSError: nobody is there, or the server has not come to it in time.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            with _short_path(path) as name:
+                connection.connect(name)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(FULL_SECONDS)
 
 
 class Server:
@@ -100,9 +123,17 @@ class Server:
         while True:
             try:
                 connection, _ = self._socket.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+            except OSError as error:
+                if error.errno not in _PASSING:
+                    return
+                # Hundreds of prologs wait here: when one of them goes there is a file for the next.
+                time.sleep(FULL_SECONDS)
+                continue
+            try:
+                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+            except RuntimeError:  # no further thread can be had: the caller is told, and the server stays up
+                connection.close()
+                time.sleep(FULL_SECONDS)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

@@ -64,6 +64,4 @@ def _behind(error: rpc.RpcError) -> str:
     """What the daemon itself could not reach."""
     if error.code in ("SlurmDown", "SlurmError"):
         return f"slurmctld does not answer ({error})"
-    if error.code == "RpcUnavailableError":
-        return f"the cloud does not answer ({error})"
     return str(error)

@@ -1,92 +1,72 @@
-"""Runs a role's steps on this machine, each within its time, and reports each."""
+"""Boots a machine: takes the steps of its role, by the settings of its cluster."""
 
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-import time
-import traceback
-from collections.abc import Sequence
+import os
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
+from infra.node.bootstrap.context import Context
+from infra.node.bootstrap.execute import run_steps
 from infra.node.bootstrap.report import BootReport, file_sink
-from infra.node.bootstrap.services import InitServices
-from infra.node.bootstrap.steps import STEPS, Context, SkipStep, Step
+from infra.node.bootstrap.services import InitServices, Services
+from infra.node.bootstrap.steps import STEPS
 from infra.node.codec import from_json
 from infra.node.model import Folders, Settings
 
 
-class StepTimeoutError(Exception):
-    """A step took longer than it may."""
-
-
-EXPECTED = (StepTimeoutError, OSError, RuntimeError, ValueError, subprocess.SubprocessError)
-"""Failures that say themselves what is wrong."""
-
-
-def bootstrap(settings_file: Path, role: str, host: str, bucket: str) -> None:
-    """Boot this machine, then stay with its services for its life.
+def bootstrap(
+    settings_file: Path, role: str, host: str | None, bucket: str, *, power_off: bool = False
+) -> None:
+    """Boot this machine, then stay with its services for its life, where no systemd does that.
 
     A failed boot leaves the machine as it is, for those who look why; it does not become a node.
+
+    Args:
+        host: None for a cloud's machine, which finds its name by itself.
+        bucket: a folder, `s3://name` or `gs://name`.
+        power_off: of a machine of the role `image` (`vm.baking`).
+
+    Raises:
+        SystemExit: with its status, when a machine of the role `image` has done its steps.
     """
     settings = from_json(Settings, json.loads(settings_file.read_text()))
+    if role == "image":
+        # Here and not above: no other machine needs anything of it.
+        from infra.node.bootstrap.vm import baking
+
+        raise SystemExit(baking.bake(settings, settings_file, str(host), bucket, power_off=power_off))
     folders = Folders(settings)
+    services: Services
+    if settings.design.machines == "vm":
+        # Here and not above: no other machine needs anything of it.
+        from infra.node.bootstrap.vm import machine
+
+        machine.carry_on(settings, settings_file, role)
+        host, sink, services = machine.begin(settings, host, bucket)
+    else:
+        host, sink, services = _on_this_host(settings, host, bucket)
     own = f"boot/{host}.json" if folders.process else "boot.json"
-    sinks = [file_sink(Path(str(folders.lib)) / own), file_sink(Path(bucket) / "boot" / f"{host}.json")]
-    services = InitServices()
-    report = BootReport(host, role, sinks)
+    report = BootReport(host, role, [file_sink(Path(str(folders.lib)) / own), sink])
     context = Context(settings, settings_file, role, host, folders, services, report)
-    run_steps(context, [step for step in STEPS if role in step.roles])
+    steps = [step for step in STEPS if step.taken_by(context)]
+    if context.vm:
+        from infra.node.bootstrap.vm import welcome
+
+        welcome.around(context, lambda: run_steps(context, steps))
+    else:
+        run_steps(context, steps)
     services.keep()
 
 
-def run_steps(context: Context, steps: Sequence[Step]) -> bool:
-    """Every step in turn until one fails. True when the machine is ready."""
-    for step in steps:
-        context.report.begin(step.name, step.timeout)
-        start = time.monotonic()
-        try:
-            note = _within(step, context)
-        except SkipStep as skip:
-            context.report.end("skipped", time.monotonic() - start, str(skip))
-        except Exception as error:  # a boot that fails says so, whatever the reason
-            traceback.print_exc()
-            sys.stderr.flush()
-            note, *tail = explained(error)
-            context.report.end("failed", time.monotonic() - start, note, tail)
-            context.report.finish("failed")
-            return False
-        else:
-            context.report.end("done", time.monotonic() - start, note)
-    context.report.finish("ready")
-    return True
-
-
-def explained(error: Exception) -> list[str]:
-    """What the report says of a failure: the sentence, then lines that belong to it.
-
-    The lines of a traceback only where this program did not expect the error; the machine's log has them all.
-    """
-    first, *rest = (str(error) or repr(error)).splitlines()
-    if isinstance(error, subprocess.CalledProcessError):
-        rest += str(error.stderr or error.output or "").splitlines()
-    if not isinstance(error, EXPECTED):
-        rest += traceback.format_exc().splitlines()
-    notes = [line for note in getattr(error, "__notes__", []) for line in note.splitlines()]
-    return [first, *rest, *notes]
-
-
-def _within(step: Step, context: Context) -> str:
-    def expired(_number: int, _frame: FrameType | None) -> None:
-        raise StepTimeoutError(f"step {step.name} was not done after {step.timeout:g} s")
-
-    before = signal.signal(signal.SIGALRM, expired)
-    signal.setitimer(signal.ITIMER_REAL, step.timeout)
-    try:
-        return step.run(context)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+def _on_this_host(
+    settings: Settings, host: str | None, bucket: str
+) -> tuple[str, Callable[[str], None], Services]:
+    """What `vm.machine.begin` returns, for a machine of the local stack's."""
+    if host is None:
+        raise SystemExit("a machine of the local stack is told its name (--host)")
+    if settings.design.machines == "namespace" and os.getpid() != 1:
+        # It would name, mount and configure the host itself.
+        raise SystemExit(f"{host} is not booted here: this is no namespace with processes of its own")
+    return host, file_sink(Path(bucket) / "boot" / f"{host}.json"), InitServices()

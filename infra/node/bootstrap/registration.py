@@ -17,16 +17,20 @@ from infra.node.slurm.version import Version, traits
 CHECK_SECONDS = (3.0, 5.0, 10.0)
 
 
-def start_slurmd(services: Services, service: Service, node: str, folders: Folders, version: Version) -> None:
+def start_slurmd(services: Services, service: Service, node: str, folders: Folders, version: Version) -> int:
     """Start a node's slurmd at a moment at which its registration counts, and see that it did.
+
+    Returns its pid.
 
     See `start_delay` for what 22.05 does wrong. On a machine that is busy a start may take longer than the
     delay allows for; then a SIGHUP makes the slurmd register once more.
     """
     time.sleep(start_delay(version, time.clock_gettime(time.CLOCK_BOOTTIME)))
-    process = ProcessId.of(services.start(service))
+    pid = services.start(service)
+    process = ProcessId.of(pid)
     if traits(version).boot_time_in_uptime and process is not None:
         threading.Thread(target=_see_to_it, args=(node, folders, process), daemon=True).start()
+    return pid
 
 
 def _see_to_it(node: str, folders: Folders, slurmd: ProcessId) -> None:

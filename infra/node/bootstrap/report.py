@@ -15,6 +15,8 @@ from typing import Any
 
 REPORT_VERSION = "slurm-stacks/boot/v1"
 TAIL_LINES = 20
+LINE_LENGTH = 200
+"""Characters of a line in a reason or a comment."""
 
 
 class BootReport:
@@ -75,13 +77,37 @@ class BootReport:
                 self.content["facts"]["report"] = f"not published: {error}"
 
 
-def failure(file: Path) -> str | None:
-    """Why the boot that this report is of has failed; None: it has not, or there is no report yet."""
+def failure(file: Path, since: float = 0.0) -> str | None:
+    """Why the boot that this report is of has failed; None: it has not, or there is no report yet.
+
+    Args:
+        since: seconds since the epoch; a report that began before it is another machine's of the same name.
+    """
     try:
         content = json.loads(file.read_text())
+        if content.get("started", since) < since:
+            return None
         step = content["steps"][-1]
-        return f"step {step['name']}: {step['note']}" if content["state"] == "failed" else None
-    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        if content["state"] != "failed":
+            return None
+        said = [step["note"], *(step.get("tail") or [])[-1:]]
+        return f"step {step['name']}: " + ": ".join(str(line)[:LINE_LENGTH] for line in said)
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
+        return None
+
+
+def notice(file: Path, since: float = 0.0) -> float | None:
+    """When the machine that this report is of will be taken, in seconds since the epoch (UTC).
+
+    None: nobody has said so, or there is no report.
+
+    Args:
+        since: as `failure` takes it.
+    """
+    try:
+        content = json.loads(file.read_text())
+        return None if content["started"] < since else float(content["notice"])
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
+from infra.node.bootstrap.accounts import start_as
 from infra.node.processes import descendants
 
 RESTART_PAUSE_SECONDS = 1.0
@@ -24,17 +25,23 @@ class Service:
 
     Attributes:
         log: where its output goes beside its own log file.
+        user: who runs it, with that user's groups; None for the keeper itself.
     """
 
     name: str
     argv: tuple[str, ...]
     log: Path
     env: dict[str, str] = field(default_factory=dict)
+    user: str | None = None
 
 
 class Services(Protocol):
     def start(self, service: Service) -> int:
         """Start it and return its pid."""
+        ...
+
+    def stop(self, name: str) -> None:
+        """End a service that an earlier boot of this machine has left running, if there is one."""
         ...
 
     def keep(self) -> None:
@@ -51,25 +58,39 @@ class InitServices:
     def __init__(self) -> None:
         self._running: dict[int, Service] = {}
         self._restarts: list[tuple[float, Service]] = []
-        self._stopping = False
+        self._starting = self._told = self._stopping = False
         # From the first service on: a machine that is ended during its boot takes its services along.
         signal.signal(signal.SIGTERM, self._on_term)
 
     def start(self, service: Service) -> int:
         service.log.parent.mkdir(parents=True, exist_ok=True)
-        with service.log.open("ab") as output:
-            child = subprocess.Popen(
-                service.argv,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, **service.env},
-                cwd="/",
-                # A service of its own: a signal to the init's group must not reach it.
-                start_new_session=True,
-            )
-        self._running[child.pid] = service
+        prefix, identity = start_as(service.user)
+        # Who is told to end in here ends once the child is known: it would be killed, and not asked to end.
+        self._starting = True
+        try:
+            with service.log.open("ab") as output:
+                child = subprocess.Popen(
+                    [*prefix, *service.argv],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env={**os.environ, **service.env},
+                    cwd="/",
+                    # A service of its own: a signal to the init's group must not reach it.
+                    start_new_session=True,
+                    **identity,
+                )
+            self._running[child.pid] = service
+            # Its end is for `_reap`: this object would collect it unseen, as it goes or at the next start.
+            child.returncode = 0
+        finally:
+            self._starting = False
+            if self._told:
+                self._end()
         return child.pid
+
+    def stop(self, name: str) -> None:
+        """Nothing does: what this process has not started has ended with the machine."""
 
     def keep(self) -> None:
         while not self._stopping:
@@ -86,6 +107,11 @@ class InitServices:
         self._stop()
 
     def _on_term(self, _number: int, _frame: FrameType | None) -> None:
+        self._told = True
+        if not self._starting:
+            self._end()
+
+    def _end(self) -> None:
         if not self._stopping:
             self._stopping = True
             self._stop()

@@ -1,7 +1,8 @@
 """slurm.conf, gres.conf and cgroup.conf from the settings: pure, for Slurm 22.05, 23.11 and 24.11.
 
 Two kinds of site. *Process mode*: all nodes are daemons of one user on one machine, told apart by name and
-port. *Own machines* (`vm`, `namespace`): every node has its address, the default ports and its cgroups.
+port. *Own machines* (`vm`, `namespace`): every node has its address, the default ports and its cgroups; a
+namespace that an ordinary user made (`Site.rootless`) has all but the cgroups.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def render(settings: Settings, version: Version) -> dict[str, str]:
     ]
     lines = ["\n".join(f"{key}={_value(key, value)}" for key, value in section) for section in sections]
     lines.append("\n".join(_nodes(settings)))
-    lines.append("\n".join(_partition(p) for p in settings.design.partitions))
+    lines.append("\n".join(_partition(settings, p) for p in settings.design.partitions))
     files = {
         "slurm.conf": header + "\n" + "\n\n".join(text for text in lines if text) + "\n",
         "cgroup.conf": header + "".join(f"{k}={v}\n" for k, v in _cgroup(settings, version)),
@@ -154,7 +155,7 @@ def _daemons(settings: Settings) -> Options:
         *([] if folders.process else [("SlurmdPort", site.slurmd_port)]),
         ("SlurmUser", site.user),
         # slurmd of an ordinary user can only run that user's jobs, and must be told so.
-        *([("SlurmdUser", site.user)] if folders.process else []),
+        *([("SlurmdUser", site.user)] if folders.process or site.rootless else []),
         ("StateSaveLocation", folders.state),
         ("SlurmdSpoolDir", _spool(folders, "%n")),
         ("SlurmctldPidFile", folders.run / "slurmctld.pid"),
@@ -164,7 +165,7 @@ def _daemons(settings: Settings) -> Options:
         # Who was powered up or down, when and why: the first thing one looks for.
         ("DebugFlags", "Power"),
         # The default of 10 s is reached when hundreds of nodes start at once, or two cores run fifty slurmds.
-        ("MessageTimeout", 30),
+        ("MessageTimeout", 15),
         ("SlurmdTimeout", settings.design.slurm.slurmd_timeout),
         # No machine here sends mail; the default, where it is not installed, is an error in every log.
         ("MailProg", "/bin/true"),
@@ -185,6 +186,18 @@ def _security(settings: Settings) -> Options:
     return [("AuthType", "auth/munge"), ("CredType", "cred/munge"), ("AuthInfo", info)]
 
 
+def _cgroups(settings: Settings) -> bool:
+    """Whether jobs are held together and limited by cgroups: they need root, and a container of one user only
+    may not have them."""
+    return not Folders(settings).process and not settings.site.rootless
+
+
+def _own_cores(settings: Settings) -> bool:
+    """Whether a node's CPUs are its own to bind jobs to. Namespaces share the host's, and all count from 0:
+    everybody's jobs would crowd on the first, and a node that pretends to have more could run none."""
+    return settings.design.machines == "vm"
+
+
 def _scheduling(settings: Settings) -> Options:
     own_machine = not Folders(settings).process
     return [
@@ -193,9 +206,11 @@ def _scheduling(settings: Settings) -> Options:
         ("SelectType", "select/cons_tres"),
         # CPU, not Core: a node line says CPUs only, and hyperthreads would make registration fail with
         # "low socket*core count". Memory is Slurm's to share out only where cgroups can enforce it.
-        ("SelectTypeParameters", "CR_CPU_Memory" if own_machine else "CR_CPU"),
+        ("SelectTypeParameters", "CR_CPU_Memory" if _cgroups(settings) else "CR_CPU"),
         # Said because 23.02 changed the default to multifactor, which wants an accounting database.
         ("PriorityType", "priority/multifactor" if settings.design.slurm.accounting else "priority/basic"),
+        # A job that no partition can ever run is refused as it is submitted, and does not wait for ever.
+        ("EnforcePartLimits", "ALL"),
         # Jobs survive the death of a node.
         ("JobRequeue", 1),
         # Room for sweeps; the defaults are 1,001 and 10,000.
@@ -215,33 +230,38 @@ def _scheduler_parameters(own_machine: bool) -> Iterator[str]:
     # after one interval, and there is none when nothing has changed.
     yield "batch_sched_delay=0"
     yield "bf_interval=1"
+    # What counts as no change (a requeued job's pause is over, a node's power-down is done) only the main
+    # scheduler finds, on a tick of its own: 60 s by default.
+    yield "sched_interval=5"
     if own_machine:
         # salloc gives its shell when the nodes are there, not while they boot.
         yield "salloc_wait_nodes"
 
 
 def _tasks(settings: Settings) -> Options:
-    accounting = settings.design.slurm.accounting
-    if Folders(settings).process:
-        return [
-            # No cgroups: they need root, and a container may not have them.
-            ("ProctrackType", "proctrack/linuxproc"),
-            ("TaskPlugin", "task/none"),
-            ("JobAcctGatherType", "jobacct_gather/linux" if accounting else "jobacct_gather/none"),
-            # Nodes pretend to have what the design says, whatever this machine has.
-            ("SlurmdParameters", "config_overrides"),
-        ]
-    return [
-        ("ProctrackType", "proctrack/cgroup"),
-        ("TaskPlugin", "task/affinity,task/cgroup"),
+    accounting, cgroups = settings.design.slurm.accounting, _cgroups(settings)
+    gather = "cgroup" if cgroups else "linux"
+    options: Options = [
+        ("ProctrackType", "proctrack/cgroup" if cgroups else "proctrack/linuxproc"),
+        ("TaskPlugin", _task_plugins(settings)),
         # Without a database slurmctld calls gathering an error. cgroups enforce memory either way.
-        ("JobAcctGatherType", "jobacct_gather/cgroup" if accounting else "jobacct_gather/none"),
-        *([("SlurmdParameters", "config_overrides")] if settings.design.machines == "namespace" else []),
-        # salloc's shell runs on the job's node, not on the small login machine.
-        ("LaunchParameters", "use_interactive_step"),
-        # A slurmd does not know the addresses of nodes that came up after it: no forwarding through nodes.
-        ("TreeWidth", 65533),
+        ("JobAcctGatherType", f"jobacct_gather/{gather}" if accounting else "jobacct_gather/none"),
     ]
+    if settings.design.machines != "vm":
+        # Nodes pretend to have what the design says, whatever this machine has.
+        options.append(("SlurmdParameters", "config_overrides"))
+    if not Folders(settings).process:
+        # salloc's shell runs on the job's node, not on the small login machine.
+        options.append(("LaunchParameters", "use_interactive_step"))
+        # A slurmd does not know the addresses of nodes that came up after it: no forwarding through nodes.
+        options.append(("TreeWidth", 65533))
+    return options
+
+
+def _task_plugins(settings: Settings) -> str:
+    if not _cgroups(settings):
+        return "task/none"
+    return "task/affinity,task/cgroup" if _own_cores(settings) else "task/cgroup"
 
 
 def _power(settings: Settings) -> Options:
@@ -255,6 +275,8 @@ def _power(settings: Settings) -> Options:
         # Waits until the job's nodes are up; without it a batch job, and in 24.11 srun too, starts on a tick
         # of 30 s (see prolog).
         ("PrologSlurmctld", programs / "prolog-slurmctld"),
+        # Lasts while the job ends: a job that is queued again then, and loses its node, is tidied up.
+        ("EpilogSlurmctld", programs / "epilog-slurmctld"),
         # The longest wait there is, for a node that takes all its time to boot.
         ("PrologEpilogTimeout", slurm.resume_timeout + PROLOG_MARGIN),
         ("SuspendTime", slurm.suspend_time),
@@ -346,25 +368,28 @@ def _features(partition: Partition) -> Iterable[str]:
         yield "efa"
 
 
-def _partition(partition: Partition) -> str:
+def _partition(settings: Settings, partition: Partition) -> str:
     options: Options = [
         ("PartitionName", partition.name),
         ("Nodes", fold(partition.nodes())),
         ("Default", "YES" if partition.default else "NO"),
+        ("MaxNodes", partition.max),
         ("MaxTime", partition.time_limit),
         ("OverSubscribe", "EXCLUSIVE" if partition.exclusive else "NO"),
+        # Where memory is shared out, a job that does not name any would take all of its node's.
+        *([("DefMemPerCPU", partition.memory_mib // partition.cpus)] if _cgroups(settings) else []),
         ("State", "UP"),
     ]
     return _line(options)
 
 
 def _cgroup(settings: Settings, version: Version) -> Options:
-    if Folders(settings).process:
+    if not _cgroups(settings):
         return [("CgroupPlugin", traits(version).cgroup_off)]
     real = any(p.accelerator is not None and not p.accelerator.simulated for p in settings.design.partitions)
     options: Options = [
         ("CgroupPlugin", "autodetect"),
-        ("ConstrainCores", "yes"),
+        ("ConstrainCores", "yes" if _own_cores(settings) else "no"),
         ("ConstrainRAMSpace", "yes"),
         # A job sees the GPUs that it was given; simulated ones are borrowed devices that jobs may need.
         ("ConstrainDevices", "yes" if real else "no"),

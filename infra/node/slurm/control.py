@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import subprocess
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import PurePath
 
 from infra.node.slurm.hostlist import expand, fold
@@ -143,7 +144,8 @@ class Control:
         """Change nodes' state, reason or both, in as few commands as possible.
 
         Args:
-            state: DOWN, DRAIN, RESUME, POWER_UP, POWER_DOWN, POWER_DOWN_ASAP or POWER_DOWN_FORCE.
+            state: DOWN, DRAIN, UNDRAIN, RESUME, IDLE, POWER_UP, POWER_DOWN, POWER_DOWN_ASAP or
+                POWER_DOWN_FORCE.
 
         Raises:
             SlurmError: Slurm refused some of the nodes (RESUME on a node that is neither down nor drained,
@@ -154,16 +156,8 @@ class Control:
         )
         if not changes:
             raise ValueError("nothing to change")
-        refusal: SlurmError | None = None
-        for names in _batches(nodes):
-            try:
-                self.run("scontrol", "update", f"NodeName={names}", *changes)
-            except SlurmDown:
-                raise
-            except SlurmError as error:
-                refusal = refusal or error
-        if refusal is not None:
-            raise refusal
+        commands = (("scontrol", "update", f"NodeName={names}", *changes) for names in _batches(nodes))
+        _each(partial(self.run, *command) for command in commands)
 
     def power_down_force(self, nodes: Iterable[str], reason: str) -> None:
         """Give nodes back at once: their jobs are requeued, SuspendProgram is called, they are idle again."""
@@ -182,16 +176,33 @@ class Control:
         """
         self.update_node(nodes, state="POWER_UP")
 
-    def resume(self, nodes: Iterable[str]) -> None:
-        """Take DOWN or DRAIN away."""
-        self.update_node(nodes, state="RESUME")
+    def undrain(self, nodes: Mapping[str, NodeState]) -> None:
+        """Take DRAIN away, in a way that a node which is off survives.
+
+        UNDRAIN and RESUME say NOT_RESPONDING of every node, until it registers. One that is off does not; it
+        can be used all the same, until slurmctld starts anew or reads its configuration again: then it
+        counts as gone for ever. IDLE takes the drain away and says nothing else, and only of idle nodes.
+
+        Args:
+            nodes: as they are now.
+
+        Raises:
+            SlurmError: Slurm refused some of them; the others have been changed.
+        """
+        idle = [name for name, node in nodes.items() if node.base == "IDLE"]
+        others = [name for name in nodes if name not in idle]
+        _each(
+            partial(self.update_node, names, state=state)
+            for state, names in (("IDLE", idle), ("UNDRAIN", others))
+        )
 
     def update_job(
-        self, job: int, *, admin_comment: str | None = None, start_now: bool = False, hold: bool = False
+        self, job: int | str, *, admin_comment: str | None = None, start_now: bool = False, hold: bool = False
     ) -> None:
         """Change a job that has not ended.
 
         Args:
+            job: its id or `JobState.spelling`.
             admin_comment: what `scontrol show job` shows as AdminComment; an empty text takes it away.
             start_now: forget the delay that a requeue has put on the job.
             hold: keep it pending until somebody releases it.
@@ -210,10 +221,14 @@ class Control:
             raise ValueError("nothing to change")
         self.run("scontrol", "update", f"JobId={job}", *changes)
 
-    def requeue(self, job: int) -> None:
+    def requeue(self, job: int | str) -> None:
         self.run("scontrol", "requeue", str(job))
 
-    def cancel(self, jobs: Iterable[int]) -> None:
+    def release(self, job: int | str) -> None:
+        """Let a job go that was held."""
+        self.run("scontrol", "release", str(job))
+
+    def cancel(self, jobs: Iterable[int | str]) -> None:
         """Cancel jobs; those that have ended already are no error."""
         names = [str(job) for job in jobs]
         if names:
@@ -222,6 +237,25 @@ class Control:
     def reconfigure(self) -> None:
         """Make all daemons read their configuration again."""
         self.run("scontrol", "reconfigure")
+
+
+def _each(steps: Iterable[Callable[[], object]]) -> None:
+    """All of them, and then the first refusal.
+
+    Raises:
+        SlurmDown: at once.
+        SlurmError: Slurm refused some steps.
+    """
+    refusal: SlurmError | None = None
+    for step in steps:
+        try:
+            step()
+        except SlurmDown:
+            raise
+        except SlurmError as error:
+            refusal = refusal or error
+    if refusal is not None:
+        raise refusal
 
 
 def _batches(nodes: Iterable[str]) -> Iterator[str]:

@@ -22,7 +22,7 @@ WORDS = {
     "Cleaning": "what is left of its last start is being cleared away",
     "Reservation": "its reservation has not begun",
     "Prolog": "what is to be done before its start is not done",
-    "launch failed requeued held": "it could not be started; mend that, then scontrol release lets it go",
+    "launch failed requeued held": "nodes refused to start it; mend that, then scontrol release lets it go",
 }
 
 

@@ -144,6 +144,18 @@ class JobState:
     admin_comment: str | None
 
     @property
+    def spelling(self) -> int | str:
+        """What commands call it: `12`, `12_3`, of a pending array `12_[3-9]`.
+
+        The last task of an array has the array's own id: by that all of its tasks would be meant.
+        """
+        tasks = (self.array_task or "").partition("%")[0]
+        # squeue may cut the list of a pending array short.
+        if self.array_job is None or not tasks or "..." in tasks:
+            return self.id
+        return f"{self.array_job}_{tasks}" if tasks.isdigit() else f"{self.array_job}_[{tasks}]"
+
+    @property
     def is_active(self) -> bool:
         """It holds nodes."""
         return self.state in ("CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING")

@@ -1,0 +1,78 @@
+"""A signed call to a service of a region."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from infra.node.aws.sigv4 import Credentials, signed
+from infra.node.cloud import call as http
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Args:
+    name: as signatures have it: s3, secretsmanager.
+    credentials: asked before each attempt.
+    """
+
+    name: str
+    region: str
+    credentials: Callable[[], Credentials]
+
+    def call(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        attempts: int = http.ATTEMPTS,
+        timeout: float = http.TIMEOUT_SECONDS,
+    ) -> http.Answer:
+        """Raises:
+        UnreachableError: nobody answered.
+        """
+
+        def sign() -> dict[str, str]:
+            sent = signed(
+                method, url, headers or {}, body, self.credentials(),
+                region=self.region, service=self.name, now=datetime.now(UTC),
+            )  # fmt: skip
+            # urllib gives its own; two would be one too many.
+            return {name: value for name, value in sent.items() if name != "host"}
+
+        data = body if method in ("PUT", "POST") else None
+        return http.call(method, url, sign, data, attempts=attempts, timeout=timeout)
+
+
+def override(variable: str) -> str | None:
+    """The endpoint that the environment names in place of a service's own."""
+    return os.environ.get(f"AWS_ENDPOINT_URL_{variable}") or os.environ.get("AWS_ENDPOINT_URL") or None
+
+
+def domain(region: str) -> str:
+    """Below which a region's endpoints lie."""
+    return "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+
+
+HELP = {
+    "RequestTimeTooSkewed": "this machine's clock is wrong by minutes: chronyc tracking",
+    "InvalidSignatureException": "the signature was not accepted; is this machine's clock right?",
+    "SignatureDoesNotMatch": "the signature was not accepted; is this machine's clock right?",
+    "ExpiredToken": "the credentials of the machine's role have ended",
+    "ExpiredTokenException": "the credentials of the machine's role have ended",
+    "AccessDenied": "the machine's role does not allow it",
+    "AccessDeniedException": "the machine's role does not allow it",
+    "NoSuchBucket": "there is no such bucket",
+    "PermanentRedirect": "the bucket is in another region",
+}
+"""What AWS's codes mean for whoever reads a boot report."""
+
+
+def words(code: str, message: str) -> str:
+    """A refusal in words: what it means, and what AWS said."""
+    said = f"{code}: {message}" if message else code
+    return f"{HELP[code]} ({said})" if code in HELP else said

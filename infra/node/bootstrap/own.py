@@ -1,0 +1,154 @@
+"""The steps of machines that have a root file system of their own: VMs, and namespaces on the local stack."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
+
+from infra.node.bootstrap import accounts, files, sshd, store
+from infra.node.bootstrap.context import Context
+from infra.node.bootstrap.own_slurm import ready, slurm
+from infra.node.model import Mount
+
+__all__ = ["hosts", "mounts", "ready", "secrets", "slurm", "users"]
+
+KEY = "munge.key"
+KEY_BYTES = 1024
+KEY_SECONDS = 110.0
+"""How long a machine waits for the controller's key: within the step's limit, so that it can say more."""
+IDS = {"slurm": 64030}
+"""Debian's number for it. Messages between machines carry the number, so it must be the same on all."""
+LOCALHOST = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
+
+
+def users(context: Context) -> str:
+    """Slurm's and munge's users; where the machine has one user only, that one is both."""
+    if os.geteuid() != 0:
+        raise PermissionError("a machine of its own is brought up by root")
+    user = context.settings.site.user
+    if context.settings.site.rootless:
+        if not accounts.one_user():
+            raise ValueError(f"the settings say that there is no user here but {user}, and there are others")
+        return f"all daemons run as {user}, this machine's only user"
+    wanted = (user, "munge")
+    made = [user for user in wanted if _make_user(context, user)]
+    return f"made {' and '.join(made)}" if made else f"{' and '.join(wanted)} are there"
+
+
+def _make_user(context: Context, user: str) -> bool:
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        pass
+    else:
+        return False
+    command = ["useradd", "--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent"]
+    command += ["--shell", "/usr/sbin/nologin", *(["--uid", str(IDS[user])] if user in IDS else []), user]
+    context.run(*command)
+    return True
+
+
+def hosts(context: Context) -> str:
+    """The machine's name, and those of the others where no DNS knows them."""
+    files.place(context.at("etc/hostname"), f"{context.host}\n".encode())
+    if socket.gethostname() != context.host:
+        socket.sethostname(context.host)
+    if context.vm:
+        from infra.node.bootstrap.vm import names as own_names
+
+        return own_names.place(context)
+    names = context.settings.site.driver.get("hosts")
+    if names is None:
+        return f"{context.host}; DNS knows the others"
+    # As a whole: the names of another cluster, or of the machine below, mean nothing here.
+    files.place(context.at("etc/hosts"), LOCALHOST.encode() + Path(names).read_bytes())
+    return f"{context.host}; the others are in /etc/hosts"
+
+
+def secrets(context: Context) -> str:
+    """The munge key, from the secret store; the controller of a new cluster makes it.
+
+    A key that is only on this machine is not taken: the distribution's package makes one at its installation,
+    which is no other machine's.
+    """
+    context.report.content["host_keys"] = sshd.host_keys(context)
+    place = store.of(context.settings)
+    key, word = place.get(KEY), "took the cluster's munge key"
+    if key is None and context.role == "controller":
+        key, word = os.urandom(KEY_BYTES), "made the munge key"
+        place.put(KEY, key)
+    if key is None:
+        key = _wait_for_key(place)
+    path = context.path(context.folders.munge_key)
+    files.folder(path.parent, 0o700, context.munge_user)
+    files.place(path, key, 0o400, context.munge_user)
+    return word
+
+
+def _wait_for_key(place: store.Store) -> bytes:
+    deadline = time.monotonic() + KEY_SECONDS
+    while (key := place.get(KEY)) is None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                f"the controller has put no munge key into {place} for {KEY_SECONDS:g} s: "
+                "see what its boot came to (./cluster logs controller)"
+            )
+        time.sleep(place.poll_seconds)
+    return key
+
+
+def mounts(context: Context) -> str:
+    """What this role mounts; what is mounted already stays."""
+    mine, kinds = context.mounts(), _mount_kinds(context)
+    # Outer ones first: a mount hides what is below it.
+    for mount in sorted(mine, key=lambda mount: len(PurePosixPath(mount.path).parts)):
+        if mount.kind not in kinds:
+            raise ValueError(
+                f"{mount.path}: storage of kind {mount.kind} is not on this provider "
+                f"(there is: {', '.join(kinds)})"
+            )
+        kinds[mount.kind](context, mount)
+    site = context.settings.site
+    for folder in (site.shared, site.apps):
+        if not Path(folder).is_dir():
+            raise FileNotFoundError(f"{folder}: no such folder, and nothing is mounted there")
+    if context.role == "controller":
+        # Any user may stage a benchmark there, and nobody takes away another's: as in /tmp.
+        files.folder(Path(site.shared) / "bench", 0o1777)
+    if context.vm:
+        from infra.node.bootstrap.vm import mounts as of_clouds
+        from infra.node.bootstrap.vm import people
+
+        of_clouds.export(context)
+        if context.role == "controller":
+            people.prepare(context)
+        if context.people:
+            people.way_to_nodes(context)
+    return " and ".join(mount.path for mount in mine) or "nothing to mount"
+
+
+def _mount_kinds(context: Context) -> Mapping[str, Callable[[Context, Mount], None]]:
+    if not context.vm:
+        return MOUNT_KINDS
+    from infra.node.bootstrap.vm import mounts as of_clouds
+
+    return of_clouds.kinds(context)
+
+
+def _bind(context: Context, mount: Mount) -> None:
+    """A folder of the host's. Its place is in the site's driver settings, by the mount's last name."""
+    name = PurePosixPath(mount.path).name
+    source = context.settings.site.driver.get(name)
+    if source is None:
+        raise ValueError(f"{mount.path}: the settings name no folder for it (site.driver.{name})")
+    target = context.at(mount.path.lstrip("/"))
+    target.mkdir(parents=True, exist_ok=True)
+    if not target.samefile(source):
+        context.run("mount", "--bind", source, str(target))
+
+
+MOUNT_KINDS: Mapping[str, Callable[[Context, Mount], None]] = {"bind": _bind}

@@ -1,0 +1,127 @@
+"""The steps of process machines: all share one host's user, address and files."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+from pathlib import Path
+
+from infra.node.bootstrap import daemons
+from infra.node.bootstrap.context import Context, SkipStep
+from infra.node.bootstrap.registration import start_slurmd
+from infra.node.bootstrap.services import Service
+from infra.node.elastic import programs
+from infra.node.slurm import version
+
+VERSION_FILE = "version"
+"""Beside slurm.conf: the release that it was rendered for."""
+
+
+def users(context: Context) -> str:
+    # By the user database, as Slurm does: $USER may name anybody.
+    user = pwd.getpwuid(os.getuid()).pw_name
+    if user != context.settings.site.user:
+        # slurmd as one user cannot become another: a foreign job would run as the cluster's owner.
+        raise PermissionError(
+            f"this cluster belongs to {context.settings.site.user}; {user} cannot run a machine of it"
+        )
+    return f"Slurm runs as {user}"
+
+
+def hosts(_context: Context) -> str:
+    raise SkipStep("all machines share this host's name and address")
+
+
+def secrets(context: Context) -> str:
+    """The munge key: made on the controller, never seen by Pulumi."""
+    key = context.path(context.folders.munge_key)
+    if key.exists() and key.stat().st_size >= 32:
+        return "the munge key is there"
+    if context.role != "controller":
+        raise FileNotFoundError(f"{key}: the controller makes it before any other machine starts")
+    draft = key.with_suffix(".new")
+    draft.unlink(missing_ok=True)
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(os.urandom(1024))
+    draft.replace(key)
+    return "made the munge key"
+
+
+def mounts(context: Context) -> str:
+    site = context.settings.site
+    for folder in (site.shared, site.apps):
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK):
+            raise PermissionError(f"{path} is not writable for {site.user}")
+    return f"{site.shared} and {site.apps} are there"
+
+
+def slurm(context: Context) -> str:
+    """Configuration, rendered on the controller for the Slurm that is installed there."""
+    folders = context.folders
+    if context.role == "controller":
+        # Here and not above: a compute node of the same host renders nothing, and boots in half the time.
+        from infra.node.slurm import conf
+
+        text = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=True).stdout.strip()
+        context.report.content["facts"]["slurm"] = text
+        for folder in (folders.etc, folders.run, folders.log, folders.state, folders.spool, folders.lib):
+            context.path(folder).mkdir(parents=True, exist_ok=True)
+        # munge refuses sockets in a folder that others cannot enter, and a umask may have made it one.
+        context.path(folders.run).chmod(0o755)
+        programs.write(context.settings, context.settings_file)
+        for name, content in conf.render(context.settings, version.parse(text)).items():
+            target = context.path(folders.etc) / name
+            draft = target.with_suffix(".new")
+            draft.write_text(content)
+            draft.replace(target)
+        (context.path(folders.etc) / VERSION_FILE).write_text(text)
+        return text
+    if not context.path(folders.slurm_conf).exists():
+        raise FileNotFoundError(f"{folders.slurm_conf}: the controller has not made it yet")
+    return "the controller's configuration is there"
+
+
+def ready(context: Context) -> str:
+    if context.role == "controller":
+        return _controller(context)
+    if context.role == "compute":
+        return _compute(context)
+    return "nothing to start"
+
+
+def _controller(context: Context) -> str:
+    run = context.path(context.folders.run)
+    daemons.see_port(context, context.settings.site.slurmctld_port)
+    daemons.munged(context, run, run, context.path(context.folders.log))
+    daemons.controller(context)
+    return "munged, slurmctld and the elastic daemon run"
+
+
+def _compute(context: Context) -> str:
+    # Here: on a machine of its own a compute node needs nothing of it.
+    from infra.node.slurm.conf import slurmd_ports
+
+    folders, log = context.folders, context.path(context.folders.log)
+    daemons.see_port(context, slurmd_ports(context.settings)[context.host])
+    # %n of SlurmdSpoolDir is a folder that slurmd makes, its parent is not.
+    context.path(folders.spool).mkdir(parents=True, exist_ok=True)
+    release = version.parse((context.path(folders.etc) / VERSION_FILE).read_text())
+    start_slurmd(
+        context.services,
+        Service(
+            "slurmd",
+            # -b: without it the node registers but stays "powering up" until ResumeTimeout, because its
+            # boot time, which is this host's, is older than the request.
+            ("/usr/sbin/slurmd", "-D", "-b", "-N", context.host, "-f", str(folders.slurm_conf)),
+            log / f"slurmd-{context.host}.out",
+            {"SLURM_CONF": str(folders.slurm_conf)},
+        ),
+        context.host,
+        folders,
+        release,
+    )
+    return "slurmd runs"

@@ -1,0 +1,118 @@
+"""EC2 below a machine: its name by the launch's tag, EBS volumes by their ids, CloudWatch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from infra.node.aws.imds import Metadata
+from infra.node.aws.s3 import SCHEME, Bucket
+from infra.node.aws.secretsmanager import Secret
+from infra.node.bootstrap.context import Context, SkipStep
+from infra.node.bootstrap.vm import logs, sources
+from infra.node.bootstrap.vm.cloud import Disk
+from infra.node.cloud import call as http
+from infra.node.cloud.notice import Notices
+from infra.node.elastic.drivers.ec2_names import NODES, node_of, nodes_in
+from infra.node.model import Mount, Settings
+
+EBS, INSTANCE_STORE = "Amazon Elastic Block Store", "Amazon EC2 NVMe Instance Storage"
+"""Models of NVMe disks, as the kernel reads them."""
+
+
+class Aws:
+    """A machine on EC2."""
+
+    scheme = SCHEME
+    # Amazon's, on every instance. munge refuses machines whose clocks differ by minutes.
+    time = ("amazon.sources", "server 169.254.169.123 prefer iburst minpoll 4 maxpoll 4\n")
+    # Signed by the distribution, with no index of packages.
+    packages: tuple[str, ...] = ("python3-boto3",)
+    storage: tuple[str, ...] = ("efs", "fsx_lustre")
+    write_seconds = 0.0
+    # Of interruptions, two minutes ahead (`drivers.ec2_notices`); not of recommendations.
+    tells_controller = True
+
+    def __init__(self, settings: Settings) -> None:
+        self._metadata = Metadata()
+        self.notices: Notices = self._metadata
+        self._region = settings.site.driver.get("region")
+
+    def node(self) -> str:
+        """The element of its launch's host list at its number in the launch."""
+        nodes = nodes_in(self._metadata.tag)
+        if nodes is None:
+            raise SystemExit(
+                f"this instance has no tag {NODES}, or its launch template does not put tags into the "
+                "metadata (InstanceMetadataTags): it cannot know which node it is"
+            )
+        try:
+            return node_of(nodes, self._metadata.launch_index())
+        except ValueError as error:
+            raise SystemExit(f"tag {NODES}: {error}") from error
+
+    def bucket(
+        self, url: str, *, attempts: int = http.ATTEMPTS, timeout: float = http.TIMEOUT_SECONDS
+    ) -> Bucket:
+        return Bucket(url, self._where(), self._metadata.credentials, attempts=attempts, timeout=timeout)
+
+    def secret(self, name: str) -> Secret:
+        return Secret(name, self._where(), self._metadata.credentials)
+
+    def _where(self) -> str:
+        return self._region or self._metadata.region()
+
+    def keep_name(self, context: Context) -> None:
+        """Nothing but cloud-init would."""
+
+    def disk(self, context: Context, mount: Mount) -> Disk:
+        its = sources.of(context, mount)
+        volume = str(its["volume"])
+        return Disk(f"volume {volume}", lambda: find(context, volume, its.get("device")))
+
+    def scratch(self, context: Context) -> list[str]:
+        return [str(context.at(f"dev/{name}")) for name, model in _nvme(context) if model == INSTANCE_STORE]
+
+    def people(self, context: Context) -> None:
+        """They come as the image's own user."""
+
+    def watched(self, context: Context) -> bool:
+        if context.role != "compute":
+            return False
+        partition = context.settings.design.partition_of(context.host)
+        return partition is not None and partition.spot
+
+    def have_agent(self, context: Context) -> None:
+        region = context.settings.site.driver.get("region")
+        if not region:
+            raise SkipStep("the settings name no region")
+        logs.have_agent(context, region)
+
+    def ship_logs(self, context: Context) -> str:
+        return logs.ship(context)
+
+
+def find(context: Context, volume_id: str, attached_as: str | None) -> str | None:
+    """A volume's device: on NVMe by its serial number, on Xen by the name under which it was attached."""
+    serial = volume_id.replace("-", "")
+    for name, model in _nvme(context):
+        if model == EBS and _read(context.at(f"sys/block/{name}/device/serial")) == serial:
+            return str(context.at(f"dev/{name}"))
+    if attached_as:
+        letter = Path(attached_as).name.removeprefix("sd").removeprefix("xvd")
+        if (device := context.at(f"dev/xvd{letter}")).exists():
+            return str(device)
+    return None
+
+
+def _nvme(context: Context) -> list[tuple[str, str]]:
+    """Names and models of NVMe disks, `nvme2n1` before `nvme10n1`."""
+    folders = context.at("sys/block").glob("nvme*n1")
+    names = sorted((folder.name for folder in folders), key=lambda name: (len(name), name))
+    return [(name, _read(context.at(f"sys/block/{name}/device/model"))) for name in names]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

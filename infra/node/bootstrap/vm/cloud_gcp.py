@@ -1,0 +1,93 @@
+"""Compute Engine below a machine: its name by its instance's, disks by their device names, OS Login."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+from infra.node.bootstrap.context import Context, SkipStep
+from infra.node.bootstrap.vm import ops_agent, os_login, sources
+from infra.node.bootstrap.vm.cloud import Disk
+from infra.node.cloud import call as http
+from infra.node.cloud.notice import Notices
+from infra.node.elastic.drivers.gce_names import node_of
+from infra.node.gcp.metadata import Metadata
+from infra.node.gcp.secretmanager import Secret
+from infra.node.gcp.storage import SCHEME, Bucket
+from infra.node.model import Mount, Settings
+
+BY_ID = "dev/disk/by-id"
+LOCAL_SSD = ("google-local-ssd-*", "google-local-nvme-ssd-*")
+"""How the image's udev rules name the disks that come with a machine: on SCSI, and on NVMe."""
+NAMING = "/usr/bin/google_set_hostname"
+
+
+class Gcp:
+    """A machine on Compute Engine."""
+
+    scheme = SCHEME
+    # Google's, on every machine. munge refuses machines whose clocks differ by minutes.
+    time = ("google.sources", "server metadata.google.internal prefer iburst\n")
+    # No distribution has Google's client: it goes into an environment of its own (`client`).
+    packages: tuple[str, ...] = ("python3-venv",)
+    storage: tuple[str, ...] = ("filestore",)
+    # Cloud Storage refuses what is faster.
+    write_seconds = 1.0
+    tells_controller = False
+
+    def __init__(self, settings: Settings) -> None:
+        self._metadata = Metadata()
+        self.notices: Notices = self._metadata
+        self._cluster = settings.site.driver.get("cluster") or settings.design.name
+
+    def node(self) -> str:
+        instance = self._metadata.name()
+        try:
+            return node_of(self._cluster, instance)
+        except ValueError as error:
+            raise SystemExit(f"{error}: it cannot know which node it is") from error
+
+    def bucket(
+        self, url: str, *, attempts: int = http.ATTEMPTS, timeout: float = http.TIMEOUT_SECONDS
+    ) -> Bucket:
+        return Bucket(url, self._metadata.token, attempts=attempts, timeout=timeout)
+
+    def secret(self, name: str) -> Secret:
+        return Secret(name, self._metadata.token)
+
+    def keep_name(self, context: Context) -> None:
+        """The image would give back the instance's name whenever its network has come up."""
+        # Aside, and so that the package's next version comes there too.
+        divert = ("dpkg-divert", "--quiet", "--local", "--rename", "--divert", f"{NAMING}.distrib")
+        context.run(*divert, "--add", NAMING)
+
+    def disk(self, context: Context, mount: Mount) -> Disk:
+        given = sources.known(context).get(mount.path, {}).get("device")
+        path = str(given or f"{BY_ID}/google-slurm-stacks-{PurePosixPath(mount.path).name}")
+        device = context.at(path.lstrip("/"))
+        name = device.name.removeprefix("google-")
+        return Disk(f"disk {name}", lambda: str(device) if device.exists() else None)
+
+    def scratch(self, context: Context) -> list[str]:
+        found = [path for pattern in LOCAL_SSD for path in context.at(BY_ID).glob(pattern)]
+        whole = [path for path in found if "-part" not in path.name]
+        return [str(path) for path in sorted(whole, key=_order)]
+
+    def people(self, context: Context) -> None:
+        os_login.prepare(context)
+
+    def watched(self, context: Context) -> bool:
+        return context.role == "compute"
+
+    def have_agent(self, context: Context) -> None:
+        if not ops_agent.asked_for(context):
+            raise SkipStep("the settings ask for no logs in Cloud Logging")
+        ops_agent.have_agent(context)
+
+    def ship_logs(self, context: Context) -> str:
+        return ops_agent.ship(context)
+
+
+def _order(path: Path) -> tuple[str, int]:
+    """`google-local-ssd-2` before `google-local-ssd-10`."""
+    kind, _, number = path.name.rpartition("-")
+    return kind, int(number) if number.isdigit() else 0

@@ -1,0 +1,111 @@
+"""The Lustre client of FSx, which is a module for exactly one kernel.
+
+The current image of Ubuntu 24.04 boots a kernel for which the repository has no module. So the newest kernel
+that has one is installed and made the one that boots; the boot goes on after one restart. An image of one's
+own, with the client in it, saves that.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+
+from infra.node.bootstrap import files
+from infra.node.bootstrap.context import Context
+from infra.node.bootstrap.vm import apt
+from infra.node.cloud import call
+from infra.node.cloud.errors import ServiceError
+
+KEY_URL = "https://fsx-lustre-client-repo-public-keys.s3.amazonaws.com/fsx-ubuntu-public-key.asc"
+KEYRING = "etc/apt/keyrings/fsx-lustre.asc"
+SOURCE = f"deb [signed-by=/{KEYRING}] https://fsx-lustre-client-repo.s3.amazonaws.com/ubuntu noble main\n"
+MODULES = "lustre-client-modules-"
+GRUB = "etc/default/grub.d/99-slurm-stacks.cfg"
+GRUB_TEXT = """\
+# Written by slurm-stacks: the kernel that has a Lustre client, though there may be newer ones.
+GRUB_DEFAULT="{submenu}>Ubuntu, with Linux {kernel}"
+"""
+SUBMENU = "Advanced options for Ubuntu"
+MARK = "kernel"
+"""In the machine's own folder: the kernel for which it has started again."""
+
+
+def wanted(context: Context) -> bool:
+    return any(mount.kind == "fsx_lustre" for mount in context.mounts())
+
+
+def install(context: Context, *, fresh: bool) -> tuple[str | None, list[str]]:
+    """Have the client's module. Returns the kernel to start with first, if any, and what was installed.
+
+    Raises:
+        RuntimeError: there is no module for any kernel of the distribution's, or the machine does not boot
+            the kernel that it was told to.
+    """
+    running = platform.release()
+    try:
+        context.run("modinfo", "-k", running, "lustre")
+    except RuntimeError:
+        pass
+    else:
+        return None, []
+    repository(context)
+    apt.update(context)
+    kernels = {name.removeprefix(MODULES) for name in apt.names(context, MODULES)}
+    if running in kernels:
+        return None, apt.install(context, [f"{MODULES}{running}"], fresh=True)
+    mark = context.path(context.folders.lib) / MARK
+    if mark.exists():
+        raise RuntimeError(
+            f"this machine was to start with Linux {mark.read_text().strip()} and runs {running}: "
+            "use an image that has the Lustre client (image.id)"
+        )
+    kernel = newest(context, kernels)
+    made = apt.install(
+        context,
+        [f"linux-image-{kernel}", f"linux-modules-{kernel}", f"linux-headers-{kernel}", f"{MODULES}{kernel}"],
+        fresh=True,
+    )
+    grub = context.at(GRUB)
+    grub.parent.mkdir(parents=True, exist_ok=True)
+    files.place(grub, GRUB_TEXT.format(submenu=SUBMENU, kernel=kernel).encode())
+    context.run("update-grub", timeout=120.0)
+    menu = context.at("boot/grub/grub.cfg").read_text()
+    if SUBMENU not in menu or f"'Ubuntu, with Linux {kernel}'" not in menu:
+        # It would start with the same kernel again, and nobody would know why.
+        raise RuntimeError(
+            f"GRUB's menu has no entry for Linux {kernel}: use an image of your own (image.id)"
+        )
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    files.place(mark, f"{kernel}\n".encode())
+    return kernel, made
+
+
+def repository(context: Context) -> None:
+    """Have FSx's package repository among apt's sources."""
+    answer = call.call("GET", KEY_URL, dict)
+    if answer.status != 200 or b"BEGIN PGP PUBLIC KEY BLOCK" not in answer.body:
+        raise ServiceError(f"{KEY_URL}: no key (HTTP status {answer.status})", status=answer.status)
+    keyring, source = context.at(KEYRING), context.at("etc/apt/sources.list.d/fsx-lustre.list")
+    for path in (keyring, source):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    files.place(keyring, answer.body)
+    files.place(source, SOURCE.encode())
+
+
+def newest(context: Context, kernels: set[str]) -> str:
+    """The newest kernel that has a module and that the distribution still has."""
+    for kernel in sorted(filter(_of_aws, kernels), key=_order, reverse=True):
+        if apt.known(context, f"linux-image-{kernel}") and apt.known(context, f"{MODULES}{kernel}"):
+            return kernel
+    raise RuntimeError(
+        "FSx's repository has a Lustre client for no kernel that Ubuntu offers "
+        f"({', '.join(sorted(kernels)) or 'none at all'}): use an image that has one (image.id)"
+    )
+
+
+def _of_aws(kernel: str) -> bool:
+    return re.fullmatch(r"\d+\.\d+\.\d+-\d+-aws", kernel) is not None
+
+
+def _order(kernel: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", kernel))

@@ -1,0 +1,150 @@
+"""A node's watch: the cloud tells the machine, and nobody else or not in time, that it will be taken.
+
+There are 30 seconds on Compute Engine, and two minutes on EC2. So the node itself has Slurm give it no more
+jobs and queue those again that it has, as the reconciler would; then it writes the notice into its boot
+report, for a driver that hears of it from nobody else. Where the cloud says only that it may take the machine
+(EC2's rebalance recommendation) it takes no more jobs; the reconciler gives it back after those that it has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from infra.node.bootstrap.context import Context
+from infra.node.bootstrap.report import file_sink
+from infra.node.bootstrap.services import Service
+from infra.node.bootstrap.vm import clouds
+from infra.node.cloud.errors import ServiceError
+from infra.node.cloud.notice import Notice
+from infra.node.codec import from_json
+from infra.node.elastic.plan import Action, clock
+from infra.node.elastic.requeue import Requeue
+from infra.node.elastic.rules import AT_RISK, TAKEN, NodePhase, Verb
+from infra.node.elastic.view import REASON_PREFIX, phase
+from infra.node.model import Folders, Settings
+from infra.node.slurm.control import Control, SlurmError
+
+WAIT_SECONDS = 60.0
+PAUSE_SECONDS = 1.0
+REPORT_SECONDS = 3.0
+SLURM_SECONDS = 10.0
+NAME = "notices"
+
+
+def start(context: Context) -> str:
+    """Start it, on a machine that its cloud has watch. Returns a word on it; empty where there is no need."""
+    if not clouds.of(context.settings).watched(context):
+        return ""
+    call = (
+        f"import sys; sys.path.insert(0, {str(context.folders.code)!r}); "
+        f"from infra.node.bootstrap.vm.notices import main; main({str(context.settings_file)!r}, "
+        f"{context.host!r})"
+    )
+    log = context.path(context.folders.log) / "notices.log"
+    context.services.start(Service(NAME, (context.settings.site.python, "-I", "-S", "-c", call), log))
+    return "the watch for notices"
+
+
+def main(settings_file: str, node: str) -> None:
+    settings = from_json(Settings, json.loads(Path(settings_file).read_text()))
+    notices = clouds.of(settings).notices
+    control = Control(Folders(settings).slurm_conf, SLURM_SECONDS)
+    signal.signal(signal.SIGTERM, _ends)
+    try:
+        at = watch(notices.wait, lambda: spare(control, node))
+    except _Ending:
+        # The machine is being switched off, which may be for what nobody has told us yet.
+        with contextlib.suppress(ServiceError):
+            if (last := notices.notice()) is not None and last.at is not None:
+                tell(settings, control, node, last.at)
+        return
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    tell(settings, control, node, at)
+    # Started again it would tell the same once more.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pause()
+
+
+class _Ending(Exception):  # noqa: N818 - says what is the case
+    """systemd wants this service to end."""
+
+
+def _ends(_number: int, _frame: FrameType | None) -> None:
+    raise _Ending
+
+
+def watch(wait: Callable[[float], Notice | None], spare: Callable[[], bool]) -> float:
+    """When the machine will be taken, as soon as that is said. What does not answer is asked again.
+
+    Args:
+        spare: called while it may be taken, until it has had Slurm use the node no more.
+    """
+    spared = False
+    while True:
+        try:
+            if (notice := wait(WAIT_SECONDS)) is not None:
+                if notice.at is not None:
+                    print(f"{notice.cause}: this machine will be taken at {clock(notice.at)}", flush=True)
+                    return notice.at
+                spared = spared or spare()
+        except (ServiceError, SlurmError, ValueError, KeyError) as error:
+            print(error, file=sys.stderr, flush=True)
+            time.sleep(PAUSE_SECONDS)
+
+
+def spare(control: Control, node: str) -> bool:
+    """Have Slurm give the node no more jobs; those that it has go on.
+
+    Returns:
+        Whether it gets none; False while it starts or is silent: a drain would be none of a node that is up.
+
+    Raises:
+        SlurmError, KeyError: Slurm does not answer, refuses, or does not know the node.
+    """
+    state = control.nodes()[node]
+    now = phase(state)
+    # What is drained stays so: by a person, or by this watch before it was started again.
+    if now is NodePhase.UP and not state.is_drained:
+        print(f"the node takes no more jobs: {AT_RISK}", flush=True)
+        control.update_node([node], state="DRAIN", reason=REASON_PREFIX + AT_RISK)
+    return now not in (NodePhase.POWERING_UP, NodePhase.SILENT)
+
+
+def tell(settings: Settings, control: Control, node: str, at: float) -> None:
+    """Tell Slurm, then the report. What fails is printed: the other may still be of use.
+
+    Args:
+        at: when the machine will be taken, in seconds since the epoch.
+    """
+    action = Action(Verb.EVACUATE, node, None, f"{TAKEN} at {clock(at)}")
+    try:
+        Requeue(control).evacuate([action], {})
+    except SlurmError as error:
+        print(error, file=sys.stderr, flush=True)
+    if clouds.of(settings).tells_controller:
+        return
+    try:
+        publish(settings, node, at)
+    except (OSError, ValueError, KeyError) as error:
+        print(f"the notice is not in the boot report: {error}", file=sys.stderr, flush=True)
+
+
+def publish(settings: Settings, node: str, at: float) -> None:
+    """Write the notice into the machine's boot report, here and in the bucket.
+
+    Raises:
+        OSError, ValueError: there is no report, or the bucket takes none.
+    """
+    own = Path(str(Folders(settings).lib)) / "boot.json"
+    text = json.dumps({**json.loads(own.read_text()), "notice": at}, indent=1)
+    file_sink(own)(text)
+    where, name = clouds.of(settings), settings.site.driver["bucket"]
+    url = name if "://" in name else f"{where.scheme}{name}"
+    where.bucket(url, attempts=3, timeout=REPORT_SECONDS).put(f"boot/{node}.json", text.encode())
