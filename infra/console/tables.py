@@ -10,6 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
+from infra.console.picture import note, picture
+from infra.node.elastic.view import REASON_PREFIX
 from infra.node.logs.text import printable
 from infra.node.slurm.hostlist import fold
 from infra.node.slurm.reasons import in_words
@@ -17,8 +19,7 @@ from infra.node.slurm.states import NodeState
 
 PLAIN_WIDTH = 160
 MOST_JOBS = 50
-REASON_MARK = "slurm-stacks "
-"""Begins the reasons that the elastic daemon gives."""
+BUDGET_UNITS = {"usd": "USD", "hours": "node-hours"}
 
 
 def output() -> Console:
@@ -38,29 +39,47 @@ def put(what: RenderableType, console: Console | None = None) -> None:
     console.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
-def _table(title: str, *columns: str) -> Table:
+def new_table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for column in columns:
         table.add_column(column, header_style="dim", overflow="fold")
     return table
 
 
-def _text(value: object) -> str:
+def cell(value: object) -> str:
     # A job's name may hold anything, what a terminal obeys as well.
     return "–" if value is None or value == "" else escape(printable(str(value)))
 
 
 def show_status(status: dict[str, Any]) -> None:
     """The status contract as tables: partitions, nodes that are not just off, jobs, cost."""
-    partitions = _table("Partitions", "name", "machine", "min", "max", "up")
+    partitions = new_table("Partitions", "name", "machine", "min", "max", "up")
     for p in status["partitions"]:
-        partitions.add_row(*(_text(p[key]) for key in ("name", "machine", "min", "max", "up")))
+        partitions.add_row(*(cell(p[key]) for key in ("name", "machine", "min", "max", "up")))
     put(partitions)
+    if trouble := status.get("cloud"):
+        put(f"\nThe cloud does not answer: {cell(trouble)}. What is said of machines was so a while ago.")
     _show_nodes(status["nodes"])
     _show_jobs(status["jobs"])
-    cost = status["cost"]
+    _show_spent(status["cost"])
+
+
+def _show_spent(cost: dict[str, Any]) -> None:
     usd = "no price known" if cost["usd"] is None else f"{cost['usd']:.2f} USD"
     put(f"\nCost so far: {cost['node_hours']:.2f} node-hours, {usd}")
+    # A cluster that an older version brought up does not say the rest.
+    if damaged := cost.get("damaged"):
+        put(f"  and what is in {cell(', '.join(damaged))}, which could not be read")
+    if (budget := cost.get("budget")) is None:
+        return
+    left = [
+        f"{budget[f'left_{key}']:.2f} of {budget[f'max_{key}']:.2f} {unit}"
+        for key, unit in BUDGET_UNITS.items()
+        if budget[f"max_{key}"] is not None
+    ]
+    what = {"keep": "jobs that run go on", "cancel": "running jobs are cancelled"}[budget["running_jobs"]]
+    end = f"used up: no new node starts, {what}" if budget["used"] >= 1 else f"{budget['used']:.0%} used"
+    put(f"Budget: {' and '.join(left)} are left, {end}")
 
 
 def _show_nodes(nodes: list[dict[str, Any]]) -> None:
@@ -75,9 +94,9 @@ def _show_nodes(nodes: list[dict[str, Any]]) -> None:
             row = (node["partition"] or "", state, node["machine_state"] or "", why)
             rows.setdefault(row, []).append(node["name"])
     if rows:
-        table = _table("\nNodes", "name", "partition", "state", "machine", "why")
+        table = new_table("\nNodes", "name", "partition", "state", "machine", "why")
         for cells, names in rows.items():
-            table.add_row(*map(_text, (fold(names), *cells)))
+            table.add_row(*map(cell, (fold(names), *cells)))
         put(table)
     if off:
         put(f"\n{off} {'node is' if off == 1 else 'nodes are'} off, as it should be while nobody needs them")
@@ -93,7 +112,9 @@ def node_words(state: str, machine: str | None, reason: str | None) -> tuple[str
     """
     base, *flags = state.split("+")
     node = NodeState("", base, frozenset(flags))
-    said = (reason or "").removeprefix(REASON_MARK)
+    said = (reason or "").removeprefix(REASON_PREFIX)
+    if node.is_drained and node.is_powered_down and (reason or "").startswith(REASON_PREFIX):
+        return "drained, powered down", said
     if node.is_drained:
         word = "drained, its job goes on" if node.has_job else "drained"
         return word, said or "somebody took it out of service"
@@ -120,12 +141,12 @@ def _show_jobs(jobs: list[dict[str, Any]]) -> None:
     if not jobs:
         put("\nNo jobs")
         return
-    table = _table("\nJobs", "id", "name", "state", "nodes", "why")
+    table = new_table("\nJobs", "id", "name", "state", "nodes", "why")
     ordered = sorted(jobs, key=lambda job: (job["state"] == "PENDING", job["id"]))
     for job in ordered[:MOST_JOBS]:
         why = {"PENDING": in_words(job["cause"]), "CONFIGURING": "its nodes are starting"}
         row = (job["id"], job["name"], job["state"].lower(), job["nodes"], why.get(job["state"]))
-        table.add_row(*map(_text, row))
+        table.add_row(*map(cell, row))
     put(table)
     if len(jobs) > MOST_JOBS:
         put(f"and {len(jobs) - MOST_JOBS} more: ./cluster exec -- squeue")
@@ -148,7 +169,7 @@ def show_result(result: dict[str, Any], console: Console | None = None) -> None:
         rows.append(("submit to start", f"{result['start_latency_seconds']:.2f} s"))
     if result.get("cost_usd") is not None:
         rows.append(("cost", f"{result['cost_usd']:.4f} USD"))
-    table = _table(f"Result of job {result['job_id']}", "", "")
+    table = new_table(f"Result of job {result['job_id']}", "", "")
     table.show_header = False
     for name, value in rows:
         table.add_row(name, escape(value))
@@ -156,15 +177,19 @@ def show_result(result: dict[str, Any], console: Console | None = None) -> None:
 
 
 def show_plan(plan: Mapping[str, Any]) -> None:
-    """A plan: the tree of resources, the cost, warnings."""
+    """A plan: its picture, the tree of resources, the cost, warnings."""
     console = output()
+    if (shown := picture(plan)) is not None:
+        put(shown, console)
+        console.print()
     tree = Tree(f"[bold]stack {escape(plan['stack'])}[/bold]")
     branches: dict[str, Tree] = {}
     for resource in plan["resources"]:
         if resource["type"] == "pulumi:pulumi:Stack":
             continue
         parent = branches.get(resource["parent"], tree)
-        label = f"{escape(resource['name'])} [dim]{escape(resource['type'])}[/dim]"
+        words = note(resource)
+        label = f"{escape(resource['name'])} [dim]{escape(resource['type'])}[/dim] {escape(words)}".rstrip()
         branches[resource["urn"]] = parent.add(label)
     console.print(tree)
     console.print(f"{len(branches)} resources")
@@ -175,7 +200,7 @@ def show_plan(plan: Mapping[str, Any]) -> None:
 
 def show_outputs(outputs: Mapping[str, Any]) -> None:
     """A stack's outputs; the object that other stacks consume in short."""
-    table = _table("\nOutputs", "", "")
+    table = new_table("\nOutputs", "", "")
     table.show_header = False
     for name, value in sorted(outputs.items()):
         if name == "cluster" and isinstance(value, Mapping):
@@ -189,9 +214,18 @@ def show_outputs(outputs: Mapping[str, Any]) -> None:
 
 
 def show_cost(cost: dict[str, Any], console: Console) -> None:
-    """Idle floor and most, an hour."""
+    """Idle floor and most, an hour; how far the budget reaches."""
     idle, most = cost.get("idle_usd_per_hour"), cost.get("max_usd_per_hour")
     if idle is not None and most is not None:
         console.print(f"Cost: {idle:.2f} USD an hour idle, at most {most:.2f} USD an hour")
     for name in cost.get("unknown", []):
         console.print(f"  no price is known of {escape(str(name))}")
+    if budget := cost.get("budget"):
+        most = [
+            f"{budget[f'max_{key}']:g} {unit}" for key, unit in BUDGET_UNITS.items() if budget[f"max_{key}"]
+        ]
+        lasts = budget["lasts_hours"]
+        reach = (
+            "is never used up: nodes cost nothing" if lasts is None else f"lasts {lasts:.3g} h at full size"
+        )
+        console.print(f"The budget of {' and '.join(most)} {reach}")

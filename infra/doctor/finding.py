@@ -10,8 +10,11 @@ from enum import StrEnum
 
 from infra.errors import UserError
 
-SECONDS = 5.0
-"""How long all checks may take together: a file system that hangs must not hang the doctor."""
+SECONDS = 20.0
+"""How long all checks may take together: a file system that hangs must not hang the doctor.
+
+They take a second or two, and several times as long on a machine that has much else to do.
+"""
 
 
 class Severity(StrEnum):
@@ -65,7 +68,7 @@ def said(check: str, severity: Severity, message: str) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing to look at, without changing anything and without a network.
+    """One thing to look at, without changing anything; without a network wherever that is possible.
 
     Attributes:
         name: stands for its findings where it comes to none.

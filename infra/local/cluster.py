@@ -11,8 +11,9 @@ import pulumi_command as command
 
 from infra import bundle
 from infra.benchmark import BenchmarkRun
-from infra.local.site import RunDirectory
-from infra.local.training import lock_digest
+from infra.bundle import lock_digest
+from infra.local.cloud import kind
+from infra.local.site import APPS, SHARED, RunDirectory
 from infra.node.codec import to_json
 from infra.node.model import ClusterDesign
 from infra.provider import Inventory
@@ -38,7 +39,11 @@ class LocalCluster(pulumi.ComponentResource):
         self._name = name
         self._stack = design.stack
         cloud = self._command(
-            "cloud", "cloud-up", delete="cloud-down", stdin=json.dumps(to_json(design.local), sort_keys=True)
+            "cloud",
+            "cloud-up",
+            rest=[] if design.machines == kind.PROCESS else ["--machines", design.machines],
+            delete="cloud-down",
+            stdin=json.dumps(to_json(design.local), sort_keys=True),
         )
         published = self._command(
             "bundle",
@@ -75,13 +80,14 @@ class LocalCluster(pulumi.ComponentResource):
         part: str,
         verb: str | None,
         *,
+        rest: Sequence[str] = (),
         delete: str | None = None,
         stdin: str | None = None,
         environment: Mapping[str, pulumi.Input[str]] | None = None,
         after: Sequence[pulumi.Resource] = (),
     ) -> command.local.Command:
         """A local command whose update is its create: every verb is idempotent."""
-        line = operation(verb, self._stack) if verb else "true"
+        line = operation(verb, self._stack, *rest) if verb else "true"
         return command.local.Command(
             f"{self._name}-{part}",
             create=line,
@@ -106,13 +112,18 @@ def _facts(printed: str) -> dict[str, str]:
 
 
 class LocalShell:
-    """The login machine is this machine."""
+    """The login machine is this machine, or a set of namespaces on it.
 
-    def __init__(self, stack: str) -> None:
+    Args:
+        machines: process | namespace.
+    """
+
+    def __init__(self, stack: str, machines: str = kind.PROCESS) -> None:
         self._stack = stack
         run = RunDirectory.of(bundle.ROOT, stack)
-        self.apps = str(run.apps)
-        self.shared = str(run.shared)
+        own = machines == kind.NAMESPACE
+        self.apps = APPS if own else str(run.apps)
+        self.shared = SHARED if own else str(run.shared)
         self.environment = lock_digest(bundle.ROOT, "cpu")
 
     def prepare(self, name: str, opts: pulumi.ResourceOptions) -> pulumi.Resource:

@@ -66,7 +66,7 @@ def state_folder() -> str | None:
 def cache_folder() -> str | None:
     """Where training environments lie; what one needs is asked when one is built."""
     try:
-        root = site.cache_root()
+        root = locations.cache_root()
     except UserError:
         return None
     return trouble.unwritable(root)

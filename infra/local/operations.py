@@ -7,11 +7,11 @@ same for the same cluster; what it waits for is on standard error.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import secrets
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -21,9 +21,12 @@ from typing import Any
 
 from infra import bundle, trouble
 from infra.errors import EXIT_INTERRUPTED, UserError
-from infra.local import training
+from infra.local import possible
+from infra.local.benchmark import cancel, environment, place, stage, tool
+from infra.local.cloud import kind, namespaces
+from infra.local.cloud.limits import COMPUTE
 from infra.local.cloud.machines import of_cluster
-from infra.local.site import RunDirectory
+from infra.local.site import RunDirectory, user
 from infra.local.upkeep import (
     ANSWER_SECONDS,
     agent_answers,
@@ -36,18 +39,32 @@ from infra.local.upkeep import (
 )
 from infra.node import rpc
 from infra.node.codec import from_json
-from infra.node.model import ClusterDesign, Settings
+from infra.node.model import ClusterDesign, Host, Settings
 from infra.node.processes import CALLER_VARIABLE, end_with_parent
 
 HEAD_START_SECONDS = 120.0
 LOOK_SECONDS = 1.0
-CANCEL_SECONDS = 15.0
 
 
-def cloud_up(project: Path, stack: str) -> dict[str, Any]:
-    """Start the local cloud's agent and set its limits (a JSON object on standard input)."""
+def cloud_up(project: Path, stack: str, machines: str = kind.PROCESS) -> dict[str, Any]:
+    """Start the local cloud's agent and set its limits (a JSON object on standard input).
+
+    Raises:
+        UserError: such machines cannot be made here, or the cluster has others.
+    """
     limits = json.loads(sys.stdin.read() or "{}")
+    possible.check(machines)
     run = RunDirectory.make(project, stack)
+    if fallen(run):
+        kind.write(run.path, machines)
+    elif kind.read(run.path) != machines:
+        raise UserError(
+            f"the cluster's machines are of kind {kind.read(run.path)}, and the stack file says {machines}: "
+            f"run `./cluster down --stack {stack}` first, then `./cluster up --stack {stack}`"
+        )
+    if machines == kind.NAMESPACE:
+        namespaces.link_python(run.shared)
+        (run.shared / user()).mkdir(exist_ok=True)
     start_agent(project, run)
     rpc.call(str(run.agent_socket), "limits", **limits)
     return {"run": str(run.path)}
@@ -63,7 +80,7 @@ def publish(project: Path, stack: str) -> dict[str, Any]:
     """Put code and settings into the cluster's bucket; the design is a JSON object on standard input."""
     design = from_json(ClusterDesign, json.loads(sys.stdin.read()))
     run = RunDirectory.make(project, stack)
-    _place(run.bucket / "loader.py", (project / "infra" / "node" / "loader.py").read_bytes())
+    place(run.bucket / "loader.py", (project / "infra" / "node" / "loader.py").read_bytes())
     content = _put(run, bundle.node_archive(design, project), run.settings(design))
     return {name: content[name]["sha256"] for name in ("code", "settings")}
 
@@ -73,8 +90,8 @@ def _put(run: RunDirectory, code: bytes, settings: Settings) -> dict[str, Any]:
     text = bundle.settings_object(settings)
     content = bundle.current(code, text)
     for entry, blob in ((content["code"], code), (content["settings"], text)):
-        _place(run.bucket / entry["key"], blob)
-    _place(run.bucket / "current.json", json.dumps(content, indent=1).encode())
+        place(run.bucket / entry["key"], blob)
+    place(run.bucket / "current.json", json.dumps(content, indent=1).encode())
     return content
 
 
@@ -83,35 +100,66 @@ def head_up(project: Path, stack: str) -> dict[str, Any]:
     run = RunDirectory.of(project, stack)
     settings, revision = _published(run)
     start_agent(project, run)
-    tags = {"cluster": settings.design.name, "role": "controller"}
-    report = run.bucket / "boot" / "controller.json"
-    there = _machines(run, tags, "pending", "running", "stopping")
+    head = settings.design.controller()
+    settings, revision = _have(run, head, settings, revision)
+    for host in settings.design.hosts:
+        if host.role == "login":
+            _have(run, host, settings, revision)
+    _end_former_login(run, settings)
+    site = settings.site
+    report = _report(run, head.name)
+    return {
+        "login": settings.design.login_hosts()[0].name if run.namespaces else site.controller_address,
+        "controller": f"{site.controller_address}:{site.slurmctld_port}",
+        "scheduler_version": json.loads(report.read_text())["facts"]["slurm"],
+        "shared": site.shared,
+    }
+
+
+def _have(run: RunDirectory, host: Host, settings: Settings, revision: str) -> tuple[Settings, str]:
+    """Have a machine of the head's that runs this revision and has booted.
+
+    Returns:
+        What it runs: a controller whose port was taken meanwhile has another one.
+    """
+    tags = {"cluster": settings.design.name, "role": host.role}
+    report = _report(run, host.name)
+    every = _machines(run, tags, "pending", "running", "stopping")
+    there = [m for m in every if m["node"] == host.name]
     keep = [m for m in there if m["tags"].get("revision") == revision and m["state"] != "stopping"]
     if not keep or _state(report) == "failed":
         if there:
-            print("restarting the controller with the new settings; jobs go on", file=sys.stderr)
-            with saying("the controller's daemons are ending"):
+            jobs = "; jobs go on" if host.role == "controller" else ""
+            print(f"restarting the {host.name} with the new settings{jobs}", file=sys.stderr)
+            with saying(f"the {host.name}'s daemons are ending"):
                 rpc.call(str(run.agent_socket), "terminate", 60.0, ids=[m["id"] for m in there])
-        settings, revision = _with_free_ports(run)
+        if host.role == "controller":
+            settings, revision = _with_free_ports(run)
         report.unlink(missing_ok=True)
         rpc.call(
             str(run.agent_socket),
             "launch",
             60.0,
-            token=f"controller-{secrets.token_hex(8)}",
-            names={"controller": f"{settings.design.name}-controller"},
+            token=f"{host.name}-{secrets.token_hex(8)}",
+            names={host.name: f"{settings.design.name}-{host.name}"},
             min_count=1,
-            machine=settings.design.hosts[0].machine,
+            machine=host.machine,
             tags={**tags, "revision": revision},
         )
-    _wait_for_boot(report, run)
-    site = settings.site
-    return {
-        "login": site.controller_address,
-        "controller": f"{site.controller_address}:{site.slurmctld_port}",
-        "scheduler_version": json.loads(report.read_text())["facts"]["slurm"],
-        "shared": site.shared,
-    }
+    _wait_for_boot(report, run, host)
+    return settings, revision
+
+
+def _end_former_login(run: RunDirectory, settings: Settings) -> None:
+    """Login machines that the stack file does not ask for any more."""
+    wanted = {host.name for host in settings.design.hosts}
+    there = _machines(run, {"role": "login"}, "pending", "running", "stopping")
+    if former := [m["id"] for m in there if m["node"] not in wanted]:
+        rpc.call(str(run.agent_socket), "terminate", 60.0, ids=former)
+
+
+def _report(run: RunDirectory, host: str) -> Path:
+    return run.bucket / "boot" / f"{host}.json"
 
 
 def mend(project: Path, stack: str, say: Callable[[str], None]) -> None:
@@ -121,7 +169,9 @@ def mend(project: Path, stack: str, say: Callable[[str], None]) -> None:
         UserError: that is not possible; the message says what is.
     """
     run = RunDirectory.of(project, stack)
-    needed = ("bucket/current.json", "bucket/loader.py", "code/current/bin/slurm-stacks", "etc/slurm.conf")
+    needed = ["bucket/current.json", "bucket/loader.py"]
+    if not run.namespaces:
+        needed += ["code/current/bin/slurm-stacks", "etc/slurm.conf"]
     if gone := [str(run.path / file) for file in needed if not (run.path / file).exists()]:
         raise UserError(
             f"a part of the running cluster is gone: {', '.join(gone)}. Somebody removed it; "
@@ -133,6 +183,17 @@ def mend(project: Path, stack: str, say: Callable[[str], None]) -> None:
     if fallen(run):
         say("the controller has ended: it is started again, with its queue")
         head_up(project, stack)
+    elif gone := _gone_login(run):
+        say(f"{', '.join(gone)} has ended: it is made anew")
+        head_up(project, stack)
+
+
+def _gone_login(run: RunDirectory) -> list[str]:
+    """Login machines that the cluster should have, and has not."""
+    settings, _ = _published(run)
+    wanted = [host.name for host in settings.design.hosts if host.role == "login"]
+    there = {m["node"] for m in _machines(run, {"role": "login"}, "pending", "running")} if wanted else set()
+    return [name for name in wanted if name not in there]
 
 
 def _published(run: RunDirectory) -> tuple[Settings, str]:
@@ -145,6 +206,8 @@ def _published(run: RunDirectory) -> tuple[Settings, str]:
 def _with_free_ports(run: RunDirectory) -> tuple[Settings, str]:
     """What is published, with other ports where another program has taken some since it was published."""
     settings, revision = _published(run)
+    if run.namespaces:
+        return settings, revision
     moved = run.settings(settings.design)
     if moved.site.slurmctld_port == settings.site.slurmctld_port:
         return settings, revision
@@ -160,51 +223,16 @@ def _with_free_ports(run: RunDirectory) -> tuple[Settings, str]:
 
 
 def head_down(project: Path, stack: str) -> dict[str, Any]:
-    """End the controller: from here on nobody launches machines."""
-    _terminate(RunDirectory.of(project, stack), "controller")
+    """End the controller, from here on nobody launches machines, and where people log in."""
+    run = RunDirectory.of(project, stack)
+    _terminate(run, "controller")
+    _terminate(run, "login")
     return {}
 
 
 def sweep(project: Path, stack: str) -> dict[str, Any]:
     """End every compute machine, by its tags and without the controller's help."""
     return {"terminated": _terminate(RunDirectory.of(project, stack), "compute")}
-
-
-def stage(project: Path, stack: str) -> dict[str, Any]:
-    """Copy the workload to the shared folder, under its digest."""
-    run = RunDirectory.of(project, stack)
-    digest = bundle.tree_digest(project / "workload")
-    target = run.shared / "bench" / digest[:16]
-    if not target.exists():
-        draft = target.with_name(f".{target.name}.{os.getpid()}")
-        for name, content in bundle.tree(project / "workload"):
-            _place(draft / "workload" / name, content)
-        draft.rename(target)
-    return {"folder": str(target), "digest": digest}
-
-
-def environment(project: Path, stack: str) -> dict[str, Any]:
-    """Build the training environment, where this machine has not got it yet."""
-    run = RunDirectory.make(project, stack)
-    uv = Path(sys.executable).with_name("uv")
-    path = training.build(project, "cpu", (run.apps / "envs").resolve(), uv)
-    return {"environment": path.name}
-
-
-def tool(project: Path, stack: str, arguments: list[str]) -> int:
-    """Run the cluster's own command, as the login machine would."""
-    run = RunDirectory.of(project, stack)
-    return subprocess.run([str(run.tool), *arguments], check=False).returncode
-
-
-def cancel(project: Path, stack: str, arguments: list[str]) -> int:
-    """The tool's cancel, which must not keep a destroy from going on."""
-    run = RunDirectory.of(project, stack)
-    try:
-        subprocess.run([str(run.tool), "cancel", *arguments], check=False, timeout=CANCEL_SECONDS)
-    except (subprocess.TimeoutExpired, OSError) as error:
-        print(f"the job was not cancelled ({error}); it ends with the cluster", file=sys.stderr)
-    return 0
 
 
 def processes(run: RunDirectory) -> list[int]:
@@ -216,6 +244,8 @@ def _terminate(run: RunDirectory, role: str) -> int:
     if not run.path.exists():
         return 0
     try:
+        if role == COMPUTE:
+            _let_calls_through(run)
         there = _machines(run, {"role": role}, "pending", "running", "stopping")
         names = ", ".join(m["node"] for m in there)
         with saying(f"{names}: the daemons are ending; those that hang are killed after 8 s"):
@@ -228,8 +258,15 @@ def _terminate(run: RunDirectory, role: str) -> int:
     return len(there)
 
 
-def _wait_for_boot(report: Path, run: RunDirectory) -> None:
-    log = run.path / "log" / "boot-controller.log"
+def _let_calls_through(run: RunDirectory) -> None:
+    """Refusals and slowness that somebody has set, to test with, must not be in the way."""
+    with contextlib.suppress(rpc.RpcError):
+        rpc.call(str(run.agent_socket), "limits", ANSWER_SECONDS, api_error=None, api_latency=None)
+
+
+def _wait_for_boot(report: Path, run: RunDirectory, host: Host) -> None:
+    log = run.boot_log(host.name)
+    tags = {"role": host.role, "node": host.name}
     shown: str = ""
     looked = time.monotonic()
 
@@ -241,19 +278,19 @@ def _wait_for_boot(report: Path, run: RunDirectory) -> None:
         step = content["steps"][-1]["name"] if content["steps"] else ""
         if step != shown:
             shown = step
-            print(f"controller: {step}", file=sys.stderr, flush=True)
+            print(f"{host.name}: {step}", file=sys.stderr, flush=True)
         if time.monotonic() - looked > LOOK_SECONDS:
             looked = time.monotonic()
-            there = _machines(run, {"role": "controller"}, "pending", "running")
+            there = _machines(run, tags, "pending", "running")
             if not there and _state(report) not in ("ready", "failed"):
-                raise UserError(f"the controller ended during its boot; the end of {log}:\n{tail(log)}")
+                raise UserError(f"the {host.name} ended during its boot; the end of {log}:\n{tail(log)}")
         return content["state"] in ("ready", "failed")
 
-    _wait(f"the controller's boot (its output: {log})", settled, HEAD_START_SECONDS)
+    _wait(f"the {host.name}'s boot (its output: {log})", settled, HEAD_START_SECONDS)
     if _state(report) == "failed":
         step = json.loads(report.read_text())["steps"][-1]
         raise UserError(
-            f"the controller's boot failed at step {step['name']!r}: {step['note']}\n"
+            f"the {host.name}'s boot failed at step {step['name']!r}: {step['note']}\n"
             + "\n".join(f"  {line}" for line in step.get("tail", []))
             + f"\nIts logs are in {run.path}/log; mend the cause and run up again."
         )
@@ -277,14 +314,7 @@ def _wait(what: str, there: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.02)
 
 
-def _place(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_bytes(content)
-    draft.replace(path)
-
-
-VERBS: dict[str, Callable[[Path, str], dict[str, Any]]] = {
+VERBS: dict[str, Callable[..., dict[str, Any]]] = {
     "cloud-up": cloud_up,
     "cloud-down": cloud_down,
     "publish": publish,
@@ -301,6 +331,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("verb", choices=[*VERBS, *PASSING])
     parser.add_argument("--stack", required=True)
+    parser.add_argument("--machines", help="cloud-up: process | namespace")
     options, rest = parser.parse_known_args()
     project = Path(os.environ.get("SLURM_STACKS_PROJECT", ".")).resolve()
     # munge refuses folders that others may write, and so does good sense: what lies here is executed.
@@ -308,7 +339,8 @@ def main() -> int:
     try:
         if options.verb in PASSING:
             return PASSING[options.verb](project, options.stack, [r for r in rest if r != "--"])
-        print(json.dumps(VERBS[options.verb](project, options.stack)))
+        given = {"machines": options.machines} if options.machines else {}
+        print(json.dumps(VERBS[options.verb](project, options.stack, **given)))
     except UserError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from infra import bundle, trouble
 from infra.errors import NotUpError, UserError
-from infra.local import packages, upkeep
+from infra.local import packages, upkeep, way_in
+from infra.local.cloud import namespaces
 from infra.local.site import RunDirectory
 from infra.node.model import BenchmarkDesign, ClusterDesign, Settings
-from infra.provider import Command
+from infra.provider import Command, Outputs
 from infra.runner import lock, owner
 
 if TYPE_CHECKING:
@@ -22,11 +23,9 @@ if TYPE_CHECKING:
     from infra.doctor.finding import Check
     from infra.provider import ClusterComponent
 
-MACHINE_COMMAND_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
-
 
 class LocalProvider:
-    """Machines are processes on this host."""
+    """Machines are made on this host, of processes or of namespaces."""
 
     def prepare(self, say: Callable[[str], None]) -> None:
         from infra.local import abandoned, machine
@@ -45,13 +44,13 @@ class LocalProvider:
     def shell(self, design: ClusterDesign) -> Shell:
         from infra.local.cluster import LocalShell
 
-        return LocalShell(design.stack)
+        return LocalShell(design.stack, design.machines)
 
     def access(
         self, project: Path, stack: str, outputs: Mapping[str, Any], argv: Sequence[str], *, tty: bool
     ) -> Command:
         run = RunDirectory.of(project, stack)
-        if not run.tool.exists():
+        if not way_in.is_up(run):
             from infra.local import abandoned
 
             raise NotUpError(
@@ -61,11 +60,7 @@ class LocalProvider:
             )
         if upkeep.fallen(run):
             raise UserError(upkeep.how_to_restart(stack))
-        env = {
-            "SLURM_CONF": str(run.path / "etc" / "slurm.conf"),
-            "PATH": f"{run.tool.parent}:{os.environ.get('PATH', '/usr/bin:/bin')}:{MACHINE_COMMAND_PATH}",
-        }
-        return Command(list(argv) or [os.environ.get("SHELL", "/bin/sh")], env)
+        return way_in.command(run, argv)
 
     def settings_here(self, project: Path, config: StackConfig) -> Settings | None:
         from infra.local import remains
@@ -83,6 +78,21 @@ class LocalProvider:
 
         return diagnosis.checks(project, stack, design, training)
 
+    def weigh(
+        self,
+        project: Path,
+        stack: str,
+        design: ClusterDesign,
+        outputs: Outputs,
+        say: Callable[[str], None],
+        *,
+        replace: bool,
+    ) -> None:
+        """Nothing here costs files, and the queue stays."""
+
+    def drain(self, project: Path, stack: str, outputs: Outputs, say: Callable[[str], None]) -> None:
+        """Its machines end within seconds, and cost nothing meanwhile."""
+
     def mend(self, project: Path, stack: str, say: Callable[[str], None]) -> None:
         from infra.local import operations
 
@@ -91,18 +101,23 @@ class LocalProvider:
         with lock.held(project, stack, "up"):
             operations.mend(project, stack, say)
 
-    def clear(self, project: Path, stack: str) -> None:
+    def explain(self, design: ClusterDesign, since: float) -> str | None:
+        """`up` itself has said it all."""
+        return None
+
+    def clear(self, project: Path, stack: str, outputs: Outputs) -> None:
         from infra.local.upkeep import end_cluster
 
         with lock.held(project, stack, "down"):
             end_cluster(RunDirectory.of(project, stack))
             owner.release(project, stack)
 
-    def leftovers(self, project: Path, stack: str) -> list[str]:
+    def leftovers(self, project: Path, stack: str, outputs: Outputs) -> list[str]:
         from infra.local.operations import processes
 
         run = RunDirectory.of(project, stack)
         found = [f"process {pid}: {_command_line(pid)}" for pid in processes(run)]
+        found += namespaces.traces(run.path)
         if run.path.exists():
             found.append(f"folder {run.path}{_foreign(run.path)}")
         return found

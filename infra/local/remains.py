@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infra.design import design
+from infra.local.cloud import kind
 from infra.local.site import RunDirectory
 from infra.machines import catalog
 from infra.node.codec import from_json
@@ -22,13 +24,21 @@ def settings(project: Path, config: StackConfig) -> Settings | None:
     run = RunDirectory.of(project, config.stack)
     if not run.path.exists():
         return None
+    if run.namespaces:
+        # Its disk lies as the files of process machines do.
+        made = dataclasses.replace(design(config, catalog()), machines=kind.PROCESS)
+        return Settings(made, _site(run, run.disk("controller")))
     for file in (run.path / "code" / "settings.json", _published(run.bucket)):
         try:
             return from_json(Settings, json.loads(file.read_text()))
         except (OSError, ValueError, KeyError, TypeError):
             continue
-    place = Site(
-        root=str(run.path),
+    return Settings(design(config, catalog()), _site(run, run.path))
+
+
+def _site(run: RunDirectory, root: Path) -> Site:
+    return Site(
+        root=str(root),
         user="",
         controller_host="localhost",
         controller_address="127.0.0.1",
@@ -36,7 +46,6 @@ def settings(project: Path, config: StackConfig) -> Settings | None:
         shared=str(run.shared),
         driver={"socket": str(run.agent_socket)},
     )
-    return Settings(design(config, catalog()), place)
 
 
 def _published(bucket: Path) -> Path:

@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.errors import EXIT_REFUSED, UserError
+from infra.local.cloud import kind, namespaces, network
 from infra.local.cloud.machines import of_cluster, usable_python
 from infra.node import ports
 from infra.node.model import ClusterDesign, Settings, Site
 from infra.node.slurm.conf import ports_needed
-from infra.runner import locations
+from infra.runner import folders, locations
 
 # Below the range from which the kernel takes ports for outgoing connections (32768 by default).
 FIRST_PORT, LAST_PORT = 16800, 32600
+APPS, SHARED = "/apps", "/home"
+"""Where machines with a root of their own see `RunDirectory.apps` and `.shared`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +31,16 @@ class RunDirectory:
 
     @classmethod
     def of(cls, project: Path, stack: str) -> RunDirectory:
-        return cls(locations.check_run_dir(project, stack))
+        return cls(folders.check_run_dir(project, stack))
 
     @classmethod
     def make(cls, project: Path, stack: str) -> RunDirectory:
         """Create it, with the links to what outlives the cluster."""
-        run = cls(locations.make_run_dir(project, stack))
+        run = cls(folders.make_run_dir(project, stack))
         for folder in (run.cloud, run.bucket, run.path / "log", run.shared):
             folder.mkdir(exist_ok=True)
         _link(run.path / "python3", Path(usable_python()))
-        apps = cache_root() / "apps"
+        apps = locations.cache_root() / "apps"
         (apps / "envs").mkdir(parents=True, exist_ok=True)
         _link(run.apps, apps)
         return run
@@ -64,17 +67,39 @@ class RunDirectory:
 
     @property
     def tool(self) -> Path:
-        """The cluster's own command (`infra.node.tool`)."""
+        """The cluster's own command (`infra.node.tool`), where machines are processes."""
         return self.path / "code" / "current" / "bin" / "slurm-stacks"
+
+    def boot_log(self, host: str) -> Path:
+        """What a machine's first process has printed."""
+        machine = self.disk(host) if self.namespaces else self.path
+        return machine / "log" / f"boot-{host}.log"
+
+    def disk(self, host: str) -> Path:
+        """What outlives a namespace machine of this name: its logs, a controller's queue."""
+        return namespaces.disk(self.path, host)
+
+    @property
+    def namespaces(self) -> bool:
+        """Whether machines have a root of their own."""
+        return kind.read(self.path) == kind.NAMESPACE
+
+    @property
+    def hosts(self) -> Path:
+        """Names and addresses of namespace machines."""
+        return self.cloud / "hosts"
 
     def settings(self, design: ClusterDesign) -> Settings:
         """The design with this machine's facts.
 
-        The ports are chosen on the first call and kept, unless another program has taken them meanwhile.
+        Process machines have a port each. The ports are chosen on the first call and kept, unless another
+        program has taken them meanwhile. Namespace machines have an address each, which is kept.
 
         Raises:
             UserError: there are not enough free ports, or this user has no name.
         """
+        if design.machines == kind.NAMESPACE:
+            return Settings(design, self._namespace_site(design))
         base = self._ports(1 + ports_needed(design))
         return Settings(
             design,
@@ -90,6 +115,31 @@ class RunDirectory:
                 shared=str(self.shared),
                 driver={"socket": str(self.agent_socket)},
             ),
+        )
+
+    def _namespace_site(self, design: ClusterDesign) -> Site:
+        given = network.addresses(design, network.read_hosts(self.hosts))
+        draft = self.hosts.with_suffix(".new")
+        draft.write_text(network.hosts_text(given))
+        draft.replace(self.hosts)
+        driver = {
+            "socket": str(self.agent_socket),
+            "bucket": str(self.bucket),
+            "cloud_dns": "true",
+            "home": str(self.shared),
+            "apps": str(self.apps.resolve()),
+            "secrets": str(self.path / "secrets"),
+            "hosts": str(self.hosts),
+        }
+        return Site(
+            root="/",
+            user=user() if kind.rootless() else kind.SLURM_USER,
+            controller_host="controller",
+            controller_address=network.CONTROLLER,
+            python=str(self.path / "python3"),
+            apps=APPS,
+            shared=SHARED,
+            driver=driver | ({"rootless": "true"} if kind.rootless() else {}),
         )
 
     def _ports(self, count: int) -> int:
@@ -168,13 +218,6 @@ def user() -> str:
             "container, start it for a user that its image knows.",
             EXIT_REFUSED,
         ) from None
-
-
-def cache_root() -> Path:
-    """What is worth keeping between clusters: training environments and made data."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    root = Path(base) if Path(base).is_absolute() else locations.home() / ".cache"
-    return root / "slurm-stacks"
 
 
 def _link(link: Path, target: Path) -> None:

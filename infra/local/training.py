@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import subprocess
 import sys
@@ -11,17 +10,13 @@ import threading
 from pathlib import Path
 
 from infra import trouble
+from infra.bundle import lock_digest
 from infra.errors import EXIT_REFUSED, UserError
+from infra.node.bootstrap.vm.training import COMPLETE
 
 HEARTBEAT_SECONDS = 10.0
-COMPLETE = ".complete"
 NEEDED_MIB = 2000
 """What an environment takes, TensorFlow above all."""
-
-
-def lock_digest(project: Path, kind: str) -> str:
-    """Names the environment: equal locks are equal environments."""
-    return hashlib.sha256((project / "workload" / "envs" / kind / "uv.lock").read_bytes()).hexdigest()[:16]
 
 
 def build(project: Path, kind: str, envs: Path, uv: Path, groups: tuple[str, ...] = ()) -> Path:

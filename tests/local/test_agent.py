@@ -14,6 +14,8 @@ import pytest
 
 from infra.local.cloud.machines import CLUSTER_VARIABLE, MACHINE_VARIABLE
 from infra.node import rpc
+from infra.node.codec import to_json
+from infra.node.local_cloud import LocalCloud
 from infra.node.processes import ProcessId, descendants
 from tests.support.checkout import until
 from tests.support.doubles import design
@@ -26,7 +28,7 @@ class Agent:
     def __init__(self, local: FakeMachines) -> None:
         self.local = local
         self.child = self.start()
-        until(self.answers, 10, "the agent")
+        until(self.answers, 30, "the agent")
 
     def start(self) -> subprocess.Popen[bytes]:
         run = str(self.local.run.path)
@@ -52,7 +54,7 @@ class Agent:
     def booted(self, host: str) -> ProcessId:
         """Launch a machine, wait for its boot, and return its init."""
         self.local.launch(host)
-        until(lambda: self.local.booted(host), 10, host)
+        until(lambda: self.local.booted(host), 30, host)
         (record,) = [m for m in self.local.call("list", tags={})["machines"] if m["node"] == host]
         return ProcessId(**record["process"])
 
@@ -68,7 +70,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
 
 
 def test_limits_are_read_and_set_and_kept(agent: Agent) -> None:
-    none = {"boot_delay": 0.0, "quota_nodes": None, "quota_gpus": None}
+    none = to_json(LocalCloud())
     assert agent.local.call("limits") == none
     assert agent.local.call("limits", quota_nodes=2, boot_delay=0.1) == {
         **none, "quota_nodes": 2, "boot_delay": 0.1,
@@ -124,7 +126,7 @@ def test_terminate_ends_all_of_a_machine(agent: Agent) -> None:
 
 def test_a_second_agent_of_the_same_cluster_gives_way(agent: Agent) -> None:
     second = agent.start()
-    assert second.wait(20) == 1
+    assert second.wait(60) == 1
     assert f"another agent serves {agent.local.run.path}" in (agent.local.run.path / "said").read_text()
     assert agent.answers()
 
@@ -133,7 +135,7 @@ def test_a_second_agent_of_the_same_cluster_gives_way(agent: Agent) -> None:
 def test_machines_outlive_their_agent(agent: Agent, number: signal.Signals) -> None:
     init = agent.booted("debug-0")
     agent.child.send_signal(number)
-    agent.child.wait(10)
+    agent.child.wait(60)
     assert init.alive()
     again = Agent(agent.local)
     try:
@@ -148,7 +150,7 @@ def test_shutdown_ends_the_machines_then_the_agent(agent: Agent) -> None:
     init = agent.booted("debug-0")
     assert agent.local.call("shutdown") == {"pid": agent.child.pid}
     assert not init.alive()
-    assert agent.child.wait(10) == 0
+    assert agent.child.wait(60) == 0
     assert not agent.local.run.agent_socket.exists()
 
 
@@ -156,7 +158,7 @@ def test_a_run_directory_that_is_gone_ends_everything(agent: Agent) -> None:
     """Nobody could ever ask for it again: neither machines nor an agent may stay."""
     init = agent.booted("debug-0")
     shutil.rmtree(agent.local.run.path)
-    agent.child.wait(15)
+    agent.child.wait(60)
     assert not init.alive()
     assert agent.local.processes() == []
 
@@ -164,6 +166,6 @@ def test_a_run_directory_that_is_gone_ends_everything(agent: Agent) -> None:
 def test_a_machine_that_ends_by_itself_is_seen(agent: Agent) -> None:
     init = agent.booted("debug-0")
     os.kill(init.pid, signal.SIGKILL)
-    until(lambda: agent.local.machines() == {}, 5, "the agent to see it")
+    until(lambda: agent.local.machines() == {}, 30, "the agent to see it")
     states = [m["state"] for m in agent.local.call("list", tags={})["machines"]]
     assert states == ["terminated"]

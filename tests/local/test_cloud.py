@@ -2,66 +2,24 @@
 
 from __future__ import annotations
 
-import subprocess
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from infra.local.cloud.cloud import Cloud, CloudError, Limits
-from infra.local.cloud.machines import Boot
-from infra.node.processes import ProcessId, end_tree
+from infra.local.cloud.cloud import Cloud
+from infra.local.cloud.errors import CloudError
+from infra.local.cloud.limits import Limits
+from tests.support.sleepers import Sleepers, names, over, stopped_timers, until
 
 TAGS = {"cluster": "t", "role": "compute"}
-
-
-class Sleepers:
-    """Machines that only sleep."""
-
-    def __init__(self) -> None:
-        self.children: list[subprocess.Popen[bytes]] = []
-        self.booted: list[Boot] = []
-        self.cleared: list[str] = []
-
-    def start(self, boot: Boot) -> ProcessId:
-        child = subprocess.Popen(["sleep", "300"])
-        self.children.append(child)
-        self.booted.append(boot)
-        process = ProcessId.of(child.pid)
-        assert process is not None
-        return process
-
-    def stop(self, process: ProcessId) -> bool:
-        return end_tree(process, 2.0)
-
-    def clear(self, boot: Boot) -> None:
-        self.cleared.append(boot.id)
 
 
 @pytest.fixture
 def maker() -> Iterator[Sleepers]:
     made = Sleepers()
     yield made
-    # A machine that is about to boot as its test ends would start a process that nobody ends.
-    for thread in threading.enumerate():
-        if isinstance(thread, threading.Timer):
-            thread.join(5)
-    for child in made.children:
-        child.kill()
-        child.wait()
-
-
-def until(there: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
-    while not there():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def names(count: int, first: int = 0) -> dict[str, str]:
-    return {f"debug-{i}": f"t-debug-{i}" for i in range(first, first + count)}
+    made.close()
 
 
 def states(cloud: Cloud) -> list[str]:
@@ -144,14 +102,18 @@ def test_wrong_calls_are_refused(
 
 
 def test_boot_delay_keeps_a_machine_pending_and_terminate_ends_it_there(
-    tmp_path: Path, maker: Sleepers
+    tmp_path: Path, maker: Sleepers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cloud = Cloud(tmp_path, maker, Limits(boot_delay=0.3))
+    timers = stopped_timers(monkeypatch)
+    cloud = Cloud(tmp_path, maker, Limits(boot_delay=60))
     one = cloud.launch("a", names(1), 1, "local.small", TAGS)
     cloud.launch("b", names(1, 1), 1, "local.small", TAGS)
     assert states(cloud) == ["pending", "pending"]
     cloud.terminate([one["machines"][0]["id"]])
-    until(lambda: states(cloud) == ["running", "terminated"])
+    assert [timer.interval for timer in timers] == [60, 60]
+    for timer in timers:
+        over(timer)
+    assert states(cloud) == ["running", "terminated"]
     assert len(maker.children) == 1
 
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from infra.doctor.finding import Finding
-from infra.local import upkeep
+from infra.local import upkeep, way_in
 from infra.local.cloud.machines import CLUSTER_VARIABLE
 from infra.local.diagnosis import cluster
 from infra.local.site import RunDirectory
 from infra.node import rpc
-from infra.runner import embedded, locations, owner
+from infra.runner import embedded, folders, locations, owner
 from tests.support.checkout import until
 from tests.support.fake_host import seen
 
@@ -66,7 +66,7 @@ def machine(role: str, state: str = "running") -> dict[str, Any]:
 def process_of(run: Path) -> Iterator[int]:
     child = subprocess.Popen(["sleep", "300"], env={CLUSTER_VARIABLE: str(run)}, stdin=subprocess.DEVNULL)
     try:
-        until(lambda: Path(f"/proc/{child.pid}/environ").read_bytes(), 5, "the process's environment")
+        until(lambda: Path(f"/proc/{child.pid}/environ").read_bytes(), 30, "the process's environment")
         yield child.pid
     finally:
         child.kill()
@@ -94,7 +94,7 @@ def test_processes_without_a_run_directory(project: Path) -> None:
 
 
 def test_a_run_directory_without_an_owner(project: Path) -> None:
-    run = locations.make_run_dir(project, "test")
+    run = folders.make_run_dir(project, "test")
     found = the(project)
     assert seen([found]) == {"cluster.leftovers": "warns"}
     assert "nobody owns it" in found.found
@@ -143,12 +143,46 @@ def test_a_cluster_that_is_up(project: Path, run: RunDirectory) -> None:
     assert found.found == "is up, 2 nodes running"
 
 
+@pytest.mark.parametrize(
+    ("used", "words"), [(0.79, None), (0.8, "80% of the budget is used"), (1.3, "is used up: no new node")]
+)
+def test_a_budget_that_is_nearly_used(
+    project: Path, run: RunDirectory, used: float, words: str | None
+) -> None:
+    answers = {"ping": {}, "status": {"cost": {"budget": {"used": used}}}}
+    with (
+        serving(run.agent_socket, {"list": {"machines": [machine("controller")]}}),
+        serving(run.path / "run" / "elastic.sock", answers),
+    ):
+        found = {f.check: f for f in cluster.present(project, "test")}
+    assert found.pop("cluster.state").severity.value == "fine"
+    if words is None:
+        assert found == {}
+    else:
+        (told,) = found.values()
+        assert (told.check, told.severity.value) == ("cluster.budget", "warns")
+        assert words in told.found
+        assert "Pulumi.test.yaml" in str(told.cure)
+
+
+def test_the_budget_where_machines_have_a_run_folder_of_their_own(
+    project: Path, run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = run.path / "run of the controller"
+    monkeypatch.setattr(way_in, "daemon_socket", lambda _: str(elsewhere))
+    with (
+        serving(run.agent_socket, {"list": {"machines": [machine("controller")]}}),
+        serving(elsewhere, {"ping": {}, "status": {"cost": {"budget": {"used": 1.0}}}}),
+    ):
+        assert seen(cluster.present(project, "test")) == {"cluster.budget": "warns", "cluster.state": "fine"}
+
+
 def test_other_clusters(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("b", "c"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "Pulumi.yaml").touch()
-    runs = {name: locations.make_run_dir(tmp_path / name, "test") for name in ("b", "c")}
-    locations.make_run_dir(project, "test")
+    runs = {name: folders.make_run_dir(tmp_path / name, "test") for name in ("b", "c")}
+    folders.make_run_dir(project, "test")
     assert list(cluster.others(project, "test")) == [], "folders that nothing runs in"
     monkeypatch.setattr(upkeep, "fallen", lambda _: False)
     (found,) = cluster.others(project, "test")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import socket
 from pathlib import Path
 
@@ -64,7 +65,8 @@ def test_ports_in_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_port_that_is_really_taken_is_gone_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the search would begin, another program listens."""
-    run = RunDirectory(tmp_path / "0123456789")
+    # A name of its own, for the search begins by it: another run of this test may be on this machine.
+    run = RunDirectory(tmp_path / secrets.token_hex(5))
     count = 1 + ports_needed(DESIGN)
     first = site.free_range(count, int(run.path.name, 16))
     with socket.socket() as taken:

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from infra import trouble
+from infra.bundle import lock_digest
 from infra.doctor.finding import examine
-from infra.local import diagnosis, machine, site, training
+from infra.local import diagnosis, machine, training
 from infra.local.diagnosis import places
+from infra.node.bootstrap.vm.training import COMPLETE
 from infra.node.model import BenchmarkDesign, Partition
-from infra.runner import locations
+from infra.runner import folders, locations
 from tests.support.checkout import ROOT
 from tests.support.doubles import design
 from tests.support.fake_host import seen
@@ -50,7 +52,7 @@ def test_a_user_with_and_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_run_directory_that_may_be(project: Path) -> None:
     assert of_run(project) == {"run.folder": "fine"}
-    locations.make_run_dir(project, "test")
+    folders.make_run_dir(project, "test")
     assert of_run(project) == {"run.folder": "fine"}
 
 
@@ -150,9 +152,9 @@ def test_the_training_environment(project: Path, tmp_path: Path, monkeypatch: py
     assert seen([found]) == {"training.environment": "fine"}
     assert "`up` downloads" in found.found
 
-    target = site.cache_root() / "apps" / "envs" / training.lock_digest(project, "cpu")
+    target = locations.cache_root() / "apps" / "envs" / lock_digest(project, "cpu")
     (target / "bin").mkdir(parents=True)
-    (target / training.COMPLETE).touch()
+    (target / COMPLETE).touch()
     (found,) = places.training_environment(project, TRAINED)
     assert "`up` downloads" in found.found, "its interpreter is gone"
     (target / "bin" / "python").touch()

@@ -127,7 +127,7 @@ def test_another_slurm_in_front(tmp_path: Path, complete: None) -> None:
 
 
 def test_the_path_is_the_machines() -> None:
-    assert f'"PATH": "{software.MACHINE_PATH}"' in Path(machines.__file__).read_text()
+    assert f'"PATH": "{software.SEARCH}"' in Path(machines.__file__).read_text()
 
 
 def test_a_systems_own_daemons_do_not_matter(tmp_path: Path) -> None:

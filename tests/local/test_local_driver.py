@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from infra.local.cloud import limits
 from infra.local.cloud.agent import Agent
 from infra.node import rpc
-from infra.node.elastic.driver import LaunchGroup, MachineState
+from infra.node.elastic.driver import LaunchGroup, MachineState, Room
 from infra.node.elastic.drivers import load
 from infra.node.elastic.drivers.local import LocalDriver
 from infra.node.elastic.errors import ErrorClass
-from infra.node.model import Accelerator, Partition
-from tests.support.doubles import design, settings
+from infra.node.model import Accelerator, ClusterDesign, Partition, Settings
+from tests.support import doubles
 
-DESIGN = design(Partition("gpu", "local.medium", 2, 100, 0, 9, Accelerator("v100", 4, simulated=True)))
+DESIGN = doubles.design(
+    Partition("gpu", "local.medium", 2, 100, 0, 9, Accelerator("v100", 4, simulated=True))
+)
 
 
 class Wire:
@@ -28,9 +33,12 @@ class Wire:
     def __init__(self, folder: Path) -> None:
         (folder / "cloud").mkdir()
         self.agent = Agent(folder)
-        self.agent._cloud.limits.boot_delay = 3600
+        self.limits(boot_delay=3600)
         self.asked: list[dict[str, Any]] = []
         self.answer: Exception | None = None
+
+    def limits(self, **changes: Any) -> None:
+        self.agent._handle("limits", changes)
 
     def handle(self, method: str, params: dict[str, Any]) -> Any:
         self.asked.append({"method": method, **params})
@@ -42,18 +50,24 @@ class Wire:
 @pytest.fixture
 def wire(tmp_path: Path) -> Iterator[Wire]:
     made = Wire(tmp_path)
-    server = rpc.Server(str(tmp_path / "agent.sock"), made.handle)
+    server = rpc.Server(str(tmp_path / "cloud" / "agent.sock"), made.handle)
     threading.Thread(target=server.serve, daemon=True).start()
     yield made
     server.close()
     for thread in threading.enumerate():
         if isinstance(thread, threading.Timer):
             thread.cancel()
+            thread.join(30)
+
+
+def settings(run: Path, of: ClusterDesign = DESIGN) -> Settings:
+    made = doubles.settings(run, of)
+    return replace(made, site=replace(made.site, driver={"socket": str(run / "cloud" / "agent.sock")}))
 
 
 @pytest.fixture
 def driver(wire: Wire, tmp_path: Path) -> LocalDriver:
-    made = load(settings(tmp_path, DESIGN))
+    made = load(settings(tmp_path))
     assert isinstance(made, LocalDriver)
     return made
 
@@ -75,6 +89,7 @@ def test_a_launch_carries_names_tags_and_devices(driver: LocalDriver, wire: Wire
         "machine": "local.medium",
         "gpus": 4,
         "tags": {"cluster": "t", "role": "compute", "partition": "gpu"},
+        "zone": None,
     }
     machines = {m.node: (m.id, m.state) for m in driver.list()}
     assert machines == {node: (i, MachineState.PENDING) for node, i in result.launched.items()}
@@ -92,7 +107,7 @@ def test_other_clusters_and_the_head_are_not_its_machines(driver: LocalDriver, w
 
 
 def test_whole_jobs_get_all_or_nothing_and_single_ones_what_there_is(driver: LocalDriver, wire: Wire) -> None:
-    wire.agent._cloud.limits.quota_gpus = 8
+    wire.limits(quota_gpus=8)
     nodes = ("gpu-0", "gpu-1", "gpu-2")
     whole = driver.launch(group(*nodes))
     assert whole.launched == {}
@@ -123,27 +138,95 @@ def test_refusals_are_classed(driver: LocalDriver, wire: Wire, code: str, kind: 
     assert f"{kind}: no ({code})" in failure.sentence()
 
 
-def test_a_running_machines_failed_boot_is_told_and_the_last_ones_forgotten(
+def test_a_running_machines_failed_boot_is_told_and_the_last_ones_is_not(
     driver: LocalDriver, wire: Wire, tmp_path: Path
 ) -> None:
-    boots = tmp_path / "lib" / "boot"
+    boots = tmp_path / "bucket" / "boot"
     boots.mkdir(parents=True)
-    failed = {"state": "failed", "steps": [{"name": "hooks", "note": "no driver"}]}
-    (boots / "gpu-0.json").write_text(json.dumps(failed))
-    driver.launch(group("gpu-0", "gpu-1"))
-    assert not (boots / "gpu-0.json").exists(), "what its last machine has left says nothing of this one"
-    for record in wire.agent._cloud._machines.values():
-        record.state = "running"
-    (boots / "gpu-1.json").write_text(json.dumps(failed))
+
+    def report(node: str) -> None:
+        steps = [{"name": "hooks", "note": "no driver"}]
+        content = {"state": "failed", "started": time.time(), "steps": steps}
+        (boots / f"{node}.json").write_text(json.dumps(content))
+
+    report("gpu-0")
+    driver.launch(group("gpu-0", "gpu-1", "gpu-2"))
+    report("gpu-1")
+    report("gpu-2")
+    for record in wire.agent._cloud._memory.machines.values():
+        record.state = "pending" if record.node == "gpu-2" else "running"
     told = {m.node: m.failure for m in driver.list()}
-    assert told == {"gpu-0": None, "gpu-1": "step hooks: no driver"}
+    assert told == {"gpu-0": None, "gpu-1": "step hooks: no driver", "gpu-2": None}
+
+
+def test_zone_and_notice_are_carried(driver: LocalDriver, wire: Wire) -> None:
+    driver.launch(replace(group("gpu-0"), zone="b"))
+    driver.launch(group("gpu-1"))
+    wire.handle("fault", {"action": "preempt", "node": "gpu-0", "notice": 60})
+    zoned, other = driver.list()
+    assert (zoned.zone, other.zone, other.notice) == ("b", None, None)
+    assert zoned.notice is not None
+    assert 50 < zoned.notice - time.time() <= 60
+
+
+def test_room_is_told_with_its_cause(driver: LocalDriver, wire: Wire) -> None:
+    wire.limits(**{"quota_gpus": 8, "capacity.gpu/b": 1})
+    driver.launch(group("gpu-0"))
+    assert driver.room("gpu", None, 1) == Room(1)
+    assert wire.asked[-1] == {
+        "method": "room", "partition": "gpu", "zone": None, "machine": "local.medium", "gpus": 4, "count": 1,
+    }  # fmt: skip
+    found = driver.room("gpu", None, 3)
+    assert found is not None
+    assert found.count == 1
+    assert found.failure is not None
+    assert (found.failure.nodes, found.failure.kind) == ((), ErrorClass.QUOTA)
+    assert "quota of 8 GPUs" in found.failure.message
+    found = driver.room("gpu", "c", 2)
+    assert found is not None
+    assert found.count == 1, "another zone's capacity is none of it"
+    wire.limits(quota_gpus=None)
+    found = driver.room("gpu", "b", 2)
+    assert found is not None
+    assert found.failure is not None
+    assert (found.count, found.failure.kind) == (1, ErrorClass.CAPACITY)
+    wire.limits(api_error="permission")
+    found = driver.room("gpu", None, 2)
+    assert found is not None
+    assert found.failure is not None
+    assert (found.count, found.failure.kind) == (0, ErrorClass.PERMISSION)
+
+
+def test_the_clouds_own_errors_are_classed(driver: LocalDriver, wire: Wire) -> None:
+    """Each class that `api_error` may name comes out as that class."""
+    for kind in limits.ERRORS:
+        wire.limits(api_error=kind)
+        (failure,) = driver.launch(group("gpu-0")).failures
+        assert failure.kind == kind
+        if kind in limits.OF_EVERY_CALL:
+            with pytest.raises(rpc.RpcError):
+                driver.list()
+            with pytest.raises(rpc.RpcError):
+                driver.terminate(["m-1"])
+        else:
+            assert driver.list() == []
+            driver.terminate(["m-1"])
+    wire.limits(api_error=None)
+    assert driver.launch(group("gpu-0")).failures == ()
+
+
+def test_room_in_a_cloud_that_does_not_answer(tmp_path: Path) -> None:
+    found = LocalDriver(settings(tmp_path)).room("gpu", None, 1)
+    assert found is not None
+    assert found.failure is not None
+    assert (found.count, found.failure.kind) == (0, ErrorClass.THROTTLED)
 
 
 def test_a_cloud_that_does_not_answer_is_asked_again(tmp_path: Path) -> None:
-    (failure,) = LocalDriver(settings(tmp_path, DESIGN)).launch(group("gpu-0")).failures
+    (failure,) = LocalDriver(settings(tmp_path)).launch(group("gpu-0")).failures
     assert (failure.kind, failure.code) == (ErrorClass.THROTTLED, "Unavailable")
 
 
 def test_a_provider_without_a_driver_is_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no elastic driver for provider 'azure'"):
-        load(settings(tmp_path, design(provider="azure")))
+        load(settings(tmp_path, doubles.design(provider="azure")))

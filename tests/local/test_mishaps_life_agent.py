@@ -28,11 +28,16 @@ from tests.support.fake_machines import FakeMachines
 
 
 @pytest.fixture
-def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMachines]:
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that hangs is soon seen to; on a busy machine one that is only slow would be, too."""
     monkeypatch.setattr(upkeep, "ANSWER_SECONDS", 0.5)
     monkeypatch.setattr(operations, "ANSWER_SECONDS", 0.5)
     monkeypatch.setattr(upkeep, "HUNG_SECONDS", 1.0)
     monkeypatch.setattr(upkeep, "PATIENCE_SECONDS", 0.1)
+
+
+@pytest.fixture
+def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMachines]:
     made = FakeMachines(tmp_path, monkeypatch)
     machines = made.project / "infra" / "local" / "cloud" / "machines.py"
     assert "GRACE_SECONDS = 8.0" in machines.read_text()
@@ -52,12 +57,12 @@ def agent(local: FakeMachines) -> ProcessId:
 def kill(process: ProcessId, number: signal.Signals = signal.SIGKILL) -> None:
     os.kill(process.pid, number)
     if number == signal.SIGKILL:
-        until(lambda: not process.alive(), 5, "the end", 0.01)
+        until(lambda: not process.alive(), 30, "the end", 0.01)
 
 
 def node(local: FakeMachines, host: str = "debug-0") -> ProcessId:
     local.launch(host)
-    until(lambda: local.booted(host), 10, host)
+    until(lambda: local.booted(host), 30, host)
     return process_of(local, host)
 
 
@@ -73,6 +78,7 @@ def stored(local: FakeMachines) -> Any:
 # --- one agent, and one that answers ---------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("impatient")
 def test_an_agent_that_hangs_is_replaced_and_its_machines_live_on(
     local: FakeMachines, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,6 +92,7 @@ def test_an_agent_that_hangs_is_replaced_and_its_machines_live_on(
     assert f"agent (process {old.pid}) does not answer: it is ended" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("impatient")
 def test_down_with_an_agent_that_hangs_ends_its_machines_without_it(
     local: FakeMachines, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,7 +101,7 @@ def test_down_with_an_agent_that_hangs_ends_its_machines_without_it(
     began = time.monotonic()
     for verb in ("head-down", "sweep", "cloud-down"):
         local.do(verb)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     assert not old.alive()
     assert not machine.alive()
     assert not local.run.path.exists()
@@ -114,7 +121,7 @@ def test_one_agent_where_two_commands_want_one_at_once(local: FakeMachines) -> N
         return [pid for pid, line in lines.items() if b"infra.local.cloud.agent" in line.read_bytes()]
 
     # Those that came second end by themselves.
-    until(lambda: agents() == [agent(local).pid], 5, "one agent")
+    until(lambda: agents() == [agent(local).pid], 30, "one agent")
 
 
 def test_up_right_after_a_down_that_was_cut_off_gets_an_agent_that_stays(
@@ -142,7 +149,7 @@ def test_an_agent_whose_folder_was_made_anew_gives_way(local: FakeMachines) -> N
     local.do("cloud-up")
     new = agent(local)
     assert new.pid != old.pid
-    until(lambda: not old.alive() and not machine.alive(), 15, "the end of the old ones")
+    until(lambda: not old.alive() and not machine.alive(), 30, "the end of the old ones")
     assert new.alive()
     assert local.machines() == {}
     assert local.call("limits"), "the socket is the new one's"
@@ -160,7 +167,7 @@ def test_a_machine_that_was_started_and_not_written_down_is_not_there_twice(loca
     (local.run.cloud / "machines.json").write_text(json.dumps(content))
     (local.run.bucket / "boot" / "debug-0.json").unlink()
     local.do("cloud-up")
-    until(lambda: local.booted("debug-0"), 10, "the node")
+    until(lambda: local.booted("debug-0"), 30, "the node")
     assert not machine.alive()
     (identity,) = local.machines().values()
     assert process_of(local, "debug-0").pid in with_environment(MACHINE_VARIABLE, identity)
@@ -184,7 +191,7 @@ def test_the_agent_outlives_a_look_that_fails(local: FakeMachines) -> None:
     machine = node(local)
     (local.run.cloud / "machines.new").mkdir()
     kill(machine)
-    until(lambda: local.machines() == {}, 5, "the end to be seen")
+    until(lambda: local.machines() == {}, 30, "the end to be seen")
     time.sleep(0.6)
     assert agent(local).alive()
     (local.run.cloud / "machines.new").rmdir()
@@ -203,7 +210,7 @@ def test_a_head_that_is_still_ending_is_waited_for(local: FakeMachines) -> None:
         target=local.call, args=("terminate",), kwargs={"ids": list(local.machines().values())}
     )
     thread.start()
-    until(lambda: stored(local)["machines"][0]["state"] == "stopping", 5, "the end's beginning")
+    until(lambda: stored(local)["machines"][0]["state"] == "stopping", 30, "the end's beginning")
     local.do("head-up")
     thread.join()
     assert not old.alive()
@@ -271,12 +278,12 @@ def test_a_command_ends_with_the_runner_that_was_killed(local: FakeMachines) -> 
     runner = subprocess.Popen(
         [sys.executable, "-c", code, *argv(local, "head-up")], env=environment(local, MARK=mine)
     )
-    until(lambda: local.machines(role="controller"), 20, "the controller")
+    until(lambda: local.machines(role="controller"), 60, "the controller")
     commands = [pid for pid in with_environment("MARK", mine) if pid != runner.pid]
     assert len(commands) == 1
     runner.kill()
     runner.wait()
-    until(lambda: with_environment("MARK", mine) == [], 5, "the command's end")
+    until(lambda: with_environment("MARK", mine) == [], 30, "the command's end")
     assert local.machines(role="controller"), "the cluster itself is nobody's child"
 
 
@@ -286,7 +293,7 @@ def test_a_command_whose_runner_is_dead_already_does_nothing(local: FakeMachines
     dead.kill()
     dead.wait()
     child = command(local, "head-up", SLURM_STACKS_CALLER=identity)
-    child.communicate(timeout=20)
+    child.communicate(timeout=60)
     assert child.returncode == -signal.SIGTERM
     assert local.machines() == {}
 
@@ -294,10 +301,10 @@ def test_a_command_whose_runner_is_dead_already_does_nothing(local: FakeMachines
 def test_an_interrupted_command_says_a_word(local: FakeMachines) -> None:
     local.outcome("booting")
     child = command(local, "head-up")
-    until(lambda: local.machines(role="controller"), 20, "the controller")
-    until(lambda: local.booted("controller"), 10, "its report")
+    until(lambda: local.machines(role="controller"), 60, "the controller")
+    until(lambda: local.booted("controller"), 30, "its report")
     child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=10)
+    _, err = child.communicate(timeout=60)
     assert child.returncode == 130
     assert err.splitlines()[-1] == "interrupted"
     assert "Traceback" not in err
@@ -317,9 +324,9 @@ def test_clients_that_wait_for_a_cluster_end_with_it(local: FakeMachines, tmp_pa
         for program, its in ((srun, env), ("/bin/sleep", env), ("/bin/sleep", task))
     )
     try:
-        until(lambda: {waiting.pid, job.pid} <= set(local.processes()), 5, "them to be found")
+        until(lambda: {waiting.pid, job.pid} <= set(local.processes()), 30, "them to be found")
         local.do("cloud-down")
-        assert (waiting.wait(5), job.wait(5)) == (-signal.SIGKILL, -signal.SIGKILL)
+        assert (waiting.wait(30), job.wait(30)) == (-signal.SIGKILL, -signal.SIGKILL)
         assert shell.poll() is None
     finally:
         shell.kill()
@@ -351,9 +358,9 @@ def test_what_tidies_tmp_leaves_a_running_cluster_alone(local: FakeMachines, tmp
 
     assert locked()
     kill(agent(local))
-    until(lambda: not locked(), 5, "the end of the lock with its agent")
+    until(lambda: not locked(), 30, "the end of the lock with its agent")
     local.do("cloud-up")
-    until(locked, 5, "the next agent's lock")
+    until(locked, 30, "the next agent's lock")
     os.close(folder)
 
 

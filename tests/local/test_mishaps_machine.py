@@ -12,7 +12,7 @@ import pytest
 from infra import trouble
 from infra.errors import EXIT_REFUSED, UserError
 from infra.local import machine, site
-from infra.runner import locations
+from infra.runner import folders, locations
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_without_a_home_the_database_is_asked(
         monkeypatch.setenv("HOME", value)
     known = Path(pwd.getpwuid(os.getuid()).pw_dir)
     assert locations.state_root() == known / ".local" / "state" / "slurm-stacks"
-    assert site.cache_root() == known / ".cache" / "slurm-stacks"
+    assert locations.cache_root() == known / ".cache" / "slurm-stacks"
     nameless(monkeypatch)
     with pytest.raises(UserError, match=r"has no home folder: .* Set HOME to a folder") as caught:
         locations.state_root()
@@ -117,11 +117,11 @@ def test_a_file_where_a_folder_should_be(home: Path, tmp_path: Path) -> None:
 def test_what_sudo_has_left_is_taken_back(
     home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    locations.make_state_dir(tmp_path, "local")
+    folders.make_state_dir(tmp_path, "local")
     owner = trouble.user_name(somebody_else(monkeypatch))
     root = locations.state_root()
     with pytest.raises(UserError) as caught:
-        locations.make_state_dir(tmp_path, "local")
+        folders.make_state_dir(tmp_path, "local")
     assert str(caught.value) == (
         f"{root} belongs to {owner}, and you are user 12345. Take it back (sudo chown -R 12345 '{root}')."
     )
@@ -129,7 +129,7 @@ def test_what_sudo_has_left_is_taken_back(
     monkeypatch.setattr(os, "getuid", lambda: 0)
     if owner != "root":
         with pytest.raises(UserError, match=r"you are root\. Run \./cluster without sudo, or with `sudo -H`"):
-            locations.make_state_dir(tmp_path, "local")
+            folders.make_state_dir(tmp_path, "local")
 
 
 def test_nobody_is_told_to_take_a_folder_of_the_systems(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,5 +165,5 @@ def test_an_error_is_one_sentence_with_its_path(
 
 def test_a_full_disk_without_a_name_names_all_that_it_may_be(home: Path) -> None:
     text = str(trouble.explain(OSError(errno.ENOSPC, "No space left on device")))
-    for folder in (locations.run_root(), locations.state_root(), site.cache_root()):
+    for folder in (locations.run_root(), locations.state_root(), locations.cache_root()):
         assert f"{folder} (" in text

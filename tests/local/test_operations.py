@@ -18,7 +18,7 @@ import pytest
 
 from infra import bundle
 from infra.errors import UserError
-from infra.local import operations, training
+from infra.local import benchmark, operations, training
 from infra.node.model import SlurmSettings
 from infra.node.processes import ProcessId
 from tests.support.checkout import until
@@ -46,7 +46,7 @@ def kill(pid: int) -> None:
     process = ProcessId.of(pid)
     assert process is not None
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not process.alive(), 5, "the end")
+    until(lambda: not process.alive(), 30, "the end")
 
 
 def agent(local: FakeMachines) -> int:
@@ -73,7 +73,7 @@ def test_a_clusters_life(published: FakeMachines, capsys: pytest.CaptureFixture[
     head = published.machines(role="controller")
     assert list(head) == ["controller"]
     published.launch("debug-0", "debug-1")
-    until(lambda: published.booted("debug-0") and published.booted("debug-1"), 10, "the nodes")
+    until(lambda: published.booted("debug-0") and published.booted("debug-1"), 30, "the nodes")
     before = published.processes()
     assert len(before) >= 7, "the agent, and of each of three machines its init and what it left"
 
@@ -194,7 +194,7 @@ def test_one_agent_however_often_it_is_asked_for(local: FakeMachines) -> None:
 def test_an_agent_that_died_is_started_again_and_knows_its_machines(published: FakeMachines) -> None:
     published.do("cloud-up", '{"quota_nodes": 3}')
     published.launch("debug-0")
-    until(lambda: published.booted("debug-0"), 10, "the node")
+    until(lambda: published.booted("debug-0"), 30, "the node")
     before = published.machines()
     kill(agent(published))
     published.do("cloud-up")
@@ -205,7 +205,7 @@ def test_an_agent_that_died_is_started_again_and_knows_its_machines(published: F
 def test_down_works_with_the_agent_dead(published: FakeMachines, capsys: pytest.CaptureFixture[str]) -> None:
     published.do("head-up")
     published.launch("debug-0")
-    until(lambda: published.booted("debug-0"), 10, "the node")
+    until(lambda: published.booted("debug-0"), 30, "the node")
     kill(agent(published))
     published.do("head-down")
     assert published.do("sweep") == {"terminated": 0}
@@ -290,10 +290,10 @@ def test_the_tool_and_its_cancel(
     assert main(local, monkeypatch, *cancel) == 0, "a destroy goes on"
     assert capfd.readouterr().out == "cancel --run a/b\n"
     local.run.tool.write_text("#!/bin/sh\nexec sleep 60\n")
-    monkeypatch.setattr(operations, "CANCEL_SECONDS", 0.2)
+    monkeypatch.setattr(benchmark, "CANCEL_SECONDS", 0.2)
     started = time.monotonic()
     assert main(local, monkeypatch, *cancel) == 0
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 40
     assert "the job was not cancelled" in capfd.readouterr().err
 
 

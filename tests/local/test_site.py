@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import socket
 import stat
 import subprocess
@@ -13,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from infra.errors import UserError
-from infra.local import site
 from infra.local.site import FIRST_PORT, LAST_PORT, RunDirectory, free_range
 from infra.node import ports
 from infra.node.model import Folders, Partition
@@ -83,7 +83,9 @@ def test_settings_agree_with_the_folders_of_the_nodes(run: RunDirectory) -> None
     assert run.settings(design(nodes(3))) == made, "the same again: no change for a second up"
 
 
-def test_ports_are_kept_while_a_cluster_grows(run: RunDirectory) -> None:
+def test_ports_are_kept_while_a_cluster_grows(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Other tests' clusters listen there, too.
+    monkeypatch.setattr(ports, "free", lambda _port: True)
     base = run.settings(design(nodes(3))).site.slurmctld_port
     assert run.settings(design(nodes(PORT_BLOCK))).site.slurmctld_port == base
     assert RunDirectory(run.path).settings(design(nodes(1))).site.slurmctld_port == base
@@ -95,13 +97,14 @@ def test_ports_in_use_are_not_taken_again_when_a_cluster_grows(
     run: RunDirectory, listener: socket.socket
 ) -> None:
     base = run.settings(design(nodes(3))).site.slurmctld_port
-    busy(listener, base + 100)
+    taken = next(number for number in range(base + 100, base + 200) if ports.free(number))
+    busy(listener, taken)
     grown = run.settings(design(nodes(200))).site.slurmctld_port
-    assert not grown <= base + 100 < grown + 201
+    assert not grown <= taken < grown + 201
 
 
 def test_a_range_is_free_and_in_bounds(listener: socket.socket) -> None:
-    seed = 12345
+    seed = os.getpid() * 977  # another run of these tests has another
     base = free_range(64, seed)
     assert base >= FIRST_PORT
     assert base + 64 <= LAST_PORT
@@ -112,10 +115,10 @@ def test_a_range_is_free_and_in_bounds(listener: socket.socket) -> None:
 
 
 def test_a_listener_on_another_address_is_in_the_way_too(listener: socket.socket) -> None:
-    base = free_range(64, 12345)
+    base = free_range(64, os.getpid() * 991)
     listener.bind(("127.0.0.3", base + 10))
     listener.listen()
-    other = free_range(64, 12345)
+    other = free_range(64, os.getpid() * 991)
     assert not other <= base + 10 < other + 64
 
 
@@ -206,6 +209,6 @@ def test_the_cache_follows_the_users_wish(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("HOME", str(tmp_path))
     for value in ("", "relative/folder"):
         monkeypatch.setenv("XDG_CACHE_HOME", value)
-        assert site.cache_root() == tmp_path / ".cache" / "slurm-stacks"
+        assert locations.cache_root() == tmp_path / ".cache" / "slurm-stacks"
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    assert site.cache_root() == Path("/caches/slurm-stacks")
+    assert locations.cache_root() == Path("/caches/slurm-stacks")

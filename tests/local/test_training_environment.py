@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from infra import trouble
+from infra.bundle import lock_digest
 from infra.errors import EXIT_REFUSED, UserError
 from infra.local import training
-from infra.local.training import COMPLETE, build, lock_digest
+from infra.local.training import build
+from infra.node.bootstrap.vm.training import COMPLETE
 
 # In place of uv: notes how it was called, and makes an environment.
 UV = """#!/bin/sh

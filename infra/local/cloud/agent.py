@@ -1,6 +1,7 @@
 """The local cloud's agent: one process, its API on a Unix socket (`infra.node.rpc`).
 
-Calls: launch, terminate, list (see `infra.local.cloud.cloud.Cloud`), limits (read and set), shutdown.
+Calls: launch, terminate, list, room, which limits and faults apply to, and fault, inspect (see
+`infra.local.cloud.cloud.Cloud`); limits (read and set); shutdown.
 Run by `infra.local.operations`: `python -m infra.local.cloud.agent RUN`.
 """
 
@@ -9,22 +10,27 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import pwd
 import signal
 import sys
 import threading
 import time
 import traceback
-from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from infra.local.cloud.cloud import Cloud, CloudError, Limits
+from infra.local.cloud import kind
+from infra.local.cloud.cloud import Cloud
+from infra.local.cloud.errors import CloudError
 from infra.local.cloud.init import become_subreaper
-from infra.local.cloud.machines import ProcessMaker
+from infra.local.cloud.kind import SLURM_USER
+from infra.local.cloud.limits import COMPUTE, Limits, changed, refusal
 from infra.node import rpc
+from infra.node.codec import to_json
 
 WATCH_SECONDS = 0.5
+LATENCY_STEP_SECONDS = 0.1
 LOCK_SECONDS = 1.0
 """How long the threads of an agent that was killed may take to end."""
 
@@ -34,14 +40,17 @@ class Agent:
 
     def __init__(self, run: Path) -> None:
         self._folder = run / "cloud"
-        self._maker = ProcessMaker(run, str(run / "python3"))
+        self._maker = kind.maker(run)
+        self._run = run
         self._limits_file = self._folder / "limits.json"
+        self._limits_lock = threading.Lock()
         self._cloud = Cloud(self._folder, self._maker, _limits(self._limits_file))
         self._ended = threading.Event()
         self._closing = False
 
     def run(self, place: Place) -> None:
         server = rpc.Server(str(self._folder / "agent.sock"), self._handle)
+        _admit_slurm(self._run)
         threading.Thread(target=server.serve, daemon=True).start()
         while not self._ended.wait(WATCH_SECONDS):
             # A run directory that is gone (an rm -r) leaves nobody who could ever ask again.
@@ -61,24 +70,16 @@ class Agent:
         self._ended.set()
 
     def _handle(self, method: str, params: dict[str, Any]) -> Any:
-        if method == "launch":
-            return self._cloud.launch(**params)
-        if method == "terminate":
-            return self._cloud.terminate(**params)
-        if method == "list":
-            return self._cloud.list(**params)
+        if method in ("launch", "terminate", "list", "room"):
+            if self._is_of_compute(method, params):
+                self._hinder(method)
+            return getattr(self._cloud, method)(**params)
         if self._closing and method != "shutdown":
             raise CloudError("Unavailable", "the cloud is shutting down")
+        if method in ("fault", "inspect"):
+            return getattr(self._cloud, method)(**params)
         if method == "limits":
-            for key, value in params.items():
-                if not hasattr(self._cloud.limits, key):
-                    raise CloudError("InvalidRequest", f"no limit is called {key!r}")
-                setattr(self._cloud.limits, key, value)
-            if params:
-                draft = self._limits_file.with_suffix(".new")
-                draft.write_text(json.dumps(asdict(self._cloud.limits)))
-                draft.replace(self._limits_file)
-            return asdict(self._cloud.limits)
+            return self._set_limits(params)
         if method == "shutdown":
             self._closing = True
             self._cloud.close()
@@ -86,6 +87,33 @@ class Agent:
             threading.Timer(0.05, self.stop).start()
             return {"pid": os.getpid()}
         raise CloudError("InvalidRequest", f"no call is named {method!r}")
+
+    def _is_of_compute(self, method: str, params: dict[str, Any]) -> bool:
+        """Whether a call is about nodes. What makes and keeps the cluster's head is never hindered."""
+        if method == "terminate":
+            roles = self._cloud.roles(params.get("ids", []))
+            return not roles or COMPUTE in roles
+        return bool(params.get("tags", {}).get("role", COMPUTE) == COMPUTE)
+
+    def _hinder(self, method: str) -> None:
+        """A slow API, and one that refuses; both may be over while a call waits."""
+        began = time.monotonic()
+        while (left := began + self._cloud.limits.api_latency - time.monotonic()) > 0:
+            if self._ended.wait(min(left, LATENCY_STEP_SECONDS)):
+                break
+        if (error := refusal(self._cloud.limits, method)) is not None:
+            raise error
+
+    def _set_limits(self, changes: dict[str, Any]) -> dict[str, Any]:
+        if changes:
+            with self._limits_lock:
+                limits = changed(self._cloud.limits, changes)
+                draft = self._limits_file.with_suffix(".new")
+                draft.write_text(json.dumps(to_json(limits)))
+                draft.replace(self._limits_file)
+                self._cloud.limits = limits
+        answer: dict[str, Any] = to_json(self._cloud.limits)
+        return answer
 
 
 class Place:
@@ -125,6 +153,13 @@ class Place:
         self._kept = self._kept or _locked(self._folder)
 
 
+def _admit_slurm(run: Path) -> None:
+    """On machines with users of their own the elastic daemon is Slurm's user, and it asks for machines."""
+    if kind.read(run) == kind.NAMESPACE and not kind.rootless():
+        entry = pwd.getpwnam(SLURM_USER)
+        os.chown(run / "cloud" / "agent.sock", entry.pw_uid, entry.pw_gid)
+
+
 def _locked(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -136,8 +171,8 @@ def _locked(descriptor: int) -> bool:
 def _limits(file: Path) -> Limits:
     """What was set last; a file that is damaged is none."""
     try:
-        return Limits(**json.loads(file.read_text()))
-    except (FileNotFoundError, ValueError, TypeError):
+        return changed(Limits(), json.loads(file.read_text()))
+    except (FileNotFoundError, ValueError, TypeError, AttributeError, CloudError):
         return Limits()
 
 

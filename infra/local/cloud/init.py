@@ -1,4 +1,4 @@
-"""The first process of a process machine: what systemd is on a real one.
+"""The first process of a machine: what systemd is on a real one.
 
 It is the subreaper of its tree, so that daemons which leave their parents (slurmstepd) stay below it and end
 with the machine. It runs the bootstrap like any machine does and then keeps the services that it started.
@@ -8,6 +8,7 @@ Run as a file, by the agent: `init.py LOADER [ARGUMENT …]`.
 from __future__ import annotations
 
 import ctypes
+import os
 import runpy
 import signal
 import sys
@@ -22,10 +23,12 @@ def become_subreaper() -> None:
 
 
 def main() -> None:
-    # Whoever started the agent may have had signals blocked (Slurm's programs do); a machine starts clean.
-    signal.pthread_sigmask(signal.SIG_SETMASK, set())
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
+    # Until there are services to end: the first process of a namespace gets only signals that it handles.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    # Whoever started the agent may have had signals blocked (Slurm's programs do); a machine starts clean.
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
     become_subreaper()
     sys.argv = sys.argv[1:]
     runpy.run_path(sys.argv[0], run_name="__main__")

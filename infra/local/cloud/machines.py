@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -13,13 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from infra.local.cloud.errors import CloudError
 from infra.node.processes import (
     ProcessId,
+    ancestors,
     children,
     descendants,
     end_all,
     end_tree,
+    freeze_tree,
     having,
+    kill_together,
+    kill_tree,
+    thaw_tree,
     with_descendants,
     with_environment,
 )
@@ -27,7 +32,9 @@ from infra.node.processes import (
 MACHINE_VARIABLE = "SLURM_STACKS_MACHINE_ID"
 CLUSTER_VARIABLE = "SLURM_STACKS_RUN"
 GRACE_SECONDS = 8.0
-SLURMS_OWN = ("slurmstepd", "srun", "salloc", "sattach", "sbatch")
+STEPD = "slurmstepd"
+"""Above the processes of each step of a job, on its node."""
+SLURMS_OWN = (STEPD, "srun", "salloc", "sattach", "sbatch")
 """Programs of Slurm's that stay as long as their job does, and for ever where the cluster has gone."""
 
 
@@ -37,11 +44,13 @@ class Boot:
 
     Attributes:
         host: the machine's name in the cluster (`controller`, `debug-3`).
+        registers: False: its init runs `hang.py` in place of the loader, so that it never becomes a node.
     """
 
     id: str
     role: str
     host: str
+    registers: bool = True
 
 
 class Maker(Protocol):
@@ -49,8 +58,8 @@ class Maker(Protocol):
 
     def start(self, boot: Boot) -> ProcessId: ...
 
-    def stop(self, process: ProcessId) -> bool:
-        """False if something of the machine is still there."""
+    def stop(self, boot: Boot, process: ProcessId) -> bool:
+        """End it as a shutdown does. False if something of the machine is still there."""
         ...
 
     def clear(self, boot: Boot) -> None:
@@ -59,6 +68,34 @@ class Maker(Protocol):
 
     def purge(self) -> None:
         """End every machine of the cluster, known or not."""
+        ...
+
+    def reap(self) -> None:
+        """Collect what has ended: called every moment."""
+        ...
+
+    # What happens to machines. Each is there and known to be alive.
+
+    def kill(self, boot: Boot, process: ProcessId) -> None:
+        """End it at once, as a power cut does: nothing of it has a moment to say goodbye."""
+        ...
+
+    def freeze(self, boot: Boot, process: ProcessId) -> None:
+        """Have it stand still: nothing of it runs, and nothing ends."""
+        ...
+
+    def thaw(self, boot: Boot, process: ProcessId) -> None: ...
+
+    def cut(self, boot: Boot, process: ProcessId) -> None:
+        """Take its network away.
+
+        Raises:
+            CloudError: InvalidRequest; machines of this kind have none of their own.
+        """
+        ...
+
+    def join(self, boot: Boot, process: ProcessId) -> None:
+        """Give the network back that `cut` took."""
         ...
 
 
@@ -76,7 +113,8 @@ class ProcessMaker:
         # A copy: machines must start while the checkout is being moved or deleted, too.
         self._init = run / "cloud" / "init.py"
         self._init.parent.mkdir(exist_ok=True)
-        shutil.copyfile(Path(__file__).with_name("init.py"), self._init)
+        for name in ("init.py", "hang.py"):
+            shutil.copyfile(Path(__file__).with_name(name), self._init.with_name(name))
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         # Between a child's start and its place in `_children` it would pass for an orphan.
         self._lock = threading.Lock()
@@ -84,7 +122,7 @@ class ProcessMaker:
     def start(self, boot: Boot) -> ProcessId:
         log = self._run / "log" / f"boot-{boot.host}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        loader = self._run / "bucket" / "loader.py"
+        loader = self._run / ("bucket/loader.py" if boot.registers else "cloud/hang.py")
         arguments = ["--bucket", str(self._run / "bucket"), "--code", str(self._run / "code")]
         arguments += ["--role", boot.role, "--host", boot.host]
         with log.open("ab") as output, self._lock:
@@ -109,22 +147,43 @@ class ProcessMaker:
             raise OSError(f"machine {boot.id} ended at once; see {log}")
         return process
 
-    def stop(self, process: ProcessId) -> bool:
+    def stop(self, boot: Boot, process: ProcessId) -> bool:
         ended = end_tree(process, GRACE_SECONDS)
         self.reap()
         return ended
 
     def clear(self, boot: Boot) -> None:
-        end_all(
-            lambda: with_descendants(
-                [*with_environment(MACHINE_VARIABLE, boot.id), *_of_jobs(self._run, boot.host)]
-            )
-        )
+        def left() -> list[int]:
+            jobs = _of_jobs(self._run, boot.host)
+            marked = with_environment(MACHINE_VARIABLE, boot.id)
+            return with_descendants([*marked, *_stepds(jobs), *jobs])
+
+        end_all(left)
         self.reap()
 
     def purge(self) -> None:
         end_all(lambda: of_cluster(self._run))
         self.reap()
+
+    def kill(self, boot: Boot, process: ProcessId) -> None:
+        kill_tree(process)
+        self.clear(boot)
+
+    def freeze(self, boot: Boot, process: ProcessId) -> None:
+        freeze_tree(process)
+
+    def thaw(self, boot: Boot, process: ProcessId) -> None:
+        thaw_tree(process)
+
+    def cut(self, boot: Boot, process: ProcessId) -> None:
+        raise CloudError(
+            "InvalidRequest",
+            f"{boot.host} has no network of its own: machines of `machines: process` share this host's; "
+            "`machines: namespace` in the stack file makes machines that can be cut off",
+        )
+
+    def join(self, boot: Boot, process: ProcessId) -> None:
+        self.cut(boot, process)
 
     def reap(self) -> None:
         """Collect ended children; end orphans, which come to the agent only when their machine's init died.
@@ -139,9 +198,7 @@ class ProcessMaker:
             for pid in children(os.getpid()):
                 if pid in self._children:
                     continue
-                for one in (*reversed(descendants(pid)), pid):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(one, signal.SIGKILL)
+                kill_together([pid, *descendants(pid)])
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, 0)
 
@@ -169,6 +226,21 @@ def _of_jobs(run: Path, host: str | None = None) -> list[int]:
         return ours or Path(f"/proc/{pid}/exe").readlink().name in SLURMS_OWN
 
     return having(wanted)
+
+
+def _stepds(jobs: list[int]) -> list[int]:
+    """The slurmstepds above jobs' processes.
+
+    Each has written its title over its environment, so that no mark finds it. Were it left when its job's
+    processes are killed, it would report a job that failed, where a machine died.
+    """
+    found: dict[int, None] = {}
+    for pid in jobs:
+        for above in ancestors(pid):
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{above}/exe").readlink().name == STEPD:
+                    found[above] = None
+    return list(found)
 
 
 def usable_python() -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infra.doctor.finding import Check
-from infra.local.diagnosis import cluster, limits, network, places, software
+from infra.local.cloud.kind import NAMESPACE
+from infra.local.diagnosis import cluster, limits, machines, network, places, software
 from infra.local.diagnosis.host import Host
 from infra.local.site import RunDirectory
 from infra.runner import locations
@@ -46,8 +47,10 @@ def checks(
             Check("memory", of(limits.sizes, here, training)),
             Check("processes", of(limits.processes, here, design, training)),
             Check("files", of(limits.files, here, design)),
-            Check("ports", of(network.free_ports, here, run, design)),
+            Check("machines", of(machines.namespaces, design.machines)),
         ]
+        if design.machines != NAMESPACE:  # which have all of their ports
+            found.append(Check("ports", of(network.free_ports, here, run, design)))
     return [
         *found,
         Check("network", network.loopback),

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infra import trouble
+from infra.bundle import lock_digest
 from infra.doctor.finding import Finding, Severity, fine, said, stops, warns
 from infra.local import machine, site, training
+from infra.node.bootstrap.vm.training import COMPLETE
 from infra.node.model import Settings, Site
 from infra.node.slurm.conf import check_paths
-from infra.runner import locations
+from infra.runner import folders, locations
 
 if TYPE_CHECKING:
     from infra.node.model import BenchmarkDesign, ClusterDesign
@@ -35,7 +37,7 @@ def user() -> Iterable[Finding]:
 
 def run_folder(project: Path, stack: str, design: ClusterDesign | None) -> Iterable[Finding]:
     """Where the running cluster lies: its owner, what may be done there, its room, its paths' length."""
-    path = locations.check_run_dir(project, stack)
+    path = folders.check_run_dir(project, stack)
     if problem := machine.run_folder():
         yield said("run.folder", Severity.STOPS, problem)
         return
@@ -114,11 +116,11 @@ def training_environment(project: Path, trained: BenchmarkDesign | None) -> Iter
     if problem := machine.cache_folder():
         yield said("training.cache", Severity.STOPS, problem)
         return
-    envs = site.cache_root() / "apps" / "envs"
+    envs = locations.cache_root() / "apps" / "envs"
     if trained is None:
         yield fine("training.environment", "this stack has no training")
         return
-    target = envs / training.lock_digest(project, "cpu")
+    target = envs / lock_digest(project, "cpu")
     if trouble.noexec(envs):
         yield stops(
             "training.noexec",
@@ -126,7 +128,7 @@ def training_environment(project: Path, trained: BenchmarkDesign | None) -> Iter
             "Set XDG_CACHE_HOME to a folder elsewhere.",
         )
         return
-    if (target / training.COMPLETE).exists() and (target / "bin" / "python").exists():
+    if (target / COMPLETE).exists() and (target / "bin" / "python").exists():
         yield fine("training.environment", f"built, in {target}")
         return
     free = trouble.free_mib(envs)

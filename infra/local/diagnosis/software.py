@@ -8,11 +8,10 @@ from pathlib import Path
 
 from infra.doctor.finding import Finding, Severity, fine, said, stops, warns
 from infra.local import packages
+from infra.local.cloud.namespaces import SEARCH
 from infra.local.diagnosis.host import Host
 from infra.node.slurm.version import TRAITS, Version, parse, spell
 
-MACHINE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""The PATH of a machine's first process."""
 ASKED = {
     "slurmctld": ("-V",),
     "slurmd": ("-V",),
@@ -101,7 +100,7 @@ def _installable(host: Host, missing: list[str]) -> Finding:
 
 def _first_in_path(host: Host) -> tuple[str, Version] | None:
     """The slurmctld that machines find first, which says for which release slurm.conf is written."""
-    file = host.which("slurmctld", path=MACHINE_PATH)
+    file = host.which("slurmctld", path=SEARCH)
     if file is None or file == packages.NEEDED["slurmctld"]:
         return None
     status, words = host.run([file, "-V"])

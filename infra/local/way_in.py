@@ -1,0 +1,85 @@
+"""How a command gets onto a local cluster's machines: this machine itself, or into namespaces."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+
+from infra.local.cloud import kind
+from infra.local.cloud.namespaces import enter
+from infra.local.site import SHARED, RunDirectory, user
+from infra.node.processes import ProcessId
+from infra.provider import TOOL, Command
+
+MACHINE_COMMAND_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
+OWN_PATH = f"/opt/slurm-stacks/current/bin:/usr/local/bin:/usr/bin:/bin:{MACHINE_COMMAND_PATH}"
+PASSED_ON = ("TERM", "COLORTERM", "COLUMNS", "LINES", "LANG", "LC_ALL", "TZ")
+"""Of the caller's environment, as ssh does: the rest is of another machine."""
+
+
+def is_up(run: RunDirectory) -> bool:
+    """Whether the controller's machine has come so far that it has the cluster's own command."""
+    if not run.namespaces:
+        return run.tool.exists()
+    try:
+        state = json.loads((run.bucket / "boot" / "controller.json").read_text())["state"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return bool(state == "ready")
+
+
+def command(run: RunDirectory, argv: Sequence[str]) -> Command:
+    """The process to start for `argv` (empty: a shell) to run on the login machine.
+
+    The cluster's own command runs where the queue and its daemon are.
+    """
+    shell = os.environ.get("SHELL", "/bin/sh")
+    if not run.namespaces:
+        env = {
+            "SLURM_CONF": str(run.path / "etc" / "slurm.conf"),
+            "PATH": f"{run.tool.parent}:{os.environ.get('PATH', '/usr/bin:/bin')}:{MACHINE_COMMAND_PATH}",
+        }
+        return Command(list(argv) or [shell], env)
+    pid = controller(run) if argv and argv[0] == TOOL else _first(run, "login") or controller(run)
+    name = user()
+    environment = {
+        "PATH": OWN_PATH,
+        "SLURM_CONF": "/etc/slurm/slurm.conf",
+        "HOME": f"{SHARED}/{name}",
+        "USER": name,
+        "LOGNAME": name,
+        "SHELL": shell,
+    } | {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    prefix = enter(
+        pid or 0,
+        rootless=kind.rootless(),
+        environment=[f"{name}={value}" for name, value in environment.items()],
+        folder=environment["HOME"],
+    )
+    return Command([*prefix, *(argv or [shell])], {})
+
+
+def controller(run: RunDirectory) -> int | None:
+    """The pid of the controller's first process, where it has one."""
+    return _first(run, "controller")
+
+
+def daemon_socket(run: RunDirectory) -> str:
+    """The elastic daemon's socket, as this machine sees it."""
+    if not run.namespaces:
+        return str(run.path / "run" / "elastic.sock")
+    return f"/proc/{controller(run) or 0}/root/run/slurm-stacks/elastic.sock"
+
+
+def _first(run: RunDirectory, role: str) -> int | None:
+    """As the local cloud has written it down: its agent need not answer."""
+    try:
+        records = json.loads((run.cloud / "machines.json").read_text())["machines"]
+    except (OSError, ValueError, KeyError):
+        return None
+    for record in sorted(records, key=lambda r: str(r["node"])):
+        process = ProcessId(**record["process"]) if record["process"] else None
+        if record["tags"]["role"] == role and record["state"] == "running" and process and process.alive():
+            return process.pid
+    return None

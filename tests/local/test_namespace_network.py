@@ -1,0 +1,96 @@
+"""Addresses of namespace machines, and what a cluster of such machines is told of its place."""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infra.local.cloud import kind
+from infra.local.cloud.network import PREFIX, addresses, hosts_text, link_of, read_hosts
+from infra.local.site import RunDirectory
+from infra.node.model import ClusterDesign, Host, Partition
+from infra.runner import locations
+
+
+def design(*sizes: int, login: int = 0) -> ClusterDesign:
+    head = Host("controller", "controller", ("controller",), "local.small", 0)
+    return ClusterDesign(
+        name="t",
+        stack="test",
+        provider="local",
+        machines="namespace",
+        hosts=(head, *(Host(f"login-{i}", "login", ("login",), "local.small", 0) for i in range(login))),
+        partitions=tuple(Partition(f"p{i}", "local.small", 1, 500, 0, size) for i, size in enumerate(sizes)),
+        mounts=(),
+    )
+
+
+def test_everybody_has_a_place_of_its_own() -> None:
+    given = addresses(design(2, 1, login=2), {})
+    assert given == {
+        "controller": "10.99.0.2", "login-0": "10.99.0.10", "login-1": "10.99.0.11",
+        "p0-0": "10.99.1.0", "p0-1": "10.99.1.1", "p1-0": "10.99.1.2",
+    }  # fmt: skip
+
+
+@given(
+    before=st.lists(st.integers(1, 30), min_size=1, max_size=4),
+    after=st.lists(st.integers(1, 30), min_size=1, max_size=4),
+)
+def test_machines_that_run_keep_their_addresses_whatever_is_added(
+    before: list[int], after: list[int]
+) -> None:
+    first = addresses(design(*before), {})
+    second = addresses(design(*after), first)
+    assert len(set(second.values())) == len(second)
+    assert all(second[name] == first[name] for name in first.keys() & second.keys())
+    assert all(ipaddress.IPv4Address(address) in PREFIX for address in second.values())
+
+
+def test_the_largest_cluster_has_room() -> None:
+    given = addresses(design(5000, 5000, login=10), {})
+    assert len(set(given.values())) == 10_011
+    assert all(ipaddress.IPv4Address(address) in PREFIX for address in given.values())
+
+
+def test_the_clouds_names_are_read_as_they_were_written(tmp_path: Path) -> None:
+    given = addresses(design(3, login=1), {})
+    (tmp_path / "hosts").write_text(hosts_text(given))
+    assert read_hosts(tmp_path / "hosts") == given
+    assert read_hosts(tmp_path / "nothing") == {}
+
+
+def test_a_cable_has_a_name_that_the_kernel_takes() -> None:
+    names = {link_of(f"m-{number:012x}") for number in range(1000)}
+    assert len(names) == 1000
+    assert max(map(len, names)) <= 15
+
+
+def test_settings_of_machines_with_a_root_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locations, "run_root", lambda: tmp_path / "runs")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run = RunDirectory.make(tmp_path / "project", "test")
+    kind.write(run.path, kind.NAMESPACE)
+    assert run.namespaces
+
+    site = run.settings(design(2)).site
+    assert (site.root, site.apps, site.shared) == ("/", "/apps", "/home")
+    assert (site.controller_host, site.controller_address) == ("controller", "10.99.0.2")
+    assert (site.slurmctld_port, site.slurmd_port) == (6817, 6818)
+    assert site.driver["home"] == str(run.shared)
+    assert Path(site.driver["apps"]) == run.apps.resolve()
+    assert read_hosts(run.hosts)["p0-1"] == "10.99.1.1"
+    # Another `up` with another partition before it moves nobody.
+    wider = design(2, 3)
+    renamed = dataclasses.replace(
+        wider, partitions=(dataclasses.replace(wider.partitions[1], name="a"), wider.partitions[0])
+    )
+    run.settings(renamed)
+    assert read_hosts(run.hosts)["p0-1"] == "10.99.1.1"

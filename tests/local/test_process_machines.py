@@ -1,0 +1,59 @@
+"""Machines that are trees of processes: what belongs to one when its init is no more."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.node.processes import descendants, with_environment
+from tests.support.checkout import ROOT, until
+
+CLEAR = """
+import sys
+from pathlib import Path
+from infra.local.cloud.machines import Boot, ProcessMaker
+run = Path(sys.argv[1])
+ProcessMaker(run, sys.executable).clear(Boot("m-1", "compute", "debug-0"))
+"""
+
+
+@pytest.fixture
+def step(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A slurmstepd without marks over a job that has Slurm's; it tells how its job ended."""
+    stepd = tmp_path / "slurmstepd"
+    shutil.copy2(os.path.realpath("/bin/sh"), stepd)
+    marks = f"SLURM_CONF={tmp_path}/etc/slurm.conf SLURMD_NODENAME=debug-0"
+    child = subprocess.Popen(
+        [stepd, "-c", f"env {marks} sh -c 'sleep 300; exit 0'; echo $? > {tmp_path}/told"],
+        env={"PATH": os.environ["PATH"]},
+        start_new_session=True,
+    )
+    # The shell of the job, and its sleep.
+    until(lambda: len(descendants(child.pid)) == 2, 20, "the job")
+    yield child
+    for pid in [*descendants(child.pid), child.pid]:
+        if child.poll() is None:
+            os.kill(pid, 9)
+    child.wait()
+
+
+def test_a_job_ends_together_with_the_slurmstepd_that_would_tell_of_it(
+    step: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    """Else slurmctld hears of a job that failed, and does not queue it again."""
+    assert with_environment("SLURMD_NODENAME", "debug-0")
+    subprocess.run(
+        [sys.executable, "-c", CLEAR, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=True,
+        timeout=60,
+    )
+    step.wait(20)
+    assert with_environment("SLURMD_NODENAME", "debug-0") == []
+    assert not (tmp_path / "told").exists()
