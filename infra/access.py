@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra import providers
-from infra.errors import NotUpError, UserError
+from infra.errors import EXIT_REFUSED, NotUpError, UserError
+from infra.provider import TOOL
 
 if TYPE_CHECKING:
     from infra.config import StackConfig
 
-TOOL = "slurm-stacks"
 TOOL_SECONDS = 90.0
 STATUS_SECONDS = 30.0
 OURS = ("SLURM_STACKS_PROJECT", "UV_COMPILE_BYTECODE", "UV_PYTHON_DOWNLOADS")
@@ -81,7 +81,8 @@ def cluster_status(project: Path, config: StackConfig) -> dict[str, Any]:
     """The status contract (`./cluster status --json`) from the cluster itself.
 
     Raises:
-        UserError: it is not up, or does not answer; the message says which part, and where to look.
+        UserError: it is not up, or does not answer; the message says which part, and where to look. Exit 3
+            where the provider refuses the way there (no credentials): its own message.
     """
     look = f"`./cluster logs --stack {config.stack}`"
     try:
@@ -94,5 +95,8 @@ def cluster_status(project: Path, config: StackConfig) -> dict[str, Any]:
             f"status. {look} shows how far, `./cluster up --stack {config.stack}` goes on."
         ) from error
     except UserError as error:
+        if error.exit_code == EXIT_REFUSED:
+            # Nobody has been asked: its logs would say nothing of it, and be refused for the same cause.
+            raise
         raise UserError(f"{error}\n{look} shows what it said last.") from error
     return found

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from infra.errors import UserError
 from infra.local import packages, training
-from infra.local.site import cache_root
+from infra.runner.locations import cache_root
 
 GATES = (
     ("ruff check", ["-m", "ruff", "check", "--quiet", "."]),
@@ -19,6 +19,8 @@ GATES = (
     ("mypy --strict", ["-m", "mypy"]),
 )
 COVERAGE = ["--cov", "--cov-append", "--cov-report="]
+MOST_WORKERS = 4
+"""One more than cores: tests of a real cluster mostly wait. But each file brings a cluster of its own."""
 
 
 def run_checks(project: Path, arguments: Sequence[str]) -> int:
@@ -55,7 +57,10 @@ def run_checks(project: Path, arguments: Sequence[str]) -> int:
     for leftover in (*project.glob(".coverage"), *project.glob(".coverage.*")):
         leftover.unlink()
     suites = (
-        ("tests", [sys.executable, "-m", "pytest", "--ignore", "tests/workload", *COVERAGE]),
+        (
+            "tests",
+            [sys.executable, "-m", "pytest", "--ignore", "tests/workload", *COVERAGE, *_side_by_side()],
+        ),
         (
             "tests of the workload",
             [str(trainer / "bin" / "python"), "-m", "pytest", "tests/workload", *COVERAGE],
@@ -72,6 +77,18 @@ def run_checks(project: Path, arguments: Sequence[str]) -> int:
     _run([sys.executable, "-m", "coverage", "report", "--skip-covered"], project, env)
     say(f"failed: {', '.join(failed)}" if failed else "all passed")
     return 1 if failed else 0
+
+
+def _side_by_side() -> list[str]:
+    # A file's tests stay together: they share a cluster. In the order of their names, because the longest
+    # (tests/cluster) then begin first.
+    return [
+        "--numprocesses",
+        str(min(MOST_WORKERS, 1 + (os.cpu_count() or 1))),
+        "--dist",
+        "loadfile",
+        "--no-loadscope-reorder",
+    ]
 
 
 def say(text: str) -> None:

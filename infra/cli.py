@@ -11,15 +11,14 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from infra import chaos
 from infra.errors import EXIT_INTERRUPTED, EXIT_USAGE, UserError
+from infra.options import Json, Stack, checked, load, project
 from infra.runner import interrupt
-
-if TYPE_CHECKING:
-    from infra.config import StackConfig
 
 app = typer.Typer(
     name="cluster",
@@ -31,41 +30,18 @@ app = typer.Typer(
 )
 
 
-def _checked(stacks: Any) -> Any:
-    """One stack's name, or several, unchanged, if stacks can be called so."""
-    from infra.config.stack_file import check_stack_name
-
-    for name in [stacks] if isinstance(stacks, str) else stacks or []:
-        check_stack_name(name, project())
-    return stacks
-
-
-Stack = Annotated[
-    str,
-    typer.Option("--stack", "-s", help="The stack: its file is Pulumi.<stack>.yaml.", callback=_checked),
-]
-Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
-
-
-def project() -> Path:
-    """The checkout that `./cluster` lies in."""
-    return Path(os.environ["SLURM_STACKS_PROJECT"])
-
-
-def load(stack: str, *, scripts: bool = False) -> StackConfig:
-    """The stack's file, read and checked; to deploy, with the scripts that it names."""
-    from infra.config import load_file
-
-    return load_file(project() / f"Pulumi.{stack}.yaml", scripts=scripts)
-
-
 @app.command()
-def up(stack: Stack = "local") -> None:
+def up(
+    stack: Stack = "local",
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Make changes too that end running jobs or delete files.")
+    ] = False,
+) -> None:
     """Bring a stack up, run its benchmark, wait for the result."""
     from infra.console.progress import Console
     from infra.operate import bring_up
 
-    bring_up(project(), load(stack, scripts=True), Console())
+    bring_up(project(), load(stack, scripts=True), Console(), replace=replace)
 
 
 @app.command()
@@ -88,18 +64,20 @@ def down(
         console.say("its processes and its run directory are gone")
         return
     try:
-        name = load(stack).cluster.provider
+        name: str = load(stack).cluster.provider
     except UserError as error:
-        # A local cluster that is up comes down whatever its stack file says by now.
+        # A cluster that is up comes down whatever its stack file says by now.
+        from infra.config import stack_file
         from infra.local.provider import LocalProvider
         from infra.runner import embedded
 
-        if not (LocalProvider().leftovers(project(), stack) or embedded.remembers(project(), stack)):
+        if LocalProvider().leftovers(project(), stack, dict) or embedded.remembers(project(), stack):
+            name, which = "local", "local cluster"
+        elif (said := stack_file.provider(project() / f"Pulumi.{stack}.yaml")) in ("aws", "gcp"):
+            name, which = said, "cluster"
+        else:
             raise
-        console.say(
-            f"{error}\nThis does not keep the local cluster of stack {stack} from going down.", "yellow"
-        )
-        name = "local"
+        console.say(f"{error}\nThis does not keep the {which} of stack {stack} from going down.", "yellow")
     take_down(project(), stack, name, console)
     for text in abandoned.sentences(project()):
         console.say(text, "yellow")
@@ -217,7 +195,7 @@ def report(
             "-s",
             help="The stack, repeatable to compare stacks.",
             show_default="local",
-            callback=_checked,
+            callback=checked,
         ),
     ] = None,
     output: Annotated[
@@ -293,6 +271,8 @@ def _let_go() -> None:
 
 
 def _run() -> None:
+    if not app.registered_groups:
+        app.add_typer(chaos.app, name="chaos")
     try:
         with interrupt.raised():
             try:

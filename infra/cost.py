@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypedDict
 
-from infra.machines import Catalog, catalog
-from infra.node.model import ClusterDesign, Mount, Partition
+from infra.machines import LOCAL_SSD_GIB, Catalog, catalog
+from infra.node.model import ClusterDesign, Mount
 
 HOURS_A_MONTH = 730.0
 
@@ -22,7 +22,7 @@ class Part(TypedDict):
     """One line of the bill."""
 
     name: str
-    """controller, login, partition compute, /fsx, disks"""
+    """controller, login, network, partition compute, /fsx, disks"""
     what: str
     """The machine or the kind of storage."""
     idle: float | None
@@ -51,7 +51,14 @@ def cost(design: ClusterDesign, facts: Catalog | None = None) -> Cost:
             design already.
     """
     facts = facts or catalog()
-    parts = [*_hosts(design), *_partitions(design), *_storage(design, facts), *_disks(design, facts)]
+    parts = [
+        *_hosts(design),
+        *_network(design, facts),
+        *_partitions(design),
+        *_storage(design, facts),
+        *_disks(design, facts),
+        *_local_ssds(design, facts),
+    ]
     return Cost(
         idle_usd_per_hour=_sum(p["idle"] for p in parts),
         max_usd_per_hour=_sum(p["max"] for p in parts),
@@ -61,9 +68,33 @@ def cost(design: ClusterDesign, facts: Catalog | None = None) -> Cost:
     )
 
 
-def run_cost(partition: Partition, nodes: int, seconds: float) -> float | None:
-    """USD of a job on `nodes` nodes for `seconds`; None where the partition has no known price."""
-    return None if partition.price_hour is None else partition.price_hour * nodes * seconds / 3600
+class BudgetOutlook(TypedDict):
+    """The budget of a plan."""
+
+    max_usd: float | None
+    max_hours: float | None
+    running_jobs: str
+    """What becomes of them when it is used up: keep | cancel."""
+    lasts_hours: float | None
+    """With every node up; None: nodes cost nothing."""
+
+
+def budget(design: ClusterDesign) -> BudgetOutlook | None:
+    """How far the budget reaches; None where there is none."""
+    said = design.budget
+    limits = (
+        (said.max_usd, sum((p.price_hour or 0.0) * p.max for p in design.partitions)),
+        (said.max_hours, float(sum(p.max for p in design.partitions))),
+    )
+    if said.max_usd is None and said.max_hours is None:
+        return None
+    lasts = [most / hourly for most, hourly in limits if most is not None and hourly > 0]
+    return BudgetOutlook(
+        max_usd=said.max_usd,
+        max_hours=said.max_hours,
+        running_jobs=said.running_jobs,
+        lasts_hours=round(min(lasts), 4) if lasts else None,
+    )
 
 
 def _sum(prices: Iterator[float | None]) -> float:
@@ -80,6 +111,41 @@ def _times(price: float | None, count: float) -> float | None:
 def _hosts(design: ClusterDesign) -> Iterator[Part]:
     for host in design.hosts:
         yield Part(name=host.name, what=host.machine, idle=host.price_hour, max=host.price_hour)
+
+
+def _network(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
+    """What a cloud asks for a network of the cluster's own: NAT, and public addresses.
+
+    The traffic is in no figure.
+    """
+    if design.provider not in facts.network or not design.hosts:
+        return
+    # The gateway has an address, too. That of an existing network is its owner's.
+    gateways = 0 if design.network.vpc else 1
+    addresses = gateways + sum("public" in host.tags for host in design.hosts)
+    each = facts.network_price(design.provider, "public_address", design.region)
+    known = _times(each, addresses)
+    hosts = sum("public" not in host.tags for host in design.hosts)
+    nodes = [sum(p.min for p in design.partitions), sum(p.max for p in design.partitions)]
+    idle, most = (
+        _total(known, _times(_gateway(design, facts, hosts + running), gateways)) for running in nodes
+    )
+    said = f"{addresses} public address{'es' * (addresses > 1)}"
+    what = ["NAT gateway"] * gateways + [said] * (addresses > 0)
+    if what:
+        yield Part(name="network", what=", ".join(what), idle=idle, max=most)
+
+
+def _gateway(design: ClusterDesign, facts: Catalog, machines: int) -> float | None:
+    """USD an hour of a NAT gateway; Google asks for each machine behind it, and at most `nat_gateway`."""
+    whole = facts.network_price(design.provider, "nat_gateway", design.region)
+    each = facts.network_price(design.provider, "nat_machine", design.region)
+    return whole if whole is None or each is None else min(whole, each * machines)
+
+
+def _total(*prices: float | None) -> float | None:
+    known = [price for price in prices if price is not None]
+    return round(sum(known), 6) if len(known) == len(prices) else None
 
 
 def _partitions(design: ClusterDesign) -> Iterator[Part]:
@@ -107,6 +173,8 @@ def _storage(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
 def _rate(provider: str, mount: Mount, facts: Catalog) -> float | None:
     """USD a GiB and month."""
     prices = facts.storage.get(provider, {})
+    if mount.kind == "filestore":
+        return prices.get(f"{mount.kind}.{mount.deployment}")
     if mount.kind != "fsx_lustre":
         return prices.get(mount.kind)
     # The snapshot has SSDs, and of PERSISTENT_2 the slowest.
@@ -126,4 +194,22 @@ def _disks(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
     monthly = None if rate is None else rate / HOURS_A_MONTH
     yield Part(
         name="root disks", what=f"{most} GiB at most", idle=_times(monthly, idle), max=_times(monthly, most)
+    )
+
+
+def _local_ssds(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
+    """Google's local SSDs are attached to a node, and no part of its machine's price."""
+    idle, most = (
+        LOCAL_SSD_GIB * sum(p.local_ssds * count for p, count in counted)
+        for counted in (
+            [(p, p.min) for p in design.partitions],
+            [(p, p.max) for p in design.partitions],
+        )
+    )
+    if most == 0:
+        return
+    rate = facts.storage.get(design.provider, {}).get("local_ssd")
+    monthly = None if rate is None else rate / HOURS_A_MONTH
+    yield Part(
+        name="local SSDs", what=f"{most} GiB at most", idle=_times(monthly, idle), max=_times(monthly, most)
     )

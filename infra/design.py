@@ -9,11 +9,12 @@ from __future__ import annotations
 from infra.config import ClusterConfig, StackConfig
 from infra.config.checks.network import DEFAULT_CIDR, subnets
 from infra.config.checks.storage import fsx_deployment, path_of_storage
-from infra.config.cluster import OwnImageConfig, PartitionConfig
+from infra.config.cluster import LocalConfig, OwnImageConfig, PartitionConfig
 from infra.config.fields import clock, time_limit_seconds
 from infra.config.storage import LocalScratch, SharedStorage
 from infra.machines import GRES, Catalog, Machine
 from infra.node import codec, model
+from infra.node.local_cloud import LocalCloud
 
 DEFAULT_MACHINE = {"aws": "m5.large", "gcp": "n1-standard-2", "local": "local.small"}
 DEFAULT_DISK_GIB = 50
@@ -59,7 +60,7 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
             model.Hook(role=h.role, source=h.source, args=tuple(h.args), timeout=h.timeout)
             for h in cluster.hooks
         ),
-        budget=model.Budget(max_usd=cluster.budget.max_usd, max_hours=cluster.budget.max_hours),
+        budget=model.Budget(**cluster.budget.model_dump()),
         region=config.region,
         zone=config.zone,
         project=config.project,
@@ -70,17 +71,22 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
         ),
         network=_network(cluster),
         image=_image(cluster),
-        local=model.LocalCloud(
-            boot_delay=local.boot_delay if local else 0.0, quota_nodes=local.quota_nodes if local else None
-        ),
+        local=local_cloud(local),
         batch=batch,
+        trains=_trains(config),
     )
+
+
+def local_cloud(said: LocalConfig | None) -> LocalCloud:
+    """How the local cloud behaves as long as nobody changes it."""
+    settings = said.model_dump(exclude={"machines", "price_hour"}) if said else {}
+    return LocalCloud(**settings)
 
 
 def benchmark_design(config: StackConfig, design: model.ClusterDesign) -> model.BenchmarkDesign | None:
     """The training that follows creation; None where the stack wants none."""
     benchmark = config.benchmark
-    if benchmark is None or not benchmark.enabled:
+    if benchmark is None or not _trains(config):
         return None
     partition = next(
         (p for p in design.partitions if p.name == benchmark.partition),
@@ -99,6 +105,10 @@ def benchmark_design(config: StackConfig, design: model.ClusterDesign) -> model.
         data=benchmark.data,
         batch=benchmark.batch,
     )
+
+
+def _trains(config: StackConfig) -> bool:
+    return config.benchmark is not None and config.benchmark.enabled
 
 
 def real_memory(machine: Machine) -> int:
@@ -169,6 +179,7 @@ def _partition(
     machine = facts.machines[partition.machine]
     accelerator = _accelerator(config.cluster, partition, machine)
     attached = (accelerator.type, accelerator.count) if accelerator else None
+    local_ssds = machine.local_ssds if config.cluster.storage.local_scratch else 0
     price = facts.price(partition.machine, config.region, accelerator=attached, spot=partition.spot)
     return model.Partition(
         name=partition.name,
@@ -190,6 +201,7 @@ def _partition(
         disk_gib=_disk(config.cluster, partition.disk_gib),
         zones=tuple(partition.zones or ()),
         secure_boot=bool(partition.gcp and partition.gcp.secure_boot),
+        local_ssds=local_ssds,
     )
 
 
@@ -209,9 +221,14 @@ def _accelerator(
 
 
 def _mounts(cluster: ClusterConfig) -> tuple[model.Mount, ...]:
-    """Local machines are processes on this machine: its directories are theirs, and nothing is mounted."""
+    """Directories that machines share.
+
+    On the local stack processes share this machine's anyway, and nothing is mounted; namespaces have folders
+    of the run directory's in the place of what is NFS on a cloud.
+    """
     if cluster.provider == "local":
-        return ()
+        own_root = cluster.local is not None and cluster.local.machines == "namespace"
+        return tuple(model.Mount(path=path, kind="bind") for path in ("/apps", "/home")) if own_root else ()
     storage = cluster.storage
     # Batch has no controller to export anything.
     own = SharedStorage() if cluster.scheduler == "slurm" else None
@@ -245,12 +262,12 @@ def _slurm(cluster: ClusterConfig, partitions: tuple[model.Partition, ...]) -> m
     """Timers that fit the provider, with the stack file's over them."""
     if cluster.provider == "local":
         # Starting a process costs nothing, so idle nodes go soon.
-        boot = cluster.local.boot_delay if cluster.local else 0.0
+        boot = cluster.local.boot_delay + cluster.local.boot_spread if cluster.local else 0.0
         chosen = model.SlurmSettings(
             suspend_time=20,
             suspend_timeout=5,
             resume_timeout=60 + round(boot),
-            slurmd_timeout=30,
+            slurmd_timeout=20,
             reconcile_interval=2.0,
         )
     else:

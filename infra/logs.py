@@ -11,10 +11,11 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from infra import providers
-from infra.access import OURS, TOOL
+from infra.access import OURS
 from infra.errors import EXIT_INTERRUPTED, EXIT_USAGE, UserError
 from infra.node.logs import show as here
 from infra.node.logs.find import CONTROLLER, Cluster
+from infra.provider import TOOL
 
 if TYPE_CHECKING:
     from infra.config import StackConfig

@@ -20,6 +20,8 @@ Provider = Literal["aws", "gcp", "local"]
 
 # Slurm's generic resource by type of accelerator; all others are `gpu`.
 GRES = {"trainium": "neuron"}
+LOCAL_SSD_GIB = 375
+"""Google's one size."""
 
 
 class Facts(BaseModel):
@@ -48,6 +50,8 @@ class Machine(Facts):
     efa: int = 0
     """Most EFA interfaces; 0: the machine has no EFA."""
     nvme_gib: int = 0
+    local_ssds: int = 0
+    """Local SSDs that are attached where a local scratch asks for them (gcp)."""
     regions: tuple[str, ...] | None = None
     """Where it is offered; None: everywhere, as far as the snapshot knows."""
     previous_generation: bool = False
@@ -72,6 +76,9 @@ class Override(Facts):
     network_cards: int | None = Field(None, gt=0, le=64, description="Network cards.")
     efa: int | None = Field(None, ge=0, le=64, description="Most EFA interfaces; 0 for none.")
     nvme_gib: int | None = Field(None, ge=0, description="Its own NVMe disks together, GiB.")
+    local_ssds: int | None = Field(
+        None, ge=0, le=32, description="Google Cloud: local SSDs of 375 GiB attached for local_scratch."
+    )
     regions: tuple[str, ...] | None = Field(None, strict=False, description="Regions that offer it.")
     price_hour: float | None = Field(None, ge=0, description="USD an hour, accelerators included.")
 
@@ -95,6 +102,8 @@ class Attachable(Facts):
     """Machine families that take it, e.g. `n1`."""
     max_vcpus: dict[int, int]
     """Allowed counts -> most vCPUs of the machine."""
+    zones: tuple[str, ...] = ()
+    """Where it was offered on the snapshot's date."""
     price: dict[str, float] = Field(default_factory=dict)
     spot_price: dict[str, float] = Field(default_factory=dict)
 
@@ -108,6 +117,8 @@ class Catalog(Facts):
     retired: dict[str, Retired]
     attachable: dict[str, Attachable]
     storage: dict[str, dict[str, float]]
+    network: dict[str, dict[str, dict[str, float]]] = Field(default_factory=dict)
+    """By provider, part (nat_gateway, nat_machine, public_address) and region."""
 
     def machine(self, name: str) -> Machine | None:
         return self.machines.get(name)
@@ -148,6 +159,10 @@ class Catalog(Facts):
             return price if machine.provider == "local" else None
         each = (_in_region(gpu.spot_price, region) if spot else None) or _in_region(gpu.price, region)
         return None if each is None else round(price + each * accelerator[1], 6)
+
+    def network_price(self, provider: str, part: str, region: str | None) -> float | None:
+        """USD an hour of a part of the network; None where the snapshot knows none."""
+        return _in_region(self.network.get(provider, {}).get(part, {}), region)
 
     def with_overrides(self, overrides: Mapping[str, Override], provider: Provider) -> Catalog:
         """A catalog in which the stack file's facts win.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +16,14 @@ from infra.config.advice import warnings
 from infra.console.jobs import situation
 from infra.console.progress import Console
 from infra.design import benchmark_design, design
-from infra.errors import EXIT_FAILED, EXIT_INTERRUPTED, NotUpError, UserError
+from infra.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, NotUpError, UserError
 from infra.machines import catalog
 
 if TYPE_CHECKING:
     from infra.config import StackConfig
     from infra.node.model import BenchmarkDesign, ClusterDesign
+    from infra.provider import Outputs
+    from infra.runner import Runner
     from infra.runner.plan import Plan
 
 POLL_SECONDS = 1.0
@@ -28,8 +32,11 @@ PATIENCE_SECONDS = 60.0
 """How long a controller may be silent while a job is waited for."""
 
 
-def bring_up(project: Path, config: StackConfig, console: Console) -> None:
+def bring_up(project: Path, config: StackConfig, console: Console, *, replace: bool = False) -> None:
     """Create or change the stack, wait for its benchmark's result, print it.
+
+    Args:
+        replace: make changes too that end jobs that run, or delete files.
 
     Raises:
         UserError: it did not come up, or the benchmark ended without a result.
@@ -37,7 +44,7 @@ def bring_up(project: Path, config: StackConfig, console: Console) -> None:
     from infra import runner
     from infra.console.tables import show_outputs, show_result
 
-    started = time.monotonic()
+    started, began = time.monotonic(), time.time()
     cluster = design(config, catalog())
     training = benchmark_design(config, cluster)
     chosen = providers.load(cluster.provider)
@@ -45,6 +52,7 @@ def bring_up(project: Path, config: StackConfig, console: Console) -> None:
     engine = runner.select(project, config.stack, cluster.provider, console.on_event)
     place = "this machine" if cluster.provider == "local" else cluster.provider
     console.say(f"stack {config.stack}: cluster {cluster.name} on {place}", "bold")
+    chosen.weigh(project, config.stack, cluster, _outputs(engine), console.say, replace=replace)
     try:
         with console.waiting("bringing the cluster up"):
             outputs = engine.up(console.on_event)
@@ -53,7 +61,9 @@ def bring_up(project: Path, config: StackConfig, console: Console) -> None:
     except UserError as error:
         if error.exit_code != EXIT_FAILED:
             raise
-        raise UserError(f"{error}\n`./cluster doctor --stack {config.stack}` looks for the cause.") from None
+        more = chosen.explain(cluster, began)
+        told = f"{error}\n{more}" if more else str(error)
+        raise UserError(f"{told}\n`./cluster doctor --stack {config.stack}` looks for the cause.") from None
     if training is not None:
         try:
             result = follow(project, config, cluster, training, console)
@@ -67,13 +77,7 @@ def bring_up(project: Path, config: StackConfig, console: Console) -> None:
             ) from None
         show_result(result)
         sys.stdout.flush()  # before the next line of the other stream, where both go to one file
-        try:
-            console.say(f"kept as {results.keep(config.stack, result)}", "dim")
-        except UserError as error:
-            lies = outputs.get("benchmark_result")
-            console.say(
-                f"the result is not kept: {error}\nUntil `./cluster down` it lies in {lies}.", "yellow"
-            )
+        _keep(config.stack, result, outputs.get("benchmark_result"), console)
     show_outputs(outputs)
     console.say(f"up after {time.monotonic() - started:.0f} s")
     if training is not None:
@@ -85,6 +89,14 @@ def bring_up(project: Path, config: StackConfig, console: Console) -> None:
                 f"`./cluster down --stack {config.stack}` ends the cluster.",
                 EXIT_INTERRUPTED,
             ) from None
+
+
+def _keep(stack: str, result: dict[str, Any], where: object, console: Console) -> None:
+    """Keep a result where it outlives the cluster, or say where it lies until then."""
+    try:
+        console.say(f"kept as {results.keep(stack, result)}", "dim")
+    except UserError as error:
+        console.say(f"the result is not kept: {error}\nUntil `./cluster down` it lies in {where}.", "yellow")
 
 
 def follow(
@@ -122,7 +134,7 @@ def _asked(project: Path, config: StackConfig, console: Console, *arguments: str
 
     Raises:
         NotUpError: there is no cluster.
-        UserError: it has not answered for PATIENCE_SECONDS.
+        UserError: the way there is refused (exit 3), or it has not answered for PATIENCE_SECONDS.
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
@@ -131,6 +143,8 @@ def _asked(project: Path, config: StackConfig, console: Console, *arguments: str
         except NotUpError:
             raise
         except UserError as error:
+            if error.exit_code == EXIT_REFUSED:
+                raise  # nobody has been asked, and nobody will be
             if time.monotonic() > deadline:
                 raise UserError(
                     f"the cluster of stack {config.stack} has not answered for {PATIENCE_SECONDS:g} s. "
@@ -186,16 +200,20 @@ def take_down(project: Path, stack: str, provider_name: str, console: Console) -
     chosen = providers.load(provider_name)
     engine = runner.select(project, stack, provider_name, console.on_event)
     damaged = False
+    known = _outputs(engine)
+    # Asks for the outputs where the audit needs them: afterwards nobody knows them any more.
+    chosen.drain(project, stack, known, console.say)
     with console.waiting("taking the cluster down"):
         try:
             engine.destroy(console.on_event)
         except DamagedStateError as error:
             console.say(f"{error.path} is damaged: the cluster is ended without it", "yellow")
             damaged = True
-        if damaged or chosen.leftovers(project, stack):
+        left = chosen.leftovers(project, stack, known)
+        if damaged or left:
             # The engine did not know of it: its state was lost, or written before a kill.
-            chosen.clear(project, stack)
-    left = chosen.leftovers(project, stack)
+            chosen.clear(project, stack, known)
+            left = chosen.leftovers(project, stack, known)
     if damaged and not left:
         embedded.abandon(project, stack)
     if left:
@@ -206,10 +224,24 @@ def take_down(project: Path, stack: str, provider_name: str, console: Console) -
     console.say("nothing is left")
 
 
+def _outputs(engine: Runner) -> Outputs:
+    """Not asked for before somebody needs them: the engine takes a second."""
+
+    @functools.cache
+    def ask() -> Mapping[str, Any]:
+        try:
+            return engine.outputs() or {}
+        except UserError:
+            return {}
+
+    return ask
+
+
 def make_plan(project: Path, config: StackConfig) -> Plan:
     """The plan contract (`./cluster plan --json`)."""
     from infra.runner.plan import plan
 
     cluster = design(config, catalog())
     found = warnings(config, cluster, catalog())
-    return plan(project, config.stack, annotate=lambda _: (dict(cost.cost(cluster)), found))
+    costs = {**cost.cost(cluster), "budget": cost.budget(cluster)}
+    return plan(project, config.stack, annotate=lambda _: (costs, found))

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from infra.doctor.finding import Check
 
 
+TOOL = "slurm-stacks"
+"""The cluster's own command, on its login machine."""
+Outputs = Callable[[], Mapping[str, Any]]
+"""Asks the engine, once, for the stack's outputs; empty: it is not up, or they cannot be had."""
+
+
 class Inventory(TypedDict):
     """What a provider's cluster came to: the same keys on every cloud."""
 
@@ -109,6 +115,32 @@ class Provider(Protocol):
         """
         ...
 
+    def weigh(
+        self,
+        project: Path,
+        stack: str,
+        design: ClusterDesign,
+        outputs: Outputs,
+        say: Callable[[str], None],
+        *,
+        replace: bool,
+    ) -> None:
+        """Before `up`: say what the design changes of a cluster that is up, and refuse what would cost jobs
+        that run, or files.
+
+        Args:
+            replace: make those changes too.
+
+        Raises:
+            UserError: exit 3; refused.
+        """
+        ...
+
+    def drain(self, project: Path, stack: str, outputs: Outputs, say: Callable[[str], None]) -> None:
+        """Before a destroy, which follows whatever comes of it: have no further job start, name those that
+        run. Bounded in time; a cluster that does not answer is a sentence."""
+        ...
+
     def mend(self, project: Path, stack: str, say: Callable[[str], None]) -> None:
         """Start again what has died of a cluster that the engine has up; nothing to do: nothing.
 
@@ -117,14 +149,30 @@ class Provider(Protocol):
         """
         ...
 
-    def clear(self, project: Path, stack: str) -> None:
+    def explain(self, design: ClusterDesign, since: float) -> str | None:
+        """After an `up` that failed: what the machines say of it, and the engine does not know; None:
+        nothing, or nobody can be asked.
+
+        Args:
+            since: when it began, in seconds since the epoch (UTC).
+        """
+        ...
+
+    def clear(self, project: Path, stack: str, outputs: Outputs) -> None:
         """End and remove what is left of the cluster, without the engine.
+
+        Args:
+            outputs: of before the destroy; they say which cluster it was.
 
         Raises:
             UserError: something cannot be ended.
         """
         ...
 
-    def leftovers(self, project: Path, stack: str) -> list[str]:
-        """What of this cluster still exists, a line each; empty after a clean destroy."""
+    def leftovers(self, project: Path, stack: str, outputs: Outputs) -> list[str]:
+        """What of this cluster still exists, a line each; empty after a clean destroy.
+
+        Args:
+            outputs: as for `clear`.
+        """
         ...

@@ -16,4 +16,14 @@ def load(name: str) -> Provider:
         from infra.local.provider import LocalProvider
 
         return LocalProvider()
-    raise UserError(f"provider {name!r} is not available in this version; available: local", EXIT_REFUSED)
+    if name == "aws":
+        from infra.aws.provider import AwsProvider
+
+        return AwsProvider()
+    if name == "gcp":
+        from infra.gcp.provider import GcpProvider
+
+        return GcpProvider()
+    raise UserError(
+        f"provider {name!r} is not available in this version; available: local, aws, gcp", EXIT_REFUSED
+    )

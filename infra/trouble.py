@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 
 from infra.errors import EXIT_REFUSED, UserError
+from infra.runner import locations
 
 MIB = 2**20
 UNUSABLE = (errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG)
@@ -69,8 +70,6 @@ def foreign(folder: Path, owner: int) -> str:
 
 
 def _in_home(folder: Path) -> bool:
-    from infra.runner import locations
-
     try:
         home = locations.home()
     except UserError:
@@ -80,10 +79,10 @@ def _in_home(folder: Path) -> bool:
 
 def _another(path: Path) -> str:
     """How to have the program use another folder than that of `path`."""
-    from infra.local.site import cache_root
-    from infra.runner import locations
-
-    for root, variable in ((locations.state_root(), "XDG_STATE_HOME"), (cache_root(), "XDG_CACHE_HOME")):
+    for root, variable in (
+        (locations.state_root(), "XDG_STATE_HOME"),
+        (locations.cache_root(), "XDG_CACHE_HOME"),
+    ):
         if path.is_relative_to(root):
             return f"Set {variable} to a folder that you can write"
     return "Use a folder that you can write"
@@ -98,10 +97,7 @@ def _full(path: Path | None) -> str:
 
 def _ours() -> list[Path]:
     """The folders that the program writes to."""
-    from infra.local.site import cache_root
-    from infra.runner import locations
-
-    return [locations.run_root(), locations.state_root(), cache_root()]
+    return [locations.run_root(), locations.state_root(), locations.cache_root()]
 
 
 def free_mib(path: Path) -> int:

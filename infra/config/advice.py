@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from infra.config.load import StackConfig
 from infra.machines import Catalog
-from infra.node.model import ClusterDesign
+from infra.node.model import ClusterDesign, Partition
+
+SOON_HOURS = 24.0
 
 
 def warnings(config: StackConfig, design: ClusterDesign, facts: Catalog) -> list[str]:
@@ -17,19 +19,47 @@ def warnings(config: StackConfig, design: ClusterDesign, facts: Catalog) -> list
     found = [*_partitions(config, design, facts)]
     if config.cluster.access.allow_ssh_from_anywhere:
         found.append("cluster.access: SSH is open to the whole internet")
-    if config.cluster.budget.max_usd is not None:
-        unpriced = [p.name for p in design.partitions if p.price_hour is None]
-        if unpriced:
-            found.append(
-                f"cluster.budget.max_usd: no price is known for {', '.join(unpriced)}, the budget does not "
-                "count them: give one under cluster.machines"
-            )
+    found += _budget(design)
     for mount in design.mounts:
         if mount.deployment in ("SCRATCH_1", "SCRATCH_2"):
             found.append(
                 f"{mount.path}: {mount.deployment} keeps one copy of the data, a failed server loses it"
             )
     return found
+
+
+def _budget(design: ClusterDesign) -> list[str]:
+    """Only static nodes may lack a price here: for others that is a mistake."""
+    budget, partitions = design.budget, design.partitions
+    found = []
+    if budget.max_usd is not None:
+        path = "cluster.budget.max_usd"
+        if unpriced := [p.name for p in partitions if p.price_hour is None]:
+            found.append(
+                f"{path}: no price is known for the static nodes of {', '.join(unpriced)}, the budget "
+                "does not count them: give one under cluster.machines"
+            )
+        if design.provider == "local" and not any(p.price_hour for p in partitions):
+            found.append(f"{path}: local nodes cost nothing; a price to try it with is local.price_hour")
+        static = sum((p.price_hour or 0.0) * p.min for p in partitions)
+        found += _static(path, budget.max_usd, "USD", static)
+    if budget.max_hours is not None:
+        static = float(sum(p.min for p in partitions))
+        found += _static("cluster.budget.max_hours", budget.max_hours, "node-hours", static)
+    return found
+
+
+def _static(path: str, most: float, unit: str, hourly: float) -> list[str]:
+    """Args:
+    hourly: what the static nodes use of the unit in an hour.
+    """
+    if hourly * SOON_HOURS <= most:
+        return []
+    lasts = most / hourly
+    return [
+        f"{path}: the static nodes alone (nodes.min) use up the {most:g} {unit} in {lasts:.3g} h; they are "
+        "never refused, and no other node starts then"
+    ]
 
 
 def _partitions(config: StackConfig, design: ClusterDesign, facts: Catalog) -> list[str]:
@@ -63,4 +93,22 @@ def _partitions(config: StackConfig, design: ClusterDesign, facts: Catalog) -> l
                 f"{name}: a reservation that AWS made for you has a placement group of its own; asking for "
                 "another one ends in InsufficientInstanceCapacity: write placement: none"
             )
+        found += _zones(name, partition, design, facts)
     return found
+
+
+def _zones(name: str, partition: Partition, design: ClusterDesign, facts: Catalog) -> list[str]:
+    """GPUs that are attached are not offered in every zone, and no data source of the engine says where."""
+    wanted = partition.accelerator
+    gpu = facts.attachable_to(partition.machine, wanted.type) if wanted else None
+    if gpu is None or design.provider != gpu.provider or not gpu.zones:
+        return []
+    said = partition.zones or design.network.zones or (str(design.zone),)
+    missing = [zone for zone in said if zone not in gpu.zones]
+    near = [zone for zone in gpu.zones if zone.startswith(f"{design.region}-")]
+    where = f"in {', '.join(near)} of {design.region}" if near else f"in {', '.join(gpu.zones)}"
+    return (
+        [f"{name}: on {facts.date} Google Cloud offered {gpu.name} {where}, not in {', '.join(missing)}"]
+        if missing
+        else []
+    )

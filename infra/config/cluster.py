@@ -63,7 +63,9 @@ class ImageConfig(Section):
         description="An existing image instead: ami-… on AWS, projects/…/global/images/… on Google Cloud.",
     )
     bake: bool = Field(
-        False, description="Build an image from the bootstrap's steps first, so that nodes start at once."
+        False,
+        description="Build images by the bootstrap's steps first, upon `source` or `id`, so that nodes start "
+        "in the time of a boot.",
     )
     cuda: CudaVersion | None = Field(
         None, description='CUDA version in quotes, e.g. "12.5"; null: the newest that the accelerator takes.'
@@ -179,10 +181,14 @@ class HookConfig(Section):
 
 
 class BudgetConfig(Section):
-    """What the cluster may spend in its life. When it would be exceeded no new nodes start."""
+    """What the cluster may spend on nodes in its life. Where a launch would exceed it no node starts."""
 
     max_usd: Usd | None = Field(None, description="USD for compute nodes; null for no limit.")
     max_hours: Usd | None = Field(None, description="Node-hours; null for no limit.")
+    running_jobs: Literal["keep", "cancel"] = Field(
+        "keep",
+        description="When it is used up: keep lets running jobs end, whatever that costs; cancel ends them.",
+    )
 
 
 class AwsNetwork(Section):
@@ -202,22 +208,28 @@ class AwsNetwork(Section):
 class GcpNetwork(Section):
     """An existing network."""
 
-    network: str | None = Field(None, description="Name of an existing VPC network.")
-    subnetwork: str | None = Field(None, description="Name of its subnetwork in the region.")
+    network: str | None = Field(None, description="Name of an existing VPC network of the project.")
+    subnetwork: str | None = Field(
+        None, description="Name of its subnetwork in the region, with private Google access and Cloud NAT."
+    )
 
 
 class NetworkConfig(Section):
     """The cluster's own network, or an existing one under `aws` or `gcp`."""
 
     cidr: Cidr | None = Field(None, description="The network's addresses; 10.0.0.0/16 by default.")
-    public_cidr: Cidr | None = Field(None, description="Part for controller and login; chosen by default.")
-    private_cidr: Cidr | None = Field(None, description="Part for compute nodes; chosen by default.")
+    public_cidr: Cidr | None = Field(
+        None, description="AWS: part for controller and login; chosen by default."
+    )
+    private_cidr: Cidr | None = Field(None, description="AWS: part for compute nodes; chosen by default.")
     peers: list[Cidr] = Field(
         default_factory=list,
         description="Networks that this one is or will be connected to (VPN, peering): must not overlap.",
     )
     zones: Zones = Field(
-        default_factory=list, description="Zones for nodes, tried in this order; empty: all that fit."
+        default_factory=list,
+        description="Zones for nodes, tried in this order; empty: all that fit (AWS), gcp:zone (Google "
+        "Cloud).",
     )
     aws: AwsNetwork | None = Field(None, description="An existing VPC.")
     gcp: GcpNetwork | None = Field(None, description="An existing network.")
@@ -245,23 +257,39 @@ class SlurmConfig(Section):
 
 
 class LocalConfig(Section):
-    """How the local cloud behaves."""
+    """How the local cloud behaves, and what goes wrong in it; `./cluster chaos` changes it while it runs."""
 
-    machines: Literal["process"] = Field(
-        "process", description="process: a machine is a slurmd on its own port."
+    machines: Literal["process", "namespace"] = Field(
+        "process",
+        description="process: a machine is a slurmd on its own port; namespace: it has an address, a name, "
+        "files and users of its own, as on a cloud.",
     )
     boot_delay: float = Field(0.0, ge=0, le=3600, description="Pretended boot time of a machine, seconds.")
+    boot_spread: float = Field(
+        0.0, ge=0, le=3600, description="Up to so many seconds more, another number for each machine."
+    )
     quota_nodes: int | None = Field(
         None, ge=0, description="Pretended quota: machines at once; null for none."
     )
+    quota_gpus: int | None = Field(
+        None, ge=0, description="Pretended quota: devices of these machines at once; null for none."
+    )
+    capacity: dict[str, Annotated[int, Field(ge=0)]] = Field(
+        default_factory=dict,
+        description="Machines at once that a pool has: a partition's name, or partition/zone.",
+    )
+    never_register: float = Field(
+        0.0, ge=0, le=1, description="Share of machines that run and never become a node: 0 none, 1 all."
+    )
+    api_error: Literal["quota", "capacity", "placement", "permission", "throttled", "config"] | None = Field(
+        None,
+        description="How the cloud refuses: throttled and permission hit every call, the others launches.",
+    )
+    api_latency: float = Field(0.0, ge=0, le=300, description="Seconds that every call takes longer.")
+    list_lag: float = Field(
+        0.0, ge=0, le=3600, description="Seconds for which a new machine is missing from the cloud's list."
+    )
     price_hour: float | None = Field(None, ge=0, description="Pretended USD a node and hour, to try budgets.")
-
-    @field_validator("machines", mode="before")
-    @classmethod
-    def _not_yet(cls, value: object) -> object:
-        if value == "namespace":
-            raise refusal('"process"', "machines as namespaces are not built yet: leave the key out")
-        return value
 
 
 class ClusterConfig(Section):

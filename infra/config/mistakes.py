@@ -26,6 +26,7 @@ MOST_IN_FULL = 20
 
 _UNITS = {"gib": "GiB", "mib": "MiB", "hour": "USD an hour", "usd": "USD", "timeout": "seconds"}
 _UNITS |= {"time": "seconds", "delay": "seconds", "interval": "seconds"}
+_UNITS |= {"spread": "seconds", "latency": "seconds", "lag": "seconds"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ twice, numbers in other bases, keys that are no text) is a mistake here.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import stat
 from collections.abc import Callable
@@ -102,6 +103,16 @@ def read(path: Path) -> tuple[Any, list[Mistake]]:
     finally:
         if loader is not None:
             loader.dispose()
+
+
+def provider(path: Path) -> str | None:
+    """The provider that a file names, whatever else is wrong with it; None: that cannot be told."""
+    found: Any = None
+    with contextlib.suppress(ConfigError):
+        found, _ = read(path)
+    for key in ("config", f"{NAMESPACE}:cluster", "provider"):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, str) else None
 
 
 def _text(path: Path) -> str:

@@ -26,9 +26,9 @@ class SharedStorage(Section):
         None,
         gt=0,
         le=10_000_000,
-        description="Size in GiB. nfs: 50 by default. fsx_lustre: SCRATCH_2, PERSISTENT_1 (SSD) and "
-        "PERSISTENT_2 take 1200 and multiples of 2400; SCRATCH_1 takes 1200, 2400 and multiples of 3600. efs "
-        "has no size.",
+        description="Size in GiB. nfs: 50 by default, 10 at least on Google Cloud. filestore: see tier. "
+        "fsx_lustre: SCRATCH_2, PERSISTENT_1 (SSD) and PERSISTENT_2 take 1200 and multiples of 2400; "
+        "SCRATCH_1 takes 1200, 2400 and multiples of 3600. efs has no size.",
     )
     deployment: Literal["SCRATCH_1", "SCRATCH_2", "PERSISTENT_1", "PERSISTENT_2"] | None = Field(
         None, description="fsx_lustre: deployment type; SCRATCH_2 by default. Scratch types keep no replicas."
@@ -55,8 +55,9 @@ class SharedStorage(Section):
     tier: Literal["BASIC_HDD", "BASIC_SSD", "ZONAL", "REGIONAL", "ENTERPRISE", "HIGH_SCALE_SSD"] | None = (
         Field(
             None,
-            description="filestore: tier; BASIC_HDD by default. Least GiB: BASIC_HDD, REGIONAL, ENTERPRISE "
-            "1024, BASIC_SSD 2560, ZONAL 100, HIGH_SCALE_SSD 10240.",
+            description="filestore: tier; BASIC_HDD by default. GiB: BASIC_HDD 1024 to 65433, BASIC_SSD 2560 "
+            "to 65433, ZONAL 100 and REGIONAL 1024 to 10239 or 10240 to 102400 in steps of 2560, ENTERPRISE "
+            "1024 to 10240 in steps of 256, HIGH_SCALE_SSD 10240 to 102400 in steps of 2560.",
         )
     )
 

@@ -142,6 +142,7 @@ class ClusterOutput(Part):
     provider: Literal["aws", "gcp", "local"] = Field(description="Where it runs.")
     region: str | None = Field(default=None, description="The cloud's region.")
     zone: str | None = Field(default=None, description="The zone (Google Cloud).")
+    project: str | None = Field(default=None, description="The project (Google Cloud).")
     scheduler: Scheduler = Field(description="The scheduler.")
     login: Login | None = Field(default=None, description="Where users log in; null with AWS Batch.")
     controller: Endpoint | None = Field(default=None, description="The controller; null with AWS Batch.")

@@ -92,6 +92,7 @@ def build(
         provider=design.provider,
         region=design.region,
         zone=design.zone,
+        project=design.project,
         scheduler=contract.Scheduler(name=design.scheduler, version=deployed.scheduler_version),
         login=login,
         controller=controller,

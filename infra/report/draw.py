@@ -15,9 +15,9 @@ import warnings
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from infra.local.site import cache_root
 from infra.report import labels
 from infra.report.charts import Chart, Line
+from infra.runner.locations import cache_root
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -188,7 +188,10 @@ def notes(runs: Sequence[Run], ours: Sequence[Series], unplotted: Sequence[Serie
         names = "; ".join(f"{one.key.stack}: {words.recipe(one)}{words.code(one)}" for one in unplotted)
         said.append(f"In the tables but not in the plots, which show four series at most: {names}.")
     if any(run.restarts for run in runs):
-        said.append("Times of a run that was restarted are those of its last start.")
+        said.append(
+            "Times of a run that was restarted are those of all its starts; what was trained after the last "
+            "checkpoint, and lost, is not in them."
+        )
     return said
 
 

@@ -28,7 +28,7 @@ import yaml
 
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.node.processes import children
-from infra.runner import interrupt, locations, lock, owner
+from infra.runner import folders, interrupt, locations, lock, owner
 from infra.runner.events import Message, OnEvent, Summary, ignore
 from infra.runner.project import REDACTED
 
@@ -179,7 +179,7 @@ class PulumiRunner:
         # The program's own environment has uv, which the project's toolchain asks for.
         env = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
         if self._fallback:
-            folder = locations.make_state_dir(self._project_dir, self._stack)
+            folder = folders.make_state_dir(self._project_dir, self._stack)
             backend, passphrase = folder / "backend", folder / "passphrase"
             backend.mkdir(mode=0o700, exist_ok=True)
             if not passphrase.exists():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 20.0
 """After the first signal: how long commands may take to clean up before they are terminated, then killed."""
+AGAIN_SECONDS = 0.05
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -66,11 +69,34 @@ def raised() -> Iterator[None]:
         # them may be lost, and they wait for ever.
         signal.raise_signal(signal.SIGINT)
 
-    with handled(handle):
+    with handled(handle), _not_lost():
         # asyncio takes Ctrl-C over only from Python's own handler.
         if signal.getsignal(signal.SIGINT) is handle:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         yield
+
+
+@contextlib.contextmanager
+def _not_lost() -> Iterator[None]:
+    """Have a KeyboardInterrupt come once more, a moment later, where no exception could pass.
+
+    In a callback of a compiled library, or while an object is cleared away, Python would print it and go on.
+    """
+    before = sys.unraisablehook
+
+    def again(lost: sys.UnraisableHookArgs) -> None:
+        if not isinstance(lost.exc_value, KeyboardInterrupt):
+            before(lost)
+            return
+        later = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGINT))
+        later.daemon = True
+        later.start()
+
+    sys.unraisablehook = again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 @contextlib.contextmanager

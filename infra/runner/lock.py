@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from infra.errors import EXIT_REFUSED, UserError
-from infra.runner import locations
+from infra.runner import folders, locations
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def held(project_dir: Path, stack: str, operation: str) -> Iterator[None]:
 
 def _acquire(project_dir: Path, stack: str, path: Path, operation: str) -> int:
     while True:
-        locations.make_state_dir(project_dir, stack)
+        folders.make_state_dir(project_dir, stack)
         try:
             # Python's descriptors are not inherited: a daemon left behind by a command cannot keep the lock.
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)

@@ -7,6 +7,8 @@ from typing import Literal
 
 Mode = Literal["pulumi", "embedded", "plan"]
 """`pulumi`: the real engine. `plan`: nothing is executed, and the program must touch nothing either."""
+UNKNOWN = "<"
+"""How a value begins that a `plan` cannot know (`placeholders`)."""
 
 MODE: ContextVar[Mode] = ContextVar("slurm_stacks_runner_mode", default="pulumi")
 

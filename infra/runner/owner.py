@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from infra.errors import EXIT_REFUSED, UserError
-from infra.runner import locations, mode
+from infra.runner import folders, locations, mode
 
 EMBEDDED = "embedded"
 PULUMI_CLOUD = "https://api.pulumi.com"
@@ -26,7 +26,7 @@ def read(project_dir: Path, stack: str) -> str | None:
     Raises:
         UserError: exit 3; the run directory is not ours to look at.
     """
-    path = locations.check_run_dir(project_dir, stack) / "owner"
+    path = folders.check_run_dir(project_dir, stack) / "owner"
     try:
         return path.read_text(encoding="utf-8").strip() or None
     except FileNotFoundError:
@@ -50,7 +50,7 @@ def claim(project_dir: Path, stack: str, claimant: str) -> None:
     Raises:
         UserError: exit 3; someone else owns the cluster, or the run directory.
     """
-    path = locations.make_run_dir(project_dir, stack) / "owner"
+    path = folders.make_run_dir(project_dir, stack) / "owner"
     draft = path.with_name(f".owner.{os.getpid()}")
     draft.touch(mode=0o644)  # whatever the umask: nobody else may say whose it is
     draft.write_text(claimant + "\n", encoding="utf-8")
@@ -67,7 +67,7 @@ def claim(project_dir: Path, stack: str, claimant: str) -> None:
 
 def release(project_dir: Path, stack: str) -> None:
     """Forget the owner, and remove the run directory where nothing else is left in it."""
-    path = locations.check_run_dir(project_dir, stack)
+    path = folders.check_run_dir(project_dir, stack)
     for name in ("owner", locations.NOTE):
         (path / name).unlink(missing_ok=True)
     for folder in (path, path.parent):

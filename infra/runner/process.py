@@ -41,20 +41,36 @@ class Processes:
     """The commands that are running now, so that an interrupt can reach them all."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Again for a handler of signals, which may interrupt its own thread in here.
+        self._lock = threading.RLock()
         self._running: set[subprocess.Popen[bytes]] = set()
+        self._sent: list[signal.Signals] = []
 
     def signal(self, number: signal.Signals) -> int:
-        """Send a signal to every running command and its children; how many commands there were."""
+        """Send a signal to every running command and its children; how many commands there were.
+
+        One that is just being started gets it, too.
+        """
         with self._lock:
+            self._sent.append(number)
             for process in self._running:
                 signal_group(process, number)
             return len(self._running)
 
+    @property
+    def sent(self) -> int:
+        """How many signals there were so far."""
+        return len(self._sent)
+
     @contextlib.contextmanager
-    def watched(self, process: subprocess.Popen[bytes]) -> Iterator[None]:
+    def watched(self, process: subprocess.Popen[bytes], since: int) -> Iterator[None]:
+        """Args:
+        since: `sent` before it was started: it is told what has come while it was.
+        """
         with self._lock:
             self._running.add(process)
+            for number in self._sent[since:]:
+                signal_group(process, number)
         try:
             yield
         finally:
@@ -93,6 +109,7 @@ def run(
         # A file and not a pipe: a command that never reads its input cannot block us.
         source.write(stdin.encode())
         source.seek(0)
+        since = processes.sent
         process = subprocess.Popen(
             list(argv),
             cwd=cwd,
@@ -102,7 +119,7 @@ def run(
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-    with process, processes.watched(process):
+    with process, processes.watched(process, since):
         on_start(process.pid)
         assert process.stdout is not None
         assert process.stderr is not None

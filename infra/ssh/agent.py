@@ -25,21 +25,21 @@ def require() -> None:
     if not path:
         raise UserError(
             f"there is no SSH agent here ({VARIABLE} is not set), and the login machine is reached with a "
-            'key from an agent: run `eval "$(ssh-agent)"` and `ssh-add`, then the command again',
+            'key from an agent. Run `eval "$(ssh-agent)"` and `ssh-add`, then the command again.',
             EXIT_REFUSED,
         )
     try:
         keys = _count(path)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"the SSH agent at {VARIABLE}={path} does not answer ({error}): "
-            'start another with `eval "$(ssh-agent)"` and `ssh-add`, then run the command again',
+            f"the SSH agent at {VARIABLE}={path} does not answer ({error}). "
+            'Start another with `eval "$(ssh-agent)"` and `ssh-add`, then run the command again.',
             EXIT_REFUSED,
         ) from error
     if not keys:
         raise UserError(
-            f"the SSH agent at {VARIABLE}={path} holds no key: add the one that the login machine accepts "
-            "with `ssh-add`, then run the command again",
+            f"the SSH agent at {VARIABLE}={path} holds no key. Add the one that the login machine accepts "
+            "with `ssh-add`, then run the command again.",
             EXIT_REFUSED,
         )
 

@@ -13,7 +13,7 @@ import tarfile
 from pathlib import Path
 
 from infra import bundle
-from infra.local.site import cache_root
+from infra.runner.locations import cache_root
 
 
 def workload(root: Path) -> bytes:

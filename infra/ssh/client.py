@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import argparse
 import base64
+import json
 import os
+import shlex
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +25,22 @@ STAGE_SECONDS = 300.0
 SUBMIT_SECONDS = 120.0
 MARGIN_SECONDS = 60.0
 """What a wait on the login machine may take beyond its own limit."""
+
+
+def named(target: Target) -> Target:
+    """A target with the name of whoever runs this, where that has to be asked.
+
+    Raises:
+        UserError: what was asked could not say it; with its own words.
+    """
+    if target.ask is None:
+        return target
+    asked = subprocess.run(
+        shlex.split(target.ask), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    if asked.returncode:
+        raise UserError(asked.stderr.strip() or f"`{target.ask}` ended with status {asked.returncode}")
+    return replace(target, user=str(json.loads(asked.stdout)["login_user"]), ask=None)
 
 
 def environment(target: Target, options: argparse.Namespace) -> str:
@@ -51,7 +70,7 @@ def cancel(target: Target, options: argparse.Namespace) -> str:
     limit = target.connect_seconds + lines.CANCEL_SECONDS + 5.0
     line = lines.cancel(options.tool, options.run)
     try:
-        return openssh.run(replace(target, patience=0), line, seconds=limit, stream=True)
+        return openssh.run(replace(named(target), patience=0), line, seconds=limit, stream=True)
     except UserError as error:
         print(f"{lines.NOT_CANCELLED} ({error})", file=sys.stderr)
         return ""
@@ -75,7 +94,10 @@ def main() -> int:
             made.add_argument(f"--{name}", required=True, type=int if name == "seconds" else str)
     options = parser.parse_args()
     try:
-        print(VERBS[options.verb](parse(os.environ.get(VARIABLE)), options).rstrip("\n"))
+        target = parse(os.environ.get(VARIABLE))
+        if options.verb != "cancel":
+            target = named(target)
+        print(VERBS[options.verb](target, options).rstrip("\n"))
     except UserError as error:
         print(error, file=sys.stderr)
         return error.exit_code

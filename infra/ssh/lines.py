@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from infra.local.training import COMPLETE
+from infra.node.bootstrap.vm.training import COMPLETE
 
 CANCEL_SECONDS = 15
 NOT_CANCELLED = "the job was not cancelled: it ends with the cluster, or by `./cluster exec -- scancel JOB`"
@@ -31,9 +31,10 @@ _UNPACK = """\
 set -eu
 bench={bench} name={name}
 target="$bench/$name/workload"
-archive={archive}
 if [ ! -d "$target" ]; then
   mkdir -p "$bench/$name"
+  # Whoever trains the same has a folder of their own in it.
+  chmod 1777 "$bench/$name" 2>/dev/null || true
   draft=$(mktemp -d "$bench/.$name.XXXXXX")
   trap 'rm -rf "$draft"' EXIT
   trap 'exit 129' HUP INT TERM
@@ -68,13 +69,13 @@ def unpack(shared: str, staged: str, digest: str, *, stdin: bool) -> str:
     Args:
         stdin: the archive comes on standard input in base64; else it lies at `archive_path`, and goes.
     """
+    archive = shlex.quote(archive_path(shared, staged))
     return _UNPACK.format(
         bench=shlex.quote(f"{shared}/bench"),
         name=shlex.quote(staged),
         digest=shlex.quote(digest),
-        archive=shlex.quote(archive_path(shared, staged)),
-        fetch='base64 -d >"$draft/archive" || true' if stdin else 'cp "$archive" "$draft/archive"',
-        forget=":" if stdin else 'rm -f "$archive"',
+        fetch='base64 -d >"$draft/archive" || true' if stdin else f'cp {archive} "$draft/archive"',
+        forget=":" if stdin else f"rm -f {archive}",
     )
 
 

@@ -34,10 +34,12 @@ class Endpoint:
 
     host: pulumi.Input[str]
     """Its address; behind a ProxyCommand whatever that takes for one (an instance's id)."""
-    user: str
+    user: pulumi.Input[str]
     host_keys: pulumi.Input[Sequence[str]] | pulumi.Output[list[str]]
     """Public keys as `ssh-keyscan` or `ssh_host_*_key.pub` have them: the inventory's."""
     port: int = 22
+    ask: str | None = None
+    """`Target.ask`, for `OpenSshShell` alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,7 @@ class OpenSshShell:
                 "identity": identity,
                 "connect_seconds": connect_seconds,
                 "patience": patience,
+                **({} if endpoint.ask is None else {"ask": endpoint.ask}),
             },
             sort_keys=True,
         )

@@ -33,6 +33,9 @@ class Target:
     """How long one attempt to connect may take."""
     patience: int = PATIENCE_SECONDS
     """How long a machine that cannot be reached is tried again, in seconds."""
+    ask: str | None = None
+    """A command whose JSON has, as `login_user`, the name of whoever runs it: in place of `user`, where
+    everybody has a name of their own on the machine."""
 
     @property
     def name(self) -> str:

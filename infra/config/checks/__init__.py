@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from infra.config.checks.budget import check_budget
 from infra.config.checks.context import CLUSTER, Context, Place
+from infra.config.checks.google import check_google
 from infra.config.checks.jobs import check_batch, check_benchmark, check_hooks, check_local
+from infra.config.checks.local_cloud import check_local_cloud
 from infra.config.checks.machines import check_machines
 from infra.config.checks.network import check_access, check_network, check_place
 from infra.config.checks.partitions import check_image, check_own_image, check_partitions
@@ -55,6 +58,7 @@ def check(
         check_own_image(context, cluster.controller.image, (*CLUSTER, "controller", "image"))
         for step in (check_machines, check_access, check_network, check_storage, check_local):
             step(context)
-        for step in (check_hooks, check_batch, check_benchmark):
+        for step in (check_local_cloud, check_hooks, check_batch, check_budget, check_benchmark):
             step(context)
+        check_google(context)
     return context.mistakes

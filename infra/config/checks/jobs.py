@@ -45,12 +45,15 @@ def check_local(c: Context) -> None:
         if cluster.local is not None:
             c.add((*CLUSTER, "local"), "nothing that applies", f"settings of {c.provider}", "remove local:")
         return
+    if cluster.local is not None and cluster.local.machines == "namespace":
+        # Each has all of its ports, and login machines are machines.
+        return
     if cluster.login.count:
         c.add(
             (*CLUSTER, "login", "count"),
             cluster.login.count,
             "0: where machines are processes, the login machine is this machine",
-            "remove login:",
+            "remove login:, or have machines of their own (local: {machines: namespace})",
         )
     wanted = sum(-(-p.nodes.max // PORT_BLOCK) * PORT_BLOCK for p in cluster.partitions)
     if wanted > MOST_LOCAL_PORTS:
@@ -59,14 +62,6 @@ def check_local(c: Context) -> None:
             wanted,
             f"{MOST_LOCAL_PORTS} ports for nodes on a machine; a partition takes a multiple of {PORT_BLOCK}",
             "lower nodes.max",
-        )
-    quota = cluster.local.quota_nodes if cluster.local else None
-    static = sum(p.nodes.min for p in cluster.partitions)
-    if quota is not None and static > quota:
-        c.add(
-            (*CLUSTER, "local", "quota_nodes"),
-            quota,
-            f"{static} or more: so many nodes are static (nodes.min)",
         )
 
 

@@ -8,12 +8,17 @@ import re
 from infra.config.checks.context import CLUSTER, MISSING, Context
 from infra.config.checks.partitions import check_zones
 from infra.config.cluster import NetworkConfig
+from infra.config.mistakes import near
 
 Net = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 DEFAULT_CIDR = "10.0.0.0/16"
 # A network this large is the internet in all but name: 0.0.0.0/1 and 128.0.0.0/1 together are.
 ANYWHERE = {4: 8, 6: 19}
+SIDES = "north|south|east|west|central|northeast|northwest|southeast|southwest"
+REGION = rf"[a-z]{{2}}(?:-gov|-iso[a-z]?)?-(?:{SIDES})-\d"
+"""Of AWS: by its form, for there are regions that no machine of the snapshot names."""
+PROJECT = r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]"
 MODES = {"aws": ("ssm", "ssh"), "gcp": ("iap", "ssh"), "local": ()}
 
 
@@ -24,11 +29,12 @@ def check_place(c: Context) -> None:
         region = c.place.aws_region
         if region is None:
             c.add(("aws:region",), MISSING, "an AWS region", "write for example aws:region: eu-central-1")
-        elif not re.fullmatch(r"[a-z]{2}(-[a-z]+)+-\d", region):
-            zone = re.fullmatch(r"([a-z]{2}(-[a-z]+)+-\d)[a-z]", region)
-            advice = f"{region} is a zone of {zone[1]}: write {zone[1]}" if zone else ""
+        elif not re.fullmatch(REGION, region):
+            zone = re.fullmatch(f"({REGION})[a-z]", region)
+            advice = f"{region} is a zone of {zone[1]}: write {zone[1]}" if zone else _near_region(c, region)
             c.add(("aws:region",), region, "an AWS region, like eu-central-1", advice)
     if c.provider == "gcp":
+        _project(c)
         zone_name, region = c.place.zone, c.place.gcp_region
         if zone_name is None:
             c.add(
@@ -42,6 +48,26 @@ def check_place(c: Context) -> None:
             )
     if len(c.mistakes) == before:
         c.region = c.place.region_of(c.provider)
+
+
+def _near_region(c: Context, region: str) -> str:
+    known = sorted({name for machine in c.facts.machines.values() for name in machine.regions or ()})
+    found = near(region, known)
+    return f"did you mean {found}?" if found else ""
+
+
+def _project(c: Context) -> None:
+    """A project is named, for the names of the machines' accounts have it in them, in a plan too."""
+    project = c.place.project
+    if project is None:
+        c.add(
+            ("gcp:project",),
+            MISSING,
+            "the id of your Google Cloud project",
+            "write for example gcp:project: my-project",
+        )
+    elif not re.fullmatch(PROJECT, project):
+        c.add(("gcp:project",), project, "the id of a project, like my-project: not its name or number", "")
 
 
 def check_access(c: Context) -> None:
@@ -66,6 +92,13 @@ def check_access(c: Context) -> None:
             "the networks that may log in",
             f"your own address with /32, or mode: {modes[0]}, which needs no open port",
         )
+    if c.provider == "aws" and access.mode == "ssh" and access.key is None and not _own_image(c):
+        c.add(
+            (*at, "key"),
+            "nothing: there is no key pair",
+            "the name of an EC2 key pair in the region, with mode: ssh",
+            "without one nobody can log in: make one in EC2's console, or take mode: ssm, which needs none",
+        )
     if access.mode != "ssh" and access.ssh_cidrs:
         c.add(
             (*at, "ssh_cidrs"),
@@ -86,6 +119,12 @@ def check_access(c: Context) -> None:
                 "your own network",
                 "it opens SSH to the whole internet; to mean it, say so twice: allow_ssh_from_anywhere: true",
             )
+
+
+def _own_image(c: Context) -> bool:
+    """Whether the login machine starts from an image of the user's, which may know a key."""
+    image = c.cluster.controller.image
+    return c.cluster.image.id is not None or (image is not None and image.id is not None)
 
 
 def check_network(c: Context) -> None:
@@ -150,14 +189,9 @@ def _addresses(c: Context) -> None:
             f"for example {DEFAULT_CIDR}",
         )
         return
-    public, private = subnets(network)
-    for key, net in (("public_cidr", public), ("private_cidr", private)):
-        if not _inside(net, whole):
-            c.add((*at, key), str(net), f"a part of the cluster's network, {whole}", "")
-    if _overlap(public, private):
-        key, other = ("private_cidr", public) if network.private_cidr else ("public_cidr", private)
-        given = getattr(network, key)
-        c.add((*at, key), given, f"addresses apart from the other subnet's, {other}", "give both, apart")
+    # A subnetwork of Google's is all of the network.
+    if c.provider == "aws":
+        _subnets(c, whole)
     for index, value in enumerate(network.peers):
         if _overlap(ipaddress.ip_network(value), whole):
             c.add(
@@ -166,6 +200,19 @@ def _addresses(c: Context) -> None:
                 f"addresses apart from the cluster's, {whole}",
                 "give the cluster another network: network.cidr",
             )
+
+
+def _subnets(c: Context, whole: Net) -> None:
+    """The two parts are parts, and apart."""
+    network, at = c.cluster.network, (*CLUSTER, "network")
+    public, private = subnets(network)
+    for key, net in (("public_cidr", public), ("private_cidr", private)):
+        if not _inside(net, whole):
+            c.add((*at, key), str(net), f"a part of the cluster's network, {whole}", "")
+    if _overlap(public, private):
+        key, other = ("private_cidr", public) if network.private_cidr else ("public_cidr", private)
+        given = getattr(network, key)
+        c.add((*at, key), given, f"addresses apart from the other subnet's, {other}", "give both, apart")
 
 
 def subnets(network: NetworkConfig) -> tuple[Net, Net]:

@@ -7,7 +7,7 @@ import re
 from infra.config.checks.context import CLUSTER, Context
 from infra.config.checks.machines import check_machine
 from infra.config.cluster import ImageConfig, OwnImageConfig, PartitionConfig
-from infra.config.fields import LONGEST_NAME
+from infra.config.fields import IN_WORDS, LONGEST_NAME, NAME
 from infra.config.mistakes import Location
 from infra.machines import Machine
 
@@ -15,13 +15,17 @@ from infra.machines import Machine
 RESERVED = ("controller", "login", "default")
 COMPACT_PLACEMENT_NODES = 150
 MOST_SIMULATED = 8
-RESERVATION = re.compile(r"cr-[0-9a-f]{8,17}|arn:aws[\w-]*:resource-groups:[a-z0-9-]+:\d{12}:group/[\w.-]+")
+# A group's ARN as Resource Groups has it.
+RESERVATION = re.compile(
+    r"cr-[0-9a-f]{8,17}|arn:aws(-[a-z]+)*:resource-groups:(?P<region>[a-z]{2}(-[a-z]+)+-[0-9]):[0-9]{12}:"
+    r"group/([A-Za-z0-9_.-]{1,300}|[A-Za-z0-9_.-]{1,150}/[a-z0-9]{26})"
+)
 
 NO_IMAGE = "nothing: local machines boot from no image"
 IMAGE_IDS = {
     "aws": (r"ami-[0-9a-f]{8,17}", "ami-0123456789abcdef0"),
     "gcp": (
-        r"(projects/[a-z0-9:.-]+/global/images/)?(family/)?[a-z][a-z0-9-]*",
+        r"(?!ami-[0-9a-f]+$)(projects/[a-z0-9:.-]+/global/images/)?(family/)?[a-z][a-z0-9-]*",
         "projects/…/global/images/…",
     ),
 }
@@ -97,15 +101,19 @@ def _reservation(c: Context, partition: PartitionConfig, at: Location) -> None:
         )
     if c.provider == "local":
         c.add(where, value, "nothing: the local stack reserves no machines", "remove it")
-    elif c.provider == "aws" and not RESERVATION.fullmatch(value):
-        c.add(
-            where,
-            value,
-            "cr-… or arn:aws:resource-groups:<region>:<account>:group/<name>",
-            "see the EC2 console",
-        )
+    elif c.provider == "aws":
+        _of_ec2(c, value, where)
     elif c.provider == "gcp" and not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", value):
         c.add(where, value, "the name of a reservation in the zone", "")
+
+
+def _of_ec2(c: Context, value: str, where: Location) -> None:
+    found = RESERVATION.fullmatch(value)
+    if found is None:
+        allowed = "cr-… or arn:aws:resource-groups:<region>:<account>:group/<name>"
+        c.add(where, value, allowed, "see the EC2 console")
+    elif found["region"] and c.region and found["region"] != c.region:
+        c.add(where, value, f"a group of {c.region}", f"machines of {found['region']} are of no use here")
 
 
 def _accelerator(c: Context, partition: PartitionConfig, machine: Machine, at: Location) -> None:
@@ -220,12 +228,14 @@ def _cuda(c: Context, partition: PartitionConfig, machine: Machine) -> None:
 
 
 def check_zones(c: Context, zones: list[str], at: Location) -> None:
-    """Zones are the region's own."""
-    if c.provider == "local":
-        if zones:
-            c.add(at, zones, "nothing: the local stack has no zones", "remove it")
-        return
+    """Zones are the region's own; the local cloud pretends to have any."""
     for index, zone in enumerate(zones):
+        if c.provider == "local":
+            if not re.fullmatch(NAME, zone) or len(zone) > LONGEST_NAME:
+                c.add((*at, index), zone, f"a zone's name: {IN_WORDS[NAME]}", "")
+            elif zone in zones[:index]:
+                c.add((*at, index), zone, "each zone once", "remove it")
+            continue
         wanted = r"[a-z]" if c.provider == "aws" else r"-[a-z]"
         if c.region and not re.fullmatch(re.escape(c.region) + wanted, zone):
             example = f"{c.region}a" if c.provider == "aws" else f"{c.region}-a"
@@ -233,10 +243,15 @@ def check_zones(c: Context, zones: list[str], at: Location) -> None:
 
 
 def check_image(c: Context, image: ImageConfig) -> None:
-    """The cluster's image: by id, or made from a distribution, not both."""
+    """The cluster's image: by id, or made from a distribution, not both. Either may be baked upon."""
     at = (*CLUSTER, "image")
-    if image.id is not None and image.bake:
-        c.add((*at, "bake"), True, "false where an image's id is given", "remove id, or bake")
+    if image.bake and c.provider != "local" and _all_have_own(c):
+        c.add(
+            (*at, "bake"),
+            True,
+            "false where every machine has an image of its own",
+            "remove bake, or the `image` of those machines that are to start from a baked one",
+        )
     if image.id is not None and "source" in image.model_fields_set:
         c.add((*at, "source"), image.source, "an id or a source, not both", "remove one of the two")
     if c.provider == "local":
@@ -245,6 +260,13 @@ def check_image(c: Context, image: ImageConfig) -> None:
                 c.add((*at, key), getattr(image, key), NO_IMAGE, "remove it")
     if image.id is not None:
         check_image_id(c, image.id, (*at, "id"))
+
+
+def _all_have_own(c: Context) -> bool:
+    """Login machines have the cluster's image always."""
+    cluster = c.cluster
+    own = [cluster.controller.image, *(partition.image for partition in cluster.partitions)]
+    return None not in own and not cluster.login.count
 
 
 def check_own_image(c: Context, image: OwnImageConfig | None, at: Location) -> None:

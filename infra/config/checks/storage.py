@@ -7,6 +7,7 @@ import re
 from infra.config.checks.context import CLUSTER, MISSING, Context
 from infra.config.mistakes import Location
 from infra.config.storage import LocalScratch, SharedStorage
+from infra.machines import Machine
 
 KINDS = {"nfs": ("aws", "gcp"), "efs": ("aws",), "fsx_lustre": ("aws",), "filestore": ("gcp",)}
 SETTINGS = {
@@ -20,8 +21,16 @@ DEFAULT_PATHS = {"home": "/home", "apps": "/apps", "scratch": "/scratch"}
 # Directories of the system: mounting over them takes the machine down.
 SYSTEM = re.compile(r"/(bin|boot|dev|etc|lib|lib64|proc|root|run|sbin|sys|tmp|usr|var)(/.*)?")
 
-LEAST_FILESTORE = {"BASIC_HDD": 1024, "BASIC_SSD": 2560, "ZONAL": 100, "REGIONAL": 1024}
-LEAST_FILESTORE |= {"ENTERPRISE": 1024, "HIGH_SCALE_SSD": 10240}
+# Of Filestore, by tier: least and most GiB, and the step between two sizes.
+FILESTORE: dict[str, tuple[tuple[int, int, int], ...]] = {
+    "BASIC_HDD": ((1024, 65433, 1),),
+    "BASIC_SSD": ((2560, 65433, 1),),
+    "ZONAL": ((100, 10239, 1), (10240, 102400, 2560)),
+    # 100 in some regions; which, only Google knows.
+    "REGIONAL": ((1024, 10239, 1), (10240, 102400, 2560)),
+    "ENTERPRISE": ((1024, 10240, 256),),
+    "HIGH_SCALE_SSD": ((10240, 102400, 2560),),
+}
 # Throughput of persistent FSx, MB/s a TiB, by deployment and disks.
 THROUGHPUT = {
     ("PERSISTENT_1", "SSD"): (50, 100, 200),
@@ -29,6 +38,8 @@ THROUGHPUT = {
     ("PERSISTENT_2", "SSD"): (125, 250, 500, 1000),
 }
 MOST_NFS = 16384
+LEAST_NFS = {"aws": 1, "gcp": 10}
+"""The smallest disk of a cloud, GiB."""
 
 
 def path_of_storage(name: str, storage: SharedStorage | LocalScratch) -> str:
@@ -75,18 +86,37 @@ def _shared(c: Context, part: SharedStorage, at: Location) -> None:
     if part.kind == "fsx_lustre":
         _fsx(c, part, at)
     elif part.kind == "filestore":
-        tier = part.tier or "BASIC_HDD"
-        if part.size_gib is None:
-            c.add((*at, "size_gib"), MISSING, f"{LEAST_FILESTORE[tier]} GiB or more with {tier}", "")
-        elif part.size_gib < LEAST_FILESTORE[tier]:
-            c.add((*at, "size_gib"), part.size_gib, f"{LEAST_FILESTORE[tier]} GiB or more with {tier}", "")
-    elif part.kind == "nfs" and part.size_gib is not None and part.size_gib > MOST_NFS:
-        c.add(
-            (*at, "size_gib"),
-            part.size_gib,
-            f"at most {MOST_NFS} GiB: one disk",
-            "take a file system service",
-        )
+        _filestore(c, part, at)
+    elif part.kind == "nfs" and part.size_gib is not None:
+        _disk(c, part.size_gib, (*at, "size_gib"))
+
+
+def _disk(c: Context, size: int, at: Location) -> None:
+    """The disk of a directory that the controller exports."""
+    least = LEAST_NFS[c.provider]
+    if size < least:
+        c.add(at, size, f"at least {least} GiB: Google Cloud has no smaller disk", f"write {least}")
+    elif size > MOST_NFS:
+        c.add(at, size, f"at most {MOST_NFS} GiB: one disk", "take a file system service")
+
+
+def _filestore(c: Context, part: SharedStorage, at: Location) -> None:
+    """Capacities as the Filestore API has them."""
+    tier = part.tier or "BASIC_HDD"
+    ranges, size, where = FILESTORE[tier], part.size_gib, (*at, "size_gib")
+    words = [
+        f"{least} to {most}" + (f" in steps of {step}" if step > 1 else "") for least, most, step in ranges
+    ]
+    allowed = f"{', or '.join(words)} GiB with {tier}"
+    if size is None:
+        c.add(where, MISSING, allowed, f"write size_gib: {ranges[0][0]}")
+        return
+    if any(least <= size <= most and (size - least) % step == 0 for least, most, step in ranges):
+        return
+    least, most, step = ranges[-1]
+    above = least + max(0, -(-(size - least) // step)) * step
+    nearest = ranges[0][0] if size < ranges[0][0] else min(above, most)
+    c.add(where, size, allowed, f"take {nearest}")
 
 
 def _fsx(c: Context, part: SharedStorage, at: Location) -> None:
@@ -125,16 +155,21 @@ def _fsx(c: Context, part: SharedStorage, at: Location) -> None:
 
 def _local_scratch(c: Context, at: Location) -> None:
     machines = [c.machine(p.machine) for p in c.cluster.partitions]
-    if any(m is None for m in machines) or any(m and m.nvme_gib for m in machines):
+    if any(m is None for m in machines) or any(m and _own_disks(m) for m in machines):
         return
     if c.cluster.batch is None:
-        having = [n for n in c.facts.names(c.provider) if (m := c.machine(n)) and m.nvme_gib]
+        having = [n for n in c.facts.names(c.provider) if (m := c.machine(n)) and _own_disks(m)]
         c.add(
             at,
             {"kind": "nvme"},
             "a partition whose machine has NVMe disks",
             f"machines with NVMe: {', '.join(having)}" if having else "remove it",
         )
+
+
+def _own_disks(machine: Machine) -> int:
+    """What a local scratch can be made of: the machine's own NVMe disks, or local SSDs attached to it."""
+    return machine.nvme_gib or machine.local_ssds
 
 
 def _paths(c: Context, given: dict[str, SharedStorage | LocalScratch], at: Location) -> None:

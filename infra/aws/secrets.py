@@ -1,0 +1,34 @@
+"""Where the cluster's munge key is kept: an empty secret, for the controller makes the key itself."""
+
+from __future__ import annotations
+
+import pulumi
+import pulumi_aws as aws
+
+from infra.aws.tags import tags
+from infra.node.model import ClusterDesign
+
+
+class AwsSecrets(pulumi.ComponentResource):
+    """An empty Secrets Manager secret, encrypted with the account's own key of that service.
+
+    Its value is never in Pulumi's state nor in user data, and it goes with the cluster, at once and whole.
+
+    Attributes:
+        munge: the secret's ARN.
+    """
+
+    def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("slurm-stacks:index:AwsSecrets", name, None, opts)
+        label = f"{design.name}-munge"
+        secret = aws.secretsmanager.Secret(
+            f"{name}-munge",
+            name=label,
+            description=f"Slurm's munge key of the cluster {design.name}; made by its controller",
+            # Secrets wait for weeks by default, and the next cluster of that name could not be made.
+            recovery_window_in_days=0,
+            tags=tags(design, label),
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        self.munge: pulumi.Output[str] = secret.arn
+        self.register_outputs({"munge": self.munge})

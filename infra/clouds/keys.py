@@ -1,0 +1,37 @@
+"""The user's own SSH keys, of which a cloud may have machines accept one."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from infra.errors import EXIT_REFUSED, UserError
+
+FILES = ("id_ed25519.pub", "id_rsa.pub")
+KINDS = ("ssh-ed25519 ", "ssh-rsa ")
+"""What both EC2 Instance Connect and OS Login take."""
+
+
+def own_key(folder: Path) -> str:
+    """A public key whose private half `ssh` will offer: the agent's first, else that of a usual file.
+
+    Args:
+        folder: `~/.ssh`.
+
+    Raises:
+        UserError: exit 3; there is none.
+    """
+    try:
+        listed = subprocess.run(["ssh-add", "-L"], capture_output=True, text=True, timeout=10, check=False)
+        lines = listed.stdout.splitlines() if listed.returncode == 0 else []
+    except (OSError, subprocess.TimeoutExpired):
+        lines = []
+    lines += [file.read_text().strip() for name in FILES if (file := folder / name).is_file()]
+    for line in lines:
+        if line.startswith(KINDS):
+            return line
+    raise UserError(
+        "you have no SSH key that the login machine could accept. Make one with `ssh-keygen -t ed25519` and "
+        "run the command again: its public half is sent for each connection, nothing else is needed.",
+        EXIT_REFUSED,
+    )

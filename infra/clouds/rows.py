@@ -1,0 +1,84 @@
+"""What a change of a stack file does on every cloud alike: rows for each provider's table. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from infra.clouds.changes import Kind, Row
+
+OTHER = "another cluster; the one that is up goes"
+
+SHARED: dict[str, Row] = {
+    "name": Row(Kind.DATA, ("cluster.name",), OTHER),
+    "provider": Row(Kind.DATA, ("cluster.provider",), OTHER),
+    "scheduler": Row(Kind.DATA, ("cluster.scheduler",), OTHER),
+    "access.ssh_cidrs": Row(Kind.LIVE, ("access.ssh_cidrs",)),
+    "access.allow_ssh_from_anywhere": Row(Kind.NOTHING),
+    "controller.machine": Row(Kind.PAUSE, ("controller.machine",)),
+    "login.machine": Row(Kind.PAUSE, ("login.machine",)),
+    "partitions.name": Row(Kind.LIVE, (), "one that is taken away ends the jobs on its nodes"),
+    "partitions.machine": Row(Kind.RENEWED, ("partitions.machine",)),
+    "partitions.nodes.min": Row(Kind.LIVE, ("partitions.min",)),
+    "partitions.nodes.max": Row(Kind.LIVE, ("partitions.max",), "", Kind.ENDS),
+    "partitions.default": Row(Kind.LIVE, ("partitions.default",)),
+    "partitions.spot": Row(Kind.RENEWED, ("partitions.spot",)),
+    "partitions.reservation": Row(Kind.RENEWED, ("partitions.reservation",)),
+    "partitions.time_limit": Row(Kind.LIVE, ("partitions.time_limit",), "jobs keep the limit they have"),
+    "partitions.exclusive": Row(Kind.LIVE, ("partitions.exclusive",)),
+    "partitions.disk_gib": Row(Kind.RENEWED, ("partitions.disk_gib",)),
+    "partitions.image": Row(Kind.RENEWED, ("partitions.image",)),
+    "partitions.local": Row(Kind.NOTHING),
+    "storage.*.kind": Row(Kind.DATA, ("storage.kind",)),
+    "storage.*.path": Row(Kind.DATA, (), "another path is another file system"),
+    "image.cuda": Row(Kind.NODES, ("image.cuda",)),
+    "hooks": Row(Kind.NODES, ("cluster.hooks",), "controller and login machines run theirs again at once"),
+    "budget": Row(Kind.LIVE, ("budget.max_usd", "budget.max_hours", "budget.running_jobs")),
+    "network.cidr": Row(Kind.HEAD, ("network.cidr",), "the whole network is another"),
+    "network.peers": Row(Kind.NOTHING),
+    "slurm": Row(
+        Kind.LIVE,
+        (
+            "slurm.suspend_time",
+            "slurm.suspend_timeout",
+            "slurm.resume_timeout",
+            "slurm.slurmd_timeout",
+            "slurm.reconcile_interval",
+            "slurm.accounting",
+        ),
+    ),
+    "local": Row(Kind.NOTHING),
+    "machines": Row(
+        Kind.LIVE, ("partitions.cpus", "partitions.memory_mib", "partitions.price_hour"), "Slurm's figures"
+    ),
+    "benchmark": Row(Kind.LIVE, ("cluster.trains",), "the next run is another one"),
+}
+"""As a provider's table has them."""
+
+UNSEEN = frozenset(
+    {
+        "cluster.stack", "cluster.machines",
+        "controller.name", "controller.role", "controller.tags", "controller.price_hour",
+        "login.name", "login.role", "login.tags", "login.price_hour", "login.image",
+        "partitions.name", "partitions.zones",
+        "storage.path", "storage.roles", "storage.served_by", "storage.options",
+        "network.zones",
+    }
+)  # fmt: skip
+"""Fields of the design that follow from others, or have a rule of their own with each provider."""
+
+
+def table(own: Mapping[str, Row]) -> dict[str, Row]:
+    """A provider's whole table: where the cluster is, then section by section.
+
+    Args:
+        own: its own rows, none of which is shared.
+
+    Raises:
+        ValueError: a row is there twice.
+    """
+    if twice := SHARED.keys() & own.keys():
+        raise ValueError(f"rows of every cloud: {sorted(twice)}")
+    where = {key: row for key, row in own.items() if ":" in key}
+    rows = {**where, **SHARED, **own}
+    sections = list(dict.fromkeys(key.partition(".")[0] for key in rows))
+    return {key: rows[key] for key in sorted(rows, key=lambda key: sections.index(key.partition(".")[0]))}

@@ -1,0 +1,35 @@
+"""Checks of the budget: what it limits has a price, and somebody watches it."""
+
+from __future__ import annotations
+
+from infra.config.checks.context import CLUSTER, Context
+from infra.config.cluster import PartitionConfig
+
+BUDGET = (*CLUSTER, "budget")
+
+
+def check_budget(c: Context) -> None:
+    budget = c.cluster.budget
+    for key in ("max_usd", "max_hours"):
+        if (given := getattr(budget, key)) is not None and c.cluster.scheduler == "batch":
+            allowed = "nothing with scheduler batch: no controller watches what its machines cost"
+            c.add((*BUDGET, key), given, allowed, "remove it, and set a budget in AWS itself")
+    if budget.max_usd is None or c.provider == "local" or c.cluster.scheduler == "batch":
+        return
+    dynamic = [p for p in c.cluster.partitions if p.nodes.max > p.nodes.min]
+    unknown = sorted({p.machine for p in dynamic if c.machine(p.machine) and _price(c, p) is None})
+    if unknown:
+        example = "{" + f"{unknown[0]}: {{price_hour: …}}" + "}"
+        c.add(
+            (*BUDGET, "max_usd"),
+            budget.max_usd,
+            f"a limit in USD only where prices are known; there is none for {', '.join(unknown)}",
+            f"write machines: {example}, or limit max_hours instead",
+        )
+
+
+def _price(c: Context, partition: PartitionConfig) -> float | None:
+    machine = c.facts.machines[partition.machine]
+    chosen = partition.accelerator or machine.accelerator
+    attached = (chosen.type, chosen.count) if chosen else None
+    return c.facts.price(partition.machine, c.region, accelerator=attached, spot=partition.spot)

@@ -1,0 +1,86 @@
+"""Checks of what only Google Cloud asks for: names, addresses, reservations."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+from infra.config.checks.context import CLUSTER, Context
+from infra.config.fields import IN_WORDS, LONGEST_NAME, NAME
+
+HOSTS = ("login-", "image-")
+"""How the names of machines begin that are no nodes."""
+
+
+def check_google(c: Context) -> None:
+    if c.provider != "gcp":
+        return
+    for step in (_names, _network, _ssh, _reservations):
+        step(c)
+
+
+def _names(c: Context) -> None:
+    """The cluster's name is in its bucket's; partitions are told from hosts in a condition of IAM's."""
+    if "google" in c.cluster.name or c.cluster.name.startswith("goog"):
+        c.add(
+            (*CLUSTER, "name"),
+            c.cluster.name,
+            "a name that neither holds 'google' nor begins with 'goog'",
+            "Cloud Storage refuses such names of buckets",
+        )
+    for index, partition in enumerate(c.cluster.partitions):
+        # Of `login` itself every cloud's check speaks.
+        if f"{partition.name}-".startswith(HOSTS) and partition.name != "login":
+            c.add(
+                (*CLUSTER, "partitions", index, "name"),
+                partition.name,
+                f"a name that does not begin with {' or '.join(HOSTS)}",
+                "IAM tells nodes by their names from login machines and from those that become images",
+            )
+
+
+def _network(c: Context) -> None:
+    network, at = c.cluster.network, (*CLUSTER, "network")
+    for key in ("public_cidr", "private_cidr"):
+        if getattr(network, key) is not None and network.gcp is None:
+            c.add(
+                (*at, key),
+                getattr(network, key),
+                "nothing on Google Cloud: one subnetwork has all of network.cidr",
+                f"remove {key}; what is public is said by access.mode",
+            )
+    if network.gcp is None:
+        return
+    for key in ("network", "subnetwork"):
+        name = getattr(network.gcp, key)
+        if name is not None and (not re.fullmatch(NAME, name) or len(name) > LONGEST_NAME):
+            c.add(
+                (*at, "gcp", key),
+                name,
+                f"the name of a {key} in gcp:project: {IN_WORDS[NAME]}",
+                f"write {name.rpartition('/')[2]}" if "/" in name else "",
+            )
+
+
+def _ssh(c: Context) -> None:
+    for index, cidr in enumerate(c.cluster.access.ssh_cidrs):
+        if ipaddress.ip_network(cidr).version == 6:
+            c.add(
+                (*CLUSTER, "access", "ssh_cidrs", index),
+                cidr,
+                "an IPv4 network on Google Cloud",
+                "the cluster's machines there have IPv4 addresses only",
+            )
+
+
+def _reservations(c: Context) -> None:
+    """A reservation of Google's lies in one zone, and a node elsewhere cannot be of it."""
+    for index, partition in enumerate(c.cluster.partitions):
+        zones = partition.zones if partition.zones is not None else c.cluster.network.zones
+        if partition.reservation is not None and len(set(zones)) > 1:
+            c.add(
+                (*CLUSTER, "partitions", index, "reservation"),
+                partition.reservation,
+                "one zone only: the reservation's",
+                f"nodes may start in {', '.join(zones)}: give this partition one zone",
+            )

@@ -1,0 +1,112 @@
+"""A cluster on Google Cloud as the shared parts see it: its machines, its bucket, the way in."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from infra.clouds.cloud import Machine, Place
+from infra.errors import EXIT_USAGE, UserError
+from infra.gcp import account, audit, machines, way_in
+from infra.gcp.account import Account, GoogleError
+from infra.node.elastic.drivers.gce_names import HOST
+from infra.node.model import Access
+from infra.runner import locations
+
+AGAIN_SECONDS = 120.0
+"""A deletion that has not come to its end by then is asked for again."""
+
+
+@dataclass(slots=True)
+class GcpCloud:
+    """A cluster's `infra.clouds.cloud.Cloud`.
+
+    Args:
+        open: an account for a project; asked for credentials when they are needed first.
+    """
+
+    place: Place
+    open: Callable[[str], Account] = field(default_factory=lambda: account.of)
+    _account: Account | None = None
+    _bucket: str | None = None
+    _user: str | None = None
+    _asked: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        return "Compute Engine"
+
+    @property
+    def account(self) -> Account:
+        """Raises:
+        UserError: exit 3; there are no credentials, or no project is said.
+        """
+        if self._account is None:
+            if not self.place.project:
+                raise UserError("gcp:project is missing in the stack file: name yours", EXIT_USAGE)
+            self._account = self.open(self.place.project)
+        return self._account
+
+    def machines(self, *states: str, **labels: str) -> list[Machine]:
+        """Those of every zone. One that was deleted is in no list, so it has no state either."""
+        cluster = self.place.cluster
+        found = machines.listed(self.account, cluster, **labels)
+        if self._bucket is None and any(HOST in one.get("labels", {}) for one in found):
+            self._bucket = audit.bucket(self.account, cluster)
+        there = [machines.machine(one, cluster, self._bucket) for one in found]
+        return [one for one in there if not states or one.state in states]
+
+    def start(self, stopped: Sequence[Machine]) -> None:
+        machines.start(self.account, stopped)
+
+    def end(self, living: Sequence[Machine]) -> None:
+        now = time.monotonic()
+        due = [one for one in living if now - self._asked.get(one.id, -AGAIN_SECONDS) >= AGAIN_SECONDS]
+        self._asked |= {one.id: now for one in due}
+        machines.end(self.account, due)
+
+    def remove_loose(self) -> None:
+        machines.remove_loose(self.account, self.place.cluster)
+
+    def end_images(self, say: Callable[[str], None]) -> None:
+        machines.end_images(self.account, self.place.cluster, say)
+
+    def leftovers(self) -> list[str]:
+        return audit.leftovers(self.account, self.place.cluster)
+
+    def read(self, bucket: str, key: str) -> bytes | None:
+        try:
+            return self.account.object(bucket, key)
+        except GoogleError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def changed(self, bucket: str, key: str) -> float:
+        path = f"b/{bucket}/o/{account.escaped(key)}"
+        return machines.seconds(str(self.account.call("GET", "storage", path)["updated"]))
+
+    def user(self) -> str:
+        """The user's name at OS Login, where a key of theirs is from now on."""
+        if self._user is None:
+            self._user = way_in.bring_key(self.account, locations.home() / ".ssh")
+        return self._user
+
+    def host(self, machine: Machine, access: Access) -> str:
+        return (machine.public or machine.private or machine.id) if access.mode == "ssh" else machine.id
+
+    def proxy(self, access: Access, python: str) -> str | None:
+        return way_in.proxy(self.place, access.mode, python)
+
+    def console_line(self, machine: Machine) -> str:
+        return self._gcloud("get-serial-port-output", machine)
+
+    def start_line(self, machine: Machine) -> str:
+        return self._gcloud("start", machine)
+
+    def _gcloud(self, verb: str, machine: Machine) -> str:
+        zone = machine.zone or str(self.place.zone)
+        words = ["gcloud", "compute", "instances", verb, machine.id]
+        return shlex.join([*words, "--project", str(self.place.project), "--zone", zone])

@@ -1,0 +1,70 @@
+"""In which zones a cluster's nodes may start, compared with what Google offers there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from pulumi_gcp import compute
+
+from infra.errors import UserError
+from infra.node.model import ClusterDesign, Host, Partition
+from infra.runner.mode import UNKNOWN
+
+
+def placed(design: ClusterDesign) -> ClusterDesign:
+    """The design with the zones in which each partition's nodes may start: what machines read knows them all.
+
+    A zone that nobody names is the stack's own, where the head is. A compact policy does not reach from one
+    zone into another, so those partitions get one.
+    """
+    partitions = []
+    for partition in design.partitions:
+        found = partition.zones or design.network.zones or (str(design.zone),)
+        partitions.append(replace(partition, zones=found[:1] if partition.placement == "cluster" else found))
+    return replace(design, partitions=tuple(partitions))
+
+
+def compare(design: ClusterDesign) -> None:
+    """Compare the machines of a placed design with those that its zones have, in a Pulumi program.
+
+    GPUs that are attached are in no data source: `./cluster doctor` asks for them.
+
+    Raises:
+        UserError: a zone has no such machine, or its machine has other vCPUs than the design counts with.
+    """
+    zone = str(design.zone)
+    wanted = {zone: {host.machine for host in design.hosts}}
+    for partition in design.partitions:
+        for other in partition.zones:
+            wanted.setdefault(other, set()).add(partition.machine)
+    offered = {where: offering(design, where, machines) for where, machines in wanted.items()}
+    for host in design.hosts:
+        _check(f"{host.name}", host, zone, offered[zone])
+    for partition in design.partitions:
+        for where in partition.zones:
+            _check(f"partition {partition.name}", partition, where, offered[where])
+
+
+def offering(design: ClusterDesign, zone: str, machines: Iterable[str]) -> dict[str, int] | None:
+    """The vCPUs of those of the machines that a zone has; None: an offline plan, which cannot know it."""
+    either = " OR ".join(f'(name = "{machine}")' for machine in sorted(machines))
+    found = compute.get_machine_types(filter=either, zone=zone, project=design.project).machine_types
+    if any(one.name.startswith(UNKNOWN) for one in found):
+        return None
+    return {one.name: one.guest_cpus for one in found}
+
+
+def _check(who: str, of: Host | Partition, zone: str, offered: dict[str, int] | None) -> None:
+    if offered is None:
+        return
+    if of.machine not in offered:
+        raise UserError(
+            f"{who}: Google Cloud does not offer {of.machine} in {zone}; take another machine or another zone"
+        )
+    if isinstance(of, Partition) and offered[of.machine] != of.cpus:
+        there = offered[of.machine]
+        raise UserError(
+            f"{who}: {of.machine} has {there} vCPUs in {zone}, and the snapshot says {of.cpus}: "
+            f"give its facts in the stack file: slurm-stacks:cluster.machines.{of.machine}"
+        )

@@ -1,0 +1,383 @@
+"""What is asked of a cluster before it changes or goes: its design, its jobs; with the head dead too."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.clouds import ending, places, running
+from infra.clouds.cloud import Place
+from infra.doctor.finding import Check, Finding, fine, stops
+from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
+from infra.node.model import Access, ClusterDesign, Mount, Partition
+from infra.runner import locations
+from infra.ssh.openssh import SshError
+from tests.support.doubles import design
+from tests.support.fake_cloud import PLACE, FakeCloud, FakeProvider, Head, head
+
+__all__ = ["head"]
+
+JOBS = "7|ann|cpu|cpu-[0-1]|RUNNING|train|v2\n8_1|bob|gpu||CONFIGURING|x\n"
+CPU = Partition("cpu", "m", 4, 8000, 0, 10, default=True)
+GPU = dataclasses.replace(CPU, name="gpu", default=False)
+HOME = Mount("/home", "nfs", size_gib=50)
+NOWHERE = Path("/nowhere")
+FILE = """\
+config:
+  aws:region: eu-west-1
+  slurm-stacks:cluster:
+    name: renamed
+    provider: aws
+    partitions: [{name: cpu, machine: m5.large, nodes: {max: 2}}]
+"""
+
+
+def made(*partitions: Partition, **changes: Any) -> ClusterDesign:
+    """A cluster `c` that a cloud may have."""
+    values: dict[str, Any] = {"name": "c", "region": "region-1", "access": Access("ssh"), "mounts": (HOME,)}
+    return design(*(partitions or (CPU, GPU)), **(values | changes))
+
+
+def outputs(**changes: Any) -> dict[str, Any]:
+    return {"cluster": {"name": "c", "region": "region-1", "zone": None, **changes}}
+
+
+@pytest.fixture
+def cloud() -> FakeCloud:
+    return FakeCloud()
+
+
+@pytest.fixture
+def provider(cloud: FakeCloud) -> FakeProvider:
+    made = FakeProvider()
+    made.clouds[PLACE] = cloud
+    return made
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Its stack file has another name by now."""
+    (tmp_path / "Pulumi.test.yaml").write_text(FILE)
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's own notes stay as they are; and nothing is waited for."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(ending, "POLL_SECONDS", 0.0)
+
+
+# --- what is up -------------------------------------------------------------------------------------------
+
+
+def test_the_published_design_is_read_where_the_controller_says(cloud: FakeCloud) -> None:
+    assert running.published(cloud) is None, "nothing is up"
+    cloud.run("controller")
+    assert running.published(cloud) is None, "nothing is published"
+    cloud.publish(made())
+    assert running.published(cloud) == made()
+    cloud.write("current.json", b"{}")
+    assert running.published(cloud) is None
+
+
+def test_another_releases_settings_are_said_to_be_unreadable(
+    cloud: FakeCloud, provider: FakeProvider
+) -> None:
+    cloud.run("controller")
+    cloud.write("settings/x", b'{"strange": 1}')
+    cloud.write("current.json", json.dumps({"settings": {"key": "settings/x"}}).encode())
+    with pytest.raises(UserError, match=r"of cluster c cannot be read: .*strange"):
+        running.published(cloud)
+    said: list[str] = []
+    provider.weigh(NOWHERE, "test", made(), outputs, said.append, replace=False)
+    assert [line.partition(":")[0] for line in said] == ["what this changes cannot be told"]
+
+
+def test_the_cluster_that_is_up_counts_and_not_what_the_file_says_by_now() -> None:
+    assert Place.known(outputs()) == Place("c", "region-1")
+    assert Place.known(outputs(zone="z", project="p")) == Place("c", "region-1", "z", "p")
+    assert Place.known({}) is None
+    assert Place.known({"cluster": "[secret]"}) is None
+    assert Place.of(made(name="d")) == Place("d", "region-1")
+
+
+# --- before a destroy -------------------------------------------------------------------------------------
+
+
+def drain(provider: FakeProvider, project: Path = NOWHERE, known: Any = outputs) -> list[str]:
+    said: list[str] = []
+    provider.drain(project, "test", known, said.append)
+    return said
+
+
+def test_jobs_are_held_off_first_and_then_listed(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    cloud.up(made())
+    head.answer = JOBS
+    said = drain(provider)
+    (line,) = head.lines
+    held, listing = line.split("; squeue", 1)
+    assert held == (
+        "for name in cpu gpu; do sudo -n scontrol update PartitionName=$name State=DOWN || exit 1; done"
+    )
+    assert listing.startswith(" --noheader --states=RUNNING,")
+    ((target, seconds),) = head.targets
+    assert (target.patience, seconds) == (0, running.SECONDS), "one attempt, bounded"
+    assert said[0].startswith("no further job starts (")
+    assert said[1].splitlines() == [
+        "these jobs run and end with the cluster:",
+        "  job 7 train|v2 (ann, RUNNING on cpu-[0-1])",
+        "  job 8_1 x (bob, CONFIGURING on gpu)",
+    ]
+
+
+def test_many_jobs_are_not_all_listed(cloud: FakeCloud, provider: FakeProvider, head: Head) -> None:
+    cloud.up(made())
+    head.answer = "".join(f"{n}|a|cpu|cpu-0|RUNNING|x\n" for n in range(25))
+    listed = drain(provider)[1]
+    assert len(listed.splitlines()) == 22
+    assert listed.endswith("\n  and 5 more")
+
+
+def test_a_head_that_is_dead_is_a_sentence(cloud: FakeCloud, provider: FakeProvider, head: Head) -> None:
+    cloud.up(made())
+    head.answer = SshError("cannot reach ann@x port 22: timed out", passing=True)
+    assert drain(provider) == [
+        "the cluster does not answer, so nobody knows which jobs run (cannot reach ann@x port 22: timed "
+        "out); it is ended all the same"
+    ]
+
+
+def test_a_cluster_that_is_not_up_is_drained_without_a_word(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    assert (drain(provider), head.lines) == ([], [])
+    cloud.up(made())
+    cloud.objects.pop(("bucket-1", "boot/controller.json"))  # nobody could log in yet
+    assert (drain(provider), head.lines) == ([], [])
+
+
+def test_down_goes_on_without_credentials(cloud: FakeCloud, provider: FakeProvider) -> None:
+    """The engine says it better, and the destroy is its affair."""
+    cloud.refuses = UserError("there are no credentials", EXIT_REFUSED)
+    (said,) = drain(provider)
+    assert "(there are no credentials)" in said
+    assert said.endswith("it is ended all the same")
+
+
+def test_what_another_release_published_is_drained_by_the_stack_file(
+    cloud: FakeCloud, provider: FakeProvider, head: Head, project: Path
+) -> None:
+    cloud.up(made())
+    cloud.write("current.json", b'{"settings": {}}')
+    head.answer = ""
+    drain(provider, project)
+    assert head.lines[0].startswith("for name in cpu; do")
+
+
+# --- which cluster goes -----------------------------------------------------------------------------------
+
+
+def test_after_a_rename_the_cluster_that_is_up_is_drained_audited_and_cleared(
+    cloud: FakeCloud, provider: FakeProvider, head: Head, project: Path
+) -> None:
+    cloud.up(made())
+    cloud.run("cpu-0", role="compute")
+    assert len(drain(provider, project)) == 1
+    assert head.lines[0].startswith("for name in cpu gpu; do")
+    assert provider.leftovers(project, "test", outputs) == ["machine controller", "machine cpu-0"]
+    provider.clear(project, "test", outputs)
+    assert cloud.did == ["end cpu-0", "remove loose", "end images"]
+    assert set(provider.clouds) == {PLACE}, "nobody was asked about the other"
+
+
+def test_what_is_left_of_a_cluster_is_found_by_the_next_down_too(
+    cloud: FakeCloud, provider: FakeProvider, project: Path
+) -> None:
+    """The first took the outputs with it; only when nothing is left is the cluster forgotten."""
+    cloud.left = ["volume vol-1"]
+    assert provider.leftovers(project, "test", outputs) == ["volume vol-1"]
+    assert provider.leftovers(project, "test", dict) == ["volume vol-1"]
+    provider.clear(project, "test", dict)
+    assert cloud.did == ["remove loose", "end images"]
+    cloud.left = []
+    assert provider.leftovers(project, "test", dict) == []
+    assert set(provider.clouds) == {PLACE}
+    provider.leftovers(project, "test", dict)
+    assert set(provider.clouds) == {PLACE, Place("renamed", "eu-west-1")}, "the file's, as of a new stack"
+
+
+def test_what_an_up_has_begun_is_looked_for_whatever_became_of_it(
+    cloud: FakeCloud, provider: FakeProvider, head: Head, project: Path
+) -> None:
+    """Of an `up` that failed there are no outputs, or those of the cluster before."""
+    provider.weigh(project, "test", made(), dict, print, replace=False)
+    other = Place("d", "region-2")
+    provider.weigh(project, "test", made(name="d", region="region-2"), dict, print, replace=True)
+    cloud.left, provider.clouds[other].left = ["volume vol-1"], ["bucket b"]
+    assert provider.leftovers(project, "test", dict) == ["volume vol-1", "bucket b"]
+    provider.clear(project, "test", dict)
+    assert cloud.did == provider.clouds[other].did == ["remove loose", "end images"]
+
+
+def test_a_refused_up_has_begun_nothing(
+    cloud: FakeCloud, provider: FakeProvider, head: Head, project: Path
+) -> None:
+    cloud.up(made())
+    with pytest.raises(UserError, match="deletes files"):
+        provider.weigh(project, "test", made(name="d", mounts=()), outputs, print, replace=False)
+    assert places.read(project, "test") == []
+
+
+def test_a_note_that_is_damaged_is_none(project: Path) -> None:
+    places.note(project, "test", PLACE)
+    places.note(project, "test", PLACE)
+    assert places.read(project, "test") == [PLACE]
+    (locations.state_dir(project, "test") / places.NAME).write_text('[{"strange": 1}]')
+    assert places.read(project, "test") == []
+
+
+def test_without_outputs_it_is_the_stack_files(provider: FakeProvider, project: Path) -> None:
+    assert provider.leftovers(project, "test", dict) == []
+    assert set(provider.clouds) == {PLACE, Place("renamed", "eu-west-1")}
+
+
+def test_a_broken_stack_file_keeps_nobody_from_going_down(
+    cloud: FakeCloud, provider: FakeProvider, head: Head, project: Path
+) -> None:
+    for stack in ("test", "new"):
+        (project / f"Pulumi.{stack}.yaml").write_text(FILE.replace("max: 2", "max: -2"))
+    cloud.up(made())
+    assert len(drain(provider, project)) == 1
+    assert provider.leftovers(project, "test", outputs) == ["machine controller"]
+    with pytest.raises(UserError, match=r"does not say which one to look for:\n(?s:.*)nodes\.max") as caught:
+        provider.leftovers(project, "new", dict)
+    assert caught.value.exit_code == EXIT_USAGE
+    said: list[str] = []
+    provider.drain(project, "new", dict, said.append)
+    assert "it is ended all the same" in said[0]
+
+
+# --- before `up` ------------------------------------------------------------------------------------------
+
+
+def weigh(provider: FakeProvider, new: ClusterDesign, *, replace: bool = False) -> list[str]:
+    said: list[str] = []
+    provider.weigh(NOWHERE, "test", new, outputs, said.append, replace=replace)
+    return said
+
+
+class Unreachable(FakeProvider):
+    """Of whose machines none can be reached from here."""
+
+    def checks(self, design: ClusterDesign | None) -> Sequence[Check]:
+        def ways() -> list[Finding]:
+            return [fine("ssh.client", "ssh is here"), stops("ssh.tunnel", "no tunnel", "Dig one.")]
+
+        return [Check("quotas", lambda: [stops("quotas", "none", "Ask.")]), Check("ssh", ways)]
+
+
+def test_a_training_that_nobody_could_submit_is_refused_before_anything_is_made(head: Head) -> None:
+    with pytest.raises(UserError) as caught:
+        weigh(Unreachable(), dataclasses.replace(made(), trains=True))
+    assert caught.value.exit_code == EXIT_REFUSED
+    assert str(caught.value).splitlines() == [
+        "nothing was changed: the login machine could not be reached from here",
+        "  no tunnel. Dig one.",
+    ]
+    assert weigh(Unreachable(), dataclasses.replace(made(), trains=False)) == []
+    assert weigh(FakeProvider(), dataclasses.replace(made(), trains=True)) == []
+
+
+def fewer() -> ClusterDesign:
+    return made(dataclasses.replace(CPU, max=2, time_limit="01:00:00"), GPU)
+
+
+def test_what_is_new_or_the_same_is_not_asked_about(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    assert weigh(provider, made()) == []
+    cloud.up(made())
+    assert weigh(provider, made()) == []
+    assert head.lines == []
+
+
+def test_each_change_is_said_before_it_is_refused_for_the_jobs_it_ends(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    cloud.up(made())
+    head.answer = JOBS
+    said: list[str] = []
+    with pytest.raises(UserError) as caught:
+        provider.weigh(NOWHERE, "test", fewer(), outputs, said.append, replace=False)
+    assert caught.value.exit_code == EXIT_REFUSED
+    assert [line.partition(" ")[2].split(" ")[1] for line in said] == ["time_limit", "nodes.max"]
+    assert str(caught.value).splitlines() == [
+        "nothing was changed: this would end jobs that run. Wait for them, or `up --replace`:",
+        "  partition cpu: nodes.max 10 → 2: ends the jobs on nodes that are taken away",
+        "  job 7 train|v2 (ann, RUNNING on cpu-[0-1])",
+        "  job 8_1 x (bob, CONFIGURING on gpu)",
+    ]
+    assert head.lines == [running.SQUEUE], "asked, and nothing else"
+
+
+def test_it_is_done_without_jobs_or_where_asked(cloud: FakeCloud, provider: FakeProvider, head: Head) -> None:
+    cloud.up(made())
+    head.answer = "8|bob|gpu|gpu-0|RUNNING|x\n"
+    weigh(provider, fewer())
+    head.answer = JOBS
+    asked = len(head.lines)
+    weigh(provider, fewer(), replace=True)
+    assert len(head.lines) == asked
+
+
+def test_a_head_that_does_not_answer_is_no_head_without_jobs(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    cloud.up(made())
+    head.answer = SshError("timed out")
+    with pytest.raises(UserError, match="whether jobs run is not known"):
+        weigh(provider, fewer())
+    weigh(provider, fewer(), replace=True)
+
+
+def test_a_head_that_never_came_up_has_no_jobs(cloud: FakeCloud, provider: FakeProvider, head: Head) -> None:
+    cloud.run("controller")
+    cloud.publish(made())
+    weigh(provider, fewer())
+    assert head.lines == []
+
+
+def test_files_are_refused_without_jobs_and_what_is_not_possible_always(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    cloud.up(made())
+    with pytest.raises(UserError, match="this deletes files"):
+        weigh(provider, made(mounts=()))
+    weigh(provider, made(mounts=()), replace=True)
+    smaller = made(mounts=(dataclasses.replace(HOME, size_gib=10),))
+    for replace in (False, True):
+        with pytest.raises(UserError, match="this is not possible"):
+            weigh(provider, smaller, replace=replace)
+
+
+def test_changes_that_cost_nothing_ask_nobody(cloud: FakeCloud, provider: FakeProvider, head: Head) -> None:
+    cloud.up(made())
+    head.answer = SshError("timed out")
+    assert len(weigh(provider, made(dataclasses.replace(CPU, max=20), GPU))) == 1
+    assert head.lines == []
+
+
+def test_credentials_are_missed_before_anything_changes(cloud: FakeCloud, provider: FakeProvider) -> None:
+    cloud.refuses = UserError("there are no credentials", EXIT_REFUSED)
+    with pytest.raises(UserError, match="there are no credentials"):
+        weigh(provider, made())
+    cloud.refuses = UserError("the cloud does not answer")
+    assert weigh(provider, made()) == ["what this changes cannot be told: the cloud does not answer"]

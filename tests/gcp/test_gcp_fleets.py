@@ -1,0 +1,187 @@
+"""Instance templates: exactly these, with the accelerators, placement and reservation that were asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from infra.gcp.fleets import LONGEST_PREFIX, GcpFleets, prefix
+from infra.node.elastic.drivers.gce_names import NAME_LENGTH
+from infra.node.model import Accelerator, ClusterDesign, Partition
+from tests.support.gcp_machines import IMAGE, STATIONS, Machines
+from tests.support.gcp_mocks import CPU, GPU, declare, gcp_design
+from tests.support.gcp_rules import weaknesses
+from tests.support.recorder import Recorder, counts
+
+TEMPLATE = "gcp:compute/regionInstanceTemplate:RegionInstanceTemplate"
+POLICY = "gcp:compute/resourcePolicy:ResourcePolicy"
+FLEETS = "slurm-stacks:index:GcpFleets"
+CLOSE = replace(CPU, machine="n2-standard-4", cpus=4, placement="cluster")
+
+
+def fleets(*partitions: Partition, preview: bool = False, **changes: Any) -> Recorder:
+    design: ClusterDesign = gcp_design(**({"partitions": partitions} if partitions else {}), **changes)
+    gcp = Machines(preview=preview)
+    return declare(lambda: GcpFleets("f", design, STATIONS["compute"]), preview=preview, gcp=gcp)
+
+
+def template(**changes: Any) -> dict[str, Any]:
+    """The template of one partition that differs from the usual one in this."""
+    return fleets(replace(CPU, **changes)).inputs("f-cpu")
+
+
+@pytest.mark.parametrize("preview", [False, True])
+def test_fleets_are_exactly_these_resources(preview: bool) -> None:
+    made = fleets(CLOSE, GPU, preview=preview)
+    assert counts(made) == {FLEETS: 1, TEMPLATE: 2, POLICY: 1}
+    assert {made.parents()[name] for name in ("f-cpu", "f-gpu", "f-cpu-policy")} == {"f"}
+    assert made.after("f-cpu") == {"f-cpu-policy"}
+    assert made.after("f-gpu") == set()
+    assert made.closed.count("f") == 1
+
+
+def test_a_template_is_whole_but_for_zone_and_name() -> None:
+    made = template(disk_gib=77)
+    script = made["metadata"].pop("startup-script")
+    labels = {
+        "slurm-stacks-cluster": "c",
+        "slurm-stacks-stack": "test",
+        "slurm-stacks-role": "compute",
+        "slurm-stacks-partition": "cpu",
+    }
+    assert made == {
+        "namePrefix": "c-cpu-",
+        "description": "template of a node of partition cpu, cluster c",
+        "instanceDescription": "node of partition cpu, cluster c",
+        "project": "acme-ml",
+        "region": "europe-west4",
+        "machineType": "n1-standard-2",
+        "disks": [
+            {
+                "boot": True,
+                "autoDelete": True,
+                "sourceImage": IMAGE,
+                "diskSizeGb": 77,
+                "diskType": "pd-balanced",
+                "labels": labels,
+            }
+        ],
+        "networkInterfaces": [{"subnetwork": "subnet-1"}],
+        "scheduling": {
+            "automaticRestart": False,
+            "onHostMaintenance": "MIGRATE",
+            "preemptible": False,
+            "provisioningModel": "STANDARD",
+        },
+        "serviceAccount": {
+            "email": "compute@acme-ml.iam",
+            "scopes": ["https://www.googleapis.com/auth/cloud-platform"],
+        },
+        "shieldedInstanceConfig": {
+            "enableVtpm": True,
+            "enableIntegrityMonitoring": True,
+            "enableSecureBoot": False,
+        },
+        "metadata": {
+            "enable-oslogin": "TRUE",
+            "block-project-ssh-keys": "TRUE",
+            "serial-port-enable": "FALSE",
+        },
+        "labels": labels,
+    }
+    assert "--role compute" in script
+    assert " --host " not in script, "each finds its name by its instance's"
+
+
+def test_a_template_is_replaced_before_the_old_one_goes() -> None:
+    """Its content cannot change, so its name is another each time: two have to be there at once."""
+    made = fleets().asked["f-cpu"]
+    assert "name" not in made.object.fields
+    assert not made.deleteBeforeReplace
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_gpus_are_attached_by_one_number_and_keep_the_machine_where_it_is(count: int) -> None:
+    made = template(accelerator=Accelerator("v100", count))
+    assert made["guestAccelerators"] == [{"type": "nvidia-tesla-v100", "count": count}]
+    assert made["scheduling"]["onHostMaintenance"] == "TERMINATE", "a machine with GPUs cannot move"
+    assert made["machineType"] == "n1-standard-2"
+
+
+def test_a_machine_that_always_has_its_gpus_names_none() -> None:
+    made = template(machine="a2-highgpu-1g", accelerator=Accelerator("a100", 1))
+    assert "guestAccelerators" not in made
+    assert made["scheduling"]["onHostMaintenance"] == "TERMINATE"
+
+
+def test_what_spot_takes_back_is_gone_and_never_comes_back_alone() -> None:
+    assert template(spot=True)["scheduling"] == {
+        "automaticRestart": False,
+        "onHostMaintenance": "TERMINATE",
+        "preemptible": True,
+        "provisioningModel": "SPOT",
+        "instanceTerminationAction": "DELETE",
+    }
+
+
+def test_nodes_close_together_have_a_compact_policy_of_their_partition() -> None:
+    made = fleets(CLOSE)
+    policy = made.inputs("f-cpu-policy")
+    assert policy["groupPlacementPolicy"] == {"collocation": "COLLOCATED"}, "of any number of machines"
+    assert (policy["name"], policy["region"]) == ("c-cpu", "europe-west4")
+    assert made.inputs("f-cpu")["resourcePolicies"] == "https://compute/f-cpu-policy"
+    assert made.inputs("f-cpu")["scheduling"]["onHostMaintenance"] == "TERMINATE"
+
+
+def test_a_full_reservation_never_falls_back_to_on_demand() -> None:
+    assert template(reservation="ours")["reservationAffinity"] == {
+        "type": "SPECIFIC_RESERVATION",
+        "specificReservation": {"key": "compute.googleapis.com/reservation-name", "values": ["ours"]},
+    }
+    assert "reservationAffinity" not in template()
+
+
+def test_secure_boot_is_the_partitions_choice() -> None:
+    assert template(secure_boot=True)["shieldedInstanceConfig"]["enableSecureBoot"] is True
+
+
+def test_local_ssds_come_as_nvme_beside_the_root_disk() -> None:
+    root, *scratch = template(local_ssds=2)["disks"]
+    assert root["boot"] is True
+    ssd = {"type": "SCRATCH", "diskType": "local-ssd", "interface": "NVME", "diskSizeGb": 375}
+    assert scratch == [{**ssd, "autoDelete": True}] * 2
+
+
+def test_an_image_of_the_partitions_own_wins() -> None:
+    own = "projects/acme-ml/global/images/family/slurm"
+    assert template(image=own)["disks"][0]["sourceImage"] == own
+
+
+def test_all_nodes_get_the_same_script() -> None:
+    made = fleets()
+    first, second = (made.inputs(name)["metadata"]["startup-script"] for name in ("f-cpu", "f-gpu"))
+    assert first == second
+
+
+@pytest.mark.parametrize("cluster", ["c", "slurm8", "k" * 40])
+@pytest.mark.parametrize("partition", ["debug", "p" * 20, "q" * 60])
+def test_templates_of_long_names_have_names_that_google_takes_and_that_differ(
+    cluster: str, partition: str
+) -> None:
+    made = prefix(cluster, partition)
+    assert len(made) <= LONGEST_PREFIX
+    assert len(made) + 26 <= NAME_LENGTH, "what the provider writes behind it"
+    assert made.endswith("-")
+    assert "--" not in made
+    assert made != prefix(cluster, f"{partition}x")
+
+
+@pytest.mark.parametrize("partition", [CPU, GPU, CLOSE, replace(CPU, spot=True)])
+def test_templates_have_no_weakness(partition: Partition) -> None:
+    made = fleets(partition)
+    resources = [
+        {"type": kind, "name": name, "inputs": made.inputs(name)} for name, kind in made.types().items()
+    ]
+    assert weaknesses(resources) == []
