@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
+import hypothesis
+import pytest
+
+# Asserted there, too: a failure shows the values.
+pytest.register_assert_rewrite("tests.support")
 # Whoever is started in the background of a script ignores Ctrl-C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# moto's own images, hundreds of them, are of no use here and made anew for every test of a cloud.
+os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
+# How long an example takes to make is the machine's affair.
+hypothesis.settings.register_profile(
+    "slow", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+# CI tries the same examples each time (Hypothesis' own profile); everybody else tries new ones.
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "slow")

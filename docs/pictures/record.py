@@ -1,4 +1,4 @@
-"""Records README's pictures: runs commands of this checkout in a terminal and draws what the terminal shows.
+"""Records the pictures of README and docs: runs commands of this checkout in a terminal and draws that.
 
     .venv/bin/python docs/pictures/record.py [SCENE …]
 
@@ -39,6 +39,8 @@ SCENES = {
         "sleep 3; ./cluster status",
         "./cluster down",
     ],
+    "gcp": ["./cluster plan --stack gcp-cpu | head -8", "./cluster plan --stack gcp-gpu | head -8"],
+    "aws": ["./cluster plan --stack aws-cpu | head -8", "./cluster plan --stack aws-gpu | head -9"],
 }
 
 # Rich's own, without its web font: a picture must not load anything.

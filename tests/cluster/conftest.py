@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from infra.local import packages
-from tests.support.checkout import SMALL, Checkout
+from tests.support.checkout import SMALL, Checkout, running
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,10 +37,5 @@ def make_checkout(tmp_path: Path) -> Iterator[Callable[..., Checkout]]:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     """One cluster for a module's tests."""
-    checkout = Checkout(tmp_path_factory.mktemp("cluster") / "a checkout", SMALL)
-    try:
-        checkout.cluster("up", check=True)
+    with running(tmp_path_factory.mktemp("cluster") / "a checkout", SMALL) as checkout:
         yield checkout
-    finally:
-        left = checkout.close()
-    assert left == []

@@ -38,7 +38,7 @@ def run(checkout: Checkout, folder: Path, verb: str) -> subprocess.CompletedProc
         env={**checkout.env, "PYTHONPATH": str(ROOT), "PULUMI_CONFIG_PASSPHRASE": "hush"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
 

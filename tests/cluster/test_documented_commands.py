@@ -41,7 +41,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
 
 
 @pytest.mark.parametrize("block", RUNNABLE, ids=[block.where for block in RUNNABLE])
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(560)
 def test_the_commands_of_a_block_work(clone: Checkout, block: Block, tmp_path: Path) -> None:
     verbs = [match[1] for command in block.commands for match in re.finditer(r"\./cluster (\S+)", command)]
     if any(verb not in NO_CLUSTER for verb in verbs):
@@ -54,7 +54,7 @@ def test_the_commands_of_a_block_work(clone: Checkout, block: Block, tmp_path: P
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=500,
             check=False,
         )
         assert done.returncode == 0, f"{block.where}: {command}\n{done.stdout}\n{done.stderr}"

@@ -64,7 +64,7 @@ def alone(checkout: Checkout) -> None:
         assert len(pids(checkout, program)) <= 1, program
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_up_killed_at_every_stage_goes_on_where_it_stopped(make_checkout: Callable[..., Checkout]) -> None:
     checkout = make_checkout(STACK)
     hold = quick_benchmark(checkout)
@@ -84,7 +84,7 @@ def test_up_killed_at_every_stage_goes_on_where_it_stopped(make_checkout: Callab
     assert "Result of job 1" in again.stdout
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_down_straight_after_a_kill_leaves_nothing(make_checkout: Callable[..., Checkout]) -> None:
     checkout = make_checkout(STACK)
     quick_benchmark(checkout).touch()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,8 +102,10 @@ def test_a_terminal_that_is_closed_while_it_follows_the_job(life: Checkout) -> N
 
 
 def test_ctrl_c_while_the_nodes_go_back(life: Checkout) -> None:
-    training_hold(life).unlink()
     up = Terminal.cluster(life, "up")
+    up.until("running on")
+    # Not before: the node would be gone by the time that a slow `up` looks.
+    training_hold(life).unlink()
     up.until("nodes go back after")
     up.press()
     assert up.end() == INTERRUPTED
@@ -126,7 +127,7 @@ def test_ctrl_c_while_status_waits_for_a_daemon_that_hangs(life: Checkout) -> No
     os.kill(daemon, signal.SIGSTOP)
     try:
         status = Terminal.cluster(life, "status")
-        until(lambda: pids_of_tool(life), 10, "the question")
+        until(lambda: pids_of_tool(life), 60, "the question")
         status.press()
         assert status.end() == INTERRUPTED
         clean(status)
@@ -159,8 +160,7 @@ def test_ctrl_c_while_it_goes_down_with_daemons_that_hang(life: Checkout) -> Non
     clean(down)
     assert "interrupted; of the stack there is" in down.text
     assert "`./cluster down --stack test` continues" in down.text
-    began = time.monotonic()
-    again = life.cluster("down", check=True)
+    # In bounded time: their grace is some seconds.
+    again = life.cluster("down", check=True, timeout=120)
     assert "controller: the daemons are ending; those that hang are killed" in again.stderr
     assert "nothing is left" in again.stderr
-    assert time.monotonic() - began < 30, "bounded by their grace"

@@ -49,11 +49,13 @@ def test_a_run_directory_without_room(checkout: Checkout, mounts: PrivateMounts,
     mounts.fill(tmp)
     job = checkout.cluster("exec", "--", "sbatch", "--output=/dev/null", "--wrap", "true")
     assert job.returncode != 0
-    checkout.cluster("exec", "--", "srun", "-N5", "--immediate=5", "true", timeout=60)
-    status = checkout.status()
-    reasons = [node["reason"] for node in status["nodes"] if node["reason"]]
-    assert any("machines.json: No space left on device" in reason for reason in reasons), reasons
-    until(lambda: checkout.status()["machines"]["running"] == 0, 30, "machines that end without a note of it")
+    checkout.cluster("exec", "--", "srun", "-N5", "--immediate=5", "true", timeout=120)
+
+    def reasons() -> str:
+        return "\n".join(node["reason"] or "" for node in checkout.status()["nodes"])
+
+    until(lambda: "machines.json: No space left on device" in reasons(), 60, "the nodes' reason")
+    until(lambda: checkout.status()["machines"]["running"] == 0, 60, "machines that end without a note of it")
 
     mounts.empty(tmp)
     assert checkout.execute("sbatch", "--parsable", "--output=/dev/null", "--wrap", "true").strip().isdigit()

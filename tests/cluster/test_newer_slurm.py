@@ -99,13 +99,15 @@ def test_an_elastic_job_from_nothing_to_nothing(
     assert states() == {"idle~"}
 
     out = work / "out"
-    checkout.execute("sbatch", f"--output={out}", "-N2", "--wrap", "srun printenv SLURMD_NODENAME")
+    script = f"srun printenv SLURMD_NODENAME; while [ ! -e '{work}/seen' ]; do sleep 0.1; done"
+    checkout.execute("sbatch", f"--output={out}", "-N2", "--wrap", script)
     until(lambda: out.exists() and sorted(out.read_text().split()) == ["debug-0", "debug-1"], 60, "the job")
     status = checkout.status()
     assert status["machines"]["running"] == 2
     assert [partition["up"] for partition in status["partitions"]] == [2]
+    (work / "seen").touch()
     until(lambda: states() == {"idle~"}, 60, "zero nodes")
-    until(lambda: checkout.status()["machines"]["running"] == 0, 20, "zero machines")
+    until(lambda: checkout.status()["machines"]["running"] == 0, 60, "zero machines")
 
     down = checkout.cluster("down", check=True)
     assert "nothing is left" in down.stderr
@@ -130,9 +132,9 @@ inside.run("sh", "-c", "touch $0/runs; sleep 300 & exec sleep 300", sys.argv[2],
     ) as killed:
         assert killed.stdout
         namespace = killed.stdout.readline().strip()
-        until((tmp_path / "runs").exists, 20, "a command inside")
+        until((tmp_path / "runs").exists, 60, "a command inside")
         assert len(processes_in(namespace)) == 3
         assert mounts_below(folder) == [], "nobody else sees its mounts"
         killed.send_signal(signal.SIGKILL)
-    until(lambda: processes_in(namespace) == [], 20, "the end of all that ran inside")
+    until(lambda: processes_in(namespace) == [], 60, "the end of all that ran inside")
     assert mounts_below(folder) == []

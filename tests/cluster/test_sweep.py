@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.checkout import Checkout, until
+from tests.support.mishaps import quick_benchmark
 
 STACK = """
     config:
@@ -32,7 +33,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     """One that is up, whose training is short, and whose training environment is this machine's Python."""
     folder = tmp_path_factory.mktemp("sweep")
     made = Checkout(folder / "a checkout", STACK)
-    made.shorten_training()
+    quick_benchmark(made)
     try:
         made.cluster("up", check=True)
         yield made
@@ -69,13 +70,13 @@ class Watched:
 
     def close_terminal(self) -> int:
         os.close(self._master)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
     def _ended(self) -> int:
         while not self.shows("\0"):
             pass
         os.close(self._master)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
 
 @contextmanager
@@ -87,6 +88,17 @@ def watched(checkout: Checkout, *arguments: str) -> Iterator[Watched]:
         if made.process.poll() is None:
             made.process.kill()
             made.process.wait()
+
+
+@contextmanager
+def held(checkout: Checkout) -> Iterator[None]:
+    """No further training begins: what is looked at does not change meanwhile."""
+    hold = checkout.folder.parent / "hold"
+    hold.touch()
+    try:
+        yield
+    finally:
+        hold.unlink()
 
 
 def results(checkout: Checkout) -> list[dict[str, Any]]:
@@ -108,15 +120,16 @@ def ran(checkout: Checkout) -> list[tuple[int, float, float]]:
 def test_a_sweep_outlives_its_terminal_and_ends_in_the_report(checkout: Checkout) -> None:
     with watched(checkout, "--nodes", "1,2", "--repeat", "2") as terminal:
         until(lambda: terminal.shows("[1-3] of 4 done"), 60, "the first result")
-        assert "queued" in terminal.screen
-        assert terminal.close_terminal() == 130
-    assert 2 <= len(results(checkout)) < 5, "that of `up`, and the first of the sweep"
+        with held(checkout):
+            assert "queued" in terminal.screen
+            assert terminal.close_terminal() == 130
+            assert 2 <= len(results(checkout)) < 5, "that of `up`, and the first of the sweep"
 
-    other = checkout.cluster("run", "--nodes", "4")
-    assert other.returncode == 3
-    assert "--nodes 1,2 --repeat 2" in other.stderr
+            other = checkout.cluster("run", "--nodes", "4")
+            assert other.returncode == 3
+            assert "--nodes 1,2 --repeat 2" in other.stderr
 
-    until(lambda: len(ran(checkout)) == 5, 60, "the jobs, which nobody watches")
+    until(lambda: len(ran(checkout)) == 5, 120, "the jobs, which nobody watches")
     times = ran(checkout)
     assert [job for job, _, _ in times] == [1, 2, 3, 4, 5]
     assert all(before[2] <= after[1] for before, after in itertools.pairwise(times)), "one after another"
@@ -159,12 +172,13 @@ def test_a_workload_that_was_changed_since_is_not_on_the_cluster(checkout: Check
 def test_ctrl_c_lets_the_jobs_go_on_and_cancel_ends_them(checkout: Checkout) -> None:
     with watched(checkout, "--nodes", "1", "--repeat", "9") as terminal:
         until(lambda: terminal.shows("[1-3] of 9 done"), 60, "the first result")
-        assert terminal.press_ctrl_c() == 130
-        assert "the jobs go on." in terminal.screen
-    assert checkout.execute("squeue", "--noheader").count("keras") >= 5
-    cancelled = checkout.cluster("run", "--cancel", check=True)
+        with held(checkout):
+            assert terminal.press_ctrl_c() == 130
+            assert "the jobs go on." in terminal.screen
+            assert checkout.execute("squeue", "--noheader").count("keras") >= 5
+            cancelled = checkout.cluster("run", "--cancel", check=True)
     assert "jobs ended; " in cancelled.stderr
-    until(lambda: not checkout.execute("squeue", "--noheader"), 30, "an empty queue")
+    until(lambda: not checkout.execute("squeue", "--noheader"), 60, "an empty queue")
     assert plans(checkout) == []
 
 

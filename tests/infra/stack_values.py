@@ -13,7 +13,14 @@ from infra.config import ConfigError, Mistake, parse
 CLUSTER = "slurm-stacks:cluster"
 BENCHMARK = "slurm-stacks:benchmark"
 STACKS = Path(__file__).parent / "stacks"
-REMOVE = object()
+
+
+class _Remove:
+    def __repr__(self) -> str:  # in the names of tests, which must be the same in every process
+        return "REMOVE"
+
+
+REMOVE = _Remove()
 
 _STACKS: dict[str, dict[str, Any]] = {
     "local": {
@@ -38,9 +45,10 @@ _STACKS: dict[str, dict[str, Any]] = {
         BENCHMARK: {"nodes": 2},
     },
     "gcp": {
+        "gcp:project": "my-lab",
         "gcp:zone": "europe-west4-a",
         CLUSTER: {
-            "name": "google",
+            "name": "lab",
             "provider": "gcp",
             "partitions": [
                 {

@@ -78,7 +78,7 @@ def become(
             input=text,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=60,
             check=False,
         )
 
@@ -165,6 +165,36 @@ def test_the_tools_failure_is_its_own_words(
         access.tool(tmp_path, config, "status")
 
 
+def test_a_refusal_of_the_provider_stays_one(
+    tmp_path: Path, config: StackConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without credentials nobody was asked, so there is nothing that the logs could say."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise UserError("there are no credentials here. Log in.", EXIT_REFUSED)
+
+    monkeypatch.setattr(LocalProvider, "access", refuse)
+    with pytest.raises(UserError) as caught:
+        access.cluster_status(tmp_path, config)
+    assert (str(caught.value), caught.value.exit_code) == (
+        "there are no credentials here. Log in.",
+        EXIT_REFUSED,
+    )
+
+
+def test_a_clusters_own_failure_leads_to_its_logs(
+    tmp_path: Path, config: StackConfig, tool: Callable[[str], None]
+) -> None:
+    tool("echo slurmctld does not answer >&2; exit 3")
+    with pytest.raises(UserError) as caught:
+        access.cluster_status(tmp_path, config)
+    assert caught.value.exit_code == 1, "the tool's status is not the provider's"
+    assert str(caught.value).splitlines() == [
+        "slurmctld does not answer",
+        "`./cluster logs --stack test` shows what it said last.",
+    ]
+
+
 # --- providers -------------------------------------------------------------------------------------------
 
 
@@ -179,8 +209,11 @@ def test_every_provider_offers_what_the_program_asks() -> None:
     wanted = {name for name in vars(provider.Provider) if not name.startswith("_")}
     assert wanted == {
         "prepare", "create", "shell", "access", "leftovers", "diagnose", "settings_here", "mend", "clear",
+        "weigh", "drain", "explain",
     }  # fmt: skip
-    assert [name for name in wanted if not callable(getattr(LocalProvider, name, None))] == []
+    for name in ("local", "aws", "gcp"):
+        offers = providers.load(name)
+        assert [method for method in wanted if not callable(getattr(offers, method, None))] == [], name
 
 
 def test_the_way_in_keeps_the_callers_path_and_adds_slurms(
@@ -204,10 +237,10 @@ def test_leftovers_are_named(tmp_path: Path, run: RunDirectory) -> None:
     )
     try:
         # A process has no environment to read for a moment while it becomes another program.
-        until(lambda: Path(f"/proc/{child.pid}/environ").read_bytes(), 5, "the process's environment")
-        left = LocalProvider().leftovers(tmp_path, "test")
+        until(lambda: Path(f"/proc/{child.pid}/environ").read_bytes(), 30, "the process's environment")
+        left = LocalProvider().leftovers(tmp_path, "test", dict)
         assert left == [f"process {child.pid}: sleep 300", f"folder {run.path}"]
     finally:
         child.kill()
         child.wait()
-    assert LocalProvider().leftovers(tmp_path, "other") == []
+    assert LocalProvider().leftovers(tmp_path, "other", dict) == []

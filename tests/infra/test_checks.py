@@ -61,6 +61,8 @@ def test_everything_is_run_each_with_its_own_interpreter(
     assert second[3] == "tests/workload"
     assert "--cov-append" in first
     assert "--cov-append" in second
+    # A module's tests share a cluster.
+    assert first[-3:-1] == ["--dist", "loadfile"]
     assert capsys.readouterr().out.endswith("== all passed\n")
 
 

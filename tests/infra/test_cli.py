@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from infra import access, checks, cli, operate, runner
+from infra.config import StackConfig
 from infra.errors import EXIT_REFUSED, UserError
 from infra.local.provider import LocalProvider
 from tests.support.checkout import ROOT, SMALL, Checkout
 
-COMMANDS = ("up", "down", "plan", "status", "exec", "ssh", "outputs", "test")
+COMMANDS = ("up", "down", "plan", "status", "exec", "ssh", "outputs", "chaos", "test")
 
 
 @dataclass
@@ -123,7 +124,7 @@ def test_a_file_that_is_no_yaml_is_exit_2(cluster: Cluster, project: Path) -> No
 
 
 def test_a_user_error_is_one_message_with_its_code(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_arguments: Any) -> None:
+    def refuse(*_arguments: Any, **_options: Any) -> None:
         raise UserError("somebody else owns it", EXIT_REFUSED)
 
     monkeypatch.setattr(operate, "bring_up", refuse)
@@ -208,14 +209,20 @@ def test_up_down_and_test_know_their_stack_and_arguments(
     cluster: Cluster, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(operate, "bring_up", lambda p, config, _console: seen.append(("up", p, config.stack)))
+
+    def bring_up(p: Path, config: StackConfig, _console: Any, *, replace: bool) -> None:
+        seen.append(("up", p, config.stack, replace))
+
+    monkeypatch.setattr(operate, "bring_up", bring_up)
     monkeypatch.setattr(operate, "take_down", lambda p, *rest: seen.append(("down", p, *rest[:2])))
     monkeypatch.setattr(checks, "run_checks", lambda p, rest: seen.append(("test", p, list(rest))) or 3)
-    assert [cluster("up").code, cluster("down", "--stack", "other").code] == [0, 0]
+    assert [cluster("up").code, cluster("up", "--replace").code] == [0, 0]
+    assert cluster("down", "--stack", "other").code == 0
     assert cluster("test").code == 3
     assert cluster("test", "tests/node", "-k", "x", "--lf").code == 3
     assert seen == [
-        ("up", project, "local"),
+        ("up", project, "local", False),
+        ("up", project, "local", True),
         ("down", project, "other", "local"),
         ("test", project, []),
         ("test", project, ["tests/node", "-k", "x", "--lf"]),
@@ -253,6 +260,25 @@ def test_down_of_a_broken_stack_file_takes_down_what_is_up(
     assert done.code == 0
     assert "provider" in done.err
     assert seen == [(project, "local", "local")]
+
+
+@pytest.mark.parametrize("provider", ["aws", "gcp"])
+def test_down_of_a_broken_stack_file_takes_down_a_clouds_cluster_too(
+    cluster: Cluster, project: Path, monkeypatch: pytest.MonkeyPatch, provider: str
+) -> None:
+    """What is up must always come down; which cluster it is, the engine's outputs say."""
+    file = project / "Pulumi.local.yaml"
+    file.write_text(f"config: {{slurm-stacks:cluster: {{provider: {provider}, partitions: 7}}}}\n")
+    seen: list[Any] = []
+    monkeypatch.setattr(operate, "take_down", lambda p, *rest: seen.append((p, *rest[:2])))
+    monkeypatch.setattr(LocalProvider, "leftovers", lambda *_arguments: [])
+    done = cluster("down")
+    assert done.code == 0
+    assert "partitions" in done.err
+    assert "does not keep the cluster of stack local from going down" in done.err
+    assert seen == [(project, "local", provider)]
+    file.write_text("config: [\n")
+    assert cluster("down").code == 2, "nobody knows whose it is"
 
 
 # --- the shim --------------------------------------------------------------------------------------------

@@ -159,7 +159,8 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ),
     ("aws", {"network.zones": ["eu-west-1a"]}, "network.zones[0]", ["us-east-1a"]),
     ("gcp", {"partitions[0].zones": ["europe-west4a"]}, "partitions[0].zones[0]", ["europe-west4-a"]),
-    ("local", {"partitions[0].zones": ["here-a"]}, "partitions[0].zones", ["no zones"]),
+    ("local", {"partitions[0].zones": ["a", "B"]}, "partitions[0].zones[1]", ["a zone's name"]),
+    ("local", {"partitions[0].zones": ["a", "b", "a"]}, "partitions[0].zones[2]", ["each zone once"]),
     # spot and reservations
     (
         "aws",
@@ -168,13 +169,30 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         ["spot"],
     ),
     ("aws", {"partitions[0].reservation": "PLACEHOLDER"}, "partitions[0].reservation", ["cr-"]),
+    (
+        "aws",
+        {"partitions[0].reservation": "arn:aws:resource-groups:eu-west-1:123456789012:group/ours"},
+        "partitions[0].reservation",
+        ["a group of us-east-1"],
+    ),
     ("gcp", {"partitions[0].reservation": "cr_1"}, "partitions[0].reservation", ["reservation in the zone"]),
     ("local", {"partitions[0].reservation": "cr-0123456789"}, "partitions[0].reservation", ["reserves no"]),
     # images
-    ("aws", {"image": {"id": "ami-01234567", "bake": True}}, "image.bake", ["false where"]),
+    (
+        "aws",
+        {
+            "image.bake": True,
+            "controller.image": {"id": "ami-01234567"},
+            "partitions[0].image": {"id": "ami-01234567"},
+            "partitions[1].image": {"id": "ami-01234567"},
+        },
+        "image.bake",
+        ["every machine has an image of its own", "remove bake"],
+    ),
     ("aws", {"image": {"id": "ami-01234567", "source": "ubuntu-24.04"}}, "image.source", ["not both"]),
     ("aws", {"image.id": "my-image"}, "image.id", ["ami-"]),
     ("gcp", {"controller.image": {"id": "ami-01234567!"}}, "controller.image.id", ["global/images"]),
+    ("gcp", {"image.id": "ami-0123456789abcdef0"}, "image.id", ["global/images"]),
     ("local", {"image.bake": True}, "image.bake", ["boot from no image"]),
     ("local", {"partitions[0].image.id": "ami-01234567"}, "partitions[0].image.id", ["boot from no image"]),
     ("aws", {"partitions[0].image": {"id": "x"}}, "partitions[0].image.id", ["ami-"]),
@@ -182,23 +200,43 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("aws", {"aws:region": REMOVE}, "aws:region", ["missing", "eu-central-1"]),
     ("aws", {"aws:region": "us-east-1a"}, "aws:region", ["us-east-1a is a zone of us-east-1"]),
     ("aws", {"aws:region": "Frankfurt"}, "aws:region", ["an AWS region"]),
+    ("aws", {"aws:region": "eu-cental-1"}, "aws:region", ["did you mean eu-central-1?"]),
+    ("aws", {"aws:region": "eu-moon-1"}, "aws:region", ["an AWS region"]),
     ("aws", {"aws:region": 1}, "aws:region", ["text"]),
     ("gcp", {"gcp:zone": REMOVE}, "gcp:zone", ["missing", "europe-west4-a"]),
+    ("gcp", {"gcp:project": REMOVE}, "gcp:project", ["missing", "gcp:project: my-project"]),
+    ("gcp", {"gcp:project": "My Project"}, "gcp:project", ["not its name"]),
     ("gcp", {"gcp:zone": "europe-west4"}, "gcp:zone", ["like europe-west4-a"]),
     ("gcp", {"gcp:region": "us-east1"}, "gcp:region", ["europe-west4"]),
     # access
     ("aws", {"access.mode": "iap"}, "access.mode", ["ssm or ssh on aws"]),
     ("gcp", {"access.mode": "ssm"}, "access.mode", ["iap or ssh on gcp"]),
-    ("aws", {"access.mode": "ssh"}, "access.ssh_cidrs", ["may log in", "mode: ssm"]),
+    ("aws", {"access": {"mode": "ssh", "key": "mine"}}, "access.ssh_cidrs", ["may log in", "mode: ssm"]),
+    (
+        "aws",
+        {"access": {"mode": "ssh", "ssh_cidrs": ["203.0.113.0/24"]}},
+        "access.key",
+        ["EC2 key pair", "nobody can log in", "mode: ssm"],
+    ),
     ("aws", {"access.ssh_cidrs": ["203.0.113.0/24"]}, "access.ssh_cidrs", ["with mode: ssh only"]),
     (
         "aws",
-        {"access": {"mode": "ssh", "ssh_cidrs": ["203.0.113.0/24", "0.0.0.0/0"]}},
+        {"access": {"mode": "ssh", "ssh_cidrs": ["203.0.113.0/24", "0.0.0.0/0"], "key": "mine"}},
         "access.ssh_cidrs[1]",
         ["say so twice", "allow_ssh_from_anywhere"],
     ),
-    ("aws", {"access": {"mode": "ssh", "ssh_cidrs": ["::/0"]}}, "access.ssh_cidrs[0]", ["say so twice"]),
-    ("aws", {"access": {"mode": "ssh", "ssh_cidrs": ["128.0.0.0/1"]}}, "access.ssh_cidrs[0]", ["twice"]),
+    (
+        "aws",
+        {"access": {"mode": "ssh", "ssh_cidrs": ["::/0"], "key": "mine"}},
+        "access.ssh_cidrs[0]",
+        ["say so twice"],
+    ),
+    (
+        "aws",
+        {"access": {"mode": "ssh", "ssh_cidrs": ["128.0.0.0/1"], "key": "mine"}},
+        "access.ssh_cidrs[0]",
+        ["twice"],
+    ),
     (
         "gcp",
         {"access": {"mode": "ssh", "ssh_cidrs": ["203.0.113.0/24"], "key": "mine"}},
@@ -226,6 +264,35 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         ["all of vpc"],
     ),
     ("gcp", {"network.gcp": {"network": "lab"}}, "network.gcp.subnetwork", ["both of"]),
+    (
+        "gcp",
+        {"network.gcp": {"network": "projects/host/global/networks/lab", "subnetwork": "nodes"}},
+        "network.gcp.network",
+        ["name of a network in gcp:project", "write lab"],
+    ),
+    (
+        "gcp",
+        {"network.gcp": {"network": "lab", "subnetwork": "Nodes"}},
+        "network.gcp.subnetwork",
+        ["small letters"],
+    ),
+    ("gcp", {"network.private_cidr": "10.0.4.0/24"}, "network.private_cidr", ["one subnetwork has all"]),
+    (
+        "gcp",
+        {"access": {"mode": "ssh", "ssh_cidrs": ["203.0.113.0/24", "2001:db8::/32"]}},
+        "access.ssh_cidrs[1]",
+        ["IPv4"],
+    ),
+    ("gcp", {"name": "my-google-lab"}, "name", ["'google'", "buckets"]),
+    ("gcp", {"name": "goog-lab"}, "name", ["'goog'"]),
+    ("gcp", {"partitions[0].name": "login-gpu", "@partition": "login-gpu"}, "partitions[0].name", ["login-"]),
+    ("gcp", {"partitions[0].name": "image", "@partition": "image"}, "partitions[0].name", ["image-"]),
+    (
+        "gcp",
+        {"partitions[0].reservation": "v100s", "network.zones": ["europe-west4-a", "europe-west4-b"]},
+        "partitions[0].reservation",
+        ["one zone only", "europe-west4-a, europe-west4-b"],
+    ),
     ("gcp", {"network.aws": VPC}, "network.aws", ["settings of gcp"]),
     ("local", {"network.cidr": "10.0.0.0/16"}, "network.cidr", ["loopback"]),
     # storage
@@ -270,11 +337,34 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("gcp", {"storage.scratch": {"kind": "filestore"}}, "storage.scratch.size_gib", ["1024", "BASIC_HDD"]),
     (
         "gcp",
+        {"storage.scratch": {"kind": "filestore", "tier": "ZONAL", "size_gib": 11000}},
+        "storage.scratch.size_gib",
+        ["100 to 10239", "10240 to 102400 in steps of 2560", "take 12800"],
+    ),
+    (
+        "gcp",
+        {"storage.scratch": {"kind": "filestore", "size_gib": 70000}},
+        "storage.scratch.size_gib",
+        ["1024 to 65433 GiB with BASIC_HDD", "take 65433"],
+    ),
+    ("gcp", {"storage.home": {"size_gib": 5}}, "storage.home.size_gib", ["at least 10 GiB", "write 10"]),
+    (
+        "gcp",
         {"storage.scratch": {"kind": "filestore", "tier": "BASIC_SSD", "size_gib": 1024}},
         "storage.scratch.size_gib",
         ["2560"],
     ),
-    ("gcp", {"storage.local_scratch": {}}, "storage.local_scratch", ["NVMe"]),
+    (
+        "gcp",
+        {
+            "partitions[0].machine": "e2-standard-2",
+            "partitions[0].accelerator": None,
+            "partitions[1].machine": "e2-standard-4",
+            "storage.local_scratch": {},
+        },
+        "storage.local_scratch",
+        ["NVMe", "n1-standard-1"],
+    ),
     (
         "aws",
         {"partitions[1].machine": "m5.large", "storage.local_scratch": {"kind": "nvme"}},
@@ -299,6 +389,48 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         "local.quota_nodes",
         ["3 or more"],
     ),
+    (
+        "local",
+        {
+            "partitions[0].accelerator": {"type": "v100", "count": 4},
+            "partitions[0].nodes.min": 2,
+            "local.quota_gpus": 7,
+        },
+        "local.quota_gpus",
+        ["8 or more", "devices"],
+    ),
+    ("local", {"local.capacity": {"debig": 2}}, "local.capacity.debig", ["the pools debug", "mean debug?"]),
+    (
+        "local",
+        {"partitions[0].zones": ["a", "b"], "local.capacity": {"debug/c": 2}},
+        'local.capacity["debug/c"]',
+        ["debug, debug/a, debug/b"],
+    ),
+    (
+        "local",
+        {"partitions[0].nodes.min": 3, "local.capacity": {"debug": 2}},
+        "local.capacity.debug",
+        ["3 or more", "debug are static"],
+    ),
+    (
+        "local",
+        {
+            "partitions[0].zones": ["a", "b"],
+            "partitions[0].nodes.min": 3,
+            "local.capacity": {"debug/a": 1, "debug/b": 1},
+        },
+        "local.capacity",
+        ["3 or more in its zones together"],
+    ),
+    # what nobody knows the price of, and what nobody watches
+    (
+        "aws",
+        {"partitions[0].machine": "p4d.24xlarge", "budget.max_usd": 100},
+        "budget.max_usd",
+        ["there is none for p4d.24xlarge", "machines: {p4d.24xlarge: {price_hour: …}}", "max_hours"],
+    ),
+    ("batch", {"@enabled": False, "budget.max_hours": 5}, "budget.max_hours", ["scheduler batch"]),
+    ("batch", {"@enabled": False, "budget.max_usd": 5}, "budget.max_usd", ["in AWS itself"]),
     # AWS Batch
     ("aws", {"batch": values("batch")[CLUSTER]["batch"]}, "scheduler", ["batch, where"]),
     ("batch", {"batch": REMOVE}, "batch", ["the section `batch`"]),
@@ -358,7 +490,19 @@ def _in_cluster(path: str) -> str:
 
 
 ACCEPTED: list[tuple[str, dict[str, Any]]] = [
-    ("aws", {"access": {"mode": "ssh", "ssh_cidrs": ["0.0.0.0/0"], "allow_ssh_from_anywhere": True}}),
+    (
+        "aws",
+        {
+            "access": {
+                "mode": "ssh",
+                "ssh_cidrs": ["0.0.0.0/0"],
+                "allow_ssh_from_anywhere": True,
+                "key": "k",
+            }
+        },
+    ),
+    ("aws", {"access": {"mode": "ssh", "ssh_cidrs": ["203.0.113.7/32"]}, "image.id": "ami-01234567"}),
+    ("aws", {"aws:region": "ca-west-1", "partitions": [{"name": "cpu", "machine": "m5.xlarge"}]}),
     ("aws", {"access": {"mode": "ssh", "ssh_cidrs": ["203.0.113.7/32", "2001:db8::/32"], "key": "my key"}}),
     ("aws", {"partitions[0].reservation": "cr-12356790abcd"}),
     ("aws", {"partitions[0].reservation": GROUP}),
@@ -384,16 +528,41 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ("aws", {"azure:location": "x", "pulumi:tags": {"a": "b"}, "aws:profile": "lab"}),
     ("gcp", {"partitions[0].accelerator": {"type": "nvidia-tesla-v100", "count": 4}}),
     ("gcp", {"partitions[1].placement": "cluster"}),
-    ("gcp", {"gcp:region": "europe-west4", "gcp:project": "lab"}),
+    ("gcp", {"gcp:region": "europe-west4", "gcp:project": "example.com:my-lab"}),
     ("gcp", {"network.gcp": {"network": "lab", "subnetwork": "nodes"}}),
     ("gcp", {"storage.scratch": {"kind": "filestore", "tier": "ZONAL", "size_gib": 100}}),
+    ("gcp", {"storage.local_scratch": {}}),
     ("gcp", {"image.id": "projects/lab/global/images/slurm-1"}),
     ("gcp", {"image.id": "projects/lab/global/images/family/slurm"}),
     ("gcp", {"partitions[0].reservation": "v100s", "login.count": 2}),
     ("local", {"partitions[0].placement": "cluster", "partitions[0].spot": True}),
     ("local", {"local": {"machines": "process", "boot_delay": 5, "quota_nodes": 4, "price_hour": 1}}),
+    (
+        "local",
+        {
+            "partitions[0].zones": ["a", "b"],
+            "partitions[0].nodes.min": 3,
+            "local": {"capacity": {"debug": 3, "debug/a": 0}, "api_error": None},
+        },
+    ),
     ("local", {"partitions[0].accelerator": {"type": "v100", "count": 8}, "partitions[0].time_limit": "1-0"}),
     ("local", {"hooks[0]": {"role": "all", "source": "hooks/x.sh"}, "budget.max_usd": 5}),
+    ("aws", {"partitions[0].machine": "p4d.24xlarge", "budget.max_hours": 100}),
+    (
+        "aws",
+        {
+            "partitions[0].machine": "p4d.24xlarge",
+            "budget": {"max_usd": 100, "running_jobs": "cancel"},
+            "machines": {"p4d.24xlarge": {"price_hour": 30}},
+        },
+    ),
+    (
+        "aws",
+        {
+            "partitions[0]": {"name": "s", "machine": "p4d.24xlarge", "nodes": {"min": 2, "max": 2}},
+            "budget.max_usd": 9,
+        },
+    ),
     ("batch", {"@enabled": False, "batch.container.environment": {"MPI_GPUS": 32}}),
     ("batch", {"batch.container.gpus": 1, "batch.container.environment": {"MPI_GPUS": "4"}}),
 ]
@@ -404,10 +573,11 @@ def test_accepted(stack: str, changes: dict[str, Any]) -> None:
     assert mistakes(values(stack, changes)) == []
 
 
-def test_namespaces_of_machines_are_refused_with_the_reason() -> None:
-    (found,) = mistakes(values("local", {"local.machines": "namespace"}))
-    assert found.path == f"{CLUSTER}.local.machines"
-    assert "not built yet" in found.advice
+def test_login_machines_need_machines_of_their_own() -> None:
+    (found,) = mistakes(values("local", {"login.count": 1}))
+    assert found.path == f"{CLUSTER}.login.count"
+    assert "machines: namespace" in found.advice
+    assert mistakes(values("local", {"login.count": 1, "local.machines": "namespace"})) == []
 
 
 def test_local_sgd_is_refused_with_the_reason() -> None:

@@ -69,6 +69,7 @@ SHAPES: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("aws", {"image.cuda": 12.5}, "image.cuda", ['write "12.5"']),
     ("local", {"budget.max_usd": 0}, "budget.max_usd", ["more than 0", "USD"]),
     ("local", {"budget.max_hours": -3}, "budget.max_hours", ["more than 0"]),
+    ("local", {"budget.running_jobs": "kill"}, "budget.running_jobs", ["keep", "cancel"]),
     ("local", {"budget.max_usd": float("inf")}, "budget.max_usd", ["a number"]),
     (
         "local",
@@ -123,6 +124,10 @@ SHAPES: list[tuple[str, dict[str, Any], str, list[str]]] = [
         ["at most 65000"],
     ),
     ("local", {"local.boot_delay": -1}, "local.boot_delay", ["0 or more (seconds)"]),
+    ("local", {"local.never_register": 1.1}, "local.never_register", ["at most 1"]),
+    ("local", {"local.capacity": {"debug": -1}}, "local.capacity.debug", ["0 or more"]),
+    ("local", {"local.capacity": {"debug": 1.5}}, "local.capacity.debug", ["a whole number"]),
+    ("local", {"local.api_error": "throttle"}, "local.api_error", ["quota, capacity", "mean throttled?"]),
     ("batch", {"batch.nodes": 0}, "batch.nodes", ["1 or more"]),
     ("batch", {"batch.instance_types": []}, "batch.instance_types", ["at least 1"]),
     ("batch", {"batch.container.job_role": "me"}, "batch.container.job_role", ["arn:aws:iam"]),
@@ -197,7 +202,7 @@ def test_all_mistakes_at_once_shapes_and_combinations() -> None:
             "partitions[0].aws.efa": True,
             "partitions[1].machine": "p3.8xlarge",
             "partitions[2]": {"machine": "m5.large", "nodes": {"min": 3, "max": 2}},
-            "access": {"mode": "ssh", "ssh_cidrs": ["0.0.0.0/0"]},
+            "access": {"mode": "ssh", "ssh_cidrs": ["0.0.0.0/0"], "key": "mine"},
             "@partition": "tpu",
             "@epoch": 3,
         },
@@ -281,7 +286,7 @@ def test_places() -> None:
     aws, gcp, local = (parse(values(name), "s") for name in ("aws", "gcp", "local"))
     assert (aws.region, aws.zone, aws.project) == ("us-east-1", None, None)
     assert (gcp.region, gcp.zone) == ("europe-west4", "europe-west4-a")
-    assert parse(values("gcp", {"gcp:project": "lab"}), "s").project == "lab"
+    assert parse(values("gcp", {"gcp:project": "lab-42"}), "s").project == "lab-42"
     assert (local.region, local.zone) == (None, None)
     assert parse(values("local", {"aws:region": "eu-west-1"}), "s").region is None
 

@@ -136,6 +136,68 @@ def test_nodes_that_are_alike_are_one_line(capsys: pytest.CaptureFixture[str]) -
     assert "1 node is off" in out
 
 
+BUDGET: dict[str, Any] = {
+    "max_usd": 20.0, "max_hours": None, "left_usd": 4.5, "left_hours": None, "used": 0.775,
+    "running_jobs": "keep",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "Budget: 4.50 of 20.00 USD are left, 78% used"),
+        (
+            {"max_hours": 9.0, "left_hours": 3.0},
+            "Budget: 4.50 of 20.00 USD and 3.00 of 9.00 node-hours are left, 78% used",
+        ),
+        (
+            {"left_usd": 0.0, "used": 1.0},
+            "Budget: 0.00 of 20.00 USD are left, used up: no new node starts, jobs that run go on",
+        ),
+        (
+            {"left_usd": 0.0, "used": 1.2, "running_jobs": "cancel"},
+            "Budget: 0.00 of 20.00 USD are left, used up: no new node starts, running jobs are cancelled",
+        ),
+    ],
+)
+def test_what_is_left_of_the_budget(
+    capsys: pytest.CaptureFixture[str], changes: dict[str, Any], line: str
+) -> None:
+    cost = {"node_hours": 1.0, "usd": 15.5, "damaged": [], "budget": BUDGET | changes}
+    tables.show_status({**STATUS, "cost": cost})
+    assert capsys.readouterr().out.splitlines()[-2:] == ["Cost so far: 1.00 node-hours, 15.50 USD", line]
+
+
+def test_figures_that_lack_something_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+    cost = {"node_hours": 1.0, "usd": 1.0, "damaged": ["ledger.json.damaged-1"], "budget": None}
+    tables.show_status({**STATUS, "cost": cost})
+    assert capsys.readouterr().out.endswith(
+        "  and what is in ledger.json.damaged-1, which could not be read\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("budget", "line"),
+    [
+        (
+            {"max_usd": 20, "max_hours": None, "lasts_hours": 2.6042},
+            "The budget of 20 USD lasts 2.6 h at full size",
+        ),
+        (
+            {"max_usd": 20, "max_hours": 5.5, "lasts_hours": None},
+            "The budget of 20 USD and 5.5 node-hours is never used up: nodes cost nothing",
+        ),
+    ],
+)
+def test_how_far_a_planned_budget_reaches(
+    capsys: pytest.CaptureFixture[str], budget: dict[str, Any], line: str
+) -> None:
+    tables.show_plan(
+        {"stack": "t", "resources": [], "outputs": {}, "cost": {"budget": budget}, "warnings": []}
+    )
+    assert capsys.readouterr().out.splitlines()[-1] == line
+
+
 @pytest.mark.parametrize(
     ("state", "machine", "reason", "words"),
     [
@@ -144,6 +206,13 @@ def test_nodes_that_are_alike_are_one_line(capsys: pytest.CaptureFixture[str]) -
         ("DOWN+CLOUD+POWERED_DOWN", None, "ResumeTimeout reached", ("down", "last: ResumeTimeout reached")),
         ("IDLE+CLOUD+POWERED_DOWN", "running", None, ("off", "its machine is being ended")),
         ("ALLOCATED+CLOUD+POWERING_UP", None, None, ("starting", "no machine yet")),
+        (
+            "IDLE+CLOUD+DRAIN+NOT_RESPONDING+POWERED_DOWN",
+            None,
+            "slurm-stacks quota: 4 of 8",
+            ("drained, powered down", "quota: 4 of 8"),
+        ),
+        ("IDLE+CLOUD+DRAIN+POWERED_DOWN", None, "bad fan", ("drained", "bad fan")),
         ("ALLOCATED+CLOUD+POWERING_UP", "pending", None, ("starting", "its machine boots")),
         ("ALLOCATED+CLOUD+POWERING_UP", "running", "old", ("starting", "has not registered yet")),
         ("IDLE+CLOUD+POWERING_DOWN", "running", None, ("going back", "")),

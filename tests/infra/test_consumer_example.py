@@ -253,7 +253,7 @@ def start(login: Path, verb: str, script: str = "hostname", options: tuple[str, 
 
 def done(login: Path, verb: str, script: str = "hostname", options: tuple[str, ...] = ()) -> tuple[str, str]:
     process = start(login, verb, script, options)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     return out, err
 
@@ -270,7 +270,7 @@ def test_submitting_again_says_the_same_job(login: Path) -> None:
 
 def test_two_submissions_at_once_are_one_job(login: Path) -> None:
     both = [start(login, "submit"), start(login, "submit")]
-    assert [process.communicate(timeout=30)[0] for process in both] == ["1\n", "1\n"]
+    assert [process.communicate(timeout=60)[0] for process in both] == ["1\n", "1\n"]
     assert len(log(login)) == 1
 
 
@@ -306,7 +306,7 @@ def test_a_refusal_of_sbatch_is_a_failure_and_leaves_no_job(login: Path) -> None
     good = (login / "sbatch").read_text()
     (login / "sbatch").write_text("#!/bin/sh\necho 'invalid partition' >&2; exit 1\n")
     process = start(login, "submit")
-    assert process.communicate(timeout=30)[1] == "invalid partition\n"
+    assert process.communicate(timeout=60)[1] == "invalid partition\n"
     assert process.returncode != 0
     (login / "sbatch").write_text(good)
     assert done(login, "submit") == ("1\n", "")

@@ -8,7 +8,7 @@ import pytest
 from stack_values import REMOVE, STACKS, values
 
 from infra.config import load_file, parse
-from infra.cost import Cost, cost, run_cost
+from infra.cost import BudgetOutlook, Cost, budget, cost
 from infra.design import design
 from infra.machines import catalog
 
@@ -53,6 +53,53 @@ def test_the_parts_of_a_cloud_stack() -> None:
     assert total["prices_of"] == FACTS.date
 
 
+def test_a_network_costs_something_with_nobody_on_it() -> None:
+    """Of AWS's: one NAT gateway, and an address for it and for each machine that has a public one."""
+    ssh = {"access": {"mode": "ssh", "ssh_cidrs": ["203.0.113.0/24"], "key": "mine"}}
+    vpc = {"vpc": "vpc-0a1b2c3d", "public_subnet": "subnet-0a1b2c3d", "private_subnets": ["subnet-1a1b2c3d"]}
+    existing: dict[str, Any] = {"network": {"aws": vpc}}
+    assert parts(of("aws"))["network"] == (pytest.approx(0.045 + 0.005),) * 2
+    assert parts(of("aws", ssh))["network"] == (pytest.approx(0.045 + 2 * 0.005),) * 2
+    assert parts(of("aws", {**ssh, "login": {"count": 2}}))["network"][0] == pytest.approx(0.045 + 3 * 0.005)
+    assert parts(of("aws", {**ssh, **existing}))["network"] == (pytest.approx(0.005),) * 2
+    assert "network" not in parts(of("aws", existing))
+    assert "network" not in parts(of("local"))
+
+
+def test_google_asks_for_its_network_by_the_machine() -> None:
+    """Of Cloud NAT for each machine behind it up to 32, and for an address; a public one is not behind."""
+    debug = {"partitions[0].nodes": {"min": 1, "max": 4}, "partitions[1].nodes.max": 4}
+    assert parts(of("gcp", debug))["network"] == (
+        pytest.approx(0.005 + 2 * 0.0014),
+        pytest.approx(0.005 + 9 * 0.0014),
+    )
+    assert parts(of("gcp", {"partitions[0].nodes.max": 500}))["network"][1] == pytest.approx(0.005 + 0.044)
+    ssh = {**debug, "access": {"mode": "ssh", "ssh_cidrs": ["203.0.113.0/24"]}}
+    assert parts(of("gcp", ssh))["network"][0] == pytest.approx(2 * 0.005 + 0.0014)
+    existing: dict[str, Any] = {"network": {"gcp": {"network": "lab", "subnetwork": "nodes"}}}
+    assert "network" not in parts(of("gcp", {**debug, **existing}))
+    assert parts(of("gcp", {**ssh, **existing}))["network"] == (pytest.approx(0.005),) * 2
+
+
+def test_directories_of_google() -> None:
+    scratch = {"kind": "filestore", "tier": "BASIC_SSD", "size_gib": 2560}
+    found = parts(of("gcp", {"storage.scratch": scratch}))
+    assert found["/scratch"] == (pytest.approx(2560 * 0.30 / 730, abs=1e-6),) * 2
+    assert found["/home"] == (pytest.approx(50 * 0.10 / 730, abs=1e-6),) * 2
+
+
+def test_googles_local_ssds_are_paid_beside_the_machine() -> None:
+    found = parts(of("gcp", {"storage.local_scratch": {}, "partitions[0].nodes": {"min": 1, "max": 4}}))
+    disks = [
+        facts.local_ssds for name in ("n1-standard-2", "n2-standard-4") if (facts := FACTS.machine(name))
+    ]
+    assert found["local SSDs"] == (
+        pytest.approx(375 * disks[0] * 0.08 / 730, abs=1e-6),
+        pytest.approx(375 * (4 * disks[0] + 4 * disks[1]) * 0.08 / 730, abs=1e-6),
+    )
+    assert "local SSDs" not in parts(of("gcp"))
+
+
 def test_unknown_prices_are_named_and_not_zero() -> None:
     total = of(
         "aws",
@@ -75,8 +122,9 @@ def test_unknown_prices_are_named_and_not_zero() -> None:
         "/fsx (fsx_lustre PERSISTENT_2 4800 GiB)",
     ]
     assert parts(total)["partition cpu"] == (0.0, None)
-    assert of("gcp", {"storage.scratch": {"kind": "filestore", "size_gib": 1024}})["unknown"] == [
-        "/scratch (filestore BASIC_HDD 1024 GiB)"
+    enterprise = {"kind": "filestore", "tier": "ENTERPRISE", "size_gib": 1024}
+    assert of("gcp", {"storage.scratch": enterprise})["unknown"] == [
+        "/scratch (filestore ENTERPRISE 1024 GiB)"
     ]
 
 
@@ -95,16 +143,25 @@ def test_batch_costs_nothing_while_idle_but_its_file_system() -> None:
     assert total["max_usd_per_hour"] > 42 * 31.212
 
 
-def test_what_a_run_costs() -> None:
-    partition = design(parse(values("gcp"), "t"), FACTS).partition("debug")
-    assert run_cost(partition, 4, 1800) == pytest.approx(4 * (0.095 + 2.48) / 2)
-    unknown = design(parse(values("aws", {"partitions[0].machine": "p4d.24xlarge"}), "t"), FACTS).partition(
-        "cpu"
-    )
-    assert run_cost(unknown, 4, 1800) is None
-
-
 def test_prices_of_storage_can_be_given() -> None:
     dear = FACTS.model_copy(update={"storage": {"aws": {"disk": 730.0, "nfs": 730.0}}})
     total = cost(design(parse(values("aws", {"storage": REMOVE}), "t"), FACTS), dear)
     assert parts(total)["/home"] == (50.0, 50.0)
+
+
+def test_how_long_a_budget_lasts() -> None:
+    """At full size: four nodes here, at 2 USD an hour each."""
+
+    def lasts(changes: dict[str, Any]) -> BudgetOutlook | None:
+        return budget(design(parse(values("local", {"local.price_hour": 2} | changes), "t"), FACTS))
+
+    assert lasts({}) is None
+    assert lasts({"budget.max_usd": 20}) == {
+        "max_usd": 20.0, "max_hours": None, "running_jobs": "keep", "lasts_hours": 2.5,
+    }  # fmt: skip
+    both = lasts({"budget": {"max_usd": 20, "max_hours": 8, "running_jobs": "cancel"}})
+    assert both is not None
+    assert (both["lasts_hours"], both["running_jobs"]) == (2.0, "cancel")
+    free = lasts({"budget.max_usd": 20, "local.price_hour": 0})
+    assert free is not None
+    assert free["lasts_hours"] is None

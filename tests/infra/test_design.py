@@ -15,7 +15,7 @@ from infra.config import load_file, parse
 from infra.design import benchmark_design, design, real_memory, slurm_time
 from infra.machines import catalog
 from infra.node.codec import from_json, to_json
-from infra.node.model import BenchmarkDesign, ClusterDesign, Partition
+from infra.node.model import BenchmarkDesign, Budget, ClusterDesign, Partition
 
 ROOT = Path(__file__).parents[2]
 FILES = [*sorted(STACKS.glob("Pulumi.*.yaml")), *sorted(ROOT.glob("Pulumi.*.yaml"))]
@@ -125,7 +125,7 @@ def test_time_limits_in_one_notation(limit: str, expected: str) -> None:
 def test_timers_by_provider() -> None:
     local, gcp, aws = made("local").slurm, made("gcp").slurm, made("aws").slurm
     assert (local.suspend_time, local.resume_timeout, local.reconcile_interval) == (20, 60, 2.0)
-    assert (local.suspend_timeout, local.slurmd_timeout) == (5, 30)
+    assert (local.suspend_timeout, local.slurmd_timeout) == (5, 20)
     assert (aws.suspend_time, aws.resume_timeout, aws.reconcile_interval) == (300, 1200, 30.0)
     plain = made("gcp", {"partitions[0].accelerator": REMOVE}).slurm
     assert (gcp.resume_timeout, plain.resume_timeout) == (1200, 900)
@@ -176,11 +176,11 @@ def test_what_a_stack_file_says_arrives() -> None:
                 "gcp": {"secure_boot": True},
                 "nodes": {"min": 1, "max": 2},
             },
-            "network": {"zones": ["europe-west4-a"], "cidr": "10.9.0.0/16", "public_cidr": "10.9.1.0/24"},
+            "network": {"zones": ["europe-west4-a"], "cidr": "10.9.0.0/16"},
             "storage.scratch": {"kind": "filestore", "tier": "ZONAL", "size_gib": 1024, "path": "/data"},
-            "budget": {"max_usd": 5, "max_hours": 100.5},
+            "budget": {"max_usd": 5, "max_hours": 100.5, "running_jobs": "cancel"},
             "access": {"mode": "ssh", "ssh_cidrs": ["203.0.113.0/24"]},
-            "gcp:project": "lab",
+            "gcp:project": "lab-42",
         },
     )
     assert [(h.name, h.machine, h.disk_gib, h.tags) for h in cluster.hosts[1:]] == [
@@ -193,10 +193,10 @@ def test_what_a_stack_file_says_arrives() -> None:
     assert (new.default, new.spot, new.placement, new.zones) == (True, True, "cluster", ("europe-west4-b",))
     assert (new.image, new.secure_boot, new.static_nodes()) == ("other-image", True, ["new-0"])
     assert cluster.network.zones == ("europe-west4-a",)
-    assert (cluster.network.cidr, cluster.network.public_cidr) == ("10.9.0.0/16", "10.9.1.0/24")
+    assert cluster.network.cidr == "10.9.0.0/16"
     assert (cluster.mounts[-1].path, cluster.mounts[-1].deployment) == ("/data", "ZONAL")
-    assert (cluster.budget.max_usd, cluster.budget.max_hours) == (5.0, 100.5)
-    assert (cluster.access.ssh_cidrs, cluster.project) == (("203.0.113.0/24",), "lab")
+    assert cluster.budget == Budget(5.0, 100.5, "cancel")
+    assert (cluster.access.ssh_cidrs, cluster.project) == (("203.0.113.0/24",), "lab-42")
 
 
 def test_existing_networks_are_named_by_their_ids() -> None:
@@ -319,3 +319,11 @@ def test_no_other_name_belongs_to_a_partition(name: str) -> None:
     known = {node for p in cluster.partitions for node in p.nodes()}
     found: Partition | None = cluster.partition_of(name)
     assert (found is not None) == (name in known)
+
+
+def test_a_local_scratch_on_google_cloud_attaches_local_ssds() -> None:
+    asked = {"storage.local_scratch": {}}
+    overrides = {"machines": {"n1-standard-2": {"local_ssds": 2}}}
+    assert [p.local_ssds for p in made("gcp").partitions] == [0, 0]
+    assert [p.local_ssds for p in made("gcp", asked).partitions] == [1, 1]
+    assert [p.local_ssds for p in made("gcp", {**asked, **overrides}).partitions] == [2, 1]

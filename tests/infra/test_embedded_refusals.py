@@ -160,7 +160,7 @@ def test_one_operation_at_a_time(tiny: Tiny) -> None:
         command("a", create=f"touch '{LOG}.started'; {wait}")
     """)
     with tiny.process("up") as running:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not tiny.log.with_name("log.started").exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -173,7 +173,7 @@ def test_one_operation_at_a_time(tiny: Tiny) -> None:
         # Another stack of the same checkout is another cluster.
         Tiny(tiny.path, tiny.run_root, stack="u").write("command('u')").up()
         tiny.log.with_name("log.go").touch()
-        _, error = running.communicate(timeout=20)
+        _, error = running.communicate(timeout=60)
         assert running.returncode == 0, error
     tiny.destroy()
 

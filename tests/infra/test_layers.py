@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +17,13 @@ FILES = sorted([*(ROOT / "infra").rglob("*.py"), *(ROOT / "workload").rglob("*.p
 CLOUD_SDKS = ("pulumi_aws", "pulumi_gcp", "boto3", "botocore", "google")
 
 
-def imports(path: Path) -> Iterator[tuple[str, bool]]:
+@functools.cache
+def imports(path: Path) -> list[tuple[str, bool]]:
     """Modules that a file imports anywhere, and whether for types only."""
+    return list(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[tuple[str, bool]]:
     tree = ast.parse(path.read_text())
     typing = {
         id(inner)
@@ -47,6 +53,12 @@ def found(folder: str, *wrong: str, allow: tuple[str, ...] = ()) -> list[str]:
     ]
 
 
+# Only a controller of that cloud uses its driver, and its boot installs the client first: a cloud's wire,
+# pages and errors are not ours to write again. Nodes use `infra.node.aws` and `infra.node.gcp` instead.
+DRIVERS = ROOT / "infra" / "node" / "elastic" / "drivers"
+CLIENTS = {DRIVERS / "ec2.py": {"boto3", "botocore"}, DRIVERS / "gce_client.py": {"google", "requests"}}
+
+
 def test_node_code_needs_the_standard_library_only() -> None:
     strangers = [
         f"{path.relative_to(ROOT)}: {name}"
@@ -56,8 +68,21 @@ def test_node_code_needs_the_standard_library_only() -> None:
         and name != "infra"
         and name != "infra.node"
         and not name.startswith("infra.node.")
+        and name.partition(".")[0] not in CLIENTS.get(path, ())
     ]
     assert strangers == []
+
+
+@pytest.mark.parametrize("driver", CLIENTS, ids=lambda path: path.stem)
+def test_a_driver_imports_its_client_when_it_is_called(driver: Path) -> None:
+    """It costs seconds and much memory, and a test of the driver brings another."""
+    inside = {name.partition(".")[0] for name, _ in imports(driver)} & CLIENTS[driver]
+    assert inside == CLIENTS[driver], "the exception above is still needed"
+    top = ast.parse(driver.read_text()).body
+    assert [ast.unparse(n) for n in top if isinstance(n, ast.If | ast.Try)] == []
+    early = {alias.name for n in top if isinstance(n, ast.Import) for alias in n.names}
+    early |= {n.module or "" for n in top if isinstance(n, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in early} & CLIENTS[driver] == set()
 
 
 def test_the_local_clouds_agent_needs_no_packages() -> None:
@@ -75,6 +100,8 @@ def test_the_machines_first_files_import_the_standard_library_only() -> None:
     """Both run before there is any code of ours; the loader takes ours from what it has fetched."""
     assert {n for n, _ in imports(ROOT / "infra/local/cloud/init.py")} <= sys.stdlib_module_names
     ours = {n for n, _ in imports(ROOT / "infra/node/loader.py")} - sys.stdlib_module_names
+    # What a cloud's bucket is asked with comes along in one archive (`bundle.loader_archive`).
+    ours = {n for n in ours if not n.startswith(("infra.node.aws", "infra.node.gcp"))}
     assert {n.rpartition(".")[0] if n.endswith("bootstrap.bootstrap") else n for n in ours} == {
         "infra.node.bootstrap.main",
         "infra.node.bootstrap.main.bootstrap",
@@ -101,6 +128,10 @@ def test_shared_parts_know_no_provider(folder: str) -> None:
     assert clouds == []
 
 
+def test_what_clouds_share_knows_none_of_them() -> None:
+    assert found("infra/clouds", "infra.local", "infra.aws", "infra.gcp", "infra.cli", *CLOUD_SDKS) == []
+
+
 def test_the_design_is_pure() -> None:
     """No Pulumi, no network, no process, no provider."""
     for file in ("design.py", "cost.py", "machines.py", "node/model.py"):
@@ -111,6 +142,10 @@ def test_the_design_is_pure() -> None:
 
 def test_providers_do_not_know_each_other() -> None:
     assert found("infra/local", "infra.aws", "infra.gcp", "infra.cli", "infra.operate", *CLOUD_SDKS) == []
+    assert found("infra/aws", "infra.local", "infra.gcp", "infra.cli", "infra.operate") == []
+    assert found("infra/gcp", "infra.local", "infra.aws", "infra.cli", "infra.operate") == []
+    assert found("infra/node/aws", "infra.node.gcp") == []
+    assert found("infra/node/gcp", "infra.node.aws") == []
 
 
 def test_clouds_clients_are_imported_by_their_own_parts_only() -> None:
@@ -123,6 +158,58 @@ def test_clouds_clients_are_imported_by_their_own_parts_only() -> None:
         if name.partition(".")[0] in CLOUD_SDKS and not name.startswith("google.protobuf")
     ]
     assert strangers == []
+
+
+def modules() -> dict[str, Path]:
+    """Every module of ours by its name."""
+    found = {}
+    for path in FILES:
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def circle(arrows: dict[str, set[str]]) -> list[str]:
+    """Modules of which each imports the next one, and the last the first; empty: there are none."""
+    done: set[str] = set()
+
+    def walk(module: str, way: list[str]) -> list[str]:
+        if module in way:
+            return way[way.index(module) :]
+        if module in done:
+            return []
+        for after in sorted(arrows[module]):
+            if there := walk(after, [*way, module]):
+                return there
+        done.add(module)
+        return []
+
+    return next((there for module in arrows if (there := walk(module, []))), [])
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Neither by an import inside a function: what needs each other is one thing, or the wrong two."""
+    ours = modules()
+    arrows = {
+        module: {name for name, typing in imports(path) if name in ours and not typing} - {module}
+        for module, path in ours.items()
+    }
+    for its in arrows.values():
+        # `from infra.runner import lock` names the package as well, and takes nothing of its own.
+        its -= {name.rpartition(".")[0] for name in its}
+    assert circle(arrows) == []
+
+
+def test_a_circle_is_found() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["b", "c"]
+    assert circle({"a": {"b", "c"}, "b": {"d"}, "c": {"d"}, "d": set()}) == []
+
+
+def test_providers_are_named_by_the_commands_alone() -> None:
+    """`providers` chooses one; the others are commands that are of the local stack or of this machine."""
+    named = {file.partition(":")[0] for file in found("infra", "infra.local", "infra.aws", "infra.gcp")}
+    outside = {f for f in named if f.split("/")[1] not in ("local", "aws", "gcp")}
+    assert outside == {"infra/providers.py", "infra/cli.py", "infra/chaos.py", "infra/checks.py"}
 
 
 def test_nothing_of_ours_does_work_at_import() -> None:

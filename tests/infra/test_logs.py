@@ -216,7 +216,7 @@ def test_ctrl_c_ends_following_without_a_word(tmp_path: Path, run: RunDirectory,
         assert child.stdout.readline() == "following\n"
         os.killpg(child.pid, signal.SIGINT)
         os.killpg(child.pid, signal.SIGINT)
-        out, err = child.communicate(timeout=20)
+        out, err = child.communicate(timeout=60)
         assert (child.returncode, out, err) == (130, "", "")
     finally:
         child.kill()

@@ -24,7 +24,7 @@ from infra.console.progress import Console
 from infra.design import benchmark_design, design
 from infra.errors import NotUpError, UserError
 from infra.machines import catalog
-from infra.runner import embedded, locations, lock
+from infra.runner import embedded, folders, locations, lock
 from infra.runner.state import DamagedStateError, Record, State
 from tests.support.checkout import until
 from tests.support.doubles import design as small
@@ -76,7 +76,7 @@ for number in range(10**9):
     path = tmp_path / "state.json"
     for number in range(8):
         with subprocess.Popen([sys.executable, "-c", code, str(path)]) as writer:
-            until(path.exists, 10, "the first state", 0.001)
+            until(path.exists, 30, "the first state", 0.001)
             time.sleep(0.01 * number)
             writer.send_signal(signal.SIGKILL)
         assert not State.load(path).empty
@@ -100,14 +100,14 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMachi
     made.do("cloud-up")
     made.publish(small())
     made.launch("debug-0")
-    until(lambda: made.booted("debug-0"), 10, "the node")
+    until(lambda: made.booted("debug-0"), 30, "the node")
     (made.run.path / "owner").write_text("embedded\n")
     yield made
     assert made.close() == []
 
 
 def state_file(local: FakeMachines) -> Path:
-    return locations.make_state_dir(local.project, "test") / "state.json"
+    return folders.make_state_dir(local.project, "test") / "state.json"
 
 
 @pytest.mark.parametrize("text", [*DAMAGED[:2], None], ids=["empty", "cut off", "lost"])

@@ -45,7 +45,7 @@ def main():
         os.fstat(fd)
     print("ran", *sys.argv[1:])
 """
-TESTS = "sync --group report --group dev"
+TESTS = "sync --group report --group aws --group gcp --group dev"
 SETTING_UP = "Setting up the Python environment in .venv (the first time takes about a minute).\n"
 
 
@@ -129,10 +129,41 @@ def test_the_environment_is_made_once(shim: Shim) -> None:
     assert shim.did() == [TESTS], "the tests' packages stay"
 
 
+def test_a_cloud_client_is_for_stacks_on_that_cloud(shim: Shim) -> None:
+    """And for what acts on them: a plan, a report and the local stack have no use for it."""
+    stacks = {"here": "local  # not aws", "far": "aws", "quoted": '"aws"', "other": "gcp"}
+    for stack, provider in stacks.items():
+        text = "config:\n  aws:region: x\n  slurm-stacks:cluster:\n    # provider: aws\n    provider: "
+        (shim.checkout / f"Pulumi.{stack}.yaml").write_text(f"{text}{provider}\n")
+    shim.works("up")
+    assert shim.did() == ["venv", "pip uv==1.2.3", "sync"]
+    for arguments in (
+        ("up", "--stack", "here"),
+        ("plan", "--stack", "far"),
+        ("report", "-s", "no-such"),
+        ("up", "--stack", "no-such"),
+        ("exec", "--", "program", "--stack", "far"),
+        ("up", "--stack"),
+    ):
+        shim.works(*arguments)
+    assert shim.did() == ["sync --group report"]
+    spelled = (("up", "--stack", "far"), ("status", "-s", "quoted"), ("down", "--stack=far"), ("up", "-sfar"))
+    for arguments in spelled:
+        (shim.venv / ".slurm-stacks").write_text("")
+        shim.works(*arguments)
+        assert shim.did() == ["sync --group aws"], arguments
+        shim.works(*arguments)
+        assert shim.did() == []
+    shim.works("run", "--stack", "far")
+    assert shim.did() == ["sync --group aws --group report"]
+    shim.works("up", "--stack", "other")
+    assert shim.did() == ["sync --group aws --group report --group gcp"]
+
+
 def test_two_first_calls_at_once(shim: Shim) -> None:
     gate = shim.now("slow")
     first = shim.start("test")
-    until((shim.tools / "begun").exists, 10, "the first call's work")
+    until((shim.tools / "begun").exists, 30, "the first call's work")
     second = shim.start("up")
     assert second.stderr is not None
     assert (
@@ -141,7 +172,7 @@ def test_two_first_calls_at_once(shim: Shim) -> None:
     )
     gate.unlink()
     for child in (first, second):
-        child.communicate(timeout=30)
+        child.communicate(timeout=60)
         assert child.returncode == 0
     assert shim.did() == ["venv", "pip uv==1.2.3", TESTS], "the second had all it needs"
     shim.works("test")
@@ -152,10 +183,10 @@ def test_two_first_calls_at_once(shim: Shim) -> None:
 def test_an_interrupted_first_call_is_gone_on_with(shim: Shim, number: signal.Signals) -> None:
     gate = shim.now("slow")
     child = shim.start("up", shell='exec "$@"')
-    until((shim.tools / "begun").exists, 10, "the packages")
+    until((shim.tools / "begun").exists, 30, "the packages")
     child.send_signal(number)
     gate.unlink()
-    child.communicate(timeout=10)
+    child.communicate(timeout=60)
     assert child.returncode != 0
     shim.did()
     assert SETTING_UP in shim.works("up")

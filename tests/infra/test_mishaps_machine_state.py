@@ -10,7 +10,7 @@ import pytest
 from tiny_project import Tiny, make
 
 from infra.errors import UserError
-from infra.runner import locations, lock
+from infra.runner import folders, locations, lock
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:
 
 def fill(tiny: Tiny) -> Path:
     """The disk has no room for the next state."""
-    folder = locations.make_state_dir(tiny.path, tiny.stack)
+    folder = folders.make_state_dir(tiny.path, tiny.stack)
     draft = folder / "state.new"
     draft.unlink(missing_ok=True)
     draft.symlink_to("/dev/full")
@@ -85,7 +85,7 @@ def test_a_destroy_that_fails_without_room_is_done_again(tiny: Tiny) -> None:
 
 
 def test_the_lock_needs_no_room(tiny: Tiny) -> None:
-    folder = locations.make_state_dir(tiny.path, tiny.stack)
+    folder = folders.make_state_dir(tiny.path, tiny.stack)
     (folder / "lock").symlink_to("/dev/full")
     with lock.held(tiny.path, tiny.stack, "down"):
         pass

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from infra import access, operate, outputs, runner
 from infra.config import StackConfig, load_file, parse
 from infra.console.progress import Console
 from infra.design import design
-from infra.errors import EXIT_INTERRUPTED, UserError
+from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.local import packages
 from infra.local.provider import LocalProvider
 from infra.machines import catalog
@@ -332,6 +333,104 @@ def test_down_audits_and_names_what_is_left(
     with pytest.raises(UserError, match="left of stack test:\n  process 1: x\n  folder y\n") as caught:
         operate.take_down(ROOT, "test", "local", console)
     assert caught.value.exit_code == 1
+
+
+def test_down_drains_first_and_goes_on_whatever_the_engine_says_of_outputs(
+    engine: Engine, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drain(_self: LocalProvider, _project: Path, stack: str, outputs: Any, _say: Any) -> None:
+        engine.did.append(f"drain {stack} {outputs()}")
+
+    def refuse() -> None:
+        raise UserError("the state is damaged")
+
+    monkeypatch.setattr(LocalProvider, "drain", drain)
+    monkeypatch.setattr(LocalProvider, "leftovers", lambda *_arguments: [])
+    monkeypatch.setattr(engine, "outputs", refuse, raising=False)
+    operate.take_down(ROOT, "test", "local", console)
+    assert engine.did == ["drain test {}", "destroy"]
+
+
+def test_down_audits_the_cluster_that_was_up_by_what_was_known_before(
+    engine: Engine, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the destroy the engine knows nothing any more, and the stack file may name another."""
+    seen: list[Any] = []
+
+    def outputs() -> dict[str, Any]:
+        engine.did.append("outputs")
+        return {} if "destroy" in engine.did else {"cluster": "that was up"}
+
+    def left(_self: LocalProvider, _project: Path, _stack: str, known: Any) -> list[str]:
+        seen.append(known())
+        return ["a machine"] if len(seen) == 1 else []
+
+    monkeypatch.setattr(engine, "outputs", outputs, raising=False)
+    monkeypatch.setattr(LocalProvider, "drain", lambda _self, _project, _stack, known, _say: known())
+    monkeypatch.setattr(LocalProvider, "leftovers", left)
+    monkeypatch.setattr(LocalProvider, "clear", lambda _self, _p, _s, known: seen.append(known()))
+    operate.take_down(ROOT, "test", "local", console)
+    assert engine.did == ["outputs", "destroy"]
+    assert seen == [{"cluster": "that was up"}] * 3
+
+
+def test_a_refusal_on_the_way_to_the_cluster_is_said_at_once(
+    engine: Engine, tool: Tool, config: StackConfig, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Credentials do not come by themselves: nobody waits for them."""
+    asked: list[str] = []
+
+    def refused(_project: Path, _config: Any, verb: str, *_rest: str, **_more: Any) -> str:
+        asked.append(verb)
+        raise UserError("there are no credentials", EXIT_REFUSED)
+
+    monkeypatch.setattr(access, "tool", refused)
+    with pytest.raises(UserError, match=r"^there are no credentials$") as caught:
+        bring_up(config, console)
+    assert caught.value.exit_code == EXIT_REFUSED
+    assert asked == ["submit"]
+
+
+def test_up_weighs_before_it_changes_anything(
+    engine: Engine, config: StackConfig, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def weigh(_self: LocalProvider, *_arguments: Any, replace: bool) -> None:
+        asked.append(replace)
+        raise UserError("jobs run", EXIT_REFUSED)
+
+    monkeypatch.setattr(LocalProvider, "weigh", weigh)
+    for replace in (False, True):
+        with pytest.raises(UserError, match=r"^jobs run$") as caught:
+            operate.bring_up(ROOT, config, console, replace=replace)
+        assert caught.value.exit_code == EXIT_REFUSED
+    assert (engine.did, asked) == ([], [False, True])
+
+
+@pytest.mark.parametrize("more", ["image-compute failed at step packages", None])
+def test_what_the_machines_say_of_a_failure_comes_after_the_engines_words(
+    engine: Engine, config: StackConfig, console: Console, monkeypatch: pytest.MonkeyPatch, more: str | None
+) -> None:
+    began = time.time()
+    asked: list[float] = []
+
+    def fail(_on_event: Any) -> Any:
+        raise UserError("Pulumi: an image was not built")
+
+    def explain(_self: LocalProvider, _design: Any, since: float) -> str | None:
+        asked.append(since)
+        return more
+
+    monkeypatch.setattr(engine, "up", fail)
+    monkeypatch.setattr(LocalProvider, "explain", explain)
+    with pytest.raises(UserError) as caught:
+        operate.bring_up(ROOT, config, console)
+    first, *rest = str(caught.value).splitlines()
+    assert first == "Pulumi: an image was not built"
+    assert rest[:-1] == ([more] if more else [])
+    assert "doctor" in rest[-1]
+    assert began <= asked[0] <= time.time()
 
 
 def test_a_slow_plan_is_noticed() -> None:

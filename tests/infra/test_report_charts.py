@@ -195,7 +195,7 @@ def test_notes_name_what_a_reader_must_know() -> None:
     assert "synthetic digits" in notes(local(1))
     assert "has no run on one node" in notes(record(2))
     assert "never averaged" in notes(record(1), record(1, digest="0" * 64))
-    assert "last start" in notes(record(1, restarts=2))
+    assert "after the last checkpoint" in notes(record(1, restarts=2))
     assert "whiskers" in notes(record(1), record(1))
 
 

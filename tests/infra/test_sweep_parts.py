@@ -170,7 +170,7 @@ def test_who_waits_for_the_lock_is_told(tmp_path: Path) -> None:
     ready, done = context.Event(), context.Event()
     holder = context.Process(target=_hold, args=(str(tmp_path / "state"), str(tmp_path), ready, done))
     holder.start()
-    assert ready.wait(30)
+    assert ready.wait(120)
 
     def busy() -> None:
         said.append(1)
@@ -185,7 +185,7 @@ def _hold(folder: str, project: str, ready: Any, done: Any) -> None:
     os.environ["XDG_STATE_HOME"] = folder
     with Store(Path(project), "test").locked():
         ready.set()
-        done.wait(30)
+        done.wait(120)
 
 
 # --- what is seen becomes rows -----------------------------------------------------------------------------

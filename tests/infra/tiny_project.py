@@ -132,15 +132,20 @@ class Tiny:
         return Run(None, self.events)
 
     @contextmanager
-    def process(self, verb: str) -> Iterator[subprocess.Popen[str]]:
-        """The same run in a process of its own, for tests that kill it."""
+    def process(self, verb: str, *, grace: float | None = None) -> Iterator[subprocess.Popen[str]]:
+        """The same run in a process of its own, for tests that kill it.
+
+        Args:
+            grace: seconds that an interrupt leaves to commands; None: the product's own.
+        """
         code = textwrap.dedent(f"""
             import sys
             from pathlib import Path
             sys.path.insert(0, {str(ROOT)!r})
             from infra.errors import UserError
-            from infra.runner import embedded, locations
+            from infra.runner import embedded, interrupt, locations
             locations.run_root = lambda: Path({str(self.run_root)!r})
+            interrupt.GRACE_SECONDS = {grace!r} or interrupt.GRACE_SECONDS
             try:
                 embedded.{verb}(Path({str(self.path)!r}), {self.stack!r}, lambda e: print(e, flush=True))
             except UserError as error:

@@ -10,8 +10,6 @@ import pytest
 from tests.support.login_machine import LoginMachine, login_machines
 from tests.support.sshd import missing
 
-pytest.register_assert_rewrite("tests.support.remote_scenarios")
-
 
 @pytest.fixture
 def make_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], LoginMachine]]:

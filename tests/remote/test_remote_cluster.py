@@ -11,7 +11,7 @@ import pytest
 from infra.local import packages
 from infra.local.site import RunDirectory
 from tests.support import remote_scenarios as scenarios
-from tests.support.checkout import SMALL, Checkout, until
+from tests.support.checkout import SMALL, Checkout, running, until
 from tests.support.drivers import Driver, Embedded, StandInDriver
 from tests.support.login_machine import LoginMachine
 from tests.support.sshd import missing
@@ -30,17 +30,12 @@ SHORT = "#!/bin/bash\n#SBATCH -N2 -o out-it.txt\nsrun hostname\necho '{\"loss\":
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
-    checkout = Checkout(tmp_path_factory.mktemp("remote") / "a checkout", SMALL)
-    try:
-        checkout.cluster("up", check=True)
+    with running(tmp_path_factory.mktemp("remote") / "a checkout", SMALL) as checkout:
         yield checkout
-    finally:
-        left = checkout.close()
-    assert left == []
 
 
 def queue(cluster: Checkout) -> dict[str, str]:
-    lines = cluster.execute("squeue", "-h", "-t", "all", "-o", "%i %T").splitlines()
+    lines = cluster.ask("squeue", "-h", "-t", "all", "-o", "%i %T").splitlines()
     return dict(line.split() for line in lines)
 
 
@@ -61,7 +56,7 @@ def test_a_job_of_a_real_cluster(
 
     second = scenarios.succeeded(driver.up(wish(SHORT))).outputs["job"]
     assert second != first
-    until(lambda: queue(cluster)[first] == "CANCELLED", 20, "the first job's end")
+    until(lambda: queue(cluster)[first] == "CANCELLED", 60, "the first job's end")
     until(lambda: queue(cluster)[second] == "COMPLETED", 60, "the second job's end")
     (result,) = run.shared.glob("bench/*/*/result.json")
     assert result.read_text() == '{"loss": 1}\n'

@@ -50,7 +50,7 @@ def test_another_host_key_is_refused(
 
 
 def test_a_cluster_that_is_gone_is_destroyed_soon(driver: Driver, machine: LoginMachine, shell: str) -> None:
-    scenarios.check_gone(driver, machine, shell, seconds=10)
+    scenarios.check_gone(driver, machine, shell, seconds=60)
 
 
 def test_an_unwanted_benchmark_of_a_machine_that_is_gone(tmp_path: Path, machine: LoginMachine) -> None:
@@ -60,7 +60,7 @@ def test_an_unwanted_benchmark_of_a_machine_that_is_gone(tmp_path: Path, machine
     machine.sshd.stop()
     began = time.monotonic()
     removed = scenarios.succeeded(driver.up(scenarios.spec(machine, "openssh", benchmark=False)))
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 60
     assert removed.operations["b-job"] == "deleted"
     assert lines.NOT_CANCELLED in removed.text
 

@@ -128,6 +128,13 @@ def test_any_workload_arrives_whole_in_any_folder(name: str, files: dict[str, by
         assert [path.name for path in (shared / "bench").iterdir()] == [NAME]
 
 
+def test_whoever_trains_the_same_has_a_folder_of_their_own(tmp_path: Path) -> None:
+    printed(unpack(tmp_path, archive.workload(project(tmp_path, {"a.py": b"x"}))))
+    made = tmp_path / "bench" / NAME
+    assert made.stat().st_mode & 0o7777 == 0o1777, "as /tmp: nobody takes away another's"
+    assert (made / "workload").stat().st_mode & 0o022 == 0, "nobody else changes what is staged"
+
+
 @pytest.mark.parametrize("kind", SHELLS)
 @pytest.mark.parametrize("awkward", AWKWARD)
 def test_awkward_names_by_both_ways(tmp_path: Path, awkward: str, kind: str) -> None:

@@ -6,6 +6,7 @@ ends whatever a failed test has left, and says what that was.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,8 @@ class Checkout:
 
         Its environment is this machine's Python, in a cache folder of the checkout's own.
         """
-        from infra.local.training import COMPLETE, lock_digest
+        from infra.bundle import lock_digest
+        from infra.node.bootstrap.vm.training import COMPLETE
 
         shutil.copy2(Path(__file__).with_name("short_training.py"), self.folder / "workload" / "train.py")
         cache = self.folder.parent / f"{self.folder.name}-cache"
@@ -91,9 +93,10 @@ class Checkout:
         env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run `./cluster` with the stack named."""
-        verb, *rest = arguments
+        words = 2 if arguments[0] == "chaos" else 1
+        command = [*arguments[:words], "--stack", self.stack, *arguments[words:]]
         result = subprocess.run(
-            self._inside(str(self.folder / "cluster"), verb, "--stack", self.stack, *rest),
+            self._inside(str(self.folder / "cluster"), *command),
             env={**self.env, **(env or {})},
             cwd=self.folder.parent,
             input=stdin,
@@ -107,9 +110,18 @@ class Checkout:
             raise AssertionError(f"./cluster {' '.join(arguments)}: {result.returncode}\n{result.stderr}")
         return result
 
-    def execute(self, *command: str, timeout: float = 60, check: bool = True) -> str:
+    def execute(self, *command: str, timeout: float = 120, check: bool = True) -> str:
         """Run a command on the login machine, and return what it printed."""
         return self.cluster("exec", "--", *command, timeout=timeout, check=check).stdout
+
+    def ask(self, *command: str) -> str:
+        """What Slurm's own command says, for what is asked again and again: `./cluster exec` costs far more.
+
+        Only where machines are processes: others have a network of their own.
+        """
+        from infra.node.slurm.control import Control
+
+        return Control(self.run_directory / "etc" / "slurm.conf").run(*command)
 
     def status(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.cluster("status", "--json", check=True).stdout)
@@ -130,7 +142,15 @@ class Checkout:
         return processes(RunDirectory(self.run_directory))
 
     def close(self) -> list[str]:
-        """Take the cluster down by all means. Returns what `down` had not removed."""
+        """Take the cluster down by all means. Returns what `down` had not removed.
+
+        What its daemons wrote stays beside the checkout, for who looks why a test failed.
+        """
+        for log in [*self.run_directory.glob("log/*"), *self.run_directory.glob("cloud/*.log")]:
+            kept = self.folder.with_name(f"{self.folder.name} logs") / log.name
+            kept.parent.mkdir(exist_ok=True)
+            with contextlib.suppress(OSError):
+                shutil.copyfile(log, kept)
         result = self.cluster("down")
         left = [f"process {pid}" for pid in self.processes()]
         from infra.local.operations import cloud_down
@@ -141,8 +161,23 @@ class Checkout:
         return left
 
 
+@contextlib.contextmanager
+def running(folder: Path, stack_file: str) -> Iterator[Checkout]:
+    """A checkout whose cluster is up, for the tests of a module; a leftover is a failure of its own."""
+    checkout = Checkout(folder, stack_file)
+    try:
+        checkout.cluster("up", check=True)
+        yield checkout
+    finally:
+        left = checkout.close()
+    assert left == []
+
+
 def until(there: Callable[[], Any], seconds: float, what: str, pause: float = 0.1) -> Any:
     """The first true value of `there`.
+
+    Args:
+        seconds: a minute at least for what takes a second by itself: a machine may have much else to do.
 
     Raises:
         AssertionError: none came in time.

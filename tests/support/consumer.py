@@ -53,7 +53,7 @@ class Story:
         printed = self.output(made, "SLURM_JOB_ID=")
         assert printed.count("hello from debug-") == 2
         assert "hush" not in printed, "Pulumi's secrets must not reach jobs"
-        until(lambda: self.state(made) == "COMPLETED", 20, "the end of the first job")
+        until(lambda: self.state(made) == "COMPLETED", 60, "the end of the first job")
         assert self.up() == (made, 0)
 
         script.write_text("#!/bin/sh\nsleep 600\n")
@@ -96,7 +96,7 @@ class Story:
         return str(re.search(r"JobState=(\w+)", text)[1])  # type: ignore[index]
 
     def cancelled(self, made: dict[str, Any]) -> None:
-        until(lambda: self.state(made) == "CANCELLED", 20, f"the end of job {made['job_id']}")
+        until(lambda: self.state(made) == "CANCELLED", 60, f"the end of job {made['job_id']}")
 
 
 def page_commands(**words: str) -> list[str]:

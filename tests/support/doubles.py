@@ -6,13 +6,15 @@ import dataclasses
 import getpass
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from infra.node.bootstrap.services import Service
-from infra.node.elastic.driver import LaunchGroup, LaunchResult, Machine, MachineState
-from infra.node.elastic.errors import Failure
+from infra.node.elastic.daemon import Elastic
+from infra.node.elastic.driver import LAUNCH_THREADS, LaunchGroup, LaunchResult, Machine, MachineState, Room
+from infra.node.elastic.errors import ErrorClass, Failure
 from infra.node.model import ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
 from infra.node.slurm.control import SlurmError
 from infra.node.slurm.states import JobState, NodeState
@@ -70,6 +72,7 @@ class FakeControl:
         self.queue = {j.id: j for j in jobs}
         self.calls: list[tuple[Any, ...]] = []
         self.refuse_job_updates = False
+        self.refuse_node_updates = False
         self.trouble: Exception | None = None
 
     def nodes(self) -> dict[str, NodeState]:
@@ -80,6 +83,24 @@ class FakeControl:
     def jobs(self) -> dict[int, JobState]:
         return dict(self.queue)
 
+    def update_node(
+        self, nodes: Iterable[str], *, state: str | None = None, reason: str | None = None
+    ) -> None:
+        if self.refuse_node_updates:
+            raise SlurmError(["scontrol"], 1, "Invalid node state specified")
+        names = tuple(nodes)
+        self.calls.append(("node", names, state, reason))
+        for name in names:
+            flags, why = self.state[name].flags, self.state[name].reason
+            if state == "DRAIN":
+                flags, why = flags | {"DRAIN"}, reason
+            elif state == "UNDRAIN":
+                flags, why = flags - {"DRAIN"}, None
+            self.state[name] = dataclasses.replace(self.state[name], flags=flags, reason=why)
+
+    def undrain(self, nodes: Iterable[str]) -> None:
+        self.update_node(nodes, state="UNDRAIN")
+
     def power_down_force(self, nodes: Iterable[str], reason: str) -> None:
         self.calls.append(("down", tuple(nodes), reason))
 
@@ -89,29 +110,44 @@ class FakeControl:
     def power_up(self, nodes: Iterable[str]) -> None:
         self.calls.append(("up", tuple(nodes)))
 
-    def update_job(self, job: int, *, admin_comment: str | None = None) -> None:
+    def update_job(
+        self, job: int | str, *, admin_comment: str | None = None, start_now: bool = False
+    ) -> None:
         if self.refuse_job_updates:
             raise SlurmError(["scontrol"], 1, "Job has already finished")
-        self.calls.append(("comment", job, admin_comment))
+        if admin_comment is not None:
+            self.calls.append(("comment", job, admin_comment))
+        if start_now:
+            self.calls.append(("start", job))
 
-    def cancel(self, jobs: Iterable[int]) -> None:
+    def release(self, job: int | str) -> None:
+        if self.refuse_job_updates:
+            raise SlurmError(["scontrol"], 1, "Job has already finished")
+        self.calls.append(("release", job))
+
+    def cancel(self, jobs: Iterable[int | str]) -> None:
         self.calls.append(("cancel", *jobs))
 
 
 class FakeDriver:
     """A cloud that answers each launch with the next of `answers` (the last one again), or takes it."""
 
+    launch_threads = LAUNCH_THREADS
+
     def __init__(self) -> None:
         self.machines: list[Machine] = []
         self.launches: list[LaunchGroup] = []
         self.answers: list[tuple[Failure, ...] | Exception] = []
         self.terminated: list[str] = []
+        self.free: int | None = None
+        self.obstacle = Failure((), ErrorClass.QUOTA, "Code", "there is no more")
+        self.asked: list[tuple[str, str | None, int]] = []
         self.gate = threading.Event()
         self.gate.set()
 
     def launch(self, group: LaunchGroup) -> LaunchResult:
         self.launches.append(group)
-        assert self.gate.wait(10)
+        assert self.gate.wait(60)
         answer = self.answers.pop(0) if self.answers else ()
         if isinstance(answer, Exception):
             raise answer
@@ -127,6 +163,33 @@ class FakeDriver:
     def list(self) -> list[Machine]:
         return list(self.machines)
 
+    def room(self, partition: str, zone: str | None, count: int) -> Room | None:
+        """`free` machines, for want of `obstacle`; None: this cloud cannot tell."""
+        self.asked.append((partition, zone, count))
+        if self.free is None:
+            return None
+        return Room(count) if self.free >= count else Room(self.free, self.obstacle)
+
+
+@contextmanager
+def running(elastic: Elastic) -> Iterator[None]:
+    """The daemon's threads, which rest from here on: what they say and ask is no later test's business."""
+    resting, forever = threading.Semaphore(0), threading.Event()
+
+    def rest(*_: object) -> None:
+        resting.release()
+        forever.wait()
+
+    threading.Thread(target=elastic.run, daemon=True).start()
+    try:
+        yield
+    finally:
+        elastic.process = elastic.reconciler.once = elastic.fencing.once = rest  # type: ignore[assignment]
+        elastic._queue.put({})
+        elastic.fencing.wake()
+        for _ in ("requests", "reconcile", "fences"):
+            assert resting.acquire(timeout=30)
+
 
 class FakeServices:
     """Notes what is started; nothing runs."""
@@ -137,6 +200,9 @@ class FakeServices:
     def start(self, service: Service) -> int:
         self.started.append(service)
         return 2**22 + len(self.started)  # no process has such a pid
+
+    def stop(self, name: str) -> None:
+        """Nothing runs."""
 
     def keep(self) -> None:
         raise AssertionError("a boot is not the services' life")

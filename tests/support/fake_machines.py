@@ -61,10 +61,10 @@ class FakeMachines:
         (self.project / "infra" / "node" / "loader.py").write_text(LOADER)
         self.run = RunDirectory.of(self.project, "test")
 
-    def do(self, verb: str, stdin: str = "") -> dict[str, Any]:
+    def do(self, verb: str, stdin: str = "", **options: str) -> dict[str, Any]:
         """One of `infra.local.operations`' verbs."""
         self._monkeypatch.setattr(operations.sys, "stdin", io.StringIO(stdin))
-        return operations.VERBS[verb](self.project, "test")
+        return operations.VERBS[verb](self.project, "test", **options)
 
     def publish(self, design: ClusterDesign) -> dict[str, Any]:
         return self.do("publish", json.dumps(to_json(design)))

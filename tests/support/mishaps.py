@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -59,10 +60,23 @@ def pids(checkout: Checkout, program: str) -> list[int]:
     return found
 
 
-def until_saved(checkout: Checkout, since: float) -> None:
-    """Until slurmctld, which writes its queue down every five seconds, has done so after `since` (epoch)."""
-    file = checkout.run_directory / "state" / "job_state"
-    until(lambda: file.exists() and file.stat().st_mtime > since, 15, "the queue on the disk")
+def until_saved(checkout: Checkout) -> None:
+    """Until slurmctld, which writes its queue down every five seconds, has all jobs of now on the disk."""
+    # The controller's own disk where machines are namespaces.
+    disks = (checkout.run_directory, checkout.run_directory / "disk" / "controller")
+    file = next(disk / "state" / "job_state" for disk in disks if (disk / "state").is_dir())
+    since = time.time()
+    # It writes where there is something new, and all may have been written just before.
+    for job in checkout.execute("squeue", "--noheader", "--format=%A").split():
+        checkout.execute("scontrol", "update", f"JobId={job}", f"Comment=changed at {since}")
+    until(lambda: file.exists() and file.stat().st_mtime > since, 60, "the queue on the disk")
+
+
+def kill_all(checkout: Checkout) -> None:
+    """SIGKILL to every process of the cluster; some end by the others' end."""
+    for pid in checkout.processes():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def end(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
@@ -70,7 +84,7 @@ def end(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
     process = ProcessId.of(pid)
     assert process is not None
     os.kill(pid, number)
-    until(lambda: not process.alive(), 5, f"the end of {pid}", 0.01)
+    until(lambda: not process.alive(), 60, f"the end of {pid}", 0.01)
 
 
 class Command:
@@ -101,18 +115,21 @@ class Command:
         """Wait for something that this command brings about, looking often."""
 
         def ready() -> bool:
+            # In this order: what it does last counts, too.
+            if over := self.child.poll() is not None:
+                self._reader.join(5)
             if there():
                 return True
-            assert self.child.poll() is None, f"ended ({self.child.returncode}) before {what}\n{self.said}"
+            assert not over, f"ended ({self.child.returncode}) before {what}\n{self.said}"
             return False
 
-        until(ready, 30, f"{what}\n{self.said}", 0.002)
+        until(ready, 90, what, 0.002)
 
     def until_said(self, text: str) -> None:
         self.until(lambda: text in self.said, text)
 
     def end(
-        self, number: signal.Signals = signal.SIGKILL, *, group: bool = False, seconds: float = 20
+        self, number: signal.Signals = signal.SIGKILL, *, group: bool = False, seconds: float = 60
     ) -> int:
         """Signal it, or its whole process group; its exit status."""
         if group:
@@ -121,7 +138,7 @@ class Command:
             self.child.send_signal(number)
         return self.wait(seconds)
 
-    def wait(self, seconds: float = 60) -> int:
+    def wait(self, seconds: float = 120) -> int:
         status = self.child.wait(seconds)
         self._reader.join(5)
         return status
@@ -155,11 +172,12 @@ class Terminal:
     def cursor_is_shown(self) -> bool:
         return self._raw.rfind(b"\x1b[?25h") >= self._raw.rfind(b"\x1b[?25l")
 
-    def until(self, text: str, seconds: float = 30) -> None:
+    def until(self, text: str, seconds: float = 90) -> None:
         deadline = time.monotonic() + seconds
         while text not in self.text:
             assert time.monotonic() < deadline, f"waited for {text!r}:\n{self.text}"
-            assert self._read(0.1) or self.child.poll() is None, f"it ended before {text!r}:\n{self.text}"
+            over = self.child.poll() is not None
+            assert self._read(0.1) or not over, f"it ended before {text!r}:\n{self.text}"
 
     def look(self, seconds: float) -> None:
         """Take in what it writes for a while."""
@@ -176,7 +194,7 @@ class Terminal:
         os.close(self._slave)
         self._master = -1
 
-    def end(self, seconds: float = 20) -> int:
+    def end(self, seconds: float = 60) -> int:
         """Wait for the end; the exit status, negative for a signal."""
         deadline = time.monotonic() + seconds
         while self.child.poll() is None:
@@ -192,7 +210,9 @@ class Terminal:
         if self._master < 0:
             time.sleep(seconds)
             return False
-        if not select.select([self._master], [], [], seconds)[0]:
+        poll = select.poll()
+        poll.register(self._master, select.POLLIN)
+        if not poll.poll(seconds * 1000):
             return False
         data = os.read(self._master, 65536)
         self._raw += data

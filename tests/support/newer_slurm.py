@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from infra.local.site import cache_root
 from infra.node.processes import children
 from infra.node.slurm import version
+from infra.runner.locations import cache_root
 from tests.support.checkout import ROOT
 
 SUITE = "trixie"

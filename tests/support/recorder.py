@@ -71,8 +71,13 @@ def run(recorder: Recorder, program: Callable[[], Any], *, preview: bool = False
         pulumi.runtime.set_mocks(
             recorder.mocks, project="slurm-stacks", stack="test", preview=preview, monitor=recorder
         )
-        # Only so does a failing apply fail, and only then is everything registered.
-        pulumi.runtime.test(program)()
+        try:
+            # Only so does a failing apply fail, and only then is everything registered.
+            pulumi.runtime.test(program)()
+        finally:
+            # Three open files each, and a process of tests may have a thousand.
+            asyncio.set_event_loop(None)
+            loop.close()
 
     contextvars.copy_context().run(isolated)
 
@@ -84,3 +89,36 @@ def declare(
     recorder = Recorder(Answers(stdout or {}))
     run(recorder, program, preview=preview)
     return recorder
+
+
+def counts(made: Recorder) -> dict[str, int]:
+    """How many resources of each type: what is not in it does not exist."""
+    found: dict[str, int] = {}
+    for kind in made.types().values():
+        found[kind] = found.get(kind, 0) + 1
+    return found
+
+
+def unknown(made: Recorder, name: str) -> set[str]:
+    """The inputs of a resource that are not known yet."""
+    fields = made.asked[name].object.fields
+    return {key for key, value in fields.items() if value.string_value == pulumi.runtime.rpc.UNKNOWN}
+
+
+def needs(made: Recorder) -> dict[str, set[str]]:
+    """What each resource needs, its components' included: nothing of it may go before that resource."""
+    direct = {name: made.after(name) for name in made.types()}
+    whole: dict[str, set[str]] = {}
+
+    def all_of(name: str) -> set[str]:
+        if name not in whole:
+            whole[name] = set()
+            whole[name] = direct[name] | {far for near in direct[name] for far in all_of(near)}
+        return whole[name]
+
+    return {name: all_of(name) for name in direct}
+
+
+def custom(made: Recorder) -> set[str]:
+    """Names of what is a cloud's, and no component."""
+    return {name for name, asked in made.asked.items() if asked.custom}

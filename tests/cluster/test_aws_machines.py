@@ -1,0 +1,182 @@
+"""Machines of a stack on AWS from their user data on: namespaces for instances, moto for AWS, all else real.
+
+cloud-init's script, the first code, the loader out of the bucket, every step of the bootstrap, munge,
+slurmctld, the elastic daemon with boto3, slurmd and a job. What this distribution has not, stand-ins note
+(`tests.support.machine_programs`): systemd, Ubuntu's packages, an NFS server.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from infra import bundle
+from infra.aws import policies, userdata
+from infra.node.elastic.drivers.ec2_names import NODES, node_of
+from infra.node.model import ClusterDesign, Hook, Host, Mount, Partition, Settings, Site, SlurmSettings
+from tests.support.checkout import ROOT, until
+from tests.support.ec2_machines import BUCKET, CONTROLLER, EFS, Ec2Land, need_ec2_machines
+from tests.support.fake_imds import ROLE, key
+from tests.support.iam import allowed
+
+PARTITION = Partition("compute", "m5.large", 2, 1000, 0, 2, default=True, zones=("eu-west-1a",))
+HEAD = Host("controller", "controller", ("controller", "login"), "m5.large", 50)
+OPTIONS = "rw,hard,nfsvers=4.1,_netdev"
+HOOK = '#!/bin/sh\necho "$SLURM_STACKS_ROLE $SLURM_STACKS_HOST $1" >/var/lib/hook\n'
+CGROUPS = "#!/bin/sh\necho IgnoreSystemd=yes >>/etc/slurm/cgroup.conf\n"
+GROUP = "/slurm-stacks/t"
+NOT_TOUCHED = ("/etc/hosts", "/etc/hostname", "/etc/slurm/slurm.conf", "/etc/munge/munge.key",
+               "/etc/systemd/system/munge.service", "/opt/slurm-stacks/start.py")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def land(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ec2Land]:
+    need_ec2_machines()
+    made = Ec2Land(tmp_path_factory.mktemp("ec2") / "run", PARTITION.nodes())
+    before = made.files(*NOT_TOUCHED)
+    yield made
+    made.close()
+    assert made.files(*NOT_TOUCHED) == before, "a machine has changed this host"
+
+
+@pytest.fixture(scope="module")
+def design() -> ClusterDesign:
+    return ClusterDesign(
+        "t", "test", "aws", "vm", (HEAD,), (PARTITION,),
+        (Mount("/home", "efs", options=OPTIONS), Mount("/apps", "efs", options=OPTIONS)),
+        # This Slurm's cgroups: a namespace has no systemd to ask.
+        hooks=(Hook("all", "hooks/note.sh", ("x",)), Hook("controller", "hooks/cgroups.sh")),
+        slurm=SlurmSettings(resume_timeout=120, reconcile_interval=1.0), region="eu-west-1", trains=False,
+    )  # fmt: skip
+
+
+def metadata(role: str, **more: str) -> dict[str, str]:
+    """What an instance of this role finds in its metadata; its key tells its calls apart."""
+    return {ROLE: role, f"{ROLE}{role}": json.dumps(key(role.upper())), **more}
+
+
+@pytest.fixture(scope="module")
+def aws(land: Ec2Land, design: ClusterDesign, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """AWS with what the stack makes in it."""
+    ids = land.start_cloud()
+    project = tmp_path_factory.mktemp("project")
+    (project / "infra").symlink_to(ROOT / "infra")
+    (project / "hooks").mkdir()
+    (project / "hooks" / "note.sh").write_text(HOOK)
+    (project / "hooks" / "cgroups.sh").write_text(CGROUPS)
+    mounts = {path: {"source": f"{EFS}:{path}"} for path in ("/home", "/apps")}
+    driver = {
+        "region": "eu-west-1", "cluster": "t", "bucket": BUCKET, "secret": ids["secret"], "log_group": GROUP,
+        "subnets": json.dumps({"eu-west-1a": ids["subnet"]}),
+        "templates": json.dumps({"compute": ids["template"]}), "mounts": json.dumps(mounts),
+    }  # fmt: skip
+    site = Site("/", "slurm", "controller", CONTROLLER, driver=driver)
+    code, settings = bundle.node_archive(design, project), bundle.settings_object(Settings(design, site))
+    pointer = bundle.current(code, settings)
+    land.publish(
+        {
+            "loader.py": bundle.loader_archive("aws"),
+            pointer["code"]["key"]: code,
+            pointer["settings"]["key"]: settings,
+            "current.json": json.dumps(pointer).encode(),
+        }
+    )
+    return ids
+
+
+def come_up(land: Ec2Land, host: str) -> dict[str, Any]:
+    """The boot report of a machine whose boot is over."""
+    try:
+        until(lambda: land.report(host)["state"] not in (None, "booting"), 240, f"{host}'s boot", 0.5)
+    except AssertionError as error:
+        error.add_note(land.shell(host, "tail -n 50 /var/log/slurm-stacks-boot.service.log /var/log/slurm/*"))
+        raise
+    report = land.report(host)
+    assert report["state"] == "ready", json.dumps(report, indent=1)
+    return report
+
+
+@pytest.fixture(scope="module")
+def controller(land: Ec2Land, aws: dict[str, str], design: ClusterDesign) -> dict[str, Any]:
+    """The head, up."""
+    text = userdata.render(design, BUCKET, "controller", "controller")
+    land.boot("controller", metadata("controller"), text)
+    return come_up(land, "controller")
+
+
+def steps(report: dict[str, Any]) -> dict[str, str]:
+    return {step["name"]: step["state"] for step in report["steps"]}
+
+
+def test_a_head_comes_up_from_its_user_data(land: Ec2Land, controller: dict[str, Any]) -> None:
+    assert steps(controller) == {
+        "users": "done", "hosts": "done", "secrets": "done", "disks": "done", "packages": "done",
+        "mounts": "done", "slurm": "done", "hooks": "done", "ready": "done", "logs": "skipped",
+        "environment": "skipped",
+    }  # fmt: skip
+    notes = {step["name"]: step["note"] for step in controller["steps"]}
+    assert notes["secrets"] == "made the munge key"
+    assert notes["environment"] == "the stack has no benchmark that would need one"
+    assert "logs stay on this machine" in notes["logs"], "its agent is Amazon's, and not to be had here"
+    assert land.shell("controller", "cat /var/lib/hook") == "controller controller x"
+    assert " is UP" in land.shell("controller", "scontrol ping")
+    assert land.shell("controller", "findmnt -no SOURCE /home") == f"{EFS}:/home"
+    assert land.shell("controller", "stat -c '%U %a' /etc/munge/munge.key") == "munge 400"
+    asked = land.shell("controller", "cat /run/stand-ins/installed").split()
+    assert asked == ["chrony", "nfs-common", "python3-boto3"], "the others are this host's"
+
+
+def test_a_boot_again_changes_nothing_and_keeps_the_queue(land: Ec2Land, controller: dict[str, Any]) -> None:
+    """As `up` does it to a head with new settings."""
+    job = land.shell("controller", "sbatch --parsable --hold --output=/dev/null --wrap true")
+    key = land.shell("controller", "sha256sum </etc/munge/munge.key")
+    land.shell("controller", "systemctl restart --no-block slurm-stacks-boot.service")
+    until(lambda: land.report("controller")["started"] > controller["started"], 60, "another boot", 0.3)
+    again = come_up(land, "controller")
+    assert steps(again) == steps(controller)
+    assert {s["name"]: s["note"] for s in again["steps"]}["secrets"] == "took the cluster's munge key"
+    assert land.shell("controller", "sha256sum </etc/munge/munge.key") == key
+    assert land.shell("controller", f"squeue --noheader --format=%T --jobs={job}") == "PENDING"
+    land.shell("controller", f"scancel {job}")
+
+
+def test_a_node_that_a_job_wants_is_launched_boots_and_runs_it(
+    land: Ec2Land, controller: dict[str, Any], design: ClusterDesign
+) -> None:
+    out = "/var/spool/slurmd/out"
+    script = "echo $SLURMD_NODENAME $(hostname)"
+    job = land.shell("controller", f"sbatch --parsable --chdir=/tmp --output={out} --wrap {script!r}")
+    (launched,) = until(lambda: list(land.instances().values()), 60, "a launch", 0.3)
+    assert launched["tags"]["slurm-stacks:cluster"] == "t"
+    node = node_of(launched["tags"][NODES], launched["index"])
+    tags = {f"meta-data/tags/instance/{name}": value for name, value in launched["tags"].items()}
+    found = metadata("compute", **tags, **{"meta-data/ami-launch-index": str(launched["index"])})
+    land.boot(node, found, userdata.render(design, BUCKET, "compute"))
+    report = come_up(land, node)
+    assert steps(report)["ready"] == "done"
+    assert land.shell(node, "cat /var/lib/hook") == f"compute {node} x"
+    until(lambda: "COMPLETED" in land.shell("controller", f"scontrol show job {job}"), 120, "the job", 0.5)
+    assert land.shell(node, f"cat {out}") == f"{node} {node}"
+
+
+def test_the_roles_allow_what_the_machines_have_asked(
+    land: Ec2Land, controller: dict[str, Any], aws: dict[str, str], design: ClusterDesign
+) -> None:
+    """Last: of all that went over the wire until here."""
+    scope = policies.Scope(
+        "aws", "eu-west-1", "123456789012", f"arn:aws:s3:::{BUCKET}", aws["secret"],
+        f"arn:aws:logs:eu-west-1:123456789012:log-group:{GROUP}", "arn:aws:iam::123456789012:role/c",
+        [aws["subnet"]], [],
+    )  # fmt: skip
+    documents = {f"AKID{r.upper()}": getattr(policies, r)(scope, design) for r in ("controller", "compute")}
+    asked = land.asked()
+    assert {who for who, _ in asked} == set(documents)
+    refused = [
+        (who, one)
+        for who, one in asked
+        if not allowed(documents[who], one["action"], one["resource"], one["context"])
+    ]
+    assert refused == []

@@ -1,0 +1,110 @@
+"""A whole cluster on Compute Engine, as far as one machine goes (`tests.cluster.cloud_cluster`)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.cloud import compute_v1 as gce
+
+from infra.node.elastic import programs
+from infra.node.elastic.drivers.gce_names import node_of
+from infra.node.model import Partition
+from tests.cluster.cloud_cluster import CloudCluster
+from tests.support.checkout import until
+from tests.support.fake_gce import FakeGce, fake_gce
+
+COMPUTE = Partition("compute", "n1-standard-8", 2, 1000, 0, 6, default=True, price_hour=0.4)
+ELSEWHERE = """
+from google.auth.credentials import AnonymousCredentials
+from infra.node.elastic.drivers import gce
+real = gce.google_clients
+gce.google_clients = lambda: real(
+    credentials=AnonymousCredentials(), transport="rest", client_options={{"api_endpoint": {url!r}}}
+)
+gce.GceBoots = lambda bucket: lambda running: {{}}
+"""
+"""Before the daemon begins: its clients ask the fake, and there is no bucket."""
+
+
+class GceCluster(CloudCluster):
+    """Machines are the fake's instances."""
+
+    def __init__(self, fake: FakeGce) -> None:
+        super().__init__("gcp", COMPUTE, fake.driver_settings())
+        self.fake = fake
+
+    def daemon_command(self, file: Path) -> list[str]:
+        *options, code = programs.daemon_service(self.settings, file).argv[1:]
+        path, _, start = code.partition("; from ")
+        begin = f"{path}\n{ELSEWHERE.format(url=self.fake.url)}\nfrom {start}"
+        # This Python has the client; Slurm's programs need nothing.
+        return [sys.executable, *options, begin]
+
+    def running(self) -> dict[str, str]:
+        living = (i for i in self.fake.living() if i.status == "RUNNING")
+        return {str(i.id): node_of("t", i.name) for i in living}
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[GceCluster]:
+    with fake_gce() as fake, GceCluster(fake) as made:
+        yield made
+
+
+@pytest.fixture
+def cluster(shared: GceCluster) -> GceCluster:
+    """Without jobs, machines and faults."""
+    shared.fake.cloud.quotas, shared.fake.faults = {}, []
+    shared.run("scancel", "--user", shared.site.user, "--quiet", check=False)
+    until(lambda: shared.fake.cloud.instances() == [], 60, "no machines", 0.2)
+    until(lambda: shared.states() == {"idle~"}, 60, "zero nodes", 0.2)
+    shared.fake.forget()
+    return shared
+
+
+def launches(cluster: GceCluster) -> list[Any]:
+    return [call.request for call in cluster.fake.calls if call.name == "instances.bulk_insert"]
+
+
+def test_a_job_of_four_nodes_runs_on_instances_that_are_deleted_after_it(
+    cluster: GceCluster, tmp_path: Path
+) -> None:
+    assert cluster.fake.living() == []
+    cluster.runs_on_four_nodes(tmp_path / "out")
+    (launch,) = launches(cluster)
+    body = launch.bulk_insert_instance_resource_resource
+    assert (body.count, body.min_count) == (4, 4)
+    until(lambda: cluster.fake.cloud.instances() == [], 60, "no machines", 0.2)
+    until(lambda: cluster.states() == {"idle~"}, 60, "zero nodes", 0.2)
+    assert {call.request.instance for call in cluster.fake.calls if call.name == "instances.delete"} == {
+        f"t-compute-{n}" for n in range(4)
+    }
+    assert [call.reason for call in cluster.fake.calls if call.reason not in (None, "notFound")] == []
+
+
+@pytest.mark.parametrize("ends", ["STOP", "DELETE"])
+def test_a_machine_that_is_preempted_gives_its_job_another(
+    cluster: GceCluster, tmp_path: Path, ends: str
+) -> None:
+    starts = tmp_path / "starts"
+    job = cluster.starts_once(starts)
+    with cluster.fake.lock:
+        (machine,) = cluster.fake.living()
+        machine.scheduling = gce.Scheduling(instance_termination_action=ends)
+        cluster.fake.cloud.system_end(machine.name)
+    cluster.starts_again(job, starts)
+
+
+def test_a_refusal_is_what_the_user_reads(cluster: GceCluster) -> None:
+    """Last in this file: the partition stays closed for the class's back-off."""
+    cluster.fake.cloud.quotas = {"CPUS": 16.0}
+    job = cluster.submit("-N3", "--output=/dev/null", script="true")
+    until(lambda: "QUOTA_EXCEEDED" in cluster.shown(job), 60, "the cause at the job", 0.2)
+    assert "quota: Quota 'CPUS' exceeded. Limit: 16.0 in region europe-west4." in cluster.shown(job)
+    until(lambda: cluster.job(job)["JobState"] == "PENDING", 60, "a job that waits", 0.2)
+    assert cluster.fake.living() == []
+    assert len(launches(cluster)) == 1

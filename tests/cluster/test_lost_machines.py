@@ -1,0 +1,185 @@
+"""Machines that are lost under real jobs, and daemons that are killed: what follows, and how soon."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.node import rpc
+from tests.support.checkout import Checkout, running, until
+from tests.support.mishaps import end, pids, until_saved
+
+STACK = """
+    config:
+      slurm-stacks:cluster:
+        provider: local
+        partitions:
+          - {name: debug, machine: local.small, nodes: {max: 6}, default: true}
+        slurm: {suspend_time: 4}
+"""
+AGAIN_SECONDS = 120.0
+"""From a machine's death to its job's next start: a minute is promised, where nothing else runs."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
+    with running(tmp_path_factory.mktemp("lost") / "a checkout", STACK) as checkout:
+        yield checkout
+
+
+class Job:
+    """Stays on its first start, and notes when and where it starts.
+
+    Args:
+        again: what it does on any other start.
+    """
+
+    def __init__(
+        self, cluster: Checkout, folder: Path, name: str, *options: str, again: str = "true"
+    ) -> None:
+        self._cluster = cluster
+        self._notes = folder / name
+        work = f'if [ -n "$SLURM_RESTART_COUNT" ]; then {again}; else sleep 600; fi'
+        script = f"echo $(date +%s.%N) $SLURMD_NODENAME >>{self._notes}; {work}"
+        self.id = cluster.execute(
+            "sbatch", "--parsable", "--exclusive", "--output=/dev/null", *options, "--wrap", script
+        ).strip()
+
+    def starts(self) -> list[tuple[float, str]]:
+        if not self._notes.exists():
+            return []
+        words = (line.split() for line in self._notes.read_text().splitlines())
+        return [(float(moment), node) for moment, node in words]
+
+    def until_started(self, times: int = 1, seconds: float = 60) -> tuple[float, str]:
+        until(lambda: len(self.starts()) >= times, seconds, f"start {times} of job {self.id}", 0.2)
+        return self.starts()[times - 1]
+
+    def fields(self) -> dict[str, str]:
+        text = self._cluster.ask("scontrol", "--oneliner", "show", "job", self.id)
+        return dict(pair.split("=", 1) for pair in text.split(" ") if "=" in pair)
+
+    def state(self) -> str:
+        return self.fields()["JobState"]
+
+
+def fault(cluster: Checkout, action: str, node: str, **more: Any) -> None:
+    call(cluster, "fault", action=action, node=node, **more)
+
+
+def call(cluster: Checkout, method: str, **parameters: Any) -> Any:
+    return rpc.call(str(cluster.run_directory / "cloud" / "agent.sock"), method, 20.0, **parameters)
+
+
+def machines(cluster: Checkout) -> dict[str, str]:
+    """Node -> id of the machines that live."""
+    records = json.loads((cluster.run_directory / "cloud" / "machines.json").read_text())["machines"]
+    return {m["node"]: m["id"] for m in records if m["state"] == "running"}
+
+
+def nodes(cluster: Checkout) -> dict[str, dict[str, Any]]:
+    return {node["name"]: node for node in cluster.status()["nodes"]}
+
+
+def test_jobs_of_machines_that_die_or_are_taken_run_again(cluster: Checkout, tmp_path: Path) -> None:
+    """All at once: what befalls one must not hold up the others."""
+    names = ("killed", "taken", "last")
+    jobs = {name: Job(cluster, tmp_path, name) for name in names[:2]}
+    jobs["last"] = Job(cluster, tmp_path, "last", "--no-requeue")
+    at = {name: jobs[name].until_started()[1] for name in names}
+    idle = cluster.execute("srun", "--exclusive", "printenv", "SLURMD_NODENAME").strip()
+    before = machines(cluster)
+    began = time.time()
+    # Slurm gives it a node whose machine is no more, and tries for 11 s to start it there: what comes of that
+    # must not befall its next run.
+    fault(cluster, "kill", idle)
+    late = Job(cluster, tmp_path, "late", again="sleep 8")
+    fault(cluster, "preempt", at["taken"], notice=25)
+    fault(cluster, "preempt", at["last"], notice=25)
+    fault(cluster, "kill", at["killed"])
+
+    seconds = {}
+    for name in ("taken", "killed"):
+        moment, node = jobs[name].until_started(2, AGAIN_SECONDS)
+        seconds[name] = moment - began
+        assert node != at[name] or machines(cluster).get(node) != before[node]
+        assert jobs[name].fields()["Restarts"] == "1"
+    assert at["taken"] != jobs["taken"].starts()[1][1], "the node takes no job any more"
+    assert jobs["last"].state() in ("RUNNING", "NODE_FAIL"), "it may not be queued again"
+    until(lambda: before[at["taken"]] not in machines(cluster).values(), 60, "the taken machine's end")
+    until(lambda: jobs["last"].state() == "NODE_FAIL", 60, "the end of the job that must not run again")
+
+    until(lambda: late.state() == "COMPLETED", 120, "the job that came to a machine that had died", 0.5)
+    assert len(late.starts()) == 1
+
+    until(lambda: set(_states(cluster)) == {"idle~"}, 60, "nodes without a trace of it", 0.3)
+    print({name: f"{value:.1f} s" for name, value in seconds.items()})
+
+
+def _states(cluster: Checkout) -> list[str]:
+    return cluster.ask("sinfo", "--noheader", "--Node", "--format=%T").split()
+
+
+def test_the_cause_is_on_the_job_and_on_the_node(cluster: Checkout, tmp_path: Path) -> None:
+    job = Job(cluster, tmp_path, "told")
+    node = job.until_started()[1]
+    # Both go soon, with the node and with the job's next start: slurmctld's log keeps what they were.
+    log = cluster.run_directory / "log" / "slurmctld.log"
+    before = len(log.read_text())
+    fault(cluster, "preempt", node, notice=60)
+    taken = "preempted: the cloud takes this machine at .* UTC"
+    again = rf"\({node}\); the job is queued again by itself"
+    of_job = rf"setting admin_comment to {taken} {again}.* for JobId={job.id}\b"
+    of_node = rf"update_node: node {node} reason set to: slurm-stacks {taken}"
+    for words in (of_job, of_node):
+        until(lambda wanted=words: re.search(wanted, log.read_text()[before:]), 60, words, 0.2)
+    job.until_started(2, AGAIN_SECONDS)
+
+
+def test_a_job_goes_on_while_slurmctld_is_killed_and_comes_back(cluster: Checkout, tmp_path: Path) -> None:
+    job = Job(cluster, tmp_path, "goes-on")
+    _, node = job.until_started()
+    # Slurm says NOT_RESPONDING of a node that is off and resumed, and forgets it at slurmctld's next start.
+    (spare, *_) = [
+        name for name, one in nodes(cluster).items() if name != node and "POWERED_DOWN" in one["state"]
+    ]
+    cluster.execute("scontrol", "update", f"NodeName={spare}", "State=DRAIN", "Reason=disk swap")
+    cluster.execute("scontrol", "update", f"NodeName={spare}", "State=RESUME")
+    until_saved(cluster)
+    (machine,) = (i for n, i in machines(cluster).items() if n == node)
+    end(pids(cluster, "/usr/sbin/slurmctld\0")[0])
+    until(lambda: cluster.execute("scontrol", "ping", check=False).count("is UP"), 60, "slurmctld")
+    # Some passes of the daemon, over nodes that have not all been heard again.
+    time.sleep(10)
+    assert job.state() == "RUNNING"
+    assert machines(cluster)[node] == machine
+    assert len(job.starts()) == 1
+    cluster.execute("scancel", job.id)
+    assert len(cluster.execute("srun", "-N6", "--exclusive", "hostname", timeout=150).split()) == 6
+
+
+def test_a_daemon_that_is_killed_in_the_middle_of_a_launch(cluster: Checkout, tmp_path: Path) -> None:
+    """Its successor finds what was launched, by the cloud's list, and launches nothing twice."""
+    until(lambda: set(_states(cluster)) == {"idle~"}, 60, "zero nodes", 0.3)
+    call(cluster, "limits", boot_delay=5, api_latency=1)
+    try:
+        job = Job(cluster, tmp_path, "launched", "-N2")
+        log = cluster.run_directory / "log" / "elastic.log"
+        before = log.read_text().count("resume debug-")
+        until(lambda: log.read_text().count("resume debug-") > before, 60, "the request", 0.02)
+        time.sleep(1.0)
+        for pid in pids(cluster, "elastic.daemon"):
+            os.kill(pid, signal.SIGKILL)
+        job.until_started(1, 120)
+        assert len(machines(cluster)) == 3, "the head's and the job's"
+    finally:
+        call(cluster, "limits", boot_delay=0, api_latency=0)
+        cluster.execute("scancel", job.id)

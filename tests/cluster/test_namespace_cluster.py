@@ -1,0 +1,183 @@
+"""A cluster of namespace machines: head, login machine and nodes as on a cloud, from zero and back."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.local.cloud.namespaces import traces
+from infra.node import rpc
+from tests.support.checkout import Checkout, until
+from tests.support.mishaps import until_saved
+from tests.support.namespace_run import kernel_state, need_namespaces
+from tests.support.ordinary_user import OrdinaryUser
+
+STACK = """
+    config:
+      slurm-stacks:cluster:
+        provider: local
+        local: {machines: namespace}
+        login: {count: 1}
+        partitions:
+          - {name: debug, machine: local.small, nodes: {max: 4}, default: true}
+        slurm: {suspend_time: 4}
+      slurm-stacks:benchmark: {enabled: false}
+"""
+GREEDY = "x = bytearray(300 * 1024 * 1024)"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
+    need_namespaces()
+    before = kernel_state()
+    checkout = Checkout(tmp_path_factory.mktemp("namespaces") / "a checkout", STACK)
+    try:
+        checkout.cluster("up", check=True)
+        yield checkout
+    finally:
+        left = checkout.close()
+    assert left == []
+    assert traces(checkout.run_directory) == []
+    assert kernel_state()["links"] == before["links"]
+    assert kernel_state()["mounts"] == before["mounts"]
+
+
+def states(checkout: Checkout) -> set[str]:
+    return set(checkout.execute("sinfo", "--noheader", "--Node", "--format=%T").split())
+
+
+def job(checkout: Checkout, number: str) -> str:
+    text = checkout.execute("scontrol", "--oneliner", "show", "job", number)
+    return dict(pair.split("=", 1) for pair in text.split() if "=" in pair)["JobState"]
+
+
+def machine(checkout: Checkout, node: str) -> dict[str, Any]:
+    """What the local cloud knows of the living machine of this name."""
+    answer = rpc.call(str(checkout.run_directory / "cloud" / "agent.sock"), "list", 10.0, tags={"node": node})
+    (found,) = [m for m in answer["machines"] if m["state"] == "running"]
+    return dict(found)
+
+
+def test_jobs_run_on_machines_that_came_up_for_them_and_went_again(cluster: Checkout) -> None:
+    until(lambda: states(cluster) == {"idle~"}, 60, "a cluster without nodes")
+    assert cluster.execute("hostname").strip() == "login-0"
+
+    # The node's own name and address: not this host's.
+    script = "echo $SLURMD_NODENAME $(hostname); while [ ! -e seen ]; do sleep 0.1; done"
+    with ThreadPoolExecutor() as pool:
+        names = pool.submit(cluster.execute, "srun", "-N2", "sh", "-c", script)
+        try:
+            until(lambda: cluster.status()["machines"]["running"] == 2, 60, "two machines")
+        finally:
+            cluster.execute("touch", "seen")
+        assert sorted(names.result().splitlines()) == ["debug-0 debug-0", "debug-1 debug-1"]
+    until(lambda: states(cluster) == {"idle~"}, 60, "zero nodes")
+    until(lambda: cluster.status()["machines"]["running"] == 0, 60, "zero machines")
+
+
+def test_all_machines_share_home_and_nothing_else(cluster: Checkout) -> None:
+    number = cluster.execute(
+        "sbatch", "--parsable", "--wrap", "hostname; echo $PWD; touch /etc/of-a-node"
+    ).strip()
+    until(lambda: job(cluster, number) == "COMPLETED", 60, "the batch job")
+    host, folder = cluster.execute("cat", f"slurm-{number}.out").split()
+    assert host.startswith("debug-")
+    assert folder == cluster.execute("pwd").strip()
+    assert folder.startswith("/home/")
+    assert cluster.cluster("exec", "--", "test", "-e", "/etc/of-a-node").returncode == 1
+    assert not Path("/etc/of-a-node").exists()
+
+
+def test_exec_passes_input_output_and_status(cluster: Checkout) -> None:
+    done = cluster.cluster("exec", "--", "sh", "-c", "cat; echo problem >&2; exit 7", stdin="some text")
+    assert (done.stdout, done.returncode) == ("some text", 7)
+    assert "problem" in done.stderr
+    assert cluster.cluster("exec", "--", "no-such-command").returncode == 127
+    assert "slurmctld" in cluster.cluster("logs", "--lines=5").stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's machines have no cgroups")
+def test_a_job_over_its_memory_is_killed_by_its_cgroup(cluster: Checkout) -> None:
+    done = cluster.cluster("exec", "--", "srun", "-N1", "--mem=50", "python3", "-c", GREEDY, timeout=120)
+    assert done.returncode != 0
+    assert re.search("Out Of Memory|oom-kill", done.stderr), done.stderr
+
+
+def test_a_controller_that_dies_comes_back_with_its_queue(cluster: Checkout) -> None:
+    waits = "while [ ! -e goes-on ]; do sleep 0.1; done; echo whole"
+    number = cluster.execute("sbatch", "--parsable", "--wrap", waits).strip()
+    until(lambda: job(cluster, number) == "RUNNING", 60, "the job")
+    # What it has not written is lost with a power cut.
+    until_saved(cluster)
+    os.kill(machine(cluster, "controller")["process"]["pid"], 9)
+    told = cluster.cluster("exec", "--", "squeue")
+    assert "starts it again" in told.stderr
+    again = cluster.cluster("up", check=True)
+    assert "the controller has ended" in again.stderr
+    assert job(cluster, number) == "RUNNING"
+    cluster.execute("touch", "goes-on")
+    until(lambda: job(cluster, number) == "COMPLETED", 60, "the job")
+    assert cluster.execute("cat", f"slurm-{number}.out").strip() == "whole"
+
+
+def test_a_login_machine_that_died_is_made_anew(cluster: Checkout) -> None:
+    os.kill(machine(cluster, "login-0")["process"]["pid"], 9)
+    until(lambda: cluster.execute("hostname").strip() == "controller", 60, "another way in")
+    assert "login-0 has ended" in cluster.cluster("up", check=True).stderr
+    assert cluster.execute("hostname").strip() == "login-0"
+
+
+def test_machines_outlive_their_agent(cluster: Checkout) -> None:
+    agent = int((cluster.run_directory / "cloud" / "agent.lock").read_text())
+    controller = machine(cluster, "controller")["id"]
+    os.kill(agent, 9)
+    assert cluster.execute("hostname").strip() == "login-0"
+    cluster.cluster("up", check=True)
+    assert machine(cluster, "controller")["id"] == controller
+    assert len(cluster.execute("srun", "-N3", "hostname").split()) == 3
+
+
+def test_a_machine_that_loses_its_network_is_replaced_and_its_job_runs_again(cluster: Checkout) -> None:
+    script = 'hostname; [ "${SLURM_RESTART_COUNT:-0}" != 0 ] || sleep 600'
+    number = cluster.execute("sbatch", "--parsable", "--open-mode=append", "--wrap", script).strip()
+    until(lambda: job(cluster, number) == "RUNNING", 60, "the job")
+    # Where it runs: a node of the test before may be just going.
+    first = cluster.execute("squeue", "--noheader", "--format=%N", f"--jobs={number}").strip()
+    cluster.cluster("chaos", "cut", first, check=True)
+    began = time.monotonic()
+    until(lambda: job(cluster, number) == "COMPLETED", 120, "the second run", 0.5)
+    print(f"cut off: done again after {time.monotonic() - began:.1f} s")
+    ran = cluster.execute("cat", f"slurm-{number}.out").split()
+    assert (len(ran), ran[0]) == (2, first)
+    assert ran[1] != first
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the tests above are an ordinary user's already")
+def test_an_ordinary_user_has_such_a_cluster_too(tmp_path: Path) -> None:
+    user: OrdinaryUser | None = None
+    checkout = Checkout(
+        tmp_path / "a checkout", STACK, inside=lambda *command: user(*command) if user else list(command)
+    )
+    checkout.env |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    user = OrdinaryUser(tmp_path)
+    try:
+        can = subprocess.run(user("unshare", "--user", "--map-root-user", "--net", "true"), check=False)
+        if can.returncode:
+            pytest.skip("this kernel lets no ordinary user make namespaces")
+        checkout.cluster("up", check=True)
+        assert sorted(checkout.execute("srun", "-N2", "hostname").split()) == ["debug-0", "debug-1"]
+        findings = checkout.cluster("doctor", "--json").stdout
+        assert "in a user namespace" in findings
+    finally:
+        down = checkout.cluster("down")
+        user.close()
+    assert down.returncode == 0, down.stderr
+    assert "nothing is left" in down.stderr

@@ -1,0 +1,125 @@
+"""docs/gcp.md and docs/choosing.md have the figures that `plan` shows, the quotas, and keys that exist."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+
+from infra import config
+from infra.clouds.changes import Kind
+from infra.config import StackConfig
+from infra.cost import cost
+from infra.design import design
+from infra.gcp.changes import TABLE
+from infra.gcp.quotas import wanted
+from infra.machines import catalog
+from infra.node.model import ClusterDesign
+from tests.support.checkout import ROOT
+
+PAGE = (ROOT / "docs" / "gcp.md").read_text(encoding="utf-8")
+CHOOSING = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
+STACKS = ("gcp-cpu", "gcp-gpu")
+WORDS = {
+    "applied to the running cluster": Kind.LIVE,
+    "grows while it is used": Kind.LIVE,
+    "the machine stops and starts": Kind.PAUSE,
+    "new nodes have it; a node that is up takes no further job": Kind.RENEWED,
+    "new nodes have it; nodes that are up keep": Kind.NODES,
+    "needs a new head": Kind.HEAD,
+    "is made anew": Kind.DATA,
+    "nothing": Kind.NOTHING,
+}
+"""The beginnings of the rows of the table of changes."""
+
+
+def stack(name: str) -> ClusterDesign:
+    return design(config.load_file(ROOT / f"Pulumi.{name}.yaml"), catalog())
+
+
+def row(text: str, start: str) -> list[str]:
+    (line,) = [line for line in text.splitlines() if line.strip().startswith(f"| {start}")]
+    return [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+
+
+def changed(name: str, text: str) -> StackConfig:
+    """A stack file with a block of the page's in the place of its own."""
+    whole = yaml.safe_load((ROOT / f"Pulumi.{name}.yaml").read_text())
+    for key, value in yaml.safe_load(text).items():
+        part = whole["config"] if key in whole["config"] else whole["config"]["slurm-stacks:cluster"]
+        part[key] = {**part.get(key, {}), **value} if isinstance(value, dict) else value
+    return config.parse(whole["config"], name)
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_the_prices_are_the_plans(name: str) -> None:
+    found = cost(stack(name))
+    for cell, price in zip(
+        row(PAGE, f"`{name}` | 0")[1:], ("idle_usd_per_hour", "max_usd_per_hour"), strict=True
+    ):
+        assert cell == f"{found[price]:.2f} USD"  # type: ignore[literal-required]
+
+
+def test_the_quotas_are_what_the_stacks_may_use() -> None:
+    for place, number in (("region", 0), ("project", 1)):
+        needs = [wanted(stack(name))[number] for name in STACKS]
+        for metric in {metric for need in needs for metric in need} - {"CPUS_ALL_REGIONS"}:
+            _, where, *cells = row(PAGE, metric)
+            assert where == place
+            assert [0 if cell == "–" else int(cell) for cell in cells] == [
+                need.get(metric, 0) for need in needs
+            ]
+
+
+def test_the_blocks_of_yaml_are_taken_by_the_stack_file() -> None:
+    trying, two, scratch, baked = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.M | re.S)
+    training = changed("gcp-gpu", trying).benchmark
+    assert training is not None
+    assert (training.partition, training.nodes) == ("debug", 1)
+    (partition,) = changed("gcp-gpu", two).cluster.partitions
+    assert partition.accelerator is not None
+    assert partition.accelerator.count == 2
+    assert changed("gcp-cpu", scratch).cluster.storage.scratch is not None
+    assert changed("gcp-cpu", baked).cluster.image.bake
+
+
+def test_every_key_is_in_the_row_of_what_a_change_of_it_does() -> None:
+    """A key that grows only, or ends jobs in one direction, is in two."""
+    table = PAGE.partition("| what happens | keys |")[2].partition("\n\n")[0]
+    named: dict[Kind, set[str]] = {}
+    for line in table.splitlines()[2:]:
+        what, keys = line.strip("| ").split(" | ", 1)
+        for words, kind in WORDS.items():
+            if what.startswith(words):
+                named.setdefault(kind, set()).update(re.findall(r"`([a-z_*.:0-9]+)`", keys))
+    for kind in set(WORDS.values()):
+        assert named[kind] == {key for key, found in TABLE.items() if found.kind is kind}, kind
+
+
+def test_what_one_can_decide_from_is_what_plans_say() -> None:
+    plans = {name: cost(stack(name)) for name in ("aws-cpu", "gcp-cpu", "aws-gpu", "gcp-gpu")}
+    for line, kind, price in (
+        ("an hour idle, CPU stack", "cpu", "idle_usd_per_hour"),
+        ("an hour with every node, CPU stack", "cpu", "max_usd_per_hour"),
+        ("an hour idle, GPU stack", "gpu", "idle_usd_per_hour"),
+        ("an hour with every node, GPU stack", "gpu", "max_usd_per_hour"),
+    ):
+        _, aws, gcp, _ = row(CHOOSING, line)
+        assert aws.startswith(f"{plans[f'aws-{kind}'][price]:.2f} USD"), line  # type: ignore[literal-required]
+        assert gcp.startswith(f"{plans[f'gcp-{kind}'][price]:.2f} USD"), line  # type: ignore[literal-required]
+    facts = catalog()
+    v100 = facts.price("n1-standard-2", "europe-west4", accelerator=("v100", 1))
+    p3dn = facts.price("p3dn.24xlarge", "eu-west-1")
+    t4 = facts.price("n1-standard-4", "europe-west4", accelerator=("t4", 1))
+    assert None not in (v100, p3dn, t4)
+    assert row(CHOOSING, "a node with V100s")[1:3] == [
+        f"{p3dn:.2f} USD: p3dn.24xlarge, 8 × V100 32 GB", f"{v100:.2f} USD: n1-standard-2, 1 × V100 16 GB",
+    ]  # fmt: skip
+    assert row(CHOOSING, "one V100, an hour")[1:3] == [f"{p3dn / 8:.2f} USD", f"{v100:.2f} USD"]
+    assert row(CHOOSING, "one T4, an hour")[2].startswith(f"{t4:.2f} USD")
+    for region in facts.machines["p3dn.24xlarge"].regions or ():
+        assert region in row(CHOOSING, "where V100s are")[1]
+    zones = facts.attachable["v100"].zones
+    regions = {zone.rpartition("-")[0] for zone in zones}
+    assert {region for region in regions if region not in row(CHOOSING, "where V100s are")[2]} == set()

@@ -1,0 +1,257 @@
+"""One description, three providers: the same partitions, node names and slurm.conf, the same outputs.
+
+What differs is said here, and nothing else may: where the machines are, what they are called there, and how
+they reach each other.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from infra import providers
+from infra.config import load_file, parse
+from infra.design import design
+from infra.local.cloud import kind
+from infra.local.site import RunDirectory
+from infra.machines import catalog
+from infra.node.codec import from_json
+from infra.node.model import ClusterDesign, Partition, Settings
+from infra.node.slurm import conf
+from infra.node.slurm.version import Version, spell
+from infra.operate import make_plan
+from infra.outputs.fields import SCHEMA
+from tests.support.aws_machines import Machines as Aws
+from tests.support.aws_mocks import declare as declare_aws
+from tests.support.checkout import ROOT
+from tests.support.gcp_machines import Machines as Gcp
+from tests.support.gcp_mocks import declare as declare_gcp
+
+PLACES: dict[str, dict[str, str]] = {
+    "local": {},
+    "aws": {"aws:region": "eu-west-1"},
+    "gcp": {"gcp:project": "acme-ml", "gcp:zone": "europe-west4-a"},
+}
+MACHINES = {
+    "local": ("local.small", "local.medium"),
+    "aws": ("m5.large", "g4dn.xlarge"),
+    "gcp": ("n1-standard-2", "n1-standard-4"),
+}
+"""Of the partitions `cpu` and `gpu`: clouds have no machine in common."""
+OFFERED = {"europe-west4-a": {"n1-standard-2": 2, "n1-standard-4": 4}}
+PROVIDERS = tuple(PLACES)
+VERSIONS = ((22, 5), (23, 11), (24, 11))
+"""Slurm of Debian 12, of Ubuntu 24.04, and of Debian 13."""
+ADDRESSES = {"SlurmctldHost"}
+OF_NAMESPACES = {"TaskPlugin", "SlurmdParameters", "SlurmctldParameters"}
+"""Machines of the local stack share the host's CPUs, pretend to have what the design says, and have their
+addresses before they boot."""
+OWN = {"machine", "price_usd_per_hour", "accelerator"}
+"""Of a partition's outputs: what differs from provider to provider."""
+
+
+def facts(provider: str, vcpus: int, gib: int) -> dict[str, int]:
+    """So many CPUs and so much memory for jobs: of a cloud's machine a part is kept, of a local one none."""
+    memory = gib * 1024
+    return {"vcpus": vcpus, "memory_mib": memory - (400 + 30 * gib) if provider == "local" else memory}
+
+
+def stack(provider: str) -> dict[str, Any]:
+    """The same stack file for each, but for the names of places and machines."""
+    cpu, gpu = MACHINES[provider]
+    cluster: dict[str, Any] = {
+        "name": "c",
+        "provider": provider,
+        "partitions": [
+            {
+                "name": "cpu",
+                "machine": cpu,
+                "nodes": {"min": 1, "max": 12},
+                "default": True,
+                "time_limit": "02:00:00",
+            },
+            {
+                "name": "gpu",
+                "machine": gpu,
+                "accelerator": {"type": "t4", "count": 1},
+                "nodes": {"min": 0, "max": 4},
+                "exclusive": True,
+            },
+        ],
+        "slurm": {
+            "suspend_time": 300,
+            "suspend_timeout": 120,
+            "resume_timeout": 900,
+            "slurmd_timeout": 300,
+            "reconcile_interval": 10.0,
+        },
+        "budget": {"max_hours": 100},
+        "machines": {cpu: facts(provider, 2, 8), gpu: facts(provider, 4, 16)},
+    }
+    if provider == "local":
+        cluster["local"] = {"machines": "namespace"}
+    return {**PLACES[provider], "slurm-stacks:cluster": cluster}
+
+
+@functools.cache
+def designed(provider: str) -> ClusterDesign:
+    return design(parse(stack(provider), "test"), catalog())
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Settings]:
+    """What the machines of a provider's cluster are told, by its own code."""
+    monkeypatch.setattr(kind, "rootless", lambda: False)
+
+    def of(provider: str) -> Settings:
+        cluster = designed(provider)
+        if provider == "local":
+            run = RunDirectory(tmp_path)
+            run.cloud.mkdir()
+            return run.settings(cluster)
+        declare: Any = declare_aws if provider == "aws" else declare_gcp
+        answers = (
+            {"aws": Aws(offered={machine: ["eu-west-1a"] for machine in MACHINES["aws"]})}
+            if provider == "aws"
+            else {"gcp": Gcp(machines=OFFERED)}
+        )
+        made = declare(lambda: providers.load(provider).create(cluster), **answers)
+        (content,) = (made.inputs(name)["content"] for name in made.asked if name.endswith("bundle-settings"))
+        return from_json(Settings, json.loads(plain(content)))
+
+    return of
+
+
+def plain(value: Any) -> Any:
+    """The mocks wrap what providers hold for secret."""
+    return value["value"] if isinstance(value, dict) and "value" in value else value
+
+
+def options(text: str) -> list[str]:
+    """The lines of a slurm.conf that say something."""
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def unnamed(provider: str, text: str) -> str:
+    """Without the names of machines, which jobs may ask for as a feature."""
+    for machine, common in zip(MACHINES[provider], ("machine-1", "machine-2"), strict=True):
+        text = text.replace(machine, common)
+    return text
+
+
+def differing(one: str, other: str) -> set[str]:
+    """The keys of lines that only one of two has."""
+    return {line.partition("=")[0] for line in set(options(one)) ^ set(options(other))}
+
+
+# --- design -----------------------------------------------------------------------------------------------
+
+
+def test_partitions_are_the_same_but_for_what_a_machine_is_called_and_costs() -> None:
+    """`simulated` tells a job that the local stack's GPUs are none."""
+
+    def seen(provider: str) -> list[Partition]:
+        return [
+            replace(
+                partition, machine="", price_hour=None, disk_gib=0, local_ssds=0, zones=(),
+                accelerator=partition.accelerator and replace(partition.accelerator, simulated=False),
+            )
+            for partition in designed(provider).partitions
+        ]  # fmt: skip
+
+    assert seen("aws") == seen("gcp") == seen("local")
+
+
+def test_nodes_are_called_the_same() -> None:
+    names = [f"cpu-{number}" for number in range(12)] + [f"gpu-{number}" for number in range(4)]
+    for provider in PROVIDERS:
+        assert [node for p in designed(provider).partitions for node in p.nodes()] == names, provider
+
+
+def test_hosts_limits_and_timers_are_the_same() -> None:
+    for provider in PROVIDERS:
+        cluster = designed(provider)
+        assert [(host.name, host.role) for host in cluster.hosts] == [("controller", "controller")], provider
+        assert (cluster.slurm, cluster.budget) == (designed("aws").slurm, designed("aws").budget), provider
+        assert [mount.path for mount in cluster.mounts] in (["/home", "/apps"], ["/apps", "/home"]), provider
+
+
+# --- slurm.conf -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=[spell(version) for version in VERSIONS])
+def test_slurm_is_configured_the_same_but_for_addresses(
+    told: Callable[[str], Settings], version: Version
+) -> None:
+    files = {provider: conf.render(told(provider), version) for provider in PROVIDERS}
+    slurm = {provider: unnamed(provider, content["slurm.conf"]) for provider, content in files.items()}
+    assert differing(slurm["aws"], slurm["gcp"]) == ADDRESSES
+    assert {name: files["aws"][name] for name in ("gres.conf", "cgroup.conf")} == {
+        name: files["gcp"][name] for name in ("gres.conf", "cgroup.conf")
+    }
+    assert differing(slurm["aws"], slurm["local"]) == ADDRESSES | OF_NAMESPACES
+
+
+def test_a_description_that_differs_is_seen_to_differ(told: Callable[[str], Settings]) -> None:
+    """The comparison is none that finds everything equal."""
+    settings = told("gcp")
+    (cpu, gpu) = settings.design.partitions
+    other = replace(settings, design=replace(settings.design, partitions=(replace(cpu, max=13), gpu)))
+    texts = [conf.render(known, VERSIONS[1])["slurm.conf"] for known in (settings, other)]
+    assert differing(*texts) == {"NodeName", "PartitionName"}
+
+
+# --- outputs ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """The outputs of each provider's whole program, as its plan shows them."""
+    project = tmp_path_factory.mktemp("project")
+    for name in ("Pulumi.yaml", "__main__.py"):
+        shutil.copy(ROOT / name, project / name)
+    found = {}
+    for provider in PROVIDERS:
+        file = project / f"Pulumi.{provider}.yaml"
+        file.write_text(yaml.safe_dump({"config": stack(provider)}))
+        found[provider] = make_plan(project, load_file(file))["outputs"]
+    return found
+
+
+def test_other_teams_read_the_same_of_each(published: dict[str, dict[str, Any]]) -> None:
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    assert set(published["local"]) == set(published["aws"]) == set(published["gcp"])
+    for provider, outputs in published.items():
+        jsonschema.Draft202012Validator(schema).validate(outputs["cluster"])
+        assert outputs["cluster"]["provider"] == provider
+    paths = {provider: set(leaves(outputs["cluster"])) for provider, outputs in published.items()}
+    assert paths["local"] == paths["aws"] == paths["gcp"]
+
+
+def leaves(value: Any, path: str = "") -> Iterator[str]:
+    """The paths of all that an output says; of a list those of its first, in whatever order."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from leaves(inner, f"{path}.{key}")
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        yield from leaves(value[0], f"{path}[]")
+    else:
+        yield path
+
+
+def test_partitions_read_the_same_but_for_machine_and_price(published: dict[str, dict[str, Any]]) -> None:
+    def seen(provider: str) -> list[dict[str, Any]]:
+        partitions = published[provider]["cluster"]["partitions"]
+        return [{key: p[key] for key in p if key not in OWN} for p in partitions]
+
+    assert seen("aws") == seen("gcp") == seen("local")
+    assert {"name", "min", "max", "cpus", "memory_mib", "time_limit"} <= set(seen("aws")[0])

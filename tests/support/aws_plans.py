@@ -1,0 +1,71 @@
+"""Plans of every AWS stack file, as `./cluster plan --json` prints them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from click.testing import Result
+from typer.testing import CliRunner
+
+from infra import cli
+from tests.support.aws_rules import Plan
+from tests.support.checkout import ROOT
+
+DRAFTS = ROOT / "tests" / "infra" / "stacks"
+FILES = {
+    path.name[7:-5]: path for folder in (DRAFTS, ROOT) for path in sorted(folder.glob("Pulumi.aws-*.yaml"))
+}
+"""Stack -> its file: where both folders have one, that which ships."""
+ANYWHERE = "aws-cpu that says 0.0.0.0/0 twice"
+NOT_YET = {"aws-batch": "AWS Batch is not in this version"}
+"""Stacks that cannot be planned, and the sentence that says so."""
+LONGEST = "aws-gpu with the longest names"
+BAKED = "aws-gpu whose machines start from baked images"
+SUBJECTS = [*(stack for stack in FILES if stack not in NOT_YET), ANYWHERE, LONGEST, BAKED]
+SCRIPT = "docs/examples/counting.sh"
+_made: dict[str, Plan] = {}
+
+
+def text_of(subject: str) -> str:
+    stack = subject.partition(" ")[0]
+    text = FILES[stack].read_text()
+    if subject == ANYWHERE:
+        text, times = re.subn(
+            r"ssh_cidrs: \[[^]]*\]", "ssh_cidrs: [0.0.0.0/0], allow_ssh_from_anywhere: true", text
+        )
+        assert times == 1
+    if subject == BAKED:
+        text, times = re.subn(r"(?m)^    image: \{", "    image: {bake: true, ", text)
+        if not times:
+            text = text.replace("    name: aws-gpu\n", "    name: aws-gpu\n    image: {bake: true}\n")
+    if subject == LONGEST:
+        # 40 characters, and a machine's name of 63.
+        text = re.sub(r"(?m)^    name: aws-gpu$", f"    name: {'c' * 40}", text)
+        text = re.sub(r"name: compute\b", f"name: {'p' * 20}", text)
+        text = re.sub(r"partition: compute\b", f"partition: {'p' * 20}", text)
+        assert text.count("p" * 20) >= 2
+    # Hooks that are written with their stack: any script will do for the plan.
+    return re.sub(r"source: hooks/[\w.-]+", f"source: {SCRIPT}", text)
+
+
+def command(subject: str, folder: Path) -> Result:
+    """`./cluster plan --json` in a project with that stack file."""
+    stack = subject.partition(" ")[0]
+    (folder / SCRIPT).parent.mkdir(parents=True, exist_ok=True)
+    for name in ("Pulumi.yaml", "__main__.py", SCRIPT):
+        (folder / name).write_bytes((ROOT / name).read_bytes())
+    (folder / f"Pulumi.{stack}.yaml").write_text(text_of(subject))
+    runner = CliRunner(env={"SLURM_STACKS_PROJECT": str(folder)})
+    return runner.invoke(cli.app, ["plan", "--stack", stack, "--json"])
+
+
+def planned(subject: str, folder: Path) -> Plan:
+    """What `./cluster plan --json` prints, once for all tests."""
+    if subject not in _made:
+        done = command(subject, folder)
+        assert done.exception is None, done.exception
+        made = json.loads(done.stdout)
+        _made[subject] = Plan(made["resources"], anywhere=subject == ANYWHERE)
+    return _made[subject]

@@ -1,0 +1,280 @@
+"""What DESIGN's security asks of a plan on AWS, as rules over its resources: each names what breaks it."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SSH = 22
+WIDEST = {4: 8, 6: 19}
+"""Prefixes shorter than these are the internet in all but name: 0.0.0.0/1 and 128.0.0.0/1 together are."""
+NO_NARROWER = re.compile(
+    r"ec2:Describe\w+|ssmmessages:(Create|Open)(Control|Data)Channel|ssm:UpdateInstanceInformation|"
+    r"ec2messages:\w+"
+)
+"""Actions for which the service authorization reference has no resource, or whose resource is the caller."""
+BOUND = {"cloudwatch:PutMetricData": "cloudwatch:namespace"}
+"""Actions without a resource that a condition key bounds: it has to be there."""
+KINDS_OF_EC2 = re.compile(
+    r":(instance|volume|network-interface|launch-template|placement-group|image|snapshot|subnet|key-pair|"
+    r"security-group|spot-instances-request)/\*$"
+)
+UNSEEN = frozenset(
+    {
+        "Vpc", "InternetGateway", "NatGateway", "RouteTable", "RouteTableAssociation", "Route", "VpcEndpoint",
+        "InstanceProfile", "PlacementGroup", "VolumeAttachment", "NetworkInterface", "MountTarget",
+        "SecurityGroupEgressRule", "BucketObjectv2", "DataRepositoryAssociation", "Budget", "Component",
+        "Image",
+        # Always encrypted, with keys of AWS's own where nothing is said.
+        "LogGroup", "Secret", "LustreFileSystem",
+    }
+)  # fmt: skip
+"""Types in which there is nothing to get wrong, or whose place another rule looks at."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `./cluster plan --json` prints.
+
+    Attributes:
+        anywhere: the stack file says in so many words that SSH may come from everywhere.
+    """
+
+    resources: Sequence[Mapping[str, Any]]
+    anywhere: bool = False
+
+    def of(self, *kinds: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Names and inputs of AWS's resources of these types."""
+        for resource in self.resources:
+            if resource["type"].startswith("aws:") and resource["type"].rpartition(":")[2] in kinds:
+                yield resource["name"], resource["inputs"]
+
+
+Rule = Callable[[Plan], Iterator[str]]
+
+
+def ingress(plan: Plan) -> Iterator[str]:
+    """Nobody comes in from the whole internet; over SSH only where the stack file says it twice."""
+    for name, rule in plan.of("SecurityGroupIngressRule"):
+        for key in ("cidrIpv4", "cidrIpv6"):
+            if key in rule and (net := ipaddress.ip_network(rule[key])).prefixlen < WIDEST[net.version]:
+                ports = (rule.get("ipProtocol"), rule.get("fromPort"), rule.get("toPort"))
+                if not plan.anywhere or ports != ("tcp", SSH, SSH):
+                    yield f"{name}: open to {rule[key]}"
+    for name, group in plan.of("SecurityGroup", "DefaultSecurityGroup"):
+        if group.get("ingress") or group.get("egress"):
+            yield f"{name}: rules inside a group escape this rule"
+
+
+def metadata(plan: Plan) -> Iterator[str]:
+    """Instance metadata takes a token, and its answer goes no hop further than the machine."""
+    for name, machine in plan.of("Instance", "LaunchTemplate"):
+        said = machine.get("metadataOptions") or {}
+        if said.get("httpTokens") != "required" or said.get("httpPutResponseHopLimit") != 1:
+            yield f"{name}: metadata without a token, or from further away"
+    for name, builder in plan.of("InfrastructureConfiguration"):
+        said = builder.get("instanceMetadataOptions") or {}
+        if said.get("httpTokens") != "required" or said.get("httpPutResponseHopLimit") != 1:
+            yield f"{name}: metadata without a token, or from further away"
+
+
+def addresses(plan: Plan) -> Iterator[str]:
+    """Compute nodes have no public address, and nothing gets one of its own accord."""
+    for name, subnet in plan.of("Subnet"):
+        if subnet.get("mapPublicIpOnLaunch"):
+            yield f"{name}: gives everything a public address"
+    for name, machine in plan.of("Instance"):
+        if machine.get("associatePublicIpAddress"):
+            yield f"{name}: a public address of its own accord"
+    for name, template in plan.of("LaunchTemplate"):
+        interfaces = template.get("networkInterfaces") or []
+        said = [one.get("associatePublicIpAddress") for one in interfaces]
+        # With several interfaces EC2 gives none, and refuses the word.
+        if said != ["false"] and not (len(said) > 1 and set(said) == {None}):
+            yield f"{name}: a public address"
+        if template.get("vpcSecurityGroupIds"):
+            yield f"{name}: security groups beside interfaces are refused"
+
+
+def subnets(plan: Plan) -> Iterator[str]:
+    """Nodes start in private subnets: none with a way to an internet gateway, nor the one called public."""
+    open_tables = {route["routeTableId"] for _, route in plan.of("Route") if "gatewayId" in route}
+    public = {
+        one["subnetId"] for _, one in plan.of("RouteTableAssociation") if one["routeTableId"] in open_tables
+    }
+    for name, found in plan.of("BucketObjectv2"):
+        # Machines that become images launch nothing, and know no subnet.
+        if not name.endswith("-bundle-settings"):
+            continue
+        settings = json.loads(found["content"])
+        public.add(settings["design"]["network"]["public_subnet"])
+        of_nodes = json.loads(settings["site"]["driver"]["subnets"])
+        for zone, subnet in of_nodes.items():
+            if subnet in public:
+                yield f"{name}: nodes in {zone} start in the public subnet {subnet}"
+
+
+def encryption(plan: Plan) -> Iterator[str]:
+    """Every disk, file system and bucket."""
+    for name, machine in plan.of("Instance"):
+        disks = [machine.get("rootBlockDevice") or {}, *(machine.get("ebsBlockDevices") or [])]
+        if not all(disk.get("encrypted") is True for disk in disks):
+            yield f"{name}: a disk is not encrypted"
+    for name, template in plan.of("LaunchTemplate"):
+        mappings = template.get("blockDeviceMappings") or [{}]
+        if not all((mapping.get("ebs") or {}).get("encrypted") == "true" for mapping in mappings):
+            yield f"{name}: a disk is not encrypted"
+    for name, recipe in plan.of("ImageRecipe"):
+        parts = recipe.get("blockDeviceMappings") or [{}]
+        if not all((part.get("ebs") or {}).get("encrypted") == "true" for part in parts):
+            yield f"{name}: the image is not encrypted"
+    for name, volume in plan.of("Volume", "FileSystem"):
+        if volume.get("encrypted") is not True:
+            yield f"{name}: not encrypted"
+    kept = [one for _, one in plan.of("BucketServerSideEncryptionConfiguration")]
+    for name, _ in plan.of("Bucket"):
+        rules = [rule for one in kept if one["bucket"] == f"<{name}.id>" for rule in one.get("rules") or []]
+        if not any("sseAlgorithm" in rule.get("applyServerSideEncryptionByDefault", {}) for rule in rules):
+            yield f"{name}: not encrypted"
+
+
+def images(plan: Plan) -> Iterator[str]:
+    """A machine that becomes an image is private and leaves no way in; the image is this account's alone."""
+    public = {f"<{name}.id>" for name, _ in plan.of("Subnet") if name.endswith("-public")}
+    for name, builder in plan.of("InfrastructureConfiguration"):
+        if builder.get("subnetId") in public | {None} or not builder.get("securityGroupIds"):
+            yield f"{name}: in a public subnet, or in a default network"
+        if builder.get("keyPair") or builder.get("terminateInstanceOnFailure") is not True:
+            yield f"{name}: somebody may log in, or it stays after a failure"
+    for name, one in plan.of("DistributionConfiguration"):
+        for distribution in one["distributions"]:
+            ami = distribution.get("amiDistributionConfiguration") or {}
+            if ami.get("launchPermission") or ami.get("targetAccountIds"):
+                yield f"{name}: an image for other accounts"
+
+
+def buckets(plan: Plan) -> Iterator[str]:
+    """Nobody can make one public, own a part of it, or speak to it in clear."""
+    for name, _ in plan.of("Bucket"):
+        its = f"<{name}.id>"
+        blocks = [one for _, one in plan.of("BucketPublicAccessBlock") if one["bucket"] == its]
+        words = ("blockPublicAcls", "blockPublicPolicy", "ignorePublicAcls", "restrictPublicBuckets")
+        if not any(all(one.get(word) is True for word in words) for one in blocks):
+            yield f"{name}: may be made public"
+        owners = [one["rule"] for _, one in plan.of("BucketOwnershipControls") if one["bucket"] == its]
+        if [one.get("objectOwnership") for one in owners] != ["BucketOwnerEnforced"]:
+            yield f"{name}: who writes an object owns it"
+        policies = [json.loads(one["policy"]) for _, one in plan.of("BucketPolicy") if one["bucket"] == its]
+        clear = {"Bool": {"aws:SecureTransport": "false"}}
+        denied = [
+            s
+            for p in policies
+            for s in p["Statement"]
+            if s["Effect"] == "Deny" and s.get("Condition") == clear
+        ]
+        if not any(s["Principal"] == "*" and s["Action"] == "s3:*" for s in denied):
+            yield f"{name}: speaks in clear"
+
+
+def actions(plan: Plan) -> Iterator[str]:
+    """No wildcard in what is allowed, and nothing that is told by what it is not."""
+    for name, statement in _allowed(plan):
+        if odd := {"NotAction", "NotResource", "NotPrincipal"} & set(statement):
+            yield f"{name}: {', '.join(sorted(odd))}"
+        for action in _several(statement.get("Action", [])):
+            if "*" in action or "?" in action:
+                yield f"{name}: Action {action}"
+
+
+def resources(plan: Plan) -> Iterator[str]:
+    """`Resource: "*"` only where AWS takes no other; all of a kind only under a condition."""
+    for name, statement in _allowed(plan):
+        allowed, conditions = _several(statement.get("Action", [])), statement.get("Condition", {})
+        keys = {key for one in conditions.values() for key in one}
+        for resource in _several(statement.get("Resource", [])):
+            if resource == "*":
+                free = [a for a in allowed if not NO_NARROWER.fullmatch(a) and BOUND.get(a) not in keys]
+                if free:
+                    yield f"{name}: {', '.join(free)} on everything"
+            elif KINDS_OF_EC2.search(resource) and not keys:
+                yield f"{name}: every {resource.rpartition(':')[2]}"
+            elif re.search(r"[*?]", resource.rpartition(":")[0]):
+                yield f"{name}: {resource} is in any account, or of any service"
+
+
+def trust(plan: Plan) -> Iterator[str]:
+    """Roles are EC2's machines' alone; nobody has a managed policy, which allows more than is needed."""
+    for name, role in plan.of("Role"):
+        for statement in json.loads(role["assumeRolePolicy"])["Statement"]:
+            if statement.get("Principal") != {"Service": "ec2.amazonaws.com"}:
+                yield f"{name}: may be taken by {statement.get('Principal')}"
+        if role.get("managedPolicyArns") or role.get("inlinePolicies"):
+            yield f"{name}: policies that no rule reads"
+    for name, _ in plan.of("RolePolicyAttachment"):
+        yield f"{name}: a managed policy"
+
+
+def secrets(plan: Plan) -> Iterator[str]:
+    """Nothing secret is in a plan, and so in the state."""
+    for resource in plan.resources:
+        if re.search(r"BEGIN [A-Z ]*PRIVATE KEY|AKIA[A-Z0-9]{16}", json.dumps(resource["inputs"])):
+            yield f"{resource['name']}: a key in clear"
+
+
+def seen(plan: Plan) -> Iterator[str]:
+    """Every type of AWS's is one that a rule knows: what is new has to be thought of first."""
+    known = {
+        "SecurityGroupIngressRule", "SecurityGroup", "DefaultSecurityGroup", "Instance", "LaunchTemplate",
+        "Subnet", "Eip", "Volume", "FileSystem", "Bucket", "BucketServerSideEncryptionConfiguration",
+        "BucketPublicAccessBlock", "BucketOwnershipControls", "BucketPolicy", "Role", "RolePolicy",
+        "RolePolicyAttachment", "InfrastructureConfiguration", "ImageRecipe", "DistributionConfiguration",
+    }  # fmt: skip
+    for resource in plan.resources:
+        kind = resource["type"].rpartition(":")[2]
+        if resource["type"].startswith("aws:") and kind not in known | UNSEEN:
+            yield f"{resource['name']}: no rule knows {resource['type']}"
+
+
+def elastic_addresses(plan: Plan) -> Iterator[str]:
+    """A public address is a NAT gateway's, or that of the machine where people log in, over SSH."""
+    gateways = {gateway.get("allocationId") for _, gateway in plan.of("NatGateway")}
+    ssh = any(rule.get("fromPort") == SSH and ("cidrIpv4" in rule or "cidrIpv6" in rule)
+              for _, rule in plan.of("SecurityGroupIngressRule"))  # fmt: skip
+    for name, address in plan.of("Eip"):
+        if address.get("instance"):
+            yield f"{name}: is a machine's"
+        interface = str(address.get("networkInterface", ""))
+        if interface and not (ssh and re.search(r"-seats-(controller|login-\d+)\.id>$", interface)):
+            yield f"{name}: a public address for {interface}"
+        if not interface and gateways.isdisjoint({f"<{name}.id>", f"<{name}.allocationId>"}):
+            yield f"{name}: is nobody's"
+
+
+RULES: dict[str, Rule] = {
+    rule.__name__: rule
+    for rule in (
+        ingress, metadata, addresses, elastic_addresses, subnets, encryption, buckets, actions, resources,
+        trust, secrets, seen, images,
+    )
+}  # fmt: skip
+
+
+def weaknesses(planned: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What any of the rules finds."""
+    plan = Plan(planned)
+    return [finding for rule in RULES.values() for finding in rule(plan)]
+
+
+def _allowed(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for name, found in plan.of("RolePolicy", "BucketPolicy", "Policy"):
+        for statement in json.loads(found["policy"])["Statement"]:
+            if statement["Effect"] == "Allow":
+                yield f"{name}/{statement.get('Sid')}", statement
+
+
+def _several(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value

@@ -1,0 +1,47 @@
+"""What a fake of a cloud's API answers instead of what it would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+
+@dataclass
+class Fault:
+    """An answer that some calls get instead of their own.
+
+    Attributes:
+        call: its name, as the fake notes it: `RunInstances`, `instances.bulk_insert`.
+        code: the cloud's name for what is wrong.
+        status: of HTTP.
+        skip: calls that are answered well before it.
+        times: how many calls get it.
+        done: the work is done all the same, and only its answer is lost.
+        hang: seconds until the answer; for a client that does not wait so long there is none.
+    """
+
+    call: str
+    code: str
+    status: int = 400
+    message: str = "the cloud's own words"
+    skip: int = 0
+    times: int = 1_000_000
+    done: bool = False
+    hang: float = 0.0
+
+
+AnyFault = TypeVar("AnyFault", bound=Fault)
+
+
+def due(faults: Iterable[AnyFault], call: str) -> AnyFault | None:
+    """The fault that this call gets; None: its own answer. The fake's lock is held."""
+    for fault in faults:
+        if fault.call != call or not fault.times:
+            continue
+        if fault.skip:
+            fault.skip -= 1
+            continue
+        fault.times -= 1
+        return fault
+    return None

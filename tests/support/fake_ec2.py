@@ -1,0 +1,342 @@
+"""EC2 on loopback: moto's wire format, behind a layer with the rules that moto has not.
+
+moto ignores client tokens, launches whatever is asked for, lists at once and terminates half of a list with a
+stranger in it. The layer keeps the tokens, MinCount and MaxCount, room by zone and a quota, a list that lags,
+the names of unknown instances, and answers with any error when told to. Every call is recorded.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+import boto3
+from botocore.config import Config
+from moto.ec2.models import ec2_backends
+from moto.s3.models import s3_backends
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import WSGIRequestHandler, make_server
+from werkzeug.test import run_wsgi_app
+
+from infra.node.elastic.drivers.boot_reports import Boots
+from infra.node.elastic.drivers.ec2 import Ec2Driver, aws_client
+from infra.node.model import Settings
+from tests.support import fake_ec2_xml as xml
+from tests.support.cloud_faults import Fault, due
+
+ACCOUNT = "123456789012"
+CREDENTIALS = {"aws_access_key_id": "dummy", "aws_secret_access_key": "dummy"}
+EFA = [
+    {"DeviceIndex": 0, "NetworkCardIndex": 0, "InterfaceType": "interface", "DeleteOnTermination": True},
+    {"DeviceIndex": 1, "NetworkCardIndex": 0, "InterfaceType": "efa-only", "DeleteOnTermination": True},
+]
+
+
+@dataclass
+class Call:
+    """A request of the client's: EC2's action, its parameters as they travel, and the code of a refusal."""
+
+    action: str
+    params: dict[str, str]
+    code: str | None = None
+
+    def tags(self, kind: str = "instance") -> dict[str, str]:
+        """The tags that the call gives to resources of a kind."""
+        for number in range(1, 10):
+            head = f"TagSpecification.{number}"
+            if self.params.get(f"{head}.ResourceType") == kind:
+                keys = [k for k in self.params if k.startswith(f"{head}.Tag.") and k.endswith(".Key")]
+                return {self.params[k]: self.params[k.removesuffix("Key") + "Value"] for k in keys}
+        return {}
+
+    def listed(self, name: str) -> list[str]:
+        """The values of `name.1`, `name.2`, …"""
+        return [value for key, value in self.params.items() if key.rpartition(".")[0] == name]
+
+
+@dataclass
+class FakeEc2:
+    """Attributes:
+    calls: since the last `forget`.
+    capacity: zone -> instances that may live in it at once; a zone that is not named has no limit.
+    quota: instances that may live in all.
+    lag: seconds for which a new instance is in no list, and unknown to every call.
+    page: results of one page of any list, at most.
+    stillborn: so many of the next launch's instances have ended when it is answered.
+    events: instance -> (event's code, when, description).
+    interrupted: instance -> when its interruption was announced.
+    """
+
+    region: str = "eu-central-1"
+    zones: tuple[str, ...] = ("eu-central-1a", "eu-central-1b")
+    url: str = ""
+    calls: list[Call] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    capacity: dict[str, int] = field(default_factory=dict)
+    quota: int | None = None
+    lag: float = 0.0
+    page: int = 1000
+    stillborn: int = 0
+    events: dict[str, tuple[str, float, str]] = field(default_factory=dict)
+    interrupted: dict[str, float] = field(default_factory=dict)
+    subnets: dict[str, str] = field(default_factory=dict)
+    templates: dict[str, str] = field(default_factory=dict)
+    tokens: dict[str, tuple[dict[str, str], bytes, list[str]]] = field(default_factory=dict)
+    _shown_at: dict[str, float] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _moto: Any = None
+
+    # --- for tests -----------------------------------------------------------------------------------------
+
+    def driver_settings(self) -> dict[str, str]:
+        """`Site.driver` of a cluster `t`."""
+        return {
+            "region": self.region,
+            "cluster": "t",
+            "subnets": json.dumps(self.subnets),
+            "templates": json.dumps(self.templates),
+            "bucket": "t-bucket",
+            "secret": "t-munge",
+        }
+
+    def connect(self, read_timeout: float | None = None) -> Any:
+        """The driver's own client; with a shorter patience for tests of it."""
+        return _client(self.region, self.url, read_timeout)
+
+    def s3(self) -> Any:
+        """A client of the bucket's, for boot reports."""
+        return _client(self.region, self.url, None, "s3")
+
+    def driver(
+        self, settings: Settings, boots: Boots = lambda running: {}, read_timeout: float | None = None
+    ) -> Ec2Driver:
+        return Ec2Driver(settings, lambda: self.connect(read_timeout), boots)
+
+    def template(self, partition: str, interfaces: list[dict[str, Any]] | None = None, **data: Any) -> str:
+        """Makes a partition's launch template, by default with one interface and no subnet, as ours are."""
+        plain = [{"DeviceIndex": 0, "Groups": ["sg-12345678"], "DeleteOnTermination": True}]
+        content = {"ImageId": "ami-12345678", "InstanceType": "c4.2xlarge", **data}
+        content["NetworkInterfaces"] = plain if interfaces is None else interfaces
+        made = self.connect().create_launch_template(
+            LaunchTemplateName=f"t-{partition}", LaunchTemplateData=content
+        )
+        self.templates[partition] = made["LaunchTemplate"]["LaunchTemplateId"]
+        self.forget()
+        return self.templates[partition]
+
+    def forget(self) -> None:
+        self.calls.clear()
+
+    def actions(self) -> list[str]:
+        return [call.action for call in self.calls]
+
+    def instances(self) -> list[Any]:
+        """moto's own records, ended ones too."""
+        return list(ec2_backends[ACCOUNT][self.region].all_instances())
+
+    def living(self) -> list[Any]:
+        return [i for i in self.instances() if i._state.name in ("pending", "running")]
+
+    def set_state(self, identity: str, name: str, reason: tuple[str, str] | None = None) -> None:
+        (instance,) = [i for i in self.instances() if i.id == identity]
+        instance._state.name = name
+        if reason is not None:
+            instance.state_reason.code, instance.state_reason.message = reason
+
+    # --- the server ----------------------------------------------------------------------------------------
+
+    def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        params = dict(parse_qsl(body.decode(), keep_blank_values=True)) if b"Action=" in body else {}
+        if not params:
+            answer = self._forward(environ, body)
+        else:
+            call = Call(params.pop("Action"), params)
+            fault = self._fault(call)
+            if fault is None or fault.done:
+                with self._lock:
+                    answer = self._answer(environ, call)
+            if fault is not None:
+                time.sleep(fault.hang)
+                answer = xml.error(fault.code, fault.message, fault.status)
+            call.code = xml.code(answer)
+        status, content = answer
+        start(f"{status} X", [("Content-Type", "text/xml"), ("Content-Length", str(len(content)))])
+        return [content]
+
+    def _fault(self, call: Call) -> Fault | None:
+        with self._lock:
+            self.calls.append(call)
+            return due(self.faults, call.action)
+
+    def _answer(self, environ: dict[str, Any], call: Call) -> xml.Answer:
+        params = call.params
+
+        def moto(changes: dict[str, str]) -> xml.Answer:
+            fields = {"Action": call.action, **params, **changes}
+            return self._forward(environ, urlencode(fields).encode())
+
+        page = (
+            {"MaxResults": str(min(self.page, int(params["MaxResults"])))} if "MaxResults" in params else {}
+        )
+        if call.action == "RunInstances":
+            return self._run(params, moto)
+        if call.action == "TerminateInstances":
+            return self._terminate(call.listed("InstanceId"), environ)
+        if call.action == "DescribeInstances":
+            status, content = moto(page)
+            return status, xml.without(content, self._hidden())
+        if call.action == "DescribeInstanceStatus":
+            return xml.events(self.events, set(xml.filters(params).get("event.code", [])))
+        if call.action == "DescribeSpotInstanceRequests":
+            return xml.interruptions(self.interrupted, set(xml.filters(params).get("status-code", [])))
+        return moto(page)
+
+    def _run(self, params: dict[str, str], moto: Callable[[dict[str, str]], xml.Answer]) -> xml.Answer:
+        wish = {key: value for key, value in params.items() if key != "ClientToken"}
+        token = params.get("ClientToken", "")
+        if len(token) > 64 or any(len(v) > 256 for k, v in params.items() if ".Tag." in k):
+            return xml.error("InvalidParameterValue", "a token or a tag is too long")
+        if token in self.tokens:
+            before, content, ids = self.tokens[token]
+            if before != wish:
+                return xml.error("IdempotentParameterMismatch", "the token was used with other parameters")
+            if any(i.id in ids and i._state.name == "terminated" for i in self.instances()):
+                return xml.error("IdempotentInstanceTerminated", "the token's instance has ended")
+            return 200, content
+        interfaces = {key.split(".")[1] for key in params if key.startswith("NetworkInterface.")}
+        if "SubnetId" in params and (interfaces or self._template_has_interfaces(params)):
+            return xml.error(
+                "InvalidParameterCombination",
+                "Network interfaces and an instance-level subnet ID may not be specified on the same request",
+            )
+        subnets = {params.get(f"NetworkInterface.{number}.SubnetId") for number in interfaces}
+        subnet = params.get("SubnetId") or (subnets.pop() if len(subnets) == 1 else None)
+        zone = next((zone for zone, known in self.subnets.items() if known == subnet), None)
+        if zone is None:
+            return xml.error("InvalidSubnetID.NotFound", f"The subnet ID '{subnet}' does not exist")
+        least, most = int(params["MinCount"]), int(params["MaxCount"])
+        room, refusal = self._room(zone, most)
+        if room < least:
+            return refusal
+        status, content = moto({"MinCount": str(min(most, room)), "MaxCount": str(min(most, room))})
+        if status != 200:
+            return status, content
+        ids = xml.ids(content)
+        self._shown_at |= dict.fromkeys(ids, time.monotonic() + self.lag)
+        dead, self.stillborn = ids[: self.stillborn], 0
+        for identity in dead:
+            self.set_state(identity, "terminated", ("Client.VolumeLimitExceeded", "Volume limit exceeded"))
+        content = xml.ended(content, dead)
+        if token:
+            self.tokens[token] = (wish, content, ids)
+        return 200, content
+
+    def _room(self, zone: str, most: int) -> tuple[int, xml.Answer]:
+        living = self.living()
+        in_zone = sum(1 for i in living if i.placement.zone == zone)
+        room = min(most, self.capacity.get(zone, most + in_zone) - in_zone)
+        refusal = xml.error(
+            "InsufficientInstanceCapacity",
+            f"We currently do not have sufficient c4.2xlarge capacity in the Availability Zone ({zone}).",
+            500,
+        )
+        if self.quota is not None and self.quota - len(living) < room:
+            room = self.quota - len(living)
+            refusal = xml.error("VcpuLimitExceeded", "You have requested more vCPU capacity than your limit")
+        return max(0, room), refusal
+
+    def _template_has_interfaces(self, params: dict[str, str]) -> bool:
+        templates = ec2_backends[ACCOUNT][self.region].launch_templates
+        template = templates.get(params.get("LaunchTemplate.LaunchTemplateId"))
+        return bool(template and template.versions[-1].data.get("NetworkInterfaces"))
+
+    def catch_up(self) -> None:
+        """List what has been launched so far: the lag is over."""
+        self._shown_at.clear()
+
+    def _hidden(self) -> set[str]:
+        return {identity for identity, at in self._shown_at.items() if time.monotonic() < at}
+
+    def _terminate(self, wanted: list[str], environ: dict[str, Any]) -> xml.Answer:
+        """All of them, ended ones again too, or none where one is unknown."""
+        known = {i.id for i in self.instances()} - self._hidden()
+        unknown = [identity for identity in wanted if identity not in known]
+        if unknown:
+            text = ", ".join(unknown)
+            subject = f"instance ID '{text}' does" if len(unknown) == 1 else f"instance IDs '{text}' do"
+            return xml.error("InvalidInstanceID.NotFound", f"The {subject} not exist")
+        ended = {i.id for i in self.instances() if i._state.name == "terminated"}
+        left = [identity for identity in wanted if identity not in ended]
+        if not left:
+            return xml.listing("TerminateInstancesResponse", "instancesSet", [])
+        fields = {f"InstanceId.{number}": identity for number, identity in enumerate(left, 1)}
+        return self._forward(environ, urlencode({"Action": "TerminateInstances", **fields}).encode())
+
+    def _forward(self, environ: dict[str, Any], body: bytes) -> xml.Answer:
+        copy = {k: v for k, v in environ.items() if not k.startswith("werkzeug.")}
+        copy |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+        content, status, _ = run_wsgi_app(self._moto, copy)
+        return int(status.split()[0]), b"".join(content)
+
+
+class _Silent(WSGIRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log(self, *_: Any) -> None:
+        """Not a line a request."""
+
+
+@functools.cache
+def _client(region: str, url: str, read_timeout: float | None, service: str = "ec2") -> Any:
+    """Once: making one reads the description of all of EC2's calls, which takes a second."""
+    client = aws_client(service, region, endpoint_url=url, **CREDENTIALS)
+    if read_timeout is None:
+        return client
+    config = client.meta.config.merge(Config(read_timeout=read_timeout))
+    return boto3.client("ec2", region_name=region, endpoint_url=url, config=config, **CREDENTIALS)
+
+
+class _Server:
+    """The process's one server; which fake answers changes from test to test."""
+
+    def __init__(self) -> None:
+        self.moto = DomainDispatcherApplication(create_backend_app)
+        self.fake: FakeEc2 | None = None
+        server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=_Silent)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{server.server_port}"
+
+    def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        assert self.fake is not None
+        return self.fake(environ, start)
+
+
+_server = functools.cache(_Server)
+
+
+@contextmanager
+def fake_ec2(partitions: Iterable[str] = ("compute",)) -> Iterator[FakeEc2]:
+    """An empty one: a network with a subnet in each zone, and a launch template for each partition."""
+    server = _server()
+    server.fake = fake = FakeEc2(url=server.url, _moto=server.moto)
+    # All servers of a process share one state.
+    ec2_backends[ACCOUNT][fake.region].reset()
+    s3_backends[ACCOUNT]["aws"].reset()
+    client = fake.connect()
+    vpc = client.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+    for number, zone in enumerate(fake.zones):
+        made = client.create_subnet(VpcId=vpc, CidrBlock=f"10.0.{64 * number}.0/18", AvailabilityZone=zone)
+        fake.subnets[zone] = made["Subnet"]["SubnetId"]
+    for partition in partitions:
+        fake.template(partition)
+    fake.forget()
+    yield fake

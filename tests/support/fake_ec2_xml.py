@@ -1,0 +1,109 @@
+"""EC2's answers as text: what the layer before moto writes itself, or takes out of moto's."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from xml.etree import ElementTree
+from xml.sax.saxutils import escape
+
+Answer = tuple[int, bytes]
+"""HTTP status and body."""
+
+NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
+
+
+def error(code: str, message: str, status: int = 400) -> Answer:
+    text = f"<Error><Code>{code}</Code><Message>{escape(message)}</Message></Error>"
+    return status, f"<Response><Errors>{text}</Errors><RequestID>r-1</RequestID></Response>".encode()
+
+
+def code(answer: Answer) -> str | None:
+    """An error's code; None of an answer that is none."""
+    found = re.search(rb"<Errors><Error><Code>([^<]*)</Code>", answer[1]) if answer[0] != 200 else None
+    return found[1].decode() if found else None
+
+
+def ids(content: bytes) -> list[str]:
+    """The instances of an answer, in its order."""
+    return re.findall(r"<instanceId>(i-[0-9a-f]+)</instanceId>", content.decode())
+
+
+def without(content: bytes, hidden: set[str]) -> bytes:
+    """A DescribeInstances answer that does not mention some instances."""
+    if not hidden:
+        return content
+    root, space = _parse(content)
+    for instances in root.iter(f"{space}instancesSet"):
+        for item in list(instances):
+            if item.findtext(f"{space}instanceId") in hidden:
+                instances.remove(item)
+    return ElementTree.tostring(root)
+
+
+def ended(content: bytes, dead: list[str]) -> bytes:
+    """A RunInstances answer in which some instances have ended already."""
+    if not dead:
+        return content
+    root, space = _parse(content)
+    for item in root.iter(f"{space}item"):
+        if item.findtext(f"{space}instanceId") in dead:
+            state = item.find(f"{space}instanceState/{space}name")
+            assert state is not None
+            state.text = "terminated"
+            reason = item.find(f"{space}stateReason")
+            if reason is None:
+                reason = ElementTree.SubElement(item, f"{space}stateReason")
+            reason.clear()
+            ElementTree.SubElement(reason, f"{space}code").text = "Client.VolumeLimitExceeded"
+            ElementTree.SubElement(reason, f"{space}message").text = "Volume limit exceeded"
+    return ElementTree.tostring(root)
+
+
+def events(known: dict[str, tuple[str, float, str]], wanted: set[str]) -> Answer:
+    """DescribeInstanceStatus: the instances with an event of the wanted codes."""
+    items = [
+        f"<item><instanceId>{identity}</instanceId><eventsSet><item><code>{code}</code>"
+        f"<description>{escape(text)}</description><notBefore>{_time(at)}</notBefore></item></eventsSet></item>"
+        for identity, (code, at, text) in known.items()
+        if code in wanted
+    ]
+    return listing("DescribeInstanceStatusResponse", "instanceStatusSet", items)
+
+
+def interruptions(known: dict[str, float], wanted: set[str]) -> Answer:
+    """DescribeSpotInstanceRequests: those whose instance is marked for termination."""
+    items = [
+        f"<item><spotInstanceRequestId>sir-{n}</spotInstanceRequestId><instanceId>{identity}</instanceId>"
+        f"<state>active</state><status><code>marked-for-termination</code><updateTime>{_time(at)}</updateTime>"
+        "<message>no capacity</message></status></item>"
+        for n, (identity, at) in enumerate(known.items())
+        if "marked-for-termination" in wanted
+    ]
+    return listing("DescribeSpotInstanceRequestsResponse", "spotInstanceRequestSet", items)
+
+
+def filters(params: dict[str, str]) -> dict[str, list[str]]:
+    """A request's `Filter.1.Name`, `Filter.1.Value.1`, …"""
+    found: dict[str, list[str]] = {}
+    for key, name in params.items():
+        if match := re.fullmatch(r"Filter\.(\d+)\.Name", key):
+            head = f"Filter.{match[1]}.Value."
+            found[name] = [value for other, value in params.items() if other.startswith(head)]
+    return found
+
+
+def listing(response: str, name: str, items: list[str]) -> Answer:
+    """An answer that is one set."""
+    inner = f"<requestId>r-1</requestId><{name}>{''.join(items)}</{name}>"
+    return 200, f'<{response} xmlns="{NAMESPACE}">{inner}</{response}>'.encode()
+
+
+def _time(at: float) -> str:
+    return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+
+
+def _parse(content: bytes) -> tuple[ElementTree.Element, str]:
+    root = ElementTree.fromstring(content)
+    match = re.match(r"\{.*\}", root.tag)
+    return root, match[0] if match else ""

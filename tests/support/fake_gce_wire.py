@@ -1,0 +1,222 @@
+"""Compute Engine's wire format as google-cloud-compute has it: its paths, its messages, its errors.
+
+The routes and the messages are the client library's own, so a request with a field or a parameter that the
+API has not is refused as the API would.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs, unquote
+
+import proto
+from google.protobuf import json_format
+
+from tests.support import cloud_faults
+
+SERVICES = (
+    "accelerator_types", "addresses", "disks", "firewalls", "global_addresses", "global_operations", "images",
+    "instance_templates", "instances", "machine_types", "networks", "projects", "region_instance_templates",
+    "region_instances", "region_operations", "regions", "reservations", "resource_policies", "routers",
+    "snapshots", "subnetworks", "zone_operations", "zones",
+)  # fmt: skip
+
+
+class RefusalError(Exception):
+    """An error answer.
+
+    Attributes:
+        reason: as in `error.errors[0].reason`.
+    """
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+
+    def body(self) -> dict[str, Any]:
+        one = {"message": str(self), "domain": "global", "reason": self.reason}
+        return {"error": {"code": self.status, "message": str(self), "errors": [one]}}
+
+
+@dataclass
+class Call:
+    """A request: the client's names of service and method (`instances.bulk_insert`), the library's message,
+    and the reason of a refusal."""
+
+    name: str
+    request: Any
+    reason: str | None = None
+
+
+@dataclass
+class Fault(cloud_faults.Fault):
+    """`code` is Google's reason; most of its refusals are of one status."""
+
+    status: int = 403
+
+
+@dataclass(frozen=True)
+class Route:
+    """A method of the API.
+
+    Attributes:
+        service: the client's, e.g. `instances`.
+        method: the client's, e.g. `bulk_insert`.
+        collection: the last word of the path that is no name, e.g. `instances`.
+        body: the request's field that travels as the body.
+    """
+
+    verb: str
+    pattern: re.Pattern[str]
+    service: str
+    method: str
+    collection: str
+    request: Any
+    answer: Any
+    body: str | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.service}.{self.method}"
+
+
+@functools.cache
+def routes() -> tuple[Route, ...]:
+    """All methods of `SERVICES`, the paths with the most words first."""
+    found = []
+    for service in SERVICES:
+        base = f"google.cloud.compute_v1.services.{service}.transports"
+        rest, rest_base = (importlib.import_module(f"{base}.{name}") for name in ("rest", "rest_base"))
+        (stubs,) = _transports(rest, "RestTransport", "_Base")
+        (options,) = _transports(rest_base, "RestTransport", None)
+        for name, stub in vars(stubs).items():
+            if not (inspect.isclass(stub) and name.startswith("_")):
+                continue
+            signature = inspect.signature(stub.__call__)
+            for http in getattr(options, f"_Base{name[1:]}")._get_http_options():
+                words = [word for word in http["uri"].split("/") if not word.startswith("{")]
+                own = re.sub(r"(?<!^)(?=[A-Z])", "_", name[1:]).lower()
+                pattern = re.sub(r"\{(\w+)(=[^}]*)?\}", r"(?P<\1>[^/]+)", http["uri"])
+                route = Route(
+                    http["method"].upper(), re.compile(f"{pattern}$"), service, own,
+                    words[-1] if own in ("get", "list", "insert", "delete", "aggregated_list") else words[-2],
+                    signature.parameters["request"].annotation, signature.return_annotation, http.get("body"),
+                )  # fmt: skip
+                found.append((http["uri"].count("{"), route))
+    return tuple(route for _, route in sorted(found, key=lambda one: one[0]))
+
+
+def _transports(module: Any, ending: str, without: str | None) -> list[Any]:
+    return [
+        thing
+        for name, thing in vars(module).items()
+        if inspect.isclass(thing)
+        and name.endswith(ending)
+        and thing.__module__ == module.__name__
+        and not (without and name.startswith(f"_{without[1:]}"))
+    ]
+
+
+def parse(verb: str, path: str, query: str, body: bytes) -> tuple[Route, Any]:
+    """A request as the library's own message.
+
+    Raises:
+        RefusalError: no such method, or a field that it has not.
+    """
+    for route in routes():
+        match = route.pattern.match(path) if route.verb == verb else None
+        if match is None:
+            continue
+        message = route.request()
+        raw = route.request.pb(message)
+        names = {field.json_name: field for field in raw.DESCRIPTOR.fields}
+        content: dict[str, Any] = {raw.DESCRIPTOR.fields_by_name[k].json_name: unquote(v)
+                                   for k, v in match.groupdict().items()}  # fmt: skip
+        for key, values in parse_qs(query, keep_blank_values=True, strict_parsing=bool(query)).items():
+            if key not in names:
+                raise RefusalError(400, "badRequest", f"Invalid value. Unknown parameter: {key}")
+            content[key] = _typed(names[key], values)
+        if body and route.body is None:
+            raise RefusalError(400, "parseError", "This API does not take a body here")
+        if route.body is not None:
+            content[raw.DESCRIPTOR.fields_by_name[route.body].json_name] = json.loads(body or b"{}")
+        try:
+            json_format.ParseDict(content, raw, ignore_unknown_fields=False)
+        except json_format.ParseError as error:
+            raise RefusalError(400, "badRequest", f"Invalid JSON payload received: {error}") from error
+        return route, message
+    raise RefusalError(404, "notFound", f"no method {verb} {path}")
+
+
+def _typed(field: Any, values: Sequence[str]) -> Any:
+    boolean = field.type == field.TYPE_BOOL
+    typed = [value == "true" if boolean else value for value in values]
+    return typed if field.is_repeated else typed[-1]
+
+
+def as_json(message: Any) -> dict[str, Any]:
+    """A message as the API writes it: camel case, names of enums, numbers of 64 bits as strings."""
+    return dict(
+        json_format.MessageToDict(
+            type(message).pb(message) if isinstance(message, proto.Message) else message,
+            use_integers_for_enums=False,
+        )
+    )
+
+
+_TERM = re.compile(r'^\(*\s*([\w.\-]+)\s*(<=|>=|!=|=|<|>|:| eq | ne )\s*"?([^"()]*)"?\s*\)*$')
+
+
+def terms(expression: str, route: Route) -> list[tuple[str, str, str]]:
+    """A filter's terms, with AND between them: field, operator, value.
+
+    Raises:
+        RefusalError: it cannot be read, or the listed things have no such field.
+    """
+    found = []
+    for term in re.split(r"\s+AND\s+", expression) if expression else []:
+        read = _TERM.match(term.strip())
+        if read is None or read[1].partition(".")[0] not in _fields(route):
+            raise RefusalError(400, "invalid", f"Invalid value for field 'filter': '{expression}'.")
+        found.append((read[1], read[2].strip(), read[3]))
+    return found
+
+
+def matches(wanted: Sequence[tuple[str, str, str]], thing: dict[str, Any]) -> bool:
+    """Whether a resource fits a filter."""
+    for path, operator, value in wanted:
+        field, _, key = path.partition(".")
+        found = thing.get(field, {} if key else "")
+        if not _compare(str(found.get(key, "") if key else found), operator, value):
+            return False
+    return True
+
+
+@functools.cache
+def _fields(route: Route) -> frozenset[str]:
+    """The fields of what a list has, in JSON's spelling."""
+    items = route.answer.pb(route.answer()).DESCRIPTOR.fields_by_name["items"].message_type
+    if route.method == "aggregated_list":
+        scoped = items.fields_by_name["value"].message_type
+        items = next(f.message_type for f in scoped.fields if f.is_repeated and f.message_type)
+    return frozenset(field.json_name for field in items.fields)
+
+
+def _compare(value: str, operator: str, wanted: str) -> bool:
+    if operator == "=":
+        return re.fullmatch(re.escape(wanted).replace(r"\*", ".*"), value) is not None
+    if operator == "!=":
+        return value != wanted
+    if operator == ":":
+        return (wanted == "*" and bool(value)) or wanted.rstrip("*") in value
+    if operator in ("eq", "ne"):
+        return (re.fullmatch(wanted, value) is not None) == (operator == "eq")
+    return {"<": value < wanted, ">": value > wanted, "<=": value <= wanted, ">=": value >= wanted}[operator]

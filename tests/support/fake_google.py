@@ -1,0 +1,242 @@
+"""What a project of Google Cloud has beside Compute Engine, on loopback: OS Login, buckets, secrets, files.
+
+`project()` gives an account whose Compute Engine is `fake_gce`, and whose credentials are nobody's.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from google.cloud import compute_v1 as gce
+
+from infra.gcp.account import Account
+from infra.node.elastic.drivers.gce_names import CLUSTER, HOST, PARTITION, ROLE, instance_of
+from tests.support.fake_gce import FakeGce, fake_gce
+
+EMAIL = "ada@example.com"
+USER = "ada_example_com"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEE"
+BUCKET = "c-1a2b3c"
+PLACES = ("storage", "oslogin", "secretmanager", "file", "oauth2")
+
+
+class Anybody:
+    """Credentials that no service of the fake looks at."""
+
+    token = "nobody"
+    valid = True
+    expired = False
+
+    def __init__(self) -> None:
+        self.refreshed = 0
+
+    def before_request(self, _request: Any, _method: str, _url: str, headers: dict[str, str]) -> None:
+        headers["authorization"] = f"Bearer {self.token}"
+
+    def refresh(self, _request: Any) -> None:
+        self.refreshed += 1
+
+
+@dataclass
+class Project:
+    """Attributes:
+    account: the engineer's.
+    objects: of the bucket: key -> content and time of the last change.
+    buckets: as the API has them.
+    keys: what OS Login has of the user's: fingerprint -> key.
+    accounts: of the user's, on machines.
+    managed: whether OS Login takes keys of users.
+    disabled: APIs that nobody has enabled.
+    refuse: (method, path's beginning) -> status and body of an answer instead.
+    calls: method and path of each call beside Compute Engine's.
+    """
+
+    gce: FakeGce
+    account: Account = field(init=False)
+    url: str = ""
+    objects: dict[str, tuple[bytes, float]] = field(default_factory=dict)
+    buckets: list[dict[str, Any]] = field(default_factory=list)
+    secrets: list[dict[str, Any]] = field(default_factory=list)
+    filestores: list[dict[str, Any]] = field(default_factory=list)
+    keys: dict[str, dict[str, str]] = field(default_factory=dict)
+    accounts: list[dict[str, Any]] = field(default_factory=list)
+    managed: bool = True
+    disabled: set[str] = field(default_factory=set)
+    refuse: list[tuple[str, str, int, bytes]] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+    queries: list[dict[str, str]] = field(default_factory=list)
+
+    # --- for tests -----------------------------------------------------------------------------------------
+
+    def empty(self) -> None:
+        """As it was made, for the next test: nothing in it, nothing refused, nothing asked."""
+        self.gce.cloud.store.clear()
+        self.gce.cloud.failing.clear()
+        self.gce.faults.clear()
+        self.gce.forget()
+        things = (self.buckets, self.secrets, self.filestores, self.accounts, self.refuse, self.calls)
+        for one in (*things, self.queries, self.objects, self.keys, self.disabled):
+            one.clear()
+        self.managed = True
+
+    def machine(
+        self, name: str, zone: str = "europe-west4-a", status: str = "RUNNING", **labels: str
+    ) -> None:
+        """An instance of a cluster, with its labels as they are on Google Cloud."""
+        cloud = self.gce.cloud
+        stamp = cloud.stamp()
+        interface = gce.NetworkInterface(network_i_p="10.0.0.2")
+        made = gce.Instance(
+            name=name, status=status, zone=cloud.link(f"zones/{zone}", "", "").rstrip("/"), labels=labels,
+            creation_timestamp=stamp, last_start_timestamp=stamp, network_interfaces=[interface],
+        )  # fmt: skip
+        cloud.put(f"zones/{zone}", "instances", made)
+
+    def node(self, node: str, cluster: str = "c", **where: str) -> None:
+        marks = {CLUSTER: cluster, ROLE: "compute", PARTITION: node.rpartition("-")[0]}
+        self.machine(instance_of(cluster, node), **where, **marks)
+
+    def head(self, host: str = "controller", cluster: str = "c", **where: str) -> None:
+        marks = {CLUSTER: cluster, ROLE: host.partition("-")[0], HOST: host}
+        self.machine(instance_of(cluster, host), **where, **marks)
+
+    def bucket(self, cluster: str = "c", name: str = BUCKET) -> None:
+        self.buckets.append({"name": name, "labels": {CLUSTER: cluster}})
+        self.put("current.json", b"{}")
+
+    def put(self, key: str, content: bytes) -> None:
+        self.objects[key] = (content, time.time())
+
+    def report(self, host: str, state: str, **more: Any) -> None:
+        """Put a boot report into the bucket."""
+        content = {
+            "host": host, "state": state, "started": time.time() + 60, "host_keys": [KEY],
+            "facts": {"slurm": "slurm 23.11.4"}, "steps": [], **more,
+        }  # fmt: skip
+        self.put(f"boot/{host}.json", json.dumps(content).encode())
+
+    # --- the server ----------------------------------------------------------------------------------------
+
+    def answer(self, method: str, target: str, body: bytes) -> tuple[int, bytes]:
+        parts = urlsplit(target)
+        path, query = parts.path, {key: value[0] for key, value in parse_qs(parts.query).items()}
+        self.calls.append(f"{method} {path}")
+        self.queries.append(query)
+        for verb, beginning, status, content in self.refuse:
+            if verb == method and path.startswith(beginning):
+                return status, content
+        service, _, rest = path.lstrip("/").partition("/")
+        if service in self.disabled:
+            return 403, disabled(service)
+        found = getattr(self, f"_{service}")(method, rest, query, body)
+        if found is None:
+            return 404, json.dumps(
+                {"error": {"code": 404, "message": "not here", "status": "NOT_FOUND"}}
+            ).encode()
+        return 200, found if isinstance(found, bytes) else json.dumps(found).encode()
+
+    def _oauth2(self, _method: str, rest: str, query: dict[str, str], _body: bytes) -> Any:
+        assert (rest, query) == ("tokeninfo", {"access_token": "nobody"})
+        return {"email": EMAIL, "scope": "email"}
+
+    def _storage(self, _method: str, rest: str, query: dict[str, str], _body: bytes) -> Any:
+        if rest == "b":
+            assert query["project"] == self.account.project
+            return {"items": self.buckets} if self.buckets else {}
+        bucket, _, key = rest.removeprefix("b/").partition("/o/")
+        known = self.objects.get(unquote(key)) if bucket in {one["name"] for one in self.buckets} else None
+        if known is None:
+            return None
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(known[1]))
+        return known[0] if query.get("alt") == "media" else {"name": unquote(key), "updated": stamp}
+
+    def _secretmanager(self, _method: str, rest: str, query: dict[str, str], _body: bytes) -> Any:
+        assert rest == f"projects/{self.account.project}/secrets"
+        return {"secrets": _labelled(self.secrets, query)}
+
+    def _file(self, _method: str, rest: str, query: dict[str, str], _body: bytes) -> Any:
+        assert rest == f"projects/{self.account.project}/locations/-/instances"
+        return {"instances": _labelled(self.filestores, query)}
+
+    def _oslogin(self, method: str, rest: str, query: dict[str, str], body: bytes) -> Any:
+        assert query == {"projectId": self.account.project}
+        user, _, what = rest.removeprefix("users/").partition("/")
+        if method == "GET" and what == "loginProfile":
+            assert unquote(user) == EMAIL
+            return self._profile()
+        assert (method, unquote(rest)) == ("POST", f"users/{EMAIL}:importSshPublicKey")
+        key = json.loads(body)
+        assert set(key) <= {"key", "expirationTimeUsec", "fingerprint", "name"}, "SshPublicKey's fields"
+        if self.managed:
+            self.keys[str(hash(key["key"].split()[1]))] = key
+            self.accounts = self.accounts or [{"username": USER, "primary": True, "uid": "1234"}]
+        return {"loginProfile": self._profile()}
+
+    def _profile(self) -> dict[str, Any]:
+        return {"name": "1234567890", "posixAccounts": self.accounts, "sshPublicKeys": self.keys}
+
+
+def disabled(service: str) -> bytes:
+    """Google's answer for an API that is not enabled."""
+    info = {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "SERVICE_DISABLED",
+        "domain": "googleapis.com",
+        "metadata": {"service": f"{service}.googleapis.com", "consumer": "projects/123"},
+    }  # fmt: skip
+    said = f"{service} API has not been used in project 123 before or it is disabled."
+    return json.dumps(
+        {"error": {"code": 403, "message": said, "status": "PERMISSION_DENIED", "details": [info]}}
+    ).encode()
+
+
+def _labelled(things: list[dict[str, Any]], query: dict[str, str]) -> list[dict[str, Any]]:
+    key, _, value = query["filter"].removeprefix("labels.").partition("=")
+    return [thing for thing in things if thing.get("labels", {}).get(key) == value]
+
+
+@contextmanager
+def project() -> Iterator[Project]:
+    """A project without anything in it."""
+    with fake_gce(()) as compute:
+        made = Project(compute)
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def _serve(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                status, data = made.answer(self.command, self.path, body)
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_POST = do_DELETE = _serve  # noqa: N815
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = True
+        made.url = f"http://127.0.0.1:{server.server_port}"
+        services = {name: f"{made.url}/{name}" for name in PLACES}
+        services["compute"] = f"{compute.url}/compute/v1"
+        made.account = Account(compute.cloud.project, Anybody(), services, sleep=lambda _: None)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        try:
+            yield made
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()

@@ -1,0 +1,265 @@
+"""What DESIGN's security asks of a plan on Google Cloud, as rules over its resources: each names what breaks
+it."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+IAP = "35.235.240.0/20"
+SSH = [{"protocol": "tcp", "ports": ["22"]}]
+WIDEST = {4: 8, 6: 19}
+"""Prefixes shorter than these are the internet in all but name: 0.0.0.0/1 and 128.0.0.0/1 together are."""
+MACHINES = ("Instance", "RegionInstanceTemplate")
+LABELLED = (*MACHINES, "Disk", "Address", "Bucket", "Secret", "Image", "Filestore")
+EVERYWHERE = ("roles/logging.logWriter", "roles/monitoring.metricWriter")
+"""Google's roles that a machine may have in the whole project."""
+NARROW = {
+    "BucketIAMMember": ("roles/storage.objectViewer", "roles/storage.objectUser"),
+    "SecretIamMember": ("roles/secretmanager.secretAccessor", "roles/secretmanager.secretVersionAdder"),
+    "SubnetworkIAMMember": ("roles/compute.networkUser",),
+    "IAMMember of an account": ("roles/iam.serviceAccountUser",),
+}
+"""Those that it may have on one resource."""
+RESERVED = re.compile("-seats-[a-z0-9-]+-public.address>$|-address$")
+"""A reserved address, in a plan and by the tests' mock."""
+UNSEEN = frozenset({"Router", "RouterNat", "Account", "BucketObject", "ResourcePolicy"})
+"""Types in which there is nothing to get wrong, or whose place another rule looks at."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `./cluster plan --json` prints.
+
+    Attributes:
+        anywhere: the stack file says in so many words that SSH may come from everywhere.
+    """
+
+    resources: Sequence[Mapping[str, Any]]
+    anywhere: bool = False
+
+    def of(self, *kinds: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Names and inputs of Google's resources of these types."""
+        for resource in self.resources:
+            if _kind(resource) in kinds:
+                yield resource["name"], resource["inputs"]
+
+    def grants(self) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+        """Name, type and inputs of what lets somebody do something."""
+        for resource in self.resources:
+            if re.search("I[Aa][Mm]Member$", kind := _kind(resource)):
+                on_account = resource["type"].startswith("gcp:serviceaccount/")
+                yield (
+                    resource["name"],
+                    f"{kind} of an account" if on_account else kind,
+                    resource["inputs"],
+                )
+
+
+Rule = Callable[[Plan], Iterator[str]]
+
+
+def ingress(plan: Plan) -> Iterator[str]:
+    """Nobody comes in from the whole internet; over SSH only where the stack file says it twice."""
+    for name, rule in plan.of("Firewall"):
+        if rule.get("direction") != "INGRESS" or "allows" not in rule:
+            continue
+        ranges, accounts = rule.get("sourceRanges") or [], rule.get("sourceServiceAccounts") or []
+        if not ranges and not accounts:
+            yield f"{name}: from everywhere, as nothing says from where"
+        if rule.get("sourceTags") or rule.get("targetTags"):
+            yield f"{name}: tags are given by whoever may change a machine"
+        if not rule.get("targetServiceAccounts"):
+            yield f"{name}: to every machine of the network"
+        for one in ranges:
+            if one.startswith("<") and one.endswith("/32"):
+                continue  # an address of Google's that only an `up` knows
+            net = ipaddress.ip_network(one)
+            if net.prefixlen < WIDEST[net.version] and not (plan.anywhere and rule["allows"] == SSH):
+                yield f"{name}: open to {one}"
+            if one == IAP and rule["allows"] != SSH:
+                yield f"{name}: more than SSH through Identity-Aware Proxy"
+
+
+def addresses(plan: Plan) -> Iterator[str]:
+    """Nodes, and machines that become images, have no public address; nothing gets one of its own accord."""
+    for name, machine in plan.of(*MACHINES):
+        interfaces = machine.get("networkInterfaces") or []
+        if not interfaces or not all(one.get("subnetwork") for one in interfaces):
+            yield f"{name}: in the project's default network"
+        public = [config for one in interfaces for config in one.get("accessConfigs") or []]
+        more = [config for one in interfaces for config in one.get("ipv6AccessConfigs") or []]
+        role = (machine.get("labels") or {}).get("slurm-stacks-role")
+        if (public and role not in ("login", "controller")) or more:
+            yield f"{name}: a public address"
+        elif not all(RESERVED.search(str(config.get("natIp"))) for config in public):
+            yield f"{name}: a public address of its own accord"
+
+
+def reserved(plan: Plan) -> Iterator[str]:
+    """A public address is that of the machine where people log in, where SSH is the way in."""
+    ssh = any(
+        rule["allows"] == SSH and set(rule.get("sourceRanges") or []) - {IAP}
+        for _, rule in plan.of("Firewall")
+    )
+    for name, address in plan.of("Address"):
+        if address.get("addressType") != "INTERNAL" and not (
+            ssh and re.search(r"-seats-(controller|login-\d+)-public$", name)
+        ):
+            yield f"{name}: a public address"
+
+
+def networks(plan: Plan) -> Iterator[str]:
+    """No subnetwork that nobody has asked for; what is Google's is reached past the internet."""
+    for name, network in plan.of("Network"):
+        if network.get("autoCreateSubnetworks") is not False:
+            yield f"{name}: a subnetwork in every region of the world"
+    for name, subnetwork in plan.of("Subnetwork"):
+        if subnetwork.get("privateIpGoogleAccess") is not True:
+            yield f"{name}: no private access to Google's services"
+
+
+def shielded(plan: Plan) -> Iterator[str]:
+    """Every machine is a Shielded VM."""
+    for name, machine in plan.of(*MACHINES):
+        said = machine.get("shieldedInstanceConfig") or {}
+        if not (said.get("enableVtpm") is True and said.get("enableIntegrityMonitoring") is True):
+            yield f"{name}: not a shielded machine"
+
+
+def logins(plan: Plan) -> Iterator[str]:
+    """People are IAM's: no key in metadata lets anybody in, and no serial port does."""
+    for name, machine in plan.of(*MACHINES):
+        metadata = machine.get("metadata") or {}
+        if metadata.get("enable-oslogin") != "TRUE" or metadata.get("block-project-ssh-keys") != "TRUE":
+            yield f"{name}: keys of the project's metadata may log in"
+        if metadata.get("serial-port-enable") != "FALSE":
+            yield f"{name}: an interactive serial port"
+        if {"ssh-keys", "sshKeys"} & set(metadata):
+            yield f"{name}: a key in the metadata"
+
+
+def identities(plan: Plan) -> Iterator[str]:
+    """A machine acts as an account of its kind's, never as the project's default one, an editor."""
+    for name, machine in plan.of(*MACHINES):
+        email = str((machine.get("serviceAccount") or {}).get("email") or "")
+        if not email or "-compute@developer" in email:
+            yield f"{name}: the project's default service account"
+
+
+def buckets(plan: Plan) -> Iterator[str]:
+    """Nobody can make one public, or own a part of it."""
+    for name, bucket in plan.of("Bucket"):
+        if bucket.get("publicAccessPrevention") != "enforced":
+            yield f"{name}: may be made public"
+        if bucket.get("uniformBucketLevelAccess") is not True:
+            yield f"{name}: who writes an object owns it"
+
+
+def members(plan: Plan) -> Iterator[str]:
+    """What is granted is granted to service accounts of this cluster's, one by one."""
+    for name, _, grant in plan.grants():
+        if not re.fullmatch(r"<[\w-]+-identity-(controller|login|compute|image)\.member>", grant["member"]):
+            yield f"{name}: {grant['member']}"
+
+
+def roles(plan: Plan) -> Iterator[str]:
+    """In the project: to write logs and metrics, and a role of the cluster's own under a condition. On one
+    resource: to read it, or to write what is the machine's."""
+    custom = {f"<{name}.name>" for name, _ in plan.of("IAMCustomRole")}
+    for name, kind, grant in plan.grants():
+        role = grant["role"]
+        if kind != "IAMMember":
+            if role not in NARROW.get(kind, ()):
+                yield f"{name}: {role}"
+        elif role not in EVERYWHERE and (role not in custom or "condition" not in grant):
+            yield f"{name}: {role} in the whole project"
+
+
+def reports(plan: Plan) -> Iterator[str]:
+    """In a bucket a machine writes nothing but boot reports."""
+    for name, kind, grant in plan.grants():
+        if kind == "BucketIAMMember" and grant["role"] != "roles/storage.objectViewer":
+            expression = (grant.get("condition") or {}).get("expression", "")
+            if "/objects/boot/" not in expression or "||" in expression:
+                yield f"{name}: writes anywhere in {grant['bucket']}"
+
+
+def acting(plan: Plan) -> Iterator[str]:
+    """The controller acts as the nodes' account, nobody as another; it alone writes the munge key."""
+    for name, _, grant in plan.grants():
+        by_controller = grant["member"].endswith("-identity-controller.member>")
+        if grant["role"] == "roles/iam.serviceAccountUser":
+            of_nodes = str(grant.get("serviceAccountId", "")).endswith("-identity-compute.name>")
+            if not by_controller or not of_nodes:
+                yield f"{name}: acts as {grant.get('serviceAccountId', 'every account')}"
+        if grant["role"] == "roles/secretmanager.secretVersionAdder" and not by_controller:
+            yield f"{name}: writes the key"
+
+
+def permissions(plan: Plan) -> Iterator[str]:
+    """A role of the cluster's own launches and ends machines: no policies, accounts, networks, firewalls."""
+    for name, role in plan.of("IAMCustomRole"):
+        for one in role["permissions"]:
+            if not re.fullmatch(
+                r"compute\.(instances|disks|instanceTemplates|images|resourcePolicies|projects|regions|"
+                r"zoneOperations)\.[A-Za-z]+",
+                one,
+            ) or one.endswith("IamPolicy"):
+                yield f"{name}: {one}"
+
+
+def secrets(plan: Plan) -> Iterator[str]:
+    """Nothing secret is in a plan, and so in the state."""
+    key = re.compile(r'BEGIN [A-Z ]*PRIVATE KEY|private_key\\*"|AIza[\w-]{35}')
+    for resource in plan.resources:
+        if key.search(json.dumps(resource["inputs"])):
+            yield f"{resource['name']}: a key in clear"
+
+
+def labelled(plan: Plan) -> Iterator[str]:
+    """What costs, and takes labels, has the cluster's: by them `down` and the audit find it."""
+    said = {
+        name: (found.get("labels") or {}).get("slurm-stacks-cluster") for name, found in plan.of(*LABELLED)
+    }
+    cluster = next(filter(None, said.values()), None)
+    for name, label in said.items():
+        if label is None or label != cluster:
+            yield f"{name}: no label of the cluster's"
+
+
+def seen(plan: Plan) -> Iterator[str]:
+    """Every type of Google's is one that a rule knows: what is new has to be thought of first."""
+    known = {*LABELLED, "Firewall", "Network", "Subnetwork", "IAMCustomRole", "IAMMember", *NARROW, *UNSEEN}
+    for resource in plan.resources:
+        if resource["type"].startswith("gcp:") and _kind(resource) not in known:
+            yield f"{resource['name']}: no rule knows {resource['type']}"
+
+
+MACHINE_RULES: tuple[Rule, ...] = (addresses, shielded, logins, identities, labelled)
+RULES: dict[str, Rule] = {
+    rule.__name__: rule
+    for rule in (
+        ingress, reserved, networks, *MACHINE_RULES, buckets, members, roles, reports, acting, permissions,
+        secrets, seen,
+    )
+}  # fmt: skip
+
+
+def weaknesses(planned: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What any of the rules about machines finds: also among the resources of one component."""
+    plan = Plan(planned)
+    return [finding for rule in MACHINE_RULES for finding in rule(plan)]
+
+
+def _kind(resource: Mapping[str, Any]) -> str:
+    """A Filestore instance is no machine."""
+    kind = str(resource["type"])
+    if not kind.startswith("gcp:"):
+        return ""
+    short = kind.rpartition(":")[2]
+    return "Filestore" if kind.startswith("gcp:filestore/") else short

@@ -1,0 +1,48 @@
+"""What IAM would say of a call: as much of its language as the cluster's policies use.
+
+Anything else in a document is an error, so that no condition is passed over.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
+from typing import Any
+
+Context = Mapping[str, str]
+"""Condition keys of a call, such as `aws:RequestTag/…`."""
+
+
+def allowed(document: Mapping[str, Any], action: str, resource: str, context: Context | None = None) -> bool:
+    """Whether a policy allows an action on one resource. EC2 asks so for each resource of a launch."""
+    effects = [
+        statement["Effect"]
+        for statement in document["Statement"]
+        if _matches(statement["Action"], action)
+        and _matches(statement["Resource"], resource)
+        and _conditions(statement.get("Condition", {}), context or {})
+    ]
+    assert set(effects) <= {"Allow", "Deny"}
+    return "Allow" in effects and "Deny" not in effects
+
+
+def _matches(patterns: str | list[str], value: str) -> bool:
+    return any(fnmatch.fnmatchcase(value, pattern) for pattern in _several(patterns))
+
+
+def _conditions(conditions: Mapping[str, Mapping[str, Any]], context: Context) -> bool:
+    known = {"StringEquals", "ArnLike", "Bool"}
+    assert set(conditions) <= known, set(conditions) - known
+    return all(
+        key in context and _fits(operator, wanted, context[key])
+        for operator, keys in conditions.items()
+        for key, wanted in keys.items()
+    )
+
+
+def _fits(operator: str, wanted: str | list[str], value: str) -> bool:
+    return _matches(wanted, value) if operator == "ArnLike" else value in _several(wanted)
+
+
+def _several(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value

@@ -1,0 +1,103 @@
+"""A runner of commands that runs none, and machines of a cloud's whose root is a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from infra.node.bootstrap.command import CommandError
+from infra.node.bootstrap.context import Context
+from infra.node.bootstrap.report import BootReport, file_sink
+from infra.node.model import Accelerator, Folders, Mount, Partition
+from tests.support.doubles import HEAD, FakeServices, design, settings
+from tests.support.fake_metadata import SECRET
+
+Answer = str | Exception | Callable[..., str]
+COMPUTE = Partition("compute", "m4.large", 2, 7000, 0, 10, default=True)
+V100 = Partition("v100", "p3dn.24xlarge", 96, 700000, 0, 4, Accelerator("v100", 8), efa=1)
+T4 = Partition("t4", "g4dn.xlarge", 4, 15000, 0, 20, Accelerator("t4", 1))
+NFS = (
+    Mount("/home", "nfs", served_by="controller", options="rw,hard"),
+    Mount("/apps", "nfs", served_by="controller", options="rw,hard"),
+)
+GCP_DRIVER = {"cluster": "t", "bucket": "t-bucket", "secret": SECRET, "region": "europe-west4"}
+
+
+class Recorder:
+    """Notes commands. Those that begin with the words of an answer get it (the newest first), others ""."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.options: list[dict[str, Any]] = []
+        self._answers: list[tuple[tuple[str, ...], Answer]] = []
+
+    def answer(self, words: str, answer: Answer) -> None:
+        self._answers.insert(0, (tuple(words.split()), answer))
+
+    def fail(self, words: str, status: int = 1, said: str = "") -> None:
+        self.answer(words, CommandError(f"{words}: exit status {status}\n{said}".rstrip(), status))
+
+    def __call__(self, *argv: str, **options: Any) -> str:
+        self.calls.append(" ".join(argv))
+        self.options.append(options)
+        for words, answer in self._answers:
+            if argv[: len(words)] == words:
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer(*argv) if callable(answer) else answer
+        return ""
+
+    def having(self, *words: str) -> list[str]:
+        """The calls that hold all of these words, in their order."""
+        return [call for call in self.calls if all(word in call.split() for word in words)]
+
+
+def machine(
+    folder: Path,
+    role: str = "compute",
+    host: str = "compute-0",
+    *,
+    partitions: tuple[Partition, ...] = (COMPUTE, V100, T4),
+    mounts: tuple[Mount, ...] = NFS,
+    driver: dict[str, Any] | None = None,
+    provider: str = "aws",
+    **changes: Any,
+) -> tuple[Context, Recorder]:
+    """A cloud's machine about to boot; its root is `folder/root`."""
+    root = folder / "root"
+    for name in ("etc", "opt/slurm-stacks/current", "home", "apps", "dev", "sys/block"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    made = design(
+        *partitions,
+        machines="vm",
+        provider=provider,
+        hosts=(HEAD,),
+        mounts=mounts,
+        region="eu-west-1",
+        **changes,
+    )
+    its = settings(
+        root,
+        made,
+        user="slurm",
+        shared=str(root / "home"),
+        apps=str(root / "apps"),
+        slurmctld_port=6817,
+        slurmd_port=6818,
+        controller_host="controller",
+        controller_address="10.0.0.5",
+        driver={k: v if isinstance(v, str) else json.dumps(v) for k, v in (driver or {}).items()},
+    )
+    recorder = Recorder()
+    report = BootReport(host, role, [file_sink(folder / "report.json")])
+    context = Context(its, root / "settings.json", role, host, Folders(its), FakeServices(), report, recorder)
+    return context, recorder
+
+
+def gcp_machine(
+    folder: Path, role: str = "compute", host: str = "compute-0", **more: Any
+) -> tuple[Context, Recorder]:
+    """Likewise on Google Cloud."""
+    return machine(folder, role, host, provider="gcp", **{"driver": GCP_DRIVER, **more})

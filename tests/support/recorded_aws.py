@@ -1,0 +1,103 @@
+"""S3 and Secrets Manager on loopback: moto's, with every call noted as the question that IAM is asked."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import threading
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote
+
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import WSGIRequestHandler, make_server
+from werkzeug.test import run_wsgi_app
+
+from tests.support.fake_ec2_iam import Question
+
+ENGINEER = "ENGINEER"
+"""The access key of who makes the cluster: no machine's."""
+_SERVICE = re.compile(r"Credential=(\w+)/\d+/[\w-]+/(\w+)/aws4_request")
+
+
+@dataclass
+class RecordedAws:
+    """Attributes:
+    asked: what IAM was asked, with the key that each call was signed with. EC2's calls are not noted.
+    log: a file for it too, a line of JSON each.
+    """
+
+    url: str = ""
+    asked: list[tuple[str, Question]] = field(default_factory=list)
+    log: Path | None = None
+    _moto: Any = field(default_factory=lambda: DomainDispatcherApplication(create_backend_app))
+
+    def of(self, key: str) -> list[Question]:
+        """Without repetitions, in their order."""
+        found: list[Question] = []
+        for who, question in self.asked:
+            if who == key and question not in found:
+                found.append(question)
+        return found
+
+    def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        signed = _SERVICE.search(environ.get("HTTP_AUTHORIZATION", ""))
+        if signed and signed[2] != "ec2" and signed[1] != ENGINEER:
+            self._note(signed[1], _question(signed[2], environ, body))
+        copy = {k: v for k, v in environ.items() if not k.startswith("werkzeug.")}
+        copy |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+        content, status, headers = run_wsgi_app(self._moto, copy)
+        start(status, list(headers))
+        return content
+
+    def _note(self, key: str, question: Question) -> None:
+        self.asked.append((key, question))
+        if self.log is not None:
+            with self.log.open("a") as file:
+                file.write(json.dumps([key, asdict(question)]) + "\n")
+
+
+def _question(service: str, environ: dict[str, Any], body: bytes) -> Question:
+    """Raises ValueError for a call that no machine of a cluster has business with."""
+    method, path, query = environ["REQUEST_METHOD"], unquote(environ["PATH_INFO"]), environ["QUERY_STRING"]
+    if service == "secretsmanager":
+        action = environ["HTTP_X_AMZ_TARGET"].partition(".")[2]
+        return Question(f"secretsmanager:{action}", json.loads(body)["SecretId"])
+    if service == "s3":
+        bucket, _, key = path.removeprefix("/").partition("/")
+        if key and not query:
+            actions = {"GET": "GetObject", "HEAD": "GetObject", "PUT": "PutObject"}
+            return Question(f"s3:{actions[method]}", f"arn:aws:s3:::{bucket}/{key}")
+        if method == "GET" and not key:
+            said = parse_qs(query, keep_blank_values=True)
+            return Question("s3:ListBucket", f"arn:aws:s3:::{bucket}", {"s3:prefix": said["prefix"][0]})
+    raise ValueError(f"a machine has called {service}: {method} {path}?{query}")
+
+
+class _Silent(WSGIRequestHandler):
+    def log(self, *_: Any) -> None:
+        """Not a line a request."""
+
+
+@contextmanager
+def recorded_aws(host: str = "127.0.0.1", port: int = 0) -> Iterator[RecordedAws]:
+    """An empty one."""
+    made = RecordedAws()
+    server = make_server(host, port, made, threaded=True, request_handler=_Silent)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    made.url = f"http://{host.replace('0.0.0.0', '127.0.0.1')}:{server.server_port}"
+    reset = urllib.request.Request(f"{made.url}/moto-api/reset", method="POST")
+    urllib.request.urlopen(reset, timeout=60).close()
+    try:
+        yield made
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,175 @@
+"""What must hold after a soak, of every job, run, machine and node."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+from infra.node.slurm.hostlist import fold
+from infra.node.slurm.states import NodeState
+from tests.support.soak.journal import Fault, Journal, Run, Task
+
+BEFORE_SECONDS = 2.0
+"""A fault is noted just before it is done, and a job's first note a moment after it has its nodes."""
+SAVING_SECONDS = 7.0
+"""What happened so shortly before slurmctld was killed it may have forgotten: it saves every five seconds."""
+STARTING_SECONDS = 3.0
+"""A slurmd killed so soon after a job's start has not answered slurmctld, which takes the job back."""
+FATAL = ("kill", "freeze", "cut", "preempt")
+
+
+def outcomes(journal: Journal) -> Counter[str]:
+    """Every task's outcome, counted; what is no allowed outcome becomes a finding."""
+    counted: Counter[str] = Counter()
+    for task in journal.tasks.values():
+        if not task.accepted and not task.states:
+            counted["refused: the controller was down"] += 1
+            continue
+        outcome = _outcome(journal, task)
+        counted[outcome or "lost"] += 1
+        if outcome is None:
+            journal.finding(f"job lost: {describe(task, journal.runs(task))}")
+    return counted
+
+
+def _outcome(journal: Journal, task: Task) -> str | None:
+    """How a task ended, None where it must not have ended so."""
+    runs = journal.runs(task)
+    finished = any(run.end is not None for run in runs)
+    forgotten = finished and _forgotten(journal, runs)
+    if task.state == "COMPLETED" and finished:
+        return "completed"
+    if forgotten and (task.ghost or not task.requeue):
+        return "completed, and forgotten by Slurm when it was killed"
+    if task.state == "CANCELLED" and task.cancelled:
+        return "cancelled"
+    if not task.over or task.requeue:
+        return None
+    if not runs:
+        return "--no-requeue, and its nodes never came"
+    return "--no-requeue, and its machine died" if why_ended(journal, task, runs[-1]) else None
+
+
+def is_ghost(journal: Journal, task: Task) -> bool:
+    """Slurm thinks that it runs; its script has come to its end just before slurmctld was killed."""
+    runs = journal.runs(task)
+    return bool(runs) and runs[-1].end is not None and _forgotten(journal, runs[-1:])
+
+
+def _forgotten(journal: Journal, runs: list[Run]) -> bool:
+    ends = [run.end for run in runs if run.end is not None]
+    kills = [fault.at for fault in journal.faults if fault.kind == "slurmctld"]
+    return any(0 <= at - end <= SAVING_SECONDS for at in kills for end in ends)
+
+
+def broken_runs(journal: Journal) -> Counter[str]:
+    """Runs that did not come to their end, by cause; one without a cause of ours is a finding."""
+    counted: Counter[str] = Counter()
+    for task in journal.tasks.values():
+        for run in journal.runs(task):
+            if run.end is not None:
+                continue
+            cause = why_ended(journal, task, run)
+            counted[cause or "no cause"] += 1
+            if cause is None:
+                journal.finding(
+                    f"a running job was ended and nobody asked for it: {task.key} (job {task.job}) on "
+                    f"{fold(run.nodes)}, from {run.start:.1f} to at most {run.until:.1f}"
+                )
+    return counted
+
+
+def why_ended(journal: Journal, task: Task, run: Run) -> str | None:
+    """What we did that ended a run: None for nothing."""
+    since = run.start - BEFORE_SECONDS
+    if any(since <= at <= run.until + BEFORE_SECONDS for at in task.cancelled):
+        return "cancelled"
+    if any(since <= at <= run.until + BEFORE_SECONDS for at in task.requeued):
+        return "requeued"
+    for fault in journal.faults:
+        if fault.kind in FATAL and _hits(fault, run):
+            return fault.kind
+    for fault in journal.faults:
+        after = fault.at - run.start
+        # It has forgotten this start, or that it was just giving one of these nodes back.
+        if fault.kind == "slurmctld" and abs(after) <= SAVING_SECONDS:
+            return "slurmctld, and forgotten"
+        if fault.kind == "slurmd" and -BEFORE_SECONDS <= after <= STARTING_SECONDS:
+            return "slurmd, at its start"
+    return None
+
+
+def recoveries(journal: Journal) -> list[float]:
+    """Seconds from a machine's death until its job ran again, of jobs that nobody stopped meanwhile."""
+    found = []
+    for task in journal.tasks.values():
+        runs = journal.runs(task)
+        for run, following in pairwise(runs):
+            faults = [f for f in journal.faults if f.kind == "kill" and _hits(f, run)]
+            if run.end is None and faults and why_ended(journal, task, run) == "kill":
+                found.append(following.start - faults[0].at)
+    return found
+
+
+def _hits(fault: Fault, run: Run) -> bool:
+    overlap = fault.until >= run.start - BEFORE_SECONDS and fault.at <= run.until + BEFORE_SECONDS
+    return fault.node in run.nodes and overlap
+
+
+def flaps(journal: Journal) -> tuple[int, str]:
+    """The most often that a job went from CONFIGURING back to PENDING, and which."""
+    most = (0, "none")
+    for task in journal.tasks.values():
+        words = [state for _at, state in task.states]
+        number = sum(a in ("CONFIGURING", "COMPLETING") and b == "PENDING" for a, b in pairwise(words))
+        most = max(most, (number, task.key))
+    return most
+
+
+def machines_now(journal: Journal, machines: list[dict[str, Any]], most: int) -> None:
+    """One look: never more than there may be, never two of one node."""
+    journal.peak = max(journal.peak, len(machines))
+    if len(machines) > most:
+        journal.finding(f"{len(machines)} machines at once, more than {most}")
+    for node, count in Counter(m["node"] for m in machines).items():
+        if count > 1:
+            journal.finding(f"{count} machines of {node} at once")
+
+
+def stuck(nodes: dict[str, NodeState]) -> list[str]:
+    """Nodes that are not idle and powered down, in Slurm's notation.
+
+    Those that are NOT_RESPONDING too: slurmctld would forget them at its next start.
+    """
+    wrong = {"DRAIN", "NOT_RESPONDING"}
+    bad = [n for n in nodes.values() if n.base != "IDLE" or not n.is_powered_down or n.flags & wrong]
+    return [f"{n.name} {'+'.join([n.base, *sorted(n.flags)])} reason={n.reason!r}" for n in bad]
+
+
+def leaked(nodes: str) -> list[str]:
+    """Nodes that Slurm counts GPUs of as used, though no job is there; jobs for whole nodes wait for ever.
+
+    Args:
+        nodes: `scontrol show nodes --details --oneliner`.
+    """
+    found = []
+    for line in nodes.splitlines():
+        name = re.search(r"NodeName=(\S+)", line)
+        used = re.search(r"GresUsed=\S*?:(\d+)\(", line)
+        if name and used and int(used[1]) and "CPUAlloc=0" in line:
+            found.append(f"{name[1]} {used[0]}")
+    return found
+
+
+def describe(task: Task, runs: list[Run]) -> str:
+    """One line for a person."""
+    states = " > ".join(state for _at, state in task.states)
+    said = [f"{r.start:.1f}-{'' if r.end is None else f'{r.end:.1f}'} on {fold(r.nodes)}" for r in runs]
+    kind = "" if task.requeue else " --no-requeue"
+    return (
+        f"{task.key} (job {task.job}{kind}, {task.nodes} of {task.partition}, {task.seconds} s): "
+        f"{states or 'never seen'}; runs: {', '.join(said) or 'none'}; "
+        f"reason: {task.reason}; cause: {task.cause}"
+    )

@@ -1,0 +1,212 @@
+"""The faults of a soak: the local cloud's limits, what befalls machines, and daemons that are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from infra.node import rpc
+from tests.support.soak.cluster import CALM, DAEMONS, GPUS, PARTITIONS, SoakCluster
+from tests.support.soak.journal import Journal
+from tests.support.soak.load import Load
+
+UNDO = {"freeze": "thaw", "cut": "join"}
+MACHINES = ("kill", "preempt", *UNDO)
+LIMITS = ("boot_delay", "boot_spread", "quota_nodes", "quota_gpus", "capacity", "never_register", "list_lag")
+LIMITS += ("api_latency", "api_error")
+ERRORS = ("quota", "capacity", "placement", "permission", "throttled", "config")
+KINDS = (*LIMITS, "kill", "preempt", "freeze", *DAEMONS)
+"""On machines of every kind; `cut` needs machines that have a network of their own."""
+ALL_KINDS = (*KINDS, "cut")
+PAUSE_SECONDS = 4.0
+"""Between two faults, on average."""
+SAVED_SECONDS = 6.0
+"""Slurm writes its queue down every five seconds, and what it took after that is lost by a SIGKILL."""
+PATIENCE_SECONDS = 10.0
+TAKEN_SECONDS = 3.0
+"""How long the end of a machine that is taken back may take."""
+_TROUBLE = (rpc.RpcUnavailableError, rpc.RpcError)
+
+
+class Faults:
+    """Injects one fault after the other; limits and frozen machines are set right again after a while.
+
+    Args:
+        kinds: those of ALL_KINDS that are wanted; each comes once before any comes again.
+    """
+
+    def __init__(
+        self,
+        cluster: SoakCluster,
+        journal: Journal,
+        load: Load,
+        chance: random.Random,
+        kinds: list[str],
+    ) -> None:
+        self._cluster = cluster
+        self._journal = journal
+        self._load = load
+        self._chance = chance
+        self._kinds = kinds
+        self._bag: list[str] = []
+        self._next = time.monotonic() + 2 * PAUSE_SECONDS
+        self._later: list[tuple[float, Callable[[], None]]] = []
+        self._mending: threading.Thread | None = None
+        self._awaits_saving = False
+        self.limits: dict[str, Any] = {}
+        """What is set now, beside what is calm."""
+
+    def tick(self) -> None:
+        now = time.monotonic()
+        due = [action for at, action in self._later if at <= now]
+        self._later = [(at, action) for at, action in self._later if at > now]
+        for action in due:
+            action()
+        if self._kinds and now >= self._next:
+            self._next = now + self._chance.uniform(0, 2 * PAUSE_SECONDS)
+            if not self._bag:
+                self._bag = self._chance.sample(self._kinds, len(self._kinds))
+            self._inject(self._bag.pop())
+
+    def clear(self) -> None:
+        """Set everything right; nothing new follows.
+
+        Raises:
+            RpcUnavailableError: the agent does not come back.
+        """
+        self._kinds = []
+        self.settle()
+        if not self._cluster.pids("agent"):
+            self._mend()
+        self._later = []
+        self._cluster.cloud("limits", **CALM)
+        self.limits = {}
+        for machine in self._cluster.machines():
+            for mark, kind in (("frozen", "freeze"), ("cut", "cut")):
+                if machine[mark]:
+                    self._undo(kind, machine["node"])
+        self._journal.write("cleared")
+
+    def settle(self) -> None:
+        """Wait for an `up` that is under way."""
+        if self._mending is not None:
+            self._mending.join()
+
+    def _inject(self, kind: str) -> None:
+        try:
+            if kind in LIMITS:
+                self._limit(kind)
+            elif kind in MACHINES:
+                self._befall(kind)
+            else:
+                self._kill(kind)
+        except _TROUBLE as error:  # the agent is down just now: later
+            self._bag.insert(0, kind)
+            self._journal.write("no fault", kind=kind, error=str(error))
+
+    # --- the cloud -----------------------------------------------------------------------------------------
+
+    def _limit(self, kind: str) -> None:
+        chance = self._chance
+        values: dict[str, Callable[[], Any]] = {
+            "boot_delay": lambda: round(chance.uniform(1, 6), 1),
+            "boot_spread": lambda: round(chance.uniform(1, 6), 1),
+            "quota_nodes": lambda: chance.randint(0, 8),
+            "quota_gpus": lambda: chance.randint(0, 2 * GPUS),
+            "capacity": lambda: chance.randint(0, 3),
+            "never_register": lambda: round(chance.uniform(0.3, 1), 2),
+            "list_lag": lambda: round(chance.uniform(1, 8), 1),
+            "api_latency": lambda: round(chance.uniform(0.2, 3), 1),
+            "api_error": lambda: chance.choice(ERRORS),
+        }
+        key = f"capacity.{chance.choice(list(PARTITIONS))}" if kind == "capacity" else kind
+        value = values[kind]()
+        self._cluster.cloud("limits", **{key: value})
+        self.limits[key] = value
+        self._journal.fault(kind, detail=f"{key}={value}")
+        self._after(chance.uniform(5, 15), lambda: self._calm(key, value))
+
+    def _calm(self, key: str, value: Any) -> None:
+        if self.limits.get(key) != value:
+            return
+        try:
+            self._cluster.cloud("limits", **{key: CALM[key]})
+        except _TROUBLE:
+            self._after(1.0, lambda: self._calm(key, value))
+            return
+        del self.limits[key]
+        self._journal.write("calm", key=key)
+
+    def _befall(self, kind: str) -> None:
+        running = [m["node"] for m in self._cluster.machines() if m["state"] == "running"]
+        if not running:
+            self._bag.insert(0, kind)
+            return
+        node = self._chance.choice(sorted(running))
+        notice = round(self._chance.choice((0.0, self._chance.uniform(2, 15))), 1)
+        more = {"notice": notice} if kind == "preempt" else {}
+        lasts = notice + TAKEN_SECONDS if more else 0.0
+        if kind in UNDO:
+            # What slurmctld sends meanwhile is taken in at its end, by a node that is about to be given up.
+            lasts = self._chance.uniform(2, 25)
+            self._after(lasts, lambda: self._undo(kind, node))
+        # Before it is done: what it ends must not seem to have ended by itself.
+        self._journal.fault(kind, node, f"notice {notice:g} s" if more else "", lasts)
+        self._cluster.cloud("fault", action=kind, node=node, **more)
+
+    def _undo(self, kind: str, node: str) -> None:
+        with contextlib.suppress(*_TROUBLE):  # it has been given back meanwhile
+            self._cluster.cloud("fault", action=UNDO[kind], node=node)
+            self._journal.write(UNDO[kind], node=node)
+
+    # --- daemons -------------------------------------------------------------------------------------------
+
+    def _kill(self, daemon: str) -> None:
+        if daemon == "slurmctld":
+            if self._awaits_saving:  # the first's end would let jobs come that the second makes it forget
+                self._bag.insert(0, daemon)
+                return
+            self._awaits_saving = True
+            self._load.paused_until = time.monotonic() + SAVED_SECONDS + PATIENCE_SECONDS
+            self._after(SAVED_SECONDS, lambda: self._kill_saved(time.monotonic() + PATIENCE_SECONDS))
+        else:
+            self._kill_now(daemon)
+
+    def _kill_saved(self, deadline: float) -> None:
+        """End slurmctld when the last thing that jobs did is on its disk; it must bear the rest too."""
+        if self._cluster.saved() < self._journal.last_note() and time.monotonic() < deadline:
+            self._after(0.0, lambda: self._kill_saved(deadline))
+            return
+        self._awaits_saving = False
+        self._load.paused_until = time.monotonic() + 1.0
+        self._kill_now("slurmctld")
+
+    def _kill_now(self, daemon: str) -> None:
+        pids = self._cluster.pids(daemon)
+        if not pids:
+            self._journal.write("no fault", kind=daemon, error="it does not run")
+            return
+        pid = self._chance.choice(pids)
+        self._journal.fault(daemon, detail=f"SIGKILL to {pid}")
+        with contextlib.suppress(ProcessLookupError):
+            self._cluster.kill(pid)
+        if daemon == "agent":
+            self._after(self._chance.uniform(1, 10), self._mend_aside)
+
+    def _mend_aside(self) -> None:
+        """Nothing but `./cluster up` starts the agent again; meanwhile the soak goes on."""
+        self._mending = threading.Thread(target=self._mend)
+        self._mending.start()
+
+    def _mend(self) -> None:
+        done = self._cluster.checkout.cluster("up", timeout=300)
+        self._journal.write("mended", status=done.returncode, said=done.stderr[-500:])
+        if done.returncode:
+            self._journal.finding(f"./cluster up after the agent's death: {done.returncode}\n{done.stderr}")
+
+    def _after(self, seconds: float, action: Callable[[], None]) -> None:
+        self._later.append((time.monotonic() + seconds, action))

@@ -1,0 +1,260 @@
+"""A soak from `up` to `down`: its options, its clock, its report."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import shutil
+import statistics
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.node import rpc
+from infra.node.slurm.control import SlurmError
+from tests.support.checkout import until
+from tests.support.soak import audit
+from tests.support.soak.cluster import PARTITIONS, SoakCluster
+from tests.support.soak.faults import ALL_KINDS, KINDS, Faults
+from tests.support.soak.journal import Journal
+from tests.support.soak.load import Load
+
+TICK_SECONDS = 0.25
+LOOK_SECONDS = 1.0
+PROGRESS_SECONDS = 10.0
+AWAY_SECONDS = 150.0
+"""At most, from the last job's end until every node is off: SuspendTime, SuspendTimeout and some passes."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Attributes:
+    seconds: how long jobs and faults come.
+    drain: seconds that the queue may take to empty once everything is right again.
+    kinds: of faults.
+    """
+
+    seconds: float
+    seed: int
+    drain: float = 300.0
+    machines: str = "process"
+    kinds: tuple[str, ...] = KINDS
+    logs: Path | None = None
+
+
+class Soak:
+    """Args:
+    folder: of the cluster's checkout.
+    """
+
+    def __init__(self, folder: Path, options: Options) -> None:
+        self._options = options
+        chance = random.Random(options.seed)
+        self.logs = options.logs or Path(tempfile.mkdtemp(prefix="slurm-stacks-soak-"))
+        self.journal = Journal(self.logs)
+        self._cluster = SoakCluster(folder / "a soak", options.machines)
+        self._load = Load(self._cluster, self.journal, random.Random(chance.random()))
+        self._faults = Faults(
+            self._cluster, self.journal, self._load, random.Random(chance.random()), list(options.kinds)
+        )
+        self._began = time.monotonic()
+        self._looked = self._told = 0.0
+        self._memory: list[float | None] = []
+
+    def run(self) -> list[str]:
+        """The whole soak. Returns the findings; the cluster is gone afterwards, however it went."""
+        print(f"seed {self._options.seed}; logs will be kept in {self.logs}", flush=True)
+        try:
+            self._cluster.checkout.cluster("up", check=True, timeout=300)
+            # In the shared folder: jobs write their notes there, on whatever machine they run.
+            self._move_notes()
+            self._memory.append(self._cluster.memory_mib("elastic"))
+            self._soak()
+            self._drain()
+            self._memory.append(self._cluster.memory_mib("elastic"))
+            self._audit()
+        finally:
+            self._faults.settle()
+            self._keep_logs()
+            for line in self._cluster.checkout.close():
+                self.journal.finding(f"left behind: {line}")
+        self._report()
+        self.journal.close()
+        return self.journal.findings
+
+    def _move_notes(self) -> None:
+        shared = self._cluster.run.shared / "soak"
+        shutil.copytree(self.journal.notes, shared / "notes")
+        shutil.copy(self.journal.script, shared / "job.sh")
+        (shared / "notes").chmod(0o777)
+        self.journal.notes, self.journal.script = shared / "notes", shared / "job.sh"
+
+    def _keep_logs(self) -> None:
+        run = self._cluster.run.path
+        for place in ("log", "cloud", "bucket/boot", "shared/soak", "lib", "etc"):
+            with contextlib.suppress(OSError, shutil.Error):
+                shutil.copytree(run / place, self.logs / place, dirs_exist_ok=True, ignore=_sockets)
+        self.journal.notes = self.logs / "shared" / "soak" / "notes"
+
+    # --- the clock -----------------------------------------------------------------------------------------
+
+    def _soak(self) -> None:
+        self._began = time.monotonic()
+        while time.monotonic() < self._began + self._options.seconds:
+            self._faults.tick()
+            self._load.tick()
+            self._step()
+
+    def _drain(self) -> None:
+        self._say("everything is set right; the queue empties")
+        self._faults.clear()
+        deadline = time.monotonic() + self._options.drain
+        while self._load.waiting() and time.monotonic() < deadline:
+            self._step()
+            self._load.end_ghosts()
+        left, ended = self._load.waiting(), time.monotonic()
+        while time.monotonic() < ended + AWAY_SECONDS and not self._is_quiet():
+            self._step()
+        took = ended - deadline + self._options.drain
+        self._say(f"{len(left)} jobs were left after {took:.0f} s; the nodes are looked at")
+        self._look()
+
+    def _is_quiet(self) -> bool:
+        try:
+            return not self._cluster.machines() and not audit.stuck(self._cluster.control.nodes())
+        except (SlurmError, rpc.RpcUnavailableError, rpc.RpcError):
+            return False
+
+    def _step(self) -> None:
+        now = time.monotonic()
+        if now >= self._looked + LOOK_SECONDS:
+            self._looked = now
+            self._look()
+        if now >= self._told + PROGRESS_SECONDS:
+            self._told = now
+            self._progress()
+        time.sleep(TICK_SECONDS)
+
+    def _look(self) -> None:
+        """At the queue and the machines; either may be down just now."""
+        with contextlib.suppress(SlurmError):
+            self._load.look()
+        with contextlib.suppress(rpc.RpcUnavailableError, rpc.RpcError):
+            audit.machines_now(self.journal, self._cluster.machines(), sum(PARTITIONS.values()))
+
+    # --- what is said --------------------------------------------------------------------------------------
+
+    def _progress(self) -> None:
+        counts = self._load.counts()
+        now = ", ".join(f"{key}={value}" for key, value in self._faults.limits.items())
+        self._say(
+            f"jobs {counts['submitted']}: {counts['over']} over, {counts['running']} run, "
+            f"{counts['waiting']} wait; faults {len(self.journal.faults)}; set: {now or 'nothing'}"
+        )
+
+    def _say(self, text: str) -> None:
+        print(f"{time.monotonic() - self._began:6.0f} s  {text}", flush=True)
+
+    def _audit(self) -> None:
+        """What has to be looked at while the cluster is there."""
+        self._answers()
+        for line in audit.stuck(self._cluster.control.nodes()):
+            self.journal.finding(f"node stuck: {line}")
+        for line in audit.leaked(self._cluster.control.run("scontrol", "show", "nodes", "-d", "--oneliner")):
+            self.journal.finding(f"GPUs counted as used without a job: {line}")
+        for machine in self._cluster.machines():
+            self.journal.finding(f"orphan: machine {machine['id']} of {machine['node']}, {machine['state']}")
+        for line in self._cluster.jobs_processes():
+            self.journal.finding(f"process left on a node that is off: {line}")
+
+    def _answers(self) -> None:
+        """The last fault may have been a daemon's end."""
+        until(self._cluster.control.ping, 60, "slurmctld's answer")
+
+    def _report(self) -> None:
+        """Of the kept logs: the cluster is gone."""
+        journal = self.journal
+        ended, broken = audit.outcomes(journal), audit.broken_runs(journal)
+        print(f"seed {self._options.seed}, {self._options.seconds:g} s, machines: {self._options.machines}")
+        print(f"jobs: {sum(ended.values())}; {_listed(ended)}")
+        print(f"faults: {len(journal.faults)}; {_listed(journal.kinds())}")
+        print(f"runs that were cut off: {sum(broken.values())}; {_listed(broken)}")
+        if back := audit.recoveries(journal):
+            print(
+                f"a machine's death until its job ran again: median {statistics.median(back):.1f} s, "
+                f"worst {max(back):.1f} s, of {len(back)}"
+            )
+        number, which = audit.flaps(journal)
+        print(f"most often queued again: {number} times ({which})")
+        print(f"machines at once, at most: {journal.peak} of {sum(PARTITIONS.values())}")
+        print(f"elastic daemon's memory, MiB: {' -> '.join(f'{m:.0f}' if m else '?' for m in self._memory)}")
+        print(f"findings: {len(journal.findings)}")
+        for text in journal.findings:
+            print(f"  {text}")
+        print(f"logs: {self.logs}", flush=True)
+
+
+def _listed(counted: Counter[str]) -> str:
+    return ", ".join(f"{number} {kind}" for kind, number in sorted(counted.items())) or "none"
+
+
+def _sockets(folder: str, names: list[str]) -> set[str]:
+    return {
+        name for name in names if not (Path(folder) / name).is_file() and not (Path(folder) / name).is_dir()
+    }
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a soak came to.
+
+    Attributes:
+        findings: what must not be, a sentence each.
+        logs: the folder where the run's logs are kept.
+        jobs: outcome -> how many.
+        faults: kind -> how many.
+    """
+
+    findings: list[str]
+    logs: Path
+    jobs: Counter[str]
+    faults: Counter[str]
+
+
+def soak(options: Options) -> Result:
+    """Run one; nothing of its cluster is left, however it ends."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = Soak(Path(folder), options)
+        findings = made.run()
+        return Result(findings, made.logs, audit.outcomes(made.journal), made.journal.kinds())
+
+
+def parse(description: str, arguments: list[str] | None = None) -> Options:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=2.0, help="of jobs and faults, before the queue empties"
+    )
+    parser.add_argument("--seed", type=int, help="the same choices again; times still differ")
+    parser.add_argument("--machines", choices=("process", "namespace"), default="process")
+    parser.add_argument(
+        "--faults",
+        default="all",
+        help=f"all, none, or some of {', '.join(ALL_KINDS)}, with commas between; cut: namespace only",
+    )
+    parser.add_argument("--drain", type=float, default=300.0, help="seconds that the queue may take to empty")
+    parser.add_argument("--logs", type=Path, help="where the logs are kept; else a new folder in /tmp")
+    chosen = parser.parse_args(arguments)
+    every = ALL_KINDS if chosen.machines == "namespace" else KINDS
+    kinds = {"all": every, "none": ()}.get(chosen.faults, tuple(chosen.faults.split(",")))
+    if unknown := [kind for kind in kinds if kind not in every]:
+        parser.error(f"--faults: {', '.join(unknown)}: no such kind; there are {', '.join(every)}")
+    if chosen.logs is not None and chosen.logs.exists():
+        parser.error(f"--logs: {chosen.logs} exists already: name a new folder")
+    seed = random.randrange(10**6) if chosen.seed is None else chosen.seed
+    return Options(chosen.minutes * 60, seed, chosen.drain, chosen.machines, kinds, chosen.logs)

@@ -1,0 +1,163 @@
+"""What a soak has done and seen, in memory for the audit and as lines of JSON for a person."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+# $1: where notes are written, $2: seconds. A shell that waits for its child is told of SIGTERM at once.
+SCRIPT = """#!/bin/sh
+note() {
+    echo "$1 $(date +%s.%N) ${SLURM_JOB_NODELIST}" >>"$notes"
+}
+notes="$1/$SLURM_JOB_NAME${SLURM_ARRAY_TASK_ID:+.$SLURM_ARRAY_TASK_ID}"
+trap 'note term; exit 143' TERM
+note start
+sleep "$2" &
+wait $!
+note end
+"""
+
+
+@dataclass
+class Task:
+    """A job, or one task of an array: what was asked of it, and what was seen.
+
+    Attributes:
+        name: the job's, which is unique.
+        accepted: sbatch said so; False: it failed, and the job may be there or not.
+        cancelled, requeued: when (seconds since the epoch) we asked for it.
+        states: every change that was seen: (when, state).
+    """
+
+    name: str
+    index: int | None
+    partition: str
+    nodes: int
+    seconds: float
+    requeue: bool
+    submitted: float
+    accepted: bool = True
+    job: int | str | None = None
+    cancelled: list[float] = field(default_factory=list)
+    requeued: list[float] = field(default_factory=list)
+    states: list[tuple[float, str]] = field(default_factory=list)
+    cause: str | None = None
+    reason: str | None = None
+    over: bool = False
+    ghost: bool = False
+    """It had ended, Slurm forgot it, and we cancelled what Slurm thought was running."""
+    there: bool = False
+    """Whether Slurm knew it at the last look."""
+
+    @property
+    def key(self) -> str:
+        return self.name if self.index is None else f"{self.name}.{self.index}"
+
+    @property
+    def state(self) -> str:
+        return self.states[-1][1] if self.states else "unseen"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One start of a job's script.
+
+    Attributes:
+        end: when its end was noted; None: it did not come to its end.
+        term: when it was told to end.
+        until: when it was over at the latest: its end, its end by signal, or the job's next start.
+    """
+
+    start: float
+    nodes: tuple[str, ...]
+    end: float | None
+    term: float | None
+    until: float
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that was done to the cluster.
+
+    Attributes:
+        kind: what is counted: kill, freeze, preempt, a limit's key, the name of a daemon that was killed.
+        node: whose machine it befell.
+        until: when it is over: a machine is taken when its notice has run out.
+    """
+
+    at: float
+    kind: str
+    node: str | None
+    detail: str
+    until: float
+
+
+class Journal:
+    """Args:
+    folder: where `notes` (of the jobs) and `journal.jsonl` are written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.notes = folder / "notes"
+        self.notes.mkdir(parents=True)
+        # Jobs are another user's where machines have users of their own.
+        self.notes.chmod(0o777)
+        self.script = folder / "job.sh"
+        self.script.write_text(SCRIPT)
+        self._file = (folder / "journal.jsonl").open("a")
+        self.tasks: dict[str, Task] = {}
+        self.faults: list[Fault] = []
+        self.findings: list[str] = []
+        self.peak = 0
+
+    def write(self, what: str, **more: Any) -> None:
+        entry = {"at": round(time.time(), 3), "what": what, **more}
+        self._file.write(json.dumps(entry) + "\n")
+        self._file.flush()
+
+    def fault(self, kind: str, node: str | None = None, detail: str = "", lasts: float = 0.0) -> None:
+        now = time.time()
+        self.faults.append(Fault(now, kind, node, detail, now + lasts))
+        self.write("fault", kind=kind, node=node, detail=detail)
+
+    def finding(self, text: str) -> None:
+        if text not in self.findings:
+            self.findings.append(text)
+            self.write("finding", text=text)
+
+    def last_note(self) -> float:
+        """When a job last began or ended, in seconds since the epoch."""
+        return max((file.stat().st_mtime for file in self.notes.iterdir()), default=0.0)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def kinds(self) -> Counter[str]:
+        return Counter(fault.kind for fault in self.faults)
+
+    def runs(self, task: Task) -> list[Run]:
+        """Every start of a task's script, by its own notes."""
+        file = self.notes / task.key
+        lines = [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+        found: list[dict[str, Any]] = []
+        for word, when, *nodes in (line for line in lines if len(line) >= 2):
+            if word == "start":
+                found.append({"start": float(when), "nodes": nodes[0] if nodes else ""})
+            elif found:
+                found[-1].setdefault(word, float(when))
+        return [
+            _run(note, found[i + 1]["start"] if i + 1 < len(found) else None) for i, note in enumerate(found)
+        ]
+
+
+def _run(note: dict[str, Any], following: float | None) -> Run:
+    from infra.node.slurm.hostlist import expand
+
+    end, term = note.get("end"), note.get("term")
+    until = next((when for when in (end, term, following) if when is not None), time.time())
+    return Run(note["start"], tuple(expand(note["nodes"])), end, term, until)

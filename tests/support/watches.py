@@ -1,0 +1,96 @@
+"""A node's watch for notices: as a process of its own without a Slurm, and the Slurm that it tells."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from infra.node.bootstrap.context import Context
+from infra.node.bootstrap.vm import notices
+from infra.node.codec import to_json
+from tests.support.checkout import ROOT
+from tests.support.doubles import FakeControl
+
+NO_SLURM = """
+import infra.node.aws.imds
+import infra.node.bootstrap.vm.notices as module
+from infra.node.slurm.states import NodeState
+
+infra.node.aws.imds.POLL_SECONDS = 0.05
+
+class Requeue(module.Requeue):
+    def evacuate(self, actions, nodes):
+        print("evacuates", [action.node for action in actions], flush=True)
+        raise module.SlurmError(["scontrol"], 1, "no Slurm here")
+
+class Control(module.Control):
+    def nodes(self):
+        return {"compute-3": NodeState("compute-3", "IDLE", frozenset(), None)}
+
+    def update_node(self, nodes, **changes):
+        print("updates", *nodes, *changes.values(), flush=True)
+
+module.Requeue, module.Control = Requeue, Control
+"""
+
+
+class Slurm(FakeControl):
+    def requeue(self, job: int | str) -> None:
+        self.calls.append(("requeue", job))
+
+
+def report(context: Context) -> Path:
+    """The machine's own copy of its boot report, which is made."""
+    own = Path(str(context.folders.lib)) / "boot.json"
+    own.parent.mkdir(parents=True)
+    content = {"host": context.host, "state": "ready", "started": 1000.0, "steps": []}
+    own.write_text(json.dumps(content))
+    return own
+
+
+@contextmanager
+def watching(context: Context, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """The process as its unit starts it; without a Slurm, whose commands have a path of their own."""
+    context.settings_file.write_text(json.dumps(to_json(context.settings)))
+    assert notices.start(context) == "the watch for notices"
+    (made,) = context.services.started  # type: ignore[attr-defined]
+    assert made.argv[:4] == ("/usr/bin/python3", "-I", "-S", "-c")
+    lines = made.argv[4].replace(str(context.folders.code), str(ROOT)).split("; ")
+    with _output(context).open("w") as output:
+        child = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", "\n".join([*lines[:2], NO_SLURM, *lines[2:]])],
+            env={**os.environ, **environment}, stdout=output, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+
+
+def said(context: Context) -> str:
+    """All that the process has said so far."""
+    return _output(context).read_text()
+
+
+def _output(context: Context) -> Path:
+    return context.settings_file.with_name("said.log")
+
+
+def ended(child: subprocess.Popen[bytes], context: Context) -> tuple[int, str]:
+    """Its status once systemd has told it to end, and all that it said."""
+    child.terminate()
+    return child.wait(60), said(context)
+
+
+def until(there: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not there():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
