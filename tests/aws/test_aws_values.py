@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -124,6 +125,27 @@ def test_the_models_refuse() -> None:
     assert refused("iam", "roleNameType", "a role")
     assert refused("logs", "LogGroupName", "a b")
     assert refused("ec2", "VolumeType", "gp3") is None
+
+
+def described(shape: str) -> str:
+    """The characters that EC2 takes in a description beside letters and digits: its model has no pattern for
+    them, but a sentence."""
+    words = html.unescape(model("ec2").shape_for(shape).members["Description"].documentation)
+    found = re.search(r"a-z, A-Z, 0-9, spaces, and (\S+?)</p>", words)
+    assert found, words
+    return found[1]
+
+
+def test_descriptions_of_rules_and_groups_have_ec2s_letters(plans: dict[str, Plan]) -> None:
+    """EC2 refuses an apostrophe, and with it the whole network."""
+    marks = set(described("IpRange")) & set(described("UserIdGroupPair"))
+    assert {".", "-", "/", ","} <= marks
+    assert "'" not in marks
+    for kind in ("SecurityGroup", "SecurityGroupIngressRule", "SecurityGroupEgressRule"):
+        said = {text for plan in plans.values() for text in values(plan, kind, "description")}
+        assert said, kind
+        bad = {text for text in said if set(re.sub(r"[A-Za-z0-9 ]", "", text)) - marks or len(text) > 255}
+        assert not bad, kind
 
 
 def test_interfaces_are_of_kinds_that_ec2_knows(plans: dict[str, Plan]) -> None:
