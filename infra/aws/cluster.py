@@ -124,7 +124,7 @@ class AwsCluster(pulumi.ComponentResource):
 
         design = self._design
         foundry = bake.foundry(design, network, identity.profiles[ROLE], bucket.bucket)
-        needed = [*published.images, *identity.granted, *network.routes]
+        needed = [*published.images, *identity.granted, *network.routes, *network.rules[ROLE]]
         own = pulumi.ResourceOptions(parent=self)
         return bake.AwsBake(f"{self._name}-bake", design, foundry, needed, own)
 

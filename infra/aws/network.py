@@ -25,6 +25,7 @@ class AwsNetwork(pulumi.ComponentResource):
         private: zone -> the private subnet's id; first those of `Zones.compute`.
         groups: controller | login | compute | storage -> the security group's id; login only where there are
             login machines, storage only where a service serves a file system.
+        rules: group -> its rules. A group's id is known before they are there.
         zones: as given.
         routes: what must be there before a machine in a private subnet reaches AWS.
 
@@ -52,8 +53,9 @@ class AwsNetwork(pulumi.ComponentResource):
         else:
             self._make()
         self.groups = {group: self._group(group) for group in security.groups(design)}
+        self.rules: dict[str, list[pulumi.Resource]] = {group: [] for group in self.groups}
         for rule in security.rules(design):
-            self._rule(rule)
+            self.rules[rule.group].append(self._rule(rule))
         self.register_outputs({"vpc": self.vpc, "public": self.public, "private": self.private})
 
     @property
@@ -172,9 +174,9 @@ class AwsNetwork(pulumi.ComponentResource):
         )
         return made.id
 
-    def _rule(self, rule: reach.Rule) -> None:
+    def _rule(self, rule: reach.Rule) -> pulumi.Resource:
         cls = aws.vpc.SecurityGroupIngressRule if rule.way == "in" else aws.vpc.SecurityGroupEgressRule
-        cls(
+        return cls(
             f"{self._name}-{rule.name}",
             security_group_id=self.groups[rule.group],
             description=rule.why,

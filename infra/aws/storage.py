@@ -139,8 +139,13 @@ class AwsStorage(pulumi.ComponentResource):
             export_path=mount.s3_export if scratch_1 else None,
             auto_import_policy="NEW_CHANGED_DELETED" if scratch_1 and mount.s3_import else None,
             tags=self._tags(mount),
-            # Its zone is chosen once: in another one it would be another, empty file system.
-            opts=pulumi.ResourceOptions(parent=self, ignore_changes=["subnetIds"]),
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                # FSx looks at the group as it begins, and refuses one that does not let Lustre through.
+                depends_on=self._network.rules["storage"],
+                # Its zone is chosen once: in another one it would be another, empty file system.
+                ignore_changes=["subnetIds"],
+            ),
         )
         links = [self._link(own, made, number, one, mount) for number, one in enumerate(linked)]
         return pulumi.Output.all(made.dns_name, made.mount_name, *(link.id for link in links)).apply(

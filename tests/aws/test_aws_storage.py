@@ -180,6 +180,14 @@ def test_lustre_as_the_stack_file_says() -> None:
     assert (disks["storageType"], disks["driveCacheType"]) == ("HDD", "NONE")
 
 
+def test_lustre_comes_after_the_rules_that_let_it_through() -> None:
+    """FSx refuses a group that has none yet: `InvalidNetworkSettings`."""
+    made = storage(aws_design(mounts=(LUSTRE,)))
+    rules = {name for name in made.types() if name.startswith("n-storage-")}
+    assert {"n-storage-in-storage-988", "n-storage-out-storage-1018", "n-storage-in-compute-988"} <= rules
+    assert made.after("s-fsx") >= rules
+
+
 def test_lustre_shows_a_folder_of_s3() -> None:
     mount = dataclasses.replace(S3_IN, s3_export="s3://data/train/")
     link = storage(aws_design(mounts=(mount,))).inputs("s-fsx-s3-0")
