@@ -179,6 +179,8 @@ def test_own_machines() -> None:
     assert "config_overrides" not in found.values(), "a machine smaller than its snapshot says must be seen"
     assert not any("%n" in value for value in found.values())
     assert found["TreeWidth"] == "65533"
+    # EFA locks memory: a job must not have the limit of a login shell.
+    assert found["PropagateResourceLimitsExcept"] == "MEMLOCK"
 
 
 @pytest.mark.parametrize("machines", MACHINES)

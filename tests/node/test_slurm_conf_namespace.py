@@ -52,6 +52,7 @@ COMMON = {
     "SlurmdParameters": "config_overrides",
     "LaunchParameters": "use_interactive_step",
     "TreeWidth": "65533",
+    "PropagateResourceLimitsExcept": "MEMLOCK",
     "SlurmctldParameters": "cloud_dns,idle_on_node_suspend,power_save_interval=1,enable_configless",
     "ResumeProgram": "/opt/slurm-stacks/current/bin/resume",
     "PrologSlurmctld": "/opt/slurm-stacks/current/bin/prolog-slurmctld",
