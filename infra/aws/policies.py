@@ -238,8 +238,10 @@ def _reserved(scope: Scope, design: ClusterDesign) -> list[str]:
     """The capacity reservations that partitions aim at, or a group of them and whatever is in it."""
     names = {p.reservation for p in design.partitions if p.reservation}
     groups = {name for name in names if name.startswith("arn:")}
-    members = {scope.ec2("capacity-reservation", name) for name in names - groups}
-    return sorted(groups | members | ({scope.ec2("capacity-reservation")} if groups else set()))
+    # Those for the largest machines belong to AWS, or to another account, and are shared: an ARN has its owner.
+    wanted = (names - groups) | ({"*"} if groups else set())
+    place = f"arn:{scope.partition}:ec2:{scope.region}:*:capacity-reservation"
+    return sorted(groups | {f"{place}/{name}" for name in wanted})
 
 
 def _member(scope: Scope, hosts: Sequence[str]) -> list[Statement]:

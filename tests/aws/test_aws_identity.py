@@ -251,6 +251,8 @@ def test_reservations_of_partitions_only() -> None:
     own, other = f"{EC2}capacity-reservation/cr-1", f"{EC2}capacity-reservation/cr-2"
     assert may("ec2:RunInstances", own, design=VARIANTS["reserved"])
     assert not may("ec2:RunInstances", other, design=VARIANTS["reserved"])
+    shared = "arn:aws:ec2:eu-west-1:999999999999:capacity-reservation/cr-1"
+    assert may("ec2:RunInstances", shared, design=VARIANTS["reserved"]), "its ARN has its owner's account"
     assert not may("ec2:RunInstances", own)
     group = "arn:aws:resource-groups:eu-west-1:123456789012:group/G"
     grouped = aws_design(partitions=(dataclasses.replace(CPU, reservation=group),))

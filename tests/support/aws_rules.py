@@ -19,6 +19,8 @@ NO_NARROWER = re.compile(
 """Actions for which the service authorization reference has no resource, or whose resource is the caller."""
 BOUND = {"cloudwatch:PutMetricData": "cloudwatch:namespace"}
 """Actions without a resource that a condition key bounds: it has to be there."""
+SHARED = re.compile(r"arn:[^:*]+:ec2:[^:*]+:\*:capacity-reservation/(cr-\w+|\*)")
+"""Reservations that others share with an account: neither an id nor a group of them says whose they are."""
 KINDS_OF_EC2 = re.compile(
     r":(instance|volume|network-interface|launch-template|placement-group|image|snapshot|subnet|key-pair|"
     r"security-group|spot-instances-request)/\*$"
@@ -202,6 +204,8 @@ def resources(plan: Plan) -> Iterator[str]:
                     yield f"{name}: {', '.join(free)} on everything"
             elif KINDS_OF_EC2.search(resource) and not keys:
                 yield f"{name}: every {resource.rpartition(':')[2]}"
+            elif SHARED.fullmatch(resource):
+                continue
             elif re.search(r"[*?]", resource.rpartition(":")[0]):
                 yield f"{name}: {resource} is in any account, or of any service"
 
