@@ -238,7 +238,7 @@ def _reserved(scope: Scope, design: ClusterDesign) -> list[str]:
     """The capacity reservations that partitions aim at, or a group of them and whatever is in it."""
     names = {p.reservation for p in design.partitions if p.reservation}
     groups = {name for name in names if name.startswith("arn:")}
-    # Those for the largest machines belong to AWS, or to another account, and are shared: an ARN has its owner.
+    # Those for the largest machines are AWS's or another account's, and shared: that account is in their ARN.
     wanted = (names - groups) | ({"*"} if groups else set())
     place = f"arn:{scope.partition}:ec2:{scope.region}:*:capacity-reservation"
     return sorted(groups | {f"{place}/{name}" for name in wanted})

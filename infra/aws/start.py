@@ -41,7 +41,8 @@ def signed(
     bucket: str, region: str, key: str, role: dict[str, str], now: datetime.datetime
 ) -> urllib.request.Request:
     """A GET of an object, with AWS's Signature Version 4."""
-    url = f"https://{bucket}.s3.{region}.amazonaws.com/{key}"
+    domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+    url = f"https://{bucket}.s3.{region}.{domain}/{key}"
     if other := os.environ.get("AWS_ENDPOINT_URL_S3"):
         url = f"{other.rstrip('/')}/{bucket}/{key}"
     place = urllib.parse.urlsplit(url)

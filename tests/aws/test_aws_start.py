@@ -20,6 +20,7 @@ import pytest
 
 from infra import bundle
 from infra.aws import start
+from infra.node.aws.signed import domain
 from infra.node.aws.sigv4 import Credentials, signed
 from tests.support.fake_imds import fake_imds
 from tests.support.moto_server import moto_server
@@ -171,6 +172,13 @@ def test_its_signature_is_the_node_codes(monkeypatch: pytest.MonkeyPatch) -> Non
     wanted = signed("GET", made.full_url, {}, b"", credentials, region="eu-west-1", service="s3", now=NOW)
     by_name = {key.lower(): value for key, value in wanted.items()}
     assert _signature(made.headers["Authorization"]) == _signature(by_name["authorization"])
+
+
+def test_it_finds_the_bucket_in_regions_of_another_domain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
+    for region in ("cn-north-1", "us-gov-west-1"):
+        made = start.signed("bucket-1", region, "loader.py", ROLE, NOW)
+        assert made.full_url == f"https://bucket-1.s3.{region}.{domain(region)}/loader.py"
 
 
 def test_the_first_code_and_the_loader_of_the_bucket_become_the_bootstrap(tmp_path: Path) -> None:

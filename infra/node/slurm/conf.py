@@ -255,7 +255,7 @@ def _tasks(settings: Settings) -> Options:
         options.append(("LaunchParameters", "use_interactive_step"))
         # A slurmd does not know the addresses of nodes that came up after it: no forwarding through nodes.
         options.append(("TreeWidth", 65533))
-        # Else a job has the limit of the shell that submitted it, 8 MiB on Ubuntu: EFA and NCCL lock far more.
+        # Else a job has the limit of the shell that submits it, 8 MiB on Ubuntu: EFA and NCCL lock far more.
         # slurmd's own is unlimited (`systemd.OWN_LINES`).
         options.append(("PropagateResourceLimitsExcept", "MEMLOCK"))
     return options
