@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 from infra.node.elastic.drivers.gce_names import (
     CLUSTER,
     COMPUTE,
     HOST,
-    NAME_LENGTH,
     PARTITION,
     ROLE,
     STACK,
+    value,
 )
 from infra.node.model import ClusterDesign
 
@@ -29,8 +27,3 @@ def labels(design: ClusterDesign, **more: str) -> dict[str, str]:
         STACK: value(design.stack),
         **{f"slurm-stacks-{key}": value(text) for key, text in more.items()},
     }
-
-
-def value(text: str) -> str:
-    """A text as Google takes it in a label: Pulumi lets stacks have capitals and dots in their names."""
-    return re.sub(r"[^a-z0-9_-]", "-", text.lower())[:NAME_LENGTH]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -77,6 +79,17 @@ def test_a_launch_is_one_call_with_names_labels_and_the_template(fake: FakeGce, 
     listed = {machine.node: machine for machine in driver.list()}
     assert {node: machine.id for node, machine in listed.items()} == result.launched
     assert {machine.zone for machine in listed.values()} == {A}
+
+
+def test_a_stacks_name_becomes_a_label_that_google_takes(fake: FakeGce) -> None:
+    """Pulumi lets it have capitals and dots; Compute Engine refuses the whole launch for one."""
+    design = dataclasses.replace(DESIGN, stack="Team.GPU")
+    site = Site("/", "slurm", "head", "10.0.0.1", driver=fake.driver_settings())
+    assert not fake.driver(Settings(design, site)).launch(group("compute-0")).failures
+    (request,) = inserts(fake)
+    labels = request.bulk_insert_instance_resource_resource.instance_properties.labels
+    assert labels["slurm-stacks-stack"] == "team-gpu"
+    assert all(re.fullmatch(r"[a-z0-9_-]{0,63}", one) for one in [*labels, *labels.values()])
 
 
 def test_single_nodes_ask_for_one_at_least(fake: FakeGce, driver: GceDriver) -> None:

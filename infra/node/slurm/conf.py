@@ -55,8 +55,9 @@ def render(settings: Settings, version: Version) -> dict[str, str]:
         _accounting(settings),
     ]
     lines = ["\n".join(f"{key}={_value(key, value)}" for key, value in section) for section in sections]
-    lines.append("\n".join(_nodes(settings)))
-    lines.append("\n".join(_partition(settings, p) for p in settings.design.partitions))
+    partitions = settings.design.partitions
+    lines.append("\n".join(line for p in partitions for line in _node_lines(settings, p)))
+    lines.append("\n".join(_partition(settings, p) for p in partitions))
     files = {
         "slurm.conf": header + "\n" + "\n\n".join(text for text in lines if text) + "\n",
         "cgroup.conf": header + "".join(f"{k}={v}\n" for k, v in _cgroup(settings, version)),
@@ -332,11 +333,6 @@ def _accounting(settings: Settings) -> Options:
     if kinds := gres.kinds(settings.design):
         options.append(("AccountingStorageTRES", ",".join(f"gres/{kind}" for kind in kinds)))
     return options
-
-
-def _nodes(settings: Settings) -> Iterator[str]:
-    for partition in settings.design.partitions:
-        yield from _node_lines(settings, partition)
 
 
 def _node_lines(settings: Settings, partition: Partition) -> Iterator[str]:

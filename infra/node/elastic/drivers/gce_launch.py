@@ -202,7 +202,7 @@ class GceLaunches:
         template = self._templates[group.partition]
         labels = {
             gce_names.CLUSTER: self._cluster,
-            gce_names.STACK: self._design.stack,
+            gce_names.STACK: gce_names.value(self._design.stack),
             gce_names.ROLE: gce_names.COMPUTE,
             gce_names.PARTITION: group.partition,
             gce_names.TEMPLATE: gce_names.short(template),

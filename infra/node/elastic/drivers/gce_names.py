@@ -5,6 +5,7 @@ An instance is named after its node, `<cluster>-<node>`, so no label is needed t
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 CLUSTER = "slurm-stacks-cluster"
@@ -58,6 +59,11 @@ def node_of(cluster: str, instance: str) -> str:
     if not instance.startswith(prefix) or instance == prefix:
         raise ValueError(f"the instance {instance} is none of the cluster {cluster}")
     return instance.removeprefix(prefix)
+
+
+def value(text: str) -> str:
+    """A text as Google takes it in a label: Pulumi lets stacks have capitals and dots in their names."""
+    return re.sub(r"[^a-z0-9_-]", "-", text.lower())[:NAME_LENGTH]
 
 
 def short(link: str) -> str:
