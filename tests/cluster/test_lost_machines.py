@@ -166,6 +166,30 @@ def test_a_job_goes_on_while_slurmctld_is_killed_and_comes_back(cluster: Checkou
     assert len(cluster.execute("srun", "-N6", "--exclusive", "hostname", timeout=150).split()) == 6
 
 
+def test_a_job_goes_on_when_slurmctld_is_killed_soon_after_its_boot(
+    cluster: Checkout, tmp_path: Path
+) -> None:
+    """By itself slurmctld would not save for minutes that the node came up and the job began."""
+    until(lambda: set(_states(cluster)) == {"idle~"}, 60, "zero nodes", 0.3)
+    # Longer than the five seconds after the submission within which all of it may be saved.
+    call(cluster, "limits", boot_delay=8)
+    try:
+        job = Job(cluster, tmp_path, "begun")
+        _, node = job.until_started()
+    finally:
+        call(cluster, "limits", boot_delay=0)
+    began = time.time()
+    for name in ("job_state", "node_state"):
+        file = cluster.run_directory / "state" / name
+        until(lambda file=file: file.stat().st_mtime > began, 60, f"{name} on the disk")
+    end(pids(cluster, "/usr/sbin/slurmctld\0")[0])
+    until(lambda: cluster.execute("scontrol", "ping", check=False).count("is UP"), 60, "slurmctld")
+    assert job.state() == "RUNNING", "and not CONFIGURING, to be started once more"
+    assert "POWERING_UP" not in nodes(cluster)[node]["state"], "it would never be heard again"
+    assert len(job.starts()) == 1
+    cluster.execute("scancel", job.id)
+
+
 def test_a_daemon_that_is_killed_in_the_middle_of_a_launch(cluster: Checkout, tmp_path: Path) -> None:
     """Its successor finds what was launched, by the cloud's list, and launches nothing twice."""
     until(lambda: set(_states(cluster)) == {"idle~"}, 60, "zero nodes", 0.3)

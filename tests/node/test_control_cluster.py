@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from slurm_cluster import SlurmCluster, design, needs_slurm, partition
@@ -78,6 +80,44 @@ def test_down_drain_and_resume_of_many(cluster: SlurmCluster) -> None:
     after = control.nodes()["debug-5"]
     assert not after.is_drained
     assert "NOT_RESPONDING" not in after.flags, "slurmctld would forget it at its next start"
+
+
+def test_saves_write_everything_down_and_change_nothing(cluster: SlurmCluster) -> None:
+    control, files = cluster.control, ("job_state", "node_state")
+
+    def wait_for(names: tuple[str, ...], since: float) -> None:
+        state = Path(cluster.folders.state)
+        cluster.wait("a save", lambda: all((state / n).stat().st_mtime > since for n in names), 60)
+
+    job = _submit(cluster, "-w", "debug-2", "--no-requeue", "--wrap", "sleep 600")
+    cluster.wait("the job runs", lambda: control.nodes()["debug-2"].is_up, 60)
+    # After these nothing is left to be saved.
+    for change in (
+        lambda: control.update_node(["debug-5"], state="DRAIN", reason="look at it"),
+        lambda: control.update_job(job, admin_comment="a note"),
+    ):
+        before = time.time()
+        change()
+        wait_for(("node_state",), before)
+    nodes, jobs = control.nodes(), control.jobs()
+    for node in ("debug-2", "debug-5"):
+        before = time.time()
+        control.save_nodes(nodes[node])
+        wait_for(("node_state",), before)
+    before = time.time()
+    control.save_all(jobs[job])
+    wait_for(files, before)
+    for node in ("debug-2", "debug-5"):
+        after = control.nodes()[node]
+        assert (after.base, after.flags) == (nodes[node].base, nodes[node].flags)
+        assert (after.reason, after.reason_time) == (nodes[node].reason, nodes[node].reason_time)
+    seen = control.jobs()[job]
+    assert (seen.requeue, seen.restarts, seen.admin_comment) == (False, 0, "a note")
+    control.undrain({"debug-5": nodes["debug-5"]})
+    control.cancel([job])
+    cluster.wait("it is over", lambda: control.jobs()[job].is_over, 60)
+    with pytest.raises(SlurmError):
+        control.save_all(jobs[job])
 
 
 def test_a_refusal_for_one_node_does_not_stop_the_others(cluster: SlurmCluster) -> None:

@@ -71,6 +71,7 @@ class FakeControl:
         self.state = {n.name: n for n in nodes}
         self.queue = {j.id: j for j in jobs}
         self.calls: list[tuple[Any, ...]] = []
+        self.saves: list[str | int] = []
         self.refuse_job_updates = False
         self.refuse_node_updates = False
         self.trouble: Exception | None = None
@@ -119,6 +120,14 @@ class FakeControl:
             self.calls.append(("comment", job, admin_comment))
         if start_now:
             self.calls.append(("start", job))
+
+    def save_nodes(self, node: NodeState) -> None:
+        self.saves.append(node.name)
+
+    def save_all(self, job: JobState) -> None:
+        if self.refuse_job_updates:
+            raise SlurmError(["scontrol"], 1, "Job has already finished")
+        self.saves.append(job.id)
 
     def release(self, job: int | str) -> None:
         if self.refuse_job_updates:

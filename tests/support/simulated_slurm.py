@@ -14,6 +14,7 @@ from infra.node.model import SlurmSettings
 from infra.node.slurm.control import Control, SlurmDown, SlurmError
 from infra.node.slurm.states import JobState, NodeState
 from tests.support.doubles import job as job_state
+from tests.support.simulated_disk import Disk
 
 REQUEUE_PAUSE = 31.0
 """cred_expire + 1."""
@@ -32,6 +33,7 @@ class Node:
     power: down | asked (a job holds it, ResumeProgram is not called yet) | rising | up | falling
     leave: POWER_DOWN_ASAP or POWER_DOWN_FORCE was asked for.
     lost: slurmctld started while it was off and silent, and never uses it.
+    told: its slurmd has said its name already, and slurmctld has forgotten it.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Node:
     idle_since: float = 0.0
     weight: int = 1
     lost: bool = False
+    told: bool = False
 
     def flags(self) -> frozenset[str]:
         found = {"CLOUD"}
@@ -118,6 +121,7 @@ class SimulatedSlurm:
         self._count = 0
         self._hears_from = 0.0
         self._undelivered: list[tuple[float, Job, int]] = []
+        self._disk = Disk()
         self.wrongs: list[str] = []
         """What must never be."""
         self.before_kill: Callable[[Node, list[Job]], None] = lambda node, jobs: None
@@ -128,10 +132,17 @@ class SimulatedSlurm:
         self._count += 1
         made = Job(self._count, count, work, requeue, partition)
         self.queue[made.id] = made
+        self._disk.due = True
         return made
 
     def stop(self) -> None:
+        """As it is told to, with its state saved."""
         self.alive = False
+
+    def kill(self) -> None:
+        """What it has not saved is lost. Only what a boot may have changed since is modelled."""
+        self.alive = False
+        self._disk.restore(self.members.values(), self.queue.values())
 
     def start(self, lost: bool = False) -> None:
         """Args:
@@ -164,6 +175,7 @@ class SimulatedSlurm:
             self._progress(one)
         self._schedule()
         self._resume()
+        self._disk.tick(self._clock(), self.members.values(), self.queue.values())
 
     # --- Control's interface -----------------------------------------------------------------------------
 
@@ -185,6 +197,7 @@ class SimulatedSlurm:
     ) -> None:
         self._answer()
         refused = None
+        self._disk.due = True
         for name in nodes:
             node = self.members.get(name)
             if node is None or (state == "RESUME" and not (node.drained or node.down)):
@@ -215,10 +228,19 @@ class SimulatedSlurm:
         self, job: int | str, *, admin_comment: str | None = None, start_now: bool = False, hold: bool = False
     ) -> None:
         one = self._job(int(job))
+        self._disk.due = True
         if admin_comment is not None:
             one.comment = admin_comment or None
         if start_now:
             one.eligible_at = self._clock()
+
+    def save_nodes(self, node: NodeState) -> None:
+        self._answer()
+        self._disk.due = True
+
+    def save_all(self, job: JobState) -> None:
+        self._job(job.id)
+        self._disk.due = True
 
     def requeue(self, job: int | str) -> None:
         one = self._job(int(job))
@@ -267,7 +289,7 @@ class SimulatedSlurm:
     def _hear(self, node: Node) -> None:
         now = self._clock()
         machine = self._machine_of(node.name) if now >= self._hears_from else None
-        if machine is not None and node.power == "rising" and machine[1] >= node.asked_at:
+        if machine is not None and node.power == "rising" and machine[1] >= node.asked_at and not node.told:
             node.power, node.silent, node.boot, node.heard_at = "up", False, machine[1], now
             node.idle_since = now
         elif machine is not None and node.power == "up":
@@ -310,7 +332,7 @@ class SimulatedSlurm:
     def _fall(self, node: Node) -> None:
         node.power, node.leave = "falling", None
         # As idle_on_node_suspend has it.
-        node.drained = node.down = node.silent = node.lost = False
+        node.drained = node.down = node.silent = node.lost = node.told = False
         node.falls_until = self._clock() + self.timers.suspend_timeout
         self._program({"program": "suspend", "nodes": node.name})
 
@@ -332,6 +354,7 @@ class SimulatedSlurm:
                 continue
             one.state, one.nodes = "CONFIGURING", tuple(n.name for n in free[: one.count])
             one.began = now
+            self._disk.due = True
             for node in free[: one.count]:
                 if node.power == "down":
                     node.power = "asked"
@@ -393,11 +416,13 @@ class SimulatedSlurm:
             self._pend(one)
 
     def _pend(self, one: Job) -> None:
+        self._disk.due = True
         one.state, one.nodes, one.machines = "PENDING", (), {}
         one.restarts += 1
         one.eligible_at = self._clock() + REQUEUE_PAUSE
 
     def _end(self, one: Job, state: str) -> None:
+        self._disk.due = True
         one.state, one.nodes, one.machines = state, (), {}
 
     def _state(self, node: Node) -> NodeState:

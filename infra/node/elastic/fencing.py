@@ -19,6 +19,7 @@ from infra.node.elastic.errors import ErrorClass, Failure
 from infra.node.elastic.fences import change, failure_of, is_open, missing
 from infra.node.elastic.launcher import Launcher
 from infra.node.elastic.pools import Pool, Pools
+from infra.node.elastic.saves import Saves
 from infra.node.elastic.view import REASON_PREFIX, log
 from infra.node.elastic.waiting import JobChange, Run, Stock, changes, fits, runs, unstarted
 from infra.node.model import ClusterDesign
@@ -60,6 +61,7 @@ class Fencing:
         self._adopted = False
         self._released: Counter[int] = Counter()
         self._runs: dict[int, Run] = {}
+        self._saves = Saves(control)
         self._wake = threading.Event()
 
     def wake(self) -> None:
@@ -180,6 +182,8 @@ class Fencing:
             self._update(one)
         self._start_again(jobs)
         self._release(nodes, jobs, stocks)
+        with _bearing_refusal("what began is not saved yet"):
+            self._saves.see(nodes, jobs)
 
     def _start_again(self, jobs: list[JobState]) -> None:
         self._released = Counter({job.id: n for job in jobs if (n := self._released[job.id])})

@@ -221,6 +221,31 @@ class Control:
             raise ValueError("nothing to change")
         self.run("scontrol", "update", f"JobId={job}", *changes)
 
+    def save_nodes(self, node: NodeState) -> None:
+        """Have slurmctld write the state of all its nodes to the disk, within five seconds.
+
+        It does so after every update of a node. Its own reason changes nothing, nor does an empty one where
+        there is none; any other update would take the reason away. (A weight, even the same one, would split
+        the node off its line of slurm.conf.)
+
+        Args:
+            node: any one, as it is now; best one without a reason.
+        """
+        self.update_node([node.name], reason=node.reason or "")
+
+    def save_all(self, job: JobState) -> None:
+        """Have slurmctld write all its jobs and nodes to the disk, within five seconds.
+
+        It does so after every update of a job, and this one changes nothing.
+
+        Args:
+            job: any one that has not ended.
+
+        Raises:
+            SlurmError: it has ended, which has had the same effect.
+        """
+        self.run("scontrol", "update", f"JobId={job.spelling}", f"Requeue={int(job.requeue)}")
+
     def requeue(self, job: int | str) -> None:
         self.run("scontrol", "requeue", str(job))
 
