@@ -135,6 +135,7 @@ class Reconciler:
             static=state.name in self._static,
             fenced=is_fenced(state),
             boot=state.boot_time,
+            reason=state.reason,
         )
 
     def _terminate(self, actions: list[Action]) -> None:
