@@ -39,7 +39,8 @@ def stack_file(
         cluster = design(config, catalog())
         training = benchmark_design(config, cluster)
     except ConfigError as error:
-        cure = f"Edit {path.name}; infra/schema/stack.json says what it may hold."
+        do = f"Edit {path.name}" if path.exists() else f"Name another stack, or write {path.name}"
+        cure = f"{do}; infra/schema/stack.json says what it may hold."
         return stops(check, str(error), cure), None, None, _provider(path)
     except UserError as error:
         return said(check, Severity.STOPS, str(error)), None, None, _provider(path)

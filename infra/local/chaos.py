@@ -123,9 +123,9 @@ def act(project: Path, config: StackConfig, action: str, node: str, notice: floa
     running = [m["node"] for m in _call(project, config, "inspect")["machines"]]
     if node not in running:
         meant = near(node, running)
-        there = f"{fold(running)} run" if running else "none runs"
+        there = f"running now: {fold(running)}" if running else "nothing runs now"
         advice = f"; did you mean {meant}?" if meant else ""
-        raise UserError(f"no machine of stack {config.stack} runs as {node}: {there}{advice}")
+        raise UserError(f"no machine of stack {config.stack} runs as {node}; {there}{advice}")
     machine = _call(project, config, "fault", action=action, node=node, notice=notice)
     if action == "preempt":
         left = round(machine["notice"] - time.time()) if notice and machine["notice"] else 0

@@ -139,6 +139,7 @@ class Lifecycle:
         with self._reported(record, operation, quiet=idle, counted=not replaced):
             self._end_stray(record)
             if not idle:
+                self._go_on()
                 # Marked before: a killed run may have deleted half of it, and `up` must then create it anew.
                 whole = record.status == "created"
                 record.status = "deleting" if whole else record.status
@@ -212,6 +213,7 @@ class Lifecycle:
                 "keeps no secrets. Destroy the stack and bring it up again."
             )
         self._end_stray(record)
+        self._go_on()
         started: Status = "updating" if status == "updating" else "creating"
         record.status = started
         # The delete command and its environment are needed even if we are killed before the end.
@@ -258,6 +260,15 @@ class Lifecycle:
         record.replacement_trigger = wanted.replacement_trigger
         record.timeouts = wanted.timeouts
         return record
+
+    def _go_on(self) -> None:
+        """Begin nothing after an interrupt: what came before this may have taken a while.
+
+        Raises:
+            CommandError: there was one.
+        """
+        if self.stopping.is_set():
+            raise CommandError("interrupted")
 
     def _note_process(self, record: Record, pid: int) -> None:
         born = process.birth(pid)

@@ -49,7 +49,7 @@ class Processes:
     def signal(self, number: signal.Signals) -> int:
         """Send a signal to every running command and its children; how many commands there were.
 
-        One that is just being started gets it, too.
+        One that is started later gets it at its start: whoever was about to start it may not know of it yet.
         """
         with self._lock:
             self._sent.append(number)
@@ -57,19 +57,12 @@ class Processes:
                 signal_group(process, number)
             return len(self._running)
 
-    @property
-    def sent(self) -> int:
-        """How many signals there were so far."""
-        return len(self._sent)
-
     @contextlib.contextmanager
-    def watched(self, process: subprocess.Popen[bytes], since: int) -> Iterator[None]:
-        """Args:
-        since: `sent` before it was started: it is told what has come while it was.
-        """
+    def watched(self, process: subprocess.Popen[bytes]) -> Iterator[None]:
+        """Have every signal reach the process, those too that came before it."""
         with self._lock:
             self._running.add(process)
-            for number in self._sent[since:]:
+            for number in self._sent:
                 signal_group(process, number)
         try:
             yield
@@ -109,7 +102,6 @@ def run(
         # A file and not a pipe: a command that never reads its input cannot block us.
         source.write(stdin.encode())
         source.seek(0)
-        since = processes.sent
         process = subprocess.Popen(
             list(argv),
             cwd=cwd,
@@ -119,7 +111,7 @@ def run(
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-    with process, processes.watched(process, since):
+    with process, processes.watched(process):
         on_start(process.pid)
         assert process.stdout is not None
         assert process.stderr is not None

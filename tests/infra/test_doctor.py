@@ -115,6 +115,7 @@ def test_a_stack_file_with_mistakes_is_a_finding_with_all_of_them(project: Path)
         assert (found.severity, provider) == (Severity.STOPS, None), text
     found, _, _, _ = general.stack_file(project, "no-such")
     assert "Pulumi.no-such.yaml does not exist" in found.found
+    assert (found.cure or "").startswith("Name another stack, or write Pulumi.no-such.yaml")
 
 
 def test_a_sound_stack_file_is_said_in_short(project: Path) -> None:

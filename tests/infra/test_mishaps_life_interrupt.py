@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 from tiny_project import ROOT, Tiny, make
 
+from infra.errors import UserError
 from infra.runner import interrupt, process
+from infra.runner.events import Message
 from tests.support.checkout import Checkout, until
 from tests.support.mishaps import Terminal
 
@@ -141,6 +143,16 @@ def test_a_command_that_is_just_starting_is_reached_too(
     assert done.returncode == -signal.SIGINT
 
 
+def test_a_command_that_was_about_to_start_is_reached_too(tmp_path: Path) -> None:
+    """Between the last look whether an interrupt came, and its start."""
+    running = process.Processes()
+    assert running.signal(signal.SIGINT) == 0
+    done = process.run(
+        ["sleep", "60"], cwd=tmp_path, env=os.environ, stdin="", on_line=lambda *_: None, processes=running
+    )
+    assert done.returncode == -signal.SIGINT
+
+
 # --- the embedded runner ---------------------------------------------------------------------------------
 
 
@@ -212,6 +224,34 @@ def test_a_closed_terminal_is_an_interrupt_too_and_the_state_stays_true(tiny: Ti
     }  # fmt: skip
     tiny.destroy()
     assert tiny.words == ["first+", "slow-", "first-"]
+
+
+@pytest.mark.parametrize("verb", ["up", "down"])
+def test_nothing_is_begun_that_ctrl_c_came_before(
+    tiny: Tiny, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a killed run left behind may take seconds to end, and the next command comes only then."""
+    tiny.write(f"""command("half", create="echo $$ > '{tiny.log}.pid'; sleep 60")""")
+    with tiny.process("up") as killed:
+        until(lambda: tiny.state_file.exists() and "half" in tiny.records, 60, "the command", 0.02)
+        until(lambda: tiny.records["half"]["process"], 60, "its process", 0.02)
+        killed.kill()
+    stop = process.stop_stray
+
+    def ctrl_c(pid: int, born: str) -> bool:
+        os.kill(os.getpid(), signal.SIGINT)
+        until(lambda: any(isinstance(e, Message) for e in tiny.events), 60, "the interrupt", 0.01)
+        return stop(pid, born)
+
+    begun: list[Any] = []
+    monkeypatch.setattr(process, "stop_stray", ctrl_c)
+    monkeypatch.setattr(process, "run", lambda argv, **_: begun.append(argv))
+    tiny.write("""command("half")""")
+    with pytest.raises(UserError) as raised:
+        tiny.up() if verb == "up" else tiny.destroy()
+    assert raised.value.exit_code == INTERRUPTED
+    assert begun == []
+    assert tiny.records["half"]["status"] == "creating"
 
 
 def test_a_python_command_leaves_no_traceback_on_the_screen(tiny: Tiny) -> None:

@@ -278,13 +278,13 @@ def test_actions_say_what_they_did(run: Run, cloud: ServedCloud) -> None:
 
 
 def test_a_node_that_does_not_run_is_told_with_those_that_do(run: Run, cloud: ServedCloud) -> None:
-    assert run("kill", "debug-0") == (1, "", "no machine of stack test runs as debug-0: none runs\n")
+    assert run("kill", "debug-0") == (1, "", "no machine of stack test runs as debug-0; nothing runs now\n")
     running(cloud, 3)
     code, out, err = run("freeze", "dbug-1")
     assert (code, out) == (1, "")
-    assert err == "no machine of stack test runs as dbug-1: debug-[0-2] run; did you mean debug-1?\n"
+    assert err == "no machine of stack test runs as dbug-1; running now: debug-[0-2]; did you mean debug-1?\n"
     run("kill", "debug-1")
-    assert "debug-[0,2] run" in run("thaw", "debug-1")[2]
+    assert "running now: debug-[0,2];" in run("thaw", "debug-1")[2]
 
 
 def test_what_the_cloud_refuses_is_one_sentence(run: Run, cloud: ServedCloud) -> None:

@@ -124,7 +124,7 @@ def test_a_lost_launch_is_made_again_whole(made: Daemon) -> None:
         8: job(8, "RUNNING", nodes=("debug-2",)),
     }
     lost = [Action(Verb.LAUNCH, name, None, "the launch was lost") for name in ("debug-0", "debug-1")]
-    made.elastic.reconciler.apply(lost)
+    made.elastic.reconciler.apply(lost, made.control.nodes())
     until(lambda: made.driver.launches, 30, "the launch", 0.005)
     (group,) = made.driver.launches
     assert (group.nodes, group.all_or_nothing, group.job) == (("debug-0", "debug-1"), True, 7)

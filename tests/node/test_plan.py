@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -65,6 +66,13 @@ CELLS: dict[Cell, tuple[Verb | None, float]] = {
     (N.DRAINED, M.FAILED): (Verb.POWER_DOWN, 5),
     (N.DRAINED, M.NOTICED): (Verb.POWER_DOWN, 0),
     (N.DRAINED, M.SEVERAL): (Verb.POWER_DOWN, 5),
+    (N.UNFIT, M.NONE): (Verb.POWER_DOWN, 5),
+    (N.UNFIT, M.GONE): (Verb.POWER_DOWN, 0),
+    (N.UNFIT, M.PENDING): (Verb.POWER_DOWN, 5),
+    (N.UNFIT, M.RUNNING): (Verb.POWER_DOWN, 5),
+    (N.UNFIT, M.FAILED): (Verb.POWER_DOWN, 5),
+    (N.UNFIT, M.NOTICED): (Verb.POWER_DOWN, 0),
+    (N.UNFIT, M.SEVERAL): (Verb.POWER_DOWN, 5),
     (N.SILENT, M.NONE): NOTHING,
     (N.SILENT, M.GONE): (Verb.POWER_DOWN, 5),
     (N.SILENT, M.PENDING): NOTHING,
@@ -116,7 +124,7 @@ MACHINES: dict[MachinePhase, tuple[Machine, ...]] = {
 }
 
 
-def observe(node: NodePhase, seen: MachinePhase, **view: bool) -> Observation:
+def observe(node: NodePhase, seen: MachinePhase, **view: Any) -> Observation:
     nodes = (OTHER,) if node is N.FORGOTTEN else (OTHER, NodeView("debug-0", node, **view))
     return Observation(nodes, MACHINES[seen])
 
@@ -125,7 +133,7 @@ def before(pair: Cell) -> Memory:
     """A machine is known to be gone only to who has seen it alive in this life of the node."""
     if pair[1] is not M.GONE:
         return Memory()
-    alive = N.UP if pair[0] in (N.DRAINED, N.DRAINING, N.DOWN, N.SILENT) else pair[0]
+    alive = N.UP if pair[0] in (N.DRAINED, N.DRAINING, N.UNFIT, N.DOWN, N.SILENT) else pair[0]
     return plan(observe(alive, M.RUNNING), Memory(), 99.0, POLICY)[1]
 
 
@@ -162,6 +170,21 @@ def test_cell(pair: Cell, expected: tuple[Verb | None, float]) -> None:
 def test_a_failed_boot_is_given_back_with_its_own_words() -> None:
     actions, _ = plan(observe(N.POWERING_UP, M.FAILED), Memory(), 0.0, POLICY)
     assert [a.reason for a in actions] == ["bootstrap: step ready: port 1 is taken"]
+
+
+def test_a_machine_that_is_too_small_is_a_failed_boot_in_slurms_words() -> None:
+    """Else a static node stays and costs for ever, and its successor too."""
+    seen = observe(N.UNFIT, M.RUNNING, static=True, reason="Low CPUs")
+    _, memory = plan(seen, Memory(), 0.0, POLICY)
+    (action,) = plan(seen, memory, 5.0, POLICY)[0]
+    assert (action.verb, action.node) == (Verb.POWER_DOWN, "debug-0")
+    assert action.reason == "bootstrap: the machine is smaller than the cluster was told: Low CPUs"
+
+
+def test_a_machine_that_the_stack_file_outgrew_is_no_failed_boot() -> None:
+    old = replace(observe(N.UNFIT, M.RUNNING), machines=(replace(MACHINES[M.RUNNING][0], outdated=True),))
+    _, memory = plan(old, Memory(), 0.0, POLICY)
+    assert [a.verb for a in plan(old, memory, 5.0, POLICY)[0]] == [Verb.RETIRE]
 
 
 def test_an_evacuation_says_until_when() -> None:

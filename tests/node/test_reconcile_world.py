@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from infra.node.elastic.plan import Action
-from infra.node.elastic.rules import AT_RISK, TAKEN, USABLE, Verb
+from infra.node.elastic.rules import AT_RISK, MUTE, TAKEN, USABLE, Verb
 from infra.node.elastic.view import REASON_PREFIX
 from infra.node.model import Partition
 from infra.node.rpc import RpcUnavailableError
@@ -297,7 +297,7 @@ def test_a_job_that_slurm_does_not_queue_again_is_asked_once(
 
 def act(world: World, *actions: Action) -> None:
     assert world.daemon is not None
-    world.daemon.reconciler.apply(list(actions))
+    world.daemon.reconciler.apply(list(actions), world.slurm.nodes())
 
 
 def test_a_machine_under_a_job_that_slurm_counts_as_running_stays(world: World) -> None:
@@ -322,11 +322,43 @@ def test_what_fails_keeps_nothing_else_from_being_done(world: World) -> None:
 
 def test_a_job_that_gets_a_silent_node_in_the_last_moment_keeps_it(world: World) -> None:
     world.slurm.members["debug-0"].silent = True
+    before = world.slurm.nodes()
     job = world.slurm.submit(1, 60)
     world.pass_time(1.0)
     assert job.nodes == ("debug-0",)
-    act(world, Action(Verb.POWER_DOWN, "debug-0", None, USABLE))
+    assert world.daemon is not None
+    world.daemon.reconciler.apply([Action(Verb.POWER_DOWN, "debug-0", None, USABLE)], before)
     rest(world)
+    assert (job.state, job.restarts) == ("COMPLETED", 0)
+
+
+def test_a_node_that_gets_a_job_while_another_ones_machine_is_ended_keeps_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step may take as long as the cloud takes to answer."""
+    first = run(world, 1, 1)
+    (name,) = first.nodes
+    assert world.until(lambda: first.state == "COMPLETED", 30)
+    world.slurm.members[name].silent = world.slurm.members[name].down = True
+    before = world.slurm.nodes()
+    jobs: list[Job] = []
+
+    def terminate(ids: object) -> None:
+        node = world.slurm.members[name]
+        node.silent = node.down = False
+        jobs.append(run(world))
+
+    actions = [
+        Action(Verb.TERMINATE, None, "m-0", "no node has this name"),
+        Action(Verb.POWER_DOWN, name, None, MUTE),
+    ]
+    assert world.daemon is not None
+    reconciler = world.daemon.reconciler
+    with monkeypatch.context() as slow:
+        slow.setattr(reconciler._driver, "terminate", terminate)
+        reconciler.apply(actions, before)
+    rest(world)
+    (job,) = jobs
     assert (job.state, job.restarts) == ("COMPLETED", 0)
 
 

@@ -18,6 +18,7 @@ from infra.node.elastic.rules import (
     OUTDATED,
     RULES,
     STATIC,
+    UNFIT,
     MachinePhase,
     NodePhase,
     Patience,
@@ -26,6 +27,7 @@ from infra.node.elastic.rules import (
 )
 
 Pair = tuple[NodePhase, MachinePhase]
+_REPLACEABLE = ((NodePhase.UP, MachinePhase.RUNNING), (NodePhase.UNFIT, MachinePhase.RUNNING))
 BOOT_JITTER_SECONDS = 3.0
 """By how much Slurm's word on when a machine started may differ from one registration to the next."""
 
@@ -64,6 +66,7 @@ class NodeView:
         static: it shall be up as long as the cluster is.
         fenced: powered down, and not to be launched now (drained by us).
         boot: when the machine that registered last had started; tells one life of the node from the next.
+        reason: Slurm's words of why it is out of service.
     """
 
     name: str
@@ -72,6 +75,7 @@ class NodeView:
     static: bool = False
     fenced: bool = False
     boot: float | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +181,8 @@ def _rule(view: NodeView, sight: Sight, machines: list[Machine]) -> Rule:
         return STATIC
     if sight.replaced and sight.pair == (NodePhase.POWERING_UP, MachinePhase.GONE):
         return LAUNCHED_TWICE
-    if sight.pair == (NodePhase.UP, MachinePhase.RUNNING) and any(
-        m.outdated for m in machines if m.state.alive
-    ):
+    # One that was made before the stack file said more of it is unfit since: no failed boot.
+    if sight.pair in _REPLACEABLE and any(m.outdated for m in machines if m.state.alive):
         return OUTDATED
     return RULES[sight.pair[0]][sight.pair[1]]
 
@@ -191,6 +194,8 @@ def _actions(rule: Rule, view: NodeView, machines: list[Machine]) -> list[Action
     if rule.verb is Verb.EVACUATE:
         notices = [m.notice for m in machines if m.state.alive and m.notice is not None]
         return [Action(rule.verb, view.name, None, f"{rule.reason} at {clock(min(notices))}")]
+    if rule.reason == UNFIT and view.reason:
+        return [Action(rule.verb, view.name, None, f"{rule.reason}: {view.reason}")]
     failures = [m.failure for m in machines if m.state.alive and m.failure]
     if view.phase is NodePhase.POWERING_UP and rule.reason.startswith(BOOTSTRAP) and failures:
         return [Action(rule.verb, view.name, None, f"{BOOTSTRAP}{failures[0]}")]

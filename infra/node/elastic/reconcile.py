@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from infra.node.elastic.driver import Driver, Machine
@@ -11,7 +11,7 @@ from infra.node.elastic.launcher import Launcher
 from infra.node.elastic.ledger import Ledger
 from infra.node.elastic.plan import Action, Memory, NodeView, Observation, Policy, plan
 from infra.node.elastic.requeue import Requeue
-from infra.node.elastic.rules import BOOTSTRAP, PREEMPTED, USABLE, NodePhase, Verb
+from infra.node.elastic.rules import BOOTSTRAP, PREEMPTED, NodePhase, Verb
 from infra.node.elastic.view import REASON_PREFIX, held, is_fenced, log, phase
 from infra.node.model import ClusterDesign, SlurmSettings
 from infra.node.slurm.control import Control, SlurmDown
@@ -74,38 +74,25 @@ class Reconciler:
         observation = Observation(views, tuple(machines), frozenset(busy), unlisted, own)
         actions, self._memory = plan(observation, self._memory, time.monotonic(), self.policy)
         self._requeue.watch(views)
-        if actions:
-            actions = self._still_due(actions, nodes)
         self.apply(actions, nodes)
         return actions
 
-    def apply(self, actions: list[Action], nodes: dict[str, NodeState] | None = None) -> None:
+    def apply(self, actions: list[Action], before: dict[str, NodeState]) -> None:
         """Do what was decided. What fails keeps nothing else from being done.
 
         Args:
-            nodes: the reading that the decision was made on.
+            before: the reading that the decision was made on.
 
         Raises:
             Exception: the first failure, after all the rest; the next passes find what is left.
         """
-        for action in actions:
-            if action.verb is not Verb.EVACUATE:  # that one is told where it begins, not at each pass
-                log(f"{action.verb} {action.node or ''} {action.machine or ''}: {action.reason}")
-        of: dict[Verb, list[Action]] = {verb: [] for verb in Verb}
-        for action in actions:
-            of[action.verb].append(action)
-        steps: list[Callable[[], None]] = [
-            partial(self._requeue.evacuate, of[Verb.EVACUATE], nodes or {}),
-            partial(self._terminate, of[Verb.TERMINATE]),
-            *(partial(self._power_down, names, why) for why, names in _nodes(of[Verb.POWER_DOWN]).items()),
-            *(partial(self._retire, names, why) for why, names in _nodes(of[Verb.RETIRE]).items()),
-            *(partial(self._control.power_up, names) for names in _nodes(of[Verb.POWER_UP]).values()),
-            partial(self._launch, [a.node for a in of[Verb.LAUNCH] if a.node]),
-        ]
         failure: Exception | None = None
-        for step in steps:
+        for wanted, step in self._steps(actions, before):
             try:
-                step()
+                # Before each: the cloud may have taken its time for the list, or for the step before.
+                if due := self._still_due(wanted, before):
+                    _tell(due)
+                    step(due)
             except SlurmDown:
                 raise
             except Exception as error:
@@ -113,8 +100,26 @@ class Reconciler:
         if failure is not None:
             raise failure
 
+    def _steps(
+        self, actions: list[Action], before: dict[str, NodeState]
+    ) -> Iterator[tuple[list[Action], Callable[[list[Action]], None]]]:
+        """The actions that a step does together, with the step; in the order in which they are done."""
+        of = {verb: [action for action in actions if action.verb is verb] for verb in Verb}
+        yield of[Verb.EVACUATE], partial(self._requeue.evacuate, nodes=before)
+        yield of[Verb.TERMINATE], self._terminate
+        for verb, step in (
+            (Verb.POWER_DOWN, self._power_down),
+            (Verb.RETIRE, self._retire),
+            (Verb.POWER_UP, self._power_up),
+        ):
+            for reason in dict.fromkeys(action.reason for action in of[verb]):
+                yield [a for a in of[verb] if a.reason == reason], step
+        yield of[Verb.LAUNCH], self._launch
+
     def _still_due(self, actions: list[Action], before: dict[str, NodeState]) -> list[Action]:
-        """Those whose node is as it was: the cloud may have taken a while to answer, and Slurm goes on."""
+        """Those whose node is as it was: Slurm goes on meanwhile, and may have given it a job."""
+        if not actions:
+            return []
 
         def seen(nodes: dict[str, NodeState], name: str | None) -> NodePhase | None:
             return phase(nodes[name]) if name in nodes else None
@@ -130,12 +135,11 @@ class Reconciler:
             static=state.name in self._static,
             fenced=is_fenced(state),
             boot=state.boot_time,
+            reason=state.reason,
         )
 
     def _terminate(self, actions: list[Action]) -> None:
         """End machines, except under a job that Slurm counts as running, whatever it says of the node."""
-        if not actions:
-            return
         if spared := self._used([a.node for a in actions if a.node]):
             log(f"a job runs on {', '.join(spared)}: the machine stays")
         if ids := [a.machine for a in actions if a.machine and a.node not in spared]:
@@ -146,14 +150,11 @@ class Reconciler:
         used = {n for job in self._control.jobs().values() if job.state in IN_USE for n in job.nodes}
         return sorted(used & set(names))
 
-    def _power_down(self, names: list[str], reason: str) -> None:
+    def _power_down(self, actions: list[Action]) -> None:
+        names, reason = _names(actions), actions[0].reason
         if reason.startswith(BOOTSTRAP):
             self._launcher.give_up_boots(names, reason.removeprefix(BOOTSTRAP))
             return
-        if reason == USABLE:
-            # A silent one may have got a job since it was looked at, which the power-down would end.
-            now = self._control.nodes()
-            names = [name for name in names if name in now and phase(now[name]) is NodePhase.STUCK]
         jobs = self._requeue.on(names) if reason.startswith(PREEMPTED) else {}
         if lost := self._used(names):
             # Else Slurm takes the job back without tidying it up: one with --exclusive, on a node without
@@ -162,16 +163,18 @@ class Reconciler:
         self._control.power_down_force(names, REASON_PREFIX + reason)
         self._requeue.explain(jobs, reason)
 
-    def _retire(self, names: list[str], reason: str) -> None:
-        self._control.update_node(names, state="POWER_DOWN_ASAP", reason=REASON_PREFIX + reason)
+    def _retire(self, actions: list[Action]) -> None:
+        reason = REASON_PREFIX + actions[0].reason
+        self._control.update_node(_names(actions), state="POWER_DOWN_ASAP", reason=reason)
 
-    def _launch(self, names: list[str]) -> None:
-        if not names:
-            return
+    def _power_up(self, actions: list[Action]) -> None:
+        self._control.power_up(_names(actions))
+
+    def _launch(self, actions: list[Action]) -> None:
         # With the jobs that wait for them, so that a job of several nodes is whole this time too.
         waiting = [job for job in self._control.jobs().values() if job.state == "CONFIGURING"]
         jobs = tuple(ResumeJob(job.id, job.nodes) for job in waiting)
-        self._launcher.resume(ResumeRequest(tuple(names), jobs), f"reconcile-{time.time():.6f}")
+        self._launcher.resume(ResumeRequest(tuple(_names(actions)), jobs), f"reconcile-{time.time():.6f}")
 
     def _see_successes(self, nodes: dict[str, NodeState], machines: list[Machine]) -> None:
         for machine in machines:
@@ -180,10 +183,11 @@ class Reconciler:
                 self._launcher.boots.came_up(partition.name, machine.launched)
 
 
-def _nodes(actions: list[Action]) -> dict[str, list[str]]:
-    """Reason -> the nodes that it is about."""
-    found: dict[str, list[str]] = {}
+def _names(actions: list[Action]) -> list[str]:
+    return [action.node for action in actions if action.node]
+
+
+def _tell(actions: list[Action]) -> None:
     for action in actions:
-        if action.node:
-            found.setdefault(action.reason, []).append(action.node)
-    return found
+        if action.verb is not Verb.EVACUATE:  # that one is told where it begins, not at each pass
+            log(f"{action.verb} {action.node or ''} {action.machine or ''}: {action.reason}")

@@ -24,6 +24,8 @@ class NodePhase(StrEnum):
     """Up, drained by us or by Slurm itself, and a job is on it."""
     DRAINED = "drained"
     """The same, and no job is on it any more."""
+    UNFIT = "unfit"
+    """It registered with less than Slurm was told of it, and no job is on it: Slurm gives it none."""
     SILENT = "silent"
     """It has not answered lately, or not since slurmctld started; its jobs are still its own."""
     POWERING_DOWN = "powering_down"
@@ -94,6 +96,8 @@ TAKEN = PREEMPTED + "the cloud takes this machine"
 AT_RISK = PREEMPTED + "the cloud may take this machine soon"
 """Of a node that takes no more jobs; what runs on it goes on, for it may never come to that."""
 
+UNFIT = BOOTSTRAP + "the machine is smaller than the cluster was told"
+"""Of a node that registered with less than its line in slurm.conf says; Slurm's words follow."""
 USABLE = "its machine is gone: the node can be used again"
 
 _FINE = Rule(None)
@@ -104,6 +108,7 @@ _NAMELESS = Rule(Verb.TERMINATE, Patience.DOUBT, "no node has this name")
 _LATE = Rule(Verb.POWER_DOWN, Patience.BOOT, BOOTSTRAP + "the machine did not register in time")
 _EMPTIED = Rule(Verb.POWER_DOWN, Patience.SETTLE, "out of service, and its jobs are over")
 _UNRESPONSIVE = Rule(Verb.POWER_DOWN, Patience.SILENCE, MUTE)
+_UNFIT = Rule(Verb.POWER_DOWN, Patience.SETTLE, UNFIT)
 _EVACUATE = Rule(Verb.EVACUATE, Patience.NOW, TAKEN)
 # Switched off once more it comes back as new; RESUME would leave NOT_RESPONDING.
 _USABLE = Rule(Verb.POWER_DOWN, Patience.SETTLE, USABLE)
@@ -178,6 +183,16 @@ RULES: dict[NodePhase, dict[MachinePhase, Rule]] = {
         _M.FAILED: _EMPTIED,
         _M.NOTICED: Rule(Verb.POWER_DOWN, Patience.NOW, TAKEN),
         _M.SEVERAL: _EMPTIED,
+    },
+    NodePhase.UNFIT: {
+        # As a boot that failed, so that not one such machine follows the other for ever.
+        _M.NONE: _UNFIT,
+        _M.GONE: _SURELY_DIED,
+        _M.PENDING: _UNFIT,
+        _M.RUNNING: _UNFIT,
+        _M.FAILED: _UNFIT,
+        _M.NOTICED: Rule(Verb.POWER_DOWN, Patience.NOW, TAKEN),
+        _M.SEVERAL: _UNFIT,
     },
     NodePhase.SILENT: {
         _M.NONE: _FINE,

@@ -22,7 +22,9 @@ SLURMS_REASONS = (
     "Prolog error",
     "Epilog error",
 )
-OURS = (REASON_PREFIX, *SLURMS_REASONS)
+MISFITS = ("Low RealMemory", "Low CPUs", "Low socket*core", "Low TmpDisk", "gres/")
+"""Begin what Slurm drains a node for that registers with less than its line in slurm.conf says."""
+OURS = (REASON_PREFIX, *SLURMS_REASONS, *MISFITS)
 """Begin the reasons that no person gave."""
 FENCES = tuple(f"{REASON_PREFIX}{kind}: " for kind in ErrorClass if kind is not ErrorClass.PREEMPTED)
 """Begin the reasons of nodes that are off and shall stay off: their pool cannot give machines now."""
@@ -44,7 +46,9 @@ def phase(state: NodeState) -> NodePhase:
     if state.is_down or state.is_silent:
         return NodePhase.SILENT
     if state.is_drained and (state.reason or "").startswith(OURS):
-        return NodePhase.DRAINING if state.has_job else NodePhase.DRAINED
+        if state.has_job:
+            return NodePhase.DRAINING
+        return NodePhase.UNFIT if "INVALID_REG" in state.flags else NodePhase.DRAINED
     return NodePhase.UP
 
 

@@ -1,0 +1,41 @@
+"""What a real slurmctld makes of a machine that has less than its line in slurm.conf says."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from slurm_cluster import WAIT_FOR_NODES, SlurmCluster, design, needs_slurm, partition
+
+from infra.node.elastic.rules import NodePhase
+from infra.node.elastic.view import held, phase
+
+pytestmark = [pytest.mark.cluster, needs_slurm]
+
+
+def _too_much(conf: str) -> str:
+    """Every node with a petabyte of memory, and to be believed what it says itself."""
+    found, count = re.subn(r"RealMemory=\d+", "RealMemory=1000000000", conf)
+    assert count
+    return found.replace("SlurmdParameters=config_overrides\n", "")
+
+
+def test_a_machine_that_is_too_small_is_unfit_until_it_is_switched_off() -> None:
+    plan = design(partition(nodes=2, static=1))
+    with SlurmCluster(plan, prolog=WAIT_FOR_NODES, edit=_too_much) as cluster:
+        control = cluster.control
+        job = int(cluster.run("sbatch", "--parsable", "-w", "debug-1", "--mem=1", "--wrap", "true").stdout)
+        control.power_up(["debug-0"])
+        for node in ("debug-0", "debug-1"):
+            cluster.wait("unfit", lambda n=node: phase(control.nodes()[n]) is NodePhase.UNFIT, 60)
+            state = control.nodes()[node]
+            assert (state.reason or "").startswith("Low RealMemory")
+            assert not held(state), "no person took it out of service"
+        cluster.wait("the job is queued again", lambda: control.jobs()[job].restarts == 1, 60)
+        control.cancel([job])
+        control.power_down_force(["debug-0", "debug-1"], "slurm-stacks bootstrap: too small")
+        for node in ("debug-0", "debug-1"):
+            cluster.wait(
+                "off and usable", lambda n=node: phase(control.nodes()[n]) is NodePhase.POWERED_DOWN, 60
+            )
+            assert not control.nodes()[node].is_drained
