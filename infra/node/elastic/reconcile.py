@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,6 +20,8 @@ from infra.node.slurm.states import NodeState
 from infra.node.slurm.version import ResumeJob, ResumeRequest
 
 IN_USE = ("RUNNING", "SUSPENDED")
+FRESH_SECONDS = 0.5
+"""How old a reading of the nodes may be for a step: one for each would be minutes for a thousand reasons."""
 
 
 def policy_of(timers: SlurmSettings) -> Policy:
@@ -87,10 +90,14 @@ class Reconciler:
             Exception: the first failure, after all the rest; the next passes find what is left.
         """
         failure: Exception | None = None
+        now: dict[str, NodeState] = {}
+        read = -math.inf
         for wanted, step in self._steps(actions, before):
             try:
-                # Before each: the cloud may have taken its time for the list, or for the step before.
-                if due := self._still_due(wanted, before):
+                # Not once for all: the cloud may have taken its time for the list, or for the step before.
+                if wanted and time.monotonic() - read > FRESH_SECONDS:
+                    now, read = self._control.nodes(), time.monotonic()
+                if due := _still_due(wanted, before, now):
                     _tell(due)
                     step(due)
             except SlurmDown:
@@ -115,17 +122,6 @@ class Reconciler:
             for reason in dict.fromkeys(action.reason for action in of[verb]):
                 yield [a for a in of[verb] if a.reason == reason], step
         yield of[Verb.LAUNCH], self._launch
-
-    def _still_due(self, actions: list[Action], before: dict[str, NodeState]) -> list[Action]:
-        """Those whose node is as it was: Slurm goes on meanwhile, and may have given it a job."""
-        if not actions:
-            return []
-
-        def seen(nodes: dict[str, NodeState], name: str | None) -> NodePhase | None:
-            return phase(nodes[name]) if name in nodes else None
-
-        now = self._control.nodes()
-        return [a for a in actions if seen(now, a.node) is seen(before, a.node)]
 
     def _view(self, state: NodeState) -> NodeView:
         return NodeView(
@@ -181,6 +177,17 @@ class Reconciler:
             partition = self._design.partition_of(machine.node or "") if machine.node in nodes else None
             if partition is not None and nodes[str(machine.node)].is_up:
                 self._launcher.boots.came_up(partition.name, machine.launched)
+
+
+def _still_due(
+    actions: list[Action], before: dict[str, NodeState], now: dict[str, NodeState]
+) -> list[Action]:
+    """Those whose node is as it was: Slurm goes on meanwhile, and may have given it a job."""
+
+    def seen(nodes: dict[str, NodeState], name: str | None) -> NodePhase | None:
+        return phase(nodes[name]) if name in nodes else None
+
+    return [a for a in actions if seen(now, a.node) is seen(before, a.node)]
 
 
 def _names(actions: list[Action]) -> list[str]:
