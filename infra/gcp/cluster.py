@@ -16,7 +16,7 @@ from infra.gcp import images, logs, operations, way_in, zones
 from infra.gcp.bucket import GcpBucket, GcpBundle
 from infra.gcp.fleets import GcpFleets
 from infra.gcp.head import GcpHead
-from infra.gcp.identity import GcpIdentity, Reach
+from infra.gcp.identity import GcpAccounts, GcpIdentity, Reach
 from infra.gcp.network import GcpNetwork
 from infra.gcp.parts import Station
 from infra.gcp.seats import GcpSeats
@@ -43,19 +43,20 @@ class GcpCluster(pulumi.ComponentResource):
         self._name = name
         self._design = design = zones.placed(design)
         zones.compare(design)
-        network = GcpNetwork(f"{name}-network", design, own)
+        accounts = GcpAccounts(f"{name}-accounts", design, own)
+        network = GcpNetwork(f"{name}-network", design, accounts.of.values(), own)
         bucket = GcpBucket(f"{name}-bucket", design, own)
         secrets = GcpSecrets(f"{name}-secrets", design, own)
         storage = GcpStorage(f"{name}-storage", design, network, own)
         reach = Reach(bucket.bucket, secrets.munge, network.subnetwork)
-        identity = GcpIdentity(f"{name}-identity", design, reach, own)
+        identity = GcpIdentity(f"{name}-identity", design, accounts, reach, own)
         published = GcpBundle(f"{name}-bundle", design, bucket.bucket, own)
         baked = self._bake(network, identity, bucket, published) if design.image.bake else None
         stations = self._stations(network, identity, bucket, baked.made if baked else {})
         seats = GcpSeats(f"{name}-seats", design, stations, own)
         fleets = GcpFleets(f"{name}-fleets", design, stations["compute"], own)
         published.publish(self._site(seats, network, fleets, bucket, secrets, storage))
-        parts = [network, bucket, secrets, storage, identity, seats, fleets, published]
+        parts = [accounts, network, bucket, secrets, storage, identity, seats, fleets, published]
         ground = [*parts, *([baked] if baked else [])]
         swept = sweep(f"{name}-sweep", operations.MODULE, design, ground, self)
         needed = [swept, published.current, *identity.granted, *network.routes]

@@ -1,4 +1,7 @@
-"""The service accounts of the cluster's machines. What they may do is written in `infra.gcp.policies`."""
+"""The service accounts of the cluster's machines. What they may do is written in `infra.gcp.policies`.
+
+Accounts and grants are two components: the firewall names accounts, and grants name parts of the network.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,35 @@ class Reach:
     subnetwork: pulumi.Input[str]
 
 
-class GcpIdentity(pulumi.ComponentResource):
-    """A service account for each kind of machine, with the least that works.
+class GcpAccounts(pulumi.ComponentResource):
+    """A service account for each kind of machine. It may nothing.
 
     Attributes:
-        emails: controller | login | compute | image -> the account's address; login only where there are
-            login machines, image only where images are baked.
+        of: controller | login | compute | image -> the account; login only where there are login machines,
+            image only where images are baked.
+    """
+
+    def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("slurm-stacks:index:GcpAccounts", name, None, opts)
+        own = pulumi.ResourceOptions(parent=self)
+        self.of = {
+            role: gcp.serviceaccount.Account(
+                f"{name}-{role}",
+                account_id=service_accounts.account_id(design.name, role),
+                display_name=f"{role} of the cluster {design.name}",
+                project=design.project,
+                opts=own,
+            )
+            for role in kinds(design)
+        }
+        self.register_outputs({"emails": {role: account.email for role, account in self.of.items()}})
+
+
+class GcpIdentity(pulumi.ComponentResource):
+    """What the accounts may do: the least that works.
+
+    Attributes:
+        emails: role -> the account's address.
         granted: what a machine needs before it starts. A grant takes effect some minutes after it is made
             (IAM's documentation says two, and seven at times), so a machine that is refused tries again.
     """
@@ -37,6 +63,7 @@ class GcpIdentity(pulumi.ComponentResource):
         self,
         name: str,
         design: ClusterDesign,
+        accounts: GcpAccounts,
         reach: Reach,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
@@ -44,7 +71,7 @@ class GcpIdentity(pulumi.ComponentResource):
         self._name = name
         self._design = design
         self._own = pulumi.ResourceOptions(parent=self)
-        self._accounts = {role: self._account(role) for role in kinds(design)}
+        self._accounts = accounts.of
         self.emails = {role: account.email for role, account in self._accounts.items()}
         self.granted: list[pulumi.Resource] = []
         for role in self._accounts:
@@ -55,16 +82,6 @@ class GcpIdentity(pulumi.ComponentResource):
         if "controller" in self._accounts:
             self.granted += self._launches(reach.subnetwork)
         self.register_outputs({"emails": self.emails})
-
-    def _account(self, role: str) -> gcp.serviceaccount.Account:
-        design = self._design
-        return gcp.serviceaccount.Account(
-            f"{self._name}-{role}",
-            account_id=service_accounts.account_id(design.name, role),
-            display_name=f"{role} of the cluster {design.name}",
-            project=design.project,
-            opts=self._own,
-        )
 
     def _everywhere(self, role: str) -> list[pulumi.Resource]:
         return [

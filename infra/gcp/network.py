@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pulumi
 from pulumi_gcp import compute
 
@@ -24,11 +26,21 @@ class GcpNetwork(pulumi.ComponentResource):
         name: the network's short name.
         subnetwork: likewise; every machine is in it.
         routes: what must be there before a machine reaches anything, or is reached.
+
+    Args:
+        accounts: those that the rules name. Google wants them made before a rule relies on them.
     """
 
-    def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        design: ClusterDesign,
+        accounts: Collection[pulumi.Resource],
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
         super().__init__("slurm-stacks:index:GcpNetwork", name, None, opts)
         self._name = name
+        self._accounts = list(accounts)
         self._design = design
         self.network: pulumi.Output[str]
         self.name: pulumi.Output[str]
@@ -123,7 +135,7 @@ class GcpNetwork(pulumi.ComponentResource):
             else [service_accounts.email(design, opening.side)],
             target_service_accounts=[service_accounts.email(design, opening.role)],
             allows=[_allowed(opening)],
-            opts=pulumi.ResourceOptions(parent=self),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=self._accounts),
         )
 
 

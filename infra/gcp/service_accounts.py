@@ -1,4 +1,4 @@
-"""The names of the cluster's service accounts: pure, so that the network's rules need not wait for them."""
+"""The names of the cluster's service accounts: pure, so that a plan shows whom the network's rules let in."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from tests.support.recorder import Recorder, counts, custom, needs
 COMMAND = "command:local:Command"
 INSTANCE = "gcp:compute/instance:Instance"
 TEMPLATE = "gcp:compute/regionInstanceTemplate:RegionInstanceTemplate"
-PARTS = {"network", "bucket", "secrets", "storage", "identity", "seats", "fleets", "bundle"}
+PARTS = {"accounts", "network", "bucket", "secrets", "storage", "identity", "seats", "fleets", "bundle"}
 PAIR = (replace(CONTROLLER, tags=("controller", "nfs")), LOGIN)
 VARIANTS = {
     "iap": gcp_design(),
@@ -107,7 +107,7 @@ def test_the_head_goes_then_the_sweep_then_all_that_nodes_stand_on(variant: str,
     assert on_the_head == {"c-ready", *(f"c-head-{host}{part}" for host in hosts for part in ("", "-disk"))}
     below = custom(made) - on_the_head - {"c-sweep"}
     assert below == {name for name in needed["c-sweep"] if made.asked[name].custom}
-    assert below > {"c-fleets-cpu", "c-fleets-gpu", "c-seats-controller", "c-identity-controller"}
+    assert below > {"c-fleets-cpu", "c-fleets-gpu", "c-seats-controller", "c-accounts-controller"}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -133,6 +133,15 @@ def test_a_head_boots_when_all_that_it_reads_is_there() -> None:
     needed = needs(cluster(gcp_ssh_design()))["c-head-controller"]
     assert needed >= {"c-bundle-current", "c-bundle-code", "c-bundle-settings", "c-bundle-loader"}
     assert needed >= {"c-network-nat", "c-secrets-munge", "c-storage-home", "c-identity-controller-launches"}
+
+
+def test_the_firewall_is_made_when_the_accounts_are_there_that_it_names() -> None:
+    made = cluster(gcp_ssh_design())
+    needed = needs(made)
+    rules = [name for name, kind in made.types().items() if kind == "gcp:compute/firewall:Firewall"]
+    assert rules
+    for name in rules:
+        assert {"c-accounts-controller", "c-accounts-compute"} <= needed[name]
 
 
 # --- what machines are told -------------------------------------------------------------------------------
@@ -279,5 +288,5 @@ def test_machines_start_from_the_images_that_were_baked_for_them() -> None:
 def test_a_machine_becomes_an_image_when_all_that_it_needs_is_there() -> None:
     needed = needs(cluster(VARIANTS["baked"]))["c-images-compute-machine"]
     assert needed >= {"c-bundle-image", "c-bundle-code", "c-bundle-loader", "c-network-nat"}
-    assert needed >= {"c-identity-image", "c-identity-image-reports"}
+    assert needed >= {"c-accounts-image", "c-identity-image-reports"}
     assert "c-bundle-current" not in needed, "nothing of the cluster is known yet"

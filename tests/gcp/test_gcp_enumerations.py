@@ -19,7 +19,7 @@ def known(enumeration: Any) -> set[str]:
 
 
 def test_words_of_the_network() -> None:
-    made = declare(lambda: GcpNetwork("n", gcp_design()))
+    made = declare(lambda: GcpNetwork("n", gcp_design(), ()))
     nat, vpc = made.inputs("n-nat"), made.inputs("n-vpc")
     assert nat["natIpAllocateOption"] in known(gce.RouterNat.NatIpAllocateOption)
     assert nat["sourceSubnetworkIpRangesToNat"] in known(gce.RouterNat.SourceSubnetworkIpRangesToNat)
@@ -35,7 +35,7 @@ def test_words_of_disks() -> None:
 
     def program() -> None:
         design = gcp_design()
-        attached = GcpStorage("s", design, GcpNetwork("n", design)).attached()
+        attached = GcpStorage("s", design, GcpNetwork("n", design, ())).attached()
         modes.extend(str(disk.mode) for disk in attached)
 
     declare(program)

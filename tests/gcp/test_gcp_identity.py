@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from infra.gcp import policies
-from infra.gcp.identity import GcpIdentity, Reach
+from infra.gcp.identity import GcpAccounts, GcpIdentity, Reach
 from infra.node.model import ClusterDesign, Hook, Image
 from tests.support.cel import MOST_OPERATORS, holds, operators
 from tests.support.gcp_mocks import CPU, PROJECT, UNIQUE, declare, gcp_design, gcp_ssh_design
@@ -31,7 +31,7 @@ def identity(
     design: ClusterDesign, *, preview: bool = False, seen: list[GcpIdentity] | None = None
 ) -> Recorder:
     def program() -> None:
-        built = GcpIdentity("i", design, Reach("store", SECRET, SUBNETWORK))
+        built = GcpIdentity("i", design, GcpAccounts("a", design), Reach("store", SECRET, SUBNETWORK))
         if seen is not None:
             seen.append(built)
 
@@ -65,6 +65,7 @@ def test_an_identity_is_exactly_these_resources(
 ) -> None:
     made = identity(design, preview=preview)
     assert counts(made) == {
+        "slurm-stacks:index:GcpAccounts": 1,
         "slurm-stacks:index:GcpIdentity": 1,
         ACCOUNT: roles,
         ROLE: 1,
@@ -74,15 +75,17 @@ def test_an_identity_is_exactly_these_resources(
         SUBNETWORK_GRANT: 1,
         ACT_AS: 1,
     }
-    assert {parent for name, parent in made.parents().items() if name != "i"} == {"i"}
-    assert made.closed.count("i") == 1
+    accounts = {name for name, kind in made.types().items() if kind == ACCOUNT}
+    parents = {name: parent for name, parent in made.parents().items() if name not in ("a", "i")}
+    assert parents == {name: "a" if name in accounts else "i" for name in parents}
+    assert (made.closed.count("a"), made.closed.count("i")) == (1, 1)
 
 
 def test_what_machines_wait_for_is_every_grant() -> None:
     seen: list[GcpIdentity] = []
     made = identity(LOGIN, seen=seen)
     assert set(seen[0].emails) == {"controller", "login", "compute"}
-    wanted = {name for name, kind in made.types().items() if kind not in (ACCOUNT,) and name != "i"}
+    wanted = {name for name, kind in made.types().items() if kind != ACCOUNT and name not in ("a", "i")}
     assert {resource._name for resource in seen[0].granted} == wanted
 
 
@@ -91,7 +94,7 @@ def test_in_a_preview_members_are_unknown_and_what_is_granted_is_not() -> None:
     assert {"member"} <= unknown(made, "i-controller-logWriter")
     assert made.inputs("i-controller-logWriter")["role"] == "roles/logging.logWriter"
     assert unknown(made, "i-launcher") == {"roleId"}
-    assert made.inputs("i-compute")["accountId"] == "c-compute"
+    assert made.inputs("a-compute")["accountId"] == "c-compute"
 
 
 def test_every_account_has_exactly_these_roles() -> None:

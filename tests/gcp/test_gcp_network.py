@@ -46,7 +46,7 @@ VARIANTS = {
 
 
 def network(design: ClusterDesign, *, preview: bool = False) -> Recorder:
-    return declare(lambda: GcpNetwork("n", design), preview=preview)
+    return declare(lambda: GcpNetwork("n", design, ()), preview=preview)
 
 
 def firewall(made: Recorder) -> dict[str, dict[str, Any]]:
@@ -98,7 +98,7 @@ def test_an_existing_network_keeps_all_that_it_has(preview: bool) -> None:
     seen: list[Any] = []
 
     def program() -> None:
-        built = GcpNetwork("n", VARIANTS["existing"])
+        built = GcpNetwork("n", VARIANTS["existing"], ())
         built.network.apply(seen.append)
         built.subnetwork.apply(seen.append)
 
@@ -119,7 +119,7 @@ def test_a_preview_invents_nothing() -> None:
 
 def test_machines_wait_for_the_way_out_and_the_rules() -> None:
     seen: list[GcpNetwork] = []
-    declare(lambda: seen.append(GcpNetwork("n", VARIANTS["ssh"])))
+    declare(lambda: seen.append(GcpNetwork("n", VARIANTS["ssh"], ())))
     assert len(seen[0].routes) == 1 + len(security.openings(VARIANTS["ssh"]))
 
 

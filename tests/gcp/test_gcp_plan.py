@@ -28,6 +28,7 @@ GOLDEN = {
     "pulumi:pulumi:Stack": 1,
     "slurm-stacks:index:GcpCluster": 1,
     "slurm-stacks:index:GcpNetwork": 1,
+    "slurm-stacks:index:GcpAccounts": 1,
     "slurm-stacks:index:GcpIdentity": 1,
     "slurm-stacks:index:GcpSecrets": 1,
     "slurm-stacks:index:GcpBucket": 1,

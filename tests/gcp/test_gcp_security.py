@@ -63,7 +63,7 @@ def another(kind: str, name: str = "slurm8-new", **inputs: Any) -> Change:
 
 
 def granted(kind: str, role: str, who: str = "compute", **inputs: Any) -> Change:
-    return another(f"gcp:{kind}", role=role, member=f"<slurm8-identity-{who}.member>", **inputs)
+    return another(f"gcp:{kind}", role=role, member=f"<slurm8-accounts-{who}.member>", **inputs)
 
 
 NODE, LOGIN, CONTROLLER = "fleets-debug", "head-login-0", "head-controller"
@@ -124,8 +124,8 @@ FIRES: list[tuple[str, str, Change]] = [
     ("roles", "token", granted(ACCOUNT, "roles/iam.serviceAccountTokenCreator", "controller")),
     ("reports", "anywhere", granted(BUCKET, "roles/storage.objectUser", bucket="b")),
     ("reports", "code", edit("identity-login-reports", "condition", "expression", to="true")),
-    ("acting", "node", granted(ACCOUNT, ACT, serviceAccountId="<slurm8-identity-compute.name>")),
-    ("acting", "head", edit(NODES, "serviceAccountId", to="<slurm8-identity-login.name>")),
+    ("acting", "node", granted(ACCOUNT, ACT, serviceAccountId="<slurm8-accounts-compute.name>")),
+    ("acting", "head", edit(NODES, "serviceAccountId", to="<slurm8-accounts-login.name>")),
     ("acting", "key", granted(SECRET, ADD)),
     ("permissions", "policy", edit(LAUNCHER, "permissions", to=["compute.instances.setIamPolicy"])),
     ("permissions", "firewall", edit(LAUNCHER, "permissions", to=["compute.firewalls.create"])),

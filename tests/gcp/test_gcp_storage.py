@@ -41,7 +41,7 @@ def storage(
     attached: list[Any] | None = None,
 ) -> Recorder:
     def program() -> Any:
-        made = GcpStorage("s", design, GcpNetwork("n", design))
+        made = GcpStorage("s", design, GcpNetwork("n", design, ()))
         if attached is not None:
             attached.extend(made.attached())
         for key, value in made.site().items():

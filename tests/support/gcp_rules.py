@@ -163,7 +163,7 @@ def buckets(plan: Plan) -> Iterator[str]:
 def members(plan: Plan) -> Iterator[str]:
     """What is granted is granted to service accounts of this cluster's, one by one."""
     for name, _, grant in plan.grants():
-        if not re.fullmatch(r"<[\w-]+-identity-(controller|login|compute|image)\.member>", grant["member"]):
+        if not re.fullmatch(r"<[\w-]+-accounts-(controller|login|compute|image)\.member>", grant["member"]):
             yield f"{name}: {grant['member']}"
 
 
@@ -192,9 +192,9 @@ def reports(plan: Plan) -> Iterator[str]:
 def acting(plan: Plan) -> Iterator[str]:
     """The controller acts as the nodes' account, nobody as another; it alone writes the munge key."""
     for name, _, grant in plan.grants():
-        by_controller = grant["member"].endswith("-identity-controller.member>")
+        by_controller = grant["member"].endswith("-accounts-controller.member>")
         if grant["role"] == "roles/iam.serviceAccountUser":
-            of_nodes = str(grant.get("serviceAccountId", "")).endswith("-identity-compute.name>")
+            of_nodes = str(grant.get("serviceAccountId", "")).endswith("-accounts-compute.name>")
             if not by_controller or not of_nodes:
                 yield f"{name}: acts as {grant.get('serviceAccountId', 'every account')}"
         if grant["role"] == "roles/secretmanager.secretVersionAdder" and not by_controller:
