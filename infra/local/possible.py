@@ -12,7 +12,7 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.local.cloud.kind import NAMESPACE
 
 PROGRAMS = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "mount": "mount"}
-PROBE_SECONDS = 10.0
+PROBE_SECONDS = 60.0
 PROBE = """
 set -e
 ip link add br0 type bridge

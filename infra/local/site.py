@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pwd
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,7 +150,30 @@ class RunDirectory:
             more = range(base + have, base + count)
             if base + count <= LAST_PORT and all(map(ports.free, more)) and self._usable(base, have):
                 return self._keep_ports(base, max(have, count))
-        return self._keep_ports(free_range(count, int(self.path.name, 16)), count)
+        return self._keep_ports(self.free_ports(count), count)
+
+    def free_ports(self, count: int) -> int:
+        """The first of `count` free ports in a row, none of them another cluster's of this user's.
+
+        A cluster has ports for all its nodes, and as a rule few of them run: on the others
+        nobody listens yet.
+
+        Raises:
+            UserError: there are not so many.
+        """
+        seed = int(self.path.name, 16)
+        try:
+            return free_range(count, seed, self._ports_of_others())
+        except UserError:
+            # Clusters that are gone may have left their notes.
+            return free_range(count, seed)
+
+    def _ports_of_others(self) -> list[range]:
+        found = []
+        for file in self.path.parent.glob("*/ports.json"):
+            if file.parent != self.path and (kept := RunDirectory(file.parent)._kept_ports()) is not None:
+                found.append(range(kept[0], sum(kept)))
+        return found
 
     def _usable(self, base: int, count: int) -> bool:
         """Whether no other program is in the way of the controller, nor of nodes none of which runs."""
@@ -173,11 +197,12 @@ class RunDirectory:
         return base
 
 
-def free_range(count: int, seed: int) -> int:
+def free_range(count: int, seed: int, taken: Sequence[range] = ()) -> int:
     """The first port of `count` free ones in a row on loopback.
 
     Args:
         seed: where the search begins, so that two clusters rarely look at the same ports.
+        taken: ports that are not to be had although nobody may listen there.
 
     Raises:
         UserError: there is no such range.
@@ -192,7 +217,8 @@ def free_range(count: int, seed: int) -> int:
     while tried <= span:
         if base + count > LAST_PORT:
             base = FIRST_PORT
-        busy = next((p for p in range(base + count - 1, base - 1, -1) if not ports.free(p)), None)
+        backwards = range(base + count - 1, base - 1, -1)
+        busy = next((p for p in backwards if any(p in of for of in taken) or not ports.free(p)), None)
         if busy is None:
             return base
         tried += busy + 1 - base

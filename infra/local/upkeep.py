@@ -23,7 +23,7 @@ from infra.node import rpc
 from infra.node.processes import ProcessId, end_all
 from infra.runner import locations
 
-AGENT_START_SECONDS = 30.0
+AGENT_START_SECONDS = 60.0
 ANSWER_SECONDS = 5.0
 """How long an agent may take to answer the shortest call before it counts as hanging."""
 HUNG_SECONDS = 6.0
@@ -40,18 +40,25 @@ def start_agent(project: Path, run: RunDirectory) -> None:
     """
     log = run.cloud / "agent.log"
     mine: subprocess.Popen[bytes] | None = None
-    began = time.monotonic()
+    known: ProcessId | None = None
+    began = since = time.monotonic()
     while not agent_answers(run):
-        waited = time.monotonic() - began
+        now = time.monotonic()
         other = agent_process(run)
         if mine is not None and other is not None and other.pid == mine.pid:
             other = None
-        if other is not None and waited > HUNG_SECONDS:
+        if other != known:
+            # Another command's, started just now: it has its own time to come to its first answer.
+            known, since = other, now
+        ended = mine is not None and mine.poll() is not None
+        if other is not None and ended:
+            mine = None  # it gave way; should the other one end, there is another to be had
+        if other is not None and now - since > HUNG_SECONDS:
             _say(f"the local cloud's agent (process {other.pid}) does not answer: it is ended")
             _kill(other)
         elif other is None and mine is None:
             mine = _spawn(project, run, log)
-        elif (other is None and mine is not None and mine.poll() is not None) or waited > AGENT_START_SECONDS:
+        elif (other is None and ended) or now - began > AGENT_START_SECONDS:
             raise UserError(f"the local cloud's agent did not start; the end of {log}:\n{tail(log)}")
         time.sleep(0.02)
 

@@ -110,6 +110,7 @@ class Server:
     def __init__(self, path: str, handler: Handler, mode: int = 0o600) -> None:
         self._path = path
         self._handler = handler
+        self._serving = threading.Lock()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
@@ -120,6 +121,10 @@ class Server:
 
     def serve(self) -> None:
         """Answer until `close`."""
+        with self._serving:
+            self._serve()
+
+    def _serve(self) -> None:
         while True:
             try:
                 connection, _ = self._socket.accept()
@@ -138,7 +143,9 @@ class Server:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        # Whoever still accepts would do so on the next socket that gets this one's number.
+        with self._serving:
+            self._socket.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)
 

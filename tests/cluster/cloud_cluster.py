@@ -109,7 +109,7 @@ class CloudCluster(SlurmCluster):
         """Have a job that notes its starts, and ends in its second one only. Returns its number."""
         script = f'echo $SLURM_RESTART_COUNT >> {starts}; [ -n "$SLURM_RESTART_COUNT" ] || sleep 600'
         job = self.submit("--output=/dev/null", script=script)
-        until(starts.exists, 60, "the first start", 0.1)
+        until(starts.exists, 120, "the first start", 0.1)
         return job
 
     def starts_again(self, job: str, starts: Path) -> None:

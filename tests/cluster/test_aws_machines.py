@@ -134,7 +134,7 @@ def test_a_boot_again_changes_nothing_and_keeps_the_queue(land: Ec2Land, control
     job = land.shell("controller", "sbatch --parsable --hold --output=/dev/null --wrap true")
     key = land.shell("controller", "sha256sum </etc/munge/munge.key")
     land.shell("controller", "systemctl restart --no-block slurm-stacks-boot.service")
-    until(lambda: land.report("controller")["started"] > controller["started"], 60, "another boot", 0.3)
+    until(lambda: land.report("controller")["started"] > controller["started"], 120, "another boot", 0.3)
     again = come_up(land, "controller")
     assert steps(again) == steps(controller)
     assert {s["name"]: s["note"] for s in again["steps"]}["secrets"] == "took the cluster's munge key"
@@ -149,7 +149,7 @@ def test_a_node_that_a_job_wants_is_launched_boots_and_runs_it(
     out = "/var/spool/slurmd/out"
     script = "echo $SLURMD_NODENAME $(hostname)"
     job = land.shell("controller", f"sbatch --parsable --chdir=/tmp --output={out} --wrap {script!r}")
-    (launched,) = until(lambda: list(land.instances().values()), 60, "a launch", 0.3)
+    (launched,) = until(lambda: list(land.instances().values()), 120, "a launch", 0.3)
     assert launched["tags"]["slurm-stacks:cluster"] == "t"
     node = node_of(launched["tags"][NODES], launched["index"])
     tags = {f"meta-data/tags/instance/{name}": value for name, value in launched["tags"].items()}

@@ -39,7 +39,7 @@ def test_up_trains_and_a_second_up_finds_the_result(make_checkout: Callable[...,
     assert (result["stack"], result["partition"], result["machine"]) == ("test", "debug", "local.small")
     assert result["data"] == "digits-synthetic"
     assert result["test_accuracy"] > 0.9
-    assert 0 < result["start_latency_seconds"] < 60
+    assert 0 < result["start_latency_seconds"] < 600
     # 36 USD an hour is a cent a second, for each of the two nodes.
     assert result["cost_usd"] == pytest.approx(result["seconds_total"] * 0.02, rel=0.2)
     assert "not MNIST" in up.stdout
@@ -66,14 +66,14 @@ def test_a_training_that_fails_is_shown_and_submitted_anew(make_checkout: Callab
     broken = checkout.folder / "workload" / "train.py"
     whole = broken.read_text()
     broken.write_text("raise SystemExit('no such luck')\n")
-    failed = checkout.cluster("up", timeout=200)
+    failed = checkout.cluster("up", timeout=280)
     assert failed.returncode == 1
     assert "job 1 ended (FAILED) without a result" in failed.stderr
     assert "no such luck" in failed.stderr
     assert "Traceback" not in failed.stderr
     assert kept(checkout) == []
     # Nothing changed, so no resource runs; but what the user wants is a result, so the run is tried again.
-    second = checkout.cluster("up", timeout=200)
+    second = checkout.cluster("up", timeout=280)
     assert "job 2 ended (FAILED)" in second.stderr
     folders = list(checkout.run_directory.glob("shared/bench/*/*/job-1/out-keras.txt"))
     assert len(folders) == 1

@@ -25,7 +25,7 @@ STACK = """
         budget: {{max_usd: {most}, running_jobs: {running_jobs}}}
 """
 WHY = re.compile(
-    r"budget: \d\.\d\d of 1\.20 USD are spent.* \(budget\.max_usd in Pulumi\.test\.yaml\); "
+    r"budget: \d+\.\d\d of 1\.20 USD are spent.* \(budget\.max_usd in Pulumi\.test\.yaml\); "
     r"raise it and run `\./cluster up`"
 )
 
@@ -68,8 +68,8 @@ def test_a_job_that_the_budget_does_not_cover_waits_until_it_is_raised(
     budgeted: Checkout, tmp_path: Path
 ) -> None:
     first = submit(budgeted, tmp_path / "first", "echo done")
-    until(lambda: known(budgeted, first)["JobState"] == "COMPLETED", 60, "the first job")
-    spent = until(lambda: is_off(budgeted), 60, "zero machines")["cost"]
+    until(lambda: known(budgeted, first)["JobState"] == "COMPLETED", 120, "the first job")
+    spent = until(lambda: is_off(budgeted), 120, "zero machines")["cost"]
     assert spent["usd"] > 1.2 - 0.8, "no launch fits into what is left"
 
     second = submit(budgeted, tmp_path / "second", "echo done")
@@ -78,8 +78,8 @@ def test_a_job_that_the_budget_does_not_cover_waits_until_it_is_raised(
         (job,) = [job for job in budgeted.status()["jobs"] if job["id"] == second]
         return str(job["cause"]) if job["state"] == "PENDING" else ""
 
-    until(lambda: WHY.fullmatch(cause()), 60, "the cause")
-    status = until(lambda: is_off(budgeted), 60, "no machine for it")
+    until(lambda: WHY.fullmatch(cause()), 120, "the cause")
+    status = until(lambda: is_off(budgeted), 120, "no machine for it")
     assert any(WHY.search(node["reason"] or "") for node in status["nodes"])
     assert status["cost"]["usd"] == spent["usd"], "the job that waits costs nothing"
     budget = status["cost"]["budget"]
@@ -90,7 +90,7 @@ def test_a_job_that_the_budget_does_not_cover_waits_until_it_is_raised(
 
     budgeted.write_stack(stack(100))
     budgeted.cluster("up", check=True)
-    until(lambda: known(budgeted, second)["JobState"] == "COMPLETED", 60, "the second job")
+    until(lambda: known(budgeted, second)["JobState"] == "COMPLETED", 120, "the second job")
     cost = budgeted.status()["cost"]
     assert cost["usd"] > spent["usd"], "what was spent before counts on"
     assert cost["budget"]["max_usd"] == 100
@@ -101,16 +101,16 @@ def test_a_running_job_ends_with_the_budget_where_that_is_said(budgeted: Checkou
     # In a loop: where the sleep gets its SIGTERM first the shell would be at its end before it gets its own.
     stays = "while :; do sleep 600 & wait; done"
     job = submit(budgeted, output, f"trap 'echo got TERM; exit 1' TERM; echo runs; {stays}")
-    until(lambda: output.exists() and "runs" in output.read_text(), 60, "the job")
+    until(lambda: output.exists() and "runs" in output.read_text(), 120, "the job")
     # A budget that it began with might be used up before its script has begun.
     most = budgeted.status()["cost"]["usd"] + 1.0
     budgeted.write_stack(stack(most, "cancel"))
     budgeted.cluster("up", check=True)
-    until(lambda: known(budgeted, job)["JobState"] == "CANCELLED", 60, "the end of the budget")
+    until(lambda: known(budgeted, job)["JobState"] == "CANCELLED", 120, "the end of the budget")
     assert known(budgeted, job)["AdminComment"].startswith("budget: ")
-    until(lambda: output.exists() and "got TERM" in output.read_text(), 60, "the job's own end")
+    until(lambda: output.exists() and "got TERM" in output.read_text(), 120, "the job's own end")
     assert "slurm-stacks: budget: " in output.read_text(), "its owner looks there first"
-    status = until(lambda: is_off(budgeted), 60, "zero machines")
+    status = until(lambda: is_off(budgeted), 120, "zero machines")
     assert status["cost"]["budget"]["used"] >= 1.0
     told = json.loads(budgeted.cluster("doctor", "--json").stdout)["findings"]
     assert "used up" in {f["check"]: f["found"] for f in told}["cluster.budget"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
@@ -16,6 +15,7 @@ from infra.node import rpc
 from infra.node.slurm.control import Control
 from infra.node.slurm.states import JobState
 from tests.support.checkout import Checkout, until
+from tests.support.mishaps import pids
 
 EIGHT = """
     config:
@@ -77,8 +77,8 @@ def cluster(checkout: Checkout) -> Iterator[Cluster]:
     yield made
     made.limits(quota_nodes=None)
     made.control.cancel(job.id for job in made.control.jobs().values() if not job.is_over)
-    until(lambda: not made.fenced(), 60, "the end of all fences")
-    until(lambda: all(n.is_powered_down for n in made.control.nodes().values()), 60, "zero nodes", 0.3)
+    until(lambda: not made.fenced(), 120, "the end of all fences")
+    until(lambda: all(n.is_powered_down for n in made.control.nodes().values()), 120, "zero nodes", 0.3)
 
 
 def test_a_job_beyond_the_quota_waits_quietly_and_starts_when_it_is_lifted(
@@ -87,9 +87,9 @@ def test_a_job_beyond_the_quota_waits_quietly_and_starts_when_it_is_lifted(
     cluster.limits(quota_nodes=4)
     script = f"date +%s.%N > {tmp_path}/started; sleep 4"
     big = cluster.submit("-N8", "--wrap", script)
-    until(lambda: cluster.job(big).restarts == 1, 60, "the refusal")
+    until(lambda: cluster.job(big).restarts == 1, 120, "the refusal")
     refused = time.monotonic()
-    until(lambda: 0 < len(cluster.fenced()) <= 4 and _off(cluster, 8), 60, "the four released")
+    until(lambda: 0 < len(cluster.fenced()) <= 4 and _off(cluster, 8), 120, "the four released")
     released = time.monotonic() - refused
 
     assert "quota of 4 machines exceeded" in (cluster.job(big).cause or "")
@@ -102,8 +102,8 @@ def test_a_job_beyond_the_quota_waits_quietly_and_starts_when_it_is_lifted(
     # A second job, that never had a chance, and one that fits.
     never = cluster.submit("-N6", "--wrap", "true")
     small = cluster.submit("-N2", "--wrap", "true")
-    until(lambda: cluster.job(small).state == "COMPLETED", 60, "the job that fits")
-    until(lambda: "quota:" in (cluster.job(never).cause or ""), 60, "the cause of a job that never started")
+    until(lambda: cluster.job(small).state == "COMPLETED", 120, "the job that fits")
+    until(lambda: "quota:" in (cluster.job(never).cause or ""), 120, "the cause of a job that never started")
     assert cluster.job(never).restarts == 0
 
     # Slurm's pause after the requeue ends here, not after half a minute: it must not try, and fail, again.
@@ -113,11 +113,11 @@ def test_a_job_beyond_the_quota_waits_quietly_and_starts_when_it_is_lifted(
     assert cluster.job(big).restarts == 1
     cluster.limits(quota_nodes=None)
     lifted = time.time()
-    until((tmp_path / "started").exists, 60, "the job's start")
+    until((tmp_path / "started").exists, 120, "the job's start")
     started = float((tmp_path / "started").read_text()) - lifted
     assert cluster.fenced() == set()
-    until(lambda: not cluster.job(big).admin_comment, 60, "no comment on a job that runs")
-    until(lambda: cluster.job(never).state == "COMPLETED", 60, "the job that never had a chance")
+    until(lambda: not cluster.job(big).admin_comment, 120, "no comment on a job that runs")
+    until(lambda: cluster.job(never).state == "COMPLETED", 120, "the job that never had a chance")
     with capsys.disabled():
         print(f"\nreleased {released:.1f} s after the refusal; started {started:.1f} s after the quota's end")
 
@@ -129,10 +129,12 @@ def _off(cluster: Cluster, count: int) -> bool:
 def test_a_quota_that_is_lifted_soon_does_not_cost_slurms_pause(cluster: Cluster) -> None:
     cluster.limits(quota_nodes=4)
     job = cluster.submit("-N5", "--wrap", "sleep 1")
-    until(lambda: len(cluster.fenced()) == 4 and _off(cluster, 8), 60, "the fence")
+    until(lambda: len(cluster.fenced()) == 4 and _off(cluster, 8), 120, "the fence")
     cluster.limits(quota_nodes=None)
     begun = time.monotonic()
-    until(lambda: cluster.job(job).state == "RUNNING", 60, "the start")
+    # A short job: a slow machine may only see that it is over.
+    until(lambda: cluster.job(job).state not in ("PENDING", "CONFIGURING"), 120, "the start")
+    until(lambda: cluster.job(job).state == "COMPLETED", 120, "its end")
     print(f"started {time.monotonic() - begun:.1f} s after the quota's end, in the pause of a requeue")
 
 
@@ -143,18 +145,15 @@ def test_an_array_works_through_the_quota_and_a_killed_daemon_goes_on(cluster: C
     def tasks() -> list[JobState]:
         return [job for job in cluster.control.jobs().values() if job.array_job == array or job.id == array]
 
-    until(lambda: len(cluster.fenced()) == 4, 60, "the fence")
-    for pid in cluster.checkout.processes():
-        with contextlib.suppress(OSError):  # one that has just ended
-            if b"elastic.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
-    most, seen = 0, set()
-    end = time.monotonic() + 180
+    until(lambda: len(cluster.fenced()) == 4, 120, "the fence")
+    (daemon,) = pids(cluster.checkout, "elastic.daemon")
+    os.kill(daemon, signal.SIGKILL)
+    most = 0
+    end = time.monotonic() + 240
     while any(not job.is_over for job in tasks()):
         assert time.monotonic() < end, "the array's end"
         nodes = cluster.control.nodes()
         most = max(most, sum(n.is_up for n in nodes.values()))
-        seen |= {job.nodes for job in tasks() if job.state == "RUNNING"}
         time.sleep(0.2)
     assert most == 4
     assert all(job.state == "COMPLETED" for job in tasks())
@@ -168,8 +167,8 @@ def test_a_persons_drain_stays(cluster: Cluster) -> None:
     cluster.limits(quota_nodes=4)
     cluster.control.update_node(["debug-7"], state="DRAIN", reason="bad fan")
     cluster.submit("-N6", "--wrap", "true")
-    until(lambda: len(cluster.fenced()) == 4, 60, "three fences and the person's drain")
+    until(lambda: len(cluster.fenced()) == 4, 120, "three fences and the person's drain")
     cluster.limits(quota_nodes=None)
-    until(lambda: cluster.fenced() == {"debug-7"}, 60, "the fence's end")
+    until(lambda: cluster.fenced() == {"debug-7"}, 120, "the fence's end")
     assert cluster.control.nodes()["debug-7"].reason == "bad fan"
     cluster.control.update_node(["debug-7"], state="RESUME")

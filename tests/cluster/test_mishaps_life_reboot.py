@@ -47,7 +47,7 @@ def up_to_its_result(checkout: Checkout) -> str:
     """`up` without the wait for the nodes to go back; what it says."""
     up = Command(checkout, "up")
     up.until_said("nodes go back after")
-    assert up.end(signal.SIGINT) == 130
+    assert up.end(signal.SIGINT) in (130, 0), up.said  # 0: they have gone back meanwhile
     return up.said
 
 
@@ -93,4 +93,4 @@ def test_up_and_down_after_a_reboot(make_checkout: Callable[..., Checkout]) -> N
     assert "nothing is left" in down.stderr
     assert state_files(checkout) == []
     assert len(kept(checkout)) == 2
-    until(lambda: checkout.cluster("status").stderr.startswith("stack test is not up"), 60, "the word")
+    until(lambda: checkout.cluster("status").stderr.startswith("stack test is not up"), 120, "the word")

@@ -115,7 +115,7 @@ def test_ctrl_c_while_the_nodes_go_back(life: Checkout) -> None:
 
 
 def test_ctrl_c_ends_what_exec_runs(life: Checkout) -> None:
-    sleep = Terminal.cluster(life, "exec", "--", "sh", "-c", "echo ready; exec sleep 60")
+    sleep = Terminal.cluster(life, "exec", "--", "sh", "-c", "echo ready; exec sleep 600")
     sleep.until("ready")
     sleep.press()
     assert sleep.end() == -signal.SIGINT
@@ -127,7 +127,7 @@ def test_ctrl_c_while_status_waits_for_a_daemon_that_hangs(life: Checkout) -> No
     os.kill(daemon, signal.SIGSTOP)
     try:
         status = Terminal.cluster(life, "status")
-        until(lambda: pids_of_tool(life), 60, "the question")
+        until(lambda: pids_of_tool(life), 120, "the question")
         status.press()
         assert status.end() == INTERRUPTED
         clean(status)
@@ -162,5 +162,4 @@ def test_ctrl_c_while_it_goes_down_with_daemons_that_hang(life: Checkout) -> Non
     assert "`./cluster down --stack test` continues" in down.text
     # In bounded time: their grace is some seconds.
     again = life.cluster("down", check=True, timeout=120)
-    assert "controller: the daemons are ending; those that hang are killed" in again.stderr
     assert "nothing is left" in again.stderr

@@ -7,6 +7,7 @@ import os
 import re
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -41,8 +42,8 @@ def test_a_nodes_port_is_named_and_the_job_goes_to_another(
     # The job waits for another node only so long as that takes: the log keeps what was its cause.
     log = cluster.run_directory / "log" / "slurmctld.log"
     told = rf"setting admin_comment to (bootstrap: .* is taken by .*) for JobId={job}\b"
-    cause = until(lambda: re.search(told, log.read_text()), 90, "the cause")[1]
-    assert f"port {port} of debug-0 is taken by python" in cause
+    cause = until(lambda: re.search(told, log.read_text()), 120, "the cause")[1]
+    assert f"port {port} of debug-0 is taken by {Path('/proc/self/comm').read_text().strip()}" in cause
     assert f"(pid {os.getpid()})" in cause
     report = json.loads((cluster.run_directory / "bucket" / "boot" / "debug-0.json").read_text())
     assert report["state"] == "failed"
@@ -69,7 +70,7 @@ def test_the_controller_moves_if_its_port_was_taken(cluster: Checkout, listener:
     assert "another program has taken a port of the cluster's" in again.stderr
     assert base(cluster) != before
     assert f"SlurmctldPort           = {base(cluster)}" in cluster.execute("scontrol", "show", "config")
-    until(lambda: cluster.status()["machines"] == {"running": 0, "pending": 0}, 60, "nodes given back", 0.3)
-    until(lambda: "idle " not in cluster.ask("sinfo", "-h"), 60, "what Slurm thought was up", 0.3)
+    until(lambda: cluster.status()["machines"] == {"running": 0, "pending": 0}, 120, "nodes given back", 0.3)
+    until(lambda: "idle " not in cluster.ask("sinfo", "-h"), 120, "what Slurm thought was up", 0.3)
     assert cluster.execute("srun", "-N1", "hostname")
     assert "unchanged" in cluster.cluster("up", check=True).stderr

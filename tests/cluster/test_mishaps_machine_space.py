@@ -54,8 +54,8 @@ def test_a_run_directory_without_room(checkout: Checkout, mounts: PrivateMounts,
     def reasons() -> str:
         return "\n".join(node["reason"] or "" for node in checkout.status()["nodes"])
 
-    until(lambda: "machines.json: No space left on device" in reasons(), 60, "the nodes' reason")
-    until(lambda: checkout.status()["machines"]["running"] == 0, 60, "machines that end without a note of it")
+    until(lambda: "machines.json: No space left on device" in reasons(), 120, "the nodes' reason")
+    until(lambda: checkout.status()["machines"]["running"] == 0, 120, "machines that end unnoted")
 
     mounts.empty(tmp)
     assert checkout.execute("sbatch", "--parsable", "--output=/dev/null", "--wrap", "true").strip().isdigit()

@@ -16,8 +16,8 @@ import pytest
 from infra.local.cloud.namespaces import traces
 from infra.node import rpc
 from tests.support.checkout import Checkout, until
-from tests.support.mishaps import until_saved
-from tests.support.namespace_run import kernel_state, need_namespaces
+from tests.support.mishaps import end, until_saved
+from tests.support.namespace_run import need_namespaces, seen_on_host
 from tests.support.ordinary_user import OrdinaryUser
 
 STACK = """
@@ -37,7 +37,6 @@ GREEDY = "x = bytearray(300 * 1024 * 1024)"
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     need_namespaces()
-    before = kernel_state()
     checkout = Checkout(tmp_path_factory.mktemp("namespaces") / "a checkout", STACK)
     try:
         checkout.cluster("up", check=True)
@@ -46,8 +45,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
         left = checkout.close()
     assert left == []
     assert traces(checkout.run_directory) == []
-    assert kernel_state()["links"] == before["links"]
-    assert kernel_state()["mounts"] == before["mounts"]
+    assert seen_on_host(checkout.run_directory) == []
 
 
 def states(checkout: Checkout) -> set[str]:
@@ -67,7 +65,7 @@ def machine(checkout: Checkout, node: str) -> dict[str, Any]:
 
 
 def test_jobs_run_on_machines_that_came_up_for_them_and_went_again(cluster: Checkout) -> None:
-    until(lambda: states(cluster) == {"idle~"}, 60, "a cluster without nodes")
+    until(lambda: states(cluster) == {"idle~"}, 120, "a cluster without nodes")
     assert cluster.execute("hostname").strip() == "login-0"
 
     # The node's own name and address: not this host's.
@@ -75,19 +73,19 @@ def test_jobs_run_on_machines_that_came_up_for_them_and_went_again(cluster: Chec
     with ThreadPoolExecutor() as pool:
         names = pool.submit(cluster.execute, "srun", "-N2", "sh", "-c", script)
         try:
-            until(lambda: cluster.status()["machines"]["running"] == 2, 60, "two machines")
+            until(lambda: cluster.status()["machines"]["running"] == 2, 120, "two machines")
         finally:
             cluster.execute("touch", "seen")
         assert sorted(names.result().splitlines()) == ["debug-0 debug-0", "debug-1 debug-1"]
-    until(lambda: states(cluster) == {"idle~"}, 60, "zero nodes")
-    until(lambda: cluster.status()["machines"]["running"] == 0, 60, "zero machines")
+    until(lambda: states(cluster) == {"idle~"}, 120, "zero nodes")
+    until(lambda: cluster.status()["machines"]["running"] == 0, 120, "zero machines")
 
 
 def test_all_machines_share_home_and_nothing_else(cluster: Checkout) -> None:
     number = cluster.execute(
         "sbatch", "--parsable", "--wrap", "hostname; echo $PWD; touch /etc/of-a-node"
     ).strip()
-    until(lambda: job(cluster, number) == "COMPLETED", 60, "the batch job")
+    until(lambda: job(cluster, number) == "COMPLETED", 120, "the batch job")
     host, folder = cluster.execute("cat", f"slurm-{number}.out").split()
     assert host.startswith("debug-")
     assert folder == cluster.execute("pwd").strip()
@@ -114,23 +112,23 @@ def test_a_job_over_its_memory_is_killed_by_its_cgroup(cluster: Checkout) -> Non
 def test_a_controller_that_dies_comes_back_with_its_queue(cluster: Checkout) -> None:
     waits = "while [ ! -e goes-on ]; do sleep 0.1; done; echo whole"
     number = cluster.execute("sbatch", "--parsable", "--wrap", waits).strip()
-    until(lambda: job(cluster, number) == "RUNNING", 60, "the job")
+    until(lambda: job(cluster, number) == "RUNNING", 120, "the job")
     # What it has not written is lost with a power cut.
     until_saved(cluster)
-    os.kill(machine(cluster, "controller")["process"]["pid"], 9)
+    end(machine(cluster, "controller")["process"]["pid"])
     told = cluster.cluster("exec", "--", "squeue")
     assert "starts it again" in told.stderr
     again = cluster.cluster("up", check=True)
     assert "the controller has ended" in again.stderr
     assert job(cluster, number) == "RUNNING"
     cluster.execute("touch", "goes-on")
-    until(lambda: job(cluster, number) == "COMPLETED", 60, "the job")
+    until(lambda: job(cluster, number) == "COMPLETED", 120, "the job")
     assert cluster.execute("cat", f"slurm-{number}.out").strip() == "whole"
 
 
 def test_a_login_machine_that_died_is_made_anew(cluster: Checkout) -> None:
-    os.kill(machine(cluster, "login-0")["process"]["pid"], 9)
-    until(lambda: cluster.execute("hostname").strip() == "controller", 60, "another way in")
+    end(machine(cluster, "login-0")["process"]["pid"])
+    until(lambda: cluster.execute("hostname", check=False).strip() == "controller", 120, "another way in")
     assert "login-0 has ended" in cluster.cluster("up", check=True).stderr
     assert cluster.execute("hostname").strip() == "login-0"
 
@@ -138,7 +136,7 @@ def test_a_login_machine_that_died_is_made_anew(cluster: Checkout) -> None:
 def test_machines_outlive_their_agent(cluster: Checkout) -> None:
     agent = int((cluster.run_directory / "cloud" / "agent.lock").read_text())
     controller = machine(cluster, "controller")["id"]
-    os.kill(agent, 9)
+    end(agent)
     assert cluster.execute("hostname").strip() == "login-0"
     cluster.cluster("up", check=True)
     assert machine(cluster, "controller")["id"] == controller
@@ -148,12 +146,14 @@ def test_machines_outlive_their_agent(cluster: Checkout) -> None:
 def test_a_machine_that_loses_its_network_is_replaced_and_its_job_runs_again(cluster: Checkout) -> None:
     script = 'hostname; [ "${SLURM_RESTART_COUNT:-0}" != 0 ] || sleep 600'
     number = cluster.execute("sbatch", "--parsable", "--open-mode=append", "--wrap", script).strip()
-    until(lambda: job(cluster, number) == "RUNNING", 60, "the job")
+    until(lambda: job(cluster, number) == "RUNNING", 120, "the job")
+    # Until it has told where: it is cut off in the middle of its work.
+    until(lambda: cluster.execute("cat", f"slurm-{number}.out", check=False).strip(), 120, "its first word")
     # Where it runs: a node of the test before may be just going.
     first = cluster.execute("squeue", "--noheader", "--format=%N", f"--jobs={number}").strip()
     cluster.cluster("chaos", "cut", first, check=True)
     began = time.monotonic()
-    until(lambda: job(cluster, number) == "COMPLETED", 120, "the second run", 0.5)
+    until(lambda: job(cluster, number) == "COMPLETED", 200, "the second run", 0.5)
     print(f"cut off: done again after {time.monotonic() - began:.1f} s")
     ran = cluster.execute("cat", f"slurm-{number}.out").split()
     assert (len(ran), ran[0]) == (2, first)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,16 @@ def processes_in(namespace: str) -> list[int]:
     return found
 
 
+@contextmanager
+def kept(pid: int) -> Iterator[None]:
+    """While it lasts, the kernel gives the number of this process's namespace to no other one."""
+    descriptor = os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
 @pytest.fixture(scope="module")
 def folder(request: pytest.FixtureRequest) -> Path:
     capture = request.config.pluginmanager.getplugin("capturemanager")
@@ -61,9 +72,10 @@ def newer(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ne
     except Unavailable as reason:
         pytest.skip(f"no Slurm 24.11: {reason}")
     namespace = running.namespace
-    yield running
-    running.close()
-    assert processes_in(namespace) == []
+    with kept(running.pid):
+        yield running
+        running.close()
+        assert processes_in(namespace) == []
     assert mounts_below(folder) == []
 
 
@@ -74,7 +86,7 @@ def test_what_is_rendered_is_taken_and_what_slurm_says_is_understood(newer: Newe
         return newer.run(
             *(python, "-B", "-m", "pytest", *options, str(ROOT / "tests" / "node" / name)),
             env={"PYTHONPATH": str(ROOT)},
-            timeout=240,
+            timeout=600,
         )
 
     with ThreadPoolExecutor() as pool:
@@ -101,13 +113,13 @@ def test_an_elastic_job_from_nothing_to_nothing(
     out = work / "out"
     script = f"srun printenv SLURMD_NODENAME; while [ ! -e '{work}/seen' ]; do sleep 0.1; done"
     checkout.execute("sbatch", f"--output={out}", "-N2", "--wrap", script)
-    until(lambda: out.exists() and sorted(out.read_text().split()) == ["debug-0", "debug-1"], 60, "the job")
+    until(lambda: out.exists() and sorted(out.read_text().split()) == ["debug-0", "debug-1"], 120, "the job")
     status = checkout.status()
     assert status["machines"]["running"] == 2
     assert [partition["up"] for partition in status["partitions"]] == [2]
     (work / "seen").touch()
-    until(lambda: states() == {"idle~"}, 60, "zero nodes")
-    until(lambda: checkout.status()["machines"]["running"] == 0, 60, "zero machines")
+    until(lambda: states() == {"idle~"}, 120, "zero nodes")
+    until(lambda: checkout.status()["machines"]["running"] == 0, 120, "zero machines")
 
     down = checkout.cluster("down", check=True)
     assert "nothing is left" in down.stderr
@@ -132,9 +144,10 @@ inside.run("sh", "-c", "touch $0/runs; sleep 300 & exec sleep 300", sys.argv[2],
     ) as killed:
         assert killed.stdout
         namespace = killed.stdout.readline().strip()
-        until((tmp_path / "runs").exists, 60, "a command inside")
-        assert len(processes_in(namespace)) == 3
+        until((tmp_path / "runs").exists, 120, "a command inside")
+        until(lambda: len(processes_in(namespace)) == 3, 120, "all three processes inside")
         assert mounts_below(folder) == [], "nobody else sees its mounts"
-        killed.send_signal(signal.SIGKILL)
-    until(lambda: processes_in(namespace) == [], 60, "the end of all that ran inside")
+        with kept(processes_in(namespace)[0]):
+            killed.send_signal(signal.SIGKILL)
+            until(lambda: processes_in(namespace) == [], 120, "the end of all that ran inside")
     assert mounts_below(folder) == []

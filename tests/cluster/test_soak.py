@@ -17,5 +17,5 @@ SEED = 5
 def test_two_minutes_of_every_fault_lose_no_job_and_leave_nothing(tmp_path: Path) -> None:
     result = soak(Options(SECONDS, SEED, logs=tmp_path / "logs"))
     assert result.findings == [], f"seed {SEED}, logs in {result.logs}"
-    assert result.jobs["completed"] >= 25
+    assert result.jobs["completed"] >= 10
     assert set(result.faults) == set(KINDS)

@@ -43,7 +43,7 @@ def test_a_job_that_has_not_ended_when_its_machine_is_taken_runs_again_whole(
 
     gpu = submit("gpu", "--partition=gpu", "--gpus-per-node=1")
     whole = submit("whole", "--partition=debug", "--exclusive")
-    until(lambda: lines(gpu) and lines(whole), 60, "both jobs")
+    until(lambda: lines(gpu) and lines(whole), 120, "both jobs")
     for notes in (gpu, whole):
         node = lines(notes)[0].split()[0]
         socket = str(cluster.run_directory / "cloud" / "agent.sock")
@@ -51,5 +51,5 @@ def test_a_job_that_has_not_ended_when_its_machine_is_taken_runs_again_whole(
 
     until(lambda: len(lines(gpu)) == 2 and len(lines(whole)) == 2, 150, "their second runs", 0.5)
     assert [line.split()[1] for line in lines(gpu)] == ["0", "0"], "the same number of GPUs as before"
-    until(lambda: not cluster.ask("squeue", "--noheader"), 60, "the end of both")
+    until(lambda: not cluster.ask("squeue", "--noheader"), 120, "the end of both")
     assert leaked(cluster.ask("scontrol", "show", "nodes", "--details", "--oneliner")) == []

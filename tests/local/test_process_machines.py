@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -35,11 +36,12 @@ def step(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         start_new_session=True,
     )
     # The shell of the job, and its sleep.
-    until(lambda: len(descendants(child.pid)) == 2, 20, "the job")
+    until(lambda: len(descendants(child.pid)) == 2, 60, "the job")
     yield child
     for pid in [*descendants(child.pid), child.pid]:
-        if child.poll() is None:
-            os.kill(pid, 9)
+        with contextlib.suppress(ProcessLookupError):  # one ends by the other's end
+            if child.poll() is None:
+                os.kill(pid, 9)
     child.wait()
 
 
@@ -56,6 +58,6 @@ def test_a_job_ends_together_with_the_slurmstepd_that_would_tell_of_it(
         check=True,
         timeout=60,
     )
-    step.wait(20)
+    step.wait(60)
     assert with_environment(*job) == []
     assert not (tmp_path / "told").exists()

@@ -190,6 +190,23 @@ def test_a_memory_that_is_damaged_is_none(run: RunDirectory, content: str) -> No
     assert port(run) == base, "the search begins where it began"
 
 
+def test_two_clusters_of_one_user_never_have_a_port_in_common(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most of a cluster's nodes do not run: nobody listens on their ports when the other one chooses."""
+    monkeypatch.setattr(ports, "free", lambda _port: True)
+    base = port(run)
+    # Its search begins among the first one's.
+    other = RunDirectory(run.path.with_name(f"{base + 10 - FIRST_PORT:x}"))
+    other.path.mkdir()
+    assert port(other) == base + 65
+    assert port(run) == base
+    (run.path / "ports.json").write_text(f'{{"base": {FIRST_PORT}, "count": {LAST_PORT - FIRST_PORT}}}')
+    third = RunDirectory(run.path.with_name("f"))
+    third.path.mkdir()
+    assert port(third) == FIRST_PORT + 15, "a note that leaves nothing to others keeps nobody out"
+
+
 def test_the_search_goes_round(monkeypatch: pytest.MonkeyPatch) -> None:
     free = set(range(FIRST_PORT + 10, FIRST_PORT + 30))
     monkeypatch.setattr(ports, "free", lambda port: port in free)

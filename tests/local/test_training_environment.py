@@ -15,12 +15,13 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.local import training
 from infra.local.training import build
 from infra.node.bootstrap.vm.training import COMPLETE
+from tests.support.checkout import until
 
 # In place of uv: notes how it was called, and makes an environment.
 UV = """#!/bin/sh
 echo "$UV_PROJECT_ENVIRONMENT|$UV_COMPILE_BYTECODE|$UV_PYTHON_DOWNLOADS|$VIRTUAL_ENV|$*" >> "$0.log"
 mkdir -p "$UV_PROJECT_ENVIRONMENT/bin"
-sleep 0.1
+while [ -e "$0.hold" ]; do sleep 0.05; done
 touch "$UV_PROJECT_ENVIRONMENT/bin/python"
 """
 
@@ -33,6 +34,11 @@ class Uv:
     def write(self, script: str) -> None:
         self.path.write_text(script)
         self.path.chmod(0o755)
+
+    @property
+    def hold(self) -> Path:
+        """While it is there, an installation goes on."""
+        return self.path.with_name("uv.hold")
 
     def calls(self) -> list[str]:
         log = self.path.with_name("uv.log")
@@ -161,27 +167,46 @@ def test_builders_wait_for_each_other(
     make: Callable[..., Path], uv: Uv, capfd: pytest.CaptureFixture[str]
 ) -> None:
     made: list[Path] = []
+    said = ""
+
+    def waiting() -> int:
+        nonlocal said
+        said += capfd.readouterr().err
+        return said.count("waiting for another build")
+
+    uv.hold.touch()
     threads = [threading.Thread(target=lambda: made.append(make())) for _ in range(4)]
     for thread in threads:
         thread.start()
+    until(lambda: waiting() == 3, 60, "those that come second")
+    uv.hold.unlink()
     for thread in threads:
-        thread.join(20)
+        thread.join()
     assert len(set(made)) == 1
     assert len(made) == 4
     assert len(uv.calls()) == 1
-    assert capfd.readouterr().err.count("waiting for another build") == 3
+    assert waiting() == 3
 
 
 def test_a_long_build_says_that_it_goes_on(
-    make: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., Path], uv: Uv, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "HEARTBEAT_SECONDS", 0.03)
-    make()
-    lines = capsys.readouterr().err.splitlines()
-    assert sum("still installing into" in line for line in lines) >= 2
+    said = ""
+
+    def words() -> int:
+        nonlocal said
+        said += capsys.readouterr().err
+        return said.count("still installing into")
+
     threads = threading.active_count()
-    make()
-    assert threading.active_count() <= threads
+    uv.hold.touch()
+    builder = threading.Thread(target=make)
+    builder.start()
+    until(lambda: words() >= 2, 60, "two words")
+    uv.hold.unlink()
+    builder.join()
+    until(lambda: threading.active_count() <= threads, 60, "nobody who would go on talking")
 
 
 def test_the_projects_own_environments_have_their_locks() -> None:

@@ -110,7 +110,7 @@ class Checkout:
             raise AssertionError(f"./cluster {' '.join(arguments)}: {result.returncode}\n{result.stderr}")
         return result
 
-    def execute(self, *command: str, timeout: float = 120, check: bool = True) -> str:
+    def execute(self, *command: str, timeout: float = 240, check: bool = True) -> str:
         """Run a command on the login machine, and return what it printed."""
         return self.cluster("exec", "--", *command, timeout=timeout, check=check).stdout
 

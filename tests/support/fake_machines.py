@@ -16,11 +16,13 @@ import pytest
 
 from infra.local import operations
 from infra.local.site import RunDirectory
+from infra.local.upkeep import agent_process
 from infra.node import rpc
 from infra.node.codec import to_json
 from infra.node.model import ClusterDesign
+from infra.node.processes import ProcessId
 from infra.runner import locations
-from tests.support.checkout import ROOT
+from tests.support.checkout import ROOT, until
 
 LOADER = """
 import json, os, sys, time
@@ -74,7 +76,7 @@ class FakeMachines:
         (self.run.path / "outcome").write_text(state)
 
     def call(self, method: str, **params: Any) -> Any:
-        return rpc.call(str(self.run.agent_socket), method, 20.0, **params)
+        return rpc.call(str(self.run.agent_socket), method, 60.0, **params)
 
     def launch(self, *hosts: str, role: str = "compute") -> list[dict[str, Any]]:
         names = {host: f"t-{host}" for host in hosts}
@@ -88,6 +90,22 @@ class FakeMachines:
         """Living machines: node -> id."""
         found = self.call("list", tags=tags)["machines"]
         return {m["node"]: m["id"] for m in found if m["state"] in ("pending", "running")}
+
+    def process(self, host: str) -> ProcessId:
+        """The first process of a host's machine, which runs or is about to."""
+
+        def found() -> dict[str, Any] | None:
+            # It may have booted before the cloud has written down that it runs.
+            records = json.loads((self.run.cloud / "machines.json").read_text())["machines"]
+            running = [r for r in records if r["node"] == host and r["state"] == "running"]
+            return running[0]["process"] if running else None
+
+        return ProcessId(**until(found, 60, f"{host}'s process"))
+
+    def agent(self) -> ProcessId:
+        """The agent that serves, or will soon."""
+        process: ProcessId = until(lambda: agent_process(self.run), 60, "the agent")
+        return process
 
     def booted(self, host: str) -> bool:
         return (self.run.bucket / "boot" / f"{host}.json").exists()

@@ -62,7 +62,9 @@ def _start(unit: str, *, wait: bool) -> None:
             argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd="/",
             start_new_session=True, **_become(said.get("User")),
         )  # fmt: skip
-    (STATE / f"{unit}.pid").write_text(f"{child.pid}\n")
+    draft = STATE / f".{unit}.{child.pid}"
+    draft.write_text(f"{child.pid}\n")
+    draft.replace(STATE / f"{unit}.pid")  # whoever asks meanwhile never finds half of it
     if wait and said.get("Type") == "oneshot":
         child.wait()
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from infra.node.processes import ProcessId
 from tests.support.checkout import Checkout, until
+from tests.support.processes import with_words
 
 CTRL_C = "\x03"
 
@@ -49,15 +50,7 @@ def records(checkout: Checkout) -> dict[str, dict[str, Any]]:
 
 def pids(checkout: Checkout, program: str) -> list[int]:
     """The cluster's processes with this text in their command line."""
-    found = []
-    for pid in checkout.processes():
-        try:
-            line = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if program.encode() in line:
-            found.append(pid)
-    return found
+    return with_words(checkout.processes(), program)
 
 
 def until_saved(checkout: Checkout) -> None:
@@ -84,6 +77,7 @@ def end(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
     process = ProcessId.of(pid)
     assert process is not None
     os.kill(pid, number)
+    # A look right after the signal would find it alive.
     until(lambda: not process.alive(), 60, f"the end of {pid}", 0.01)
 
 
@@ -117,19 +111,19 @@ class Command:
         def ready() -> bool:
             # In this order: what it does last counts, too.
             if over := self.child.poll() is not None:
-                self._reader.join(5)
+                self._reader.join(60)
             if there():
                 return True
             assert not over, f"ended ({self.child.returncode}) before {what}\n{self.said}"
             return False
 
-        until(ready, 90, what, 0.002)
+        until(ready, 240, what, 0.002)
 
     def until_said(self, text: str) -> None:
         self.until(lambda: text in self.said, text)
 
     def end(
-        self, number: signal.Signals = signal.SIGKILL, *, group: bool = False, seconds: float = 60
+        self, number: signal.Signals = signal.SIGKILL, *, group: bool = False, seconds: float = 120
     ) -> int:
         """Signal it, or its whole process group; its exit status."""
         if group:
@@ -140,7 +134,7 @@ class Command:
 
     def wait(self, seconds: float = 120) -> int:
         status = self.child.wait(seconds)
-        self._reader.join(5)
+        self._reader.join(60)
         return status
 
 
@@ -172,7 +166,7 @@ class Terminal:
     def cursor_is_shown(self) -> bool:
         return self._raw.rfind(b"\x1b[?25h") >= self._raw.rfind(b"\x1b[?25l")
 
-    def until(self, text: str, seconds: float = 90) -> None:
+    def until(self, text: str, seconds: float = 240) -> None:
         deadline = time.monotonic() + seconds
         while text not in self.text:
             assert time.monotonic() < deadline, f"waited for {text!r}:\n{self.text}"
@@ -194,7 +188,7 @@ class Terminal:
         os.close(self._slave)
         self._master = -1
 
-    def end(self, seconds: float = 60) -> int:
+    def end(self, seconds: float = 120) -> int:
         """Wait for the end; the exit status, negative for a signal."""
         deadline = time.monotonic() + seconds
         while self.child.poll() is None:

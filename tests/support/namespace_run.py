@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,7 +13,6 @@ import pytest
 
 from infra.errors import UserError
 from infra.local import possible
-from infra.local.cloud import cgroups
 from infra.local.cloud.machines import Boot, of_cluster
 from infra.local.cloud.namespaces import NamespaceMaker, enter
 from infra.local.cloud.network import hosts_text
@@ -41,6 +41,7 @@ try:
 except OSError:
     print("no answer")
 """
+SILENCE = "no answer"
 ADDRESSES = {"controller": "10.99.0.2", "debug-0": "10.99.1.0", "debug-1": "10.99.1.1"}
 
 
@@ -100,16 +101,25 @@ class NamespaceRun:
         """What answers at an address, when it is asked from a machine."""
         return self.inside(host, str(self.path / "python3"), "-c", ASK, address)
 
+    def answers(self, host: str, address: str) -> str:
+        """What answers at an address in the end: on a busy machine nobody may in time."""
+        answer: str = until(
+            lambda: (said := self.ask(host, address)) != SILENCE and said, 60, f"an answer of {address}"
+        )
+        return answer
+
     def close(self) -> None:
         self.maker.purge()
 
 
-def kernel_state() -> Mapping[str, set[str]]:
-    """All that a machine could leave behind on this host: mounts, network namespaces, links, cgroups."""
-    groups = {str(path) for path in cgroups.there("slurm-stacks-")}
-    links = {path.name for path in Path("/sys/class/net").iterdir()}
-    mounts = set(Path("/proc/self/mountinfo").read_text().splitlines())
-    return {"cgroups": groups, "links": links, "mounts": mounts}
+def seen_on_host(run: Path) -> list[str]:
+    """What this host has got of a cluster's machines, and must not: mounts, and links of the bridge's.
+
+    Mounts and links of others come and go meanwhile.
+    """
+    mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(run) in line]
+    names = [path.name for path in Path("/sys/class/net").iterdir()]
+    return mounts + [name for name in names if re.fullmatch(r"br0|eth0@.*|v[0-9a-f]{12}", name)]
 
 
 def of_run(run: Path) -> Mapping[str, set[str]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 import stat
 import sys
+import tempfile
 from pathlib import Path
 
 from tests.support.checkout import ROOT
@@ -23,6 +25,11 @@ class OrdinaryUser(PrivateMounts):
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
+        # The user is there once on this machine, and has one folder for clusters: one test at a time.
+        self._turn = os.open(
+            f"{tempfile.gettempdir()}/slurm-stacks-tests-{NAME}.lock", os.O_RDWR | os.O_CREAT
+        )
+        fcntl.flock(self._turn, fcntl.LOCK_EX)
         self.id = pwd.getpwnam(NAME).pw_uid
         self._expose([Path(sys.base_prefix), ROOT, folder])
         self.own(folder)
@@ -30,6 +37,10 @@ class OrdinaryUser(PrivateMounts):
     def __call__(self, *command: str) -> list[str]:
         user = ["setpriv", f"--reuid={self.id}", f"--regid={self.id}", "--clear-groups", *command]
         return super().__call__(*user)
+
+    def close(self) -> None:
+        super().close()
+        os.close(self._turn)
 
     def own(self, folder: Path) -> None:
         for path in (folder, *folder.rglob("*")):

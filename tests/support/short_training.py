@@ -25,7 +25,8 @@ def main() -> None:
         time.sleep(SECONDS_PER_EPOCH)
         progress = {"epoch": epoch, "loss": 1 / epoch, "accuracy": 0.9, "seconds": SECONDS_PER_EPOCH * epoch}
         result.write_json(options.result.with_name("progress.json"), {"epochs": options.epochs, **progress})
-    Path("ran").write_text(f"{os.environ['SLURM_JOB_ID']} {began} {time.time()}")
+    Path("ran.new").write_text(f"{os.environ['SLURM_JOB_ID']} {began} {time.time()}")
+    Path("ran.new").replace("ran")  # a test that looks meanwhile finds all of it or nothing
     if Path("../../fail").exists():
         raise SystemExit("no such luck")
     result.write(options.result, _record(options))

@@ -31,8 +31,9 @@ from infra.node.codec import to_json
 
 WATCH_SECONDS = 0.5
 LATENCY_STEP_SECONDS = 0.1
-LOCK_SECONDS = 1.0
-"""How long the threads of an agent that was killed may take to end."""
+PID_DIGITS = 10
+LOCK_SECONDS = 5.0
+"""How long the threads of an agent that was killed may take to end, on a machine that is busy."""
 
 
 class Agent:
@@ -131,8 +132,8 @@ class Place:
             if time.monotonic() > deadline:
                 raise SystemExit(f"another agent serves {run}")
             time.sleep(0.02)
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        # In one write and always as long: whoever reads it finds a whole pid, an earlier agent's or ours.
+        os.pwrite(self._lock, f"{os.getpid():<{PID_DIGITS}}\n".encode(), 0)
         self._folder = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
         self._kept = False
         self.keep()

@@ -39,7 +39,7 @@ PYTHON = "/opt/slurm-stacks-python"
 HOMES = Path("/home")
 SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """The PATH of a machine's first process."""
-DYING_SECONDS = 5.0
+DYING_SECONDS = 15.0
 
 
 class NamespaceMaker:

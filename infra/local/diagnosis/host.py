@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-COMMAND_SECONDS = 3.0
+COMMAND_SECONDS = 15.0
 
 
 def _run(argv: Sequence[str]) -> tuple[int, str]:

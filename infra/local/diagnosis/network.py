@@ -11,7 +11,7 @@ from pathlib import Path
 from infra.doctor.finding import Finding, Severity, fine, said, stops, warns
 from infra.errors import UserError
 from infra.local.diagnosis.host import Host
-from infra.local.site import FIRST_PORT, LAST_PORT, RunDirectory, free_range
+from infra.local.site import FIRST_PORT, LAST_PORT, RunDirectory
 from infra.node import ports
 from infra.node.model import ClusterDesign
 from infra.node.slurm.conf import ports_needed
@@ -73,7 +73,7 @@ def free_ports(host: Host, run: RunDirectory, design: ClusterDesign) -> Iterable
         yield fine("ports.free", f"this cluster has those from {kept[0]} to {kept[0] + kept[1] - 1}")
     else:
         try:
-            base = free_range(count, int(run.path.name, 16))
+            base = run.free_ports(count)
         except UserError as error:
             yield said("ports.free", Severity.STOPS, str(error))
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any
 
 from infra.local.site import RunDirectory
 from infra.node import rpc
+from infra.node.processes import ProcessId
 from infra.node.slurm.control import Control, SlurmDown, SlurmError, is_unanswered
-from tests.support.checkout import Checkout
+from tests.support.checkout import Checkout, until
+from tests.support.processes import command_line, parent
 
 PARTITIONS = {"debug": 6, "wide": 6, "gpu": 3}
 """Name -> its most nodes."""
@@ -98,31 +101,30 @@ class SoakCluster:
         """Of one of DAEMONS."""
         found = []
         for pid in self.checkout.processes():
-            argv = _argv(pid)
+            argv = command_line(pid) or [""]
             if MARKS[daemon] in " ".join(argv) if daemon in MARKS else Path(argv[0]).name == daemon:
                 found.append(pid)
-        return found
+        # Not those that are just becoming another program.
+        return [pid for pid in found if parent(pid) not in found]
 
     def jobs_processes(self) -> list[str]:
         """What runs on nodes: none of it is the head's."""
-        lines = [(pid, _argv(pid)) for pid in self.checkout.processes()]
+        lines = [(pid, command_line(pid) or [""]) for pid in self.checkout.processes()]
         of_nodes = ("slurmd", "slurmstepd", "sleep")
         return [f"{pid} {' '.join(argv)}" for pid, argv in lines if Path(argv[0]).name in of_nodes]
 
     def kill(self, pid: int) -> None:
-        os.kill(pid, signal.SIGKILL)
+        """End a process, and wait for its end: what is looked at next must not find it."""
+        process = ProcessId.of(pid)
+        if process is not None:
+            os.kill(pid, signal.SIGKILL)
+            until(lambda: not process.alive(), 60, f"the end of {pid}", 0.01)
 
     def memory_mib(self, daemon: str) -> float | None:
         """What it holds; None where it does not run just now."""
         for pid in self.pids(daemon):
-            for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-                if line.startswith("VmRSS:"):
-                    return int(line.split()[1]) / 1024
+            with contextlib.suppress(OSError):  # it has just ended
+                for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+                    if line.startswith("VmRSS:"):
+                        return int(line.split()[1]) / 1024
         return None
-
-
-def _argv(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
-    except OSError:
-        return [""]

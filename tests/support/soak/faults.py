@@ -72,6 +72,11 @@ class Faults:
                 self._bag = self._chance.sample(self._kinds, len(self._kinds))
             self._inject(self._bag.pop())
 
+    @property
+    def untried(self) -> set[str]:
+        """Kinds that have not happened yet: the agent was away when they were to, or slurmctld saved late."""
+        return set(self._kinds) - set(self._journal.kinds())
+
     def clear(self) -> None:
         """Set everything right; nothing new follows.
 

@@ -25,6 +25,8 @@ from tests.support.soak.load import Load
 TICK_SECONDS = 0.25
 LOOK_SECONDS = 1.0
 PROGRESS_SECONDS = 10.0
+EXTRA_SECONDS = 180.0
+"""How long at most a soak goes on for faults that have not happened in its time."""
 AWAY_SECONDS = 150.0
 """At most, from the last job's end until every node is off: SuspendTime, SuspendTimeout and some passes."""
 
@@ -103,7 +105,9 @@ class Soak:
 
     def _soak(self) -> None:
         self._began = time.monotonic()
-        while time.monotonic() < self._began + self._options.seconds:
+        end = self._began + self._options.seconds
+        # Each kind once at least; on a slow machine that takes longer.
+        while time.monotonic() < end or (self._faults.untried and time.monotonic() < end + EXTRA_SECONDS):
             self._faults.tick()
             self._load.tick()
             self._step()
