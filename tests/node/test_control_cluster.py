@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.cluster, needs_slurm]
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SlurmCluster]:
-    slurm = SlurmSettings(suspend_time=600, suspend_timeout=2, resume_timeout=60, slurmd_timeout=30)
+    slurm = SlurmSettings(suspend_time=600, suspend_timeout=2, resume_timeout=60, slurmd_timeout=60)
     with SlurmCluster(design(partition(nodes=6), slurm=slurm)) as running:
         yield running
 

@@ -152,7 +152,7 @@ def over(timer: threading.Timer) -> None:
     timer.function(*timer.args, **timer.kwargs)
 
 
-def until(there: Callable[[], bool], seconds: float = 30.0) -> None:
+def until(there: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not there():
         assert time.monotonic() < deadline
