@@ -23,6 +23,8 @@ from pathlib import Path
 import pytest
 
 from infra.local.site import free_range
+from infra.node.bootstrap.registration import start_slurmd
+from infra.node.bootstrap.services import Service
 from infra.node.model import (
     Accelerator,
     ClusterDesign,
@@ -37,7 +39,6 @@ from infra.node.slurm import version
 from infra.node.slurm.conf import ports_needed, render
 from infra.node.slurm.control import Control
 from infra.node.slurm.hostlist import expand
-from infra.node.slurm.slurmd import start_delay
 
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 MISSING = [
@@ -77,7 +78,8 @@ def design(
         hosts=(Host("localhost", "controller", ("controller", "login"), "tiny", 10),),
         partitions=partitions or (partition(),),
         mounts=(),
-        slurm=slurm or SlurmSettings(suspend_time=2, suspend_timeout=2, resume_timeout=20, slurmd_timeout=10),
+        slurm=slurm
+        or SlurmSettings(suspend_time=2, suspend_timeout=2, resume_timeout=300, slurmd_timeout=60),
     )
 
 
@@ -145,7 +147,7 @@ class SlurmCluster:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
             check=check,
         )
 
@@ -167,15 +169,22 @@ class SlurmCluster:
 
     def start_node(self, node: str) -> None:
         (Path(self.folders.spool) / node).mkdir(exist_ok=True)
-        time.sleep(start_delay(self.release, time.clock_gettime(time.CLOCK_BOOTTIME)))
         # -b: without it the boot time would be the machine's, older than the request.
-        self._spawn(node, f"{self._sbin}/slurmd", "-D", "-b", "-N", node)
+        argv = (f"{self._sbin}/slurmd", "-D", "-b", "-N", node)
+        service = Service(node, argv, Path(self.folders.log) / f"{node}.out")
+        # As a machine does, which sees that its registration counts: on a busy one it may not at first.
+        start_slurmd(_Spawned(self), service, node, self.folders, self.release)  # type: ignore[arg-type]
+
+    def spawn(self, service: Service) -> int:
+        """Start a service's process; its pid."""
+        self._spawn(service.name, *service.argv)
+        return self._processes[service.name].pid
 
     def stop_node(self, node: str) -> None:
         if process := self._processes.pop(node, None):
             _end(process)
 
-    def wait(self, what: str, condition: Callable[[], object], seconds: float = 30) -> None:
+    def wait(self, what: str, condition: Callable[[], object], seconds: float = 120) -> None:
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, f"not within {seconds} s: {what}\n{self.log()[-3000:]}"
@@ -254,7 +263,7 @@ class SlurmCluster:
             )
 
     def _wait_for(self, condition: Callable[[], object], name: str) -> None:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 120
         while not condition():
             if self._processes[name].poll() is not None or time.monotonic() > end:
                 out = (Path(self.folders.log) / f"{name}.out").read_text()
@@ -284,6 +293,16 @@ class SlurmCluster:
                         self.stop_node(node)
 
 
+class _Spawned:
+    """The services of a machine whose processes are the cluster's."""
+
+    def __init__(self, cluster: SlurmCluster) -> None:
+        self._cluster = cluster
+
+    def start(self, service: Service) -> int:
+        return self._cluster.spawn(service)
+
+
 def _script(path: Path, text: str) -> None:
     path.write_text(text)
     path.chmod(0o755)
@@ -295,5 +314,5 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(5)
+            process.wait(60)
             return

@@ -14,6 +14,7 @@ from infra.node.cloud import call
 from infra.node.cloud.errors import MissingError, ServiceError, UnreachableError
 from infra.node.cloud.notice import Notice
 from tests.support.fake_imds import ROLE, FakeImds, fake_imds, key
+from tests.support.naps import noted_naps
 
 
 @pytest.fixture
@@ -84,14 +85,11 @@ def test_credentials_are_kept_and_renewed_before_they_end(service: FakeImds) -> 
 def test_a_role_may_come_some_seconds_late_or_never(
     service: FakeImds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    naps: list[float] = []
-
-    def nap(seconds: float) -> None:
-        naps.append(seconds)
+    def nap(_seconds: float) -> None:
         service.content[ROLE] = "compute-role"
 
     del service.content[ROLE]
-    monkeypatch.setattr(imds.time, "sleep", nap)
+    naps = noted_naps(monkeypatch, nap)
     assert Metadata().credentials().access_key == "AKIDONE"
     assert naps == [1.0]
     del service.content[ROLE]
@@ -105,8 +103,7 @@ def test_a_role_may_come_some_seconds_late_or_never(
 
 
 def test_notices(service: FakeImds, monkeypatch: pytest.MonkeyPatch) -> None:
-    naps: list[float] = []
-    monkeypatch.setattr(time, "sleep", naps.append)
+    naps = noted_naps(monkeypatch)
     metadata = Metadata()
     assert metadata.notice() is None
     service.content["meta-data/events/recommendations/rebalance"] = '{"noticeTime": "2026-11-21T18:00:00Z"}'

@@ -174,6 +174,24 @@ def test_the_service_sees_the_risk_and_then_the_interruption(
     assert not [path for path in ec2.asked if "credentials" in path], "it asks AWS for nothing"
 
 
+def test_a_service_that_is_to_end_while_it_tells_tells_all_and_ends(
+    ec2: FakeImds, booted: Context, tmp_path: Path
+) -> None:
+    """systemd asks once, and then waits for a minute and a half."""
+    hold = tmp_path / "hold"
+    hold.touch()
+    ec2.content[INTERRUPTION] = INTERRUPTED
+    where = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": ec2.url, "HOLD": str(hold)}
+    with watching(booted, where) as child:
+        until(lambda: "evacuates" in said(booted))
+        child.terminate()
+        time.sleep(0.2)
+        assert child.poll() is None
+        hold.unlink()
+        assert child.wait(60) == -signal.SIGTERM
+    assert said(booted).endswith("scontrol: no Slurm here\n")
+
+
 def test_a_machine_at_risk_that_is_given_back_requeues_nothing(
     ec2: FakeImds, service: subprocess.Popen[bytes], booted: Context
 ) -> None:

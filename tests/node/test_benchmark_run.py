@@ -108,7 +108,7 @@ def test_two_at_once_submit_one_job(tmp_path: Path) -> None:
         process.start()
     assert [answers.get(timeout=120) for _ in both] == [41, 41, 41]
     for process in both:
-        process.join(10)
+        process.join(60)
     assert Sbatch(tmp_path).calls() == 1
 
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from infra.local.site import free_range
 from infra.node.bootstrap import daemons, shared, steps
 from infra.node.bootstrap import main as boot
 from infra.node.bootstrap.context import ALL, Context, SkipStep, Step
@@ -55,7 +54,7 @@ def reported(context: Context) -> dict[str, Any]:
     return found
 
 
-def step(run: Callable[[Context], str], name: str = "a", timeout: float = 5) -> Step:
+def step(run: Callable[[Context], str], name: str = "a", timeout: float = 120) -> Step:
     return Step(name, timeout, ALL, run)
 
 
@@ -124,9 +123,7 @@ def test_a_failed_commands_words_are_on_the_report(machine: Callable[..., Contex
 def test_a_hanging_step_is_ended_at_its_limit(machine: Callable[..., Context]) -> None:
     context = machine()
     before = signal.getsignal(signal.SIGALRM)
-    started = time.monotonic()
-    assert run_steps(context, [step(lambda _c: time.sleep(60) or "", "slow", 0.2)]) is False
-    assert time.monotonic() - started < 30
+    assert run_steps(context, [step(lambda _c: time.sleep(600) or "", "slow", 0.2)]) is False
     assert reported(context)["steps"][0]["note"] == "step slow was not done after 0.2 s"
     assert signal.getsignal(signal.SIGALRM) is before
 
@@ -135,7 +132,13 @@ def test_what_a_step_waits_for_is_on_the_report(machine: Callable[..., Context],
     log = tmp_path / "munged.out"
     log.write_text("\n".join(f"line {i}" for i in range(30)) + "\nmunged: Error: key is insecure\n")
     context = machine()
-    waiting = step(lambda _c: daemons.wait("munged's socket", lambda: False, log) or "", "ready", 0.1)
+
+    def there() -> bool:
+        # The step's time is over a moment after the wait has begun, however late that is.
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        return False
+
+    waiting = step(lambda _c: daemons.wait("munged's socket", there, log) or "", "ready", 600)
     assert run_steps(context, [waiting]) is False
     tail = reported(context)["steps"][0]["tail"]
     assert f"waited for munged's socket; the end of {log}:" in tail
@@ -308,20 +311,18 @@ def test_a_failing_hook_stops_the_boot_with_its_words(hooked: Callable[..., Cont
 
 
 def test_a_hook_has_its_own_limit(hooked: Callable[..., Context]) -> None:
-    started = time.monotonic()
-    context = hooked("exec sleep 60", timeout=1)
-    assert run_steps(context, [step(steps.hooks, "hooks", 50)]) is False
-    assert time.monotonic() - started < 40
+    context = hooked("exec sleep 600", timeout=1)
+    assert run_steps(context, [step(steps.hooks, "hooks", 300)]) is False
     assert reported(context)["steps"][0]["note"].startswith("some/h.sh was not done after 1 s")
 
 
 def test_a_hook_may_leave_a_daemon_behind(hooked: Callable[..., Context], tmp_path: Path) -> None:
     """A hook that starts a service (Docker, a monitor) must not wait for that service's end."""
-    started = time.monotonic()
     pid = tmp_path / "pid"
     try:
-        steps.hooks(hooked(f"sleep 60 & echo $! > {pid}"))
-        assert time.monotonic() - started < 40
+        # It would not be done in its time.
+        assert steps.hooks(hooked(f"sleep 600 & echo $! > {pid}", timeout=120)) == "ran 1"
+        os.kill(int(pid.read_text()), 0)
     finally:
         os.kill(int(pid.read_text()), signal.SIGKILL)
 
@@ -364,9 +365,9 @@ def test_a_port_that_is_taken_is_named_with_who_has_it(
     cure: str,
 ) -> None:
     monkeypatch.setattr(daemons, "PORT_SECONDS", 0.05)
-    base = free_range(70, os.getpid() * 997)
-    context = machine(role, host=host, slurmctld_port=base, slurmd_port=base + 1)
-    with socket.create_server(("127.0.0.1", base + offset)):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        base = int(server.getsockname()[1]) - offset
+        context = machine(role, host=host, slurmctld_port=base, slurmd_port=base + 1)
         assert run_steps(context, [step(shared.ready, "ready")]) is False
     (only,) = reported(context)["steps"]
     assert only["note"].startswith(f"port {base + offset} of {host} is taken by ")
@@ -394,11 +395,9 @@ def test_a_daemon_that_ends_as_it_starts_is_not_waited_for(
     log.write_text("munged: Error: the key is no key\n")
     with subprocess.Popen(["true"]) as child:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        waiting = step(lambda _c: daemons.wait("munged", lambda: False, log, child.pid) or "", "ready", 60)
+        waiting = step(lambda _c: daemons.wait("munged", lambda: False, log, child.pid) or "", "ready", 120)
         context = machine()
-        started = time.monotonic()
         assert run_steps(context, [waiting]) is False
-    assert time.monotonic() - started < 40
     (only,) = reported(context)["steps"]
     assert only["note"] == "munged ended as it started"
     assert only["tail"][-1] == "munged: Error: the key is no key"

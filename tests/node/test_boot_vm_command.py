@@ -34,20 +34,23 @@ def test_a_failure_has_the_command_its_status_and_its_last_lines() -> None:
 
 
 def test_a_command_that_is_not_there_is_not_tried_again() -> None:
-    started = time.monotonic()
+    # A second attempt would come after the test's own limit.
     with pytest.raises(CommandError, match="no-such-program is not installed on this machine"):
-        run("no-such-program", attempts=5, pause=60)
-    assert time.monotonic() - started < 30
+        run("no-such-program", attempts=5, pause=3600)
 
 
 def test_all_that_a_command_has_started_ends_with_its_time() -> None:
     mark = f"A4-{time.monotonic_ns()}"
-    script = "sleep 60 & echo working; sleep 60"
-    started = time.monotonic()
-    with pytest.raises(CommandError, match=r"not done after 0\.5 s\nworking"):
-        run("sh", "-c", script, timeout=0.5, env={"MARK": mark})
-    until(lambda: not with_environment("MARK", mark), 30, "the end of all", 0.02)
-    assert time.monotonic() - started < 50
+    script = "sleep 600 & echo working; sleep 600"
+    for seconds in (0.5, 5.0, 50.0):  # a busy machine needs some to start a shell
+        with pytest.raises(CommandError) as caught:
+            run("sh", "-c", script, timeout=seconds, env={"MARK": mark})
+        ended, *said = str(caught.value).splitlines()
+        assert ended.endswith(f"not done after {seconds:g} s")
+        if said:
+            break
+    assert said == ["working"]
+    until(lambda: not with_environment("MARK", mark), 60, "the end of all", 0.02)
 
 
 def test_a_daemon_that_is_left_behind_holds_nobody_up(tmp_path: Path) -> None:

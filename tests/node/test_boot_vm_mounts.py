@@ -132,7 +132,10 @@ def test_a_server_that_does_not_answer_is_never_mounted(
 
 
 @pytest.mark.usefixtures("asked")
-def test_a_controller_that_is_still_booting_is_waited_for(tmp_path: Path) -> None:
+def test_a_controller_that_is_still_booting_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mounts, "SERVER_SECONDS", 60.0)
     context, run = machine(tmp_path, "login", "login-0", mounts=NFS[:1], driver=SOURCES)
     refused = ["", "mount.nfs: access denied", "mount.nfs: access denied"]
 
@@ -144,6 +147,7 @@ def test_a_controller_that_is_still_booting_is_waited_for(tmp_path: Path) -> Non
     run.answer("mount", answer)
     assert own.mounts(context) == "/home"
     assert len(run.calls) == 3
+    monkeypatch.setattr(mounts, "SERVER_SECONDS", 0.1)
     run.answer("mount", CommandError("mount: exit status 32\nmount.nfs: access denied", 32))
     with pytest.raises(TimeoutError, match=r"(?s)logs controller.*access denied"):
         own.mounts(context)

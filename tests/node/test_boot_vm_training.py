@@ -114,7 +114,7 @@ def test_two_boots_at_once_make_one(tmp_path: Path) -> None:
     for one in boots:
         one.start()
     for one in boots:
-        one.join(10)
+        one.join(60)
     assert sorted(text.split()[0] for text in said)[-1] == "made"
     assert sum("sync" in call for call in run.calls) == 1
 

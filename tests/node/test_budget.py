@@ -279,7 +279,7 @@ def test_threads_together_launch_no_more_than_the_budget_has(tmp_path: Path) -> 
         begin = threading.Barrier(12)
 
         def launch(number: int) -> None:
-            begin.wait(10)
+            begin.wait(60)
             with budget.admission(wish(f"dear-{number}")) as (allowed, _):
                 if allowed:
                     budget.launched({n: n for n in allowed.nodes})
@@ -289,6 +289,6 @@ def test_threads_together_launch_no_more_than_the_budget_has(tmp_path: Path) -> 
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
         assert len(came) == 7
         assert isinstance(budget.room("dear", 1).failure, Failure)

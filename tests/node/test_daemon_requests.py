@@ -52,7 +52,7 @@ def test_a_late_suspend_spares_a_machine_that_was_launched_after_it(made: Daemon
         Machine("new", "debug-1", MachineState.RUNNING, 300.0),
     ]
     made.elastic.process({"id": "s", "program": "suspend", "nodes": "debug-[0-1]", "time": 200.0})
-    until(lambda: made.driver.terminated, 30, "the old machine's end", 0.005)
+    until(lambda: made.driver.terminated, 60, "the old machine's end", 0.005)
     time.sleep(0.05)
     assert made.driver.terminated == ["old"]
 
@@ -65,7 +65,7 @@ def test_a_resume_does_not_wait_for_machines_that_take_long_to_end(
     made.driver.machines = [Machine("m0", "debug-0", MachineState.RUNNING, 0.0)]
     made.elastic.process({"id": "s", "program": "suspend", "nodes": "debug-0", "time": 1.0})
     made.elastic.process(resume("debug-1", (7, "debug-1")))
-    until(lambda: made.driver.launches, 30, "the launch", 0.005)
+    until(lambda: made.driver.launches, 60, "the launch", 0.005)
     gate.set()
 
 
@@ -76,7 +76,7 @@ def test_of_a_late_resume_only_what_slurm_still_waits_for_is_launched(made: Daem
     }
     made.leave(resume("debug-[0-1]", (7, "debug-0"), (8, "debug-1")))
     with running(made.elastic):
-        until(lambda: made.driver.launches, 30, "the launch", 0.005)
+        until(lambda: made.driver.launches, 60, "the launch", 0.005)
     assert [group.nodes for group in made.driver.launches] == [("debug-0",)]
     assert list(made.requests.iterdir()) == []
 
@@ -89,8 +89,8 @@ def test_a_request_that_cannot_be_read_ends_neither_the_daemon_nor_its_next_star
     (made.requests / "r0.json").write_text(text)
     made.control.state = {"debug-0": node("debug-0", "MIXED", "POWERING_UP")}
     made.leave(resume("debug-0", (7, "debug-0")))
-    threading.Thread(target=made.elastic.run, daemon=True).start()
-    until(lambda: made.driver.launches, 30, "the launch", 0.005)
+    with running(made.elastic):
+        until(lambda: made.driver.launches, 60, "the launch", 0.005)
     assert "r0.json cannot be read" in capsys.readouterr().out
     assert list(made.requests.iterdir()) == []
 
@@ -125,6 +125,6 @@ def test_a_lost_launch_is_made_again_whole(made: Daemon) -> None:
     }
     lost = [Action(Verb.LAUNCH, name, None, "the launch was lost") for name in ("debug-0", "debug-1")]
     made.elastic.reconciler.apply(lost, made.control.nodes())
-    until(lambda: made.driver.launches, 30, "the launch", 0.005)
+    until(lambda: made.driver.launches, 60, "the launch", 0.005)
     (group,) = made.driver.launches
     assert (group.nodes, group.all_or_nothing, group.job) == (("debug-0", "debug-1"), True, 7)

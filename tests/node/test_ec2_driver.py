@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from infra.node.elastic.driver import LaunchGroup, MachineState
-from infra.node.elastic.drivers import ec2, ec2_notices
+from infra.node.elastic.drivers import ec2, ec2_launch, ec2_notices
 from infra.node.elastic.drivers.boot_reports import Told
 from infra.node.elastic.drivers.ec2 import Ec2Driver
 from infra.node.elastic.drivers.ec2_errors import Ec2Error
@@ -69,8 +69,11 @@ def test_all_pages_and_all_states_are_listed(fake: FakeEc2, driver: Ec2Driver) -
     assert all(abs(m.launched - time.time()) < 60 for m in found.values())
 
 
-def test_nodes_of_an_older_launch_template_are_told_apart(fake: FakeEc2) -> None:
+def test_nodes_of_an_older_launch_template_are_told_apart(
+    fake: FakeEc2, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the tags that EC2 itself gives to what is launched from a template."""
+    monkeypatch.setattr(ec2_launch, "TEMPLATE_SECONDS", 3600.0)
 
     def outdated(driver: Ec2Driver) -> set[str | None]:
         return {m.node for m in driver.list() if m.outdated}
@@ -344,7 +347,7 @@ def test_notices_that_do_not_come_hold_up_one_listing_only() -> None:
         asks = threads.submit(notices.all)
         assert asked.wait(60)
         try:
-            assert threads.submit(notices.all).result(30) == {}
+            assert threads.submit(notices.all).result(60) == {}
             assert not asks.done()
         finally:
             answers.set()

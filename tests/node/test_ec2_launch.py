@@ -15,6 +15,7 @@ from infra.node.elastic.drivers.ec2 import Ec2Driver
 from infra.node.elastic.errors import ErrorClass
 from infra.node.model import Partition, Settings, Site
 from tests.support import doubles
+from tests.support.checkout import until
 from tests.support.fake_ec2 import EFA, FakeEc2, Fault, fake_ec2
 
 COMPUTE = Partition("compute", "c4.2xlarge", 8, 100, 0, 2000)
@@ -200,12 +201,18 @@ def test_the_same_wish_again_launches_nothing_twice(fake: FakeEc2, driver: Ec2Dr
     assert all(len(token) <= 64 and token.isascii() for token in tokens)
 
 
-def test_a_lost_answer_is_fetched_again(fake: FakeEc2) -> None:
+def test_a_lost_answer_is_fetched_again(
+    fake: FakeEc2, driver: Ec2Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The client gives up waiting, EC2 has launched: the next try finds what it has launched."""
-    driver = fake.driver(settings(fake), read_timeout=1.0)
     fake.faults = [Fault("RunInstances", "Never", done=True, hang=2.0, times=1)]
-    (failure,) = driver.launch(group(*nodes(0, 2))).failures
+    with monkeypatch.context() as patch:
+        # Of this call alone: the others are answered, however long that takes here.
+        impatient = fake.connect(read_timeout=1.0)
+        patch.setattr(fake.connect(), "run_instances", impatient.run_instances)
+        (failure,) = driver.launch(group(*nodes(0, 2))).failures
     assert (failure.kind, failure.code) == (ErrorClass.THROTTLED, "ReadTimeoutError")
+    until(lambda: fake.tokens, 60, "the launch that nobody waits for")
     assert len(driver.launch(group(*nodes(0, 2))).launched) == 2
     assert len(fake.instances()) == 2
 

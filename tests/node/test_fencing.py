@@ -109,7 +109,7 @@ def test_a_daemon_that_was_killed_goes_on(cluster: Cluster) -> None:
 def test_where_the_cloud_cannot_tell_the_back_off_ends_the_fence(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = time.monotonic()
+    now = 1000.0  # with another one the sum of the two steps may be a little less than the pause
     monkeypatch.setattr(fencing.time, "monotonic", lambda: now)
     cluster.refuse(*NODES)
     cluster.look()
@@ -254,13 +254,14 @@ def test_a_controller_that_is_away_is_asked_again(cluster: Cluster, monkeypatch:
     class EnoughError(BaseException):
         pass
 
-    def wait(self: object, seconds: float) -> None:
+    def wait(seconds: float) -> None:
         looks.append(seconds)
         cluster.control.trouble = None
         if len(looks) == 3:
             raise EnoughError
 
-    monkeypatch.setattr(fencing.threading.Event, "wait", wait)
+    # Its own event, and no other thread's.
+    monkeypatch.setattr(cluster.elastic.fencing._wake, "wait", wait)
     cluster.control.trouble = SlurmDown(["scontrol"], 1, "nobody")
     with pytest.raises(EnoughError):
         Fencing.run(cluster.elastic.fencing)

@@ -71,9 +71,11 @@ def test_a_report_is_read_once_and_when_it_has_come_to_rest(
     shelf: Shelf, boots: GceBoots, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(boot_reports, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(boot_reports, "REST_SECONDS", 600.0)
     shelf.put("compute-0", age=0.0)
     boots({"compute-0": 900.0})
     assert shelf.calls == ["list boot/"]
+    monkeypatch.setattr(boot_reports, "REST_SECONDS", 5.0)
     shelf.put("compute-0")
     for _ in range(3):
         boots({"compute-0": 900.0})
@@ -83,7 +85,8 @@ def test_a_report_is_read_once_and_when_it_has_come_to_rest(
     assert shelf.calls.count("get boot/compute-0.json") == 2
 
 
-def test_it_looks_now_and_then(shelf: Shelf, boots: GceBoots) -> None:
+def test_it_looks_now_and_then(shelf: Shelf, boots: GceBoots, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boot_reports, "ASK_SECONDS", 3600.0)
     for _ in range(3):
         boots({"compute-0": 900.0})
     assert shelf.calls == ["list boot/"]
@@ -161,9 +164,9 @@ def test_a_bucket_that_does_not_answer_holds_up_one_listing_only(troubled: Troub
     troubled.asked.clear()
     with ThreadPoolExecutor(2) as threads:
         looks = threads.submit(boots, {"compute-0": 900.0})
-        assert troubled.asked.wait(30)
+        assert troubled.asked.wait(60)
         try:
-            assert threads.submit(boots, {"compute-0": 900.0}).result(30) == before
+            assert threads.submit(boots, {"compute-0": 900.0}).result(60) == before
             assert not looks.done()
         finally:
             troubled.answers.set()

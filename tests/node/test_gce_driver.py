@@ -175,7 +175,7 @@ def test_a_machine_that_ends_before_any_list_shows_it_is_told_of(fake: FakeGce) 
 def test_a_machine_that_is_being_preempted_has_ended_and_says_why(fake: FakeGce, driver: GceDriver) -> None:
     launch(driver, 0)
     driver.list()
-    fake.cloud.system_end("t-compute-0", notice=1000)
+    fake.cloud.system_end("t-compute-0", notice=1_000_000)
     (machine,) = driver.list()
     assert (machine.state, machine.failure) == (
         MachineState.STOPPING, "Compute Engine has preempted the machine",
@@ -227,7 +227,7 @@ def test_ends_that_were_wanted_are_not_asked_about(fake: FakeGce, driver: GceDri
 def test_a_list_does_not_depend_on_reasons(fake: FakeGce, driver: GceDriver) -> None:
     launch(driver, 0)
     driver.list()
-    fake.cloud.system_end("t-compute-0", notice=1000)
+    fake.cloud.system_end("t-compute-0", notice=1_000_000)
     fake.faults = [Fault("zone_operations.list", "forbidden", 403)]
     (machine,) = driver.list()
     assert machine.failure == "the instance is stopping: no reason given"

@@ -27,7 +27,7 @@ def fake() -> Iterator[FakeGce]:
 def send(fake: FakeGce, path: str, body: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
     data = None if body is None else json.dumps(body).encode()
     try:
-        with urllib.request.urlopen(urllib.request.Request(fake.url + path, data), timeout=10) as answer:
+        with urllib.request.urlopen(urllib.request.Request(fake.url + path, data), timeout=60) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)

@@ -52,7 +52,7 @@ def _everything(fake: FakeGce) -> None:
     nodes = ("compute-0", "compute-1", "compute-2")
     driver.launch(LaunchGroup("compute", nodes, True, "a"))
     driver.launch(LaunchGroup("compute", (*nodes, "compute-3"), True, "b"))
-    fake.cloud.system_end("t-compute-1", notice=1000)
+    fake.cloud.system_end("t-compute-1", notice=1_000_000)
     machines = driver.list()
     driver.room("compute", None, 3)
     driver.terminate([machine.id for machine in machines])

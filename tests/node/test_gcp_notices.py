@@ -141,7 +141,7 @@ def test_the_service_waits_and_tells_within_a_moment(
     google.change(preempted="TRUE")
     until(lambda: google.objects)
     told = json.loads(google.objects["boot/compute-3.json"])
-    assert told["notice"] == pytest.approx(start + 30, abs=20)
+    assert start <= told["notice"] - 30 <= time.time()
     time.sleep(0.5)
     assert service.poll() is None, "started again it would tell it once more"
     status, words = ended(service, booted)

@@ -76,10 +76,10 @@ def test_as_many_launches_go_on_at_once_as_the_cloud_takes(tmp_path: Path) -> No
     jobs = tuple(ResumeJob(number, pair) for number, pair in enumerate((*pairs, ("debug-8", "debug-9"))))
     try:
         elastic.launcher.resume(ResumeRequest(tuple(f"debug-{n}" for n in range(10)), jobs), "r")
-        until(lambda: len(driver.launches) == 5, 30, "launches, more than the usual four", 0.005)
+        until(lambda: len(driver.launches) == 5, 60, "launches, more than the usual four", 0.005)
     finally:
         driver.gate.set()
-    until(lambda: not elastic.launcher.busy(), 30, "their ends", 0.005)
+    until(lambda: not elastic.launcher.busy(), 60, "their ends", 0.005)
 
 
 def test_nodes_that_slurm_does_not_take_back_keep_no_others(

@@ -182,11 +182,11 @@ class Follower:
             self.lines.append(line.rstrip("\n"))
 
     def sees(self, line: str) -> None:
-        until(lambda: line in self.lines, 30, f"{line!r} among {self.lines}", 0.02)
+        until(lambda: line in self.lines, 60, f"{line!r} among {self.lines}", 0.02)
 
     def ended(self) -> tuple[int, str]:
         assert self.process.stderr is not None
-        status = self.process.wait(30)
+        status = self.process.wait(60)
         return status, self.process.stderr.read()
 
 
@@ -218,7 +218,7 @@ def test_it_ends_with_its_reader_even_if_nothing_comes(log: Path) -> None:
         assert child.stderr is not None
         assert child.stdout.readline().startswith(b"==> a.log")
         child.stdout.close()
-        assert child.wait(30) == 0
+        assert child.wait(60) == 0
         assert child.stderr.read() == b""
     finally:
         child.kill()

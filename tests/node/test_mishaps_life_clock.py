@@ -63,11 +63,11 @@ def test_a_prolog_goes_when_its_nodes_are_up(
     monkeypatch.setenv("SLURM_JOB_NODELIST", "debug-0")
     over = threading.Event()
     threading.Thread(target=lambda: (client._wait(str(tmp_path / "socket")), over.set()), daemon=True).start()
-    assert asked.wait(30)
+    assert asked.wait(60)
     set_clock(jump)
     assert not over.wait(0.2), "the node is not up"
     nodes["debug-0"] = node("debug-0", "ALLOCATED")
-    assert over.wait(30)
+    assert over.wait(60)
     server.close()
 
 
@@ -76,6 +76,7 @@ def test_a_node_that_is_still_off_is_waited_for(
     set_clock: Set, monkeypatch: pytest.MonkeyPatch, jump: float
 ) -> None:
     monkeypatch.setattr(observer, "POLL_SECONDS", 0.005)
+    monkeypatch.setattr(observer, "STALE_POWERED_DOWN_SECONDS", HOUR / 2)
     watching = Observer(lambda: {"debug-0": node("debug-0", "IDLE", "POWERED_DOWN")}, lambda: {1})
     asked = time.monotonic()
     set_clock(jump)
@@ -125,7 +126,7 @@ def test_a_suspend_ends_the_machine_that_it_is_about(set_clock: Set, tmp_path: P
         elastic.reconciler.once()
         return "m-0" in driver.terminated
 
-    until(gone, 30, "the machine's end", 0.02)
+    until(gone, 60, "the machine's end", 0.02)
 
 
 # --- what it costs ---------------------------------------------------------------------------------------

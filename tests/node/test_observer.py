@@ -64,7 +64,7 @@ def test_a_job_goes_when_all_of_its_nodes_are_up() -> None:
     time.sleep(0.05)
     assert answers == []
     slurm.now["debug-1"] = node("debug-1", "ALLOCATED")
-    thread.join(30)
+    thread.join(60)
     assert answers == [True]
 
 
@@ -72,7 +72,7 @@ def test_a_reading_older_than_the_question_does_not_count() -> None:
     """Slurm may start the prolog before it has asked for the nodes: they still look up, or off."""
     slurm = Slurm(UP)
     seen = slurm.observer()
-    assert seen.wait(1, ["debug-0"], time.monotonic() - 1, 30) is True
+    assert seen.wait(1, ["debug-0"], time.monotonic() - 1, 60) is True
     assert seen.wait(1, ["debug-0"], time.monotonic() + 60, 0.1) is False
 
 
@@ -83,7 +83,7 @@ def test_a_node_that_is_off_is_waited_for_until_it_should_have_been_asked_for(
     slurm = Slurm(OFF)
     seen = slurm.observer()
     assert seen.wait(1, ["debug-0"], time.monotonic() - 540, 0.1) is False
-    assert seen.wait(1, ["debug-0"], time.monotonic() - 601, 30) is True
+    assert seen.wait(1, ["debug-0"], time.monotonic() - 601, 60) is True
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_node_that_is_off_is_waited_for_until_it_should_have_been_asked_for(
     ids=["down", "powering down", "given back", "unknown"],
 )
 def test_a_lost_node_ends_the_wait(lost: NodeState) -> None:
-    assert Slurm(STARTING, lost).observer().wait(1, ["debug-0", "debug-1"], time.monotonic(), 30) is True
+    assert Slurm(STARTING, lost).observer().wait(1, ["debug-0", "debug-1"], time.monotonic(), 60) is True
 
 
 def test_a_job_that_is_gone_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,9 +105,11 @@ def test_a_job_that_is_gone_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> No
     slurm = Slurm(STARTING, jobs=(2,))
     seen = slurm.observer()
     # A queue read within a second of the question may not hold the job yet.
-    assert seen.wait(1, ["debug-0"], time.monotonic(), 0.1) is False
+    asked = time.monotonic()
+    over = seen.wait(1, ["debug-0"], asked, 0.1)
+    assert not over or time.monotonic() - asked > 1, "this machine stood still for so long"
     assert seen.wait(2, ["debug-0"], time.monotonic() - 2, 0.1) is False
-    assert seen.wait(1, ["debug-0"], time.monotonic() - 2, 30) is True
+    assert seen.wait(1, ["debug-0"], time.monotonic() - 2, 60) is True
 
 
 def test_hundreds_of_waits_cost_one_reading_and_none_when_nobody_waits() -> None:
@@ -123,7 +125,7 @@ def test_hundreds_of_waits_cost_one_reading_and_none_when_nobody_waits() -> None
     ]
     for thread in threads:
         thread.start()
-    until(lambda: slurm.readings > 3, 30, "readings")
+    until(lambda: slurm.readings > 3, 60, "readings")
     slurm.now["debug-0"] = UP
     for thread in threads:
         thread.join(60)
@@ -157,13 +159,13 @@ def test_trouble_with_slurm_is_outlived(trouble: Exception, monkeypatch: pytest.
         assert seen.wait(1, ["debug-0"], time.monotonic(), 0.1) is False
         return 1.0 in naps
 
-    until(rests, 30, "a Slurm in trouble to be asked once a second")
+    until(rests, 60, "a Slurm in trouble to be asked once a second")
     slurm.trouble = None
-    assert seen.wait(1, ["debug-0"], time.monotonic(), 30) is True
+    assert seen.wait(1, ["debug-0"], time.monotonic(), 60) is True
 
 
 def test_jobs_that_cannot_be_read_keep_nobody_from_nodes_that_are_up() -> None:
     """Else a single job of which Slurm says what nobody understands would stop every job's start."""
     slurm = Slurm(UP)
     slurm.job_trouble = ValueError("no job's line from scontrol: '…'")
-    assert slurm.observer().wait(1, ["debug-0"], time.monotonic(), 30) is True
+    assert slurm.observer().wait(1, ["debug-0"], time.monotonic(), 60) is True

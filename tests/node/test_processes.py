@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -56,7 +55,7 @@ def tree() -> Iterator[Callable[..., tuple[ProcessId, list[int]]]]:
         assert child.stdout.readline() == "ready\n"
         root = ProcessId.of(child.pid)
         assert root is not None
-        until(lambda: len(descendants(child.pid)) == 3, 30, "the tree")
+        until(lambda: len(descendants(child.pid)) == 3, 60, "the tree")
         below.extend(descendants(child.pid))
         return root, list(below)
 
@@ -92,16 +91,15 @@ def test_ending_what_is_gone_is_done_at_once() -> None:
     process = ProcessId.of(child.pid)
     child.wait()
     assert process is not None
-    started = time.monotonic()
-    assert end_tree(process, 60.0) is True
-    assert time.monotonic() - started < 30
+    # It would wait for longer than the test may take.
+    assert end_tree(process, 3600.0) is True
 
 
 def test_a_zombie_is_not_alive() -> None:
     child = subprocess.Popen(["true"])
     process = ProcessId.of(child.pid)
     assert process is not None
-    until(lambda: Path(f"/proc/{child.pid}/stat").read_text().split()[2] == "Z", 30, "the zombie")
+    until(lambda: Path(f"/proc/{child.pid}/stat").read_text().split()[2] == "Z", 60, "the zombie")
     assert not process.alive()
     assert child.pid not in descendants(os.getpid())
     child.wait()
@@ -142,7 +140,7 @@ def test_processes_are_found_by_a_variable_of_their_environment(tmp_path: Path) 
         for value in (str(tmp_path), f"{tmp_path}2", f"x{tmp_path}")
     ]
     try:
-        until(lambda: with_environment("SLURM_STACKS_RUN", str(tmp_path)), 30, "the process")
+        until(lambda: with_environment("SLURM_STACKS_RUN", str(tmp_path)), 60, "the process")
         assert with_environment("SLURM_STACKS_RUN", str(tmp_path)) == [children[0].pid]
         assert with_environment("A", str(tmp_path)) == []
     finally:
@@ -151,10 +149,14 @@ def test_processes_are_found_by_a_variable_of_their_environment(tmp_path: Path) 
             child.wait()
 
 
-def test_a_process_that_becomes_another_program_is_not_overlooked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_becomes_another_program_is_not_overlooked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While it does, the kernel shows an empty environment; on a busy machine no two looks are close."""
     monkeypatch.setattr(processes, "FILLING_SECONDS", 0.0)
-    child = subprocess.Popen(["sleep", "300"], env={"SLURM_STACKS_RUN": "this"})
+    # All processes of this machine are looked at: the value is this test's alone.
+    this = str(tmp_path)
+    child = subprocess.Popen(["sleep", "300"], env={"SLURM_STACKS_RUN": this})
     empty = [b"", b"", b""]
     read = Path.read_bytes
 
@@ -163,9 +165,9 @@ def test_a_process_that_becomes_another_program_is_not_overlooked(monkeypatch: p
         return empty.pop() if ours and empty else read(path)
 
     try:
-        until(lambda: with_environment("SLURM_STACKS_RUN", "this"), 30, "the process")
+        until(lambda: with_environment("SLURM_STACKS_RUN", this), 60, "the process")
         monkeypatch.setattr(Path, "read_bytes", becoming)
-        assert with_environment("SLURM_STACKS_RUN", "this") == [child.pid]
+        assert with_environment("SLURM_STACKS_RUN", this) == [child.pid]
         assert empty == []
     finally:
         child.kill()
@@ -177,20 +179,20 @@ def test_an_end_is_one_only_when_two_looks_find_nothing() -> None:
     looks = iter([[], [child.pid]])
     try:
         assert end_all(lambda: next(looks, [])) == []
-        assert child.wait(30) == -signal.SIGKILL
+        assert child.wait(60) == -signal.SIGKILL
     finally:
         child.kill()
         child.wait()
 
 
 def test_a_process_without_an_environment_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "BECOMING_SECONDS", 60.0)
+    monkeypatch.setattr(processes, "BECOMING_SECONDS", 3600.0)
     child = subprocess.Popen(["sleep", "300"], env={})
     try:
-        until(lambda: Path(f"/proc/{child.pid}/cmdline").read_bytes().startswith(b"sleep"), 30, "its start")
-        started = time.monotonic()
-        assert child.pid not in having(lambda _pid, environment: bool(environment))
-        assert time.monotonic() - started < 40, "it is not waited for as one that is on its way"
+        until(lambda: Path(f"/proc/{child.pid}/cmdline").read_bytes().startswith(b"sleep"), 60, "its start")
+        # It is not waited for as one that is on its way; the others of this machine are not asked.
+        monkeypatch.setattr(processes, "_pids", lambda: [child.pid])
+        assert having(lambda _pid, environment: bool(environment)) == []
     finally:
         child.kill()
         child.wait()
@@ -200,10 +202,12 @@ def test_our_own_process_is_spared() -> None:
     """A `down` that is run from a job of the cluster ends all but itself."""
     child = subprocess.Popen(["sh", "-c", "sleep 300 & wait"])
     try:
-        until(lambda: descendants(child.pid), 30, "the tree")
-        below = descendants(os.getpid())
-        assert os.getpid() not in with_descendants([os.getpid()])
-        assert set(with_descendants([os.getpid()])) == set(below)
+        until(lambda: descendants(child.pid), 60, "the tree")
+        ours = {child.pid, *descendants(child.pid)}
+        found = with_descendants([os.getpid()])
+        assert os.getpid() not in found
+        # This process may have more below it, of other tests, which come and go.
+        assert ours <= set(found)
     finally:
         for pid in descendants(child.pid):
             os.kill(pid, signal.SIGKILL)
@@ -230,7 +234,7 @@ def test_a_process_ends_with_its_caller(when: str) -> None:
         assert process is not None
         assert process.alive()
         parent.kill()
-        until(lambda: not process.alive(), 30, "its end")
+        until(lambda: not process.alive(), 60, "its end")
     else:
         assert parent.stdout.read() == f"{-signal.SIGTERM}\n", "ended, and had not begun"
     parent.communicate()

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from infra.node import rpc
+from tests.support.naps import noted_naps
 
 
 class CodedError(Exception):
@@ -36,7 +36,7 @@ def served(tmp_path: Path) -> Iterator[str]:
     thread.start()
     yield path
     server.close()
-    thread.join(5)
+    thread.join(60)
     assert not Path(path).exists()
 
 
@@ -57,7 +57,7 @@ def test_many_callers_at_once(served: str) -> None:
     answers: list[Any] = []
 
     def ask(i: int) -> None:
-        answers.append(rpc.call(served, "echo", n=i)["n"])
+        answers.append(rpc.call(served, "echo", 60.0, n=i)["n"])
 
     threads = [threading.Thread(target=ask, args=(i,)) for i in range(60)]
     for thread in threads:
@@ -83,7 +83,7 @@ def test_a_server_that_closes_without_an_answer(tmp_path: Path) -> None:
         thread = threading.Thread(target=hang_up)
         thread.start()
         with pytest.raises(rpc.RpcUnavailableError):
-            rpc.call(str(tmp_path / "s"), "echo", 5.0)
+            rpc.call(str(tmp_path / "s"), "echo", 60.0)
         thread.join()
 
 
@@ -145,12 +145,12 @@ def test_a_server_outlives_that_it_cannot_take_one_more(
     try:
         monkeypatch.setattr(rpc.threading, "Thread", NoThread)
         with pytest.raises(rpc.RpcUnavailableError):
-            rpc.call(path, "echo", 30.0)
+            rpc.call(path, "echo", 60.0)
         assert (full.refusals, NoThread.refusals) == (0, 0)
-        assert rpc.call(path, "echo", 30.0, a=1) == {"a": 1}
+        assert rpc.call(path, "echo", 60.0, a=1) == {"a": 1}
     finally:
         server.close()
-    thread.join(30)
+    thread.join(60)
     assert not thread.is_alive(), "it ends when it is closed"
 
 
@@ -164,8 +164,6 @@ def test_a_caller_waits_for_a_server_that_many_others_ask_at_once(
         listener.listen(0)
         other = others.enter_context(socket.socket(socket.AF_UNIX))
         other.connect(path)
-        naps: list[float] = []
-        nap = time.sleep
 
         def serve() -> None:
             listener.accept()[0].close()
@@ -176,16 +174,17 @@ def test_a_caller_waits_for_a_server_that_many_others_ask_at_once(
 
         server = threading.Thread(target=serve)
 
-        def sleep(seconds: float) -> None:
-            naps.append(seconds)
+        pause = threading.Event()
+
+        def nap(_seconds: float) -> None:
             if len(naps) == 3:
                 server.start()
-            nap(0.01)
+            pause.wait(0.01)
 
-        monkeypatch.setattr(rpc.time, "sleep", sleep)
-        assert rpc.call(path, "echo", 30.0) == 7
+        naps = noted_naps(monkeypatch, nap)
+        assert rpc.call(path, "echo", 60.0) == 7
         assert len(naps) >= 3
-        server.join(30)
+        server.join(60)
 
 
 def test_a_caller_does_not_wait_for_ever_for_a_server_that_takes_nobody(tmp_path: Path) -> None:

@@ -53,8 +53,11 @@ class FakeGce:
     unreachable: set[str] = field(default_factory=set)
     wait_seconds: float = WAIT_SECONDS
     templates: dict[str, str] = field(default_factory=dict)
-    lock: threading.RLock = field(default_factory=threading.RLock)
     _done: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+
+    @property
+    def lock(self) -> threading.RLock:
+        return self.cloud.lock
 
     # --- for tests -----------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import datetime
 import heapq
 import itertools
 import re
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -66,6 +67,8 @@ class Cloud:
     failing: list[Failing] = field(default_factory=list)
     silent: set[str] = field(default_factory=set)
     store: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    """Of whoever reads or changes it: a test does so while the server may still have something to do."""
     _offset: float = 0.0
     _frozen: float | None = None
     _due: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
@@ -82,11 +85,12 @@ class Cloud:
         self._frozen = self.now()
 
     def advance(self, seconds: float) -> None:
-        if self._frozen is not None:
-            self._frozen += seconds
-        else:
-            self._offset += seconds
-        self.tick()
+        with self.lock:
+            if self._frozen is not None:
+                self._frozen += seconds
+            else:
+                self._offset += seconds
+            self.tick()
 
     @property
     def frozen(self) -> bool:
@@ -94,11 +98,13 @@ class Cloud:
 
     def tick(self) -> None:
         """Do what is due."""
-        while self._due and self._due[0][0] <= self.now():
-            heapq.heappop(self._due)[2]()
+        with self.lock:
+            while self._due and self._due[0][0] <= self.now():
+                heapq.heappop(self._due)[2]()
 
     def later(self, steps: float, act: Callable[[], None]) -> None:
-        heapq.heappush(self._due, (self.now() + steps * self.seconds, next(self._count), act))
+        with self.lock:
+            heapq.heappush(self._due, (self.now() + steps * self.seconds, next(self._count), act))
 
     def stamp(self) -> str:
         return datetime.datetime.fromtimestamp(self.now(), _PACIFIC).isoformat(timespec="milliseconds")
@@ -149,6 +155,10 @@ class Cloud:
         ]
 
     def instances(self) -> list[Any]:
+        with self.lock:
+            return self._instances()
+
+    def _instances(self) -> list[Any]:
         return [i for (_, kind), all_ in self.store.items() if kind == "instances" for i in all_.values()]
 
     # --- operations ----------------------------------------------------------------------------------------

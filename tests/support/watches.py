@@ -18,6 +18,7 @@ from tests.support.checkout import ROOT
 from tests.support.doubles import FakeControl
 
 NO_SLURM = """
+import os, time
 import infra.node.aws.imds
 import infra.node.bootstrap.vm.notices as module
 from infra.node.slurm.states import NodeState
@@ -27,6 +28,8 @@ infra.node.aws.imds.POLL_SECONDS = 0.05
 class Requeue(module.Requeue):
     def evacuate(self, actions, nodes):
         print("evacuates", [action.node for action in actions], flush=True)
+        while os.path.exists(os.environ.get("HOLD", "")):
+            time.sleep(0.02)
         raise module.SlurmError(["scontrol"], 1, "no Slurm here")
 
 class Control(module.Control):

@@ -74,9 +74,12 @@ def _within(step: Step, context: Context) -> str:
         raise StepTimeoutError(f"step {step.name} was not done after {step.timeout:g} s")
 
     before = signal.signal(signal.SIGALRM, expired)
-    signal.setitimer(signal.ITIMER_REAL, step.timeout)
+    # Two of them: the time may be over just as the step has ended, or has not begun.
     try:
-        return step.run(context)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, step.timeout)
+            return step.run(context)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

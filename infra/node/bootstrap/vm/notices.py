@@ -59,16 +59,18 @@ def main(settings_file: str, node: str) -> None:
     signal.signal(signal.SIGTERM, _ends)
     try:
         at = watch(notices.wait, lambda: spare(control, node))
+        # Who ends it from here on waits until all is told: ignored, the signal would be lost.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     except _Ending:
         # The machine is being switched off, which may be for what nobody has told us yet.
         with contextlib.suppress(ServiceError):
             if (last := notices.notice()) is not None and last.at is not None:
                 tell(settings, control, node, last.at)
         return
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     tell(settings, control, node, at)
     # Started again it would tell the same once more.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     signal.pause()
 
 
