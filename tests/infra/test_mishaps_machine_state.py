@@ -150,6 +150,15 @@ def test_notes_in_another_users_folder_are_nobodys(tiny: Tiny, monkeypatch: pyte
     monkeypatch.undo()
 
 
+def test_a_folder_that_goes_while_it_is_looked_into_has_no_notes(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever takes the user's last cluster down removes it, whatever others are about to ask."""
+    monkeypatch.setattr(Path, "is_dir", lambda _path: True)
+    assert not tiny.run_root.exists()
+    assert locations.notes() == []
+
+
 def test_a_checkout_that_cannot_be_looked_at_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_path: Path) -> bool:
         raise PermissionError(13, "Permission denied")
