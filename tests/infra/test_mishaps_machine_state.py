@@ -45,8 +45,9 @@ def test_without_room_for_the_state_no_command_is_run(tiny: Tiny) -> None:
 def test_a_disk_that_fills_while_a_command_runs_loses_nothing(tiny: Tiny) -> None:
     state = tiny.state_file.with_suffix(".new")
     tiny.write(f"""
-        # A moment after its start, which is written down, too.
-        a = command('a', create=f"{{say('a+')}}; sleep 0.3; ln -sf /dev/full '{state}'")
+        # After its start, which is written down, too: with its pid.
+        noted = "until grep -q \\"^ *$$,\\" '{tiny.state_file}'; do sleep 0.05; done"
+        a = command('a', create=f"{{say('a+')}}; {{noted}}; ln -sf /dev/full '{state}'")
         command('b', opts={{'depends_on': [a]}})
     """)
     with pytest.raises(UserError, match=r"no space left for .*/state\.json"):

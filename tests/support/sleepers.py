@@ -113,7 +113,7 @@ class ServedCloud:
         self.start()
 
     def call(self, method: str, **params: Any) -> Any:
-        return rpc.call(str(self.run / "cloud" / "agent.sock"), method, 20.0, **params)
+        return rpc.call(str(self.run / "cloud" / "agent.sock"), method, 120.0, **params)
 
     def launch(self, count: int = 1, first: int = 0, **tags: str) -> list[str]:
         wish = names(count, first)
@@ -152,7 +152,7 @@ def over(timer: threading.Timer) -> None:
     timer.function(*timer.args, **timer.kwargs)
 
 
-def until(there: Callable[[], bool], seconds: float = 30.0) -> None:
+def until(there: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not there():
         assert time.monotonic() < deadline
