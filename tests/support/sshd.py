@@ -115,6 +115,7 @@ class Sshd:
             "Subsystem sftp internal-sftp\nLogLevel VERBOSE\nMaxStartups 50\n"
         )
         assert SSHD is not None
+        before = self._listens()
         self._process = subprocess.Popen(
             [SSHD, "-D", "-f", str(config), "-E", str(self._folder / "log")],
             stdin=subprocess.DEVNULL,
@@ -122,7 +123,7 @@ class Sshd:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        process, before = self._process, self._listens()
+        process = self._process
 
         def there() -> bool:
             assert process.poll() is None, f"sshd does not start: {self.log}"
