@@ -65,6 +65,7 @@ class Sshd:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
+        (folder / "home").mkdir()
         self._folder = folder
         self._host_key = make_key(folder / "host")
         self.client_key = make_key(folder / "client")
@@ -113,6 +114,9 @@ class Sshd:
             f"AuthorizedKeysFile {self._folder}/authorized_keys\nPidFile none\nStrictModes no\nUsePAM no\n"
             "PasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\n"
             "Subsystem sftp internal-sftp\nLogLevel VERBOSE\nMaxStartups 50\n"
+            # bash reads ~/.bashrc for a command over SSH, and there anything may be: a pyenv whose lock was
+            # left by a connection that a test has cut off has every login wait a minute.
+            f"SetEnv HOME={self._folder}/home\n"
         )
         assert SSHD is not None
         before = self._listens()
