@@ -14,6 +14,10 @@ pytest.register_assert_rewrite("tests.support")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # moto's own images, hundreds of them, are of no use here and made anew for every test of a cloud.
 os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
+# How output looks is not for whoever runs the tests to say.
+for name in ("COLUMNS", "FORCE_COLOR", "LINES", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    os.environ.pop(name, None)
+os.environ["TERM"] = "xterm"
 # How long an example takes to make is the machine's affair.
 hypothesis.settings.register_profile(
     "slow", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]

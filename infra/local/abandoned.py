@@ -66,10 +66,10 @@ def end(checkout: Path, stack: str) -> str:
 def others(project: Path, stack: str) -> str:
     """Who else has this very stack up, after `sudo ./cluster up` for one; empty: nobody."""
     mine, name = locations.run_root(), locations.key(project, stack)
-    found = [
-        path.parent
-        for path in mine.parent.glob(f"{locations.APPLICATION}-*/{name}")
-        if path.parent != mine and path.is_dir()
-    ]
-    users = ", ".join(trouble.user_name(folder.stat().st_uid) for folder in found)
+    found: list[str] = []
+    for path in mine.parent.glob(f"{locations.APPLICATION}-*/{name}"):
+        with contextlib.suppress(FileNotFoundError):  # it is just being taken down
+            if path.parent != mine and path.is_dir():
+                found.append(trouble.user_name(path.parent.stat().st_uid))
+    users = ", ".join(found)
     return f" ({users} has it up from this checkout; clusters belong to one user)" if users else ""

@@ -79,10 +79,14 @@ def _identity(project_dir: Path) -> tuple[int, int] | None:
 def notes() -> list[tuple[Path, Note]]:
     """This user's run directories, each with the note of its checkout."""
     root = run_root()
-    # Not ours: whatever is noted there may be anybody's invention.
-    if not root.is_dir() or root.lstat().st_uid != os.getuid():
+    try:
+        # Not ours: whatever is noted there may be anybody's invention.
+        if not root.is_dir() or root.lstat().st_uid != os.getuid():
+            return []
+        files = sorted(root.glob(f"*/{NOTE}"))
+    except FileNotFoundError:  # the last cluster has just gone, and the folder with it
         return []
-    return [(file.parent, note) for file in sorted(root.glob(f"*/{NOTE}")) if (note := _read(file))]
+    return [(file.parent, note) for file in files if (note := _read(file))]
 
 
 def _read(file: Path) -> Note | None:

@@ -244,7 +244,7 @@ def test_a_plan_needs_no_account_and_imports_nothing_in_vain(tmp_path: Path) -> 
     )
     done = subprocess.run(
         [sys.executable, "-c", code, "plan", "--stack", "aws-gpu", "--json"],
-        env=environment, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120,
+        env=environment, cwd=ROOT, capture_output=True, text=True, check=True, timeout=240,
     )  # fmt: skip
     assert json.loads(done.stdout)["stack"] == "aws-gpu"
     assert done.stderr.strip() == "", "imported for nothing"

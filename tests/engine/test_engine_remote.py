@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -68,15 +67,12 @@ def test_a_machine_that_is_gone(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another cache"))
     machine.sshd.stop()
     assert scenarios.succeeded(driver.up(scenarios.spec(machine, "remote"))).operations == {}
-    began = time.monotonic()
     failed = driver.up(scenarios.spec(machine, "remote", benchmark=False))
-    assert time.monotonic() - began < 60
     assert failed.failed
     assert f"after {shells.DIAL_ERRORS} failed attempts" in failed.text
     assert "connection refused" in failed.text
-    began = time.monotonic()
+    # It would fail again if it were asked.
     assert scenarios.succeeded(driver.destroy()).operations["b-job"] == "deleted"
-    assert time.monotonic() - began < 15
 
 
 def test_a_refusal_comes_back_as_it_was_said(driver: Cli, machine: LoginMachine) -> None:

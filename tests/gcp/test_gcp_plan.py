@@ -205,7 +205,7 @@ def test_a_plan_needs_no_account(tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", code, "plan", "--stack", "gcp-gpu", "--json"],
-        env=environment, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120,
+        env=environment, cwd=ROOT, capture_output=True, text=True, check=True, timeout=240,
     )  # fmt: skip
     assert json.loads(done.stdout)["stack"] == "gcp-gpu"
     assert done.stderr.strip() == "", "imported for nothing"

@@ -237,7 +237,7 @@ def test_leftovers_are_named(tmp_path: Path, run: RunDirectory) -> None:
     )
     try:
         # A process has no environment to read for a moment while it becomes another program.
-        until(lambda: Path(f"/proc/{child.pid}/environ").read_bytes(), 30, "the process's environment")
+        until(lambda: Path(f"/proc/{child.pid}/environ").read_bytes(), 60, "the process's environment")
         left = LocalProvider().leftovers(tmp_path, "test", dict)
         assert left == [f"process {child.pid}: sleep 300", f"folder {run.path}"]
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 import pytest
@@ -66,7 +67,8 @@ def test_the_same_situation_is_said_once(plain: tuple[Console, io.StringIO]) -> 
 
 def test_on_a_terminal_one_line_says_what_is_waited_for() -> None:
     text = io.StringIO()
-    console = Console(RichConsole(file=text, width=100, force_terminal=True, highlight=False))
+    rich = RichConsole(file=text, width=100, force_terminal=True, highlight=False, _environ={"TERM": "xterm"})
+    console = Console(rich)
     assert console.live
     with console.waiting("bringing the cluster up"):
         console.on_event(ResourceStarted("urn::b", "b", COMMAND, "created"))
@@ -76,7 +78,7 @@ def test_on_a_terminal_one_line_says_what_is_waited_for() -> None:
         console.on_event(done("a", "created"))
         assert str(console._status.status) == "bringing the cluster up: b"
         console.now("the head boots")
-        assert str(console._status.status) == "bringing the cluster up: the head boots · 0:00"
+        assert re.fullmatch(r"bringing the cluster up: the head boots · \d:\d\d", str(console._status.status))
     assert console._status is None
     console.now("afterwards")
 

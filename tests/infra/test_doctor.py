@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import functools
 import json
 import sys
 import threading
@@ -73,7 +74,7 @@ def test_a_check_that_fails_or_hangs_keeps_no_other_from_being_told() -> None:
         Check("silent", lambda: []),
         Check("last", lambda: [stops("last.a", "no", "do")]),
     ]
-    found = examine(checks, seconds=1.0)
+    found = examine(checks, seconds=5.0)
     never.set()
     assert [f.check for f in found] == ["first.a", "first.b", "breaks", "refuses", "hangs", "last.a"]
     told = {f.check: f for f in found}
@@ -81,7 +82,7 @@ def test_a_check_that_fails_or_hangs_keeps_no_other_from_being_told() -> None:
     assert told["breaks"].severity is Severity.WARNS
     assert told["refuses"] == Finding("refuses", Severity.STOPS, "/x is not yours.", "Have it removed.")
     assert told["hangs"].severity is Severity.WARNS
-    assert "no answer within 1 s" in told["hangs"].found
+    assert "no answer within 5 s" in told["hangs"].found
 
 
 def test_messages_are_parted_into_what_is_found_and_the_cure() -> None:
@@ -365,8 +366,10 @@ def test_the_doctor_changes_nothing(project: Path, tmp_path: Path) -> None:
     assert sorted(str(path) for path in tmp_path.rglob("*")) == before
 
 
-def test_on_this_machine_every_check_comes_to_something() -> None:
+def test_on_this_machine_every_check_comes_to_something(monkeypatch: pytest.MonkeyPatch) -> None:
     """The real provider's checks on the real machine: none breaks, and nothing is said without a cure."""
+    # However much else the machine has to do.
+    monkeypatch.setattr(doctor, "examine", functools.partial(examine, seconds=200.0))
     found = doctor.findings_of(ROOT, "local")
     seen(found)
     assert [f for f in found if "could not be looked at" in f.found and "Error" in f.found] == []

@@ -7,7 +7,6 @@ import random
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from tiny_project import Tiny, make
 from infra.errors import UserError
 from infra.runner import embedded, process
 from infra.runner.events import ResourceFailed
+from tests.support.checkout import until
 
 
 @pytest.fixture
@@ -24,18 +24,16 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:
 
 
 def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} did not appear"
-        time.sleep(0.01)
+    until(path.exists, 60, f"{path}", 0.01)
+
+
+def wait_for_text(path: Path) -> str:
+    """A file is there a moment before anything is in it."""
+    return str(until(lambda: path.exists() and path.read_text(), 60, f"a word in {path}", 0.01))
 
 
 def gone(pid: int) -> bool:
-    deadline = time.monotonic() + 30
-    while process.birth(pid) is not None:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
+    until(lambda: process.birth(pid) is None, 60, f"the end of {pid}", 0.01)
     return True
 
 
@@ -137,15 +135,14 @@ def test_after_kill_9_in_mid_create_a_run_goes_on(tiny: Tiny, verb: str) -> None
     tiny.write("""
         first = command("first")
         # Only the first attempt hangs.
-        slow = command("slow", create=f"echo $$ >> '{LOG}.pids'; [ $(wc -l < '{LOG}.pids') = 2 ] || sleep 60;"
+        slow = command("slow", create=f"echo $$ >> '{LOG}.pids'; [ $(wc -l < '{LOG}.pids') = 2 ] || sleep 99;"
                        + say("slow+"), opts={"depends_on": [first]})
         command("last", opts={"depends_on": [slow]})
     """)
     pids = tiny.log.with_name("log.pids")
     with tiny.process("up") as running:
-        wait_for(pids)
-        while tiny.records["slow"]["process"] is None:
-            time.sleep(0.01)
+        wait_for_text(pids)
+        until(lambda: tiny.records["slow"]["process"], 60, "the note of it", 0.01)
         running.kill()
         running.wait()
     (pid,) = map(int, pids.read_text().split())
@@ -176,7 +173,7 @@ def test_ctrl_c_reaches_the_commands_and_leaves_a_state_to_go_on_from(tiny: Tiny
     with tiny.process("up") as running:
         wait_for(tiny.log.with_name("log.started"))
         running.send_signal(signal.SIGINT)
-        out, error = running.communicate(timeout=60)
+        out, error = running.communicate(timeout=120)
     assert running.returncode == 1
     assert "UserError: interrupted" in error
     assert "interrupted: waiting" in out
@@ -204,13 +201,11 @@ def test_a_second_ctrl_c_kills_what_ignores_the_first(tiny: Tiny) -> None:
 
 def test_a_daemon_that_keeps_the_pipes_open_does_not_hang_the_run(tiny: Tiny) -> None:
     tiny.write("""
-        a = command("a", create=f"(sleep 60; echo late) & echo $! > '{LOG}.pid'; echo early",
+        a = command("a", create=f"(sleep 300; echo late) & echo $! > '{LOG}.pid'; echo early",
                     delete=f"kill $(cat '{LOG}.pid')")
         pulumi.export("text", a.stdout)
     """)
-    began = time.monotonic()
     run = tiny.up()
-    assert time.monotonic() - began < 40
     assert run.outputs == {"text": "early"}
     pid = int(tiny.log.with_name("log.pid").read_text())
     assert process.birth(pid) is not None, "what a command leaves running must go on running"
@@ -220,10 +215,10 @@ def test_a_daemon_that_keeps_the_pipes_open_does_not_hang_the_run(tiny: Tiny) ->
 
 def test_a_command_that_takes_too_long_is_ended(tiny: Tiny) -> None:
     tiny.write("""
-        command("a", create="echo so far; sleep 60",
-                opts={"custom_timeouts": pulumi.CustomTimeouts(create="300ms")})
+        command("a", create="echo so far; sleep 300",
+                opts={"custom_timeouts": pulumi.CustomTimeouts(create="3s")})
     """)
-    with pytest.raises(UserError, match=r"a: took over 0.3 s:\nso far"):
+    with pytest.raises(UserError, match=r"a: took over 3 s:\nso far"):
         tiny.up()
 
 
@@ -325,7 +320,7 @@ def test_after_any_history_of_kills_one_up_and_one_destroy_set_things_right(tiny
                 assert running.returncode == 0, error
             except subprocess.TimeoutExpired:
                 running.send_signal(chance.choice([signal.SIGKILL, signal.SIGINT]))
-                running.communicate(timeout=60)
+                running.communicate(timeout=120)
     made = tiny.log.with_name("log.d")
     tiny.up()
     assert sorted(path.name for path in made.iterdir()) == ["a", "b", "c", "d"]

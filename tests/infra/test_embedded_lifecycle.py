@@ -278,7 +278,7 @@ def test_independent_commands_run_at_the_same_time(tiny: Tiny) -> None:
         for one, two in (("a", "b"), ("b", "a")):
             Command(one, create=f"touch '{LOG}.{one}'; while ! [ -e '{LOG}.{two}' ]; do sleep 0.01; done",
                     delete=f"rm '{LOG}.{one}'; while [ -e '{LOG}.{two}' ]; do sleep 0.01; done",
-                    opts=ResourceOptions(custom_timeouts=pulumi.CustomTimeouts(create="20s", delete="20s")))
+                    opts=ResourceOptions(custom_timeouts=pulumi.CustomTimeouts(create="2m", delete="2m")))
     """)
     assert tiny.up().counts == {"created": 3}
     assert tiny.destroy().counts == {"deleted": 3}

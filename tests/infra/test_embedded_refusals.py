@@ -173,7 +173,7 @@ def test_one_operation_at_a_time(tiny: Tiny) -> None:
         # Another stack of the same checkout is another cluster.
         Tiny(tiny.path, tiny.run_root, stack="u").write("command('u')").up()
         tiny.log.with_name("log.go").touch()
-        _, error = running.communicate(timeout=60)
+        _, error = running.communicate(timeout=120)
         assert running.returncode == 0, error
     tiny.destroy()
 

@@ -196,9 +196,11 @@ SLOW = """
 def slow(tiny: Tiny) -> Iterator[Terminal]:
     tiny.write(SLOW)
     terminal = Terminal(run_up(tiny), dict(os.environ), tiny.path)
-    until(tiny.log.with_name("log.pid").exists, 60, "the slow command", 0.01)
+    pid = tiny.log.with_name("log.pid")
+    until(lambda: pid.exists() and pid.read_text(), 60, "the slow command", 0.01)
     yield terminal
     terminal.child.kill()
+    terminal.child.wait()
 
 
 def test_ctrl_c_says_what_there_is_and_what_to_do(tiny: Tiny, slow: Terminal) -> None:
@@ -255,14 +257,14 @@ def test_nothing_is_begun_that_ctrl_c_came_before(
 
 
 def test_a_python_command_leaves_no_traceback_on_the_screen(tiny: Tiny) -> None:
-    python = shlex.quote(sys.executable)
+    python, there = shlex.quote(sys.executable), tiny.log.with_name("there")
     tiny.write(f"""
-        command("snake", create="{python} -c 'import time; print(1, flush=True); time.sleep(60)'")
+        command("snake", create="{python} -c 'import time; open(\\"{there}\\", \\"w\\"); time.sleep(300)'")
     """)
     terminal = Terminal([*run_up(tiny)], dict(os.environ), tiny.path)
     until(lambda: "snake" in (tiny.records if tiny.state_file.exists() else {}), 60, "the command", 0.02)
     until(lambda: tiny.records["snake"]["process"], 60, "its process", 0.02)
-    time.sleep(0.3)
+    until(there.exists, 60, "a python in the midst of its work", 0.02)
     terminal.press()
     assert terminal.end() == INTERRUPTED
     assert "Traceback" not in terminal.text

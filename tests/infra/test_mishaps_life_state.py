@@ -76,7 +76,7 @@ for number in range(10**9):
     path = tmp_path / "state.json"
     for number in range(8):
         with subprocess.Popen([sys.executable, "-c", code, str(path)]) as writer:
-            until(path.exists, 30, "the first state", 0.001)
+            until(path.exists, 120, "the first state", 0.001)
             time.sleep(0.01 * number)
             writer.send_signal(signal.SIGKILL)
         assert not State.load(path).empty
@@ -100,7 +100,7 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMachi
     made.do("cloud-up")
     made.publish(small())
     made.launch("debug-0")
-    until(lambda: made.booted("debug-0"), 30, "the node")
+    until(lambda: made.booted("debug-0"), 120, "the node")
     (made.run.path / "owner").write_text("embedded\n")
     yield made
     assert made.close() == []

@@ -163,7 +163,7 @@ def test_a_cloud_client_is_for_stacks_on_that_cloud(shim: Shim) -> None:
 def test_two_first_calls_at_once(shim: Shim) -> None:
     gate = shim.now("slow")
     first = shim.start("test")
-    until((shim.tools / "begun").exists, 30, "the first call's work")
+    until((shim.tools / "begun").exists, 60, "the first call's work")
     second = shim.start("up")
     assert second.stderr is not None
     assert (
@@ -183,7 +183,7 @@ def test_two_first_calls_at_once(shim: Shim) -> None:
 def test_an_interrupted_first_call_is_gone_on_with(shim: Shim, number: signal.Signals) -> None:
     gate = shim.now("slow")
     child = shim.start("up", shell='exec "$@"')
-    until((shim.tools / "begun").exists, 30, "the packages")
+    until((shim.tools / "begun").exists, 60, "the packages")
     child.send_signal(number)
     gate.unlink()
     child.communicate(timeout=60)
@@ -244,6 +244,20 @@ def test_a_damaged_environment_is_said_without_a_traceback(shim: Shim) -> None:
         "No module named 'a_package_that_is_not_there': "
         f"{shim.venv} is not whole. Remove it (rm -r '{shim.venv}') and run the command again.\n"
     )
+
+
+def test_ctrl_c_while_python_starts_is_the_end_without_a_traceback(shim: Shim) -> None:
+    shim.works("up")
+    # A real environment, of whose start a line of a package's is a part.
+    python, version = os.path.realpath(sys.executable), f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    (shim.venv / "pyvenv.cfg").write_text(f"home = {os.path.dirname(python)}\n")  # noqa: PTH120
+    (shim.venv / "bin" / "python").unlink()
+    (shim.venv / "bin" / "python").symlink_to(python)
+    packages = shim.venv / "lib" / version / "site-packages"
+    packages.mkdir(parents=True)
+    assert shim.works("status") == ""
+    (packages / "now.pth").write_text(f"import os; os.kill(os.getpid(), {int(signal.SIGINT)})\n")
+    assert shim.run("status", shell='exec "$@"') == (-signal.SIGINT, "", "")
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])

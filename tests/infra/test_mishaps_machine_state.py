@@ -45,8 +45,9 @@ def test_without_room_for_the_state_no_command_is_run(tiny: Tiny) -> None:
 def test_a_disk_that_fills_while_a_command_runs_loses_nothing(tiny: Tiny) -> None:
     state = tiny.state_file.with_suffix(".new")
     tiny.write(f"""
-        # A moment after its start, which is written down, too.
-        a = command('a', create=f"{{say('a+')}}; sleep 0.3; ln -sf /dev/full '{state}'")
+        # After its start, which is written down, too: with its pid.
+        noted = "until grep -q \\"^ *$$,\\" '{tiny.state_file}'; do sleep 0.05; done"
+        a = command('a', create=f"{{say('a+')}}; {{noted}}; ln -sf /dev/full '{state}'")
         command('b', opts={{'depends_on': [a]}})
     """)
     with pytest.raises(UserError, match=r"no space left for .*/state\.json"):
@@ -148,6 +149,15 @@ def test_notes_in_another_users_folder_are_nobodys(tiny: Tiny, monkeypatch: pyte
     monkeypatch.setattr(os, "getuid", lambda: mine + 1)
     assert locations.notes() == []
     monkeypatch.undo()
+
+
+def test_a_folder_that_goes_while_it_is_looked_into_has_no_notes(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever takes the user's last cluster down removes it, whatever others are about to ask."""
+    monkeypatch.setattr(Path, "is_dir", lambda _path: True)
+    assert not tiny.run_root.exists()
+    assert locations.notes() == []
 
 
 def test_a_checkout_that_cannot_be_looked_at_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,7 +133,8 @@ def test_changes_of_two_processes_do_not_get_lost(tmp_path: Path) -> None:
     for process in both:
         process.start()
     for process in both:
-        process.join(60)
+        process.join(120)
+        assert process.exitcode == 0
     there = Store(tmp_path, "test").load()
     assert there is not None
     assert there.repeat == 40
@@ -158,7 +159,7 @@ def test_the_lock_holds_while_its_folder_comes_and_goes(tmp_path: Path) -> None:
     for process in both:
         process.start()
     for process in both:
-        process.join(60)
+        process.join(120)
         assert process.exitcode == 0
     assert failures.empty()
 
@@ -178,7 +179,7 @@ def test_who_waits_for_the_lock_is_told(tmp_path: Path) -> None:
 
     with store.locked(busy):
         assert said == [1]
-    holder.join(10)
+    holder.join(60)
 
 
 def _hold(folder: str, project: str, ready: Any, done: Any) -> None:

@@ -24,7 +24,7 @@ pytestmark = [
     ),
 ]
 
-LASTING = "#!/bin/bash\n#SBATCH -N1\nsleep 60\n"
+LASTING = "#!/bin/bash\n#SBATCH -N1\nsleep 600\n"
 SHORT = "#!/bin/bash\n#SBATCH -N2 -o out-it.txt\nsrun hostname\necho '{\"loss\": 1}' >result.json\n"
 
 
@@ -56,8 +56,8 @@ def test_a_job_of_a_real_cluster(
 
     second = scenarios.succeeded(driver.up(wish(SHORT))).outputs["job"]
     assert second != first
-    until(lambda: queue(cluster)[first] == "CANCELLED", 60, "the first job's end")
-    until(lambda: queue(cluster)[second] == "COMPLETED", 60, "the second job's end")
+    until(lambda: queue(cluster)[first] == "CANCELLED", 120, "the first job's end")
+    until(lambda: queue(cluster)[second] == "COMPLETED", 120, "the second job's end")
     (result,) = run.shared.glob("bench/*/*/result.json")
     assert result.read_text() == '{"loss": 1}\n'
     assert len((result.parent / "out-it.txt").read_text().split()) == 2

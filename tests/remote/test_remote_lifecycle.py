@@ -6,7 +6,6 @@ Pulumi's engine and its SSH client; tests/engine/test_engine_remote.py has the r
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,8 +48,10 @@ def test_another_host_key_is_refused(
         assert "another SSH host key than the one that the cluster published" in refused.text
 
 
-def test_a_cluster_that_is_gone_is_destroyed_soon(driver: Driver, machine: LoginMachine, shell: str) -> None:
-    scenarios.check_gone(driver, machine, shell, seconds=60)
+def test_a_cluster_that_is_gone_is_destroyed_without_it(
+    driver: Driver, machine: LoginMachine, shell: str
+) -> None:
+    scenarios.check_gone(driver, machine, shell)
 
 
 def test_an_unwanted_benchmark_of_a_machine_that_is_gone(tmp_path: Path, machine: LoginMachine) -> None:
@@ -58,9 +59,7 @@ def test_an_unwanted_benchmark_of_a_machine_that_is_gone(tmp_path: Path, machine
     driver = Embedded(tmp_path)
     scenarios.succeeded(driver.up(scenarios.spec(machine, "openssh")))
     machine.sshd.stop()
-    began = time.monotonic()
     removed = scenarios.succeeded(driver.up(scenarios.spec(machine, "openssh", benchmark=False)))
-    assert time.monotonic() - began < 60
     assert removed.operations["b-job"] == "deleted"
     assert lines.NOT_CANCELLED in removed.text
 

@@ -43,7 +43,7 @@ TOOL = f'#!/bin/sh\nexec {shlex.join([sys.executable, "-c", _ECHO])} "$@"\n'
 
 def shell(line: str, stdin: bytes = b"", kind: str = "sh") -> subprocess.CompletedProcess[bytes]:
     """As sshd runs a command: the user's shell with -c."""
-    return subprocess.run([kind, "-c", line], input=stdin, capture_output=True, timeout=30, check=False)
+    return subprocess.run([kind, "-c", line], input=stdin, capture_output=True, timeout=120, check=False)
 
 
 def printed(done: subprocess.CompletedProcess[bytes]) -> str:
@@ -84,13 +84,13 @@ def test_any_folder_is_waited_for(name: str, digest: str) -> None:
 
 
 def test_a_wait_says_what_it_waits_for_and_ends_when_it_is_there(tmp_path: Path) -> None:
-    line = lines.wait_for_environment(str(tmp_path), "d", 20)
+    line = lines.wait_for_environment(str(tmp_path), "d", 600)
     with subprocess.Popen(["sh", "-c", line], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as waiting:
         assert waiting.stderr is not None
         assert f"waiting for the training environment {tmp_path}/envs/d" in waiting.stderr.readline().decode()
         (tmp_path / "envs" / "d").mkdir(parents=True)
         (tmp_path / "envs" / "d" / ".complete").touch()
-        assert waiting.wait(10) == 0
+        assert waiting.wait(60) == 0
 
 
 # --- staging ---------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def test_two_that_stage_at_once_make_one(tmp_path: Path, content: bytes) -> None
         assert one.stdin is not None
         one.stdin.write(base64.encodebytes(content))
     for one in both:
-        one.communicate(timeout=30)
+        one.communicate(timeout=120)
         assert one.returncode == 0
     assert set(staged(shared)) == {"model.py", "envs/cpu/uv.lock"}
     assert list((shared / "bench").glob(".*")) == []

@@ -197,7 +197,7 @@ def running(elastic: Elastic) -> Iterator[None]:
         elastic._queue.put({})
         elastic.fencing.wake()
         for _ in ("requests", "reconcile", "fences"):
-            assert resting.acquire(timeout=60)
+            assert resting.acquire(timeout=120)
 
 
 class FakeServices:

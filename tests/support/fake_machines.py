@@ -76,7 +76,7 @@ class FakeMachines:
         (self.run.path / "outcome").write_text(state)
 
     def call(self, method: str, **params: Any) -> Any:
-        return rpc.call(str(self.run.agent_socket), method, 60.0, **params)
+        return rpc.call(str(self.run.agent_socket), method, 120.0, **params)
 
     def launch(self, *hosts: str, role: str = "compute") -> list[dict[str, Any]]:
         names = {host: f"t-{host}" for host in hosts}

@@ -52,7 +52,7 @@ class LoginMachine:
         try:
             self.agent = Agent(folder / "agent", self.sshd.client_key)
         except BaseException:
-            self.sshd.stop()
+            self.sshd.close()
             raise
         self._home = folder / 'it\'s a "login" $machine'
         self._home.mkdir()
@@ -113,7 +113,7 @@ class LoginMachine:
         return [path.name for path in self.shared.glob("bench/.*")]
 
     def close(self) -> None:
-        self.sshd.stop()
+        self.sshd.close()
         self.agent.stop()
         # A remote command outlives its connection; it names a folder below ours.
         for command in Path("/proc").glob("[0-9]*/cmdline"):

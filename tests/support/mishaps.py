@@ -194,10 +194,15 @@ class Terminal:
         while self.child.poll() is None:
             assert time.monotonic() < deadline, f"it goes on:\n{self.text}"
             self._read(0.05)
-        while self._read(0.05):
-            pass
         if self._master >= 0:
-            self.hang_up()
+            # The rest may still be on its way through the kernel: it has all come when nobody has the other
+            # end any more. A second is for whoever keeps it open.
+            os.close(self._slave)
+            with contextlib.suppress(OSError):
+                while self._read(1):
+                    pass
+            os.close(self._master)
+            self._master = -1
         return int(self.child.returncode)
 
     def _read(self, seconds: float) -> bool:

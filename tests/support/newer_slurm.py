@@ -112,7 +112,7 @@ class NewerSlurm:
     def close(self) -> None:
         """End everything inside."""
         # The first process reads the pipe; as it ends the kernel ends all others of its namespace.
-        self._keeper.communicate(timeout=60)
+        self._keeper.communicate(timeout=120)
 
 
 def folder(say: Callable[[str], None]) -> Path:

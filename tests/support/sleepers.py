@@ -113,7 +113,7 @@ class ServedCloud:
         self.start()
 
     def call(self, method: str, **params: Any) -> Any:
-        return rpc.call(str(self.run / "cloud" / "agent.sock"), method, 60.0, **params)
+        return rpc.call(str(self.run / "cloud" / "agent.sock"), method, 120.0, **params)
 
     def launch(self, count: int = 1, first: int = 0, **tags: str) -> list[str]:
         wish = names(count, first)

@@ -21,8 +21,8 @@ SBIN = "/usr/sbin:/sbin:/usr/bin:/bin"
 SSHD = shutil.which("sshd", path=SBIN)
 PRIVILEGE_SEPARATION = Path("/run/sshd")
 SHADOW = Path("/etc/shadow")
-START_SECONDS = 30
-END_SECONDS = 10
+START_SECONDS = 120
+END_SECONDS = 60
 
 
 def missing() -> str | None:
@@ -47,10 +47,15 @@ def public(key: Path) -> str:
     return key.with_name(key.name + ".pub").read_text().strip()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def reserved_port(port: int = 0) -> socket.socket:
+    """A port at which nobody listens and that nobody else is given, until it is closed.
+
+    A server that says SO_REUSEADDR, as sshd does, can listen at it meanwhile.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", port))
+    return held
 
 
 class Sshd:
@@ -60,17 +65,23 @@ class Sshd:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
+        (folder / "home").mkdir()
         self._folder = folder
         self._host_key = make_key(folder / "host")
         self.client_key = make_key(folder / "client")
         (folder / "authorized_keys").write_text(public(self.client_key) + "\n")
-        self.port = 0
+        self._held: list[socket.socket] = []
         self._process: subprocess.Popen[bytes] | None = None
         try:
             self.start()
         except BaseException:
-            self.stop()
+            self.close()
             raise
+
+    @property
+    def port(self) -> int:
+        """Where it listens, or did; it is kept for this server when it is stopped."""
+        return int(self._held[-1].getsockname()[1])
 
     @property
     def host_key(self) -> str:
@@ -90,27 +101,25 @@ class Sshd:
         with (self._folder / "authorized_keys").open("a") as keys:
             keys.write(public(key) + "\n")
 
-    def start(self, port: int | None = None) -> None:
-        """Listen, on another port than before unless one is given."""
+    def start(self, *, again: bool = False) -> None:
+        """Listen, on another port than before or `again` on the same."""
         if os.getuid() == 0:
             # The service's own empty folder, which its unit makes; never removed, others may be using it.
             PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
-        for _ in range(5):
-            self.port = port or free_port()
-            if self._try():
-                return
-        raise AssertionError(f"sshd does not start: {self.log}")
-
-    def _try(self) -> bool:
-        """Whether it listens; False: another took the port first."""
+        if not again:
+            self._held.append(reserved_port())
         config = self._folder / "config"
         config.write_text(
             f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {self._host_key}\n"
             f"AuthorizedKeysFile {self._folder}/authorized_keys\nPidFile none\nStrictModes no\nUsePAM no\n"
             "PasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\n"
             "Subsystem sftp internal-sftp\nLogLevel VERBOSE\nMaxStartups 50\n"
+            # bash reads ~/.bashrc for a command over SSH, and there anything may be: a pyenv whose lock was
+            # left by a connection that a test has cut off has every login wait a minute.
+            f"SetEnv HOME={self._folder}/home\n"
         )
         assert SSHD is not None
+        before = self._listens()
         self._process = subprocess.Popen(
             [SSHD, "-D", "-f", str(config), "-E", str(self._folder / "log")],
             stdin=subprocess.DEVNULL,
@@ -119,10 +128,12 @@ class Sshd:
             start_new_session=True,
         )
         process = self._process
-        until(
-            lambda: self._listens() or process.poll() is not None, START_SECONDS, f"sshd on port {self.port}"
-        )
-        return process.poll() is None
+
+        def there() -> bool:
+            assert process.poll() is None, f"sshd does not start: {self.log}"
+            return self._listens() > before
+
+        until(there, START_SECONDS, f"sshd on port {self.port}")
 
     def stop(self) -> None:
         """End the server and every connection at once, as a machine that is switched off."""
@@ -130,15 +141,21 @@ class Sshd:
             end_tree(self._process)
             self._process = None
 
+    def close(self) -> None:
+        """Stop, and let its ports go."""
+        self.stop()
+        for held in self._held:
+            held.close()
+
     def freeze(self) -> None:
         """Accept connections and say nothing, as a machine that is out of memory."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
-    def _listens(self) -> bool:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as probe:
-            return probe.recv(4) == b"SSH-"
-        return False
+    def _listens(self) -> int:
+        """How often it has begun to listen: its own word, as at its port another one might answer."""
+        log = self._folder / "log"
+        return log.read_text(errors="replace").count("Server listening on ") if log.exists() else 0
 
 
 class Agent:

@@ -145,7 +145,9 @@ def _copy(inputs: dict[str, Any]) -> str:
 def _ssh(connection: dict[str, Any], line: str, stdin: bytes) -> str:
     with tempfile.TemporaryDirectory() as folder:
         command = ["ssh", "-F", "none", "-oBatchMode=yes", "-oStrictHostKeyChecking=yes", "-oLogLevel=ERROR"]
-        command += [f"-oConnectTimeout={int(connection['perDialTimeout'])}", "-oGlobalKnownHostsFile=none"]
+        # One attempt takes the place of all.
+        seconds = int(connection["perDialTimeout"]) * int(connection["dialErrorLimit"])
+        command += [f"-oConnectTimeout={seconds}", "-oGlobalKnownHostsFile=none"]
         command += _known(Path(folder) / "known", connection)
         if proxy := connection.get("proxy"):
             hop = ["ssh", "-F", "none", "-oBatchMode=yes", "-oStrictHostKeyChecking=yes", "-oLogLevel=ERROR"]
@@ -162,7 +164,7 @@ def _known(file: Path, connection: dict[str, Any]) -> list[str]:
 
 
 def _checked(command: list[str], stdin: bytes, **options: Any) -> str:
-    done = subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False, **options)
+    done = subprocess.run(command, input=stdin, capture_output=True, timeout=120, check=False, **options)
     if done.returncode:
         raise CommandFailed((done.stdout + done.stderr).decode())
     return done.stdout.decode().removesuffix("\n")

@@ -82,19 +82,23 @@ class Run:
     def output(self, rank: int = 0) -> str:
         return self._output(rank).read_text(encoding="utf-8", errors="replace")
 
-    def wait(self, limit: float = 120) -> list[int]:
+    def wait(self, limit: float = 240) -> list[int]:
         end = time.monotonic() + limit
         return [process.wait(max(0.1, end - time.monotonic())) for process in self.processes]
 
-    def wait_for(self, text: str, limit: float = 60) -> None:
+    def wait_for(self, text: str, limit: float = 180) -> None:
         """Until the chief has said this."""
         end = time.monotonic() + limit
-        while text not in self.output():
-            assert self.processes[0].poll() is None, self.output()
+        while True:
+            # In this order: what it says last counts, too.
+            over = self.processes[0].poll() is not None
+            if text in self.output():
+                return
+            assert not over, self.output()
             assert time.monotonic() < end, self.output()
             time.sleep(0.05)
 
-    def wait_for_start(self, rank: int, limit: float = 60) -> None:
+    def wait_for_start(self, rank: int, limit: float = 180) -> None:
         """Until this task has left a note: it takes signals from then on."""
         end = time.monotonic() + limit
         while not list(self.folder.glob(f".rendezvous/{self.job}.*/address-{rank}.json")):

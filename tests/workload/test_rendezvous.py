@@ -40,9 +40,9 @@ def test_a_reserved_port_is_tensorflows_alone() -> None:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         server.bind(("0.0.0.0", port))
         server.listen()
-        server.settimeout(5)
+        server.settimeout(60)
         for _ in range(50):
-            with socket.create_connection(("127.0.0.1", port), timeout=5):
+            with socket.create_connection(("127.0.0.1", port), timeout=60):
                 server.accept()[0].close()
 
 
@@ -66,7 +66,7 @@ def test_two_jobs_on_one_machine_at_once(tmp_path: Path) -> None:
         held = reserve_port()
         sockets.append(held)
         announce(rendezvous, held, ENV)
-        met[step.key, step.rank] = meet(rendezvous, 20)
+        met[step.key, step.rank] = meet(rendezvous, 120)
 
     everyone = [*steps("7.0.0", "n0", "n0", "n1", "n1"), *steps("8.0.0", "n0", "n0", "n1", "n1")]
     threads = [start(lambda step=step: task(step)) for step in everyone]  # type: ignore[misc]
@@ -120,7 +120,7 @@ def test_a_late_task_is_waited_for(tmp_path: Path) -> None:
     first, second = steps("k", "n0", "n1")
     timer = threading.Timer(0.5, lambda: Rendezvous(tmp_path, second).publish("data", {"name": "mnist"}))
     timer.start()
-    assert Rendezvous(tmp_path, first).collect("data", range(1, 2), 20, "data") == [{"name": "mnist"}]
+    assert Rendezvous(tmp_path, first).collect("data", range(1, 2), 120, "data") == [{"name": "mnist"}]
     timer.join()
 
 

@@ -113,7 +113,7 @@ def run(text: str, tools: Path) -> subprocess.CompletedProcess[str]:
         "SLURM_JOB_NODELIST": "n[0-1]",
     }
     return subprocess.run(
-        ["sh"], input=text, env=env, capture_output=True, text=True, timeout=30, check=False
+        ["sh"], input=text, env=env, capture_output=True, text=True, timeout=120, check=False
     )
 
 

@@ -100,7 +100,7 @@ def test_the_result_is_complete(runs: dict[str, Run]) -> None:
     assert record["images_per_second"] == pytest.approx(2 * 27 * 128 / record["seconds_train"], rel=0.01)
     # Two nodes at 3.6 USD an hour: 0.002 USD a second.
     assert record["cost_usd"] == pytest.approx(0.002 * record["seconds_total"], rel=0.05)
-    assert 1 <= record["start_latency_seconds"] < 60
+    assert 1 <= record["start_latency_seconds"] < 600
     assert record["versions"]["tensorflow"] == tf.__version__
     assert 0.1 < record["test_accuracy"] < 1
 
@@ -173,7 +173,7 @@ def test_a_dead_worker_ends_the_run(start: Any) -> None:
     run = start(2, "--steps-per-epoch", "5", "--epochs", "100000")
     run.wait_for("Epoch 3/")
     run.processes[1].kill()
-    assert run.processes[0].wait(30) == 75  # it may have been a machine: the job is to be queued again
+    assert run.processes[0].wait(240) == 75  # it may have been a machine: the job is to be queued again
     (line,) = [line for line in run.output().splitlines() if line.startswith("workload:")]
     assert line.startswith("workload: debug-0: the training stopped: another worker failed or went silent")
     assert "aborted by" in line  # TensorFlow's own reason
