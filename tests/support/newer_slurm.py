@@ -72,7 +72,10 @@ class NewerSlurm:
     """
 
     def __init__(self, folder: Path, work: Path) -> None:
-        seen = dict.fromkeys([Path("/etc/hosts"), *_interpreter(), ROOT])
+        # A checkout's environment may be a link to another one's.
+        environment = (ROOT / ".venv").resolve()
+        more = [] if environment.is_relative_to(ROOT.resolve()) or not environment.exists() else [environment]
+        seen = dict.fromkeys([Path("/etc/hosts"), *_interpreter(), ROOT, *more])
         self._keeper = subprocess.Popen(
             [*_APART, "sh", "-c", _INSIDE, "sh", str(folder), str(work), *map(str, seen)],
             env={"PATH": PATH, "FIRST": _FIRST},
