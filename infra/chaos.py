@@ -11,6 +11,7 @@ from infra.options import Json, Stack, load, project
 
 app = typer.Typer(
     help="Machines that die, quotas, a cloud that refuses: test your jobs (local stacks).",
+    short_help="Faults of the local cloud on request: test your jobs.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -152,7 +152,7 @@ def outputs(stack: Stack = "local") -> None:
     print(json.dumps(found, indent=1))
 
 
-@app.command("run")
+@app.command("run", short_help="The benchmark on several numbers of nodes; ends in the report.")
 def run_sweep(
     stack: Stack = "local",
     nodes: Annotated[
@@ -186,7 +186,7 @@ def run_sweep(
         sweep.run(project(), load(stack), Console(), nodes=nodes, repeat=repeat)
 
 
-@app.command()
+@app.command(short_help="Plots and a table: our results beside the published ones.")
 def report(
     stack: Annotated[
         list[str] | None,
@@ -210,7 +210,7 @@ def report(
     print(made.table)
 
 
-@app.command()
+@app.command(short_help="What would stop `up` here, and its cure.")
 def doctor(stack: Stack = "local", json_output: Json = False) -> None:
     """What would stop `up` here, and its cure; exit 1 if anything would."""
     from infra import doctor as doctors
@@ -218,7 +218,7 @@ def doctor(stack: Stack = "local", json_output: Json = False) -> None:
     sys.exit(doctors.run(project(), stack, as_json=json_output))
 
 
-@app.command()
+@app.command(short_help="Last lines of the controller, a node and its boot, a job.")
 def logs(
     what: Annotated[
         str | None,
