@@ -10,6 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from infra.node import words
+
 PORTS = {
     22: "SSH",
     2049: "NFS",
@@ -47,7 +49,7 @@ def picture(plan: Mapping[str, Any]) -> Group | None:
 def _nodes(partition: Mapping[str, Any]) -> str:
     """0–4 × p3dn.24xlarge, each 96 CPUs, 745 GiB, 8 × v100."""
     count = f"{partition['min']}–{partition['max']} × {partition['machine']}"
-    parts = [f"{partition['cpus']} CPUs", f"{partition['memory_mib'] / 1024:.0f} GiB"]
+    parts = [words.count(partition["cpus"], "CPU"), f"{partition['memory_mib'] / 1024:.0f} GiB"]
     if accelerator := partition["accelerator"]:
         parts.append(f"{accelerator['count']} × {accelerator['type']}")
     return f"{count}{', spot' if partition['spot'] else ''}, each {', '.join(parts)}"

@@ -17,6 +17,7 @@ from infra.design import benchmark_design, design
 from infra.doctor.finding import Finding, Severity, fine, said, stops, warns
 from infra.errors import UserError
 from infra.machines import catalog
+from infra.node import words
 from infra.runner import embedded, locations, owner
 from infra.runner.refusal import HOW_TO_INSTALL
 
@@ -45,8 +46,8 @@ def stack_file(
     except UserError as error:
         return said(check, Severity.STOPS, str(error)), None, None, _provider(path)
     nodes = sum(partition.max for partition in cluster.partitions)
-    text = f"{path.name}: {cluster.name} on {cluster.provider}, up to {_count(nodes, 'node')}"
-    text += f" in {_count(len(cluster.partitions), 'partition')}"
+    text = f"{path.name}: {cluster.name} on {cluster.provider}, up to {words.count(nodes, 'node')}"
+    text += f" in {words.count(len(cluster.partitions), 'partition')}"
     if training is not None:
         text += f"; a training on {training.nodes} of them"
     return fine(check, text), cluster, training, cluster.provider
@@ -60,10 +61,6 @@ def _provider(path: Path) -> str | None:
     except (ConfigError, KeyError, TypeError):
         return None
     return provider if isinstance(provider, str) else None
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def python(project: Path) -> Iterable[Finding]:

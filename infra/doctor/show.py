@@ -11,6 +11,7 @@ from rich.text import Text
 
 from infra.console.tables import put
 from infra.doctor.finding import Finding, Severity
+from infra.node import words
 
 _STYLES = {Severity.STOPS: "bold red", Severity.WARNS: "yellow", Severity.FINE: "green"}
 
@@ -41,10 +42,10 @@ def as_text(stack: str, findings: Sequence[Finding]) -> None:
     put(table)
     stopping = sum(f.severity is Severity.STOPS for f in findings)
     warnings = sum(f.severity is Severity.WARNS for f in findings)
-    also = f", {_count(warnings, 'warning')}" if warnings else ""
+    also = f", {words.count(warnings, 'warning')}" if warnings else ""
     up = f"`./cluster up --stack {stack}`"
     if stopping:
-        text, style = f"{_count(stopping, 'reason')} why {up} would stop{also}", "bold red"
+        text, style = f"{words.count(stopping, 'reason')} why {up} would stop{also}", "bold red"
     else:
         text, style = f"nothing stops {up}{also}", "bold green"
     put(Text(f"\n{text}", style=style))
@@ -55,7 +56,3 @@ def _row(table: Table, severity: Severity, name: str, found: str, cure: str | No
     table.add_row(mark, Text(name), Text(found))
     if cure is not None:
         table.add_row("", "", Text.assemble(("do: ", "bold"), cure))
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -13,6 +13,7 @@ from infra.console.progress import Console
 from infra.console.sweep import Board, show_summary
 from infra.console.tables import output
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, NotUpError, UserError
+from infra.node import words
 from infra.sweep import summary
 from infra.sweep.plan import Plan, Wish
 from infra.sweep.remote import Remote
@@ -84,7 +85,7 @@ class Sweep:
             except (NotUpError, SweepGone):
                 self._console.say(self._is_gone(progress))
             else:
-                self._console.say(f"{_count(len(ended), 'job')} ended; {_have(progress)}")
+                self._console.say(f"{words.count(len(ended), 'job')} ended; {_have(progress)}")
             self._store.forget(plan)
 
     # --- beginning and going on ---
@@ -161,7 +162,7 @@ class Sweep:
         count = len(plan.unsubmitted)
         if not count:
             return plan
-        with self._console.waiting(f"submitting {_count(count, 'job')}"):
+        with self._console.waiting(f"submitting {words.count(count, 'job')}"):
             while batch := plan.unsubmitted[:BATCH]:
                 before = [run.job for run in plan.runs[: batch[0].number - 1] if run.job is not None]
                 try:
@@ -256,26 +257,22 @@ class Sweep:
 
 def _announcement(plan: Plan) -> str:
     *most, last = plan.wish.nodes
-    nodes = f"{', '.join(map(str, most))} and {last} nodes" if most else _count(last, "node")
+    nodes = f"{', '.join(map(str, most))} and {last} nodes" if most else words.count(last, "node")
     repeat = f", {plan.repeat} times each" if plan.repeat > 1 else ""
-    return f"{_count(len(plan.runs), 'run')} on {nodes} of {plan.partition}{repeat}"
+    return f"{words.count(len(plan.runs), 'run')} on {nodes} of {plan.partition}{repeat}"
 
 
 def _failures(progress: Progress) -> list[str]:
     """Each failed run with the end of its output, and how many they are."""
     plan = progress.plan
     texts = [
-        f"run {run.number} ({_count(run.nodes, 'node')}, {run.repetition} of {plan.repeat})"
+        f"run {run.number} ({words.count(run.nodes, 'node')}, {run.repetition} of {plan.repeat})"
         f"{'' if run.job is None else f', job {run.job}'}: {progress.failed[run.number]}"
         for run in plan.runs
         if run.number in progress.failed
     ]
-    return [*texts, f"{len(texts)} of {_count(len(plan.runs), 'run')} without a result"] if texts else []
+    return [*texts, f"{len(texts)} of {words.count(len(plan.runs), 'run')} without a result"] if texts else []
 
 
 def _have(progress: Progress) -> str:
-    return f"{len(progress.kept)} of {_count(len(progress.plan.runs), 'result')} kept"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    return f"{len(progress.kept)} of {words.count(len(progress.plan.runs), 'result')} kept"

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from infra.local.cloud.errors import CloudError
+from infra.node import words
 from infra.node.codec import from_json, to_json
 from infra.node.local_cloud import LocalCloud
 
@@ -64,13 +65,13 @@ def allowed(
         found = Allowed(
             max(0, limits.quota_nodes - len(there)),
             "QuotaExceeded",
-            f"quota of {limits.quota_nodes} machines exceeded: {len(there)} run, {wanted} asked",
+            _exceeded(limits.quota_nodes, "machine", f"{len(there)} run, {wanted} asked"),
         )
     if limits.quota_gpus is not None and gpus and (limits.quota_gpus - devices) // gpus < found.count:
         found = Allowed(
             max(0, (limits.quota_gpus - devices) // gpus),
             "QuotaExceeded",
-            f"quota of {limits.quota_gpus} GPUs exceeded: {devices} used, {wanted * gpus} asked",
+            _exceeded(limits.quota_gpus, "GPU", f"{devices} used, {wanted * gpus} asked"),
         )
     for pool, most in pools(limits, partition, zone).items():
         used = sum(_in_pool(machine, pool) for machine in there)
@@ -78,9 +79,13 @@ def allowed(
             found = Allowed(
                 max(0, most - used),
                 "InsufficientCapacity",
-                f"pool {pool} has {most} machines: {used} run, {wanted} asked",
+                f"pool {pool} has {words.count(most, 'machine')}: {used} run, {wanted} asked",
             )
     return found
+
+
+def _exceeded(quota: int, what: str, because: str) -> str:
+    return f"quota of {words.count(quota, what)} exceeded: {because}"
 
 
 def pools(limits: Limits, partition: str | None, zone: str | None) -> dict[str, int]:
