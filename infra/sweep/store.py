@@ -86,8 +86,9 @@ class Store:
 
     def _acquire(self, busy: Callable[[], None]) -> int:
         while True:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
+                with contextlib.suppress(FileExistsError):  # not `exist_ok`: that looks for it once more
+                    self.folder.mkdir(mode=0o700, parents=True)
                 descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
             except FileNotFoundError:  # the last holder removed the folder just now
                 continue

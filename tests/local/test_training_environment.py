@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import threading
 from collections.abc import Callable
@@ -163,50 +165,43 @@ def test_an_environment_whose_interpreter_was_upgraded_is_built_again(
     assert len(uv.calls()) == 2
 
 
-def test_builders_wait_for_each_other(
-    make: Callable[..., Path], uv: Uv, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_builders_wait_for_each_other(make: Callable[..., Path], uv: Uv) -> None:
     made: list[Path] = []
-    said = ""
-
-    def waiting() -> int:
-        nonlocal said
-        said += capfd.readouterr().err
-        return said.count("waiting for another build")
-
     uv.hold.touch()
     threads = [threading.Thread(target=lambda: made.append(make())) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    until(lambda: waiting() == 3, 60, "those that come second")
-    uv.hold.unlink()
-    for thread in threads:
-        thread.join()
+    # What pytest captures may lose a thread's word while it is read.
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        for thread in threads:
+            thread.start()
+        try:
+            until(
+                lambda: said.getvalue().count("waiting for another build") == 3, 120, "those that come second"
+            )
+        finally:
+            uv.hold.unlink()
+            for thread in threads:
+                thread.join()
     assert len(set(made)) == 1
     assert len(made) == 4
     assert len(uv.calls()) == 1
-    assert waiting() == 3
+    assert said.getvalue().count("waiting for another build") == 3
 
 
 def test_a_long_build_says_that_it_goes_on(
-    make: Callable[..., Path], uv: Uv, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., Path], uv: Uv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "HEARTBEAT_SECONDS", 0.03)
-    said = ""
-
-    def words() -> int:
-        nonlocal said
-        said += capsys.readouterr().err
-        return said.count("still installing into")
-
     threads = threading.active_count()
     uv.hold.touch()
     builder = threading.Thread(target=make)
-    builder.start()
-    until(lambda: words() >= 2, 60, "two words")
-    uv.hold.unlink()
-    builder.join()
-    until(lambda: threading.active_count() <= threads, 60, "nobody who would go on talking")
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        builder.start()
+        try:
+            until(lambda: said.getvalue().count("still installing into") >= 2, 120, "two words")
+        finally:
+            uv.hold.unlink()
+            builder.join()
+        until(lambda: threading.active_count() <= threads, 60, "nobody who would go on talking")
 
 
 def test_the_projects_own_environments_have_their_locks() -> None:

@@ -355,7 +355,7 @@ def test_notices_that_do_not_come_hold_up_one_listing_only() -> None:
 
 
 def test_the_client_calls_once_and_does_not_wait_for_ever(fake: FakeEc2) -> None:
-    config = fake.connect().meta.config
+    config = fake.connect(read_timeout=None).meta.config
     assert config.retries["total_max_attempts"] == 1
     assert (config.connect_timeout, config.read_timeout) == (ec2.CONNECT_SECONDS, ec2.READ_SECONDS)
     fake.faults = [Fault("DescribeInstances", "RequestLimitExceeded", 503)]

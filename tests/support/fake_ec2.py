@@ -33,6 +33,8 @@ from tests.support import fake_ec2_xml as xml
 from tests.support.cloud_faults import Fault, due
 
 ACCOUNT = "123456789012"
+PATIENCE_SECONDS = 600.0
+"""With moto, which takes its time for hundreds of machines, in the place of the driver's own."""
 CREDENTIALS = {"aws_access_key_id": "dummy", "aws_secret_access_key": "dummy"}
 EFA = [
     {"DeviceIndex": 0, "NetworkCardIndex": 0, "InterfaceType": "interface", "DeleteOnTermination": True},
@@ -107,7 +109,7 @@ class FakeEc2:
             "secret": "t-munge",
         }
 
-    def connect(self, read_timeout: float | None = None) -> Any:
+    def connect(self, read_timeout: float | None = PATIENCE_SECONDS) -> Any:
         """The driver's own client; with a shorter patience for tests of it."""
         return _client(self.region, self.url, read_timeout)
 
@@ -116,7 +118,10 @@ class FakeEc2:
         return _client(self.region, self.url, None, "s3")
 
     def driver(
-        self, settings: Settings, boots: Boots = lambda running: {}, read_timeout: float | None = None
+        self,
+        settings: Settings,
+        boots: Boots = lambda running: {},
+        read_timeout: float | None = PATIENCE_SECONDS,
     ) -> Ec2Driver:
         return Ec2Driver(settings, lambda: self.connect(read_timeout), boots)
 

@@ -1,5 +1,7 @@
 """SIGTERM in one task: who is told, who leaves when, and with which status."""
 
+import contextlib
+import io
 import signal
 import threading
 import time
@@ -96,19 +98,14 @@ def test_before_the_training_nothing_is_waited_for(tasks: Tasks, told: int) -> N
     until(lambda: tasks.ended == {0: STATUS, 1: 0})
 
 
-def test_after_the_last_step_it_finishes(tasks: Tasks, capsys: pytest.CaptureFixture[str]) -> None:
+def test_after_the_last_step_it_finishes(tasks: Tasks) -> None:
     chief, second = tasks.start(0, NODES[:2]), tasks.start(1, NODES[:2])
     chief.finishing()
     second.finishing()
-    tasks.terminate(chief, second)
-    said = ""
-
-    def both_have_spoken() -> bool:
-        nonlocal said
-        said += capsys.readouterr().out
-        return said.count("SIGTERM received while finishing: finishing\n") == 2
-
-    until(both_have_spoken)
+    # What pytest captures may lose a thread's word while it is read.
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        tasks.terminate(chief, second)
+        until(lambda: said.getvalue().count("SIGTERM received while finishing: finishing\n") == 2)
     time.sleep(0.1)
     assert not chief.asked()
     assert tasks.ended == {}
