@@ -110,7 +110,7 @@ class FakeEc2:
         }
 
     def connect(self, read_timeout: float | None = PATIENCE_SECONDS) -> Any:
-        """The driver's own client; with a shorter patience for tests of it."""
+        """The driver's own client; with None for its patience also with that."""
         return _client(self.region, self.url, read_timeout)
 
     def s3(self) -> Any:
