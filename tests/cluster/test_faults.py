@@ -96,8 +96,8 @@ def waits_for(checkout: Checkout, number: str, *words: str, seconds: float = 120
 @pytest.mark.parametrize(
     ("settings", "options", "words"),
     [
-        (["quota_nodes=1"], ["-N2"], ["quota", "1 machines"]),
-        (["quota_gpus=1"], ["-N1", "-p", "gpu", "--gres=gpu:2"], ["quota", "1 GPUs"]),
+        (["quota_nodes=1"], ["-N2"], ["quota", "1 machine exceeded"]),
+        (["quota_gpus=1"], ["-N1", "-p", "gpu", "--gres=gpu:2"], ["quota", "1 GPU exceeded"]),
         (["capacity.debug=1"], ["-N2"], ["capacity", "debug"]),
         (["api_error=placement"], ["-N2"], ["placement"]),
         (["api_error=permission"], ["-N1"], ["permission"]),
