@@ -241,13 +241,16 @@ def logs(
 @app.command("test", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def run_tests(
     arguments: Annotated[
-        list[str] | None, typer.Argument(help="For pytest; none runs everything.", show_default=False)
+        list[str] | None, typer.Argument(help="For pytest; none runs the suite.", show_default=False)
     ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="The widest tests too, such as the soak, and branch coverage.")
+    ] = False,
 ) -> None:
-    """Every test that this machine can run."""
+    """The tests that this machine can run; with a file, all of that file's."""
     from infra.checks import run_checks
 
-    sys.exit(run_checks(project(), arguments or []))
+    sys.exit(run_checks(project(), arguments or [], everything=everything))
 
 
 def main() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-import signal
 
 import hypothesis
 import pytest
 
 # Asserted there, too: a failure shows the values.
 pytest.register_assert_rewrite("tests.support")
-# Whoever is started in the background of a script ignores Ctrl-C, and so would all that the tests start.
-signal.signal(signal.SIGINT, signal.default_int_handler)
+# Behind that line.
+from tests.support import signals  # noqa: E402
+
+pytest_plugins = ["tests.support.accounts"]
+# What a script that starts us in the background, or `nohup`, has ignored, our children would ignore, too.
+signals.reset()
 # moto's own images, hundreds of them, are of no use here and made anew for every test of a cloud.
 os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
 # How output looks is not for whoever runs the tests to say.

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,8 @@ import pytest
 from infra import checks
 from infra.errors import UserError
 from infra.local import packages, training
+from tests.support import accounts
+from tests.support.checkout import ROOT, until
 
 PROJECT = Path("/project")
 
@@ -22,11 +28,22 @@ class Commands:
         self.run: list[list[str]] = []
         self.env: dict[str, str] = {}
         self.failing: set[str] = set()
+        self.beside: list[list[str]] = []
+        """Those whose output is collected, because others run at the same time."""
 
-    def __call__(self, command: Any, _project: Path, env: dict[str, str]) -> int:
-        self.run.append([str(part) for part in command])
+    def __call__(self, command: Any, _project: Path, env: dict[str, str], output: Any = None) -> int:
+        words = [str(part) for part in command]
+        self.run.append(words)
         self.env = env
-        return 1 if self.failing & set(self.run[-1]) else 0
+        if output is not None:
+            output.write(f"output of {words[2]}\n".encode())
+            self.beside.append(words)
+        return 1 if self.failing & set(words) else 0
+
+    def of(self, word: str) -> list[str]:
+        """The one command with this word."""
+        (found,) = [words for words in self.run if word in words]
+        return found
 
 
 @pytest.fixture
@@ -34,6 +51,8 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     made = Commands()
     monkeypatch.setattr(checks, "_run", made)
     monkeypatch.setattr(packages, "ensure", lambda _say: None)
+    monkeypatch.setattr(packages, "ensure_for_tests", lambda _say: None)
+    monkeypatch.setattr(checks, "_free_memory", lambda: 64 << 30)
     monkeypatch.setattr(training, "build", lambda *_arguments, **_more: Path("/trainer"))
     return made
 
@@ -43,27 +62,52 @@ def modules(commands: Commands) -> list[tuple[str, str]]:
     return [(command[0], command[2]) for command in commands.run]
 
 
-def test_everything_is_run_each_with_its_own_interpreter(
-    commands: Commands, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("everything", [False, True])
+def test_each_suite_runs_once_with_its_own_interpreter(
+    commands: Commands, tmp_path: Path, capsys: pytest.CaptureFixture[str], everything: bool
 ) -> None:
-    assert checks.run_checks(tmp_path, []) == 0
-    assert modules(commands) == [
+    assert checks.run_checks(tmp_path, [], everything=everything) == 0
+    wanted = [
         (sys.executable, "ruff"),
         (sys.executable, "ruff"),
         (sys.executable, "mypy"),
         (sys.executable, "pytest"),
         ("/trainer/bin/python", "pytest"),
-        (sys.executable, "coverage"),
     ]
-    first, second = commands.run[3:5]
+    assert sorted(modules(commands)) == sorted(wanted + [(sys.executable, "coverage")] * everything)
+    first, second = commands.of("--ignore"), commands.of("/trainer/bin/python")
     # Between them the two see every test exactly once.
     assert first[3:5] == ["--ignore", "tests/workload"]
     assert second[3] == "tests/workload"
-    assert "--cov-append" in first
-    assert "--cov-append" in second
+    for suite in (first, second):
+        assert ("not wide" in suite, "--cov-append" in suite) == (not everything, everything)
+        assert "--durations=15" in suite
     # A module's tests share a cluster.
     assert first[-3:-1] == ["--dist", "loadfile"]
-    assert capsys.readouterr().out.endswith("== all passed\n")
+    assert re.search(r"\n== all passed in \d+ s\n$", capsys.readouterr().out)
+
+
+def test_what_runs_beside_the_tests_is_shown_after_them(
+    commands: Commands, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checks.run_checks(tmp_path, [])
+    assert [words[2:4] for words in commands.beside] == [["mypy"], ["pytest", "tests/workload"]]
+    shown = capsys.readouterr().out
+    assert shown.index("== tests: ") < shown.index("output of mypy") < shown.index("output of pytest")
+
+
+def test_a_machine_with_little_memory_runs_one_after_another(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "_free_memory", lambda: 4 << 30)
+    checks.run_checks(tmp_path, [])
+    assert commands.beside == []
+    assert [words[2] for words in commands.run] == ["ruff", "ruff", "mypy", "pytest", "pytest"]
+
+
+def test_the_free_memory_is_this_machines() -> None:
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 < checks._free_memory() <= whole
 
 
 @pytest.mark.parametrize(
@@ -72,7 +116,7 @@ def test_everything_is_run_each_with_its_own_interpreter(
         ("format", "ruff format --check"),
         ("mypy", "mypy --strict"),
         ("--ignore", "tests"),
-        ("tests/workload", "tests of the workload"),
+        ("/trainer/bin/python", "tests of the workload"),
     ],
 )
 def test_a_failure_is_named_and_does_not_hide_the_rest(
@@ -80,10 +124,9 @@ def test_a_failure_is_named_and_does_not_hide_the_rest(
 ) -> None:
     commands.failing = {word}
     assert checks.run_checks(tmp_path, []) == 1
-    assert len(commands.run) == 6
+    assert len(commands.run) == 5
     last = capsys.readouterr().out.splitlines()[-1]
-    assert named in last
-    assert last.startswith("== failed: ")
+    assert re.fullmatch(rf"== failed in \d+ s: {re.escape(named)}", last)
 
 
 def test_arguments_are_pytests_and_nothing_else_runs(commands: Commands, tmp_path: Path) -> None:
@@ -121,9 +164,94 @@ def test_without_slurm_the_rest_still_runs(
     monkeypatch.setattr(packages, "ensure", refuse)
     assert checks.run_checks(tmp_path, []) == 0
     assert "tests of a real cluster are skipped: only root can install slurmctld" in capsys.readouterr().out
-    assert len(commands.run) == 6
+    assert len(commands.run) == 5
 
 
 def test_the_real_thing_runs_where_the_project_is(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import os, sys; sys.exit(len(os.environ['A']) + len(os.listdir()))"]
     assert checks._run(command, tmp_path, {"A": "abc"}) == 3
+
+
+INTERRUPTED = """
+import sys
+from pathlib import Path
+from infra import checks
+child = '''
+import pathlib, sys, time
+try:
+    pathlib.Path(sys.argv[1]).touch()
+    time.sleep(300)
+except KeyboardInterrupt:
+    time.sleep(0.5)
+    print(sys.argv[1], "has cleaned up", flush=True)
+'''
+steps = [(name, [sys.executable, "-c", child, name]) for name in ("one", "two")]
+suite = checks._Checks(Path(), {})
+with suite.beside(steps[:1]):
+    suite.run(*steps[1])
+"""
+
+
+def test_an_interrupt_reaches_every_suite_and_is_waited_for(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as suite:
+        until(lambda: {"one", "two"} <= {p.name for p in tmp_path.iterdir()}, 60, "both suites")
+        suite.send_signal(signal.SIGINT)
+        said, _ = suite.communicate(timeout=120)
+    assert "two has cleaned up" in said
+    assert suite.returncode == -signal.SIGINT
+
+
+# --- the suites' own account -----------------------------------------------------------------------------
+
+SUITE = """
+import pytest
+
+def test_a():
+    pass
+
+@pytest.mark.wide
+@pytest.mark.parametrize("x", [1, 2])
+def test_b(x):
+    pass
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["-n1"]])
+def test_what_is_left_out_is_said_with_how_to_run_it(tmp_path: Path, options: list[str]) -> None:
+    for name in ("one", "two"):
+        (tmp_path / "tests" / name).mkdir(parents=True)
+        (tmp_path / "tests" / name / f"test_{name}.py").write_text(SUITE)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = wide: x\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "tests.support.accounts", "-m", "not wide", "tests", *options],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\d s  tests/one: 1 tests ran\n", done.stdout)
+    left_out = done.stdout.partition("4 wide tests, each of a promise that others prove; ")[2]
+    assert left_out.startswith("`./cluster test --all` runs them too:\n")
+    assert re.findall(r"^ +(\d+)  (\S+)$", left_out, re.MULTILINE) == [
+        ("2", "tests/one/test_one.py"),
+        ("2", "tests/two/test_two.py"),
+    ]
+
+
+def test_tests_of_real_programs_begin_first() -> None:
+    names = [
+        "tests/aws/test_a.py::a",
+        "tests/local/test_l.py::l",
+        "tests/cluster/test_c.py::c",
+        "tests/docs/test_d.py::d",
+    ]
+    assert [name[6] for name in sorted(names, key=accounts.rank)] == ["c", "l", "a", "d"]

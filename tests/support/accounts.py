@@ -1,0 +1,70 @@
+"""A pytest plugin: which tests begin first, where the time went, and what was left out."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any
+
+import pytest
+
+WIDE = "wide"
+FIRST = ("tests/cluster/", "tests/engine/", "tests/remote/", "tests/local/")
+"""Folders whose tests wait for real programs. They begin first; others fill the time until they end."""
+
+_left_out: Counter[str] = Counter()
+_seconds: dict[str, float] = defaultdict(float)
+_tests: Counter[str] = Counter()
+
+
+def folder_of(nodeid: str) -> str:
+    """The first two parts of a test's path: `tests/aws` of `tests/aws/test_aws_plan.py::test_x`."""
+    return "/".join(nodeid.partition("::")[0].split("/")[:2])
+
+
+def rank(nodeid: str) -> int:
+    """Where in the order of the suite a test stands: smaller numbers begin earlier."""
+    return next((place for place, folder in enumerate(FIRST) if nodeid.startswith(folder)), len(FIRST))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Stable: the tests of a file stay in their order, and beside each other.
+    items.sort(key=lambda item: rank(item.nodeid))
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker(WIDE):
+            _left_out[item.nodeid.partition("::")[0]] += 1
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    # A worker of pytest-xdist tells the process that reports; each has collected every test.
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = dict(_left_out)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    _left_out.update(Counter(getattr(node, "workeroutput", {}).get("left_out", {})) - _left_out)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _seconds[folder_of(report.nodeid)] += report.duration
+    _tests[folder_of(report.nodeid)] += report.when == "call"
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if len(_seconds) > 1:
+        terminalreporter.section("where the time went")
+        for folder, seconds in sorted(_seconds.items(), key=lambda entry: -entry[1]):
+            terminalreporter.write_line(f"{seconds:7.0f} s  {folder}: {_tests[folder]} tests ran")
+    if _left_out:
+        number = _left_out.total()
+        terminalreporter.section("left out")
+        terminalreporter.write_line(
+            f"{number} wide test{'s' if number > 1 else ''}, each of a promise that others prove; "
+            "`./cluster test --all` runs them too:"
+        )
+        for file, count in sorted(_left_out.items()):
+            terminalreporter.write_line(f"{count:4}  {file}")
