@@ -138,6 +138,7 @@ def test_a_quota_that_is_lifted_soon_does_not_cost_slurms_pause(cluster: Cluster
     print(f"started {time.monotonic() - begun:.1f} s after the quota's end, in the pause of a requeue")
 
 
+@pytest.mark.wide
 def test_an_array_works_through_the_quota_and_a_killed_daemon_goes_on(cluster: Cluster) -> None:
     cluster.limits(quota_nodes=4)
     array = cluster.submit("--array=1-40", "--exclusive", "--wrap", "sleep 0.3")

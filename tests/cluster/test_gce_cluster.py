@@ -86,7 +86,7 @@ def test_a_job_of_four_nodes_runs_on_instances_that_are_deleted_after_it(
     assert [call.reason for call in cluster.fake.calls if call.reason not in (None, "notFound")] == []
 
 
-@pytest.mark.parametrize("ends", ["STOP", "DELETE"])
+@pytest.mark.parametrize("ends", ["STOP", pytest.param("DELETE", marks=pytest.mark.wide)])
 def test_a_machine_that_is_preempted_gives_its_job_another(
     cluster: GceCluster, tmp_path: Path, ends: str
 ) -> None:

@@ -61,9 +61,9 @@ def checkout(make_checkout: Callable[..., Checkout]) -> Checkout:
 @pytest.mark.parametrize(
     ("mishap", "word"),
     [
-        (signalled(signal.SIGKILL, SLURMCTLD, MUNGED, ELASTIC), ""),
+        pytest.param(signalled(signal.SIGKILL, SLURMCTLD, MUNGED, ELASTIC), "", marks=pytest.mark.wide),
         (kill_all, "its machines end with it"),
-        (half_deleted, ""),
+        pytest.param(half_deleted, "", marks=pytest.mark.wide),
     ],
     ids=["daemons killed", "all killed", "half deleted"],
 )
@@ -104,6 +104,7 @@ def test_up_starts_what_has_died_and_keeps_the_queue(checkout: Checkout) -> None
     assert "`./cluster down --stack test` and then `./cluster up --stack test`" in up.stderr
 
 
+@pytest.mark.wide
 def test_a_job_ends_with_its_machine_whoever_started_that(checkout: Checkout) -> None:
     """An agent that was started anew is no ancestor of the machines that it finds, nor of their jobs."""
     end(pids(checkout, AGENT)[0])

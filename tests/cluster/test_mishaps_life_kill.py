@@ -65,6 +65,7 @@ def alone(checkout: Checkout) -> None:
         until(lambda text=program: len(pids(checkout, text)) <= 1, 120, f"one {program}")
 
 
+@pytest.mark.wide
 @pytest.mark.timeout(600)
 def test_up_killed_at_every_stage_goes_on_where_it_stopped(make_checkout: Callable[..., Checkout]) -> None:
     checkout = make_checkout(STACK)

@@ -51,6 +51,7 @@ def up_to_its_result(checkout: Checkout) -> str:
     return up.said
 
 
+@pytest.mark.wide
 @pytest.mark.timeout(600)
 def test_up_and_down_after_a_reboot(make_checkout: Callable[..., Checkout]) -> None:
     checkout = make_checkout(STACK)

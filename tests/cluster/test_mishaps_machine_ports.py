@@ -59,6 +59,7 @@ def test_a_nodes_port_is_named_and_the_job_goes_to_another(
     assert "debug-0" not in expand(shown["NodeList"])
 
 
+@pytest.mark.wide
 def test_the_controller_moves_if_its_port_was_taken(cluster: Checkout, listener: socket.socket) -> None:
     before = base(cluster)
     agent = str(cluster.run_directory / "cloud" / "agent.sock")

@@ -32,6 +32,7 @@ def state(checkout: Checkout) -> Path:
     return Path(checkout.env["XDG_STATE_HOME"])
 
 
+@pytest.mark.wide
 def test_a_run_directory_without_room(checkout: Checkout, mounts: PrivateMounts, tmp_path: Path) -> None:
     runs = locations.run_root()
     tmp = runs.parent
@@ -84,6 +85,7 @@ def test_no_room_for_the_state(checkout: Checkout, mounts: PrivateMounts, state:
     assert checkout.processes() == []
 
 
+@pytest.mark.wide
 def test_the_state_disk_fills_while_a_cluster_comes_up(
     checkout: Checkout, mounts: PrivateMounts, state: Path
 ) -> None:

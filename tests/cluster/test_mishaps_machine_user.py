@@ -15,13 +15,17 @@ import pytest
 from tests.support.checkout import SMALL, Checkout
 from tests.support.ordinary_user import NAME, OrdinaryUser
 
-SURROUNDINGS = {
-    "nothing at all": 'umask 077; exec setsid -w env -i XDG_STATE_HOME="$XDG_STATE_HOME" "$@" <&- >&- 2>&-',
-    "too much": 'umask 000; USER=alice LOGNAME=alice HOME= TERM=dumb LC_ALL=C exec "$@" >&-',
-}
+NOTHING_AT_ALL = 'umask 077; exec setsid -w env -i XDG_STATE_HOME="$XDG_STATE_HOME" "$@" <&- >&- 2>&-'
+TOO_MUCH = 'umask 000; USER=alice LOGNAME=alice HOME= TERM=dumb LC_ALL=C exec "$@" >&-'
 
 
-@pytest.mark.parametrize("script", SURROUNDINGS.values(), ids=SURROUNDINGS)
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(NOTHING_AT_ALL, id="nothing at all"),
+        pytest.param(TOO_MUCH, id="too much", marks=pytest.mark.wide),
+    ],
+)
 def test_surroundings(script: str, tmp_path: Path) -> None:
     def inside(*command: str) -> list[str]:
         return ["sh", "-c", script, "sh", *command]
@@ -86,6 +90,7 @@ def runs(user: OrdinaryUser) -> Path:
     return Path(f"/tmp/slurm-stacks-{user.id}")
 
 
+@pytest.mark.wide
 def test_an_ordinary_user_and_others_files(ordinary: Callable[..., tuple[OrdinaryUser, Checkout]]) -> None:
     user, checkout = ordinary()
     root = runs(user)

@@ -18,7 +18,7 @@ from tests.support.checkout import ROOT, SMALL, Checkout, until
 from tests.support.newer_slurm import NewerSlurm, Unavailable
 
 # The first run makes the folder.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.wide]
 
 # Against a real slurmctld and slurmds. What is left out is about a trait of 22.05, and takes long.
 SLURM_TESTS = ("test_slurm_conf_cluster.py", "test_control_cluster.py")

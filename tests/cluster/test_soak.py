@@ -1,4 +1,4 @@
-"""Two minutes of random jobs, faults and killed daemons; the long soak is tests/bench/soak.py."""
+"""Random jobs, faults and killed daemons, for seconds and for two minutes; tests/bench/soak.py is longer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,21 @@ from tests.support.soak.faults import KINDS
 from tests.support.soak.harness import Options, soak
 
 SECONDS = 120.0
+SHORT_SECONDS = 15.0
+SHORT_KINDS = ("kill", "preempt", "quota_nodes", "slurmctld", "elastic")
+"""One of each sort: machines that go, a limit, daemons that are killed."""
 SEED = 5
 
 
+@pytest.mark.timeout(900)
+def test_a_short_soak_loses_no_job_and_leaves_nothing(tmp_path: Path) -> None:
+    result = soak(Options(SHORT_SECONDS, SEED, kinds=SHORT_KINDS, logs=tmp_path / "logs"))
+    assert result.findings == [], f"seed {SEED}, logs in {result.logs}"
+    assert result.jobs["completed"] >= 1
+    assert set(result.faults) == set(SHORT_KINDS)
+
+
+@pytest.mark.wide
 @pytest.mark.timeout(900)
 def test_two_minutes_of_every_fault_lose_no_job_and_leave_nothing(tmp_path: Path) -> None:
     result = soak(Options(SECONDS, SEED, logs=tmp_path / "logs"))

@@ -8,6 +8,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from infra.local.cloud.machines import of_cluster
 from infra.local.site import RunDirectory
 from infra.local.upkeep import end_cluster
@@ -54,6 +56,7 @@ def test_two_clones_and_two_stacks_never_meet(make_checkout: Make) -> None:
     assert where(one) == str(ports(one)[0])
 
 
+@pytest.mark.wide
 def test_a_clone_that_is_renamed_keeps_its_cluster(make_checkout: Make) -> None:
     checkout = make_checkout(name="first name")
     checkout.cluster("up", check=True)

@@ -45,16 +45,18 @@ class Checkout:
         folder: Path,
         stack_file: str = SMALL,
         stack: str = "test",
-        inside: Callable[..., list[str]] = lambda *command: list(command),
+        inside: Callable[..., list[str]] | None = None,
     ) -> None:
         self.folder = folder
         self.stack = stack
-        self._inside = inside
+        self._elsewhere = inside is not None
+        self._inside = inside or (lambda *command: list(command))
         folder.mkdir(parents=True)
         for part in PARTS:
             source = ROOT / part
             if source.is_dir():
-                shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+                # With its byte code: to compile it takes a second of every checkout.
+                shutil.copytree(source, folder / part)
             else:
                 shutil.copy2(source, folder / part)
         # The same environment: making another would only test uv.
@@ -111,8 +113,35 @@ class Checkout:
         return result
 
     def execute(self, *command: str, timeout: float = 240, check: bool = True) -> str:
-        """Run a command on the login machine, and return what it printed."""
-        return self.cluster("exec", "--", *command, timeout=timeout, check=check).stdout
+        """Run a command on the login machine, and return what it printed.
+
+        It is the process that `./cluster exec` becomes, without the second of CPU that its start takes: tests
+        of the command itself use `cluster("exec", …)`.
+        """
+        if self._elsewhere:
+            return self.cluster("exec", "--", *command, timeout=timeout, check=check).stdout
+        from infra import providers
+        from infra.errors import UserError
+
+        try:
+            found = providers.load("local").access(self.folder, self.stack, {}, command, tty=False)
+        except UserError as error:
+            if check:
+                raise AssertionError(f"{' '.join(command)}: {error}") from None
+            return ""
+        done = subprocess.run(
+            found.argv,
+            env={**self.env, **found.env},
+            cwd=self.folder.parent,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        if check and done.returncode:
+            raise AssertionError(f"{' '.join(command)}: {done.returncode}\n{done.stderr}")
+        return done.stdout
 
     def ask(self, *command: str) -> str:
         """What Slurm's own command says, for what is asked again and again: `./cluster exec` costs far more.
@@ -124,8 +153,33 @@ class Checkout:
         return Control(self.run_directory / "etc" / "slurm.conf").run(*command)
 
     def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.cluster("status", "--json", check=True).stdout)
+        """What `./cluster status --json` prints, by the cluster's own tool."""
+        if self._elsewhere:
+            printed = self.cluster("status", "--json", check=True).stdout
+        else:
+            from infra.provider import TOOL
+
+            printed = self.execute(TOOL, "status")
+        found: dict[str, Any] = json.loads(printed)
         return found
+
+    def chaos(self, *words: str) -> None:
+        """What `./cluster chaos` does: `set KEY=VALUE …`, `clear`, or an action and its node."""
+        from infra.config import load_file
+        from infra.local import chaos
+
+        config = load_file(self.folder / f"Pulumi.{self.stack}.yaml")
+        match words:
+            case ("set", *changes):
+                chaos.change(self.folder, config, changes)
+            case ("clear",):
+                chaos.clear(self.folder, config)
+            case ("preempt", node, "--notice", seconds):
+                chaos.act(self.folder, config, "preempt", node, float(seconds))
+            case (action, node):
+                chaos.act(self.folder, config, action, node, None)
+            case _:
+                raise ValueError(f"chaos {' '.join(words)}")
 
     @property
     def run_directory(self) -> Path:
