@@ -67,10 +67,9 @@ def cluster(design: ClusterDesign, *, preview: bool = False) -> Recorder:
     return told(design, preview)[0]
 
 
-@pytest.mark.parametrize("preview", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_cluster_is_its_parts_the_sweep_the_head_and_the_wait(variant: str, preview: bool) -> None:
-    made = cluster(VARIANTS[variant], preview=preview)
+def test_a_cluster_is_its_parts_the_sweep_the_head_and_the_wait(variant: str) -> None:
+    made = cluster(VARIANTS[variant])
     children = {name for name, parent in made.parents().items() if parent == "c"}
     assert children == {f"c-{part}" for part in (*PARTS, "head", "disks", "sweep", "ready")}
     assert {name for name, kind in made.types().items() if kind == COMMAND} == {"c-sweep", "c-ready"}
@@ -91,10 +90,9 @@ def test_a_cluster_without_login_machines_has_one_instance_and_no_public_address
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("preview", [False, True])
-def test_the_head_goes_then_the_sweep_then_all_that_nodes_stand_on(variant: str, preview: bool) -> None:
+def test_the_head_goes_then_the_sweep_then_all_that_nodes_stand_on(variant: str) -> None:
     """Every custom resource is deleted before the sweep, or after it: none is loose."""
-    made = cluster(VARIANTS[variant], preview=preview)
+    made = cluster(VARIANTS[variant])
     needed = needs(made)
     on_the_head = {name for name in custom(made) if "c-sweep" in needed[name]}
     hosts = [host.name for host in VARIANTS[variant].hosts]

@@ -12,7 +12,8 @@ from google.auth.exceptions import DefaultCredentialsError
 from google.cloud import compute_v1 as gce
 
 from infra.node.elastic.driver import LaunchGroup, Machine, MachineState
-from infra.node.elastic.drivers import gce_ending, gce_notices
+from infra.node.elastic.drivers import gce as gce_driver
+from infra.node.elastic.drivers import gce_ending, gce_notices, gce_operations
 from infra.node.elastic.drivers.boot_reports import Told
 from infra.node.elastic.drivers.gce import GceDriver
 from infra.node.elastic.drivers.gce_client import google_clients
@@ -382,22 +383,29 @@ def test_a_delete_that_fails_later_is_noticed_and_can_be_asked_for_again(
 # --- many ----------------------------------------------------------------------------------------------
 
 
-def test_a_thousand_machines_cost_few_calls(fake: FakeGce, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thousand_machines_come_in_one_launch() -> None:
+    """A page of 500 and a burst of 300 are what the calls below are counted with, in tenths."""
+    assert (gce_driver.PAGE, gce_operations.PAGE, gce_ending.PAGE, gce_ending.BURST) == (500, 500, 500, 300)
+
+
+def test_machines_of_two_pages_cost_few_calls(fake: FakeGce, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the calls: one launch, two pages of its operations; a list in two pages; a call each to delete, and
     two pages that tell what came of all of them."""
-    monkeypatch.setattr(gce_ending, "BURST", 1000)
-    big = doubles.design(replace(COMPUTE, max=1000), provider="gcp", machines="vm")
+    monkeypatch.setattr(gce_ending, "BURST", 100)
+    for module in (gce_driver, gce_operations, gce_ending):
+        monkeypatch.setattr(module, "PAGE", 50)
+    big = doubles.design(replace(COMPUTE, max=100), provider="gcp", machines="vm")
     driver = fake.driver(settings(fake, big))
     result = driver.launch(LaunchGroup("compute", tuple(big.partitions[0].nodes()), True, "t", zone=A))
-    assert (len(result.launched), result.failures) == (1000, ())
+    assert (len(result.launched), result.failures) == (100, ())
     assert fake.counts() == {"instances.bulk_insert": 1, "zone_operations.wait": 1, "zone_operations.list": 3}
     fake.forget()
-    assert len(driver.list()) == 1000
+    assert len(driver.list()) == 100
     assert fake.counts() == {"instances.aggregated_list": 2}
     fake.forget()
     driver.terminate(list(result.launched.values()))
     fake.cloud.advance(1)
     assert driver.list() == []
     assert fake.counts() == {
-        "instances.delete": 1000, "instances.aggregated_list": 1, "zone_operations.list": 2,
+        "instances.delete": 100, "instances.aggregated_list": 1, "zone_operations.list": 2,
     }  # fmt: skip

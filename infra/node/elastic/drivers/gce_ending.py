@@ -25,6 +25,8 @@ THREADS = 8
 RATE = 20.0
 """Deletes a second. With the burst they are 1,500 in the first minute, which is what a project may."""
 BURST = 300
+PAGE = 500
+"""Operations of one page of a list, at most."""
 PAUSES = (1.0, 2.0, 4.0)
 """Seconds between tries while the cloud is busy."""
 ASK_SECONDS = 5.0
@@ -126,7 +128,7 @@ class Ending:
             "zone": zone,
             "filter": "operationType=delete",
             "order_by": "creationTimestamp desc",
-            "max_results": 500,
+            "max_results": PAGE,
         }
         for operation in self._clients().operations.list(request=request, **once()):
             identity = left.pop(operation.name, None)
