@@ -23,9 +23,9 @@ WIDE = "wide"
 """The marker of tests that only `./cluster test --all` runs: the same promises on a wider field."""
 COVERAGE = ["--cov", "--cov-append", "--cov-report="]
 SLOWEST = 15
-MOST_WORKERS = 4
-"""One more than cores: tests of a real cluster mostly wait. But each file brings a cluster of its own."""
-ROOM_SIDE_BY_SIDE = 6 << 30
+MOST_WORKERS = 6
+"""Twice the cores and one: tests of a real cluster mostly wait. But each file brings a cluster of its own."""
+ROOM_SIDE_BY_SIDE = 8 << 30
 """Bytes of free memory with which mypy (3 GB) and trainings run beside the other tests."""
 GRACEFUL_INTERRUPTS = 2
 """pytest takes its clusters down after the first one, and gives that up at the second."""
@@ -151,7 +151,7 @@ def _side_by_side() -> list[str]:
     # tests/conftest.py has those of real clusters, which take longest, begin first.
     return [
         "--numprocesses",
-        str(min(MOST_WORKERS, 1 + (os.cpu_count() or 1))),
+        str(min(MOST_WORKERS, 1 + 2 * (os.cpu_count() or 1))),
         "--dist",
         "loadfile",
         "--no-loadscope-reorder",

@@ -16,6 +16,7 @@ from infra.errors import EXIT_INTERRUPTED, EXIT_USAGE, UserError
 from infra.node.logs import show as here
 from infra.node.logs.find import CONTROLLER, Cluster
 from infra.provider import TOOL
+from infra.runner import interrupt
 
 if TYPE_CHECKING:
     from infra.config import StackConfig
@@ -69,7 +70,9 @@ def _run(command: Command) -> int:
             for child in children:
                 child.kill()
 
-    before = signal.signal(signal.SIGINT, interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    if signal.SIGINT in interrupt.heard():
+        signal.signal(signal.SIGINT, interrupted)
     try:
         child = subprocess.Popen(
             command.argv, env=env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True

@@ -18,6 +18,7 @@ from infra.console.progress import Console
 from infra.design import benchmark_design, design
 from infra.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, NotUpError, UserError
 from infra.machines import catalog
+from infra.runner import interrupt
 
 if TYPE_CHECKING:
     from infra.config import StackConfig
@@ -52,6 +53,8 @@ def bring_up(project: Path, config: StackConfig, console: Console, *, replace: b
     engine = runner.select(project, config.stack, cluster.provider, console.on_event)
     place = "this machine" if cluster.provider == "local" else cluster.provider
     console.say(f"stack {config.stack}: cluster {cluster.name} on {place}", "bold")
+    if unheard := interrupt.unheard():
+        console.say(unheard, "dim")
     chosen.weigh(project, config.stack, cluster, _outputs(engine), console.say, replace=replace)
     try:
         with console.waiting("bringing the cluster up"):
@@ -199,6 +202,8 @@ def take_down(project: Path, stack: str, provider_name: str, console: Console) -
 
     chosen = providers.load(provider_name)
     engine = runner.select(project, stack, provider_name, console.on_event)
+    if unheard := interrupt.unheard():
+        console.say(unheard, "dim")
     damaged = False
     known = _outputs(engine)
     # Asks for the outputs where the audit needs them: afterwards nobody knows them any more.

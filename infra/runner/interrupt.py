@@ -58,9 +58,39 @@ def forwarded(life: Lifecycle, on_event: OnEvent) -> Iterator[None]:
             timer.cancel()
 
 
+def heard() -> tuple[signal.Signals, ...]:
+    """The signals that this process acts on, by how its caller has started it.
+
+    SIGHUP that is ignored stays ignored: that is what `nohup` is for. So does SIGINT: a script has it ignored
+    for what runs in its background, because Ctrl-C in the terminal is meant for what runs in the foreground.
+    SIGTERM is always heard. It is sent to this process alone, and without it nothing but SIGKILL would end a
+    command that has been started where all three are ignored.
+    """
+    return tuple(n for n in SIGNALS if n == signal.SIGTERM or signal.getsignal(n) is not signal.SIG_IGN)
+
+
+def unheard() -> str | None:
+    """What Ctrl-C does not do to this process, and what does it instead; None where Ctrl-C works."""
+    if signal.SIGINT in heard():
+        return None
+    return (
+        f"started in the background: Ctrl-C does not reach this command, `kill {os.getpid()}` interrupts it"
+    )
+
+
 @contextlib.contextmanager
 def raised() -> Iterator[None]:
-    """For the body every one of the signals is what Ctrl-C is: a KeyboardInterrupt."""
+    """For the body every one of the signals is what Ctrl-C is: a KeyboardInterrupt.
+
+    Signals that the caller has left blocked arrive. The end of a child is told where the caller has ignored
+    SIGCHLD, too: without that every command would seem to have succeeded.
+    """
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {*SIGNALS, signal.SIGCHLD})
+    if (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+    ):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def handle(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -103,13 +133,12 @@ def _not_lost() -> Iterator[None]:
 def handled(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Have the signals handled for the body; outside of the main thread, where nobody can, it does nothing.
 
-    Left alone are those that somebody has had ignored: `nohup`, a shell that started us in the background.
+    Left alone are those that `heard` leaves out.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    wanted = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, handle) for number in wanted}
+    before = {number: signal.signal(number, handle) for number in heard()}
     try:
         yield
     finally:

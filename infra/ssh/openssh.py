@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from infra.errors import EXIT_REFUSED, UserError
-from infra.runner import process
+from infra.runner import interrupt, process
 from infra.ssh import hostkeys
 from infra.ssh.target import Target
 
@@ -170,7 +170,7 @@ def _interruptible() -> Iterator[process.Processes]:
         processes.signal(signal.SIGTERM)
         raise SystemExit(128 + number)
 
-    before = {n: signal.signal(n, end) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    before = {n: signal.signal(n, end) for n in interrupt.heard()}
     try:
         yield processes
     finally:

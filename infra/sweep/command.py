@@ -14,6 +14,7 @@ from infra.console.sweep import Board, show_summary
 from infra.console.tables import output
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, NotUpError, UserError
 from infra.node import words
+from infra.runner import interrupt
 from infra.sweep import summary
 from infra.sweep.plan import Plan, Wish
 from infra.sweep.remote import Remote
@@ -46,6 +47,8 @@ class Sweep:
                 or the watching was interrupted.
         """
         wanted = None if nodes is None and repeat is None else self._benchmark().wish(nodes, repeat)
+        if unheard := interrupt.unheard():
+            self._console.say(unheard, "dim")
         with self._troubles():
             with self._locked():
                 plan = self._under_way(wanted) or self._begin(wanted)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,101 @@ def test_every_signal_is_a_word_and_a_status(number: signal.Signals) -> None:
     terminal = Terminal([sys.executable, "-c", textwrap.dedent(code)], dict(os.environ), ROOT)
     assert terminal.end() == INTERRUPTED
     assert terminal.text.split() == ["interrupted"]
+
+
+STARTED = """
+import os, signal, sys
+ignored, blocked = (eval(words) for words in sys.argv[1:3])
+for number in ignored:
+    signal.signal(number, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
+def started(ignored: Sequence[int], blocked: Sequence[int], *command: str) -> list[str]:
+    """A command whose caller has had signals ignored and blocked."""
+    words = ([int(number) for number in numbers] for numbers in (ignored, blocked))
+    return [sys.executable, "-c", STARTED, *map(repr, words), *command]
+
+
+EVERY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.mark.parametrize(
+    ("ignored", "blocked", "number"),
+    [
+        (EVERY, (), signal.SIGTERM),
+        ((), EVERY, signal.SIGTERM),
+        ((), EVERY, signal.SIGINT),
+        ((signal.SIGINT,), (signal.SIGHUP,), signal.SIGHUP),
+    ],
+)
+def test_a_command_is_ended_however_it_was_started(
+    ignored: Sequence[int], blocked: Sequence[int], number: signal.Signals
+) -> None:
+    code = f"""
+        import os, sys, time
+        sys.path.insert(0, {str(ROOT)!r})
+        os.environ["SLURM_STACKS_PROJECT"] = {str(ROOT)!r}
+        from infra import access, cli
+        def wait(*_): os.kill(os.getpid(), {int(number)}); time.sleep(100)
+        access.cluster_status = wait
+        sys.argv = ["cluster", "status"]
+        cli.main()
+    """
+    terminal = Terminal(
+        started(ignored, blocked, sys.executable, "-c", textwrap.dedent(code)), dict(os.environ), ROOT
+    )
+    assert terminal.end() == INTERRUPTED
+    assert terminal.text.split() == ["interrupted"]
+
+
+def test_the_end_of_a_child_is_told_where_the_caller_ignores_it() -> None:
+    code = f"""
+        import subprocess, sys
+        sys.path.insert(0, {str(ROOT)!r})
+        from infra.runner import interrupt
+        with interrupt.raised():
+            print(subprocess.run(["false"]).returncode)
+    """
+    command = started([signal.SIGCHLD], [], sys.executable, "-c", textwrap.dedent(code))
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "1\n"
+
+
+@pytest.mark.parametrize(
+    ("ignored", "says"), [([signal.SIGINT], True), ([signal.SIGHUP], False), ([], False)]
+)
+def test_a_command_in_the_background_says_what_interrupts_it(ignored: Sequence[int], says: bool) -> None:
+    code = f"""
+        import os, sys
+        sys.path.insert(0, {str(ROOT)!r})
+        from infra.runner import interrupt
+        print(interrupt.unheard() == (f"started in the background: Ctrl-C does not reach this command, "
+              f"`kill {{os.getpid()}}` interrupts it"), interrupt.unheard() is None)
+    """
+    command = started(ignored, [], sys.executable, "-c", textwrap.dedent(code))
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert told == [str(says), str(not says)]
+
+
+def test_the_suite_sets_the_signals_that_it_relies_on() -> None:
+    """Tests of signals pass where `nohup … &` of a script, or worse, has started the suite."""
+    names = "ctrl_c_says_what_there_is or a_closed_terminal_is or interrupt_reaches_every_suite"
+    files = ("test_mishaps_life_interrupt.py", "test_checks.py")
+    done = subprocess.run(
+        started(
+            (*EVERY, signal.SIGQUIT), EVERY, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+            "-k", names, *(str(ROOT / "tests" / "infra" / file) for file in files),
+        ),
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert "3 passed" in done.stdout
 
 
 def test_what_nohup_ignores_stays_ignored() -> None:
