@@ -374,6 +374,12 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("aws", {"storage.apps.path": "/home"}, "storage.apps.path", ["home is mounted there"]),
     ("aws", {"storage.scratch.path": "/apps"}, "storage.scratch.path", ["apps is mounted there"]),
     ("aws", {"storage.scratch.path": "/home/data"}, "storage.scratch.path", ["apart from home's"]),
+    (
+        "aws",
+        {"storage.home.path": "/data/home", "storage.scratch.path": "/data"},
+        "storage.scratch.path",
+        ["apart from home's, /data/home"],
+    ),
     ("aws", {"storage.scratch.path": "/usr/local"}, "storage.scratch.path", ["not the system's"]),
     # hooks, local, login
     ("aws", {"hooks[0]": {"role": "all", "source": "/root/x.sh"}}, "hooks[0].source", ["this project"]),

@@ -130,6 +130,8 @@ def test_timers_by_provider() -> None:
     plain = made("gcp", {"partitions[0].accelerator": REMOVE}).slurm
     assert (gcp.resume_timeout, plain.resume_timeout) == (1200, 900)
     assert made("local", {"local.boot_delay": 30}).slurm.resume_timeout == 90
+    slow = made("local", {"local.boot_delay": 30, "local.boot_spread": 45}).slurm
+    assert slow.resume_timeout == 60 + 30 + 45, "the slowest machine registers in time too"
 
 
 def test_timers_of_the_stack_file_win() -> None:
