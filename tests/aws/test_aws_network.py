@@ -280,7 +280,7 @@ def test_file_systems() -> None:
 
 
 def test_lustres_servers_call_their_clients_back() -> None:
-    """Locks of files are taken back that way: a client that they cannot reach is evicted, and its jobs fail."""
+    """Locks of files are taken back that way: a client that they cannot reach is evicted."""
     design = ssh_design(login=True, mounts=(LUSTRE,))
     found = {
         (rule["securityGroupId"], rule["fromPort"], rule["toPort"], rule["ipProtocol"])

@@ -114,7 +114,8 @@ def test_a_failed_delete_keeps_what_it_needs_and_can_be_tried_again(tiny: Tiny) 
 
 def test_destroy_deletes_what_a_replacement_has_left(tiny: Tiny) -> None:
     """The new one is there and the old one could not be deleted: both are the stack's."""
-    program = f"""command('a', triggers=[config.require('t')], delete="test -e '{tiny.log}.now' && " + say('a-'))"""
+    delete = f"test -e '{tiny.log}.now'"
+    program = f"command('a', triggers=[config.require('t')], delete={delete!r} + ' && ' + say('a-'))"
     tiny.write(program, "config: {t: '1'}").up()
     with pytest.raises(UserError, match="a: exit status 1"):
         tiny.write(program, "config: {t: '2'}").up()
