@@ -156,6 +156,13 @@ def test_no_subnet_gives_public_addresses_by_itself() -> None:
     assert not any(a.overlaps(b) for a in nets for b in nets if a is not b)
 
 
+def test_names_are_resolved_in_the_vpc() -> None:
+    """Machines mount file systems by name, and a node is reached by its host name: both are DNS names."""
+    vpc = network(VARIANTS["ssm"]).inputs("n-vpc")
+    assert (vpc["enableDnsSupport"], vpc["enableDnsHostnames"]) == (True, True)
+    assert vpc["cidrBlock"] == "10.0.0.0/16"
+
+
 def test_the_vpcs_own_group_is_closed() -> None:
     made = network(VARIANTS["ssm"])
     default = made.inputs("n-default")
@@ -282,6 +289,21 @@ def test_file_systems() -> None:
         assert pairs(lustre, "storage", peer) == {(988, 988), (1018, 1023)}
         assert pairs(lustre, "storage", peer, "out") == {(988, 988), (1018, 1023)}
     assert "storage" not in security.groups(aws_design())
+
+
+def test_lustres_servers_call_their_clients_back() -> None:
+    """Locks of files are taken back that way: a client that they cannot reach is evicted."""
+    design = ssh_design(login=True, mounts=(LUSTRE,))
+    found = {
+        (rule["securityGroupId"], rule["fromPort"], rule["toPort"], rule["ipProtocol"])
+        for rule in rules_of(network(design))
+        if rule["way"] == "in" and rule.get("referencedSecurityGroupId") == "n-storage-id"
+    }
+    assert found == {
+        (f"n-{group}-id", first, last, "tcp")
+        for group in ("controller", "login", "compute", "storage")
+        for first, last in ((988, 988), (1018, 1023))
+    }
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -128,6 +128,12 @@ def test_a_disks_letter_does_not_depend_on_the_others() -> None:
     assert more == {**both, "/data": "/dev/sdh"}
 
 
+def test_efs_is_paid_by_what_is_read_and_written() -> None:
+    made = storage(aws_design(mounts=(EFS,)))
+    (system,) = [made.inputs(name) for name, kind in made.types().items() if kind == SYSTEM]
+    assert system["throughputMode"] == "elastic", "EFS's own default slows down with few files, after a while"
+
+
 # --- what machines mount ----------------------------------------------------------------------------------
 
 

@@ -32,6 +32,12 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         "partitions[0].name",
         ["at most 63", "has 65", "by 2"],
     ),
+    (
+        "local",
+        {"name": "c" * 40, "partitions[0].name": "p" * 20, "partitions[0].nodes.max": 11},
+        "partitions[0].name",
+        [f"{'p' * 20}-10 has 64", "by 1"],
+    ),
     ("local", {"partitions[0].nodes.min": 5}, "partitions[0].nodes", ["min up to max"]),
     (
         "local",
@@ -374,6 +380,12 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("aws", {"storage.apps.path": "/home"}, "storage.apps.path", ["home is mounted there"]),
     ("aws", {"storage.scratch.path": "/apps"}, "storage.scratch.path", ["apps is mounted there"]),
     ("aws", {"storage.scratch.path": "/home/data"}, "storage.scratch.path", ["apart from home's"]),
+    (
+        "aws",
+        {"storage.home.path": "/data/home", "storage.scratch.path": "/data"},
+        "storage.scratch.path",
+        ["apart from home's, /data/home"],
+    ),
     ("aws", {"storage.scratch.path": "/usr/local"}, "storage.scratch.path", ["not the system's"]),
     # hooks, local, login
     ("aws", {"hooks[0]": {"role": "all", "source": "/root/x.sh"}}, "hooks[0].source", ["this project"]),
@@ -505,6 +517,8 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ("aws", {"aws:region": "ca-west-1", "partitions": [{"name": "cpu", "machine": "m5.xlarge"}]}),
     ("aws", {"access": {"mode": "ssh", "ssh_cidrs": ["203.0.113.7/32", "2001:db8::/32"], "key": "my key"}}),
     ("aws", {"partitions[0].reservation": "cr-12356790abcd"}),
+    # The last of ten nodes is number 9: its machine's name has 63 characters.
+    ("local", {"name": "c" * 40, "partitions[0].name": "p" * 20, "partitions[0].nodes.max": 10}),
     ("aws", {"partitions[0].reservation": GROUP}),
     ("aws", {"partitions[1].aws.efa": True, "partitions[1].placement": "cluster"}),
     ("aws", {"partitions[1].aws.efa": True, "network.zones": ["us-east-1c"]}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -45,6 +45,13 @@ def check_names(cluster: ClusterDesign) -> None:
         assert cluster.partition_of(host.name) is None
 
 
+def check_mounts(cluster: ClusterDesign) -> None:
+    """None lies in another: a mount hides what is below it, and machines mount them in any order."""
+    paths = [PurePosixPath(mount.path) for mount in cluster.mounts]
+    assert len(set(paths)) == len(paths)
+    assert not any(one in other.parents for one in paths for other in paths)
+
+
 @pytest.mark.parametrize("file", FILES, ids=[f.stem for f in FILES])
 def test_every_stack_has_a_design(file: Path) -> None:
     config = load_file(file)
@@ -55,6 +62,7 @@ def test_every_stack_has_a_design(file: Path) -> None:
     assert from_json(ClusterDesign, json.loads(json.dumps(to_json(cluster)))) == cluster
     assert sum(p.default for p in cluster.partitions) == 1
     check_names(cluster)
+    check_mounts(cluster)
     benchmark = benchmark_design(config, cluster)
     if benchmark is not None:
         assert from_json(BenchmarkDesign, to_json(benchmark)) == benchmark
@@ -130,6 +138,8 @@ def test_timers_by_provider() -> None:
     plain = made("gcp", {"partitions[0].accelerator": REMOVE}).slurm
     assert (gcp.resume_timeout, plain.resume_timeout) == (1200, 900)
     assert made("local", {"local.boot_delay": 30}).slurm.resume_timeout == 90
+    slow = made("local", {"local.boot_delay": 30, "local.boot_spread": 45}).slurm
+    assert slow.resume_timeout == 60 + 30 + 45, "the slowest machine registers in time too"
 
 
 def test_timers_of_the_stack_file_win() -> None:

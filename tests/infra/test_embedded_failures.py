@@ -112,6 +112,20 @@ def test_a_failed_delete_keeps_what_it_needs_and_can_be_tried_again(tiny: Tiny) 
     assert not tiny.state_file.exists()
 
 
+def test_destroy_deletes_what_a_replacement_has_left(tiny: Tiny) -> None:
+    """The new one is there and the old one could not be deleted: both are the stack's."""
+    delete = f"test -e '{tiny.log}.now'"
+    program = f"command('a', triggers=[config.require('t')], delete={delete!r} + ' && ' + say('a-'))"
+    tiny.write(program, "config: {t: '1'}").up()
+    with pytest.raises(UserError, match="a: exit status 1"):
+        tiny.write(program, "config: {t: '2'}").up()
+    assert tiny.words == ["a+", "a+"]
+    tiny.log.with_name("log.now").touch()
+    tiny.destroy()
+    assert tiny.words == ["a-", "a-"]
+    assert not tiny.state_file.exists()
+
+
 def test_up_after_an_interrupted_destroy_creates_what_was_half_deleted(tiny: Tiny) -> None:
     tiny.write("command('a', delete='exit 3')").up()
     with pytest.raises(UserError, match="exit status 3"):

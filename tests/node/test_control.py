@@ -187,6 +187,16 @@ def test_jobs_of_all_kinds(release: str) -> None:
     assert jobs[4].exit_code == 15
 
 
+def test_a_job_that_takes_fewer_nodes_than_it_wants_needs_the_least() -> None:
+    """`sbatch -N 2-4`: to wait for four would be to wait for what it does not need."""
+    (record, *_) = (DATA / "jobs-22.05.txt").read_bytes().decode().split("\x1e")
+    fields = record.split("\x1f")
+    names = [part.partition(":")[0] for part in SQUEUE_FORMAT.split(",")]
+    fields[names.index("numnodes")] = "2-4"
+    (job,) = parse_jobs("\x1f".join(fields) + "\x1e").values()
+    assert job.wanted_nodes == 2
+
+
 def test_no_jobs() -> None:
     assert parse_jobs("") == {}
 

@@ -73,6 +73,12 @@ def test_a_node_from_off_to_busy_and_back(cluster: SlurmCluster) -> None:
         control.update_job(job, admin_comment="too late")
 
 
+def test_a_job_that_takes_fewer_nodes_than_it_wants_waits_for_the_least(cluster: SlurmCluster) -> None:
+    job = _submit(cluster, "--hold", "-N2-4", "--wrap", "true")
+    assert cluster.control.jobs()[job].wanted_nodes == 2
+    cluster.control.cancel([job])
+
+
 def test_down_drain_and_resume_of_many(cluster: SlurmCluster) -> None:
     control = cluster.control
     names = ["debug-1", "debug-3", "debug-4"]

@@ -201,6 +201,14 @@ def test_the_same_wish_again_launches_nothing_twice(fake: FakeEc2, driver: Ec2Dr
     assert all(len(token) <= 64 and token.isascii() for token in tokens)
 
 
+def test_the_same_token_for_other_nodes_is_another_wish(fake: FakeEc2, driver: Ec2Driver) -> None:
+    """EC2 would answer with the machines of the first ones, and none would be launched."""
+    first = driver.launch(group(*nodes(0, 2), zone="eu-central-1a"))
+    other = driver.launch(group(*nodes(2, 4), zone="eu-central-1a"))
+    assert set(other.launched) == set(nodes(2, 4))
+    assert not set(other.launched.values()) & set(first.launched.values())
+
+
 def test_a_lost_answer_is_fetched_again(
     fake: FakeEc2, driver: Ec2Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,23 @@ def test_a_refused_pool_is_fenced_as_far_as_there_is_no_room_and_let_go_when_the
     assert cluster.fenced() == set()
 
 
+def test_a_node_that_got_a_job_while_the_cloud_was_asked_is_not_drained(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drain would end a job that waits for its node to come up."""
+    cluster.driver.free = 0
+    cluster.refuse(*NODES[:2])
+    ask = cluster.driver.room
+
+    def slow(*question: Any) -> Room | None:
+        cluster.control.state["debug-2"] = node("debug-2", "MIXED", "POWERING_UP")
+        cluster.control.state["debug-3"] = node("debug-3", "MIXED", "POWERED_DOWN")
+        return ask(*question)
+
+    monkeypatch.setattr(cluster.driver, "room", slow)
+    assert cluster.look() == [("node", NODES[:2], "DRAIN", REASON)]
+
+
 def test_a_daemon_that_was_killed_goes_on(cluster: Cluster) -> None:
     cluster.driver.free = 1
     cluster.refuse(*NODES)

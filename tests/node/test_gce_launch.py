@@ -92,6 +92,15 @@ def test_a_stacks_name_becomes_a_label_that_google_takes(fake: FakeGce) -> None:
     assert all(re.fullmatch(r"[a-z0-9_-]{0,63}", one) for one in [*labels, *labels.values()])
 
 
+def test_the_same_token_for_other_nodes_is_another_wish(fake: FakeGce, driver: GceDriver) -> None:
+    """Compute Engine would answer with the operation of the first ones, and none would be launched."""
+    first = driver.launch(group(*nodes(0, 2), zone=A))
+    other = driver.launch(group(*nodes(2, 4), zone=A))
+    assert set(other.launched) == set(nodes(2, 4))
+    assert not set(other.launched.values()) & set(first.launched.values())
+    assert len({request.request_id for request in inserts(fake)}) == 2
+
+
 def test_single_nodes_ask_for_one_at_least(fake: FakeGce, driver: GceDriver) -> None:
     driver.launch(group(*nodes(0, 3), whole=False))
     (request,) = inserts(fake)

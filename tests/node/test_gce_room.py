@@ -47,6 +47,11 @@ V100 = replace(COMPUTE, accelerator=Accelerator("v100", 2))
             {"NVIDIA_V100_GPUS": 70.0, "PREEMPTIBLE_NVIDIA_V100_GPUS": 2.0},
             {}, 1, "PREEMPTIBLE_NVIDIA_V100_GPUS",
         ),
+        (
+            replace(COMPUTE, spot=True), {"CPUS": 400.0, "PREEMPTIBLE_CPUS": 24.0}, {}, 3,
+            "PREEMPTIBLE_CPUS in region europe-west4: 0 of 24",
+        ),
+        (COMPUTE, {"CPUS": 16.0, "PREEMPTIBLE_CPUS": 400.0}, {}, 2, "CPUS in region"),
         (replace(COMPUTE, spot=True), {"CPUS": 16.0, "PREEMPTIBLE_CPUS": 0.0}, {}, 2, "CPUS in region"),
     ],
 )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from infra.node.elastic import launcher
 from infra.node.elastic.daemon import Elastic
 from infra.node.elastic.driver import LaunchGroup, LaunchResult
 from infra.node.elastic.errors import ErrorClass, Failure
@@ -100,6 +101,24 @@ def test_nodes_that_slurm_does_not_take_back_keep_no_others(
     driver.answers = [tuple(Failure((n,), kind, "Code", "no") for n, kind in zip(NODES, kinds, strict=False))]
     elastic.launcher.launch(group(whole=False), {})
     assert [call[:2] for call in control.calls] == [("down", ("debug-1",))]
+
+
+def test_a_busy_cloud_is_asked_again_only_where_it_gave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same call again would ask for machines that are there; Slurm asks anew for those that are not."""
+    pauses: list[float] = []
+    monkeypatch.setattr(launcher.time, "sleep", pauses.append)
+    driver = FakeDriver()
+    elastic, control = made(tmp_path, driver, fast_design())
+    busy = ErrorClass.THROTTLED
+    driver.answers = [(Failure(NODES, busy, "Code", "busy"),), (Failure(NODES[2:], busy, "Code", "busy"),)]
+    elastic.launcher.launch(group(whole=False), {})
+    assert [one.nodes for one in driver.launches] == [NODES, NODES]
+    assert len({one.token for one in driver.launches}) == 1, "the same wish"
+    assert pauses == [launcher.RETRY_PAUSES[0]]
+    assert [call[:2] for call in control.calls] == [("down", NODES[2:])]
+    assert elastic.launcher.unlisted([]) == {n: f"m-{n}" for n in NODES[:2]}
 
 
 def test_a_zone_in_back_off_is_skipped(tmp_path: Path) -> None:

@@ -110,6 +110,21 @@ def test_a_clock_that_was_set_back_costs_nothing(tmp_path: Path) -> None:
     assert ledger.cost(20 * HOUR)["node_hours"] == 0
 
 
+def test_a_clock_that_is_set_while_a_listing_leaves_a_machine_out_costs_nothing(tmp_path: Path) -> None:
+    """The machine is listed again after the jump: it has run as long as before, and no longer."""
+    steady = 0.0
+    ledger = Ledger(tmp_path / "ledger.json", DESIGN, lambda: steady)
+    running = machine("cheap-0", 1000.0)
+    ledger.see([running], 1000.0)
+    steady = 100.0
+    ledger.see([], 1100.0)
+    steady = 110.0
+    ledger.see([running], 1110.0 + 5 * HOUR)
+    steady = 120.0
+    assert ledger.account(1120.0 + 5 * HOUR).node_hours == pytest.approx(120 / 3600)
+    assert ledger.account(1120.0 + 5 * HOUR).running == (("cheap", pytest.approx(120.0)),)
+
+
 # --- launches that no listing has shown yet --------------------------------------------------------------
 
 

@@ -292,6 +292,58 @@ def test_a_job_that_slurm_does_not_queue_again_is_asked_once(
     assert (job.state, job.restarts) == ("COMPLETED", 0)
 
 
+def test_a_job_that_could_not_be_queued_again_while_it_began_is_asked_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of its nodes is up and will be taken, another one boots: the refusal holds for that state alone."""
+    first = run(world, 1, 1)
+    assert world.until(lambda: first.state == "COMPLETED", 10)
+    world.cloud.boot_delay = 10
+    job = world.slurm.submit(2, 200)
+    assert world.until(lambda: len(world.cloud.living()) == 2, 10), world.story()
+    assert job.state == "CONFIGURING"
+    requeue, asked = world.slurm.requeue, []
+
+    def refuse_at_first(number: int) -> None:
+        asked.append(job.state)
+        if job.state == "CONFIGURING":
+            raise SlurmError(["scontrol", "requeue"], 1, "Job is in transition, please retry")
+        requeue(number)
+
+    monkeypatch.setattr(world.slurm, "requeue", refuse_at_first)
+    record = next(r for r in world.cloud.living() if world.slurm.members[r.node].power == "up")
+    record.taken_at = world.clock.now + 100
+    assert seconds_until(world, lambda: job.restarts, 30) <= 30, "before its machine is taken"
+    assert (asked[0], asked[-1]) == ("CONFIGURING", "RUNNING")
+    rest(world)
+    assert (job.state, job.restarts) == ("COMPLETED", 1)
+
+
+# --- suspended jobs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        # As when the stack file says more of the partition's machines: after the node's jobs.
+        ("POWER_DOWN_ASAP", REASON_PREFIX + "its partition's machines are made otherwise by now"),
+        ("DRAIN", REASON_PREFIX + AT_RISK),
+        ("DRAIN", "Kill task failed"),
+    ],
+)
+def test_a_suspended_job_is_not_over(world: World, state: str, reason: str) -> None:
+    """Slurm shows its node as idle: where it shall go when its jobs are over, it waits for this one too."""
+    job = run(world)
+    record = machine(world, job)
+    world.slurm.suspend(job.id)
+    world.slurm.update_node(job.nodes, state=state, reason=reason)
+    world.step(120)
+    assert (job.state, record.lives) == ("SUSPENDED", True), world.story()
+    world.slurm.unsuspend(job.id)
+    rest(world)
+    assert (job.state, job.restarts) == ("COMPLETED", 0)
+
+
 # --- acting ----------------------------------------------------------------------------------------------
 
 
@@ -300,9 +352,12 @@ def act(world: World, *actions: Action) -> None:
     world.daemon.reconciler.apply(list(actions), world.slurm.nodes())
 
 
-def test_a_machine_under_a_job_that_slurm_counts_as_running_stays(world: World) -> None:
+@pytest.mark.parametrize("suspended", [False, True], ids=["running", "suspended"])
+def test_a_machine_under_a_job_that_slurm_counts_as_running_stays(world: World, suspended: bool) -> None:
     """Whatever Slurm says of the node: of the two words the safe one counts."""
     job = run(world)
+    if suspended:
+        world.slurm.suspend(job.id)
     record = machine(world, job)
     act(world, Action(Verb.TERMINATE, record.node, record.id, "nobody uses this machine"))
     assert record.lives

@@ -248,6 +248,16 @@ class SimulatedSlurm:
             raise SlurmError(["scontrol", "requeue"], 1, "Requested operation is presently disabled")
         self._send_back(one, kill_wait=3.0)
 
+    def suspend(self, job: int | str) -> None:
+        """`scontrol suspend`: the job keeps its nodes, which Slurm shows as idle and does not power down."""
+        one = self._job(int(job))
+        one.state, one.left = "SUSPENDED", one.ends_at - self._clock()
+
+    def unsuspend(self, job: int | str) -> None:
+        """`scontrol resume`."""
+        one = self._job(int(job))
+        one.state, one.ends_at = "RUNNING", self._clock() + one.left
+
     def cancel(self, jobs: Iterable[int | str]) -> None:
         self._answer()
         for number in map(int, jobs):
@@ -426,7 +436,7 @@ class SimulatedSlurm:
         one.state, one.nodes, one.machines = state, (), {}
 
     def _state(self, node: Node) -> NodeState:
-        held = bool(self.jobs_on(node.name))
+        held = any(job.state != "SUSPENDED" for job in self.jobs_on(node.name))
         base = "DOWN" if node.down else ("ALLOCATED" if held else "IDLE")
         return NodeState(
             node.name,
@@ -459,5 +469,5 @@ class SimulatedSlurm:
     """From the clock that never jumps to seconds since the epoch."""
 
 
-_HOLDING = ("CONFIGURING", "RUNNING", "COMPLETING")
+_HOLDING = ("CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING")
 _OVER = ("COMPLETED", "CANCELLED", "NODE_FAIL", "FAILED")

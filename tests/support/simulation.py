@@ -307,7 +307,7 @@ class World:
                 self.wrongs.append(f"{self.clock.now:.0f} {node.name} is given back under job {job.id}")
 
     def _job_on(self, record: Record) -> Job | None:
-        jobs = (j for j in self.slurm.queue.values() if j.state == "RUNNING")
+        jobs = (j for j in self.slurm.queue.values() if j.state in ("RUNNING", "SUSPENDED"))
         return next((j for j in jobs if j.machines.get(record.node) == record.id), None)
 
     def story(self, lines: int = 80) -> str:

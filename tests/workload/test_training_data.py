@@ -82,7 +82,7 @@ def test_made_once_then_read(tmp_path: Path, small: list[float]) -> None:
     assert not list(tmp_path.glob("*.tmp"))
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "other"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "other", "others"])
 def test_a_damaged_cache_is_made_again(
     tmp_path: Path, small: list[float], damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,10 +92,14 @@ def test_a_damaged_cache_is_made_again(
     content[len(content) // 2] ^= 1
     if damage == "other":
         np.savez(path, x_train=good.x_train)
+    elif damage == "others":  # a whole file of other digits: only the digest tells
+        labels = good.y_train[::-1]
+        np.savez(path, x_train=good.x_train, y_train=labels, x_test=good.x_test, y_test=good.y_test)
     else:
         path.write_bytes({"cut": content[:900], "flipped": content, "empty": b""}[damage])
     again = data.load("synthetic", tmp_path)
     assert (again.x_train == good.x_train).all()
+    assert (again.y_train == good.y_train).all()
     assert len(small) == 2
     assert "is damaged: making it again" in capsys.readouterr().out
     data.load("synthetic", tmp_path)

@@ -104,8 +104,7 @@ def _wait_for_key(place: store.Store) -> bytes:
 def mounts(context: Context) -> str:
     """What this role mounts; what is mounted already stays."""
     mine, kinds = context.mounts(), _mount_kinds(context)
-    # Outer ones first: a mount hides what is below it.
-    for mount in sorted(mine, key=lambda mount: len(PurePosixPath(mount.path).parts)):
+    for mount in mine:
         if mount.kind not in kinds:
             raise ValueError(
                 f"{mount.path}: storage of kind {mount.kind} is not on this provider "

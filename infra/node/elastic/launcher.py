@@ -160,9 +160,7 @@ class Launcher:
                 causes.append((pool.zone, why))
                 failures = [dataclasses.replace(why, nodes=left)]
                 continue
-            part = dataclasses.replace(
-                group, nodes=left, zone=pool.zone, token=_token(group, pool.zone, left)
-            )
+            part = dataclasses.replace(group, nodes=left, zone=pool.zone, token=_token(group, pool.zone))
             result = self._call(part)
             self._take(part, pool, result)
             if not result.failures:
@@ -231,8 +229,8 @@ class Launcher:
                     self._outlived.discard(node)
 
 
-def _token(group: LaunchGroup, zone: str | None, nodes: tuple[str, ...]) -> str:
-    """A wish for another zone, or for what another zone did not give, is another wish."""
+def _token(group: LaunchGroup, zone: str | None) -> str:
+    """A wish for another zone is another wish; in one zone a wish is tried once."""
     if zone is None:
         return group.token
-    return hashlib.sha256("\n".join([group.token, zone, *nodes]).encode()).hexdigest()[:32]
+    return hashlib.sha256(f"{group.token}\n{zone}".encode()).hexdigest()[:32]

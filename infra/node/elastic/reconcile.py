@@ -12,7 +12,7 @@ from infra.node.elastic.launcher import Launcher
 from infra.node.elastic.ledger import Ledger
 from infra.node.elastic.plan import Action, Memory, NodeView, Observation, Policy, plan
 from infra.node.elastic.requeue import Requeue
-from infra.node.elastic.rules import BOOTSTRAP, PREEMPTED, NodePhase, Verb
+from infra.node.elastic.rules import BOOTSTRAP, EMPTIED, PREEMPTED, NodePhase, Verb
 from infra.node.elastic.view import REASON_PREFIX, held, is_fenced, log, phase
 from infra.node.model import ClusterDesign, SlurmSettings
 from infra.node.slurm.control import Control, SlurmDown
@@ -151,8 +151,14 @@ class Reconciler:
         if reason.startswith(BOOTSTRAP):
             self._launcher.give_up_boots(names, reason.removeprefix(BOOTSTRAP))
             return
+        lost = self._used(names)
+        if lost and reason == EMPTIED:
+            log(f"a suspended job is on {', '.join(lost)}: the node stays")
+            names, lost = [name for name in names if name not in lost], []
+        if not names:
+            return
         jobs = self._requeue.on(names) if reason.startswith(PREEMPTED) else {}
-        if lost := self._used(names):
+        if lost:
             # Else Slurm takes the job back without tidying it up: one with --exclusive, on a node without
             # GPUs of a cluster that has some, would be held for ever as never runnable.
             self._control.update_node(lost, state="DOWN", reason=REASON_PREFIX + reason)

@@ -98,6 +98,8 @@ AT_RISK = PREEMPTED + "the cloud may take this machine soon"
 
 UNFIT = BOOTSTRAP + "the machine is smaller than the cluster was told"
 """Of a node that registered with less than its line in slurm.conf says; Slurm's words follow."""
+EMPTIED = "out of service, and its jobs are over"
+"""Of a node that takes no more jobs and has none; Slurm shows one whose job is suspended in the same way."""
 USABLE = "its machine is gone: the node can be used again"
 
 _FINE = Rule(None)
@@ -106,7 +108,7 @@ _UNUSED = Rule(Verb.TERMINATE, Patience.SETTLE, "nobody uses this machine")
 _LOST = Rule(Verb.TERMINATE, Patience.SETTLE, "the suspend was lost")
 _NAMELESS = Rule(Verb.TERMINATE, Patience.DOUBT, "no node has this name")
 _LATE = Rule(Verb.POWER_DOWN, Patience.BOOT, BOOTSTRAP + "the machine did not register in time")
-_EMPTIED = Rule(Verb.POWER_DOWN, Patience.SETTLE, "out of service, and its jobs are over")
+_EMPTIED = Rule(Verb.POWER_DOWN, Patience.SETTLE, EMPTIED)
 _UNRESPONSIVE = Rule(Verb.POWER_DOWN, Patience.SILENCE, MUTE)
 _UNFIT = Rule(Verb.POWER_DOWN, Patience.SETTLE, UNFIT)
 _EVACUATE = Rule(Verb.EVACUATE, Patience.NOW, TAKEN)
