@@ -312,10 +312,8 @@ def _loop(profile: str) -> Any:
 
 
 def _start_latency(job: Job, found: Checkpoint | None) -> float | None:
-    """Of the job's first start: a later one's would be the time since its submission."""
-    if found is not None:
-        return found.start_latency
-    return None if job.restarts else job.start_latency
+    """Of the start from which the training goes on: the first one that saved it, else this one."""
+    return job.start_latency if found is None else found.start_latency
 
 
 def _stopped(error: Exception, step: Step) -> Exception:

@@ -126,7 +126,7 @@ def figures(runs: Sequence[Run], ours: Sequence[Series]) -> list[Figure]:
     starts = [run.start_latency_seconds for run in runs if run.start_latency_seconds is not None]
     if starts:
         median, worst = statistics.median(starts), max(starts)
-        note = "from submission"
+        note = "from when Slurm could start it"
         if len(starts) > 1:
             note += f", median of {len(starts):,}; worst {words.seconds(worst)}"
         found.append(Figure("Start of a job", words.seconds(median), note))
