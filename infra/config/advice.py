@@ -67,11 +67,11 @@ def _partitions(config: StackConfig, design: ClusterDesign, facts: Catalog) -> l
     for partition in design.partitions:
         name, machine = f"partition {partition.name}", facts.machines[partition.machine]
         if partition.min:
-            price = (
-                ""
-                if not partition.price_hour
-                else f", {partition.price_hour * partition.min:.2f} USD an hour"
-            )
+            price = ""
+            if partition.price_hour is None:
+                price = f", price of {partition.machine} unknown"
+            elif partition.price_hour:
+                price = f", {partition.price_hour * partition.min:.2f} USD an hour"
             found.append(f"{name}: {partition.min} static nodes run as long as the cluster is up{price}")
         if partition.accelerator and partition.accelerator.simulated:
             kind = partition.accelerator.type

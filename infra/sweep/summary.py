@@ -54,7 +54,7 @@ def cost(
         earlier: kept results.
     """
     if price_hour is None:
-        return f"no price is known of {like['machine']}"
+        return f"price of {like['machine']} unknown"
     if price_hour == 0:
         return None
     longest: dict[int, float] = {}
