@@ -285,8 +285,10 @@ def _train(task: Task, beginning: Beginning, strategy: Any) -> float | None:
         start_latency=_start_latency(task.job, found),
     )
     if step.chief:
+        epochs = "1 epoch" if plan.epochs == 1 else f"{plan.epochs} epochs"
+        steps = "1 step" if plan.steps == 1 else f"{plan.steps} steps"
         print(
-            f"Train on {plan.data.name} for {plan.steps} steps an epoch, {plan.epochs} epochs, "
+            f"Train on {plan.data.name} for {steps} an epoch, {epochs}, "
             f"profile {options.profile}, global batch {plan.global_batch}",
             flush=True,
         )

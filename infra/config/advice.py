@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from infra.config.load import StackConfig
 from infra.machines import Catalog
+from infra.node import words
 from infra.node.model import ClusterDesign, Partition
 
 SOON_HOURS = 24.0
@@ -72,7 +73,9 @@ def _partitions(config: StackConfig, design: ClusterDesign, facts: Catalog) -> l
                 price = f", price of {partition.machine} unknown"
             elif partition.price_hour:
                 price = f", {partition.price_hour * partition.min:.2f} USD an hour"
-            found.append(f"{name}: {partition.min} static nodes run as long as the cluster is up{price}")
+            static = words.count(partition.min, "static node")
+            runs = "runs" if partition.min == 1 else "run"
+            found.append(f"{name}: {static} {runs} as long as the cluster is up{price}")
         if partition.accelerator and partition.accelerator.simulated:
             kind = partition.accelerator.type
             found.append(

@@ -12,6 +12,7 @@ from rich.tree import Tree
 
 from infra import cost
 from infra.console.picture import note, picture
+from infra.node import words
 from infra.node.elastic.view import REASON_PREFIX
 from infra.node.logs.text import printable
 from infra.node.slurm.hostlist import fold
@@ -112,7 +113,7 @@ def _show_nodes(nodes: list[dict[str, Any]]) -> None:
             table.add_row(*map(cell, (fold(names), *cells)))
         put(table)
     if off:
-        put(f"\n{off} {'node is' if off == 1 else 'nodes are'} off, as it should be while nobody needs them")
+        put(f"\n{words.count(off, 'node is', 'nodes are')} off, as it should be while nobody needs them")
 
 
 def node_words(state: str, machine: str | None, reason: str | None) -> tuple[str, str]:
@@ -171,7 +172,11 @@ def show_result(result: dict[str, Any], console: Console | None = None) -> None:
     data = result["data"] if result["data"] == "mnist" else f"{result['data']} (not MNIST)"
     rows = [
         ("workers", f"{result['workers']} on {result['nodes']} × {result['machine']}"),
-        ("profile", f"{result['profile']}, {result['epochs']} epochs, global batch {result['global_batch']}"),
+        (
+            "profile",
+            f"{result['profile']}, {words.count(result['epochs'], 'epoch')}, "
+            f"global batch {result['global_batch']}",
+        ),
         ("data", data),
         ("time", f"{result['seconds_total']:.1f} s, training {result['seconds_train']:.1f} s"),
         ("images a second", f"{result['images_per_second']:.0f}"),
@@ -201,11 +206,11 @@ def show_plan(plan: Mapping[str, Any]) -> None:
         if resource["type"] == "pulumi:pulumi:Stack":
             continue
         parent = branches.get(resource["parent"], tree)
-        words = note(resource)
-        label = f"{escape(resource['name'])} [dim]{escape(resource['type'])}[/dim] {escape(words)}".rstrip()
+        said = escape(note(resource))
+        label = f"{escape(resource['name'])} [dim]{escape(resource['type'])}[/dim] {said}".rstrip()
         branches[resource["urn"]] = parent.add(label)
     console.print(tree)
-    console.print(f"{len(branches)} resources")
+    console.print(words.count(len(branches), "resource"))
     show_cost(plan["cost"], console)
     for warning in plan["warnings"]:
         console.print(f"[yellow]warning:[/yellow] {escape(warning)}")

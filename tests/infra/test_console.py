@@ -38,7 +38,7 @@ def test_off_a_terminal_every_change_is_one_line(plain: tuple[Console, io.String
         console.on_event(OutputLine("urn::a", "a", "stderr", "  "))
         console.on_event(ResourceFailed("urn::b", "b", COMMAND, "created", 1.0, "exit status 3"))
         console.on_event(Message("look [out]", "warning"))
-        console.on_event(Summary({"created": 2}, 1, 3.0))
+        console.on_event(Summary({"created": 2, "deleted": 1, "unchanged": 3}, 1, 3.0))
     assert text.getvalue().splitlines() == [
         "bringing the cluster up …",
         "  + a created (1.2 s)",
@@ -48,7 +48,7 @@ def test_off_a_terminal_every_change_is_one_line(plain: tuple[Console, io.String
         "    a: controller: hooks",
         "  ! b: exit status 3",
         "look [out]",
-        "  created 2, failed 1 (3.0 s)",
+        "  created 2 resources (1 shown), deleted 1 resource, unchanged 3 resources, failed 1 (3.0 s)",
     ]
 
 
