@@ -6,7 +6,7 @@ named in `unknown` and never counted as zero silently. Traffic, requests and sup
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypedDict
 
 from infra.machines import LOCAL_SSD_GIB, Catalog, catalog
@@ -16,6 +16,8 @@ HOURS_A_MONTH = 730.0
 
 # The controller's exported directories are disks like any other.
 LOCAL_KINDS = ("nvme",)
+SPOT = ", spot at most"
+"""Behind a machine whose price is the most that a spot one costs."""
 
 
 class Part(TypedDict):
@@ -68,6 +70,29 @@ def cost(design: ClusterDesign, facts: Catalog | None = None) -> Cost:
     )
 
 
+def unpriced(parts: Iterable[Part]) -> list[str]:
+    """What no price is known of, for a sentence: machines by their type, each once; all else by its name."""
+    found = [
+        what if " " not in what and not part["name"].startswith("/") else f"{part['name']} ({what})"
+        for part in parts
+        if part["max"] is None
+        for what in [part["what"].removesuffix(SPOT)]
+    ]
+    return list(dict.fromkeys(found))
+
+
+def sentence(cost: Cost) -> str:
+    """The bill in a sentence: its two sums, and what they leave out because its price is unknown."""
+    idle, most = cost["idle_usd_per_hour"], cost["max_usd_per_hour"]
+    floor = "at least " * any(part["idle"] is None for part in cost["parts"])
+    said = f"{floor}{idle:.2f} USD an hour idle"
+    if not (unknown := unpriced(cost["parts"])):
+        return f"{said}, at most {most:.2f} USD an hour"
+    return (
+        f"{said}, at least {most:.2f} USD an hour with every node up, price of {', '.join(unknown)} unknown"
+    )
+
+
 class BudgetOutlook(TypedDict):
     """The budget of a plan."""
 
@@ -76,7 +101,9 @@ class BudgetOutlook(TypedDict):
     running_jobs: str
     """What becomes of them when it is used up: keep | cancel."""
     lasts_hours: float | None
-    """With every node up; None: nodes cost nothing."""
+    """With every node up; None: no node whose price is known costs anything."""
+    unknown: list[str]
+    """Machines that the limit in USD does not count, because their price is not known: it lasts less long."""
 
 
 def budget(design: ClusterDesign) -> BudgetOutlook | None:
@@ -94,7 +121,26 @@ def budget(design: ClusterDesign) -> BudgetOutlook | None:
         max_hours=said.max_hours,
         running_jobs=said.running_jobs,
         lasts_hours=round(min(lasts), 4) if lasts else None,
+        unknown=[] if said.max_usd is None else _unpriced_machines(design),
     )
+
+
+def _unpriced_machines(design: ClusterDesign) -> list[str]:
+    found = [p.machine for p in design.partitions if p.price_hour is None and p.max]
+    return list(dict.fromkeys(found))
+
+
+def reach(budget: BudgetOutlook) -> str:
+    """How long the budget lasts, in a sentence."""
+    limits = ((budget["max_usd"], "USD"), (budget["max_hours"], "node-hours"))
+    most = [f"{limit:g} {unit}" for limit, unit in limits if limit]
+    lasts, unknown = budget["lasts_hours"], ", ".join(budget["unknown"])
+    end = f", price of {unknown} unknown" if unknown else ""
+    if lasts is not None:
+        text = f"lasts {'at most ' * bool(unknown)}{lasts:.3g} h at full size{end}"
+    else:
+        text = f"counts no node{end}" if unknown else "is never used up: nodes cost nothing"
+    return f"The budget of {' and '.join(most)} {text}"
 
 
 def _sum(prices: Iterator[float | None]) -> float:
@@ -150,7 +196,7 @@ def _total(*prices: float | None) -> float | None:
 
 def _partitions(design: ClusterDesign) -> Iterator[Part]:
     for p in design.partitions:
-        what = f"{p.machine}, spot at most" if p.spot else p.machine
+        what = f"{p.machine}{SPOT}" if p.spot else p.machine
         yield Part(
             name=f"partition {p.name}",
             what=what,

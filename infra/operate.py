@@ -18,6 +18,7 @@ from infra.console.progress import Console
 from infra.design import benchmark_design, design
 from infra.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, NotUpError, UserError
 from infra.machines import catalog
+from infra.node import words
 from infra.runner import interrupt
 
 if TYPE_CHECKING:
@@ -180,7 +181,10 @@ def wait_for_idle(project: Path, config: StackConfig, cluster: ClusterDesign, co
                 return
             machines_up = status["machines"]["running"] + status["machines"]["pending"]
             if machines_up <= static:
-                console.say(f"back to {machines_up} nodes; `./cluster exec -- sbatch …` brings them up again")
+                console.say(
+                    f"back to {words.count(machines_up, 'node')}; "
+                    "`./cluster exec -- sbatch …` brings them up again"
+                )
                 return
             if any(job["state"] not in ("COMPLETING",) for job in status["jobs"]):
                 console.say("other jobs keep nodes up: ./cluster status")

@@ -152,11 +152,16 @@ class Job:
     price_hour: float | None
     """USD a node and hour."""
     start_latency: float | None
-    """Seconds from submission to the start of the batch script, by the machines' UTC clocks."""
+    """Seconds from when Slurm could start the job to this start of its batch script, by the machines' UTC
+    clocks."""
 
 
 def read_job(env: Mapping[str, str], now: float) -> Job:
     """The job, from Slurm's variables and those of the batch script (SLURM_STACKS_…).
+
+    A job could start from its submission on, or from its eligible time where that is later: a job that
+    depends on others is eligible once these have ended, and one that was requeued after Slurm's pause. Slurm
+    tells the eligible time in whole seconds, rounded down, so a submission in that second counts as later.
 
     Args:
         now: UTC, seconds since the epoch, when this task started; for scripts that do not say when they did.
@@ -165,6 +170,8 @@ def read_job(env: Mapping[str, str], now: float) -> Job:
         WorkloadError: a variable that should be a number is none.
     """
     submitted = _number(env, "SLURM_STACKS_SUBMITTED")
+    eligible = _number(env, "SLURM_STACKS_ELIGIBLE")
+    could = None if eligible is None else max(eligible, submitted or eligible)
     started = _number(env, "SLURM_STACKS_STARTED") or now
     return Job(
         job_id=env.get("SLURM_JOB_ID"),
@@ -176,7 +183,7 @@ def read_job(env: Mapping[str, str], now: float) -> Job:
         digest=env.get("SLURM_STACKS_WORKLOAD_DIGEST") or None,
         price_hour=_number(env, "SLURM_STACKS_PRICE_HOUR"),
         # Negative: a clock was set between the two moments, and nobody knows by how much.
-        start_latency=None if submitted is None or started < submitted else started - submitted,
+        start_latency=None if could is None or started < could else started - could,
     )
 
 

@@ -21,7 +21,7 @@ class Saver:
     Args:
         every: seconds from one checkpoint to the next.
         steps: of the whole training.
-        start_latency: of the job's first start, for the checkpoint.
+        start_latency: of the start from which the training goes on, for the checkpoint.
     """
 
     def __init__(

@@ -285,8 +285,10 @@ def _train(task: Task, beginning: Beginning, strategy: Any) -> float | None:
         start_latency=_start_latency(task.job, found),
     )
     if step.chief:
+        epochs = "1 epoch" if plan.epochs == 1 else f"{plan.epochs} epochs"
+        steps = "1 step" if plan.steps == 1 else f"{plan.steps} steps"
         print(
-            f"Train on {plan.data.name} for {plan.steps} steps an epoch, {plan.epochs} epochs, "
+            f"Train on {plan.data.name} for {steps} an epoch, {epochs}, "
             f"profile {options.profile}, global batch {plan.global_batch}",
             flush=True,
         )
@@ -312,10 +314,8 @@ def _loop(profile: str) -> Any:
 
 
 def _start_latency(job: Job, found: Checkpoint | None) -> float | None:
-    """Of the job's first start: a later one's would be the time since its submission."""
-    if found is not None:
-        return found.start_latency
-    return None if job.restarts else job.start_latency
+    """Of the start from which the training goes on: the first one that saved it, else this one."""
+    return job.start_latency if found is None else found.start_latency
 
 
 def _stopped(error: Exception, step: Step) -> Exception:

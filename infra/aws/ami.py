@@ -16,6 +16,7 @@ from infra.aws.account import explained
 from infra.aws.tags import CLUSTER, RECIPE
 from infra.clouds.cloud import ALIVE
 from infra.errors import UserError
+from infra.node import words
 from infra.node.bootstrap.vm.images import ROLE
 
 SECONDS = 600.0
@@ -51,7 +52,7 @@ def sweep(
         end_builds(builder(), cluster, None, say, sleep)
     there = images(ec2, cluster)
     if there:
-        say(f"removing {len(there)} images of cluster {cluster}")
+        say(f"removing {words.count(len(there), 'image')} of cluster {cluster}")
     for image in there:
         _deregister(ec2, image, cluster, sleep)
     for snapshot in _snapshots(ec2, cluster):

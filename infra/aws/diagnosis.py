@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterable
 
+from infra import pages
 from infra.aws import account
 from infra.clouds import diagnosis
 from infra.doctor.finding import Check, Finding, fine, stops
@@ -35,10 +36,13 @@ def ways(access: Access) -> Iterable[Finding]:
     if access.mode == "ssh":
         yield diagnosis.agents_key()
         return
-    for program, what in (("aws", "the AWS CLI"), ("session-manager-plugin", "its Session Manager plugin")):
+    for program, what, page in (
+        ("aws", "the AWS CLI", pages.AWS_CLI),
+        ("session-manager-plugin", "its Session Manager plugin", pages.SESSION_MANAGER),
+    ):
         if shutil.which(program) is None:
             found = f"{program}, {what}, is not on PATH"
-            yield stops(f"ssh.{program}", found, "Install it: docs/aws.md says how.")
+            yield stops(f"ssh.{program}", found, f"Install it: {page}; or use access.mode: ssh.")
         else:
             yield fine(f"ssh.{program}", f"{program} is on PATH")
     if access.key is None:

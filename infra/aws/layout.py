@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from infra.aws.zones import Zones, letter
 from infra.errors import UserError
+from infra.node import words
 from infra.node.model import ClusterDesign
 
 SLOTS = 8
@@ -53,6 +54,7 @@ def check_room(design: ClusterDesign, zones: Zones, cidrs: dict[str, str]) -> No
         free = max(own) if one else sum(own)
         if partition.max > free:
             raise UserError(
-                f"partition {partition.name}: {partition.max} nodes, but its subnets have {free} addresses"
+                f"partition {partition.name}: {words.count(partition.max, 'node')}, but its subnets have "
+                f"{words.count(free, 'address', 'addresses')}"
                 f"{' in one zone' if one else ''}; give a larger network.cidr"
             )

@@ -10,6 +10,7 @@ import os
 import sys
 from typing import Any
 
+from infra import pages
 from infra.aws import account, ami, way_in
 from infra.aws.cloud import AwsCloud
 from infra.clouds import operations
@@ -18,7 +19,7 @@ from infra.runner import locations
 
 NO_CLI = (
     "Session Manager needs the AWS CLI and its plugin, and `aws` is not on PATH: install both "
-    "(docs/aws.md says how), or use access.mode: ssh"
+    f"({pages.AWS_CLI} and {pages.SESSION_MANAGER}), or use access.mode: ssh"
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable
 
+from infra import pages
 from infra.clouds import keys
 from infra.doctor.finding import Finding, Severity, fine, said, stops
 from infra.errors import UserError
@@ -30,7 +31,7 @@ def credentials(require: Callable[[], object], which: str | None) -> Iterable[Fi
 def client() -> Iterable[Finding]:
     """OpenSSH's; nothing where it is there."""
     if shutil.which("ssh") is None:
-        yield stops("ssh.client", "`ssh` is not on PATH", "Install OpenSSH's client.")
+        yield stops("ssh.client", "`ssh` is not on PATH", f"Install OpenSSH's client: {pages.OPENSSH}.")
 
 
 def agents_key() -> Finding:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from infra.clouds.cloud import ALIVE, ENDING, Cloud
 from infra.errors import UserError
+from infra.node import words
 
 POLL_SECONDS = 5.0
 SECONDS = 900.0
@@ -41,12 +42,14 @@ def sweep(
         asked.update(machine.id for machine in alive)
         quiet = 0 if there else quiet + 1
         if there and len(there) != said:
-            say(f"ending {len(there)} machines of cluster {cluster}")
+            say(f"ending {words.count(len(there), 'machine')} of cluster {cluster}")
             said = len(there)
         if there and time.monotonic() > deadline:
             names = ", ".join(f"{machine.name} ({machine.id})" for machine in there[:5])
+            have = "has" if len(there) == 1 else "have"
             raise UserError(
-                f"{len(there)} machines of cluster {cluster} have not ended within {seconds:g} s: {names}. "
+                f"{words.count(len(there), 'machine')} of cluster {cluster} {have} not ended within "
+                f"{seconds:g} s: {names}. "
                 f"Run the command again; what still costs money is in {cloud.label}'s console under the "
                 f"name of the cluster, {cluster}"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from infra.config.load import StackConfig
 from infra.machines import Catalog
+from infra.node import words
 from infra.node.model import ClusterDesign, Partition
 
 SOON_HOURS = 24.0
@@ -67,12 +68,14 @@ def _partitions(config: StackConfig, design: ClusterDesign, facts: Catalog) -> l
     for partition in design.partitions:
         name, machine = f"partition {partition.name}", facts.machines[partition.machine]
         if partition.min:
-            price = (
-                ""
-                if not partition.price_hour
-                else f", {partition.price_hour * partition.min:.2f} USD an hour"
-            )
-            found.append(f"{name}: {partition.min} static nodes run as long as the cluster is up{price}")
+            price = ""
+            if partition.price_hour is None:
+                price = f", price of {partition.machine} unknown"
+            elif partition.price_hour:
+                price = f", {partition.price_hour * partition.min:.2f} USD an hour"
+            static = words.count(partition.min, "static node")
+            runs = "runs" if partition.min == 1 else "run"
+            found.append(f"{name}: {static} {runs} as long as the cluster is up{price}")
         if partition.accelerator and partition.accelerator.simulated:
             kind = partition.accelerator.type
             found.append(

@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 
 from infra.config.fields import IN_WORDS
 from infra.errors import EXIT_USAGE, UserError
+from infra.node import words
 
 Location = tuple[str | int, ...]
 """Keys and list indexes from the top of the configuration, e.g. ("slurm-stacks:cluster", "partitions", 1)."""
@@ -68,7 +69,7 @@ class ConfigError(UserError):
         if not mistakes:
             super().__init__(subject, EXIT_USAGE)
             return
-        count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
+        count = words.count(len(mistakes), "mistake")
         head = f"{subject}: {count}."
         if len(mistakes) <= MOST_IN_FULL:
             super().__init__("\n\n".join([head, *map(str, mistakes)]), EXIT_USAGE)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import IO, Any, TextIO, cast
 
 from rich.console import Console as RichConsole
 from rich.status import Status
 from rich.text import Text
 
+from infra.node import words
 from infra.runner.events import (
     Event,
     Message,
@@ -61,6 +63,7 @@ class Console:
         self._shown = ""
         self._since = time.monotonic()
         self._running: dict[str, str] = {}
+        self._shown_changes: Counter[str] = Counter()
 
     @property
     def rich(self) -> RichConsole:
@@ -111,6 +114,7 @@ class Console:
                 if operation != "unchanged" and event.type.startswith("command:"):
                     mark, style = _MARKS.get(operation, " "), _STYLES.get(operation)
                     self.say(f"  {mark} {name} {operation} ({seconds:.1f} s)", style)
+                    self._shown_changes[operation] += 1
                 self._show_running()
             case ResourceFailed(name=name, message=message):
                 self._running.pop(name, None)
@@ -120,7 +124,8 @@ class Console:
             case Message(text=text, level=level):
                 self.say(text, {"warning": "yellow", "error": "red"}.get(level))
             case Summary():
-                self.say(f"  {event} ({event.seconds:.1f} s)")
+                self.say(f"  {_sum(event, self._shown_changes)} ({event.seconds:.1f} s)")
+                self._shown_changes.clear()
             case _:
                 pass
 
@@ -128,6 +133,19 @@ class Console:
         if self._status is not None:
             names = ", ".join(sorted(self._running)) or "…"
             self._status.update(Text(f"{self._label}: {names}"))
+
+
+def _sum(event: Summary, shown: Mapping[str, int]) -> str:
+    """How many resources each operation came to, and of how many of them there is a line above."""
+    parts = []
+    for operation, number in event.counts.items():
+        if number:
+            above = shown.get(operation, 0)
+            rest = f" ({above} shown)" if 0 < above < number else ""
+            parts.append(f"{operation} {words.count(number, 'resource')}{rest}")
+    if event.failed:
+        parts.append(f"failed {event.failed}")
+    return ", ".join(parts) or "nothing to do"
 
 
 def clock(seconds: float) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
+from infra import cost
 from infra.console.picture import note, picture
+from infra.node import words
 from infra.node.elastic.view import REASON_PREFIX
 from infra.node.logs.text import printable
 from infra.node.slurm.hostlist import fold
@@ -29,13 +31,14 @@ def output() -> Console:
 
 
 def put(what: RenderableType, console: Console | None = None) -> None:
-    """Print; elsewhere than on a terminal without the spaces that fill up a table's columns."""
+    """Print, whole; elsewhere than on a terminal without the spaces that fill up a table's columns."""
     console = console or output()
+    # Not cropped: a line that is to be copied stays one line, which a narrow terminal wraps.
     if console.is_terminal:
-        console.print(what)
+        console.print(what, crop=False)
         return
     with console.capture() as captured:
-        console.print(what)
+        console.print(what, crop=False)
     console.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
@@ -61,12 +64,12 @@ def show_status(status: dict[str, Any]) -> None:
         put(f"\nThe cloud does not answer: {cell(trouble)}. What is said of machines was so a while ago.")
     _show_nodes(status["nodes"])
     _show_jobs(status["jobs"])
-    _show_spent(status["cost"])
+    _show_spent(status)
 
 
-def _show_spent(cost: dict[str, Any]) -> None:
-    usd = "no price known" if cost["usd"] is None else f"{cost['usd']:.2f} USD"
-    put(f"\nCost so far: {cost['node_hours']:.2f} node-hours, {usd}")
+def _show_spent(status: Mapping[str, Any]) -> None:
+    cost: Mapping[str, Any] = status["cost"]
+    put(f"\nCost so far: {cost['node_hours']:.2f} node-hours, {_usd(cost, status['partitions'])}")
     # A cluster that an older version brought up does not say the rest.
     if damaged := cost.get("damaged"):
         put(f"  and what is in {cell(', '.join(damaged))}, which could not be read")
@@ -80,6 +83,17 @@ def _show_spent(cost: dict[str, Any]) -> None:
     what = {"keep": "jobs that run go on", "cancel": "running jobs are cancelled"}[budget["running_jobs"]]
     end = f"used up: no new node starts, {what}" if budget["used"] >= 1 else f"{budget['used']:.0%} used"
     put(f"Budget: {' and '.join(left)} are left, {end}")
+
+
+def _usd(cost: Mapping[str, Any], partitions: Iterable[Mapping[str, Any]]) -> str:
+    """The sum; where a price is not known, the least that it can be, and the machines without a price."""
+    if cost["usd"] is not None:
+        return f"{cost['usd']:.2f} USD"
+    if "at_least_usd" not in cost:  # from a cluster that an older version brought up
+        return "no price known"
+    machines = {p["name"]: p["machine"] for p in partitions}
+    unknown = dict.fromkeys(machines.get(name) or f"partition {name}" for name in cost["unknown"])
+    return f"at least {cost['at_least_usd']:.2f} USD, price of {cell(', '.join(unknown))} unknown"
 
 
 def _show_nodes(nodes: list[dict[str, Any]]) -> None:
@@ -99,7 +113,7 @@ def _show_nodes(nodes: list[dict[str, Any]]) -> None:
             table.add_row(*map(cell, (fold(names), *cells)))
         put(table)
     if off:
-        put(f"\n{off} {'node is' if off == 1 else 'nodes are'} off, as it should be while nobody needs them")
+        put(f"\n{words.count(off, 'node is', 'nodes are')} off, as it should be while nobody needs them")
 
 
 def node_words(state: str, machine: str | None, reason: str | None) -> tuple[str, str]:
@@ -158,7 +172,11 @@ def show_result(result: dict[str, Any], console: Console | None = None) -> None:
     data = result["data"] if result["data"] == "mnist" else f"{result['data']} (not MNIST)"
     rows = [
         ("workers", f"{result['workers']} on {result['nodes']} × {result['machine']}"),
-        ("profile", f"{result['profile']}, {result['epochs']} epochs, global batch {result['global_batch']}"),
+        (
+            "profile",
+            f"{result['profile']}, {words.count(result['epochs'], 'epoch')}, "
+            f"global batch {result['global_batch']}",
+        ),
         ("data", data),
         ("time", f"{result['seconds_total']:.1f} s, training {result['seconds_train']:.1f} s"),
         ("images a second", f"{result['images_per_second']:.0f}"),
@@ -166,7 +184,7 @@ def show_result(result: dict[str, Any], console: Console | None = None) -> None:
         ("held-out accuracy", f"{result['test_accuracy']:.4f}"),
     ]
     if result.get("start_latency_seconds") is not None:
-        rows.append(("submit to start", f"{result['start_latency_seconds']:.2f} s"))
+        rows.append(("start of the job", f"{result['start_latency_seconds']:.2f} s after it could start"))
     if result.get("cost_usd") is not None:
         rows.append(("cost", f"{result['cost_usd']:.4f} USD"))
     table = new_table(f"Result of job {result['job_id']}", "", "")
@@ -188,11 +206,11 @@ def show_plan(plan: Mapping[str, Any]) -> None:
         if resource["type"] == "pulumi:pulumi:Stack":
             continue
         parent = branches.get(resource["parent"], tree)
-        words = note(resource)
-        label = f"{escape(resource['name'])} [dim]{escape(resource['type'])}[/dim] {escape(words)}".rstrip()
+        said = escape(note(resource))
+        label = f"{escape(resource['name'])} [dim]{escape(resource['type'])}[/dim] {said}".rstrip()
         branches[resource["urn"]] = parent.add(label)
     console.print(tree)
-    console.print(f"{len(branches)} resources")
+    console.print(words.count(len(branches), "resource"))
     show_cost(plan["cost"], console)
     for warning in plan["warnings"]:
         console.print(f"[yellow]warning:[/yellow] {escape(warning)}")
@@ -213,19 +231,9 @@ def show_outputs(outputs: Mapping[str, Any]) -> None:
     put(table)
 
 
-def show_cost(cost: dict[str, Any], console: Console) -> None:
-    """Idle floor and most, an hour; how far the budget reaches."""
-    idle, most = cost.get("idle_usd_per_hour"), cost.get("max_usd_per_hour")
-    if idle is not None and most is not None:
-        console.print(f"Cost: {idle:.2f} USD an hour idle, at most {most:.2f} USD an hour")
-    for name in cost.get("unknown", []):
-        console.print(f"  no price is known of {escape(str(name))}")
-    if budget := cost.get("budget"):
-        most = [
-            f"{budget[f'max_{key}']:g} {unit}" for key, unit in BUDGET_UNITS.items() if budget[f"max_{key}"]
-        ]
-        lasts = budget["lasts_hours"]
-        reach = (
-            "is never used up: nodes cost nothing" if lasts is None else f"lasts {lasts:.3g} h at full size"
-        )
-        console.print(f"The budget of {' and '.join(most)} {reach}")
+def show_cost(bill: Mapping[str, Any], console: Console) -> None:
+    """Idle floor and most, an hour; how far the budget reaches. Empty where a plan has no cluster."""
+    if bill.get("parts") is not None:
+        console.print(f"Cost: {escape(cost.sentence(cast('cost.Cost', bill)))}")
+    if budget := bill.get("budget"):
+        console.print(escape(cost.reach(budget)))

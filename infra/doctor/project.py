@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from infra import runner, trouble
+from infra import pages, runner, trouble
 from infra.config import ConfigError, load_file
 from infra.config.stack_file import read
 from infra.design import benchmark_design, design
@@ -71,7 +71,8 @@ def python(project: Path) -> Iterable[Finding]:
         yield stops(
             "python.version",
             f"Python {version}; 3.11, 3.12 or 3.13 is needed",
-            f"Install one, remove {venv} and run ./cluster again: it makes the environment anew.",
+            f"Install one ({pages.PYTHON}), remove {venv} and run ./cluster again: it makes the environment "
+            "anew.",
         )
     missing = [str(venv / "bin" / name) for name in ("python", "uv") if not (venv / "bin" / name).exists()]
     if missing:

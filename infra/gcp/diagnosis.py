@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Iterable
 
+from infra import pages
 from infra.clouds import diagnosis
 from infra.doctor.finding import Check, Finding, fine, stops, warns
 from infra.errors import UserError
@@ -70,7 +71,7 @@ def ways(access: Access) -> Iterable[Finding]:
     if access.mode == "iap":
         if shutil.which("gcloud") is None:
             found = "gcloud, which Identity-Aware Proxy needs, is not on PATH"
-            yield stops("ssh.gcloud", found, "Install it: docs/gcp.md says how; or use access.mode: ssh.")
+            yield stops("ssh.gcloud", found, f"Install it: {pages.GCLOUD}; or use access.mode: ssh.")
         else:
             yield fine("ssh.gcloud", "gcloud is on PATH")
     yield diagnosis.own_key()

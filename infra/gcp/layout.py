@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 
 from infra.errors import UserError
+from infra.node import words
 from infra.node.model import ClusterDesign
 
 TAKEN = 4
@@ -25,7 +26,8 @@ def cidr(design: ClusterDesign) -> str:
     nodes = sum(partition.max for partition in design.partitions)
     if nodes > free:
         raise UserError(
-            f"slurm-stacks:cluster.network.cidr: {whole} has {free} addresses for nodes, and the partitions "
-            f"have {nodes} nodes at most; give a larger network, or lower nodes.max"
+            f"slurm-stacks:cluster.network.cidr: {whole} has {words.count(free, 'address', 'addresses')} for "
+            f"nodes, and the partitions have {words.count(nodes, 'node')} at most; give a larger network, or "
+            "lower nodes.max"
         )
     return whole

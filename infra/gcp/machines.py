@@ -11,6 +11,7 @@ from infra.clouds.cloud import Machine
 from infra.errors import UserError
 from infra.gcp.account import Account, GoogleError
 from infra.gcp.audit import matching
+from infra.node import words
 from infra.node.bootstrap.vm.images import ROLE as IMAGE
 from infra.node.elastic.drivers.gce_names import COMPUTE, HOST, ROLE, node_of, short
 
@@ -104,7 +105,7 @@ def end_images(account: Account, cluster: str, say: Callable[[str], None]) -> No
     mine = matching(cluster)
     images = list(account.pages("compute", "projects/{project}/global/images", "items", filter=mine))
     if images or builders:
-        say(f"deleting {len(images)} images of cluster {cluster}")
+        say(f"deleting {words.count(len(images), 'image')} of cluster {cluster}")
     for builder in builders:
         path = f"zones/{short(str(builder['zone']))}/instances/{builder['name']}"
         try:

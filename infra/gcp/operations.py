@@ -7,6 +7,7 @@ import os
 import sys
 from typing import Any
 
+from infra import pages
 from infra.clouds import operations
 from infra.clouds.cloud import Place
 from infra.clouds.operations import Verb
@@ -17,8 +18,8 @@ from infra.runner import locations
 
 MODULE = "infra.gcp.operations"
 NO_CLI = (
-    "Identity-Aware Proxy needs the gcloud CLI, and `gcloud` is not on PATH: install it (docs/gcp.md says "
-    "how), or use access.mode: ssh"
+    "Identity-Aware Proxy needs the gcloud CLI, and `gcloud` is not on PATH: install it "
+    f"({pages.GCLOUD}), or use access.mode: ssh"
 )
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from infra import pages
 from infra.errors import EXIT_REFUSED, UserError
 from infra.node.slurm import version
 
@@ -57,7 +58,7 @@ def unsuitable() -> str | None:
         return f"{file} cannot be run: {error}. Have its package installed again."
     except ValueError as error:
         words = done.stderr.strip() or str(error)
-        return f"{file} cannot be used: {words}. Install Slurm 22.05 or newer."
+        return f"{file} cannot be used: {words}. Install Slurm 22.05 or newer: {pages.SLURM}."
     return None
 
 
@@ -94,8 +95,8 @@ def _install(wanted: list[str], need: str, say: Say) -> None:
     if shutil.which("apt-get") is None:
         raise UserError(
             f"{need} {', '.join(wanted)}, and there is no apt-get here: install your distribution's packages "
-            f"of {', '.join(files[package] for package in wanted)}, without starting their services, and run "
-            "the command again",
+            f"of {', '.join(files[package] for package in wanted)}, without starting their services "
+            f"({pages.SLURM}), and run the command again",
             EXIT_REFUSED,
         )
     root = _root(
@@ -201,7 +202,7 @@ def _no_daemons(root: list[str]) -> Iterator[None]:
         if written.returncode:
             raise UserError(
                 f"{POLICY} cannot be written ({written.stderr.strip()}), and without it the services of the "
-                f"packages would start. Install {', '.join(NEEDED)} by hand.",
+                f"packages would start. Install them by hand: apt-get install {' '.join(NEEDED)}",
                 EXIT_REFUSED,
             )
         subprocess.run([*root, "chmod", "755", POLICY], check=False)

@@ -126,7 +126,7 @@ def figures(runs: Sequence[Run], ours: Sequence[Series]) -> list[Figure]:
     starts = [run.start_latency_seconds for run in runs if run.start_latency_seconds is not None]
     if starts:
         median, worst = statistics.median(starts), max(starts)
-        note = "from submission"
+        note = "from when Slurm could start it"
         if len(starts) > 1:
             note += f", median of {len(starts):,}; worst {words.seconds(worst)}"
         found.append(Figure("Start of a job", words.seconds(median), note))
@@ -146,11 +146,15 @@ def _cost(runs: Sequence[Run]) -> Figure:
     known = [run.cost_usd for run in paid if run.cost_usd is not None]
     if not paid:
         return Figure("Cost", words.usd(0), "local machines cost nothing")
+    machines = sorted({run.machine or "unknown machines" for run in paid if run.cost_usd is None})
+    unknown = f"price of {words.listed(machines)} unknown" if machines else ""
     if not known:
-        return Figure("Cost", "–", "no price is known")
-    missing = len(paid) - len(known)
+        return Figure("Cost", "–", unknown)
     note = f"nodes of {words.count(len(known), 'run')}"
-    return Figure("Cost", words.usd(sum(known)), note + (f"; {missing:,} without a price" if missing else ""))
+    if not unknown:
+        return Figure("Cost", words.usd(sum(known)), note)
+    missing = words.count(len(paid) - len(known), "run")
+    return Figure("Cost", f"≥{words.SPACE}{words.usd(sum(known))}", f"at least: {note}; {unknown}, {missing}")
 
 
 def notes(runs: Sequence[Run], ours: Sequence[Series], unplotted: Sequence[Series]) -> list[str]:

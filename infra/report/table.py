@@ -49,7 +49,9 @@ COLUMNS: Mapping[str, Column] = {
         lambda r: "yes" if r.comparable else "no", "whether loss and accuracy may stand beside published ones"
     ),
     "start_latency_seconds": Column(
-        lambda r: r.start_latency_seconds, "submission to the start of the batch script, seconds"
+        lambda r: r.start_latency_seconds,
+        "from when Slurm could start the job (its submission, or the end of the jobs that it waited for) to "
+        "the start of its batch script, seconds",
     ),
     "restarts": Column(lambda r: r.restarts, "times that Slurm started the job again"),
     "digest": Column(lambda r: r.digest, "SHA-256 of the training code"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-HOW_TO_INSTALL = (
-    "Install the Pulumi CLI (Pulumi's site has a one-line installer under 'Download & install'), "
-    "put `pulumi` on PATH, and run the command again."
-)
+from infra import pages
+
+HOW_TO_INSTALL = f"Install the Pulumi CLI ({pages.PULUMI}), put `pulumi` on PATH, and run the command again."

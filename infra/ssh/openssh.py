@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from infra import pages
 from infra.errors import EXIT_REFUSED, UserError
 from infra.runner import interrupt, process
 from infra.ssh import hostkeys
@@ -113,7 +114,8 @@ def _attempt(target: Target, line: str, stdin: str, seconds: float, stream: bool
             )
         except FileNotFoundError:
             raise UserError(
-                "the login machine is reached by `ssh`, which is not on PATH: install OpenSSH's client",
+                "the login machine is reached by `ssh`, which is not on PATH: install OpenSSH's client "
+                f"({pages.OPENSSH})",
                 EXIT_REFUSED,
             ) from None
         finally:

@@ -172,7 +172,8 @@ class Sweep:
                     missing, answers = self._remote.submit(plan, batch, before[-1] if before else None)
                     self._check(missing)
                 except UserError as error:
-                    have = f"{count - len(plan.unsubmitted)} of {count} jobs are submitted"
+                    done = count - len(plan.unsubmitted)
+                    have = f"{done} of {words.count(count, 'job is', 'jobs are')} submitted"
                     raise UserError(f"{error}\n{have}; `{self._say('run')}` goes on.") from None
                 plan = plan.change(
                     *(
@@ -251,7 +252,8 @@ class Sweep:
         if plan is None:
             return "interrupted: no sweep is under way"
         if plan.unsubmitted:
-            left = f"{len(plan.unsubmitted)} of {len(plan.runs)} jobs may not be submitted yet"
+            all_runs = words.count(len(plan.runs), "job")
+            left = f"{len(plan.unsubmitted)} of {all_runs} may not be submitted yet"
             then = f"{left}. `{self._say('run')}` submits them and watches"
         else:
             then = f"the jobs go on. `{self._say('run')}` watches again, `{self._say('status')}` looks"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from infra.errors import EXIT_USAGE, UserError
+from infra.node import words
 
 DEFAULT_NODES = (1, 2, 4)
 MAX_RUNS = 200
@@ -108,7 +109,9 @@ def wish(nodes: str | None, repeat: int | None, *, most: int, partition: str, li
         elif number < 1:
             mistakes.append(f"{number}: a run needs at least one node")
         elif number > most:
-            mistakes.append(f"{number} is more than the {most} nodes of partition {partition} ({limit})")
+            mistakes.append(
+                f"{number} is more than the {words.count(most, 'node')} of partition {partition} ({limit})"
+            )
         elif number in numbers:
             mistakes.append(f"{number} stands there twice; --repeat 2 runs every number of nodes twice")
         else:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from infra.console.sweep import Line
+from infra.node import words
 from infra.report import runs, series
 from infra.results import Kept
 from infra.sweep.plan import Wish
@@ -22,7 +23,8 @@ def tables(kept: Iterable[Kept], stack: str) -> list[tuple[str, list[Line]]]:
 def _title(one: series.Series) -> str:
     key = one.key
     data = key.data if key.data == runs.MNIST else f"{key.data} (not MNIST)"
-    return f"Medians on {key.partition} ({key.machine}), {key.epochs} epochs, {key.profile}, {data}"
+    epochs = words.count(key.epochs, "epoch")
+    return f"Medians on {key.partition} ({key.machine}), {epochs}, {key.profile}, {data}"
 
 
 def _lines(one: series.Series) -> list[Line]:
@@ -54,7 +56,7 @@ def cost(
         earlier: kept results.
     """
     if price_hour is None:
-        return f"no price is known of {like['machine']}"
+        return f"price of {like['machine']} unknown"
     if price_hour == 0:
         return None
     longest: dict[int, float] = {}

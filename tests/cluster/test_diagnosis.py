@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jsonschema
 
+from infra.node.slurm.hostlist import fold_numbers
 from tests.support.checkout import ROOT, Checkout, until
 from tests.support.mishaps import end, pids, until_saved
 
@@ -89,7 +90,7 @@ def test_logs_and_status_of_a_cluster_that_works(cluster: Checkout, tmp_path: Pa
     assert "now responding" in cluster.execute("slurm-stacks", "logs", "debug-1")
     told = logs(cluster, "debug-99", status=1)
     assert "Nodes: debug-[0-9] (up so far: debug-[0-1])" in told
-    assert f"Jobs: {batch}, {waits}." in told
+    assert f"Jobs: {fold_numbers([int(batch), int(waits)])}." in told
     cluster.execute("scancel", waits)
 
 

@@ -139,6 +139,11 @@ def test_a_sweep_outlives_its_terminal_and_ends_in_the_report(checkout: Checkout
     assert [(r["job_id"], r["nodes"]) for r in results(checkout)][1:] == [
         ("2", 1), ("3", 1), ("4", 2), ("5", 2),
     ]  # fmt: skip
+    # Each waited for the one before it, which is no latency of its start.
+    begun = {job: begin for job, begin, _ in times}
+    waited = [begun[job] - begun[2] for job in (3, 4, 5)]
+    starts = [record["start_latency_seconds"] for record in results(checkout)][2:]
+    assert all(0 <= start < wait for start, wait in zip(starts, waited, strict=True)), (starts, waited)
     *_, one, two, page, table = done.stdout.splitlines()
     assert one.split() == ["1", "2", "10.0", "1000", "0.9000", "1.00"]
     assert two.split() == ["2", "2", "5.0", "2000", "0.9000", "2.00"]

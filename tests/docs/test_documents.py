@@ -49,6 +49,20 @@ def test_a_terminal_is_drawn_as_it_looks(monkeypatch: pytest.MonkeyPatch, tmp_pa
     sys.modules.pop("record")
 
 
+def test_a_stack_is_made_before_it_is_brought_up() -> None:
+    """`pulumi up --stack S` finds no stack named S until somebody has said `pulumi stack init S`."""
+    shown = [block for page in PAGES for block in blocks(page) if "pulumi up" in " ".join(block.commands)]
+    assert {block.where.partition(":")[0] for block in shown} >= {"README.md", "docs/consuming.md"}
+    for block in shown:
+        made: set[str] = set()
+        for command in block.commands:
+            if found := re.match(r"pulumi stack init (\S+)", command):
+                made.add(found[1])
+            if command.startswith("pulumi up"):
+                named = re.search(r"--stack (\S+)", command)
+                assert named[1] in made if named else made, f"{block.where}: {command}"
+
+
 def test_the_readme_begins_with_the_two_commands() -> None:
     first, *_ = blocks(ROOT / "README.md")
     assert first.commands[-2:] == ("./cluster up", "./cluster down")

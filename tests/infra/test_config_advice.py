@@ -36,7 +36,7 @@ def test_warnings() -> None:
     assert "InsufficientInstanceCapacity" in group
     always = {"name": "s", "machine": "p4d.24xlarge", "nodes": {"min": 2, "max": 2}}
     up, blind = said("aws", {"partitions[0]": always, "budget.max_usd": 1})
-    assert "2 static nodes" in up
+    assert "2 static nodes run as long as the cluster is up, price of p4d.24xlarge unknown" in up
     assert "no price is known for the static nodes of s" in blind
     _, soon = said("aws", {"partitions[0].nodes.min": 2, "budget.max_usd": 2})
     assert "use up the 2 USD in 5.21 h" in soon

@@ -87,6 +87,21 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         "partitions[1].machine",
         ["eu-central-1", "us-east-1, us-west-2, eu-west-1, ap-northeast-1"],
     ),
+    (
+        "aws",
+        {"partitions[0].machine": "m7g.large", "machines": {"m7g.large": {"vcpus": 2, "memory_mib": 8192}}},
+        "partitions[0].machine",
+        ["x86-64 processors", "m7g.large has ARM processors", "training environment"],
+    ),
+    (
+        "gcp",
+        {
+            "controller.machine": "t2a-standard-4",
+            "machines": {"t2a-standard-4": {"vcpus": 4, "memory_mib": 16384}},
+        },
+        "controller.machine",
+        ["t2a-standard-4 has ARM processors"],
+    ),
     ("aws", {"machines": {"new.large": {"vcpus": 2}}}, 'machines["new.large"]', ["vcpus and memory_mib"]),
     # accelerators
     (

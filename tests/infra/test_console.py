@@ -38,7 +38,7 @@ def test_off_a_terminal_every_change_is_one_line(plain: tuple[Console, io.String
         console.on_event(OutputLine("urn::a", "a", "stderr", "  "))
         console.on_event(ResourceFailed("urn::b", "b", COMMAND, "created", 1.0, "exit status 3"))
         console.on_event(Message("look [out]", "warning"))
-        console.on_event(Summary({"created": 2}, 1, 3.0))
+        console.on_event(Summary({"created": 2, "deleted": 1, "unchanged": 3}, 1, 3.0))
     assert text.getvalue().splitlines() == [
         "bringing the cluster up …",
         "  + a created (1.2 s)",
@@ -48,7 +48,7 @@ def test_off_a_terminal_every_change_is_one_line(plain: tuple[Console, io.String
         "    a: controller: hooks",
         "  ! b: exit status 3",
         "look [out]",
-        "  created 2, failed 1 (3.0 s)",
+        "  created 2 resources (1 shown), deleted 1 resource, unchanged 3 resources, failed 1 (3.0 s)",
     ]
 
 
@@ -170,6 +170,22 @@ def test_what_is_left_of_the_budget(
     assert capsys.readouterr().out.splitlines()[-2:] == ["Cost so far: 1.00 node-hours, 15.50 USD", line]
 
 
+def test_a_sum_without_every_price_is_the_least_it_can_be(capsys: pytest.CaptureFixture[str]) -> None:
+    cost = {
+        "node_hours": 3.0,
+        "usd": None,
+        "at_least_usd": 11.0,
+        "unknown": ["debug", "gone"],
+        "budget": None,
+    }
+    tables.show_status({**STATUS, "cost": cost})
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Cost so far")]
+    machine = STATUS["partitions"][0]["machine"]
+    assert line == (
+        f"Cost so far: 3.00 node-hours, at least 11.00 USD, price of {machine}, partition gone unknown"
+    )
+
+
 def test_figures_that_lack_something_say_so(capsys: pytest.CaptureFixture[str]) -> None:
     cost = {"node_hours": 1.0, "usd": 1.0, "damaged": ["ledger.json.damaged-1"], "budget": None}
     tables.show_status({**STATUS, "cost": cost})
@@ -182,12 +198,20 @@ def test_figures_that_lack_something_say_so(capsys: pytest.CaptureFixture[str]) 
     ("budget", "line"),
     [
         (
-            {"max_usd": 20, "max_hours": None, "lasts_hours": 2.6042},
+            {"max_usd": 20, "max_hours": None, "lasts_hours": 2.6042, "unknown": []},
             "The budget of 20 USD lasts 2.6 h at full size",
         ),
         (
-            {"max_usd": 20, "max_hours": 5.5, "lasts_hours": None},
+            {"max_usd": 20, "max_hours": 5.5, "lasts_hours": None, "unknown": []},
             "The budget of 20 USD and 5.5 node-hours is never used up: nodes cost nothing",
+        ),
+        (
+            {"max_usd": 20, "max_hours": None, "lasts_hours": 2.6042, "unknown": ["p4d.24xlarge", "p[x]"]},
+            "The budget of 20 USD lasts at most 2.6 h at full size, price of p4d.24xlarge, p[x] unknown",
+        ),
+        (
+            {"max_usd": 20, "max_hours": None, "lasts_hours": None, "unknown": ["p4d.24xlarge"]},
+            "The budget of 20 USD counts no node, price of p4d.24xlarge unknown",
         ),
     ],
 )
@@ -286,10 +310,10 @@ def test_a_result_says_what_it_was_measured_on(capsys: pytest.CaptureFixture[str
         assert there in out
     assert "not MNIST" not in out
     assert "cost" not in out
-    assert "submit to start" not in out
+    assert "start of the job" not in out
     tables.show_result({**RESULT, "data": "synthetic", "cost_usd": 0.5, "start_latency_seconds": 1.5})
     out = capsys.readouterr().out
-    for there in ("synthetic (not MNIST)", "0.5000 USD", "1.50 s"):
+    for there in ("synthetic (not MNIST)", "0.5000 USD", "1.50 s after it could start"):
         assert there in out
 
 
@@ -300,7 +324,11 @@ def test_a_plan_is_a_tree_with_its_cost(capsys: pytest.CaptureFixture[str]) -> N
         {"urn": parent, "type": "slurm-stacks:index:LocalCluster", "name": "t", "parent": stack},
         {"urn": "urn:c", "type": COMMAND, "name": "t-head[0]", "parent": parent},
     ]
-    cost = {"idle_usd_per_hour": 0.5, "max_usd_per_hour": 12.0, "unknown": ["p[x]"], "prices_of": "2026"}
+    part = {"name": "partition x", "what": "p[x]", "idle": 0.0, "max": None}
+    cost = {
+        "idle_usd_per_hour": 0.5, "max_usd_per_hour": 12.0, "parts": [part],
+        "unknown": ["partition x (p[x])"], "prices_of": "2026",
+    }  # fmt: skip
     plan = {"stack": "t", "resources": resources, "outputs": {}, "cost": cost, "warnings": ["dear [red]"]}
     tables.show_plan(plan)
     lines = capsys.readouterr().out.splitlines()
@@ -308,9 +336,28 @@ def test_a_plan_is_a_tree_with_its_cost(capsys: pytest.CaptureFixture[str]) -> N
     assert lines[1] == "└── t slurm-stacks:index:LocalCluster"
     assert lines[2] == f"    └── t-head[0] {COMMAND}"
     assert lines[3] == "2 resources"
-    assert lines[4] == "Cost: 0.50 USD an hour idle, at most 12.00 USD an hour"
-    assert lines[5] == "  no price is known of p[x]"
-    assert lines[6] == "warning: dear [red]"
+    assert lines[4] == (
+        "Cost: 0.50 USD an hour idle, at least 12.00 USD an hour with every node up, price of p[x] unknown"
+    )
+    assert lines[5] == "warning: dear [red]"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_way_in_is_whole_however_narrow_the_terminal_is(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    """It is to be copied, so it is one line; a line that is cut would be another command."""
+    ssh = f"'/home/someone/{'a folder/' * 12}cluster' ssh --stack local"
+    cluster = {
+        "name": "c", "provider": "local", "zone": None, "region": None, "scheduler": {"name": "slurm"},
+        "partitions": [], "login": {"ssh": ssh},
+    }  # fmt: skip
+    file = io.StringIO()
+    narrow = RichConsole(file=file, width=80, force_terminal=terminal, highlight=False)
+    monkeypatch.setattr(tables, "output", lambda: narrow)
+    plan = {"stack": "c", "resources": [], "outputs": {"cluster": cluster}, "cost": {}, "warnings": []}
+    tables.show_plan(plan)
+    assert [line for line in file.getvalue().splitlines() if line.startswith("log in")] == [f"log in  {ssh}"]
 
 
 def test_outputs_are_shown_in_short(capsys: pytest.CaptureFixture[str]) -> None:

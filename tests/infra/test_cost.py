@@ -8,7 +8,7 @@ import pytest
 from stack_values import REMOVE, STACKS, values
 
 from infra.config import load_file, parse
-from infra.cost import BudgetOutlook, Cost, budget, cost
+from infra.cost import BudgetOutlook, Cost, budget, cost, reach, sentence
 from infra.design import design
 from infra.machines import catalog
 
@@ -122,6 +122,11 @@ def test_unknown_prices_are_named_and_not_zero() -> None:
         "/fsx (fsx_lustre PERSISTENT_2 4800 GiB)",
     ]
     assert parts(total)["partition cpu"] == (0.0, None)
+    idle, most = total["idle_usd_per_hour"], total["max_usd_per_hour"]
+    assert sentence(total) == (
+        f"at least {idle:.2f} USD an hour idle, at least {most:.2f} USD an hour with every node up, price of "
+        "p4d.24xlarge, /home (efs), /fsx (fsx_lustre PERSISTENT_2 4800 GiB) unknown"
+    )
     enterprise = {"kind": "filestore", "tier": "ENTERPRISE", "size_gib": 1024}
     assert of("gcp", {"storage.scratch": enterprise})["unknown"] == [
         "/scratch (filestore ENTERPRISE 1024 GiB)"
@@ -149,6 +154,33 @@ def test_prices_of_storage_can_be_given() -> None:
     assert parts(total)["/home"] == (50.0, 50.0)
 
 
+def test_a_sum_that_leaves_out_nodes_is_never_called_the_most() -> None:
+    """Of nodes that are off while no job runs nothing is left out of the idle floor."""
+    spot = {"machine": "p4d.24xlarge", "spot": True}
+    total = of("aws", {"partitions[0]": {"name": "a", **spot}, "partitions[1]": {"name": "b", **spot}})
+    idle, most = total["idle_usd_per_hour"], total["max_usd_per_hour"]
+    assert sentence(total) == (
+        f"{idle:.2f} USD an hour idle, at least {most:.2f} USD an hour with every node up, price of "
+        "p4d.24xlarge unknown"
+    )
+    known = of("local")
+    assert sentence(known) == "0.00 USD an hour idle, at most 0.00 USD an hour"
+
+
+def test_a_budget_that_does_not_count_every_node_lasts_at_most_so_long() -> None:
+    static = {"name": "s", "machine": "p4d.24xlarge", "nodes": {"min": 2, "max": 2}}
+    outlook = budget(
+        design(parse(values("aws", {"partitions[0]": static, "budget.max_usd": 100}), "t"), FACTS)
+    )
+    assert outlook is not None
+    assert outlook["unknown"] == ["p4d.24xlarge"]
+    assert reach(outlook).startswith("The budget of 100 USD lasts at most ")
+    hours = {"partitions[0]": static, "budget.max_hours": 8}
+    outlook = budget(design(parse(values("aws", hours), "t"), FACTS))
+    assert outlook is not None
+    assert "at most" not in reach(outlook), "hours are counted without a price"
+
+
 def test_how_long_a_budget_lasts() -> None:
     """At full size: four nodes here, at 2 USD an hour each."""
 
@@ -158,6 +190,7 @@ def test_how_long_a_budget_lasts() -> None:
     assert lasts({}) is None
     assert lasts({"budget.max_usd": 20}) == {
         "max_usd": 20.0, "max_hours": None, "running_jobs": "keep", "lasts_hours": 2.5,
+        "unknown": [],
     }  # fmt: skip
     both = lasts({"budget": {"max_usd": 20, "max_hours": 8, "running_jobs": "cancel"}})
     assert both is not None

@@ -99,7 +99,7 @@ def test_a_stack_without_a_benchmark_has_none(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert set(made["outputs"]) == {"cluster", "login_ssh"}
     assert made["outputs"]["cluster"]["benchmark"] is None
-    assert any("1 static nodes" in warning for warning in made["warnings"])
+    assert any("1 static node runs" in warning for warning in made["warnings"])
 
 
 def test_a_plan_imports_no_clouds_sdk_and_no_tensorflow_and_touches_nothing(tmp_path: Path) -> None:

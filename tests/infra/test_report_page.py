@@ -138,7 +138,9 @@ def test_strange_names_are_text() -> None:
 def test_the_figures_of_the_head() -> None:
     paid = [record(1, cost_usd=0.5, restarts=2), record(2, cost_usd=None, start_latency_seconds=3.0)]
     head = rendered(("a", paid)).text
-    for said in ("Runs 2 of 1 stack", "Cost $0.500 nodes of 1 run; 1 without a price", "Restarts 2 in 1 run",
+    for said in ("Runs 2 of 1 stack",
+                 "Cost ≥ $0.500 at least: nodes of 1 run; price of n1-standard-2 unknown, 1 run",
+                 "Restarts 2 in 1 run",
                  "median of 2; worst 3.00 s"):  # fmt: skip
         assert said in head
     assert "Cost $0.00 local machines cost nothing" in rendered(("l", [local(1, cost_usd=2.0)])).text

@@ -303,5 +303,5 @@ def test_cost_is_foretold_from_the_longest_earlier_result_of_the_same_kind() -> 
 def test_cost_that_is_not_known_is_not_guessed() -> None:
     text = summary.cost(Wish((1, 2, 4), 1), 2.0, LIKE, [kept(1, 1.0)])
     assert text == "a node costs 2 USD an hour; no earlier result says how long a run on 2, 4 takes"
-    assert summary.cost(Wish((1,), 1), None, LIKE, []) == "no price is known of local.small"
+    assert summary.cost(Wish((1,), 1), None, LIKE, []) == "price of local.small unknown"
     assert summary.cost(Wish((1,), 1), 0.0, LIKE, []) is None

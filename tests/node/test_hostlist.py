@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.node.slurm.hostlist import LIMIT, count, expand, fold
+from infra.node.slurm.hostlist import LIMIT, count, expand, fold, fold_numbers
 
 
 @pytest.mark.parametrize(
@@ -119,6 +119,12 @@ def test_a_fleet_folds_to_its_runs(numbers: set[int], width: int) -> None:
     runs = sum(1 for n in numbers if n - 1 not in numbers)
     text = fold(f"n-{n:0{width}d}" for n in numbers)
     assert text.count(",") == runs - 1
+
+
+def test_numbers_of_jobs_fold_as_those_of_names_do() -> None:
+    assert fold_numbers(range(1, 127)) == "1-126"
+    assert fold_numbers([12, 3, 11, 10, 3, 9]) == "3,9-12"
+    assert fold_numbers([]) == ""
 
 
 def test_five_thousand_names_in_milliseconds() -> None:

@@ -27,7 +27,9 @@ def machine(node: str | None, launched: float, state: MachineState = MachineStat
 
 def test_a_machine_counts_from_its_launch_to_the_pass_that_misses_it(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.json", DESIGN)
-    assert ledger.cost(0.0) == {"node_hours": 0, "usd": 0, "by_partition": {}}
+    assert ledger.cost(0.0) == {
+        "node_hours": 0, "usd": 0, "at_least_usd": 0, "unknown": [], "by_partition": {},
+    }  # fmt: skip
     one, two = machine("cheap-0", 0.0), machine("dear-1", HOUR, MachineState.PENDING)
     ledger.see([one], 10.0)
     assert ledger.cost(HOUR)["node_hours"] == 1.0
@@ -35,6 +37,8 @@ def test_a_machine_counts_from_its_launch_to_the_pass_that_misses_it(tmp_path: P
     assert ledger.cost(2 * HOUR) == {
         "node_hours": 3.0,
         "usd": 12.0,
+        "at_least_usd": 12.0,
+        "unknown": [],
         "by_partition": {"cheap": 2.0, "dear": 1.0},
     }
     ledger.see([two], 3 * HOUR)
@@ -94,6 +98,7 @@ def test_usd_are_unknown_where_a_price_is_and_only_there(tmp_path: Path) -> None
     ledger.see([machine("cheap-0", 0.0), machine("free-0", HOUR)], HOUR)
     cost = ledger.cost(2 * HOUR)
     assert (cost["usd"], cost["node_hours"]) == (None, 3.0)
+    assert (cost["at_least_usd"], cost["unknown"]) == (pytest.approx(2.0), ["free"])
 
 
 def test_machines_that_are_no_nodes_are_left_out(tmp_path: Path) -> None:
@@ -160,7 +165,10 @@ def test_what_was_spent_stays_spent_whatever_up_changes(tmp_path: Path) -> None:
     first.see([machine("cheap-0", 0.0), machine("dear-0", 0.0)], 0.0)
     first.see([machine("cheap-0", 0.0)], HOUR)
     again = Ledger(file, design(dataclasses.replace(CHEAP, price_hour=100.0)))
-    assert again.cost(HOUR) == {"node_hours": 2.0, "usd": 11.0, "by_partition": {"cheap": 1.0, "dear": 1.0}}
+    assert again.cost(HOUR) == {
+        "node_hours": 2.0, "usd": 11.0, "at_least_usd": 11.0, "unknown": [],
+        "by_partition": {"cheap": 1.0, "dear": 1.0},
+    }  # fmt: skip
     again.see([machine("cheap-0", 0.0), machine("cheap-1", HOUR)], HOUR)
     assert again.account(2 * HOUR).usd == pytest.approx(10 + 2 + 100)
 
@@ -169,7 +177,7 @@ def test_usd_that_are_known_are_told_apart_from_those_that_are_not(tmp_path: Pat
     ledger = Ledger(tmp_path / "ledger.json", DESIGN)
     ledger.see([machine("cheap-0", 0.0), machine("free-0", 0.0)], 0.0)
     account = ledger.account(HOUR)
-    assert (account.usd, account.unpriced, account.node_hours) == (1.0, 1.0, 2.0)
+    assert (account.usd, account.unpriced, account.node_hours) == (1.0, ("free",), 2.0)
     assert ledger.cost(HOUR)["usd"] is None
 
 

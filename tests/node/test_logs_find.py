@@ -254,7 +254,7 @@ def test_unknown_names_are_told_what_there_is(cluster: Cluster, slurm: Slurm) ->
         with pytest.raises(UnknownNameError) as caught:
             cluster.sources(name)
         words = str(caught.value)
-        assert "Nodes: debug-[0-9] (up so far: debug-1). Jobs: 3, 7. The rest is `controller`." in words
+        assert "Nodes: debug-[0-9] (up so far: debug-1). Jobs: 3,7. The rest is `controller`." in words
     slurm.silent = True
     with pytest.raises(UnknownNameError, match="Slurm does not answer"):
         cluster.sources("99")

@@ -58,6 +58,7 @@ class Run:
             "SLURM_STACKS_MACHINE": "process",
             "SLURM_STACKS_PRICE_HOUR": "3.6",
             "SLURM_STACKS_SUBMITTED": repr(submitted or time.time() - 1),
+            "SLURM_STACKS_ELIGIBLE": str(int(submitted or time.time() - 1)),
         }
         if restarts:
             step["SLURM_RESTART_COUNT"] = str(restarts)

@@ -95,13 +95,20 @@ def tools(tmp_path: Path) -> Path:
     )
     (folder / "python 3").write_text(
         '#!/bin/sh\nprintf "%s|" "$SLURMD_NODENAME" "$PYTHONPATH" "$SLURM_STACKS_RUN" '
-        '"$SLURM_STACKS_STARTED" "$SLURM_STACKS_STACK" "$SLURM_STACKS_PRICE_HOUR" "$@"\necho\n',
+        '"$SLURM_STACKS_STARTED" "$SLURM_STACKS_STACK" "$SLURM_STACKS_PRICE_HOUR" '
+        '"$SLURM_STACKS_ELIGIBLE" "$@"\necho\n',
         encoding="utf-8",
     )
+    squeue(folder, 'echo "$TZ $SLURM_TIME_FORMAT $*" > "$0.asked"; printf "%-20s\\n" 1700000000')
     (folder / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {folder}/asked\n', encoding="utf-8")
     for tool in folder.iterdir():
         tool.chmod(0o755)
     return folder
+
+
+def squeue(folder: Path, does: str) -> None:
+    """What the script asks for the job's eligible time."""
+    (folder / "squeue").write_text(f"#!/bin/sh\n{does}\n", encoding="utf-8")
 
 
 def run(text: str, tools: Path) -> subprocess.CompletedProcess[str]:
@@ -134,7 +141,10 @@ def test_a_shell_runs_it(tools: Path) -> None:
     fields = [task.split("|") for task in tasks]
     assert [f[0] for f in fields] == ["n0", "n1"]
     assert fields[0][2] == fields[1][2]  # one nonce for the whole start
-    _, code, nonce, started, stack, price, *arguments = fields[0]
+    _, code, nonce, started, stack, price, eligible, *arguments = fields[0]
+    assert eligible == "1700000000"
+    asked = (tools / "squeue.asked").read_text(encoding="utf-8")
+    assert asked == "UTC0 %s --noheader --jobs=3 --Format=EligibleTime:20\n"
     assert nonce == f"3.1.{started}"
     assert float(started) > 1.6e9
     assert (code, stack, price) == ("/home/a b", "local", "0.19")
@@ -142,6 +152,14 @@ def test_a_shell_runs_it(tools: Path) -> None:
         *("-m", "workload.train", "--profile", "sync", "--epochs", "8", "--data", "auto"),
         *("--batch", "64", "--gpus-per-node", "0", "--cache", "/apps/$cache", "--result", "it's.json"),
     ]
+
+
+@pytest.mark.parametrize("answer", ["echo N/A", "echo Unknown", "echo no such job >&2; exit 1", "exit 0"])
+def test_an_eligible_time_that_is_not_told_is_empty(tools: Path, answer: str) -> None:
+    squeue(tools, answer)
+    done = run(script(python=str(tools / "python 3")), tools)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split("|")[6] for line in done.stdout.splitlines()[2:]] == ["", ""]
 
 
 def test_no_environment_is_one_clear_message(tools: Path) -> None:

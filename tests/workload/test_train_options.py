@@ -78,6 +78,7 @@ def test_a_job_on_a_cluster() -> None:
             "SLURM_STACKS_WORKLOAD_DIGEST": "ab12",
             "SLURM_STACKS_PRICE_HOUR": "0.194",
             "SLURM_STACKS_SUBMITTED": "1700000000.25",
+            "SLURM_STACKS_ELIGIBLE": "1700000000",
             "SLURM_STACKS_STARTED": "1700000001.5",
         },
         now=1700000009.0,
@@ -93,10 +94,25 @@ def test_what_is_not_known_is_none_not_zero() -> None:
     assert job.restarts == 0
 
 
-def test_a_script_that_does_not_say_when_it_started() -> None:
-    assert read_job({"SLURM_STACKS_SUBMITTED": "100"}, now=103.0).start_latency == 3.0
-    set_back = read_job({"SLURM_STACKS_SUBMITTED": "3700"}, now=103.0)
-    assert set_back.start_latency is None
+@pytest.mark.parametrize(
+    ("submitted", "eligible", "started", "latency"),
+    [
+        # Slurm's time is of whole seconds: in the second of its submission the submission is the later one.
+        ("100.25", "100", "102.5", 2.25),
+        ("100.25", "250", "252.5", 2.5),  # the jobs that it waited for ended then, or its requeue's pause
+        ("100.25", "", "102.5", None),  # slurmctld did not say: whether it waited for others is not known
+        ("100.25", None, "102.5", None),
+        (None, "250", "252.5", 2.5),  # submitted by hand
+        ("3700", "3700", "103", None),  # a clock was set between the two moments
+        ("100.25", "100", None, 3.75),  # a script that does not say when it started: this moment
+    ],
+)
+def test_a_start_counts_from_when_the_job_could_start(
+    submitted: str | None, eligible: str | None, started: str | None, latency: float | None
+) -> None:
+    variables = {"SUBMITTED": submitted, "ELIGIBLE": eligible, "STARTED": started}
+    env = {f"SLURM_STACKS_{name}": value for name, value in variables.items() if value is not None}
+    assert read_job(env, now=104.0).start_latency == latency
 
 
 def test_a_variable_that_is_no_number() -> None:

@@ -8,6 +8,7 @@ from infra.config.batch import BatchConfig
 from infra.config.checks.context import BENCHMARK, CLUSTER, MISSING, Context
 from infra.config.checks.machines import check_machine
 from infra.config.cluster import LONGEST_TIMEOUT
+from infra.node import words
 from infra.node.slurm.conf import PORT_BLOCK
 
 # slurmd's ports on this machine, which each partition takes in blocks (see infra.local.site).
@@ -124,7 +125,7 @@ def _batch(c: Context, batch: BatchConfig) -> None:
         c.add(
             (*at, "vcpus", "max"),
             high,
-            f"{needed} or more: {batch.nodes} nodes of {name}",
+            f"{needed} or more: {words.count(batch.nodes, 'node')} of {name}",
             "no job could start",
         )
     devices = machine.accelerator.count if machine.accelerator else 0
@@ -134,7 +135,8 @@ def _batch(c: Context, batch: BatchConfig) -> None:
     said = batch.container.environment.get("MPI_GPUS")
     if said is not None and said != str(batch.nodes * gpus):
         where = (*at, "container", "environment", "MPI_GPUS")
-        c.add(where, said, f"{batch.nodes * gpus}: {batch.nodes} nodes with {gpus} GPUs", "")
+        asked = f"{words.count(batch.nodes, 'node')} with {words.count(gpus, 'GPU')}"
+        c.add(where, said, f"{batch.nodes * gpus}: {asked}", "")
     if machine.accelerator and machine.accelerator.type == "v100" and c.cluster.image.id is None:
         # Batch's own GPU images leave out P3, so V100 has no driver there.
         c.add(

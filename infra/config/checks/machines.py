@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
 from infra.config.checks.context import CLUSTER, Context
 from infra.config.mistakes import Location
+
+# EC2 writes the processor's maker behind the generation: g is AWS's own, Graviton (m7g, c7gn), and
+# Grace in p6e-gb200. A1 is older than that rule, and Apple's machines do not follow it.
+_EC2_ARM = re.compile(r"[a-z]+[0-9]+[a-z-]*g[a-z0-9-]*\..+|a1\..+|mac(?!1\.)[0-9].*")
+_GOOGLE_ARM = ("t2a", "c4a", "n4a", "a4x")
+"""Families with Ampere's, Google's own and NVIDIA's ARM processors."""
+
+
+def is_arm(name: str, provider: str) -> bool:
+    """Whether a cloud's machine type has ARM processors, by its name."""
+    if provider == "aws":
+        return _EC2_ARM.fullmatch(name) is not None
+    return provider == "gcp" and name.partition("-")[0] in _GOOGLE_ARM
 
 
 def check_machines(c: Context) -> None:
@@ -39,3 +54,11 @@ def check_machine(c: Context, location: Location, name: str) -> None:
     elif machine.regions is not None and c.region is not None and c.region not in machine.regions:
         where = ", ".join(machine.regions)
         c.add(location, name, f"a machine that {c.region} offers", f"{name} is offered in {where}")
+    elif is_arm(name, c.provider):
+        c.add(
+            location,
+            name,
+            "a machine with x86-64 processors",
+            f"{name} has ARM processors, and Ubuntu's image, the cloud's agent and the training environment "
+            "that machines here get are of x86-64",
+        )

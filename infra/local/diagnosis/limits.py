@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from infra.doctor.finding import Finding, fine, stops, warns
 from infra.local.diagnosis.host import Host
+from infra.node import words
 
 if TYPE_CHECKING:
     from infra.node.model import BenchmarkDesign, ClusterDesign
@@ -49,7 +50,7 @@ def memory(host: Host, design: ClusterDesign, trained: BenchmarkDesign | None) -
     if free < every:
         yield warns(
             "memory.nodes",
-            f"{free} MiB are free{where}; all {_nodes(design)} nodes at once take {every} MiB without jobs",
+            f"{free} MiB are free{where}; {_every(design)} at once take {every} MiB without jobs",
             "Lower nodes.max in the stack file.",
         )
 
@@ -60,6 +61,12 @@ def _what(workers: int) -> str:
 
 def _nodes(design: ClusterDesign) -> int:
     return sum(partition.max for partition in design.partitions)
+
+
+def _every(design: ClusterDesign) -> str:
+    """all 4 nodes"""
+    nodes = _nodes(design)
+    return words.count(nodes, "node") if nodes == 1 else f"all {nodes} nodes"
 
 
 def _free_mib(host: Host) -> tuple[int | None, str]:
@@ -114,7 +121,7 @@ def processes(host: Host, design: ClusterDesign, trained: BenchmarkDesign | None
     if needed <= free < every:
         yield warns(
             "processes.nodes",
-            f"{name} leaves {free} threads; jobs on all {_nodes(design)} nodes at once take about {every}",
+            f"{name} leaves {free} threads; jobs on {_every(design)} at once take about {every}",
             cure,
         )
 
@@ -169,7 +176,9 @@ def files(host: Host, design: ClusterDesign) -> Iterable[Finding]:
         yield stops("files.open", f"{text}, and the cluster's daemons need {HEAD_FILES}", cure)
     else:
         yield warns(
-            "files.open", f"{text}, and a job on all {largest} nodes of a partition needs {needed}", cure
+            "files.open",
+            f"{text}, and a job on {words.count(largest, 'node')} of a partition needs {needed}",
+            cure,
         )
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from infra import pages
 from infra.doctor.finding import Finding, Severity, fine, said, stops, warns
 from infra.local import packages
 from infra.local.cloud.namespaces import SEARCH
@@ -87,7 +88,7 @@ def _installable(host: Host, missing: list[str]) -> Finding:
             "packages.missing",
             f"{', '.join(missing)}: not installed, and there is no apt-get here",
             "Install your distribution's packages of slurmctld, slurmd, the Slurm clients and munge, without "
-            "starting their services.",
+            f"starting their services: {pages.SLURM}.",
         )
     if host.uid != 0 and host.run(["sudo", "-n", "true"])[0]:
         return stops(
@@ -125,7 +126,7 @@ def _releases(versions: dict[str, Version], munge: str) -> Iterable[Finding]:
         yield warns(
             "packages.release",
             f"Slurm {spell(release)} is newer than {spell(newest)}, the newest that this was tested with",
-            "It may well work. Where it does not, install an older one.",
+            f"It may well work. Where it does not, install an older one: {pages.SLURM}.",
         )
         return
     yield fine("packages.installed", f"Slurm {spell(release)} and {munge}")

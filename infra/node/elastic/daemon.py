@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from infra.node import rpc
+from infra.node import rpc, words
 from infra.node.codec import from_json
 from infra.node.elastic import drivers
 from infra.node.elastic.budget import Budget
@@ -135,7 +135,7 @@ class Elastic:
             ids = [m.id for m in machines if m.node in wanted and m.state.alive and m.launched <= asked]
             if ids:
                 self._driver.terminate(ids)
-                log(f"terminated {len(ids)} machines of {fold(nodes)}")
+                log(f"terminated {words.count(len(ids), 'machine')} of {fold(nodes)}")
         except Exception:  # the reconciler finds machines whose nodes are off
             traceback.print_exc()
 

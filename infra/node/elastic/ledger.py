@@ -72,14 +72,14 @@ class Account:
     Attributes:
         usd: leaves out what has no known price.
         hours: node-hours by partition.
-        unpriced: node-hours that `usd` leaves out.
+        unpriced: partitions with nodes whose price was not known, which `usd` leaves out.
         running: of each machine that runs its partition and for how many seconds it does.
         damaged: files that were set aside because they could not be read: what they held is in no figure.
     """
 
     usd: float = 0.0
     hours: dict[str, float] = field(default_factory=dict)
-    unpriced: float = 0.0
+    unpriced: tuple[str, ...] = ()
     running: tuple[tuple[str, float], ...] = ()
     damaged: tuple[str, ...] = ()
 
@@ -161,7 +161,7 @@ class Ledger:
             return Account(
                 usd=sum(t.usd for t in totals.values()),
                 hours={name: t.seconds / 3600 for name, t in sorted(totals.items())},
-                unpriced=sum(t.unpriced for t in totals.values()) / 3600,
+                unpriced=tuple(name for name, t in sorted(totals.items()) if t.unpriced > 0),
                 running=running,
                 damaged=tuple(
                     sorted(p.name for p in self._file.parent.glob(f"{self._file.name}.{DAMAGED}*"))
@@ -169,11 +169,18 @@ class Ledger:
             )
 
     def cost(self, now: float) -> dict[str, Any]:
-        """Node-hours and USD so far; `usd` is None where a machine that ran had no known price."""
+        """Node-hours and USD so far.
+
+        Returns:
+            `usd` is None where a machine that ran had no known price: then the sum is at least
+            `at_least_usd`, and `unknown` has the partitions whose nodes it leaves out.
+        """
         spent = self.account(now)
         return {
             "node_hours": round(spent.node_hours, 4),
             "usd": None if spent.unpriced else round(spent.usd, 4),
+            "at_least_usd": round(spent.usd, 4),
+            "unknown": list(spent.unpriced),
             "by_partition": {name: round(hours, 4) for name, hours in spent.hours.items()},
         }
 

@@ -16,7 +16,7 @@ from infra.node.logs.sources import BootReport, LogFile, Note, Source
 from infra.node.logs.text import Wanted
 from infra.node.model import Folders, Settings
 from infra.node.slurm.control import Control, SlurmError
-from infra.node.slurm.hostlist import fold
+from infra.node.slurm.hostlist import fold, fold_numbers
 from infra.node.slurm.reasons import in_words
 from infra.node.slurm.states import JobState
 
@@ -87,8 +87,8 @@ class Cluster:
         text = f"Nodes: {','.join(fold(p.nodes()) for p in self.settings.design.partitions)}"
         text += f" (up so far: {nodes})" if nodes else " (none was up so far)"
         there, silent = self._jobs()
-        jobs = sorted(set(there) | set(self._benchmarks()))
-        text += f". Jobs: {', '.join(map(str, jobs)) or 'none known'}"
+        jobs = fold_numbers([*there, *self._benchmarks()])
+        text += f". Jobs: {jobs or 'none known'}"
         text += f" (Slurm does not answer: {silent})" if silent else ""
         return f"{text}. The rest is `controller`."
 

@@ -72,6 +72,11 @@ def fold(names: Iterable[str]) -> str:
     return ",".join(text for _, text in sorted(texts))
 
 
+def fold_numbers(numbers: Iterable[int]) -> str:
+    """The short text for a set of numbers, such as those of jobs: `{1, 2, 3, 7}` -> `1-3,7`."""
+    return _fold_numbers({str(number) for number in numbers})
+
+
 def _parse(text: str) -> list[Expression]:
     text = text.strip()
     if not text:

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from infra.node import words
 from infra.node.bootstrap import files, own
 from infra.node.bootstrap.command import CommandError, Runner, run
 from infra.node.bootstrap.context import Context, SkipStep, Step
@@ -111,7 +112,7 @@ def clean(context: Context) -> str:
     files.place(context.at("etc/machine-id"), b"", 0o444)
     gone += _remove(context, OWN)
     os.sync()
-    return f"removed {gone} files and folders that are one machine's or one cluster's"
+    return f"removed {words.count(gone, 'file or folder', 'files and folders')} of one machine or one cluster"
 
 
 def _drivers(context: Context, kind: ImageKind) -> str:

@@ -7,6 +7,7 @@ import tarfile
 import urllib.parse
 from pathlib import Path
 
+from infra.node import words
 from infra.node.bootstrap import files
 from infra.node.bootstrap.command import CommandError
 from infra.node.bootstrap.context import Context
@@ -91,7 +92,9 @@ def nvidia(context: Context, accelerator: Accelerator, *, signed: bool = False) 
     context.run("nvidia-modprobe", "-u", "-c=0", allow=(0, 1))
     found = _gpus(context)
     if found != accelerator.count:
-        raise RuntimeError(f"nvidia-smi sees {found} GPUs, and there should be {accelerator.count}")
+        raise RuntimeError(
+            f"nvidia-smi sees {words.count(found, 'GPU')}, and there should be {accelerator.count}"
+        )
     context.run("nvidia-smi", "--persistence-mode=1", timeout=120.0)
 
 

@@ -24,6 +24,7 @@ from infra.node.elastic.pools import together
 from infra.node.elastic.view import log
 from infra.node.model import ClusterDesign
 from infra.node.slurm.hostlist import fold
+from infra.node.words import count
 
 Place = tuple[str, str]
 """A zone and one of its subnets."""
@@ -321,7 +322,7 @@ def _result(nodes: Sequence[str], instances: list[dict[str, Any]]) -> LaunchResu
         return LaunchResult(launched)
     why = reasons[0] if reasons else {}
     code = why.get("Code") or "InsufficientInstanceCapacity"
-    message = why.get("Message") or f"EC2 gave {len(launched)} of {len(nodes)} machines"
+    message = why.get("Message") or f"EC2 gave {len(launched)} of {count(len(nodes), 'machine')}"
     return LaunchResult(launched, (Failure(lost, classify(code, None, message), code, words(message)),))
 
 

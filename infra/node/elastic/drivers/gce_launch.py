@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from infra.node import words
 from infra.node.elastic.driver import LaunchGroup, LaunchResult
 from infra.node.elastic.drivers import gce_names
 from infra.node.elastic.drivers.gce_client import Clients, once, refusals
@@ -192,7 +193,10 @@ class GceLaunches:
             outcome = None
         if outcome is None:
             known = self.late.leave(bulk)
-            log(f"{fold(nodes)}: the launch goes on; {len(known)} of {len(nodes)} machines are there")
+            log(
+                f"{fold(nodes)}: the launch goes on; "
+                f"{len(known)} of {words.count(len(nodes), 'machine is', 'machines are')} there"
+            )
             return Outcome(known, ())
         if outcome.failures or outcome.existing:
             self._use_up(group)

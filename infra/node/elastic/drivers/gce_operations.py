@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from infra.node import words
 from infra.node.elastic.drivers import gce_names
 from infra.node.elastic.drivers.gce_client import READ_SECONDS, Clients, once, refusals
 from infra.node.elastic.drivers.gce_errors import EXISTS, classify, failure_of, operation_failure
@@ -181,5 +182,5 @@ def _done(operation: Any) -> bool:
 
 
 def _short(bulk: Bulk, count: int) -> Failure:
-    message = f"Compute Engine gave {count} of {len(bulk.nodes)} machines in zone {bulk.zone}"
+    message = f"Compute Engine gave {count} of {words.count(len(bulk.nodes), 'machine')} in zone {bulk.zone}"
     return Failure((), classify("VM_MIN_COUNT_NOT_REACHED", None), SHORT, message)
