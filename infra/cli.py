@@ -51,6 +51,7 @@ def down(
         Path | None,
         typer.Option("--checkout", help="Of a checkout that is gone: its old path.", show_default=False),
     ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="End jobs without a question.")] = False,
 ) -> None:
     """Destroy a stack, then look for leftovers."""
     from infra.console.progress import Console
@@ -78,7 +79,7 @@ def down(
         else:
             raise
         console.say(f"{error}\nThis does not keep the {which} of stack {stack} from going down.", "yellow")
-    take_down(project(), stack, name, console)
+    take_down(project(), stack, name, console, yes=yes)
     for text in abandoned.sentences(project()):
         console.say(text, "yellow")
 

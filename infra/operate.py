@@ -6,9 +6,11 @@ import functools
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 from infra import access, cost, providers, results
 from infra.benchmark import BenchmarkRun
@@ -22,9 +24,10 @@ from infra.node import words
 from infra.runner import interrupt
 
 if TYPE_CHECKING:
+    from infra.changes.jobs import Job
     from infra.config import StackConfig
     from infra.node.model import BenchmarkDesign, ClusterDesign
-    from infra.provider import Outputs
+    from infra.provider import Outputs, Provider
     from infra.runner import Runner
     from infra.runner.plan import Plan
 
@@ -56,15 +59,26 @@ def bring_up(project: Path, config: StackConfig, console: Console, *, replace: b
     console.say(f"stack {config.stack}: cluster {cluster.name} on {place}", "bold")
     if unheard := interrupt.unheard():
         console.say(unheard, "dim")
-    chosen.weigh(project, config.stack, cluster, _outputs(engine), console.say, replace=replace)
+    weighed = chosen.weigh(project, config.stack, cluster, _outputs(engine), console.say, replace=replace)
+    if weighed.anew:
+        console.say(
+            "the cluster that is up is destroyed first, with its files: this makes another one", "yellow"
+        )
+        known = _outputs(engine)
+        known()  # afterwards nobody knows them any more
+        _destroy(project, config.stack, chosen, engine, known, console)
+        engine = runner.select(project, config.stack, cluster.provider, console.on_event)
     try:
         with console.waiting("bringing the cluster up"):
             outputs = engine.up(console.on_event)
             # What the engine knows to be there may have died since: that is no change, so it did nothing.
             chosen.mend(project, config.stack, console.say)
-    except UserError as error:
-        if error.exit_code != EXIT_FAILED:
+    except BaseException as failed:
+        # What was kept from starting for a change that has not been made.
+        weighed.release()
+        if not isinstance(failed, UserError) or failed.exit_code != EXIT_FAILED:
             raise
+        error = failed
         more = chosen.explain(cluster, began)
         told = f"{error}\n{more}" if more else str(error)
         raise UserError(f"{told}\n`./cluster doctor --stack {config.stack}` looks for the cause.") from None
@@ -194,24 +208,43 @@ def wait_for_idle(project: Path, config: StackConfig, cluster: ClusterDesign, co
     console.say("nodes are still up: ./cluster status says why", "yellow")
 
 
-def take_down(project: Path, stack: str, provider_name: str, console: Console) -> None:
+def take_down(project: Path, stack: str, provider_name: str, console: Console, *, yes: bool = False) -> None:
     """Destroy the stack and audit. Needs no valid stack file: what is up must always come down.
 
+    Args:
+        yes: end jobs without a question. Where nobody could answer there is none in any case.
+
     Raises:
-        UserError: something is left; the message names it.
+        UserError: something is left; the message names it. Or somebody wants to keep the jobs: exit 3.
     """
     from infra import runner
-    from infra.runner import embedded
-    from infra.runner.state import DamagedStateError
 
     chosen = providers.load(provider_name)
     engine = runner.select(project, stack, provider_name, console.on_event)
     if unheard := interrupt.unheard():
         console.say(unheard, "dim")
-    damaged = False
     known = _outputs(engine)
     # Asks for the outputs where the audit needs them: afterwards nobody knows them any more.
-    chosen.drain(project, stack, known, console.say)
+    chosen.drain(project, stack, known, console.say, functools.partial(_agree, stack, console, yes))
+    _destroy(project, stack, chosen, engine, known, console)
+    console.say("nothing is left")
+
+
+def _destroy(
+    project: Path, stack: str, chosen: Provider, engine: Runner, known: Outputs, console: Console
+) -> None:
+    """Destroy the stack, and look for leftovers.
+
+    Args:
+        known: the stack's outputs of before.
+
+    Raises:
+        UserError: something is left; the message names it.
+    """
+    from infra.runner import embedded
+    from infra.runner.state import DamagedStateError
+
+    damaged = False
     with console.waiting("taking the cluster down"):
         try:
             engine.destroy(console.on_event)
@@ -230,7 +263,27 @@ def take_down(project: Path, stack: str, provider_name: str, console: Console) -
         raise UserError(
             f"these are left of stack {stack}:\n{lines}\nRun `./cluster down --stack {stack}` again."
         )
-    console.say("nothing is left")
+
+
+def _agree(stack: str, console: Console, yes: bool, jobs: Sequence[Job]) -> None:
+    """Name the jobs that end with the cluster, and ask whether they may, where somebody can answer.
+
+    Raises:
+        UserError: exit 3; they may not.
+    """
+    from infra.changes.jobs import listed
+
+    if not jobs:
+        return
+    console.say(
+        "\n".join(
+            [f"{len(jobs)} {'job ends' if len(jobs) == 1 else 'jobs end'} with the cluster:", *listed(jobs)]
+        )
+    )
+    if yes or not (console.live and sys.stdin.isatty()):
+        return
+    if not typer.confirm("End them, and destroy the cluster with its files?", err=True):
+        raise UserError(f"nothing was changed: the cluster of stack {stack} and its jobs go on", EXIT_REFUSED)
 
 
 def _outputs(engine: Runner) -> Outputs:
@@ -248,9 +301,13 @@ def _outputs(engine: Runner) -> Outputs:
 
 def make_plan(project: Path, config: StackConfig) -> Plan:
     """The plan contract (`./cluster plan --json`)."""
+    from infra.changes import table
     from infra.runner.plan import plan
 
     cluster = design(config, catalog())
     found = warnings(config, cluster, catalog())
     costs = {**cost.cost(cluster), "budget": cost.budget(cluster)}
-    return plan(project, config.stack, annotate=lambda _: (costs, found))
+    made = plan(project, config.stack, annotate=lambda _: (costs, found))
+    there = providers.load(cluster.provider).changes(project, config.stack, cluster)
+    made["changes"] = None if there is None else table.described(*there)
+    return made

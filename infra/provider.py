@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     import pulumi
 
     from infra.benchmark import Shell
+    from infra.changes.jobs import Job
+    from infra.changes.reach import Weighed
+    from infra.changes.table import Change
     from infra.config import StackConfig
     from infra.doctor.finding import Check
 
@@ -124,9 +127,9 @@ class Provider(Protocol):
         say: Callable[[str], None],
         *,
         replace: bool,
-    ) -> None:
+    ) -> Weighed:
         """Before `up`: say what the design changes of a cluster that is up, and refuse what would cost jobs
-        that run, or files.
+        or files.
 
         Args:
             replace: make those changes too.
@@ -136,9 +139,33 @@ class Provider(Protocol):
         """
         ...
 
-    def drain(self, project: Path, stack: str, outputs: Outputs, say: Callable[[str], None]) -> None:
-        """Before a destroy, which follows whatever comes of it: have no further job start, name those that
-        run. Bounded in time; a cluster that does not answer is a sentence."""
+    def changes(
+        self, project: Path, stack: str, design: ClusterDesign
+    ) -> tuple[Sequence[Change], Sequence[Job]] | None:
+        """What `up` would change of a cluster that is up, and its jobs, for a plan.
+
+        Returns:
+            None where there is no such cluster, or the provider would have to ask a cloud.
+        """
+        ...
+
+    def drain(
+        self,
+        project: Path,
+        stack: str,
+        outputs: Outputs,
+        say: Callable[[str], None],
+        agree: Callable[[Sequence[Job]], None],
+    ) -> None:
+        """Before a destroy: have no further job start, name those that there are, and have those that run
+        end. Bounded in time; a cluster that does not answer is a sentence, and is destroyed all the same.
+
+        Args:
+            agree: told which jobs there are; raises UserError where somebody wants to keep them.
+
+        Raises:
+            UserError: `agree`'s; nothing has changed then.
+        """
         ...
 
     def mend(self, project: Path, stack: str, say: Callable[[str], None]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.clouds import rows
-from infra.clouds.changes import Change, Kind, Row, Rules, text
+from infra.changes import rows
+from infra.changes.table import Change, Kind, Row, Rules, text
 from infra.node.model import ClusterDesign, Mount, Partition
 
 _SHRINK = "EBS volumes grow only, and a root file system as its machine next boots"
@@ -21,7 +21,7 @@ OWN: dict[str, Row] = {
         Kind.LIVE, (), "0 or not: with access.mode ssh the head changes its subnet: a new head"
     ),
     "login.disk_gib": Row(Kind.LIVE, ("login.disk_gib",), _SHRINK, Kind.NEVER),
-    "partitions.accelerator": Row(Kind.NODES, ("partitions.accelerator",)),
+    "partitions.accelerator": Row(Kind.RENEWED, ("partitions.accelerator",)),
     "partitions.placement": Row(
         Kind.RENEWED,
         ("partitions.placement",),

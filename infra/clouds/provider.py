@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra.clouds.cloud import Cloud, Place
-from infra.errors import EXIT_REFUSED, NotUpError, UserError
+from infra.errors import EXIT_REFUSED, UserError
 from infra.node.model import BenchmarkDesign, ClusterDesign, Settings
 from infra.provider import Command, Outputs
 
 if TYPE_CHECKING:
     from infra.benchmark import Shell
-    from infra.clouds.changes import Rules
+    from infra.changes.jobs import Job
+    from infra.changes.reach import Weighed
+    from infra.changes.table import Change, Rules
     from infra.clouds.shell import CloudCluster
     from infra.config import StackConfig
     from infra.doctor.finding import Check
@@ -112,15 +114,22 @@ class CloudProvider(abc.ABC):
         say: Callable[[str], None],
         *,
         replace: bool,
-    ) -> None:
+    ) -> Weighed:
         from infra.clouds import places
 
         self.possible(design)
         self._reachable(design)
         known, wanted = Place.known(outputs()), Place.of(design)
-        self._compare(project, stack, design, self.cloud(known or wanted), say, replace=replace)
+        weighed = self._compare(project, stack, design, self.cloud(known or wanted), say, replace=replace)
         # From here on there may be something of it.
         places.note(project, stack, wanted)
+        return weighed
+
+    def changes(
+        self, project: Path, stack: str, design: ClusterDesign
+    ) -> tuple[Sequence[Change], Sequence[Job]] | None:
+        """Nothing is compared: a plan needs no credentials, and asks no cloud."""
+        return None
 
     def _reachable(self, design: ClusterDesign) -> None:
         """Nothing is begun whose training nobody could submit from here a quarter of an hour later.
@@ -150,8 +159,9 @@ class CloudProvider(abc.ABC):
         say: Callable[[str], None],
         *,
         replace: bool,
-    ) -> None:
-        from infra.clouds import changes, running
+    ) -> Weighed:
+        from infra.changes import reach, table
+        from infra.clouds import running
 
         try:
             there = running.published(cloud)
@@ -159,28 +169,23 @@ class CloudProvider(abc.ABC):
             if error.exit_code == EXIT_REFUSED:
                 raise
             say(f"what this changes cannot be told: {error}")
-            return
-        found = changes.compare(there, design, self.rules()) if there is not None else []
-        for change in found:
-            say(change.line())
-        if there is None or not changes.costly(found):
-            return
-        jobs: list[running.Job] | None = None
-        if not replace:
-            try:
-                jobs = running.running(project, stack, there, cloud)
-            except NotUpError:
-                jobs = []  # nobody could log in yet
-            except UserError as error:
-                say(f"the cluster does not answer: {error}")
-        else:
-            found, jobs = [c for c in found if c.kind is changes.Kind.NEVER], []
-        partitions = None if jobs is None else [job.partition for job in jobs]
-        why = changes.refusal(found, partitions, [job.line() for job in (jobs or [])[: running.MOST_LISTED]])
-        if why is not None:
-            raise UserError(f"nothing was changed: {why}", EXIT_REFUSED)
+            return reach.Weighed()
+        if there is None:
+            return reach.Weighed()
+        found = table.compare(there, design, self.rules())
+        names = [partition.name for partition in there.partitions]
+        way = running.reach(project, stack, there, cloud)
+        return reach.weigh(found, names, way, say, replace=replace)
 
-    def drain(self, project: Path, stack: str, outputs: Outputs, say: Callable[[str], None]) -> None:
+    def drain(
+        self,
+        project: Path,
+        stack: str,
+        outputs: Outputs,
+        say: Callable[[str], None],
+        agree: Callable[[Sequence[Job]], None],
+    ) -> None:
+        from infra.changes import reach
         from infra.clouds import places, running
 
         try:
@@ -195,10 +200,16 @@ class CloudProvider(abc.ABC):
                 # Another release published it: the stack file is the next best.
                 design = file_design(project, stack)
         except UserError as error:
-            say(running.silent(error))
+            say(reach.silent(error))
             return
         if design is not None:
-            running.drain(project, stack, design, cloud, say)
+            reach.drain(
+                running.reach(project, stack, design, cloud),
+                [partition.name for partition in design.partitions],
+                f"`./cluster exec --stack {stack} -- sudo scontrol reconfigure`",
+                say,
+                agree,
+            )
 
     def mend(self, project: Path, stack: str, say: Callable[[str], None]) -> None:
         """The engine makes anew what has gone, and does not look whether what is there runs."""

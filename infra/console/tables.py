@@ -214,6 +214,28 @@ def show_plan(plan: Mapping[str, Any]) -> None:
     show_cost(plan["cost"], console)
     for warning in plan["warnings"]:
         console.print(f"[yellow]warning:[/yellow] {escape(warning)}")
+    show_changes(plan, console)
+
+
+def show_changes(plan: Mapping[str, Any], console: Console) -> None:
+    """What `up` would change of a cluster that is up, and what becomes of its jobs."""
+    changes, cluster = plan.get("changes"), plan["outputs"].get("cluster")
+    if changes is None:
+        if isinstance(cluster, Mapping) and cluster.get("provider") != "local":
+            console.print(
+                "[dim]What this changes of a cluster that is up, `up` says before it does it.[/dim]"
+            )
+        return
+    if not changes:
+        console.print("The cluster is up, and `up` would change nothing of it that a stack file says.")
+        return
+    console.print("[bold]The cluster is up. What `up` would change:[/bold]")
+    for change in changes:
+        console.print(f"  {escape(change['line'])}")
+        for job in change["jobs"]:
+            where = job["nodes"] or job["partition"]
+            line = f"job {job['id']} {job['name']} ({job['user']}, {job['state']} on {where})"
+            console.print(f"    {escape(line)}: [bold]{job['consequence']}[/bold]")
 
 
 def show_outputs(outputs: Mapping[str, Any]) -> None:

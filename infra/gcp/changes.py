@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.clouds import rows
-from infra.clouds.changes import Change, Kind, Row, Rules, text
+from infra.changes import rows
+from infra.changes.table import Change, Kind, Row, Rules, text
 from infra.node.model import ClusterDesign
 
 _SHRINK = "disks of Google Cloud grow only"

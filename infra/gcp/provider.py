@@ -10,7 +10,7 @@ from infra.clouds.provider import CloudProvider
 from infra.node.model import ClusterDesign
 
 if TYPE_CHECKING:
-    from infra.clouds.changes import Rules
+    from infra.changes.table import Rules
     from infra.clouds.shell import CloudCluster
     from infra.doctor.finding import Check
 

@@ -41,7 +41,10 @@ class LocalCluster(pulumi.ComponentResource):
         cloud = self._command(
             "cloud",
             "cloud-up",
-            rest=[] if design.machines == kind.PROCESS else ["--machines", design.machines],
+            rest=[
+                *([] if design.machines == kind.PROCESS else ["--machines", design.machines]),
+                *("--cluster", name),
+            ],
             delete="cloud-down",
             stdin=json.dumps(to_json(design.local), sort_keys=True),
         )
@@ -87,12 +90,14 @@ class LocalCluster(pulumi.ComponentResource):
         after: Sequence[pulumi.Resource] = (),
     ) -> command.local.Command:
         """A local command whose update is its create: every verb is idempotent."""
+        # Two names of one stack would share its run directory.
+        named = ["--cluster", self._name]
         line = operation(verb, self._stack, *rest) if verb else "true"
         return command.local.Command(
             f"{self._name}-{part}",
             create=line,
             update=line,
-            delete=operation(delete, self._stack) if delete else None,
+            delete=operation(delete, self._stack, *named) if delete else None,
             stdin=stdin,
             environment=environment,
             opts=pulumi.ResourceOptions(parent=self, depends_on=list(after)),

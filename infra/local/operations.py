@@ -7,7 +7,6 @@ same for the same cluster; what it waits for is on standard error.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import secrets
@@ -20,18 +19,17 @@ from types import FrameType
 from typing import Any
 
 from infra import bundle, trouble
-from infra.errors import EXIT_INTERRUPTED, UserError
+from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.local import possible
 from infra.local.benchmark import cancel, environment, place, stage, tool
 from infra.local.cloud import kind, namespaces
 from infra.local.cloud.limits import COMPUTE
 from infra.local.cloud.machines import of_cluster
+from infra.local.ending import end_former, is_here, machines, terminate
 from infra.local.site import RunDirectory, user
 from infra.local.upkeep import (
-    ANSWER_SECONDS,
     agent_answers,
     end_cluster,
-    end_hung_agent,
     fallen,
     saying,
     start_agent,
@@ -46,15 +44,29 @@ HEAD_START_SECONDS = 120.0
 LOOK_SECONDS = 1.0
 
 
-def cloud_up(project: Path, stack: str, machines: str = kind.PROCESS) -> dict[str, Any]:
+def cloud_up(
+    project: Path, stack: str, machines: str = kind.PROCESS, cluster: str | None = None
+) -> dict[str, Any]:
     """Start the local cloud's agent and set its limits (a JSON object on standard input).
 
+    Args:
+        cluster: the cluster's name.
+
     Raises:
-        UserError: such machines cannot be made here, or the cluster has others.
+        UserError: such machines cannot be made here, or the cluster that is up has others, or another name.
     """
     limits = json.loads(sys.stdin.read() or "{}")
     possible.check(machines)
     run = RunDirectory.make(project, stack)
+    if cluster is not None and (other := run.cluster) not in (None, cluster):
+        raise UserError(
+            f"cluster {other} of stack {stack} is up, and the stack file says {cluster}: that is another "
+            f"cluster. `./cluster up --stack {stack} --replace` destroys {other}, its files and its jobs, "
+            f"and makes {cluster}; with the old name in the stack file {other} goes on",
+            EXIT_REFUSED,
+        )
+    if cluster is not None:
+        run.cluster_file.write_text(cluster)
     if fallen(run):
         kind.write(run.path, machines)
     elif kind.read(run.path) != machines:
@@ -70,9 +82,14 @@ def cloud_up(project: Path, stack: str, machines: str = kind.PROCESS) -> dict[st
     return {"run": str(run.path)}
 
 
-def cloud_down(project: Path, stack: str) -> dict[str, Any]:
-    """End every machine and the agent, and remove the run directory. Works with the agent dead, too."""
-    end_cluster(RunDirectory.of(project, stack))
+def cloud_down(project: Path, stack: str, cluster: str | None = None) -> dict[str, Any]:
+    """End every machine and the agent, and remove the run directory. Works with the agent dead, too.
+
+    Args:
+        cluster: the name of the cluster that is to go; another one that is up stays.
+    """
+    if is_here(run := RunDirectory.of(project, stack), cluster):
+        end_cluster(run)
     return {}
 
 
@@ -101,11 +118,11 @@ def head_up(project: Path, stack: str) -> dict[str, Any]:
     settings, revision = _published(run)
     start_agent(project, run)
     head = settings.design.controller()
+    end_former(run, settings, revision)
     settings, revision = _have(run, head, settings, revision)
     for host in settings.design.hosts:
         if host.role == "login":
             _have(run, host, settings, revision)
-    _end_former_login(run, settings)
     site = settings.site
     report = _report(run, head.name)
     return {
@@ -124,7 +141,7 @@ def _have(run: RunDirectory, host: Host, settings: Settings, revision: str) -> t
     """
     tags = {"cluster": settings.design.name, "role": host.role}
     report = _report(run, host.name)
-    every = _machines(run, tags, "pending", "running", "stopping")
+    every = machines(run, tags, "pending", "running", "stopping")
     there = [m for m in every if m["node"] == host.name]
     keep = [m for m in there if m["tags"].get("revision") == revision and m["state"] != "stopping"]
     if not keep or _state(report) == "failed":
@@ -148,14 +165,6 @@ def _have(run: RunDirectory, host: Host, settings: Settings, revision: str) -> t
         )
     _wait_for_boot(report, run, host)
     return settings, revision
-
-
-def _end_former_login(run: RunDirectory, settings: Settings) -> None:
-    """Login machines that the stack file does not ask for any more."""
-    wanted = {host.name for host in settings.design.hosts}
-    there = _machines(run, {"role": "login"}, "pending", "running", "stopping")
-    if former := [m["id"] for m in there if m["node"] not in wanted]:
-        rpc.call(str(run.agent_socket), "terminate", 60.0, ids=former)
 
 
 def _report(run: RunDirectory, host: str) -> Path:
@@ -192,7 +201,7 @@ def _gone_login(run: RunDirectory) -> list[str]:
     """Login machines that the cluster should have, and has not."""
     settings, _ = _published(run)
     wanted = [host.name for host in settings.design.hosts if host.role == "login"]
-    there = {m["node"] for m in _machines(run, {"role": "login"}, "pending", "running")} if wanted else set()
+    there = {m["node"] for m in machines(run, {"role": "login"}, "pending", "running")} if wanted else set()
     return [name for name in wanted if name not in there]
 
 
@@ -216,52 +225,29 @@ def _with_free_ports(run: RunDirectory) -> tuple[Settings, str]:
         f"it moves to {moved.site.slurmctld_port} and following; jobs on nodes that are up are queued again",
         file=sys.stderr,
     )
-    _terminate(run, "compute")
+    terminate(run, "compute")
     current = json.loads((run.bucket / "current.json").read_text())
     _put(run, (run.bucket / current["code"]["key"]).read_bytes(), moved)
     return _published(run)
 
 
-def head_down(project: Path, stack: str) -> dict[str, Any]:
+def head_down(project: Path, stack: str, cluster: str | None = None) -> dict[str, Any]:
     """End the controller, from here on nobody launches machines, and where people log in."""
-    run = RunDirectory.of(project, stack)
-    _terminate(run, "controller")
-    _terminate(run, "login")
+    if is_here(run := RunDirectory.of(project, stack), cluster):
+        terminate(run, "controller")
+        terminate(run, "login")
     return {}
 
 
-def sweep(project: Path, stack: str) -> dict[str, Any]:
+def sweep(project: Path, stack: str, cluster: str | None = None) -> dict[str, Any]:
     """End every compute machine, by its tags and without the controller's help."""
-    return {"terminated": _terminate(RunDirectory.of(project, stack), "compute")}
+    run = RunDirectory.of(project, stack)
+    return {"terminated": terminate(run, COMPUTE) if is_here(run, cluster) else 0}
 
 
 def processes(run: RunDirectory) -> list[int]:
     """Pids of everything that belongs to the cluster (the agent, machines, daemons, jobs), deepest last."""
     return of_cluster(run.path)
-
-
-def _terminate(run: RunDirectory, role: str) -> int:
-    if not run.path.exists():
-        return 0
-    try:
-        if role == COMPUTE:
-            _let_calls_through(run)
-        there = _machines(run, {"role": role}, "pending", "running", "stopping")
-        names = ", ".join(m["node"] for m in there)
-        with saying(f"{names}: the daemons are ending; those that hang are killed after 8 s"):
-            rpc.call(str(run.agent_socket), "terminate", 60.0, ids=[m["id"] for m in there])
-    except (rpc.RpcUnavailableError, rpc.RpcError) as error:
-        # The last resource to go ends everything that is left, by its processes.
-        print(f"the local cloud does not answer ({error}); its machines end with it", file=sys.stderr)
-        end_hung_agent(run)
-        return 0
-    return len(there)
-
-
-def _let_calls_through(run: RunDirectory) -> None:
-    """Refusals and slowness that somebody has set, to test with, must not be in the way."""
-    with contextlib.suppress(rpc.RpcError):
-        rpc.call(str(run.agent_socket), "limits", ANSWER_SECONDS, api_error=None, api_latency=None)
 
 
 def _wait_for_boot(report: Path, run: RunDirectory, host: Host) -> None:
@@ -281,7 +267,7 @@ def _wait_for_boot(report: Path, run: RunDirectory, host: Host) -> None:
             print(f"{host.name}: {step}", file=sys.stderr, flush=True)
         if time.monotonic() - looked > LOOK_SECONDS:
             looked = time.monotonic()
-            there = _machines(run, tags, "pending", "running")
+            there = machines(run, tags, "pending", "running")
             if not there and _state(report) not in ("ready", "failed"):
                 raise UserError(f"the {host.name} ended during its boot; the end of {log}:\n{tail(log)}")
         return content["state"] in ("ready", "failed")
@@ -294,12 +280,6 @@ def _wait_for_boot(report: Path, run: RunDirectory, host: Host) -> None:
             + "\n".join(f"  {line}" for line in step.get("tail", []))
             + f"\nIts logs are in {run.path}/log; mend the cause and run up again."
         )
-
-
-def _machines(run: RunDirectory, tags: dict[str, str], *states: str) -> list[dict[str, Any]]:
-    """The local cloud's machines with these tags in one of these states."""
-    machines = rpc.call(str(run.agent_socket), "list", ANSWER_SECONDS, tags=tags)["machines"]
-    return [m for m in machines if m["state"] in states]
 
 
 def _state(report: Path) -> str:
@@ -332,6 +312,7 @@ def main() -> int:
     parser.add_argument("verb", choices=[*VERBS, *PASSING])
     parser.add_argument("--stack", required=True)
     parser.add_argument("--machines", help="cloud-up: process | namespace")
+    parser.add_argument("--cluster", help="the cluster's name; another one that is up is left alone")
     options, rest = parser.parse_known_args()
     project = Path(os.environ.get("SLURM_STACKS_PROJECT", ".")).resolve()
     # munge refuses folders that others may write, and so does good sense: what lies here is executed.
@@ -339,7 +320,7 @@ def main() -> int:
     try:
         if options.verb in PASSING:
             return PASSING[options.verb](project, options.stack, [r for r in rest if r != "--"])
-        given = {"machines": options.machines} if options.machines else {}
+        given = {name: value for name in ("machines", "cluster") if (value := getattr(options, name))}
         print(json.dumps(VERBS[options.verb](project, options.stack, **given)))
     except UserError as error:
         print(error, file=sys.stderr)

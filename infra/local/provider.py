@@ -19,6 +19,9 @@ from infra.runner import lock, owner
 
 if TYPE_CHECKING:
     from infra.benchmark import Shell
+    from infra.changes.jobs import Job
+    from infra.changes.reach import Weighed
+    from infra.changes.table import Change
     from infra.config import StackConfig
     from infra.doctor.finding import Check
     from infra.provider import ClusterComponent
@@ -87,11 +90,29 @@ class LocalProvider:
         say: Callable[[str], None],
         *,
         replace: bool,
-    ) -> None:
-        """Nothing here costs files, and the queue stays."""
+    ) -> Weighed:
+        from infra.local import running
 
-    def drain(self, project: Path, stack: str, outputs: Outputs, say: Callable[[str], None]) -> None:
-        """Its machines end within seconds, and cost nothing meanwhile."""
+        return running.weigh(RunDirectory.of(project, stack), stack, design, say, replace=replace)
+
+    def changes(
+        self, project: Path, stack: str, design: ClusterDesign
+    ) -> tuple[Sequence[Change], Sequence[Job]] | None:
+        from infra.local import running
+
+        return running.changes(RunDirectory.of(project, stack), stack, design)
+
+    def drain(
+        self,
+        project: Path,
+        stack: str,
+        outputs: Outputs,
+        say: Callable[[str], None],
+        agree: Callable[[Sequence[Job]], None],
+    ) -> None:
+        from infra.local import running
+
+        running.drain(RunDirectory.of(project, stack), stack, say, agree)
 
     def mend(self, project: Path, stack: str, say: Callable[[str], None]) -> None:
         from infra.local import operations

@@ -55,6 +55,18 @@ class RunDirectory:
         return self.cloud / "agent.sock"
 
     @property
+    def cluster_file(self) -> Path:
+        """Holds the name of the cluster that is up here."""
+        return self.cloud / "cluster"
+
+    @property
+    def cluster(self) -> str | None:
+        """The name of the cluster that is up here; None: there is none, or nobody has noted it."""
+        with contextlib.suppress(OSError):
+            return self.cluster_file.read_text() or None
+        return None
+
+    @property
     def bucket(self) -> Path:
         return self.path / "bucket"
 

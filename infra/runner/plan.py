@@ -33,13 +33,18 @@ class PlannedResource(TypedDict):
 
 
 class Plan(TypedDict):
-    """What `./cluster plan --json` prints."""
+    """What `./cluster plan --json` prints.
+
+    `changes` is what `up` would change of a cluster that is up, with what becomes of its jobs; None where
+    that is not known: there is no such cluster, or it would have to be asked of a cloud.
+    """
 
     stack: str
     resources: list[PlannedResource]
     outputs: dict[str, Any]
     cost: dict[str, Any]
     warnings: list[str]
+    changes: list[dict[str, Any]] | None
 
 
 Canned = Callable[[str, Mapping[str, Any]], Mapping[str, Any] | None]
@@ -76,6 +81,7 @@ def plan(
         outputs=wire.redacted(recorder.outputs),
         cost=cost,
         warnings=[*warnings, *more],
+        changes=None,
     )
 
 

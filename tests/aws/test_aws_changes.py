@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from infra.aws.changes import RULES, TABLE, UNSEEN
-from infra.clouds import changes
-from infra.clouds.changes import Change, Kind, refusal
+from infra.changes import table as changes
+from infra.changes.jobs import Job
+from infra.changes.table import Change, Kind, refusal
 from infra.node.model import Accelerator, ClusterDesign, Hook, Network
 from tests.support.aws_mocks import CONTROLLER, CPU, EFS, GPU, LOGIN, LUSTRE, NFS, aws_design, ssh_design
 from tests.support.changes_table import check_fields, check_keys
@@ -50,8 +51,9 @@ CASES = [
     (cpu(max=2), [("partitions.nodes.max", Kind.ENDS)]),
     (cpu(machine="m5.2xlarge", cpus=8, memory_mib=30000), [("partitions.machine", Kind.RENEWED)]),
     (cpu(spot=True), [("partitions.spot", Kind.RENEWED)]),
-    (cpu(price_hour=1.0), [("machines", Kind.LIVE)]),
-    (cpu(accelerator=Accelerator("t4", 1)), [("partitions.accelerator", Kind.NODES)]),
+    (cpu(price_hour=1.0), [("machines.price_hour", Kind.LIVE)]),
+    (cpu(accelerator=Accelerator("t4", 1)), [("partitions.accelerator", Kind.RENEWED)]),
+    (cpu(cpus=3, memory_mib=9), [("machines.vcpus", Kind.RENEWED), ("machines.memory_mib", Kind.RENEWED)]),
     ({"partitions": (CPU,)}, [("partitions.name", Kind.ENDS)]),
     ({"partitions": (CPU, GPU, dataclasses.replace(CPU, name="x"))}, [("partitions.name", Kind.LIVE)]),
     (head(machine="m5.xlarge"), [("controller.machine", Kind.PAUSE)]),
@@ -78,13 +80,13 @@ def test_a_change_is_what_its_row_says(what: dict[str, Any], expected: list[tupl
     assert [(change.key, change.kind) for change in compare(aws_design(), aws_design(**what))] == expected
 
 
-def test_nodes_are_renewed_for_what_is_in_their_launch_template_and_for_nothing_else() -> None:
-    """The driver compares versions of the template: a key that changes it and is called otherwise lies."""
+def test_nodes_are_renewed_for_their_launch_template_and_their_line_in_slurm_conf_and_nothing_else() -> None:
+    """The driver compares versions of the template, the daemon the lines: a key called otherwise lies."""
     renewed = {key for key, row in TABLE.items() if row.kind is Kind.RENEWED}
     assert renewed == {
         "partitions.machine", "partitions.spot", "partitions.placement", "partitions.reservation",
         "partitions.disk_gib", "partitions.image", "partitions.aws.efa", "image.source", "image.id",
-        "image.bake",
+        "image.bake", "partitions.accelerator", "machines.vcpus", "machines.memory_mib",
     }  # fmt: skip
 
 
@@ -134,22 +136,33 @@ def test_a_line_reads_as_the_stack_file_does() -> None:
     assert change.line() == "slurm.suspend_time 300 → 9: applied to the running cluster"
 
 
-def test_what_costs_jobs_is_refused_while_those_run() -> None:
+def job(number: int, partition: str, nodes: str = "", required: str = "", state: str = "RUNNING") -> Job:
+    return Job(str(number), "ann", partition, nodes, state, required, "x")
+
+
+def test_what_costs_jobs_is_refused_while_there_are_some() -> None:
     less = compare(aws_design(), aws_design(**cpu(max=2)))
-    assert refusal(less, [], []) is None
-    assert refusal(less, ["gpu"], []) is None, "not its jobs"
-    assert "up --replace" in str(refusal(less, ["gpu", "cpu"], ["job 7 x"]))
-    assert str(refusal(less, ["cpu"], ["job 7 x"])).endswith("\n  job 7 x")
-    assert "not known" in str(refusal(less, None, []))
+    assert refusal(less, []) is None
+    assert refusal(less, [job(7, "gpu", "gpu-3"), job(8, "cpu", "cpu-[0-1]")]) is None, "on nodes that stay"
+    assert refusal(less, [job(7, "cpu", "cpu-9", state="COMPLETING")]) is None, "it is over"
+    why = str(refusal(less, [job(7, "cpu", "cpu-[1-2]"), job(8, "cpu", "cpu-0")]))
+    assert "up --replace" in why
+    assert why.splitlines()[2:] == ["  job 7 x (ann, RUNNING on cpu-[1-2])"]
+    assert "job 9" in str(refusal(less, [job(9, "cpu", required="cpu-2", state="PENDING")]))
+    assert refusal(less, [job(9, "cpu", state="PENDING")]) is None, "it can start on the nodes that stay"
+    assert "not known" in str(refusal(less, None))
+    gone = compare(aws_design(), aws_design(partitions=(CPU,)))
+    assert "job 9" in str(refusal(gone, [job(9, "gpu", state="PENDING")]))
     fine = compare(aws_design(), aws_design(**cpu(time_limit="01:00:00")))
-    assert refusal(fine, None, []) is None
-    assert refusal(fine, ["cpu"], []) is None
+    assert refusal(fine, None) is None
+    assert refusal(fine, [job(7, "cpu", "cpu-9")]) is None
     new_head = compare(aws_design(), ssh_design())
-    assert refusal(new_head, ["gpu"], []) is not None
-    assert refusal(new_head, [], []) is None
+    assert refusal(new_head, [job(7, "gpu", "gpu-0")]) is not None
+    assert refusal(new_head, [job(7, "gpu", state="PENDING")]) is not None, "the queue goes with the head"
+    assert refusal(new_head, []) is None
 
 
 def test_what_deletes_files_is_refused_without_jobs_too() -> None:
-    assert "deletes files" in str(refusal(compare(aws_design(), aws_design(mounts=(EFS, NFS[1]))), [], []))
+    assert "deletes files" in str(refusal(compare(aws_design(), aws_design(mounts=(EFS, NFS[1]))), []))
     never = compare(aws_design(), aws_design(**home(size_gib=40)))
-    assert "not possible" in str(refusal(never, [], []))
+    assert "not possible" in str(refusal(never, []))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from infra.aws import changes as aws
-from infra.clouds import rows
-from infra.clouds.changes import Kind, Row
+from infra.changes import rows
+from infra.changes.table import Kind, Row
 from infra.gcp import changes as gcp
 
 

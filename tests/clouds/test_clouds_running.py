@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from infra.changes import reach
+from infra.changes.jobs import Job
 from infra.clouds import ending, places, running
 from infra.clouds.cloud import Place
 from infra.doctor.finding import Check, Finding, fine, stops
@@ -22,7 +24,8 @@ from tests.support.fake_cloud import PLACE, FakeCloud, FakeProvider, Head, head
 
 __all__ = ["head"]
 
-JOBS = "7|ann|cpu|cpu-[0-1]|RUNNING|train|v2\n8_1|bob|gpu||CONFIGURING|x\n"
+JOBS = "7|ann|cpu|cpu-[1-2]|RUNNING||train|v2\n8_1|bob|gpu||CONFIGURING||x\n"
+HELD = "held=cpu\nheld=gpu\n"
 CPU = Partition("cpu", "m", 4, 8000, 0, 10, default=True)
 GPU = dataclasses.replace(CPU, name="gpu", default=False)
 HOME = Mount("/home", "nfs", size_gib=50)
@@ -110,39 +113,64 @@ def test_the_cluster_that_is_up_counts_and_not_what_the_file_says_by_now() -> No
 # --- before a destroy -------------------------------------------------------------------------------------
 
 
-def drain(provider: FakeProvider, project: Path = NOWHERE, known: Any = outputs) -> list[str]:
+def drain(
+    provider: FakeProvider,
+    project: Path = NOWHERE,
+    known: Any = outputs,
+    agree: Callable[[Sequence[Job]], None] = lambda jobs: None,
+) -> list[str]:
     said: list[str] = []
-    provider.drain(project, "test", known, said.append)
+    provider.drain(project, "test", known, said.append, agree)
     return said
 
 
-def test_jobs_are_held_off_first_and_then_listed(
+def test_jobs_are_held_off_first_and_then_asked_to_end(
     cloud: FakeCloud, provider: FakeProvider, head: Head
 ) -> None:
     cloud.up(made())
-    head.answer = JOBS
-    said = drain(provider)
-    (line,) = head.lines
-    held, listing = line.split("; squeue", 1)
+    head.answer = HELD + JOBS + "9|bob|gpu||PENDING||later\n"
+    asked: list[str] = []
+    said = drain(provider, agree=lambda jobs: asked.extend(job.id for job in jobs))
+    hold, end = head.lines
+    held, listing = hold.split("; squeue", 1)
     assert held == (
-        "for name in cpu gpu; do sudo -n scontrol update PartitionName=$name State=DOWN || exit 1; done"
+        "for name in cpu gpu; do scontrol -o show partition $name | grep -q ' State=UP' || continue; "
+        "sudo -n scontrol update PartitionName=$name State=DOWN || exit 1; echo held=$name; done"
     )
-    assert listing.startswith(" --noheader --states=RUNNING,")
-    ((target, seconds),) = head.targets
-    assert (target.patience, seconds) == (0, running.SECONDS), "one attempt, bounded"
+    assert listing.startswith(" --noheader --all --states=PENDING,RUNNING,")
+    assert asked == ["7", "8_1", "9"], "those that wait are lost, too"
+    assert end.startswith("sudo -n scancel --quiet 7 8_1; n=0; while [ $n -lt 45 ] && [ -n "), "and bounded"
+    assert [target.patience for target, _ in head.targets] == [0, 0], "one attempt"
+    assert [seconds for _, seconds in head.targets] == [reach.SECONDS, reach.SECONDS + reach.END_SECONDS]
     assert said[0].startswith("no further job starts (")
-    assert said[1].splitlines() == [
-        "these jobs run and end with the cluster:",
-        "  job 7 train|v2 (ann, RUNNING on cpu-[0-1])",
+    assert said[2].splitlines() == [
+        "  job 7 train|v2 (ann, RUNNING on cpu-[1-2])",
         "  job 8_1 x (bob, CONFIGURING on gpu)",
+    ]
+    assert said[3].startswith("these have not ended"), "they still run in what Slurm answered"
+
+
+def test_who_wants_to_keep_the_jobs_has_a_cluster_in_which_jobs_start(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    def no(jobs: Sequence[Job]) -> None:
+        raise UserError("nothing was changed", EXIT_REFUSED)
+
+    cloud.up(made())
+    head.answer = "held=gpu\n" + JOBS
+    with pytest.raises(UserError, match="nothing was changed"):
+        drain(provider, agree=no)
+    # cpu was out of service before, and stays so.
+    assert head.lines[1:] == [
+        "for name in gpu; do sudo -n scontrol update PartitionName=$name State=UP; done"
     ]
 
 
 def test_many_jobs_are_not_all_listed(cloud: FakeCloud, provider: FakeProvider, head: Head) -> None:
     cloud.up(made())
-    head.answer = "".join(f"{n}|a|cpu|cpu-0|RUNNING|x\n" for n in range(25))
-    listed = drain(provider)[1]
-    assert len(listed.splitlines()) == 22
+    head.answer = "".join(f"{n}|a|cpu|cpu-0|RUNNING||x\n" for n in range(25))
+    listed = drain(provider)[2]
+    assert len(listed.splitlines()) == 21
     assert listed.endswith("\n  and 5 more")
 
 
@@ -261,7 +289,7 @@ def test_a_broken_stack_file_keeps_nobody_from_going_down(
         provider.leftovers(project, "new", dict)
     assert caught.value.exit_code == EXIT_USAGE
     said: list[str] = []
-    provider.drain(project, "new", dict, said.append)
+    provider.drain(project, "new", dict, said.append, lambda jobs: None)
     assert "it is ended all the same" in said[0]
 
 
@@ -320,17 +348,41 @@ def test_each_change_is_said_before_it_is_refused_for_the_jobs_it_ends(
     assert caught.value.exit_code == EXIT_REFUSED
     assert [line.partition(" ")[2].split(" ")[1] for line in said] == ["time_limit", "nodes.max"]
     assert str(caught.value).splitlines() == [
-        "nothing was changed: this would end jobs that run. Wait for them, or `up --replace`:",
+        "nothing was changed: this would end jobs that run or wait. Let them end first, or `up --replace`:",
         "  partition cpu: nodes.max 10 → 2: ends the jobs on nodes that are taken away",
-        "  job 7 train|v2 (ann, RUNNING on cpu-[0-1])",
-        "  job 8_1 x (bob, CONFIGURING on gpu)",
+        "  job 7 train|v2 (ann, RUNNING on cpu-[1-2])",
     ]
-    assert head.lines == [running.SQUEUE], "asked, and nothing else"
+    hold, release = head.lines
+    assert "State=DOWN" in hold, "none starts between the question and the change"
+    assert release == "for name in cpu; do sudo -n scontrol update PartitionName=$name State=UP; done"
+
+
+def test_what_is_not_changed_in_the_end_is_released(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    cloud.up(made())
+    head.answer = "held=cpu\n7|ann|cpu|cpu-[0-1]|RUNNING||on nodes that stay\n"
+    weighed = provider.weigh(NOWHERE, "test", fewer(), outputs, print, replace=False)
+    assert len(head.lines) == 1
+    assert not weighed.anew, "a cloud's engine makes anew what has to be"
+    weighed.release()
+    assert "State=UP" in head.lines[1]
+
+
+def test_jobs_that_wait_in_a_partition_that_goes_are_not_lost_unasked(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    cloud.up(made())
+    head.answer = "held=gpu\n9|bob|cpu,gpu||PENDING||later\n8|bob|cpu||PENDING||other\n"
+    with pytest.raises(UserError) as caught:
+        weigh(provider, made(CPU))
+    assert str(caught.value).splitlines()[2:] == ["  job 9 later (bob, PENDING on cpu,gpu)"]
+    assert "State=INACTIVE" in head.lines[0], "nor is one taken meanwhile"
 
 
 def test_it_is_done_without_jobs_or_where_asked(cloud: FakeCloud, provider: FakeProvider, head: Head) -> None:
     cloud.up(made())
-    head.answer = "8|bob|gpu|gpu-0|RUNNING|x\n"
+    head.answer = "8|bob|gpu|gpu-0|RUNNING||x\n"
     weigh(provider, fewer())
     head.answer = JOBS
     asked = len(head.lines)
@@ -343,7 +395,7 @@ def test_a_head_that_does_not_answer_is_no_head_without_jobs(
 ) -> None:
     cloud.up(made())
     head.answer = SshError("timed out")
-    with pytest.raises(UserError, match="whether jobs run is not known"):
+    with pytest.raises(UserError, match="whether there are jobs is not known"):
         weigh(provider, fewer())
     weigh(provider, fewer(), replace=True)
 

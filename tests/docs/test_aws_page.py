@@ -10,7 +10,7 @@ import yaml
 
 from infra import config
 from infra.aws.changes import RULES, TABLE
-from infra.clouds.changes import compare
+from infra.changes.table import compare
 from infra.config import StackConfig
 from infra.cost import cost
 from infra.design import design

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from infra import config
-from infra.clouds.changes import Kind
+from infra.changes.table import Kind
 from infra.config import StackConfig
 from infra.cost import cost
 from infra.design import design

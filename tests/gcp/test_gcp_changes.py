@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from infra.clouds import changes
-from infra.clouds.changes import Change, Kind, refusal
+from infra.changes import table as changes
+from infra.changes.table import Change, Kind, refusal
 from infra.gcp.changes import RULES, TABLE, UNSEEN
 from infra.node.model import Accelerator, ClusterDesign, Hook, Network
 from tests.support.changes_table import check_fields, check_keys
@@ -78,13 +78,14 @@ def test_a_change_is_what_its_row_says(what: dict[str, Any], expected: list[tupl
     assert [(change.key, change.kind) for change in compare(old, gcp_design(**what))] == expected
 
 
-def test_nodes_are_renewed_for_what_is_in_their_template_and_for_nothing_else() -> None:
-    """The driver compares the names of templates: a key that changes one and is called otherwise lies."""
+def test_nodes_are_renewed_for_their_template_and_their_line_in_slurm_conf_and_nothing_else() -> None:
+    """The driver compares names of templates, the daemon the lines: a key called otherwise lies."""
     renewed = {key for key, row in TABLE.items() if row.kind is Kind.RENEWED}
     assert renewed == {
         "partitions.machine", "partitions.accelerator", "partitions.spot", "partitions.placement",
         "partitions.reservation", "partitions.disk_gib", "partitions.image", "partitions.gcp.secure_boot",
         "storage.local_scratch", "image.source", "image.id", "image.bake",
+        "machines.vcpus", "machines.memory_mib",
     }  # fmt: skip
 
 
@@ -111,6 +112,6 @@ def test_nothing_of_a_new_zone_is_said_twice() -> None:
 
 
 def test_what_deletes_files_is_refused_without_jobs_too() -> None:
-    assert "deletes files" in str(refusal(compare(gcp_design(), gcp_design(zone="europe-west4-b")), [], []))
+    assert "deletes files" in str(refusal(compare(gcp_design(), gcp_design(zone="europe-west4-b")), []))
     never = compare(gcp_design(), gcp_design(**home(size_gib=40)))
-    assert "grow only" in str(refusal(never, [], []))
+    assert "grow only" in str(refusal(never, []))

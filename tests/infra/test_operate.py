@@ -70,7 +70,7 @@ def test_the_local_stack_is_exactly_this_tree(planned: Any) -> None:
 
 
 def test_the_plans_outputs_fit_the_contract(planned: Any) -> None:
-    assert set(planned) == {"stack", "resources", "outputs", "cost", "warnings"}
+    assert set(planned) == {"stack", "resources", "outputs", "cost", "warnings", "changes"}
     assert set(planned["outputs"]) == {"cluster", "login_ssh", "benchmark_result"}
     contract = outputs.load(planned["outputs"]["cluster"])
     jsonschema.Draft202012Validator(outputs.schema()).validate(planned["outputs"]["cluster"])
@@ -341,7 +341,7 @@ def test_down_audits_and_names_what_is_left(
 def test_down_drains_first_and_goes_on_whatever_the_engine_says_of_outputs(
     engine: Engine, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def drain(_self: LocalProvider, _project: Path, stack: str, outputs: Any, _say: Any) -> None:
+    def drain(_self: LocalProvider, _project: Path, stack: str, outputs: Any, _say: Any, _agree: Any) -> None:
         engine.did.append(f"drain {stack} {outputs()}")
 
     def refuse() -> None:
@@ -369,7 +369,7 @@ def test_down_audits_the_cluster_that_was_up_by_what_was_known_before(
         return ["a machine"] if len(seen) == 1 else []
 
     monkeypatch.setattr(engine, "outputs", outputs, raising=False)
-    monkeypatch.setattr(LocalProvider, "drain", lambda _self, _project, _stack, known, _say: known())
+    monkeypatch.setattr(LocalProvider, "drain", lambda _self, _project, _stack, known, _say, _agree: known())
     monkeypatch.setattr(LocalProvider, "leftovers", left)
     monkeypatch.setattr(LocalProvider, "clear", lambda _self, _p, _s, known: seen.append(known()))
     operate.take_down(ROOT, "test", "local", console)

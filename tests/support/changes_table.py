@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from infra.clouds import changes
-from infra.clouds.changes import Kind, Row
+from infra.changes import table as changes
+from infra.changes.table import Kind, Row
 from infra.config.cluster import ClusterConfig
 from infra.node.model import ClusterDesign
 

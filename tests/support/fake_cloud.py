@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from infra import bundle
-from infra.clouds.changes import Kind, Row, Rules
+from infra.changes.table import Kind, Row, Rules
 from infra.clouds.cloud import Cloud, Machine, Place
 from infra.clouds.provider import CloudProvider
 from infra.clouds.shell import CloudCluster

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -14,9 +15,11 @@ from infra.node.bootstrap.context import Context
 from infra.node.bootstrap.services import Service
 from infra.node.elastic import programs
 from infra.node.processes import ProcessId
+from infra.node.slurm import hardware
 
 LOG_LINES = 10
 PORT_SECONDS = 3.0
+RENEW_SECONDS = 60.0
 
 
 def munged(context: Context, run: Path, lib: Path, log: Path, *options: str) -> None:
@@ -60,16 +63,43 @@ def controller(context: Context) -> None:
             log / "slurmctld.out",
             {"SLURM_CONF": str(folders.slurm_conf)},
             context.slurm_user,
+            str(programs.configure(context.settings)),
         )
     )
-    ping = ["/usr/bin/scontrol", "ping"]
-    env = {**os.environ, "SLURM_CONF": str(folders.slurm_conf)}
-    wait(
-        "slurmctld",
-        lambda: b" is UP" in subprocess.run(ping, env=env, capture_output=True, check=False).stdout,
-        log / "slurmctld.log",
-        slurmctld,
-    )
+    wait("slurmctld", lambda: _controls(context), log / "slurmctld.log", slurmctld)
+    _renew(context)
+
+
+def _controls(context: Context) -> bool:
+    conf = str(context.folders.slurm_conf)
+    ping, env = ["/usr/bin/scontrol", "ping"], {**os.environ, "SLURM_CONF": conf}
+    return b" is UP" in subprocess.run(ping, env=env, capture_output=True, check=False).stdout
+
+
+def _renew(context: Context) -> None:
+    """Have nodes whose hardware has changed get their new lines, as far as they are off.
+
+    Before anybody is told that the cluster is up: until then no job starts in their partitions. Should it
+    take too long, the elastic daemon goes on with it.
+    """
+    lib = context.path(context.folders.lib)
+
+    def settled() -> bool:
+        # Who keeps the daemons running is busy with this boot.
+        context.services.tend()
+        record = hardware.read(lib)
+        looked_at = record is None or record.kept(context.settings.design).keys() <= set(record.seen)
+        return looked_at and not (lib / hardware.RENEWAL).exists() and _controls(context)
+
+    record = hardware.read(lib)
+    if record is None or not record.kept(context.settings.design):
+        return
+    print("waiting for slurmctld to know the new hardware of nodes", file=sys.stderr, flush=True)
+    deadline = time.monotonic() + RENEW_SECONDS
+    with contextlib.suppress(rpc.RpcError, rpc.RpcUnavailableError):
+        rpc.call(str(context.folders.daemon_socket), "renew", RENEW_SECONDS)
+    while not settled() and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def see_port(context: Context, port: int) -> None:

@@ -41,6 +41,7 @@ def slurm(context: Context) -> str:
         return f"{release}, configured by the controller"
     # Here and not above: a compute node renders nothing.
     from infra.node.slurm import conf
+    from infra.node.slurm.configure import configure
 
     if context.role == "controller":
         # What users' jobs say and hold: scripts, environments, credentials.
@@ -49,6 +50,9 @@ def slurm(context: Context) -> str:
         files.folder(context.path(folders.lib / "requests"), 0o755, owner)
     tool = programs.write_tool(context.settings, context.settings_file)
     files.link(context.at("usr/local/bin/slurm-stacks"), str(tool))
+    if context.role == "controller":
+        configure(context.settings, release, files.place)
+        return release
     for name, content in conf.render(context.settings, version.parse(release)).items():
         files.place(etc / name, content.encode())
     return release

@@ -17,6 +17,7 @@ from infra.node.processes import descendants
 
 RESTART_PAUSE_SECONDS = 1.0
 STOP_SECONDS = 6.0
+BEFORE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,8 @@ class Service:
     Attributes:
         log: where its output goes beside its own log file.
         user: who runs it, with that user's groups; None for the keeper itself.
+        before: a program that the keeper runs, as itself, before it starts the service again; should it
+            fail, the service starts all the same.
     """
 
     name: str
@@ -33,6 +36,7 @@ class Service:
     log: Path
     env: dict[str, str] = field(default_factory=dict)
     user: str | None = None
+    before: str | None = None
 
 
 class Services(Protocol):
@@ -44,9 +48,21 @@ class Services(Protocol):
         """End a service that an earlier boot of this machine has left running, if there is one."""
         ...
 
+    def tend(self) -> None:
+        """Start again what has died, if its pause is over: for who waits for that before `keep`."""
+        ...
+
     def keep(self) -> None:
         """Stay with the services for the machine's life; returns at once where systemd does that."""
         ...
+
+
+def _run_before(program: str, log: Path) -> None:
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired), log.open("ab") as output:
+        subprocess.run(
+            [program], stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/",
+            timeout=BEFORE_SECONDS, check=False,
+        )  # fmt: skip
 
 
 class InitServices:
@@ -92,13 +108,18 @@ class InitServices:
     def stop(self, name: str) -> None:
         """Nothing does: what this process has not started has ended with the machine."""
 
+    def tend(self) -> None:
+        self._reap(os.WNOHANG)
+        due = [s for at, s in self._restarts if at <= time.monotonic()]
+        self._restarts = [(at, s) for at, s in self._restarts if at > time.monotonic()]
+        for service in due:
+            if service.before is not None:
+                _run_before(service.before, service.log)
+            self.start(service)
+
     def keep(self) -> None:
         while not self._stopping:
-            self._reap(os.WNOHANG)
-            due = [s for at, s in self._restarts if at <= time.monotonic()]
-            self._restarts = [(at, s) for at, s in self._restarts if at > time.monotonic()]
-            for service in due:
-                self.start(service)
+            self.tend()
             # Blocked only for the wait, so that no child inherits it; a child that ended just before is seen
             # when the time is up.
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])

@@ -64,7 +64,8 @@ def slurm(context: Context) -> str:
     folders = context.folders
     if context.role == "controller":
         # Here and not above: a compute node of the same host renders nothing, and boots in half the time.
-        from infra.node.slurm import conf
+        from infra.node.bootstrap import files
+        from infra.node.slurm.configure import configure
 
         text = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=True).stdout.strip()
         context.report.content["facts"]["slurm"] = text
@@ -73,11 +74,7 @@ def slurm(context: Context) -> str:
         # munge refuses sockets in a folder that others cannot enter, and a umask may have made it one.
         context.path(folders.run).chmod(0o755)
         programs.write(context.settings, context.settings_file)
-        for name, content in conf.render(context.settings, version.parse(text)).items():
-            target = context.path(folders.etc) / name
-            draft = target.with_suffix(".new")
-            draft.write_text(content)
-            draft.replace(target)
+        configure(context.settings, text, files.place)
         (context.path(folders.etc) / VERSION_FILE).write_text(text)
         return text
     if not context.path(folders.slurm_conf).exists():

@@ -31,6 +31,7 @@ from infra.node.elastic.observer import Observer
 from infra.node.elastic.overspent import Overspent
 from infra.node.elastic.pools import Pools
 from infra.node.elastic.reconcile import Reconciler
+from infra.node.elastic.renewal import Renewal
 from infra.node.elastic.status import status
 from infra.node.elastic.view import log
 from infra.node.model import ClusterDesign, Folders, Settings
@@ -59,11 +60,14 @@ class Elastic:
             control.nodes, lambda: {job.id for job in control.jobs().values() if not job.is_over}
         )
         pools, budget = Pools(settings.design), Budget(settings.design, self._ledger)
+        self.renewal = Renewal(settings.design, control, lib)
         self._overspent = Overspent(settings.design, control, budget)
         self.launcher = Launcher(settings.design, control, driver, pools, budget)
         self.fencing = Fencing(settings.design, control, driver, pools, budget, self.launcher)
         self.launcher.changed = self.fencing.wake
-        self.reconciler = Reconciler(settings.design, control, driver, self.launcher, self._ledger)
+        self.reconciler = Reconciler(
+            settings.design, control, driver, self.launcher, self._ledger, self.renewal.kept
+        )
         self._queue: queue.Queue[dict[str, Any]] = queue.Queue()
         self._ending = ThreadPoolExecutor(TERMINATE_THREADS, thread_name_prefix="terminate")
 
@@ -81,6 +85,8 @@ class Elastic:
             return {"over": over}
         if method == "status":
             return self.status()
+        if method == "renew":
+            return {"renewed": self.renewal.once(wait=False)}
         raise ValueError(f"no call is named {method!r}")
 
     def run(self) -> None:
@@ -114,7 +120,7 @@ class Elastic:
             wish = parse_resume(text) if text else ResumeRequest(tuple(expand(request["nodes"])))
             if request.get("late"):
                 wish = self._still_wanted(wish)
-            self.launcher.resume(wish, request["id"])
+            self.launcher.resume(self.renewal.without_kept(wish), request["id"])
         elif request["program"] == "resume-fail":
             # Slurm has set these nodes DOWN; the reconciler gives them back with the machine's state at hand.
             log(f"not registered in time: {request['nodes']}")
@@ -146,7 +152,7 @@ class Elastic:
 
     def look(self) -> None:
         """What is done now and then. Money is watched also while the cloud says nothing."""
-        for part in (self.reconciler.once, self._overspent.enforce):
+        for part in (self.reconciler.once, self.renewal.once, self._overspent.enforce):
             try:
                 part()
             except (SlurmError, rpc.RpcUnavailableError, rpc.RpcError) as error:

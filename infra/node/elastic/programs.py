@@ -53,8 +53,21 @@ def write(settings: Settings, settings_file: Path) -> None:
     conf = shlex.quote(str(folders.slurm_conf))
     _place(code / "bin" / EPILOG, EPILOG_TEXT.format(path=PATH, conf=conf, seconds=EPILOG_SECONDS))
     write_tool(settings, settings_file)
+    _place(
+        configure(settings),
+        f"#!{settings.site.python} -IS\n"
+        "import sys\n"
+        f"sys.path.insert(0, {str(code)!r})\n"
+        "from infra.node.slurm.configure import main\n"
+        f"sys.exit(main({str(settings_file)!r}))\n",
+    )
     # Here and not in the clients: they may find the daemon down and must have where to leave their request.
     (Path(str(folders.lib)) / "requests").mkdir(parents=True, exist_ok=True)
+
+
+def configure(settings: Settings) -> Path:
+    """The program that writes slurm.conf: to be run before each start of slurmctld."""
+    return Path(str(Folders(settings).code)) / "bin" / "configure"
 
 
 def write_tool(settings: Settings, settings_file: Path) -> Path:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from functools import partial
 
 from infra.node.elastic.driver import Driver, Machine
@@ -41,11 +42,22 @@ def policy_of(timers: SlurmSettings) -> Policy:
 
 
 class Reconciler:
-    """Holds no truth of its own, only since when it has seen what."""
+    """Holds no truth of its own, only since when it has seen what.
+
+    Args:
+        kept: the nodes whose lines in slurm.conf are of before (`infra.node.slurm.hardware`).
+    """
 
     def __init__(
-        self, design: ClusterDesign, control: Control, driver: Driver, launcher: Launcher, ledger: Ledger
+        self,
+        design: ClusterDesign,
+        control: Control,
+        driver: Driver,
+        launcher: Launcher,
+        ledger: Ledger,
+        kept: Callable[[], Collection[str]] = frozenset,
     ) -> None:
+        self._kept = kept
         self._design = design
         self._control = control
         self._driver = driver
@@ -72,7 +84,10 @@ class Reconciler:
         unlisted = self._launcher.unlisted(m.id for m in machines)
         self._ledger.see(machines, time.time())
         self._see_successes(nodes, machines)
-        views = tuple(self._view(state) for _, state in sorted(nodes.items()))
+        kept = self._kept()
+        views = tuple(self._view(state, kept) for _, state in sorted(nodes.items()))
+        # Slurm is told of another machine only when this one is gone.
+        machines = [replace(m, outdated=True) if m.node in kept else m for m in machines]
         own = self._launcher.own()
         observation = Observation(views, tuple(machines), frozenset(busy), unlisted, own)
         actions, self._memory = plan(observation, self._memory, time.monotonic(), self.policy)
@@ -123,12 +138,13 @@ class Reconciler:
                 yield [a for a in of[verb] if a.reason == reason], step
         yield of[Verb.LAUNCH], self._launch
 
-    def _view(self, state: NodeState) -> NodeView:
+    def _view(self, state: NodeState, kept: Collection[str]) -> NodeView:
         return NodeView(
             state.name,
             phase(state),
             held=held(state),
-            static=state.name in self._static,
+            # One that keeps its line gets the new one while it is off.
+            static=state.name in self._static and state.name not in kept,
             fenced=is_fenced(state),
             boot=state.boot_time,
             reason=state.reason,

@@ -8,11 +8,12 @@ namespace that an ordinary user made (`Site.rootless`) has all but the cgroups.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from infra.node.model import ClusterDesign, Folders, Partition, Settings
 from infra.node.slurm import gres
+from infra.node.slurm.hardware import Hardware, Lines
 from infra.node.slurm.hostlist import fold
 from infra.node.slurm.version import Version, spell, traits
 
@@ -21,8 +22,8 @@ HEADER = "# Rendered by slurm-stacks for Slurm {version}: changes are lost. Edit
 # What slurm.conf takes without quotes, and what Slurm does not read as a pattern (`%n`) or a comment.
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9._/+@:-]*")
 _PLAIN_VALUE = re.compile(r"[^\s#\"'\\]+")
-_NOT_FEATURE = re.compile(r"[^A-Za-z0-9._-]+")
 
+AS_DESIGNED = Lines()
 SOCKET_BYTES = 107
 """The kernel's limit for a Unix socket's path, its closing zero not counted."""
 
@@ -35,9 +36,12 @@ PROLOG_MARGIN = 120
 Options = list[tuple[str, object]]
 
 
-def render(settings: Settings, version: Version) -> dict[str, str]:
+def render(settings: Settings, version: Version, lines: Lines = AS_DESIGNED) -> dict[str, str]:
     """File name -> content, to be written into `Folders.etc` on the controller (and, where there is no
     configless Slurm, on every machine).
+
+    Args:
+        lines: which nodes keep their former hardware, and which partitions wait.
 
     Raises:
         ValueError: the root cannot be written into slurm.conf or is too long for sockets, ports run out, or
@@ -51,18 +55,18 @@ def render(settings: Settings, version: Version) -> dict[str, str]:
         _scheduling(settings),
         _tasks(settings),
         _power(settings),
-        _controller(settings, version),
-        _accounting(settings),
+        _controller(settings, version, lines),
+        _accounting(settings, lines),
     ]
-    lines = ["\n".join(f"{key}={_value(key, value)}" for key, value in section) for section in sections]
+    parts = ["\n".join(f"{key}={_value(key, value)}" for key, value in section) for section in sections]
     partitions = settings.design.partitions
-    lines.append("\n".join(line for p in partitions for line in _node_lines(settings, p)))
-    lines.append("\n".join(_partition(settings, p) for p in partitions))
+    parts.append("\n".join(line for p in partitions for line in _node_lines(settings, p, lines)))
+    parts.append("\n".join(_partition(settings, p, p.name not in lines.closed) for p in partitions))
     files = {
-        "slurm.conf": header + "\n" + "\n\n".join(text for text in lines if text) + "\n",
+        "slurm.conf": header + "\n" + "\n\n".join(text for text in parts if text) + "\n",
         "cgroup.conf": header + "".join(f"{k}={v}\n" for k, v in _cgroup(settings, version)),
     }
-    if devices := gres.lines(settings.design):
+    if devices := gres.lines(settings.design, lines):
         files["gres.conf"] = header + "".join(f"{line}\n" for line in devices)
     return files
 
@@ -294,7 +298,7 @@ def _power(settings: Settings) -> Options:
     ]
 
 
-def _controller(settings: Settings, version: Version) -> Options:
+def _controller(settings: Settings, version: Version, lines: Lines) -> Options:
     site, folders, has = settings.site, Folders(settings), traits(version)
     # A node that failed and was powered down is idle again, not DOWN until somebody acts.
     parameters = ["idle_on_node_suspend"]
@@ -313,12 +317,12 @@ def _controller(settings: Settings, version: Version) -> Options:
     if has.private_data_cloud:
         # The name misleads: with it, nodes that are powered down are shown too.
         options.append(("PrivateData", "cloud"))
-    if kinds := gres.kinds(settings.design):
+    if kinds := gres.kinds(settings.design, lines):
         options.append(("GresTypes", ",".join(kinds)))
     return options
 
 
-def _accounting(settings: Settings) -> Options:
+def _accounting(settings: Settings, lines: Lines) -> Options:
     folders = Folders(settings)
     if not settings.design.slurm.accounting:
         # Said because distributions differ in what an absent line means to them.
@@ -330,18 +334,20 @@ def _accounting(settings: Settings) -> Options:
     if folders.process:
         # For munge this "password" is the path of the socket.
         options.append(("AccountingStoragePass", folders.munge_socket))
-    if kinds := gres.kinds(settings.design):
+    if kinds := gres.kinds(settings.design, lines):
         options.append(("AccountingStorageTRES", ",".join(f"gres/{kind}" for kind in kinds)))
     return options
 
 
-def _node_lines(settings: Settings, partition: Partition) -> Iterator[str]:
+def _node_lines(settings: Settings, partition: Partition, lines: Lines) -> Iterator[str]:
     ports = slurmd_ports(settings)
     static, every = partition.static_nodes(), partition.nodes()
     # Among equals Slurm takes the lowest weight: a node that is up anyway before one that costs money.
-    for nodes, weight in ((static, 1), (every[len(static) :], 10)):
-        if not nodes:
-            continue
+    weighed = ((static, 1), (every[len(static) :], 10))
+    new = Hardware.of(partition)
+    for nodes, hardware, weight in (
+        (*g, weight) for some, weight in weighed for g in lines.groups(some, new)
+    ):
         options: Options = [("NodeName", fold(nodes))]
         if Folders(settings).process:
             first, last = ports[nodes[0]], ports[nodes[-1]]
@@ -350,24 +356,14 @@ def _node_lines(settings: Settings, partition: Partition) -> Iterator[str]:
                 ("NodeAddr", "127.0.0.1"),
                 ("Port", first if first == last else f"[{first}-{last}]"),
             ]
-        options += [("CPUs", partition.cpus), ("RealMemory", partition.memory_mib)]
-        if partition.accelerator is not None:
-            options.append(("Gres", gres.resource(partition.accelerator)))
-        options += [("Feature", ",".join(_features(partition))), ("Weight", weight), ("State", "CLOUD")]
+        options += [("CPUs", hardware.cpus), ("RealMemory", hardware.memory_mib)]
+        if hardware.accelerator is not None:
+            options.append(("Gres", gres.resource(hardware.accelerator)))
+        options += [("Feature", ",".join(hardware.features)), ("Weight", weight), ("State", "CLOUD")]
         yield _line(options)
 
 
-def _features(partition: Partition) -> Iterable[str]:
-    """What `--constraint` may ask for."""
-    yield _NOT_FEATURE.sub("_", partition.machine)
-    yield "spot" if partition.spot else "ondemand"
-    if partition.accelerator is not None:
-        yield partition.accelerator.type
-    if partition.efa:
-        yield "efa"
-
-
-def _partition(settings: Settings, partition: Partition) -> str:
+def _partition(settings: Settings, partition: Partition, in_service: bool) -> str:
     options: Options = [
         ("PartitionName", partition.name),
         ("Nodes", fold(partition.nodes())),
@@ -377,7 +373,7 @@ def _partition(settings: Settings, partition: Partition) -> str:
         ("OverSubscribe", "EXCLUSIVE" if partition.exclusive else "NO"),
         # Where memory is shared out, a job that does not name any would take all of its node's.
         *([("DefMemPerCPU", partition.memory_mib // partition.cpus)] if _cgroups(settings) else []),
-        ("State", "UP"),
+        ("State", "UP" if in_service else "DOWN"),
     ]
     return _line(options)
 

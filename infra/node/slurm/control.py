@@ -259,6 +259,14 @@ class Control:
         if names:
             self.run("scancel", "--quiet", *names)
 
+    def close_partition(self, name: str) -> None:
+        """Have no job start in a partition until the controller starts anew; jobs that run go on."""
+        self.run("scontrol", "update", f"PartitionName={name}", "State=DOWN")
+
+    def shutdown(self) -> None:
+        """Have slurmctld save its state and end; its keeper starts it again."""
+        self.run("scontrol", "shutdown", "slurmctld")
+
     def reconfigure(self) -> None:
         """Make all daemons read their configuration again."""
         self.run("scontrol", "reconfigure")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from infra.node.model import Accelerator, ClusterDesign
+from infra.node.slurm.hardware import Hardware, Lines
 from infra.node.slurm.hostlist import expand, fold
 
 
-def kinds(design: ClusterDesign) -> list[str]:
+def kinds(design: ClusterDesign, deviation: Lines) -> list[str]:
     """The names of the generic resources in use, for `GresTypes`."""
-    return sorted({p.accelerator.gres for p in design.partitions if p.accelerator is not None})
+    return sorted({accelerator.gres for accelerator in deviation.accelerators(design)})
 
 
 def resource(accelerator: Accelerator) -> str:
@@ -16,13 +17,14 @@ def resource(accelerator: Accelerator) -> str:
     return f"{accelerator.gres}:{accelerator.type}:{accelerator.count}"
 
 
-def lines(design: ClusterDesign) -> list[str]:
-    """The lines of gres.conf, each for the nodes of one partition; none without accelerators."""
+def lines(design: ClusterDesign, deviation: Lines) -> list[str]:
+    """The lines of gres.conf, each for nodes of one partition; none without accelerators."""
     result: list[str] = []
     for partition in design.partitions:
-        accelerator = partition.accelerator
-        if accelerator is not None:
-            nodes = fold(partition.nodes())
+        for group, hardware in deviation.groups(partition.nodes(), Hardware.of(partition)):
+            if (accelerator := hardware.accelerator) is None:
+                continue
+            nodes = fold(group)
             kind = f"Name={accelerator.gres} Type={accelerator.type}"
             result.append(f"NodeName={nodes} {kind} File={_files(accelerator)}")
     return result

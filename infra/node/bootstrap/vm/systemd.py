@@ -37,7 +37,7 @@ StartLimitIntervalSec=0
 
 [Service]
 Type=exec
-ExecStart={command}
+{before}ExecStart={command}
 {environment}{user}StandardOutput=append:{log}
 StandardError=append:{log}
 Restart=always
@@ -77,6 +77,9 @@ class SystemdServices:
         if (self._units / unit).exists():
             self._run("systemctl", "stop", unit, timeout=STOP_SECONDS)
 
+    def tend(self) -> None:
+        """systemd does."""
+
     def keep(self) -> None:
         """systemd does."""
 
@@ -87,6 +90,8 @@ def text(service: Service) -> str:
         name=service.name,
         after=" ".join(("network-online.target", AFTER.get(service.name, ""))).strip(),
         command=" ".join(quoted(word).replace("$", "$$") for word in service.argv),
+        # As root, whoever runs the service; should it fail, the service starts all the same.
+        before=f"ExecStartPre=-+{quoted(service.before)}\n" if service.before else "",
         environment="".join(f"Environment={quoted(f'{k}={v}')}\n" for k, v in service.env.items()),
         user=f"User={service.user}\n" if service.user else "",
         log=service.log,

@@ -79,7 +79,14 @@ class LocalDriver:
             failure(self._boots / f"{record['node']}.json", since=launched) if running else None,
             record["zone"],
             record["notice"],
+            self._outdated(record),
         )
+
+    def _outdated(self, record: dict[str, Any]) -> bool:
+        partition = self._design.partition_of(record["tags"].get("node") or "")
+        if partition is None:
+            return False
+        return bool((record["machine"], record["gpus"]) != (partition.machine, _devices(partition)))
 
     def room(self, partition: str, zone: str | None, count: int) -> Room | None:
         wanted = self._design.partition(partition)

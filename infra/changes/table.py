@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
+from infra.changes.jobs import Job, listed
 from infra.node.model import ClusterDesign, Mount
 
 
@@ -28,7 +29,7 @@ class Kind(StrEnum):
 
 
 JOBS = frozenset({Kind.ENDS, Kind.HEAD, Kind.DATA})
-"""Refused while jobs run, unless asked."""
+"""Refused while there are jobs that it would cost, unless asked."""
 ALWAYS = frozenset({Kind.DATA})
 """Refused without jobs too, unless asked: nobody can run it again."""
 
@@ -49,7 +50,7 @@ class Row:
     less: Kind | None = None
 
 
-SECTIONS = ("access", "network", "image", "budget", "slurm")
+SECTIONS = ("access", "network", "image", "budget", "slurm", "local")
 """Of the design. Others are cluster, controller, login, partitions, storage; fields: `<section>.<field>`."""
 WITH_MACHINE = frozenset({"partitions.cpus", "partitions.memory_mib", "partitions.price_hour"})
 """What another machine brings along."""
@@ -63,7 +64,8 @@ class Change:
         key: of `TABLE`.
         part: what of the cluster it is about: `partition cpu`, `/home`; empty for the cluster.
         partition: whose jobs it is about; None: everybody's.
-    field: of the design, where the key is a whole section.
+        field: of the design, where the key is a whole section.
+        nodes: those that are taken away from a partition that stays.
     """
 
     key: str
@@ -74,13 +76,33 @@ class Change:
     note: str = ""
     partition: str | None = None
     field: str = ""
+    nodes: frozenset[str] = frozenset()
+
+    def costs(self, job: Job) -> bool:
+        """Whether the job would not survive it, whether it runs or waits."""
+        if self.kind not in JOBS or job.over:
+            return False
+        if self.nodes:
+            return job.touches(self.nodes)
+        return self.partition is None or self.partition in job.partitions
+
+    def concerns(self, job: Job) -> str | None:
+        """What becomes of a job, in words; None: nothing that it would notice."""
+        if self.costs(job):
+            return "is lost" if job.pending else "ends"
+        holds = not job.pending and not job.over and self.partition in job.partitions
+        if self.kind is Kind.RENEWED and holds:
+            return "goes on; its nodes go when it is over"
+        return None
+
+    def consequence(self) -> str:
+        return f"{self.kind}{f' ({self.note})' if self.note else ''}"
 
     def line(self) -> str:
         key = self.key.partition(".")[2].removeprefix("*.") if self.part else ""
         name = f"{f'{self.part}: ' if self.part else ''}{key or self.key}"
         detail = f".{self.field}" if self.field else ""
-        note = f" ({self.note})" if self.note else ""
-        return f"{name}{detail} {self.was} → {self.will}: {self.kind}{note}"
+        return f"{name}{detail} {self.was} → {self.will}: {self.consequence()}"
 
 
 Rule = Callable[[ClusterDesign, ClusterDesign], Iterator[Change]]
@@ -129,42 +151,80 @@ def compare(old: ClusterDesign, new: ClusterDesign, rules: Rules) -> list[Change
     return sorted(found, key=lambda change: order.index(change.key))
 
 
-def refusal(found: Sequence[Change], running: Sequence[str] | None, ended: Sequence[str]) -> str | None:
+def refusal(found: Sequence[Change], jobs: Sequence[Job] | None) -> str | None:
     """Why these changes are not made unless asked, or not at all; None: they may be.
 
     Args:
-        running: partitions of the jobs that run, one for each; None: that is not known.
-        ended: a line a job, for the message.
+        jobs: those that have not ended; None: that is not known.
     """
     if never := [change for change in found if change.kind is Kind.NEVER]:
-        return _because("this is not possible: put the old value back", never, [])
-    lost = [change for change in found if change.kind in ALWAYS]
-    if lost:
-        return _because("this deletes files. Save them first; `up --replace` does it all the same", lost, [])
-    costly = [change for change in found if change.kind in JOBS]
-    if running is None:
-        return (
-            _because(
-                "whether jobs run is not known, for the cluster does not answer, and this would end them. "
-                "`up --replace` does it all the same",
-                costly,
-                [],
-            )
-            if costly
-            else None
+        return _because("this is not possible: put the old value back", never)
+    if lost := [change for change in found if change.kind in ALWAYS]:
+        return _because(
+            "this deletes files. Save them first; `up --replace` does it all the same",
+            lost,
+            [job for job in jobs or () if any(change.costs(job) for change in lost)],
         )
-    hit = [c for c in costly if (c.partition in running if c.partition else running)]
+    costly = [change for change in found if change.kind in JOBS]
+    if jobs is None:
+        unknown = (
+            "whether there are jobs is not known, for the cluster does not answer, and this would end them. "
+            "`up --replace` does it all the same"
+        )
+        return _because(unknown, costly) if costly else None
+    hit = [change for change in costly if any(change.costs(job) for job in jobs)]
     if not hit:
         return None
-    return _because("this would end jobs that run. Wait for them, or `up --replace`", hit, ended)
+    return _because(
+        "this would end jobs that run or wait. Let them end first, or `up --replace`",
+        hit,
+        [job for job in jobs if any(change.costs(job) for change in hit)],
+    )
 
 
 def costly(found: Sequence[Change]) -> bool:
     return any(change.kind in JOBS or change.kind is Kind.NEVER for change in found)
 
 
-def _because(why: str, found: Sequence[Change], jobs: Sequence[str]) -> str:
-    return "\n".join([f"{why}:", *(f"  {change.line()}" for change in found), *(f"  {job}" for job in jobs)])
+def holds(found: Sequence[Change]) -> tuple[str, frozenset[str] | None]:
+    """What must not begin while it is decided whether these changes may be made.
+
+    Returns:
+        The state for partitions (INACTIVE where waiting jobs would be lost too, else DOWN), and which
+        partitions; None for all of them.
+    """
+    hit = [change for change in found if change.kind in JOBS]
+    state = "DOWN" if all(change.nodes for change in hit) else "INACTIVE"
+    names = frozenset(change.partition for change in hit if change.partition is not None)
+    return state, None if any(change.partition is None for change in hit) else names
+
+
+def described(found: Sequence[Change], jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    """Changes with what becomes of each job, as `./cluster plan --json` has them."""
+    return [
+        {
+            "key": change.key,
+            "part": change.part,
+            "was": change.was,
+            "will": change.will,
+            "kind": change.kind.name.lower(),
+            "consequence": change.consequence(),
+            "line": change.line(),
+            "jobs": [
+                {
+                    "id": job.id, "name": job.name, "user": job.user, "partition": job.partition,
+                    "state": job.state, "nodes": job.nodes, "consequence": concern,
+                }
+                for job in jobs
+                if (concern := change.concerns(job)) is not None
+            ],
+        }
+        for change in found
+    ]  # fmt: skip
+
+
+def _because(why: str, found: Sequence[Change], jobs: Sequence[Job] = ()) -> str:
+    return "\n".join([f"{why}:", *(f"  {change.line()}" for change in found), *listed(jobs)])
 
 
 def parts(design: ClusterDesign) -> dict[str, tuple[str, str, Any]]:
@@ -212,7 +272,8 @@ def _fields(section: str, part: str, was: Any, will: Any, rules: Rules) -> Itera
                 kind = rules.mount(was, field.name, kind)
         partition = was.name if section == "partitions" else None
         detail = field.name if len(row.fields) > 1 else ""
-        yield Change(key, part, kind, text(old), text(new), note, partition, detail)
+        gone = frozenset(was.nodes()) - frozenset(will.nodes()) if path == "partitions.max" else frozenset()
+        yield Change(key, part, kind, text(old), text(new), note, partition, detail, gone)
 
 
 def text(value: Any) -> str:

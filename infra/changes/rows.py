@@ -1,10 +1,12 @@
-"""What a change of a stack file does on every cloud alike: rows for each provider's table. Pure."""
+"""What a change of a stack file does with every provider: rows for each one's table. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 
-from infra.clouds.changes import Kind, Row
+from infra.changes.table import Kind, Row
+from infra.node.local_cloud import LocalCloud
 
 OTHER = "another cluster; the one that is up goes"
 
@@ -46,10 +48,11 @@ SHARED: dict[str, Row] = {
             "slurm.accounting",
         ),
     ),
-    "local": Row(Kind.NOTHING),
-    "machines": Row(
-        Kind.LIVE, ("partitions.cpus", "partitions.memory_mib", "partitions.price_hour"), "Slurm's figures"
-    ),
+    "local": Row(Kind.NOTHING, tuple(f"local.{field.name}" for field in fields(LocalCloud))),
+    "machines.vcpus": Row(Kind.RENEWED, ("partitions.cpus",)),
+    "machines.memory_mib": Row(Kind.RENEWED, ("partitions.memory_mib",)),
+    "machines.price_hour": Row(Kind.LIVE, ("partitions.price_hour",)),
+    "machines.*": Row(Kind.LIVE, (), "as the key that follows from it says"),
     "benchmark": Row(Kind.LIVE, ("cluster.trains",), "the next run is another one"),
 }
 """As a provider's table has them."""
@@ -67,18 +70,23 @@ UNSEEN = frozenset(
 """Fields of the design that follow from others, or have a rule of their own with each provider."""
 
 
-def table(own: Mapping[str, Row]) -> dict[str, Row]:
+def table(own: Mapping[str, Row], instead: Mapping[str, Row | None] | None = None) -> dict[str, Row]:
     """A provider's whole table: where the cluster is, then section by section.
 
     Args:
         own: its own rows, none of which is shared.
+        instead: rows that it has in the place of shared ones; None: it has none there.
 
     Raises:
-        ValueError: a row is there twice.
+        ValueError: a row is there twice, or none is there whose place could be taken.
     """
+    instead = instead or {}
     if twice := SHARED.keys() & own.keys():
-        raise ValueError(f"rows of every cloud: {sorted(twice)}")
+        raise ValueError(f"rows of every provider: {sorted(twice)}")
+    if strange := instead.keys() - SHARED.keys():
+        raise ValueError(f"no rows of every provider: {sorted(strange)}")
     where = {key: row for key, row in own.items() if ":" in key}
-    rows = {**where, **SHARED, **own}
+    shared = {key: instead.get(key, row) for key, row in SHARED.items()}
+    rows = {**where, **{key: row for key, row in shared.items() if row is not None}, **own}
     sections = list(dict.fromkeys(key.partition(".")[0] for key in rows))
     return {key: rows[key] for key in sorted(rows, key=lambda key: sections.index(key.partition(".")[0]))}

@@ -1,0 +1,115 @@
+"""The jobs of a cluster that is up: which there are, that no further one starts, and their end. Pure texts.
+
+Whoever reaches the cluster (a cloud over SSH, the local stack here) runs these shell lines there.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from infra.node.slurm.hostlist import expand
+
+MOST_LISTED = 20
+HOLDING = ("RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "COMPLETING")
+"""States of jobs that have nodes."""
+SQUEUE = f"squeue --noheader --all --states=PENDING,{','.join(HOLDING)} --format='%i|%u|%P|%N|%T|%n|%j'"
+SEPARATORS = SQUEUE.count("|")
+KILL_WAIT_SECONDS = 30.0
+"""Slurm's KillWait: how long after SIGTERM a job that is cancelled has until SIGKILL."""
+_HELD = "held="
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job that has not ended.
+
+    Attributes:
+        partition: where it runs; of a pending job all that it may start in, separated by commas.
+        nodes: a host list; empty for a pending job.
+        required: a host list: the nodes that a pending job insists on (`--nodelist`).
+    """
+
+    id: str
+    user: str
+    partition: str
+    nodes: str
+    state: str
+    required: str
+    name: str
+
+    @property
+    def partitions(self) -> frozenset[str]:
+        return frozenset(self.partition.split(","))
+
+    @property
+    def pending(self) -> bool:
+        return self.state == "PENDING"
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of it can be lost any more: only its nodes are still being tidied up."""
+        return self.state == "COMPLETING"
+
+    def touches(self, nodes: frozenset[str]) -> bool:
+        """Whether it holds one of these nodes, or insists on one."""
+        mine = [name for text in (self.nodes, self.required) if text for name in expand(text)]
+        return not nodes.isdisjoint(mine)
+
+    def line(self) -> str:
+        return f"job {self.id} {self.name} ({self.user}, {self.state} on {self.nodes or self.partition})"
+
+
+def parse(text: str) -> list[Job]:
+    """The lines of `SQUEUE`, among others; a job's name may contain the separator."""
+    found = [line.strip().split("|", SEPARATORS) for line in text.splitlines()]
+    return [
+        Job(number, user, partition, nodes, state, "" if required == "(null)" else required, name)
+        for number, user, partition, nodes, state, required, name in (
+            fields for fields in found if len(fields) > SEPARATORS
+        )
+    ]
+
+
+def listed(jobs: Sequence[Job]) -> list[str]:
+    """A line for each job, and one for those that are too many."""
+    more = [f"  and {len(jobs) - MOST_LISTED} more"] if len(jobs) > MOST_LISTED else []
+    return [*(f"  {job.line()}" for job in jobs[:MOST_LISTED]), *more]
+
+
+def hold_line(partitions: Iterable[str], state: str, prefix: str = "") -> str:
+    """A shell line that takes partitions out of service, as far as they are in it, and then lists the jobs.
+
+    Args:
+        state: DOWN (no job starts) or INACTIVE (nor is one taken).
+        prefix: what gives a command the rights of Slurm's administrator, with a space behind it.
+    """
+    names = shlex.join(sorted(partitions))
+    update = f"{prefix}scontrol update PartitionName=$name State={state}"
+    return (
+        f"for name in {names}; do scontrol -o show partition $name | grep -q ' State=UP' || continue; "
+        f"{update} || exit 1; echo {_HELD}$name; done; {SQUEUE}"
+    )
+
+
+def held(text: str) -> list[str]:
+    """The partitions that `hold_line` has taken out of service: those that an administrator had are not."""
+    return [line.removeprefix(_HELD) for line in text.splitlines() if line.startswith(_HELD)]
+
+
+def release_line(partitions: Iterable[str], prefix: str = "") -> str:
+    """A shell line that puts partitions into service again."""
+    names = shlex.join(partitions)
+    return f"for name in {names}; do {prefix}scontrol update PartitionName=$name State=UP; done"
+
+
+def cancel_line(jobs: Sequence[Job], prefix: str = "") -> str:
+    """A shell line that cancels jobs: SIGTERM at once, SIGKILL after Slurm's KillWait."""
+    return f"{prefix}scancel --quiet {shlex.join(job.id for job in jobs)}"
+
+
+def wait_line(seconds: int) -> str:
+    """A shell line that waits until no job has nodes, `seconds` at most, and then lists the jobs."""
+    look = f"squeue --noheader --all --states={','.join(HOLDING)} --format=%i"
+    return f'n=0; while [ $n -lt {seconds} ] && [ -n "$({look})" ]; do sleep 1; n=$((n + 1)); done; {SQUEUE}'

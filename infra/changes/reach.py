@@ -1,0 +1,172 @@
+"""What is decided with a cluster that is up: whether a change may be made, and the end of its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from infra.changes import jobs, table
+from infra.changes.jobs import Job
+from infra.errors import EXIT_REFUSED, NotUpError, UserError
+
+SECONDS = 40.0
+"""For one question to the head, which may be dead."""
+END_SECONDS = 45
+"""How long jobs that were cancelled are waited for: longer than Slurm's KillWait of 30 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The way to a cluster's login machine.
+
+    Attributes:
+        run: runs a shell line there, with a limit in seconds, and returns its output; raises NotUpError where
+            there is none, and UserError where it does not answer.
+        prefix: what gives a command there the rights of Slurm's administrator, with a space behind it.
+    """
+
+    run: Callable[[str, float], str]
+    prefix: str = ""
+
+    def jobs(self) -> list[Job]:
+        """The jobs that have not ended.
+
+        Raises:
+            NotUpError, UserError: as `run`.
+        """
+        return jobs.parse(self.run(jobs.SQUEUE, SECONDS))
+
+    def hold(self, partitions: Iterable[str], state: str) -> tuple[list[str], list[Job]]:
+        """Take partitions out of service; which of them were in service, and the jobs of the cluster.
+
+        Raises:
+            NotUpError, UserError: as `run`.
+        """
+        text = self.run(jobs.hold_line(partitions, state, self.prefix), SECONDS)
+        return jobs.held(text), jobs.parse(text)
+
+    def release(self, partitions: Sequence[str]) -> None:
+        """Put partitions into service again, as far as the cluster answers and still has them."""
+        if partitions:
+            try:
+                self.run(jobs.release_line(partitions, self.prefix), SECONDS)
+            except UserError:
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """What `up` has to do beside its engine's work.
+
+    Attributes:
+        anew: destroy the cluster that is up first: the engine alone would not.
+        release: undo what was held while the change was weighed, where it is not made in the end.
+    """
+
+    anew: bool = False
+    release: Callable[[], None] = lambda: None
+
+
+def weigh(
+    found: Sequence[table.Change],
+    partitions: Sequence[str],
+    reach: Reach,
+    say: Callable[[str], None],
+    *,
+    replace: bool,
+) -> Weighed:
+    """Say what changes, and refuse what would cost jobs or files, unless asked.
+
+    What would end jobs keeps the jobs that it is about from starting until it is made or refused.
+
+    Args:
+        partitions: of the cluster that is up.
+
+    Raises:
+        UserError: exit 3; refused.
+    """
+    for change in found:
+        say(change.line())
+    if not table.costly(found):
+        return Weighed()
+    held: list[str] = []
+    there: list[Job] | None = []
+    kinds = {change.kind for change in found}
+    if replace or table.Kind.NEVER in kinds:
+        found = [change for change in found if change.kind is table.Kind.NEVER]
+    else:
+        try:
+            if kinds & table.ALWAYS:
+                there = reach.jobs()
+            else:
+                state, names = table.holds(found)
+                held, there = reach.hold(partitions if names is None else names, state)
+        except NotUpError:
+            pass  # nobody could log in yet
+        except UserError as error:
+            say(f"the cluster does not answer: {error}")
+            there = None
+    why = table.refusal(found, there)
+    if why is not None:
+        reach.release(held)
+        raise UserError(f"nothing was changed: {why}", EXIT_REFUSED)
+    return Weighed(release=lambda: reach.release(held))
+
+
+def drain(
+    reach: Reach,
+    partitions: Iterable[str],
+    how_to_keep: str,
+    say: Callable[[str], None],
+    agree: Callable[[Sequence[Job]], None],
+) -> None:
+    """Before a destroy: no further job starts, and those that run are asked to end.
+
+    A cluster comes down also when it does not answer.
+
+    Args:
+        how_to_keep: the command that has jobs start again.
+        agree: told which jobs there are; raises UserError where somebody wants to keep them.
+
+    Raises:
+        UserError: `agree`'s; jobs start again then.
+    """
+    try:
+        held, found = reach.hold(partitions, "DOWN")
+    except NotUpError:
+        return
+    except UserError as error:
+        say(silent(error))
+        return
+    there = [job for job in found if not job.over]
+    try:
+        agree(there)
+    except BaseException:
+        reach.release(held)
+        raise
+    say(f"no further job starts (should you keep the cluster: {how_to_keep} lets them start again)")
+    if running := [job for job in there if not job.pending]:
+        end(reach, running, say)
+
+
+def end(reach: Reach, running: Sequence[Job], say: Callable[[str], None]) -> None:
+    """Cancel jobs, and wait until they have ended, or Slurm has had the time to kill them."""
+    say(
+        "these jobs are told to end (SIGTERM), and killed after "
+        f"{jobs.KILL_WAIT_SECONDS:g} s; the machines stay until then:"
+    )
+    say("\n".join(jobs.listed(running)))
+    try:
+        line = f"{jobs.cancel_line(running, reach.prefix)}; {jobs.wait_line(END_SECONDS)}"
+        left = [job for job in jobs.parse(reach.run(line, END_SECONDS + SECONDS)) if not job.pending]
+    except UserError as error:
+        say(silent(error))
+        return
+    if left:
+        say("\n".join(["these have not ended, and end with their machines:", *jobs.listed(left)]))
+
+
+def silent(error: UserError) -> str:
+    """What a destroy says of a cluster that cannot be asked."""
+    why = str(error).splitlines()[0]
+    return f"the cluster does not answer, so nobody knows which jobs run ({why}); it is ended all the same"

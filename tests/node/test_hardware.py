@@ -1,0 +1,130 @@
+"""Which line of slurm.conf a node has while its hardware changes, and what is remembered of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from infra.node.model import Accelerator, ClusterDesign, Partition
+from infra.node.slurm import hardware
+from infra.node.slurm.conf import render
+from infra.node.slurm.configure import configure
+from infra.node.slurm.version import parse
+from tests.support.doubles import design, settings
+
+SMALL = Partition("debug", "local.small", 2, 1000, 0, 4, default=True)
+GPU = Partition("gpu", "local.gpu", 2, 1000, 1, 3, accelerator=Accelerator("v100", 1, simulated=True))
+OTHER = Partition("other", "local.small", 2, 1000, 0, 2)
+LARGE = dataclasses.replace(SMALL, machine="local.large", cpus=8, memory_mib=9000)
+A100 = dataclasses.replace(GPU, accelerator=Accelerator("a100", 2, simulated=True))
+RELEASE = "slurm-wlm 22.05.8"
+OLD, NEW = design(SMALL, GPU, OTHER), design(LARGE, A100, OTHER)
+
+
+class Controller:
+    """The files of a controller's Slurm."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.lib = root / "lib"
+        for folder in (root / "etc", self.lib):
+            folder.mkdir()
+
+    def start(self, made: ClusterDesign) -> hardware.Lines:
+        """As before each start of slurmctld."""
+        known = settings(self.root, made)
+        return configure(known, RELEASE, lambda path, content: path.write_bytes(content))
+
+    def cpus(self) -> dict[str, str]:
+        return dict(re.findall(r"^NodeName=(\S+) .*CPUs=(\d+)", self.text("slurm.conf"), re.MULTILINE))
+
+    def closed(self) -> list[str]:
+        return re.findall(r"^PartitionName=(\S+) .*State=DOWN", self.text("slurm.conf"), re.MULTILINE)
+
+    def text(self, name: str) -> str:
+        return (self.root / "etc" / name).read_text()
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Controller:
+    return Controller(tmp_path)
+
+
+def test_a_first_start_says_what_the_design_says(controller: Controller) -> None:
+    assert controller.start(OLD) == hardware.Lines()
+    plain = render(settings(controller.root, OLD), parse(RELEASE))
+    assert {name: controller.text(name) for name in plain} == plain
+
+
+def test_nodes_keep_their_lines_and_nothing_starts_until_somebody_has_looked(controller: Controller) -> None:
+    controller.start(OLD)
+    for _ in range(2):  # a second start, for whatever reason, changes nothing of it
+        controller.start(NEW)
+        assert controller.cpus() == {"debug-[0-3]": "2", "gpu-0": "2", "gpu-[1-2]": "2", "other-[0-1]": "2"}
+        assert controller.closed() == ["debug", "gpu"]
+    assert "Type=v100" in controller.text("gres.conf")
+    assert "a100" not in controller.text("gres.conf")
+
+
+def test_empty_nodes_get_their_new_lines_and_busy_ones_keep_theirs(controller: Controller) -> None:
+    controller.start(OLD)
+    controller.start(NEW)
+    hardware.ask(controller.lib, ["debug-0", "debug-2", "gpu-0", "gpu-1"], ["debug-1", "debug-3", "gpu-2"])
+    controller.start(NEW)
+    assert controller.cpus() == {
+        "debug-0": "8", "debug-1": "2", "debug-2": "8", "debug-3": "2",
+        "gpu-0": "2", "gpu-1": "2", "gpu-2": "2", "other-[0-1]": "2",
+    }  # fmt: skip
+    assert controller.closed() == []
+    assert re.findall(r"NodeName=(\S+) Name=gpu Type=(\S+)", controller.text("gres.conf")) == [
+        ("gpu-[0-1]", "a100"), ("gpu-2", "v100"),
+    ]  # fmt: skip
+    # The last one too, after the head's machine was switched off and on.
+    controller.start(NEW)
+    assert controller.cpus()["debug-1"] == "2"
+    assert controller.closed() == []
+    hardware.ask(controller.lib, ["debug-1", "debug-3", "gpu-2"], [])
+    assert controller.start(NEW) == hardware.Lines()
+    plain = render(settings(controller.root, NEW), parse(RELEASE))
+    assert {name: controller.text(name) for name in plain} == plain
+
+
+def test_a_word_that_is_old_or_was_heard_is_not_believed(controller: Controller) -> None:
+    """By then a job may have the node."""
+    controller.start(OLD)
+    controller.start(NEW)
+    hardware.ask(controller.lib, ["debug-0"], [])
+    file = controller.lib / hardware.RENEWAL
+    old = json.loads(file.read_text())
+    file.write_text(json.dumps({**old, "at": old["at"] - hardware.FRESH_SECONDS - 1}))
+    assert "debug-0" in controller.start(NEW).kept
+    assert not file.exists()
+    for damaged in ("", "[]", '{"at": "x"}'):
+        file.write_text(damaged)
+        assert "debug-0" in controller.start(NEW).kept
+
+
+def test_what_is_put_back_is_no_change(controller: Controller) -> None:
+    controller.start(OLD)
+    controller.start(NEW)
+    assert controller.start(OLD) == hardware.Lines()
+    assert controller.closed() == []
+
+
+def test_a_node_that_keeps_its_line_through_two_changes_has_the_first(controller: Controller) -> None:
+    controller.start(OLD)
+    controller.start(NEW)
+    hardware.ask(controller.lib, ["debug-[0-2]"], ["debug-3", *(f"gpu-{i}" for i in range(3))])
+    again = dataclasses.replace(LARGE, cpus=4)
+    kept = controller.start(design(again, A100, OTHER)).kept
+    assert kept["debug-3"].cpus == 2
+
+
+def test_a_damaged_record_is_none(controller: Controller) -> None:
+    (controller.lib / hardware.RECORD).write_text("{")
+    assert hardware.read(controller.lib) is None
+    assert controller.start(NEW) == hardware.Lines()
