@@ -20,7 +20,7 @@ from typing import Any
 
 from infra import bundle, trouble
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
-from infra.local import possible
+from infra.local import names, possible
 from infra.local.benchmark import cancel, environment, place, stage, tool
 from infra.local.cloud import kind, namespaces
 from infra.local.cloud.limits import COMPUTE
@@ -30,6 +30,7 @@ from infra.local.site import RunDirectory, user
 from infra.local.upkeep import (
     agent_answers,
     end_cluster,
+    end_hung_agent,
     fallen,
     saying,
     start_agent,
@@ -78,8 +79,15 @@ def cloud_up(
         namespaces.link_python(run.shared)
         (run.shared / user()).mkdir(exist_ok=True)
     start_agent(project, run)
+    _settle_names(run, lambda text: print(text, file=sys.stderr, flush=True))
     rpc.call(str(run.agent_socket), "limits", **limits)
     return {"run": str(run.path)}
+
+
+def _settle_names(run: RunDirectory, say: Callable[[str], None]) -> None:
+    """Whether machines that start from now on know each other by name. Namespaces always do."""
+    if not run.namespaces:
+        names.settle(run, say)
 
 
 def cloud_down(project: Path, stack: str, cluster: str | None = None) -> dict[str, Any]:
@@ -186,9 +194,13 @@ def mend(project: Path, stack: str, say: Callable[[str], None]) -> None:
             f"a part of the running cluster is gone: {', '.join(gone)}. Somebody removed it; "
             f"`./cluster down --stack {stack}` and then `./cluster up --stack {stack}` make it anew."
         )
+    if not run.namespaces and not (run.cloud / "view.py").exists():
+        # An agent of a version that knew no names. Machines outlive it.
+        end_hung_agent(run)
     if not agent_answers(run):
         say("the local cloud's agent has ended: it is started again")
         start_agent(project, run)
+    _settle_names(run, say)
     if fallen(run):
         say("the controller has ended: it is started again, with its queue")
         head_up(project, stack)

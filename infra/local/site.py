@@ -1,4 +1,4 @@
-"""The local cluster's run directory: what lies where, and the ports that it chose and remembers."""
+"""The local cluster's run directory: what lies where, and the ports and addresses that it remembers."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import contextlib
 import json
 import os
 import pwd
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from infra.errors import EXIT_REFUSED, UserError
-from infra.local.cloud import kind, namespaces, network
+from infra.local.cloud import addresses, kind, namespaces, network, view
 from infra.local.cloud.machines import of_cluster, usable_python
 from infra.node import ports
 from infra.node.model import ClusterDesign, Settings, Site
-from infra.node.slurm.conf import ports_needed
+from infra.node.slurm.places import ports_needed, slurmd_addresses
 from infra.runner import folders, locations
 
 # Below the range from which the kernel takes ports for outgoing connections (32768 by default).
@@ -99,22 +99,23 @@ class RunDirectory:
 
     @property
     def hosts(self) -> Path:
-        """Names and addresses of namespace machines."""
+        """Names and addresses of the machines."""
         return self.cloud / "hosts"
 
     def settings(self, design: ClusterDesign) -> Settings:
         """The design with this machine's facts.
 
-        Process machines have a port each. The ports are chosen on the first call and kept, unless another
-        program has taken them meanwhile. Namespace machines have an address each, which is kept.
+        Process machines have a port and an address each. They are chosen on the first call and kept; ports
+        unless another program has taken them meanwhile. Namespace machines have an address each, and keep it.
 
         Raises:
             UserError: there are not enough free ports, or this user has no name.
         """
         if design.machines == kind.NAMESPACE:
             return Settings(design, self._namespace_site(design))
-        base = self._ports(1 + ports_needed(design))
-        return Settings(
+        base, first = self._ports(1 + ports_needed(design)), addresses.settle(self.path)
+        own = addresses.usable(first)
+        settings = Settings(
             design,
             Site(
                 root=str(self.path),
@@ -123,18 +124,28 @@ class RunDirectory:
                 controller_address="127.0.0.1",
                 slurmctld_port=base,
                 slurmd_port=base + 1,
+                first_address=addresses.nodes_from(first) if own else None,
                 python=str(self.path / "python3"),
                 apps=str(self.apps),
                 shared=str(self.shared),
                 driver={"socket": str(self.agent_socket)},
             ),
         )
+        head = {machine.name: addresses.host(first, i) for i, machine in enumerate(design.hosts)}
+        self._write_hosts(head | slurmd_addresses(settings) if own else {})
+        # What machines that run have mounted follows.
+        with contextlib.suppress(OSError):
+            view.write_hosts(self.cloud)
+        return settings
 
-    def _namespace_site(self, design: ClusterDesign) -> Site:
-        given = network.addresses(design, network.read_hosts(self.hosts))
+    def _write_hosts(self, given: Mapping[str, str]) -> None:
+        self.cloud.mkdir(exist_ok=True)
         draft = self.hosts.with_suffix(".new")
         draft.write_text(network.hosts_text(given))
         draft.replace(self.hosts)
+
+    def _namespace_site(self, design: ClusterDesign) -> Site:
+        self._write_hosts(network.addresses(design, network.read_hosts(self.hosts)))
         driver = {
             "socket": str(self.agent_socket),
             "bucket": str(self.bucket),

@@ -1,4 +1,4 @@
-"""How a command gets onto a local cluster's machines: this machine itself, or into namespaces."""
+"""How a command gets onto a local cluster's machines: this host in the head's view, or into namespaces."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import os
 from collections.abc import Sequence
 
 from infra.local.cloud import kind
+from infra.local.cloud.machines import has_view, view_of
 from infra.local.cloud.namespaces import enter
 from infra.local.site import SHARED, RunDirectory, user
 from infra.node.processes import ProcessId
 from infra.provider import TOOL, Command
 
+HEAD = "controller"
 MACHINE_COMMAND_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
 OWN_PATH = f"/opt/slurm-stacks/current/bin:/usr/local/bin:/usr/bin:/bin:{MACHINE_COMMAND_PATH}"
 PASSED_ON = ("TERM", "COLORTERM", "COLUMNS", "LINES", "LANG", "LC_ALL", "TZ")
@@ -40,7 +42,7 @@ def command(run: RunDirectory, argv: Sequence[str]) -> Command:
             "SLURM_CONF": str(run.path / "etc" / "slurm.conf"),
             "PATH": f"{run.tool.parent}:{os.environ.get('PATH', '/usr/bin:/bin')}:{MACHINE_COMMAND_PATH}",
         }
-        return Command(list(argv) or [shell], env)
+        return Command([*_view(run, argv), *(argv or [shell])], env)
     pid = controller(run) if argv and argv[0] == TOOL else _first(run, "login") or controller(run)
     name = user()
     environment = {
@@ -58,6 +60,12 @@ def command(run: RunDirectory, argv: Sequence[str]) -> Command:
         folder=environment["HOME"],
     )
     return Command([*prefix, *(argv or [shell])], {})
+
+
+def _view(run: RunDirectory, argv: Sequence[str]) -> list[str]:
+    """The head's view of this host, in which nodes' names lead to them; our own tool needs none."""
+    ours = bool(argv) and argv[0] == TOOL
+    return view_of(run.path, HEAD, "--exec") if has_view(run.path) and not ours else []
 
 
 def controller(run: RunDirectory) -> int | None:

@@ -304,6 +304,9 @@ class Site:
     slurmctld_port: int = 6817
     slurmd_port: int = 6818
     """Process mode: the first of a consecutive range, one a node."""
+    first_address: str | None = None
+    """Process mode: the address of the node with the first port; the others follow in the ports' order. None
+    where all nodes have 127.0.0.1."""
     python: str = "/usr/bin/python3"
     """The interpreter of the node code."""
     apps: str = "/apps"

@@ -15,7 +15,7 @@ from infra.local.diagnosis import network
 from infra.local.site import FIRST_PORT, LAST_PORT, RunDirectory
 from infra.node import ports
 from infra.node.model import Partition
-from infra.node.slurm.conf import ports_needed
+from infra.node.slurm.places import ports_needed
 from tests.support.doubles import design
 from tests.support.fake_host import host, seen
 

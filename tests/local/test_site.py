@@ -17,7 +17,7 @@ from infra.errors import UserError
 from infra.local.site import FIRST_PORT, LAST_PORT, RunDirectory, free_range
 from infra.node import ports
 from infra.node.model import Folders, Partition
-from infra.node.slurm.conf import PORT_BLOCK
+from infra.node.slurm.places import PORT_BLOCK
 from infra.runner import locations
 from tests.support.doubles import design
 

@@ -36,9 +36,10 @@ from infra.node.model import (
     SlurmSettings,
 )
 from infra.node.slurm import version
-from infra.node.slurm.conf import ports_needed, render
+from infra.node.slurm.conf import render
 from infra.node.slurm.control import Control
 from infra.node.slurm.hostlist import expand
+from infra.node.slurm.places import ports_needed
 
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 MISSING = [

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from infra.node.model import Accelerator, ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
-from infra.node.slurm.conf import PROLOG_MARGIN, check_paths, ports_needed, render, slurmd_ports
+from infra.node.slurm.conf import PROLOG_MARGIN, check_paths, render
 from infra.node.slurm.hostlist import expand
+from infra.node.slurm.places import ports_needed, slurmd_ports
 from infra.node.slurm.version import Version
 
 VERSIONS: tuple[Version, ...] = ((22, 5), (23, 11), (24, 11))

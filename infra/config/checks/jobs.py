@@ -9,7 +9,7 @@ from infra.config.checks.context import BENCHMARK, CLUSTER, MISSING, Context
 from infra.config.checks.machines import check_machine
 from infra.config.cluster import LONGEST_TIMEOUT
 from infra.node import words
-from infra.node.slurm.conf import PORT_BLOCK
+from infra.node.slurm.places import PORT_BLOCK
 
 # slurmd's ports on this machine, which each partition takes in blocks (see infra.local.site).
 MOST_LOCAL_PORTS = 15_700

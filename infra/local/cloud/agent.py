@@ -12,6 +12,7 @@ import json
 import os
 import pwd
 import signal
+import socket
 import sys
 import threading
 import time
@@ -20,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from infra.local.cloud import kind
+from infra.local.cloud import addresses, kind
 from infra.local.cloud.cloud import Cloud
 from infra.local.cloud.errors import CloudError
 from infra.local.cloud.init import become_subreaper
@@ -50,6 +51,7 @@ class Agent:
         self._closing = False
 
     def run(self, place: Place) -> None:
+        claim = self._claim_addresses()
         server = rpc.Server(str(self._folder / "agent.sock"), self._handle)
         _admit_slurm(self._run)
         threading.Thread(target=server.serve, daemon=True).start()
@@ -66,6 +68,18 @@ class Agent:
                 traceback.print_exc()
         self._cloud.close()
         server.close()
+        if claim is not None:
+            claim.close()
+
+    def _claim_addresses(self) -> socket.socket | None:
+        """Hold the block of addresses that process machines have; machines that run keep theirs."""
+        if kind.read(self._run) == kind.NAMESPACE:
+            return None
+        there = self._cloud.list({})["machines"]
+        claim = addresses.claim(self._run, movable=not any(m["state"] != "terminated" for m in there))
+        if claim is None:
+            print("the cluster's addresses are not claimed: another one may have the same", flush=True)
+        return claim
 
     def stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
         self._ended.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -113,7 +114,7 @@ class ProcessMaker:
         # A copy: machines must start while the checkout is being moved or deleted, too.
         self._init = run / "cloud" / "init.py"
         self._init.parent.mkdir(exist_ok=True)
-        for name in ("init.py", "hang.py"):
+        for name in ("init.py", "hang.py", "view.py"):
             shutil.copyfile(Path(__file__).with_name(name), self._init.with_name(name))
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         # Between a child's start and its place in `_children` it would pass for an orphan.
@@ -127,7 +128,7 @@ class ProcessMaker:
         arguments += ["--role", boot.role, "--host", boot.host]
         with log.open("ab") as output, self._lock:
             child = subprocess.Popen(
-                [self._python, "-I", "-S", str(self._init), str(loader), *arguments],
+                [*self._program(boot.host), str(loader), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -146,6 +147,12 @@ class ProcessMaker:
         if process is None:  # ended and was reaped within the call: impossible before poll()
             raise OSError(f"machine {boot.id} ended at once; see {log}")
         return process
+
+    def _program(self, host: str) -> list[str]:
+        """The command line of a machine's init, in its own view of this host where there is one."""
+        python = [self._python, "-I", "-S"]
+        seeing = view_of(self._run, host, "--python") if has_view(self._run) else python
+        return [*seeing, str(self._init)]
 
     def stop(self, boot: Boot, process: ProcessId) -> bool:
         ended = end_tree(process, GRACE_SECONDS)
@@ -201,6 +208,32 @@ class ProcessMaker:
                 kill_together([pid, *descendants(pid)])
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, 0)
+
+
+def has_view(run: Path) -> bool:
+    """Whether a process machine of this cluster has a view of its own (`view.py`)."""
+    try:
+        possible = json.loads((run / "cloud" / "view.json").read_text())["possible"]
+        return bool(possible) and (run / "cloud" / "hosts").exists()
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def set_view(run: Path, *, possible: bool) -> None:
+    """Remember it, for machines that start from now on."""
+    draft = run / "cloud" / "view.json.new"
+    draft.write_text(json.dumps({"possible": possible}))
+    draft.replace(draft.with_suffix(""))
+
+
+def view_of(run: Path, host: str, how: str) -> list[str]:
+    """The command that runs a program in a machine's view.
+
+    Args:
+        how: `--python` runs a Python file, `--exec` any program.
+    """
+    cloud = run / "cloud"
+    return [str(run / "python3"), "-I", "-S", str(cloud / "view.py"), str(cloud), host, how]
 
 
 def of_cluster(run: Path) -> list[int]:

@@ -49,8 +49,9 @@ def checks(
             Check("files", of(limits.files, here, design)),
             Check("machines", of(machines.namespaces, design.machines)),
         ]
-        if design.machines != NAMESPACE:  # which have all of their ports
+        if design.machines != NAMESPACE:  # which have all of their ports, and names
             found.append(Check("ports", of(network.free_ports, here, run, design)))
+            found.append(Check("network", of(network.node_names, run)))
     return [
         *found,
         Check("network", network.loopback),

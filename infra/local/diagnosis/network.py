@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from infra.doctor.finding import Finding, Severity, fine, said, stops, warns
 from infra.errors import UserError
+from infra.local import names as names_of_nodes
+from infra.local.cloud import addresses
 from infra.local.diagnosis.host import Host
 from infra.local.site import FIRST_PORT, LAST_PORT, RunDirectory
 from infra.node import ports
 from infra.node.model import ClusterDesign
-from infra.node.slurm.conf import ports_needed
+from infra.node.slurm.places import ports_needed
 
 DAY = 86400.0
 ANSWER_SECONDS = 1.0
@@ -63,6 +65,22 @@ def names(host: Host, name: str | None = None) -> Iterable[Finding]:
             "may wait for the answer",
             f"As root: echo '127.0.1.1 {name}' >>/etc/hosts",
         )
+
+
+def node_names(
+    run: RunDirectory, problem: Callable[[str], str | None] = names_of_nodes.why_not
+) -> Iterable[Finding]:
+    """Whether nodes will know each other by name.
+
+    Args:
+        problem: finds it out for a block of addresses.
+    """
+    first = addresses.preview(run.path)
+    if (sentence := problem(first)) is None:
+        found = f"nodes know each other by name, with addresses from {addresses.nodes_from(first)} on"
+        yield fine("network.node_names", found)
+        return
+    yield said("network.node_names", Severity.WARNS, sentence)
 
 
 def free_ports(host: Host, run: RunDirectory, design: ClusterDesign) -> Iterable[Finding]:

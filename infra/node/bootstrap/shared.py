@@ -100,7 +100,7 @@ def _controller(context: Context) -> str:
 
 def _compute(context: Context) -> str:
     # Here: on a machine of its own a compute node needs nothing of it.
-    from infra.node.slurm.conf import slurmd_ports
+    from infra.node.slurm.places import slurmd_ports
 
     folders, log = context.folders, context.path(context.folders.log)
     daemons.see_port(context, slurmd_ports(context.settings)[context.host])

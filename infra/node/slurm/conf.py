@@ -1,8 +1,8 @@
 """slurm.conf, gres.conf and cgroup.conf from the settings: pure, for Slurm 22.05, 23.11 and 24.11.
 
-Two kinds of site. *Process mode*: all nodes are daemons of one user on one machine, told apart by name and
-port. *Own machines* (`vm`, `namespace`): every node has its address, the default ports and its cgroups; a
-namespace that an ordinary user made (`Site.rootless`) has all but the cgroups.
+Two kinds of site. *Process mode*: all nodes are daemons of one user on one machine, told apart by name, port
+and, where the loopback has them, address. *Own machines* (`vm`, `namespace`): every node has its address,
+the default ports and its cgroups; a namespace that an ordinary user made (`Site.rootless`) has no cgroups.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from infra.node.model import ClusterDesign, Folders, Partition, Settings
+from infra.node.model import Folders, Partition, Settings
 from infra.node.slurm import gres
 from infra.node.slurm.hardware import Hardware, Lines
 from infra.node.slurm.hostlist import fold
+from infra.node.slurm.places import reached_at, slurmd_addresses, slurmd_ports, span
 from infra.node.slurm.version import Version, spell, traits
 
 HEADER = "# Rendered by slurm-stacks for Slurm {version}: changes are lost. Edit the stack file instead.\n"
@@ -26,9 +27,6 @@ _PLAIN_VALUE = re.compile(r"[^\s#\"'\\]+")
 AS_DESIGNED = Lines()
 SOCKET_BYTES = 107
 """The kernel's limit for a Unix socket's path, its closing zero not counted."""
-
-PORT_BLOCK = 64
-"""Process mode: a partition's ports come in blocks of this."""
 
 PROLOG_MARGIN = 120
 """Seconds that the waiting PrologSlurmctld may take beyond ResumeTimeout, to end by itself with a reason."""
@@ -69,42 +67,6 @@ def render(settings: Settings, version: Version, lines: Lines = AS_DESIGNED) -> 
     if devices := gres.lines(settings.design, lines):
         files["gres.conf"] = header + "".join(f"{line}\n" for line in devices)
     return files
-
-
-def slurmd_ports(settings: Settings) -> dict[str, int]:
-    """Node -> port. Process mode: from the site's first port, a block of its own for each partition.
-
-    Raises:
-        ValueError: they would run over 65535 or over slurmctld's.
-    """
-    site, partitions = settings.site, settings.design.partitions
-    if not Folders(settings).process:
-        return {node: site.slurmd_port for p in partitions for node in p.nodes()}
-    last = site.slurmd_port + ports_needed(settings.design) - 1
-    if last > 65535:
-        raise ValueError(
-            f"{last - site.slurmd_port + 1} ports do not fit between {site.slurmd_port} and 65535"
-        )
-    if site.slurmd_port <= site.slurmctld_port <= last:
-        raise ValueError(
-            f"slurmctld's port {site.slurmctld_port} lies among the nodes' ({site.slurmd_port}-{last})"
-        )
-    ports: dict[str, int] = {}
-    first = site.slurmd_port
-    for partition in partitions:
-        ports |= {node: first + i for i, node in enumerate(partition.nodes())}
-        first += _block(partition)
-    return ports
-
-
-def ports_needed(design: ClusterDesign) -> int:
-    """Process mode: how many ports in a row the nodes of a design take, those left free for growth too."""
-    return sum(_block(partition) for partition in design.partitions)
-
-
-def _block(partition: Partition) -> int:
-    """A partition that grows within its block moves no other's ports: their jobs go on."""
-    return -(-partition.max // PORT_BLOCK) * PORT_BLOCK
 
 
 def check_paths(settings: Settings) -> None:
@@ -340,7 +302,7 @@ def _accounting(settings: Settings, lines: Lines) -> Options:
 
 
 def _node_lines(settings: Settings, partition: Partition, lines: Lines) -> Iterator[str]:
-    ports = slurmd_ports(settings)
+    ports, addresses = slurmd_ports(settings), slurmd_addresses(settings)
     static, every = partition.static_nodes(), partition.nodes()
     # Among equals Slurm takes the lowest weight: a node that is up anyway before one that costs money.
     weighed = ((static, 1), (every[len(static) :], 10))
@@ -352,9 +314,8 @@ def _node_lines(settings: Settings, partition: Partition, lines: Lines) -> Itera
         if Folders(settings).process:
             first, last = ports[nodes[0]], ports[nodes[-1]]
             options += [
-                ("NodeHostname", "localhost"),
-                ("NodeAddr", "127.0.0.1"),
-                ("Port", first if first == last else f"[{first}-{last}]"),
+                *reached_at([addresses[node] for node in nodes if node in addresses]),
+                ("Port", span(first, last)),
             ]
         options += [("CPUs", hardware.cpus), ("RealMemory", hardware.memory_mib)]
         if hardware.accelerator is not None:
