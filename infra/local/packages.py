@@ -21,9 +21,23 @@ NEEDED = {
     "slurm-client": "/usr/bin/scontrol",
     "munge": "/usr/sbin/munged",
 }
+# What `slurm: {accounting: true}` needs beside them. MariaDB's core packages have no service and make no
+# database of this machine's; a pattern stands for the folder of the machine's architecture.
+NEEDED_BY_ACCOUNTING = {
+    "slurmdbd": "/usr/sbin/slurmdbd",
+    "slurm-wlm-mysql-plugin": "/usr/lib/*/slurm*/accounting_storage_mysql.so",
+    "mariadb-server-core": "/usr/sbin/mariadbd",
+    "mariadb-client-core": "/usr/bin/my_print_defaults",
+}
 # The tests' own: a login machine behind a real sshd.
 NEEDED_BY_TESTS = {"openssh-server": "/usr/sbin/sshd"}
-SERVICES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "munge": "munge", "openssh-server": "ssh"}
+SERVICES = {
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "slurmdbd": "slurmdbd",
+    "munge": "munge",
+    "openssh-server": "ssh",
+}
 POLICY = "/usr/sbin/policy-rc.d"
 OUR_POLICY = (
     "#!/bin/sh\n# slurm-stacks: while it installs packages, whose services shall stay off\nexit 101\n"
@@ -35,9 +49,26 @@ HEARTBEAT_SECONDS = 15.0
 Say = Callable[[str], None]
 
 
-def missing() -> list[str]:
-    """Packages that this machine lacks."""
-    return [package for package, file in NEEDED.items() if not Path(file).exists()]
+def missing(*, accounting: bool = False) -> list[str]:
+    """Packages that this machine lacks.
+
+    Args:
+        accounting: count those that Slurm's accounting needs.
+    """
+    files = NEEDED | (NEEDED_BY_ACCOUNTING if accounting else {})
+    return [package for package, file in files.items() if not _there(file)]
+
+
+def _there(file: str) -> bool:
+    """Whether a file is installed, or one that fits a pattern."""
+    if "*" in file:
+        return next(Path("/").glob(file.lstrip("/")), None) is not None
+    return Path(file).exists()
+
+
+def _files() -> dict[str, str]:
+    """Each package that may be installed, and the file that shows it."""
+    return NEEDED | NEEDED_BY_ACCOUNTING | NEEDED_BY_TESTS
 
 
 def unsuitable() -> str | None:
@@ -61,15 +92,33 @@ def unsuitable() -> str | None:
     return None
 
 
-def ensure(say: Say) -> None:
+def refusal(*, accounting: bool) -> str | None:
+    """Why what is missing cannot be installed here; None: it can be, or nothing is.
+
+    Args:
+        accounting: count what Slurm's accounting needs, too.
+    """
+    if not (wanted := missing(accounting=accounting)):
+        return None
+    try:
+        _root_for(wanted, _need(wanted))
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def ensure(say: Say, *, accounting: bool = False) -> None:
     """Install what is missing.
+
+    Args:
+        accounting: install what Slurm's accounting needs, too.
 
     Raises:
         UserError: this user may not install packages, the installation failed, or what is there is no Slurm
             to run a cluster with.
     """
-    if wanted := missing():
-        _install(wanted, "the local stack needs", say)
+    if wanted := missing(accounting=accounting):
+        _install(wanted, _need(wanted), say)
     elif _is_ours(Path(POLICY)):
         # An installation that was killed has left it, and no service of any package could start.
         with contextlib.suppress(UserError):
@@ -88,35 +137,59 @@ def ensure_for_tests(say: Say) -> None:
         _install(wanted, "the tests over SSH need", say)
 
 
-def _install(wanted: list[str], need: str, say: Say) -> None:
-    files = NEEDED | NEEDED_BY_TESTS
-    command = "apt-get install --no-install-recommends " + " ".join(wanted)
+def _need(wanted: list[str]) -> str:
+    """The beginning of a sentence on packages that are missing."""
+    if all(package in NEEDED_BY_ACCOUNTING for package in wanted):
+        return "slurm-stacks:cluster.slurm.accounting: true needs"
+    return "the local stack needs"
+
+
+def command(wanted: list[str]) -> str:
+    """What installs these packages, for a person to type."""
+    return " ".join(["apt-get", "install", *_OPTIONS, *wanted])
+
+
+# Nothing that is installed goes for it: MariaDB's packages would remove MySQL's.
+_OPTIONS = ("--no-install-recommends", "--no-remove")
+
+
+def _root_for(wanted: list[str], need: str) -> list[str]:
+    """What comes before apt-get for it to install these packages.
+
+    Raises:
+        UserError: exit 3; there is no apt-get, or this user cannot become root.
+    """
     if shutil.which("apt-get") is None:
         raise UserError(
             f"{need} {', '.join(wanted)}, and there is no apt-get here: install your distribution's packages "
-            f"of {', '.join(files[package] for package in wanted)}, without starting their services, and run "
-            "the command again",
+            f"of {', '.join(_files()[package] for package in wanted)}, without starting their services, and "
+            "run the command again",
             EXIT_REFUSED,
         )
-    root = _root(
-        f"{need} {', '.join(wanted)}, which only root can install. Have an administrator run: {command}"
+    return _root(
+        f"{need} {', '.join(wanted)}, which only root can install. "
+        f"Have an administrator run: {command(wanted)}"
     )
+
+
+def _install(wanted: list[str], need: str, say: Say) -> None:
+    root = _root_for(wanted, need)
     say(f"installing {', '.join(wanted)} (the distribution's packages; their services stay off)")
     with _no_daemons(root):
         # Without fresh lists those that are there may do: another repository that fails is not our concern.
         updated, update_words = _apt(root, ["update", "-qq"], say)
-        status, words = _apt(root, ["install", "-y", "-qq", "--no-install-recommends", *wanted], say)
+        status, words = _apt(root, ["install", "-y", "-qq", *_OPTIONS, *wanted], say)
         if status:
             before = "" if updated == 0 else f"\napt-get update had failed before it:\n{_tail(update_words)}"
-            raise UserError(f"{command} failed:\n{_tail(words)}{before}")
+            raise UserError(f"{command(wanted)} failed:\n{_tail(words)}{before}")
         # The packages enable their services for the next boot; this cluster's daemons are its own.
         if shutil.which("systemctl"):
             services = [SERVICES[package] for package in wanted if package in SERVICES]
             subprocess.run(
                 [*root, "systemctl", "disable", "--quiet", *services], capture_output=True, check=False
             )
-    if still := [files[package] for package in wanted if not Path(files[package]).exists()]:
-        raise UserError(f"{command} succeeded, but {', '.join(still)} is not there")
+    if still := [_files()[package] for package in wanted if not _there(_files()[package])]:
+        raise UserError(f"{command(wanted)} succeeded, but {', '.join(still)} is not there")
 
 
 def _root(refusal: str) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra import bundle, trouble
-from infra.errors import NotUpError, UserError
+from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.local import packages, upkeep, way_in
 from infra.local.cloud import namespaces
 from infra.local.site import RunDirectory
@@ -27,17 +27,19 @@ if TYPE_CHECKING:
 class LocalProvider:
     """Machines are made on this host, of processes or of namespaces."""
 
-    def prepare(self, say: Callable[[str], None]) -> None:
+    def prepare(self, design: ClusterDesign, say: Callable[[str], None]) -> None:
         from infra.local import abandoned, machine
 
         machine.check()
-        packages.ensure(say)
+        packages.ensure(say, accounting=design.slurm.accounting)
         for text in abandoned.sentences(bundle.ROOT):
             say(text)
 
     def create(self, design: ClusterDesign) -> ClusterComponent:
         from infra.local.cluster import LocalCluster
 
+        if design.slurm.accounting and (why := packages.refusal(accounting=True)):
+            raise UserError(why, EXIT_REFUSED)
         owner.claim_in_program(bundle.ROOT, design.stack)
         return LocalCluster(design.name, design)
 

@@ -73,7 +73,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(tmp_path, monkeypatch)
 
 
-INSTALL = "noninteractive install -y -qq --no-install-recommends slurmctld slurmd slurm-client munge"
+INSTALL = "noninteractive install -y -qq --no-install-recommends --no-remove slurmctld slurmd slurm-client munge"
 
 
 def test_what_is_missing_is_installed_with_a_policy_against_daemons(machine: Machine) -> None:
@@ -98,7 +98,7 @@ def test_only_what_is_missing(machine: Machine) -> None:
         shutil.copy(machine.folder / "slurm", machine.there / package)
     assert packages.missing() == ["slurm-client"]
     machine.ensure()
-    assert "noninteractive install -y -qq --no-install-recommends slurm-client" in machine.calls()
+    assert "noninteractive install -y -qq --no-install-recommends --no-remove slurm-client" in machine.calls()
 
 
 def test_a_policy_of_the_machines_own_is_kept(machine: Machine) -> None:
@@ -129,7 +129,7 @@ def test_an_installation_that_installs_nothing_is_noticed(machine: Machine) -> N
         (lambda machine: (machine.bin / "apt-get").unlink(), "there is no apt-get here"),
         (
             lambda machine: None,
-            "Have an administrator run: apt-get install --no-install-recommends slurmctld",
+            "Have an administrator run: apt-get install --no-install-recommends --no-remove slurmctld",
         ),
     ],
     ids=["no apt", "no sudo"],
