@@ -38,6 +38,7 @@ SERVICES = {
     "munge": "munge",
     "openssh-server": "ssh",
 }
+ACCOUNTING_NEEDS = "slurm-stacks:cluster.slurm.accounting: true needs"
 POLICY = "/usr/sbin/policy-rc.d"
 OUR_POLICY = (
     "#!/bin/sh\n# slurm-stacks: while it installs packages, whose services shall stay off\nexit 101\n"
@@ -49,14 +50,14 @@ HEARTBEAT_SECONDS = 15.0
 Say = Callable[[str], None]
 
 
-def missing(*, accounting: bool = False) -> list[str]:
-    """Packages that this machine lacks.
+def missing() -> list[str]:
+    """Packages that this machine lacks."""
+    return [package for package, file in NEEDED.items() if not _there(file)]
 
-    Args:
-        accounting: count those that Slurm's accounting needs.
-    """
-    files = NEEDED | (NEEDED_BY_ACCOUNTING if accounting else {})
-    return [package for package, file in files.items() if not _there(file)]
+
+def missing_for_accounting() -> list[str]:
+    """Packages that Slurm's accounting needs beside those, and this machine lacks."""
+    return [package for package, file in NEEDED_BY_ACCOUNTING.items() if not _there(file)]
 
 
 def _there(file: str) -> bool:
@@ -92,19 +93,16 @@ def unsuitable() -> str | None:
     return None
 
 
-def refusal(*, accounting: bool) -> str | None:
-    """Why what is missing cannot be installed here; None: it can be, or nothing is.
+def check_accounting() -> str:
+    """What `up` will install for Slurm's accounting, in a sentence; empty: all is there.
 
-    Args:
-        accounting: count what Slurm's accounting needs, too.
+    Raises:
+        UserError: exit 3; this user may not install packages.
     """
-    if not (wanted := missing(accounting=accounting)):
-        return None
-    try:
-        _root_for(wanted, _need(wanted))
-    except UserError as error:
-        return str(error)
-    return None
+    if not (wanted := missing_for_accounting()):
+        return ""
+    _root_for(wanted, ACCOUNTING_NEEDS)
+    return f"{ACCOUNTING_NEEDS} {', '.join(wanted)}: `up` installs them by apt-get"
 
 
 def ensure(say: Say, *, accounting: bool = False) -> None:
@@ -117,8 +115,9 @@ def ensure(say: Say, *, accounting: bool = False) -> None:
         UserError: this user may not install packages, the installation failed, or what is there is no Slurm
             to run a cluster with.
     """
-    if wanted := missing(accounting=accounting):
-        _install(wanted, _need(wanted), say)
+    more = missing_for_accounting() if accounting else []
+    if wanted := [*missing(), *more]:
+        _install(wanted, ACCOUNTING_NEEDS if wanted == more else "the local stack needs", say)
     elif _is_ours(Path(POLICY)):
         # An installation that was killed has left it, and no service of any package could start.
         with contextlib.suppress(UserError):
@@ -135,13 +134,6 @@ def ensure_for_tests(say: Say) -> None:
     """
     if wanted := [package for package, file in NEEDED_BY_TESTS.items() if not Path(file).exists()]:
         _install(wanted, "the tests over SSH need", say)
-
-
-def _need(wanted: list[str]) -> str:
-    """The beginning of a sentence on packages that are missing."""
-    if all(package in NEEDED_BY_ACCOUNTING for package in wanted):
-        return "slurm-stacks:cluster.slurm.accounting: true needs"
-    return "the local stack needs"
 
 
 def command(wanted: list[str]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra import bundle, trouble
-from infra.errors import EXIT_REFUSED, NotUpError, UserError
+from infra.errors import NotUpError, UserError
 from infra.local import packages, upkeep, way_in
 from infra.local.cloud import namespaces
 from infra.local.site import RunDirectory
@@ -36,10 +36,12 @@ class LocalProvider:
             say(text)
 
     def create(self, design: ClusterDesign) -> ClusterComponent:
+        import pulumi
+
         from infra.local.cluster import LocalCluster
 
-        if design.slurm.accounting and (why := packages.refusal(accounting=True)):
-            raise UserError(why, EXIT_REFUSED)
+        if design.slurm.accounting and (text := packages.check_accounting()):
+            pulumi.warn(text)
         owner.claim_in_program(bundle.ROOT, design.stack)
         return LocalCluster(design.name, design)
 

@@ -1,4 +1,4 @@
-"""The database of a controller without systemd: a MariaDB of the cluster's own, kept by the machine's init."""
+"""The database of a controller without systemd: a MariaDB of the cluster's own under the machine's init."""
 
 from __future__ import annotations
 
