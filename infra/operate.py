@@ -53,7 +53,7 @@ def bring_up(project: Path, config: StackConfig, console: Console, *, replace: b
     cluster = design(config, catalog())
     training = benchmark_design(config, cluster)
     chosen = providers.load(cluster.provider)
-    chosen.prepare(console.say)
+    chosen.prepare(cluster, console.say)
     engine = runner.select(project, config.stack, cluster.provider, console.on_event)
     place = "this machine" if cluster.provider == "local" else cluster.provider
     console.say(f"stack {config.stack}: cluster {cluster.name} on {place}", "bold")

@@ -72,8 +72,8 @@ class Provider(Protocol):
     `create` and `shell` run inside a Pulumi program; the rest serves `./cluster`.
     """
 
-    def prepare(self, say: Callable[[str], None]) -> None:
-        """Have on the engineer's machine what `up` needs beyond Python.
+    def prepare(self, design: ClusterDesign, say: Callable[[str], None]) -> None:
+        """Have on the engineer's machine what `up` of a design needs beyond Python.
 
         Raises:
             UserError: it cannot be had; the message says how.

@@ -69,7 +69,7 @@ class CloudProvider(abc.ABC):
 
     # --- infra.provider.Provider --------------------------------------------------------------------------
 
-    def prepare(self, say: Callable[[str], None]) -> None:
+    def prepare(self, design: ClusterDesign, say: Callable[[str], None]) -> None:
         self.require()
 
     def create(self, design: ClusterDesign) -> ClusterComponent:

@@ -20,7 +20,7 @@ from typing import Any
 
 from infra import bundle, trouble
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
-from infra.local import names, possible
+from infra.local import names, packages, possible
 from infra.local.benchmark import cancel, environment, place, stage, tool
 from infra.local.cloud import kind, namespaces
 from infra.local.cloud.limits import COMPUTE
@@ -104,6 +104,9 @@ def cloud_down(project: Path, stack: str, cluster: str | None = None) -> dict[st
 def publish(project: Path, stack: str) -> dict[str, Any]:
     """Put code and settings into the cluster's bucket; the design is a JSON object on standard input."""
     design = from_json(ClusterDesign, json.loads(sys.stdin.read()))
+    if design.slurm.accounting:
+        # `./cluster up` has done it by now; whoever calls the engine itself has not.
+        packages.ensure(lambda text: print(text, file=sys.stderr, flush=True), accounting=True)
     run = RunDirectory.make(project, stack)
     place(run.bucket / "loader.py", (project / "infra" / "node" / "loader.py").read_bytes())
     content = _put(run, bundle.node_archive(design, project), run.settings(design))
@@ -230,14 +233,15 @@ def _with_free_ports(run: RunDirectory) -> tuple[Settings, str]:
     if run.namespaces:
         return settings, revision
     moved = run.settings(settings.design)
-    if moved.site.slurmctld_port == settings.site.slurmctld_port:
+    if (was := settings.site.slurmctld_port) != (now := moved.site.slurmctld_port):
+        print(
+            f"another program has taken a port of the cluster's ({was} and following): "
+            f"it moves to {now} and following; jobs on nodes that are up are queued again",
+            file=sys.stderr,
+        )
+        terminate(run, "compute")
+    elif settings.site.slurmdbd_port == moved.site.slurmdbd_port:
         return settings, revision
-    print(
-        f"another program has taken a port of the cluster's ({settings.site.slurmctld_port} and following): "
-        f"it moves to {moved.site.slurmctld_port} and following; jobs on nodes that are up are queued again",
-        file=sys.stderr,
-    )
-    terminate(run, "compute")
     current = json.loads((run.bucket / "current.json").read_text())
     _put(run, (run.bucket / current["code"]["key"]).read_bytes(), moved)
     return _published(run)

@@ -22,9 +22,24 @@ NEEDED = {
     "slurm-client": "/usr/bin/scontrol",
     "munge": "/usr/sbin/munged",
 }
+# What `slurm: {accounting: true}` needs beside them. MariaDB's core packages have no service and make no
+# database of this machine's; a pattern stands for the folder of the machine's architecture.
+NEEDED_BY_ACCOUNTING = {
+    "slurmdbd": "/usr/sbin/slurmdbd",
+    "slurm-wlm-mysql-plugin": "/usr/lib/*/slurm*/accounting_storage_mysql.so",
+    "mariadb-server-core": "/usr/sbin/mariadbd",
+    "mariadb-client-core": "/usr/bin/my_print_defaults",
+}
 # The tests' own: a login machine behind a real sshd.
 NEEDED_BY_TESTS = {"openssh-server": "/usr/sbin/sshd"}
-SERVICES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "munge": "munge", "openssh-server": "ssh"}
+SERVICES = {
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "slurmdbd": "slurmdbd",
+    "munge": "munge",
+    "openssh-server": "ssh",
+}
+ACCOUNTING_NEEDS = "slurm-stacks:cluster.slurm.accounting: true needs"
 POLICY = "/usr/sbin/policy-rc.d"
 OUR_POLICY = (
     "#!/bin/sh\n# slurm-stacks: while it installs packages, whose services shall stay off\nexit 101\n"
@@ -38,7 +53,24 @@ Say = Callable[[str], None]
 
 def missing() -> list[str]:
     """Packages that this machine lacks."""
-    return [package for package, file in NEEDED.items() if not Path(file).exists()]
+    return [package for package, file in NEEDED.items() if not _there(file)]
+
+
+def missing_for_accounting() -> list[str]:
+    """Packages that Slurm's accounting needs beside those, and this machine lacks."""
+    return [package for package, file in NEEDED_BY_ACCOUNTING.items() if not _there(file)]
+
+
+def _there(file: str) -> bool:
+    """Whether a file is installed, or one that fits a pattern."""
+    if "*" in file:
+        return next(Path("/").glob(file.lstrip("/")), None) is not None
+    return Path(file).exists()
+
+
+def _files() -> dict[str, str]:
+    """Each package that may be installed, and the file that shows it."""
+    return NEEDED | NEEDED_BY_ACCOUNTING | NEEDED_BY_TESTS
 
 
 def unsuitable() -> str | None:
@@ -62,15 +94,31 @@ def unsuitable() -> str | None:
     return None
 
 
-def ensure(say: Say) -> None:
+def check_accounting() -> str:
+    """What `up` will install for Slurm's accounting, in a sentence; empty: all is there.
+
+    Raises:
+        UserError: exit 3; this user may not install packages.
+    """
+    if not (wanted := missing_for_accounting()):
+        return ""
+    _root_for(wanted, ACCOUNTING_NEEDS)
+    return f"{ACCOUNTING_NEEDS} {', '.join(wanted)}: `up` installs them by apt-get"
+
+
+def ensure(say: Say, *, accounting: bool = False) -> None:
     """Install what is missing.
+
+    Args:
+        accounting: install what Slurm's accounting needs, too.
 
     Raises:
         UserError: this user may not install packages, the installation failed, or what is there is no Slurm
             to run a cluster with.
     """
-    if wanted := missing():
-        _install(wanted, "the local stack needs", say)
+    more = missing_for_accounting() if accounting else []
+    if wanted := [*missing(), *more]:
+        _install(wanted, ACCOUNTING_NEEDS if wanted == more else "the local stack needs", say)
     elif _is_ours(Path(POLICY)):
         # An installation that was killed has left it, and no service of any package could start.
         with contextlib.suppress(UserError):
@@ -89,35 +137,52 @@ def ensure_for_tests(say: Say) -> None:
         _install(wanted, "the tests over SSH need", say)
 
 
-def _install(wanted: list[str], need: str, say: Say) -> None:
-    files = NEEDED | NEEDED_BY_TESTS
-    command = "apt-get install --no-install-recommends " + " ".join(wanted)
+def command(wanted: list[str]) -> str:
+    """What installs these packages, for a person to type."""
+    return " ".join(["apt-get", "install", *_OPTIONS, *wanted])
+
+
+# Nothing that is installed goes for it: MariaDB's packages would remove MySQL's.
+_OPTIONS = ("--no-install-recommends", "--no-remove")
+
+
+def _root_for(wanted: list[str], need: str) -> list[str]:
+    """What comes before apt-get for it to install these packages.
+
+    Raises:
+        UserError: exit 3; there is no apt-get, or this user cannot become root.
+    """
     if shutil.which("apt-get") is None:
         raise UserError(
             f"{need} {', '.join(wanted)}, and there is no apt-get here: install your distribution's packages "
-            f"of {', '.join(files[package] for package in wanted)}, without starting their services "
+            f"of {', '.join(_files()[package] for package in wanted)}, without starting their services "
             f"({pages.SLURM}), and run the command again",
             EXIT_REFUSED,
         )
-    root = _root(
-        f"{need} {', '.join(wanted)}, which only root can install. Have an administrator run: {command}"
+    return _root(
+        f"{need} {', '.join(wanted)}, which only root can install. "
+        f"Have an administrator run: {command(wanted)}"
     )
+
+
+def _install(wanted: list[str], need: str, say: Say) -> None:
+    root = _root_for(wanted, need)
     say(f"installing {', '.join(wanted)} (the distribution's packages; their services stay off)")
     with _no_daemons(root):
         # Without fresh lists those that are there may do: another repository that fails is not our concern.
         updated, update_words = _apt(root, ["update", "-qq"], say)
-        status, words = _apt(root, ["install", "-y", "-qq", "--no-install-recommends", *wanted], say)
+        status, words = _apt(root, ["install", "-y", "-qq", *_OPTIONS, *wanted], say)
         if status:
             before = "" if updated == 0 else f"\napt-get update had failed before it:\n{_tail(update_words)}"
-            raise UserError(f"{command} failed:\n{_tail(words)}{before}")
+            raise UserError(f"{command(wanted)} failed:\n{_tail(words)}{before}")
         # The packages enable their services for the next boot; this cluster's daemons are its own.
         if shutil.which("systemctl"):
             services = [SERVICES[package] for package in wanted if package in SERVICES]
             subprocess.run(
                 [*root, "systemctl", "disable", "--quiet", *services], capture_output=True, check=False
             )
-    if still := [files[package] for package in wanted if not Path(files[package]).exists()]:
-        raise UserError(f"{command} succeeded, but {', '.join(still)} is not there")
+    if still := [_files()[package] for package in wanted if not _there(_files()[package])]:
+        raise UserError(f"{command(wanted)} succeeded, but {', '.join(still)} is not there")
 
 
 def _root(refusal: str) -> list[str]:

@@ -30,17 +30,21 @@ if TYPE_CHECKING:
 class LocalProvider:
     """Machines are made on this host, of processes or of namespaces."""
 
-    def prepare(self, say: Callable[[str], None]) -> None:
+    def prepare(self, design: ClusterDesign, say: Callable[[str], None]) -> None:
         from infra.local import abandoned, machine
 
         machine.check()
-        packages.ensure(say)
+        packages.ensure(say, accounting=design.slurm.accounting)
         for text in abandoned.sentences(bundle.ROOT):
             say(text)
 
     def create(self, design: ClusterDesign) -> ClusterComponent:
+        import pulumi
+
         from infra.local.cluster import LocalCluster
 
+        if design.slurm.accounting and (text := packages.check_accounting()):
+            pulumi.warn(text)
         owner.claim_in_program(bundle.ROOT, design.stack)
         return LocalCluster(design.name, design)
 

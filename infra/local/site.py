@@ -14,7 +14,7 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.local.cloud import addresses, kind, namespaces, network, view
 from infra.local.cloud.machines import of_cluster, usable_python
 from infra.node import ports
-from infra.node.model import ClusterDesign, Settings, Site
+from infra.node.model import SLURMDBD_PORT, ClusterDesign, Settings, Site
 from infra.node.slurm.places import ports_needed, slurmd_addresses
 from infra.runner import folders, locations
 
@@ -125,6 +125,7 @@ class RunDirectory:
                 slurmctld_port=base,
                 slurmd_port=base + 1,
                 first_address=addresses.nodes_from(first) if own else None,
+                slurmdbd_port=self._slurmdbd_port() if design.slurm.accounting else SLURMDBD_PORT,
                 python=str(self.path / "python3"),
                 apps=str(self.apps),
                 shared=str(self.shared),
@@ -190,6 +191,20 @@ class RunDirectory:
         except UserError:
             # Clusters that are gone may have left their notes.
             return free_range(count, seed)
+
+    def _slurmdbd_port(self) -> int:
+        """One port beside the block of the nodes, whose numbers stay when accounting comes or goes."""
+        note = self.path / "slurmdbd-port"
+        with contextlib.suppress(OSError, ValueError):
+            kept = int(note.read_text())
+            if ports.free(kept) or kept in ports.listening(of_cluster(self.path)):
+                return kept
+        mine = [range(kept[0], sum(kept))] if (kept := self._kept_ports()) is not None else []
+        chosen = free_range(1, int(self.path.name, 16), [*mine, *self._ports_of_others()])
+        draft = note.with_suffix(".new")
+        draft.write_text(str(chosen))
+        draft.replace(note)
+        return chosen
 
     def _ports_of_others(self) -> list[range]:
         found = []

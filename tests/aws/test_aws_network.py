@@ -13,7 +13,7 @@ from infra.aws.network import AwsNetwork
 from infra.aws.zones import Zones
 from infra.clouds import reach
 from infra.errors import UserError
-from infra.node.bootstrap.vm import accounting
+from infra.node import model
 from infra.node.model import Site, SlurmSettings
 from tests.support.aws_mocks import (
     CPU,
@@ -260,7 +260,7 @@ def pairs(design: Any, group: str, peer: str, way: str = "in") -> set[tuple[int,
 @pytest.mark.parametrize("asked", [False, True])
 def test_users_ask_slurmdbd_where_there_is_one(asked: bool) -> None:
     """`sacct` of a login machine and of jobs speaks to slurmdbd itself, on the controller."""
-    assert reach.SLURMDBD == (accounting.PORT, accounting.PORT)
+    assert reach.SLURMDBD == (model.SLURMDBD_PORT, model.SLURMDBD_PORT)
     design = ssh_design(login=True, slurm=SlurmSettings(accounting=asked))
     found = {(r.group, r.way, r.peer) for r in security.rules(design) if r.ports == reach.SLURMDBD}
     assert found == ({("controller", "in", "login"), ("controller", "in", "compute")} if asked else set())

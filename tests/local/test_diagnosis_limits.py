@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from infra.local.diagnosis import limits
-from infra.node.model import BenchmarkDesign, Partition
+from infra.node.model import BenchmarkDesign, Partition, SlurmSettings
 from tests.support.doubles import design
 from tests.support.fake_host import host, process, seen
 
@@ -49,6 +49,18 @@ def test_without_a_training_a_cluster_takes_little(tmp_path: Path) -> None:
         "memory.free": "fine", "memory.nodes": "warns",
     }  # fmt: skip
     assert seen(limits.memory(host(tmp_path, meminfo(13_000)), LARGE, None)) == {"memory.free": "fine"}
+
+
+def test_accounting_takes_memory_and_threads_too(tmp_path: Path) -> None:
+    with_it = design(slurm=SlurmSettings(accounting=True))
+    least = limits.HEAD_MIB + limits.ACCOUNTING_MIB
+    for free, severity in ((least - 1, "warns"), (least + 100, "fine")):
+        found = seen(limits.memory(host(tmp_path, meminfo(free)), with_it, None))
+        assert found["memory.free"] == severity
+    most = limits.HEAD_THREADS + limits.ACCOUNTING_THREADS
+    for threads, severity in ((most - 1, "stops"), (most, "fine")):
+        here = host(tmp_path, limits={resource.RLIMIT_NPROC: threads})
+        assert seen(limits.processes(here, with_it, None))["processes.free"] == severity
 
 
 def test_memory_that_is_not_told(tmp_path: Path) -> None:

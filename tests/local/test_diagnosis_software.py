@@ -65,7 +65,41 @@ def test_packages_that_are_missing(
     assert found.found.startswith("slurmd, munge: not installed")
     assert words in found.found
     if "only root" in words:
-        assert "apt-get install --no-install-recommends slurmd munge" in (found.cure or "")
+        assert "apt-get install --no-install-recommends --no-remove slurmd munge" in (found.cure or "")
+
+
+@pytest.mark.parametrize(
+    ("missing", "wanted", "facts", "expected", "words"),
+    [
+        ([], False, {}, "accounting.off fine", "`slurm: {accounting: true}` in the stack file"),
+        (["slurmdbd"], False, {}, "accounting.off fine", "; `up` installs slurmdbd"),
+        ([], True, {}, "accounting.installed fine", "slurmdbd and MariaDB 10.11.19"),
+        ([], True, {"answers": {}}, "accounting.broken stops", "mariadbd does not run: no such program"),
+        (["slurmdbd"], True, {"found": {"apt-get": "/usr/bin/apt-get"}}, "accounting.missing stops", "root"),
+        (["slurmdbd"], True, {}, "accounting.missing stops", "there is no apt-get here"),
+        (
+            ["slurmdbd"],
+            True,
+            {"uid": 0, "found": {"apt-get": "/usr/bin/apt-get"}},
+            "accounting.missing fine",
+            "`up` does it by apt-get",
+        ),
+    ],
+)
+def test_what_accounting_needs(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    missing: list[str],
+    wanted: bool,
+    facts: dict[str, Any],
+    expected: str,
+    words: str,
+) -> None:
+    answers = {"/usr/sbin/mariadbd": (0, "/usr/sbin/mariadbd  Ver 10.11.19-MariaDB-0+deb12u1 for x")}
+    monkeypatch.setattr(packages, "missing_for_accounting", lambda: missing)
+    found = the(software.accounting(host(tmp_path, **{"answers": answers, **facts}), wanted=wanted))
+    assert f"{found.check} {found.severity.value}" == expected
+    assert words in found.found
 
 
 def test_packages_that_work(tmp_path: Path, complete: None) -> None:

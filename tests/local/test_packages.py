@@ -45,6 +45,8 @@ class Machine:
         (folder / "slurm").chmod(0o755)
         needed = {package: str(self.there / package) for package in packages.NEEDED}
         monkeypatch.setattr(packages, "NEEDED", needed)
+        more = {package: str(self.there / package) for package in packages.NEEDED_BY_ACCOUNTING}
+        monkeypatch.setattr(packages, "NEEDED_BY_ACCOUNTING", more)
         monkeypatch.setattr(packages, "POLICY", str(self.policy))
         monkeypatch.setenv("PATH", f"{self.bin}:/usr/bin:/bin")
         monkeypatch.setattr(packages.shutil, "which", self.which)
@@ -60,8 +62,8 @@ class Machine:
         path.write_text(text.format(log=self.log, policy=self.policy, folder=self.folder))
         path.chmod(0o755)
 
-    def ensure(self) -> None:
-        packages.ensure(self.said.append)
+    def ensure(self, *, accounting: bool = False) -> None:
+        packages.ensure(self.said.append, accounting=accounting)
 
     def calls(self) -> list[str]:
         return self.log.read_text().splitlines()
@@ -73,7 +75,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(tmp_path, monkeypatch)
 
 
-INSTALL = "noninteractive install -y -qq --no-install-recommends slurmctld slurmd slurm-client munge"
+INSTALL = (
+    "noninteractive install -y -qq --no-install-recommends --no-remove slurmctld slurmd slurm-client munge"
+)
 
 
 def test_what_is_missing_is_installed_with_a_policy_against_daemons(machine: Machine) -> None:
@@ -98,7 +102,57 @@ def test_only_what_is_missing(machine: Machine) -> None:
         shutil.copy(machine.folder / "slurm", machine.there / package)
     assert packages.missing() == ["slurm-client"]
     machine.ensure()
-    assert "noninteractive install -y -qq --no-install-recommends slurm-client" in machine.calls()
+    assert "noninteractive install -y -qq --no-install-recommends --no-remove slurm-client" in machine.calls()
+
+
+ACCOUNTING = ["slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server-core", "mariadb-client-core"]
+
+
+def test_accountings_packages_come_with_the_others_where_it_is_asked_for(machine: Machine) -> None:
+    machine.ensure(accounting=True)
+    assert f"{INSTALL} {' '.join(ACCOUNTING)}" in machine.calls()
+    assert machine.calls()[-1] == "systemctl disable --quiet slurmctld slurmd munge slurmdbd"
+    assert packages.missing_for_accounting() == []
+    assert packages.check_accounting() == ""
+
+
+def test_accountings_packages_come_later(machine: Machine) -> None:
+    machine.ensure()
+    assert packages.missing_for_accounting() == ACCOUNTING, "who does not ask for it does not get it"
+    words = f"slurm-stacks:cluster.slurm.accounting: true needs {', '.join(ACCOUNTING)}: `up` installs them"
+    assert packages.check_accounting().startswith(words)
+    machine.ensure(accounting=True)
+    line = "noninteractive install -y -qq --no-install-recommends --no-remove " + " ".join(ACCOUNTING)
+    assert line in machine.calls()
+
+
+def test_a_plugin_is_found_in_the_folder_of_any_architecture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "x86_64-linux-gnu" / "slurm-wlm" / "plugin.so"
+    monkeypatch.setattr(packages, "NEEDED_BY_ACCOUNTING", {"the-plugin": f"{tmp_path}/*/slurm*/plugin.so"})
+    assert packages.missing_for_accounting() == ["the-plugin"]
+    file.parent.mkdir(parents=True)
+    file.touch()
+    assert packages.missing_for_accounting() == []
+
+
+@pytest.mark.parametrize("apt", [True, False])
+def test_where_accountings_packages_cannot_be_had_it_is_refused(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, apt: bool
+) -> None:
+    machine.ensure()
+    monkeypatch.setattr(packages.os, "getuid", lambda: 1000)
+    if not apt:
+        (machine.bin / "apt-get").unlink()
+    before = machine.calls()
+    for refused in (packages.check_accounting, lambda: machine.ensure(accounting=True)):
+        with pytest.raises(UserError) as caught:
+            refused()
+        assert caught.value.exit_code == EXIT_REFUSED
+        assert str(caught.value).startswith("slurm-stacks:cluster.slurm.accounting: true needs slurmdbd, ")
+        assert ("apt-get install --no-install-recommends --no-remove slurmdbd" in str(caught.value)) == apt
+    assert machine.calls() == before
 
 
 def test_a_policy_of_the_machines_own_is_kept(machine: Machine) -> None:
@@ -129,7 +183,7 @@ def test_an_installation_that_installs_nothing_is_noticed(machine: Machine) -> N
         (lambda machine: (machine.bin / "apt-get").unlink(), "there is no apt-get here"),
         (
             lambda machine: None,
-            "Have an administrator run: apt-get install --no-install-recommends slurmctld",
+            "Have an administrator run: apt-get install --no-install-recommends --no-remove slurmctld",
         ),
     ],
     ids=["no apt", "no sudo"],

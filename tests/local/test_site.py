@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import getpass
 import os
 import socket
@@ -16,7 +17,7 @@ import pytest
 from infra.errors import UserError
 from infra.local.site import FIRST_PORT, LAST_PORT, RunDirectory, free_range
 from infra.node import ports
-from infra.node.model import Folders, Partition
+from infra.node.model import SLURMDBD_PORT, Folders, Partition, SlurmSettings
 from infra.node.slurm.places import PORT_BLOCK
 from infra.runner import locations
 from tests.support.doubles import design
@@ -101,6 +102,24 @@ def test_ports_in_use_are_not_taken_again_when_a_cluster_grows(
     busy(listener, taken)
     grown = run.settings(design(nodes(200))).site.slurmctld_port
     assert not grown <= taken < grown + 201
+
+
+def test_slurmdbd_has_a_port_beside_the_others_which_it_keeps(
+    run: RunDirectory, listener: socket.socket
+) -> None:
+    off = run.settings(design(nodes(3)))
+    assert off.site.slurmdbd_port == SLURMDBD_PORT
+    with_it = design(nodes(3), slurm=SlurmSettings(accounting=True))
+    on = run.settings(with_it)
+    assert dataclasses.replace(on.site, slurmdbd_port=SLURMDBD_PORT) == off.site, "no node's port moves"
+    port = on.site.slurmdbd_port
+    assert not off.site.slurmctld_port <= port <= off.site.slurmctld_port + PORT_BLOCK
+    assert run.settings(with_it) == on
+    # This very process is none of the cluster's.
+    busy(listener, port)
+    moved = run.settings(with_it)
+    assert moved.site.slurmdbd_port != port
+    assert dataclasses.replace(moved.site, slurmdbd_port=port) == on.site, "and nothing else moves"
 
 
 def test_a_range_is_free_and_in_bounds(listener: socket.socket) -> None:

@@ -129,6 +129,25 @@ def test_a_service_has_its_variables_and_a_session_of_its_own(boot: Callable[[st
     until(lambda: machine.lines("log/a.out") == ["said"], 60, "its output")
 
 
+def test_a_service_that_was_started_again_keeps_its_place_in_the_order_of_ends(
+    boot: Callable[[str], Machine],
+) -> None:
+    """A database that died once still ends after the daemon that writes to it."""
+    machine = boot(
+        """
+        for name in ("below", "above"):
+            tell = f"trap 'echo {name} >> {out}/ends; exit' TERM; echo $$ >> {out}/{name}; "
+            services.start(service(name, tell + "while :; do sleep 0.05; done"))
+        services.keep()
+        """
+    )
+    until(lambda: machine.lines("below") and machine.lines("above"), 60, "both services")
+    os.kill(int(machine.lines("below")[0]), signal.SIGKILL)
+    until(lambda: len(machine.lines("below")) == 2, 60, "the restart")
+    machine.term()
+    assert machine.lines("ends") == ["above", "below"]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts what others run")
 def test_a_service_runs_as_its_user_and_no_more(boot: Callable[[str], Machine]) -> None:
     machine = boot(

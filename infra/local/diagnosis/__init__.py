@@ -43,6 +43,7 @@ def checks(
     ]
     if design is not None:
         found += [
+            Check("accounting", of(software.accounting, here, wanted=design.slurm.accounting)),
             Check("memory", of(limits.memory, here, design, training)),
             Check("memory", of(limits.sizes, here, training)),
             Check("processes", of(limits.processes, here, design, training)),

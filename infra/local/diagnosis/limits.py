@@ -2,8 +2,9 @@
 
 Measured (Slurm 22.05, TensorFlow on two cores): an idle node is two processes of one thread each and 12 MiB;
 a job on it adds about ten threads; a worker of the training has 110 threads, 0.8 GiB, and reserves 3.3 GiB of
-addresses; the controller and the local cloud's agent have 25 threads and 40 MiB. With fewer threads than are
-counted here Slurm's daemons ended as they started, or jobs on that many nodes did not start.
+addresses; the controller and the local cloud's agent have 25 threads and 40 MiB, slurmdbd and MariaDB another 16
+and 90. With fewer threads than are counted here Slurm's daemons ended as they started, or jobs on that many
+nodes did not start.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from infra.node import words
 if TYPE_CHECKING:
     from infra.node.model import BenchmarkDesign, ClusterDesign
 
-HEAD_MIB, NODE_MIB, WORKER_MIB = 60, 12, 1000
-HEAD_THREADS, NODE_THREADS, WORKER_THREADS = 40, 12, 110
+HEAD_MIB, ACCOUNTING_MIB, NODE_MIB, WORKER_MIB = 60, 90, 12, 1000
+HEAD_THREADS, ACCOUNTING_THREADS, NODE_THREADS, WORKER_THREADS = 40, 20, 12, 110
 HEAD_FILES, NODE_FILES = 32, 2
 """srun holds a connection or two to each node of its job; with 24 it could not reach 20 nodes."""
 CPU_THREADS = 4
@@ -32,12 +33,13 @@ WORKER_ADDRESS_MIB = 3500
 def memory(host: Host, design: ClusterDesign, trained: BenchmarkDesign | None) -> Iterable[Finding]:
     """Memory that is free, here and in this container, against the cluster and its training."""
     workers = trained.nodes if trained else 0
-    needed = HEAD_MIB + workers * (NODE_MIB + WORKER_MIB)
+    head = HEAD_MIB + (ACCOUNTING_MIB if design.slurm.accounting else 0)
+    needed = head + workers * (NODE_MIB + WORKER_MIB)
     free, where = _free_mib(host)
     if free is None:
         yield warns("memory.free", "/proc/meminfo says nothing of MemAvailable", "See `free -m`.")
         return
-    every = HEAD_MIB + NODE_MIB * _nodes(design)
+    every = head + NODE_MIB * _nodes(design)
     cure = "End other programs"
     cure += "; or train on fewer nodes (slurm-stacks:benchmark: nodes)." if workers > 1 else "."
     text = f"{free} MiB are free{where}; {_what(workers)} takes about {needed} MiB"
@@ -105,8 +107,9 @@ def processes(host: Host, design: ClusterDesign, trained: BenchmarkDesign | None
     """Processes and threads: of this user, of the container, of the machine."""
     workers = trained.nodes if trained else 0
     each = NODE_THREADS + WORKER_THREADS + CPU_THREADS * max(0, host.cpus - 2)
-    needed = HEAD_THREADS + workers * each
-    every = HEAD_THREADS + NODE_THREADS * _nodes(design)
+    head = HEAD_THREADS + (ACCOUNTING_THREADS if design.slurm.accounting else 0)
+    needed = head + workers * each
+    every = head + NODE_THREADS * _nodes(design)
     bounds = list(_bounds(host))
     least = min(bounds, key=lambda bound: bound[1], default=None)
     if least is None:

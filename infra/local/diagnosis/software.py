@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +12,7 @@ from infra.doctor.finding import Finding, Severity, fine, said, stops, warns
 from infra.local import packages
 from infra.local.cloud.namespaces import SEARCH
 from infra.local.diagnosis.host import Host
+from infra.local.diagnosis.limits import ACCOUNTING_MIB
 from infra.node.slurm.version import TRAITS, Version, parse, spell
 
 ASKED = {
@@ -80,23 +82,54 @@ def installed(host: Host) -> Iterable[Finding]:
     yield from _releases(versions, munge)
 
 
-def _installable(host: Host, missing: list[str]) -> Finding:
-    names = " ".join(missing)
-    command = f"apt-get install --no-install-recommends {names}"
+def accounting(host: Host, *, wanted: bool) -> Iterable[Finding]:
+    """What keeps the records that `sacct` shows is there, or can be had.
+
+    Args:
+        wanted: whether the stack file asks for it.
+    """
+    missing = packages.missing_for_accounting()
+    if not wanted:
+        more = f"; `up` installs {', '.join(missing)}" if missing else ""
+        yield fine(
+            "accounting.off",
+            "off, so that `sacct` has no records; `slurm: {accounting: true}` in the stack file keeps them "
+            f"in a database, which takes {ACCOUNTING_MIB} MiB of memory{more}",
+        )
+        return
+    if missing:
+        what = "slurmdbd with its plugin for MySQL, and MariaDB's server"
+        yield _installable(host, missing, "accounting.missing", what)
+        return
+    status, answer = host.run(["/usr/sbin/mariadbd", "--version"])
+    if status:
+        cure = "Have it installed again (as root: apt-get install --reinstall mariadb-server-core)."
+        yield stops("accounting.broken", f"/usr/sbin/mariadbd does not run: {answer}", cure)
+        return
+    release = (re.findall(r"Ver (\d+\.\d+\.\d+)", answer) or ["of an unknown release"])[0]
+    yield fine("accounting.installed", f"slurmdbd and MariaDB {release}")
+
+
+def _installable(
+    host: Host,
+    missing: list[str],
+    check: str = "packages.missing",
+    what: str = "slurmctld, slurmd, the Slurm clients and munge",
+) -> Finding:
     if host.which("apt-get") is None:
         return stops(
-            "packages.missing",
+            check,
             f"{', '.join(missing)}: not installed, and there is no apt-get here",
-            "Install your distribution's packages of slurmctld, slurmd, the Slurm clients and munge, without "
-            f"starting their services: {pages.SLURM}.",
+            f"Install your distribution's packages of {what}, without starting their services: "
+            f"{pages.SLURM}.",
         )
     if host.uid != 0 and host.run(["sudo", "-n", "true"])[0]:
         return stops(
-            "packages.missing",
+            check,
             f"{', '.join(missing)}: not installed, and only root can do it",
-            f"Have an administrator run: {command}",
+            f"Have an administrator run: {packages.command(missing)}",
         )
-    return fine("packages.missing", f"{', '.join(missing)}: not installed yet; `up` does it by apt-get")
+    return fine(check, f"{', '.join(missing)}: not installed yet; `up` does it by apt-get")
 
 
 def _first_in_path(host: Host) -> tuple[str, Version] | None:

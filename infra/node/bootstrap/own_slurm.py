@@ -97,8 +97,8 @@ def ready(context: Context) -> str:
     if context.role != "controller" or context.people:
         said.append(sshd.start(context) or "")
     if context.role == "controller":
-        if context.vm and context.settings.design.slurm.accounting:
-            from infra.node.bootstrap.vm import accounting
+        if context.settings.design.slurm.accounting:
+            from infra.node.bootstrap import accounting
 
             said.append(accounting.start(context))
         daemons.see_port(context, context.settings.site.slurmctld_port)

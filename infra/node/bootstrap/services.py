@@ -73,6 +73,8 @@ class InitServices:
 
     def __init__(self) -> None:
         self._running: dict[int, Service] = {}
+        # In the order of their first start, which is that of who needs whom.
+        self._names: list[str] = []
         self._restarts: list[tuple[float, Service]] = []
         self._starting = self._told = self._stopping = False
         # From the first service on: a machine that is ended during its boot takes its services along.
@@ -97,6 +99,8 @@ class InitServices:
                     **identity,
                 )
             self._running[child.pid] = service
+            if service.name not in self._names:
+                self._names.append(service.name)
             # Its end is for `_reap`: this object would collect it unseen, as it goes or at the next start.
             child.returncode = 0
         finally:
@@ -139,7 +143,9 @@ class InitServices:
             os._exit(0)
 
     def _stop(self) -> None:
-        for pid in reversed(list(self._running)):
+        # Not in the order of their last start: one that died meanwhile may be the one that others write to.
+        order = sorted(self._running, key=lambda pid: self._names.index(self._running[pid].name))
+        for pid in reversed(order):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
             deadline = time.monotonic() + STOP_SECONDS

@@ -94,8 +94,14 @@ def _controller(context: Context) -> str:
     run = context.path(context.folders.run)
     daemons.see_port(context, context.settings.site.slurmctld_port)
     daemons.munged(context, run, run, context.path(context.folders.log))
+    said = ["munged"]
+    if context.settings.design.slurm.accounting:
+        # Here and not above: a machine without it boots sooner.
+        from infra.node.bootstrap import accounting
+
+        said.append(accounting.start(context))
     daemons.controller(context)
-    return "munged, slurmctld and the elastic daemon run"
+    return f"{', '.join([*said, 'slurmctld'])} and the elastic daemon run"
 
 
 def _compute(context: Context) -> str:

@@ -19,6 +19,8 @@ from infra.node.bootstrap.daemons import end_of
 from infra.node.slurm import gres
 
 MIN_FREE_MIB = 64
+DATABASE_MIB = 64
+"""Accounting's at its beginning, on the local stack."""
 
 
 class Kind(Protocol):
@@ -51,8 +53,10 @@ def kind(context: Context) -> Kind:
 def disks(context: Context) -> str:
     root = context.path(context.folders.root)
     free = shutil.disk_usage(root).free // 2**20
-    if free < MIN_FREE_MIB:
-        raise OSError(f"{root}: {free} MiB are free, {MIN_FREE_MIB} are needed; make room there")
+    database = not context.vm and context.role == "controller" and context.settings.design.slurm.accounting
+    needed = MIN_FREE_MIB + (DATABASE_MIB if database else 0)
+    if free < needed:
+        raise OSError(f"{root}: {free} MiB are free, {needed} are needed; make room there")
     if context.vm:
         from infra.node.bootstrap.vm import disks as volumes
 

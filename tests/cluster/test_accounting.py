@@ -1,0 +1,181 @@
+"""Accounting on the local stack: what `sacct` shows, what its daemons survive, and its coming and going."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.local import packages
+from infra.node.processes import ProcessId
+from tests.support.checkout import Checkout, running, until
+from tests.support.mishaps import pids
+
+pytestmark = pytest.mark.skipif(
+    bool(packages.missing_for_accounting()),
+    reason=f"packages are missing: {', '.join(packages.missing_for_accounting())}",
+)
+STACK = """
+    config:
+      slurm-stacks:cluster:
+        provider: local
+        partitions:
+          - {name: debug, machine: local.small, nodes: {max: 3}, default: true}
+          - {name: gpu, machine: local.medium, accelerator: {type: v100, count: 1}, nodes: {max: 1}}
+        slurm: {suspend_time: 300, accounting: true}
+      slurm-stacks:benchmark: {enabled: false}
+"""
+DAEMONS = {"mariadb": "/usr/sbin/mariadbd\0", "slurmdbd": "/usr/sbin/slurmdbd\0"}
+FUNCTION = """
+import pathlib, submitit
+
+def area(width, height):
+    return width * height, submitit.JobEnvironment().job_id
+
+executor = submitit.AutoExecutor(folder={folder!r})
+assert executor.cluster == "slurm"
+executor.update_parameters(timeout_min=5, slurm_partition="debug")
+job = executor.submit(area, 6, 7)
+print(*job.result(), job.job_id, job.state)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
+    """One cluster for all tests of this file, in their order; its `down` leaves nothing."""
+    with running(tmp_path_factory.mktemp("accounting") / "a checkout", STACK) as checkout:
+        yield checkout
+
+
+def submit(checkout: Checkout, *options: str) -> str:
+    return checkout.ask("sbatch", "--parsable", "--output=/dev/null", *options).strip()
+
+
+def records(checkout: Checkout, job: str, columns: str, *options: str) -> list[list[str]]:
+    """A job's rows in the database, a list of columns each."""
+    text = checkout.ask("sacct", "-nP", "-j", job, f"--format={columns}", *options)
+    return [line.split("|") for line in text.splitlines()]
+
+
+def until_state(checkout: Checkout, job: str, state: str) -> None:
+    until(lambda: records(checkout, job, "State", "-X") == [[state]], 120, f"{state} of job {job}", 0.3)
+
+
+def daemon(checkout: Checkout, name: str) -> int:
+    found: int = until(lambda: pids(checkout, DAEMONS[name]), 60, name)[0]
+    return found
+
+
+def test_sacct_shows_what_ran_and_where(cluster: Checkout) -> None:
+    one = submit(cluster, "--wrap", "true")
+    bad = submit(cluster, "--wrap", "exit 3")
+    many = submit(cluster, "--array=1-3", "--wrap", "true")
+    gpu = submit(cluster, "--partition=gpu", "--gres=gpu:1", "--wrap", "true")
+    for job, state in ((one, "COMPLETED"), (bad, "FAILED"), (gpu, "COMPLETED")):
+        until_state(cluster, job, state)
+    until(
+        lambda: (
+            sorted(records(cluster, many, "JobID,State", "-X"))
+            == [[f"{many}_{task}", "COMPLETED"] for task in (1, 2, 3)]
+        ),
+        120,
+        "the array",
+        0.3,
+    )
+    shown = cluster.execute(
+        "sacct", "-j", f"{one},{bad}", "-X", "-nP", "--format=JobID,State,ExitCode,NodeList"
+    )
+    first, second = sorted(line.split("|") for line in shown.splitlines())
+    assert first[:3] == [one, "COMPLETED", "0:0"]
+    assert second[:3] == [bad, "FAILED", "3:0"]
+    assert {first[3], second[3]} <= {"debug-0", "debug-1", "debug-2"}
+    assert [row[0] for row in records(cluster, one, "JobID,Elapsed")] == [one, f"{one}.batch"]
+    (tres,) = records(cluster, gpu, "AllocTRES", "-X")
+    assert "gres/gpu=1" in tres[0].split(",")
+
+
+def test_a_requeued_job_has_a_record_of_each_run(cluster: Checkout) -> None:
+    job = submit(cluster, "--wrap", '[ -n "$SLURM_RESTART_COUNT" ] || sleep 600')
+    until_state(cluster, job, "RUNNING")
+    cluster.ask("scontrol", "requeue", job)
+    until(lambda: cluster.ask("squeue", "-h", "-j", job, "-o", "%T").split() == ["PENDING"], 120, "the queue")
+    # Slurm has a job that was queued again wait for half a minute.
+    cluster.ask("scontrol", "update", f"jobid={job}", "starttime=now")
+    until_state(cluster, job, "COMPLETED")
+    assert records(cluster, job, "State", "-X", "-D") == [["REQUEUED"], ["COMPLETED"]]
+
+
+def test_an_unchanged_submitit_job_runs(cluster: Checkout, tmp_path: Path) -> None:
+    """submitit asks sacct alone for a job's state: without records it would wait for ever."""
+    script = tmp_path / "job.py"
+    script.write_text(FUNCTION.format(folder=str(tmp_path / "jobs")))
+    area, inside, job, state = cluster.execute(sys.executable, str(script)).split()
+    assert (area, inside) == ("42", job)
+    # What it saw in the records when it last looked; without any the state is UNKNOWN.
+    assert state in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "COMPLETED")
+    until_state(cluster, job, "COMPLETED")
+
+
+def test_a_second_up_changes_nothing(cluster: Checkout) -> None:
+    before = {name: daemon(cluster, name) for name in DAEMONS}
+    assert "unchanged" in cluster.cluster("up", check=True).stderr
+    assert {name: daemon(cluster, name) for name in DAEMONS} == before
+
+
+@pytest.mark.parametrize("killed", [["mariadb"], ["mariadb", "slurmdbd"]], ids="+".join)
+def test_killed_daemons_come_back_with_all_records(cluster: Checkout, killed: list[str]) -> None:
+    known = cluster.ask("sacct", "-nPX", "--format=JobID").split()
+    dead = [ProcessId.of(daemon(cluster, name)) for name in killed]
+    for process in dead:
+        assert process is not None
+        os.kill(process.pid, signal.SIGKILL)
+    job = submit(cluster, "--wrap", "true")
+    for process, name in zip(dead, killed, strict=True):
+        assert process is not None
+        until(lambda process=process: not process.alive(), 60, f"the end of {name}")
+        assert daemon(cluster, name) != process.pid
+
+    def told() -> bool:
+        # Until slurmdbd is back sacct fails.
+        done = cluster.cluster("exec", "--", "sacct", "-nPX", "--format=JobID,State")
+        return done.returncode == 0 and f"{job}|COMPLETED" in done.stdout.split()
+
+    until(told, 120, "the job's record", 0.5)
+    assert set(known) <= set(cluster.ask("sacct", "-nPX", "--format=JobID").split())
+
+
+def test_it_goes_and_comes_back_while_jobs_run_and_wait(cluster: Checkout) -> None:
+    hold = cluster.folder.parent / "hold"
+    hold.touch()
+    order = cluster.folder.parent / "order"
+    busy = submit(
+        cluster, "--partition=gpu", "--exclusive", "--wrap", f"while [ -e '{hold}' ]; do sleep 0.1; done"
+    )
+    until(lambda: "R" in cluster.ask("squeue", "-h", "-j", busy, "-o", "%t").split(), 120, "the job")
+    known = cluster.ask("sacct", "-nPX", "--format=JobID").split()
+
+    def wait_behind(word: str) -> None:
+        submit(cluster, "--partition=gpu", "--exclusive", "--wrap", f"echo {word} >>'{order}'")
+
+    wait_behind("first")
+    cluster.write_stack(STACK.replace("accounting: true", "accounting: false"))
+    assert "jobs go on" in cluster.cluster("up", check=True).stderr
+    assert [pids(cluster, text) for text in DAEMONS.values()] == [[], []]
+    log = (cluster.run_directory / "log" / "mariadb.log").read_text()
+    assert log.rstrip().endswith("Shutdown complete"), "its files are whole"
+    assert "disabled" in cluster.cluster("exec", "--", "sacct").stderr
+    wait_behind("second")
+
+    cluster.write_stack(STACK)
+    cluster.cluster("up", check=True)
+    assert set(known) <= set(cluster.ask("sacct", "-nPX", "--format=JobID").split()), "the history stays"
+    wait_behind("third")
+    assert cluster.ask("squeue", "-h", "-j", busy, "-o", "%t %r").split() == ["R", "None"]
+    hold.unlink()
+    until_state(cluster, busy, "COMPLETED")
+    until(lambda: order.exists() and len(order.read_text().split()) == 3, 120, "those that waited", 0.3)
+    assert order.read_text().split() == ["first", "second", "third"]

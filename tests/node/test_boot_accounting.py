@@ -1,0 +1,158 @@
+"""Accounting on the controller: a database without a password, and a cluster that slurmdbd knows."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from infra.node.bootstrap import accounting, mariadb
+from infra.node.bootstrap.context import Context
+from infra.node.bootstrap.services import Service
+from infra.node.model import Folders, SlurmSettings
+from tests.support.recorded import Recorder, machine
+
+ON = SlurmSettings(accounting=True)
+ASKED = "sacctmgr --noheader --parsable2 show cluster format=cluster"
+ADDED = "sacctmgr --immediate add cluster t"
+
+
+def controller(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, machines: str = "vm", **site: str
+) -> tuple[Context, Recorder]:
+    """A controller whose waits are recorded and do not last."""
+    context, run = machine(folder, "controller", "controller", slurm=ON)
+    design = dataclasses.replace(context.settings.design, machines=machines)
+    place = dataclasses.replace(context.settings.site, **site)  # type: ignore[arg-type]
+    context.settings = dataclasses.replace(context.settings, design=design, site=place)
+    context.folders = Folders(context.settings)
+    for pure in (context.folders.etc, context.folders.run, context.folders.log, context.folders.lib):
+        context.path(pure).mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr(accounting.files.accounts, "own", lambda _path, _user: None)
+    monkeypatch.setattr(accounting.daemons, "see_port", lambda _context, port: run("see", str(port)))
+    monkeypatch.setattr(accounting.daemons, "wait", lambda what, *_rest: run("wait", what))
+    return context, run
+
+
+def started(context: Context) -> list[Service]:
+    found: list[Service] = context.services.started  # type: ignore[attr-defined]
+    return found
+
+
+def test_on_a_cloud_slurmdbd_is_there_before_slurmctld(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, run = controller(tmp_path, monkeypatch)
+    clusters = ["", "t"]
+    run.answer("sacctmgr --noheader", lambda *_argv: clusters.pop(0))
+    assert accounting.start(context) == "slurmdbd"
+    assert run.calls == ["systemctl restart mariadb", "mariadb", "see 6819", "wait slurmdbd", ASKED, ADDED]
+    sql = run.options[1]["stdin"]
+    assert "IDENTIFIED VIA unix_socket" in sql
+    assert "IF NOT EXISTS 'slurm'@'localhost'" in sql
+    conf = context.path(context.folders.etc) / "slurmdbd.conf"
+    assert stat.S_IMODE(conf.stat().st_mode) == 0o600
+    assert "StoragePass" not in conf.read_text()
+    assert "AuthInfo" not in conf.read_text(), "munge's socket is where everybody looks"
+    (service,) = started(context)
+    assert (service.name, service.user, service.argv) == ("slurmdbd", "slurm", ("/usr/sbin/slurmdbd", "-D"))
+
+    run.calls.clear()
+    accounting.start(context)
+    assert run.calls[0] == "systemctl start mariadb", "nothing changed: nothing is interrupted"
+    assert not run.having("add")
+
+
+@pytest.mark.parametrize(
+    ("machines", "site", "installer", "owner"),
+    [
+        ("process", {"user": "root"}, "root", None),
+        ("namespace", {"user": "slurm"}, "slurm", "slurm"),
+        ("namespace", {"user": "me", "driver": {"rootless": "true"}}, "root", "me"),
+    ],
+    ids=["process", "namespace", "rootless"],
+)
+def test_on_the_local_stack_the_database_is_the_clusters_own(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    machines: str,
+    site: dict[str, str],
+    installer: str,
+    owner: str | None,
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    context, run = controller(tmp_path, monkeypatch, machines, **site)
+    run.answer("sacctmgr --noheader", lambda *_argv: "t")
+    data, etc = (context.path(path) for path in (context.folders.database, context.folders.etc))
+    accounting.start(context)
+    assert run.calls == [
+        f"/usr/bin/mariadb-install-db --defaults-file={etc}/mariadb.cnf --datadir={data}.new "
+        f"--user={installer} --skip-test-db --skip-name-resolve --auth-root-authentication-method=socket",
+        "wait MariaDB",
+        "see 6819",
+        "wait slurmdbd",
+        ASKED,
+    ]
+    database, dbd = started(context)
+    assert [(s.name, s.user) for s in (database, dbd)] == [("mariadb", owner), ("slurmdbd", owner)]
+    assert dbd.env["MYSQL_UNIX_PORT"] == str(context.folders.database_socket)
+    lines = (etc / "mariadb.cnf").read_text().splitlines()
+    assert "skip-networking" in lines
+    assert f"datadir={data}" in lines
+    assert ("user=root" in lines) == (machines == "process"), "MariaDB runs as root where it is told so"
+    assert f"'{site['user']}'@'localhost'" in (etc / "mariadb.sql").read_text()
+    assert f"init-file={etc}/mariadb.sql" in lines
+    socket_line = f"AuthInfo=socket={context.folders.munge_socket}"
+    assert (socket_line in (etc / "slurmdbd.conf").read_text()) == (machines == "process")
+
+    assert data.is_dir()
+    (data / "history").touch()
+    run.calls.clear()
+    accounting.start(context)
+    assert run.calls[0] == "wait MariaDB", "a database that is there is not made again"
+    assert (data / "history").exists()
+
+
+def test_a_database_that_was_not_finished_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, run = controller(tmp_path, monkeypatch, "process", user="root")
+    run.answer("sacctmgr --noheader", lambda *_argv: "t")
+    half = context.path(context.folders.database).with_name("database.new")
+    half.mkdir()
+    (half / "ibdata1").touch()
+    accounting.start(context)
+    assert run.calls[0].startswith("/usr/bin/mariadb-install-db ")
+    assert list(context.path(context.folders.database).iterdir()) == []
+
+
+def test_mariadb_is_there_once_it_greets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its socket is there before: until it has run its statements it answers nobody."""
+    path = tmp_path / "m.sock"
+    assert not mariadb._answers(path)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        assert not mariadb._answers(path), "left by one that was killed"
+        server.listen()
+        monkeypatch.setattr(mariadb, "ANSWER_SECONDS", 0.05)
+        assert not mariadb._answers(path), "not ready yet"
+        server.accept()[0].close()
+        monkeypatch.setattr(mariadb, "ANSWER_SECONDS", 60.0)
+        greeter = threading.Thread(target=lambda: server.accept()[0].send(b"\x4a"))
+        greeter.start()
+        assert mariadb._answers(path)
+        greeter.join()
+
+
+def test_a_name_that_sql_could_read_otherwise_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, run = controller(tmp_path, monkeypatch, user="a'; DROP")
+    with pytest.raises(ValueError, match="no name for a database's user"):
+        accounting.start(context)
+    assert run.calls == []
