@@ -141,15 +141,37 @@ def _show_jobs(jobs: list[dict[str, Any]]) -> None:
     if not jobs:
         put("\nNo jobs")
         return
-    table = new_table("\nJobs", "id", "name", "state", "nodes", "why")
+    table = new_table("\nJobs", "id", "name", "user", "partition", "state", "time", "nodes", "why")
     ordered = sorted(jobs, key=lambda job: (job["state"] == "PENDING", job["id"]))
     for job in ordered[:MOST_JOBS]:
         why = {"PENDING": in_words(job["cause"]), "CONFIGURING": "its nodes are starting"}
-        row = (job["id"], job["name"], job["state"].lower(), job["nodes"], why.get(job["state"]))
+        # A cluster that an older version brought up does not say all of it.
+        row = (
+            job.get("slurm_id", job["id"]),
+            job["name"],
+            job.get("user"),
+            job.get("partition"),
+            job["state"].lower(),
+            _elapsed(job.get("elapsed_seconds")),
+            job["nodes"],
+            why.get(job["state"]),
+        )
         table.add_row(*map(cell, row))
     put(table)
     if len(jobs) > MOST_JOBS:
         put(f"and {len(jobs) - MOST_JOBS} more: ./cluster exec -- squeue")
+
+
+def _elapsed(seconds: float | None) -> str | None:
+    """As squeue writes it: 0:05, 1:02:03, 2-01:02:03."""
+    if seconds is None:
+        return None
+    minutes, left = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}-{hours:02d}:{minutes:02d}:{left:02d}"
+    return f"{hours}:{minutes:02d}:{left:02d}" if hours else f"{minutes}:{left:02d}"
 
 
 def show_result(result: dict[str, Any], console: Console | None = None) -> None:

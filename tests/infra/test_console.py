@@ -115,7 +115,7 @@ def test_status_shows_who_is_awake_and_who_has_a_reason(capsys: pytest.CaptureFi
     assert lines["debug-2"] == "debug off stopping its machine is being ended"
     assert "debug-3" not in out
     assert "2 nodes are off, as it should be while nobody needs them" in out
-    assert lines["7"] == "keras-job pending – quota: " + "x" * 40
+    assert lines["7"] == "keras-job – – pending – – quota: " + "x" * 40
     assert "Cost so far: 1.50 node-hours, no price known" in out
     assert all(line == line.rstrip() for line in out.splitlines()), "no column is filled up with spaces"
     tables.show_status({**STATUS, "jobs": [], "nodes": [], "cost": {"node_hours": 0, "usd": 1.256}})
@@ -264,6 +264,20 @@ def test_every_waiting_job_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     assert r"\x1b[2Jgone" in capsys.readouterr().out, "nothing that the terminal obeys"
     tables.show_status({**STATUS, "jobs": [entry(n, "PENDING") for n in range(1, tables.MOST_JOBS + 4)]})
     assert "and 3 more: ./cluster exec -- squeue" in capsys.readouterr().out
+
+
+def test_a_jobs_line_is_squeues(capsys: pytest.CaptureFixture[str]) -> None:
+    entry = {
+        "id": 15, "slurm_id": "12_3", "name": "train", "user": "ada", "partition": "debug",
+        "state": "RUNNING", "elapsed_seconds": 3723, "nodes": "debug-[0-1]", "cause": None,
+    }  # fmt: skip
+    tables.show_status({**STATUS, "jobs": [entry]})
+    head, line = capsys.readouterr().out.split("Jobs\n")[1].splitlines()[:2]
+    assert head.split() == ["id", "name", "user", "partition", "state", "time", "nodes", "why"]
+    assert line.split() == ["12_3", "train", "ada", "debug", "running", "1:02:03", "debug-[0-1]", "–"]
+    for seconds, told in ((0, "0:00"), (65, "1:05"), (183845, "2-03:04:05")):
+        tables.show_status({**STATUS, "jobs": [{**entry, "elapsed_seconds": seconds}]})
+        assert told in capsys.readouterr().out.split()
 
 
 RESULT: dict[str, Any] = {
