@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.tree import Tree
 
 from infra.console.picture import note, picture
+from infra.hints import hint
 from infra.node.elastic.view import REASON_PREFIX
 from infra.node.logs.text import printable
 from infra.node.slurm.hostlist import fold
@@ -51,7 +52,7 @@ def cell(value: object) -> str:
     return "–" if value is None or value == "" else escape(printable(str(value)))
 
 
-def show_status(status: dict[str, Any]) -> None:
+def show_status(status: dict[str, Any], stack: str = "local") -> None:
     """The status contract as tables: partitions, nodes that are not just off, jobs, cost."""
     partitions = new_table("Partitions", "name", "machine", "min", "max", "up")
     for p in status["partitions"]:
@@ -60,7 +61,7 @@ def show_status(status: dict[str, Any]) -> None:
     if trouble := status.get("cloud"):
         put(f"\nThe cloud does not answer: {cell(trouble)}. What is said of machines was so a while ago.")
     _show_nodes(status["nodes"])
-    _show_jobs(status["jobs"])
+    _show_jobs(status["jobs"], stack)
     _show_spent(status["cost"])
 
 
@@ -136,7 +137,7 @@ def node_words(state: str, machine: str | None, reason: str | None) -> tuple[str
     return ("busy" if node.has_job else "idle"), ""
 
 
-def _show_jobs(jobs: list[dict[str, Any]]) -> None:
+def _show_jobs(jobs: list[dict[str, Any]], stack: str) -> None:
     """Those that hold nodes first, then those that wait, and why."""
     if not jobs:
         put("\nNo jobs")
@@ -159,7 +160,7 @@ def _show_jobs(jobs: list[dict[str, Any]]) -> None:
         table.add_row(*map(cell, row))
     put(table)
     if len(jobs) > MOST_JOBS:
-        put(f"and {len(jobs) - MOST_JOBS} more: ./cluster exec -- squeue")
+        put(f"and {len(jobs) - MOST_JOBS} more: {hint('exec', stack, '-- squeue')}")
 
 
 def _elapsed(seconds: float | None) -> str | None:

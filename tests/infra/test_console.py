@@ -32,24 +32,32 @@ def test_off_a_terminal_every_change_is_one_line(plain: tuple[Console, io.String
         console.on_event(ResourceStarted("urn::a", "a", COMMAND, "created"))
         for operation in ("created", "updated", "replaced", "deleted", "unchanged"):
             console.on_event(done("a", operation))
+        for operation in ("replaced", "deleted"):
+            console.on_event(ResourceStarted("urn::r", "r", COMMAND, "replaced"))
+            console.on_event(done("r", operation))
+        console.on_event(done("net", "created", "aws:ec2/vpc:Vpc"))
         console.on_event(done("c", "created", "slurm-stacks:index:LocalCluster"))
         console.on_event(OutputLine("urn::a", "a", "stderr", "controller: hooks"))
         console.on_event(OutputLine("urn::a", "a", "stdout", '{"secret": 1}'))
         console.on_event(OutputLine("urn::a", "a", "stderr", "  "))
         console.on_event(ResourceFailed("urn::b", "b", COMMAND, "created", 1.0, "exit status 3"))
         console.on_event(Message("look [out]", "warning"))
-        console.on_event(Summary({"created": 2}, 1, 3.0))
+        console.on_event(done("s", "created", "pulumi:pulumi:Stack"))
+        console.on_event(Summary({"created": 5}, 1, 3.0))
     assert text.getvalue().splitlines() == [
         "bringing the cluster up …",
         "  + a created (1.2 s)",
         "  ~ a updated (1.2 s)",
         "  ± a replaced (1.2 s)",
         "  - a deleted (1.2 s)",
+        "  ± r replaced (1.2 s)",
+        "  + net created (1.2 s)",
         "    a: controller: hooks",
         "  ! b: exit status 3",
         "look [out]",
-        "  created 2, failed 1 (3.0 s)",
+        "  deleted 1, replaced 1, created 1, failed 1 (3.0 s)",
     ]
+    assert console.changes == {"deleted": 1, "replaced": 1, "created": 1}, "those that have a line"
 
 
 def test_the_same_situation_is_said_once(plain: tuple[Console, io.StringIO]) -> None:
@@ -262,8 +270,9 @@ def test_every_waiting_job_says_why(capsys: pytest.CaptureFixture[str]) -> None:
 
     tables.show_status({**STATUS, "jobs": [{**entry(9, "RUNNING"), "name": "\x1b[2Jgone"}]})
     assert r"\x1b[2Jgone" in capsys.readouterr().out, "nothing that the terminal obeys"
-    tables.show_status({**STATUS, "jobs": [entry(n, "PENDING") for n in range(1, tables.MOST_JOBS + 4)]})
-    assert "and 3 more: ./cluster exec -- squeue" in capsys.readouterr().out
+    many = [entry(n, "PENDING") for n in range(1, tables.MOST_JOBS + 4)]
+    tables.show_status({**STATUS, "jobs": many}, "team-b")
+    assert "and 3 more: ./cluster exec --stack team-b -- squeue" in capsys.readouterr().out
 
 
 def test_a_jobs_line_is_squeues(capsys: pytest.CaptureFixture[str]) -> None:
