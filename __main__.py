@@ -19,8 +19,8 @@ def main() -> None:
     chosen = providers.load(cluster_design.provider)
     cluster = chosen.create(cluster_design)
     training = benchmark_design(stack, cluster_design)
-    benchmark = None
-    if training is not None:
+    benchmark, kept = None, mode.kept_benchmark()
+    if training is not None and kept is None:
         shell = chosen.shell(cluster_design)
         benchmark = Benchmark(
             f"{cluster_design.name}-benchmark",
@@ -28,7 +28,7 @@ def main() -> None:
             shell,
             cluster.head,
         )
-    for name, value in publish.of(cluster_design, cluster.inventory, training, benchmark).items():
+    for name, value in publish.of(cluster_design, cluster.inventory, training, benchmark, kept).items():
         pulumi.export(name, value)
 
 

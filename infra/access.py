@@ -16,19 +16,20 @@ from infra.provider import TOOL
 
 if TYPE_CHECKING:
     from infra.config import StackConfig
+    from infra.provider import StackUp
 
 TOOL_SECONDS = 90.0
 STATUS_SECONDS = 30.0
 OURS = ("SLURM_STACKS_PROJECT", "UV_COMPILE_BYTECODE", "UV_PYTHON_DOWNLOADS")
 
 
-def replace_process(project: Path, config: StackConfig, argv: Sequence[str]) -> None:
+def replace_process(project: Path, config: StackConfig | StackUp, argv: Sequence[str]) -> None:
     """Become the command (a shell for an empty `argv`): stdin, stdout and exit status pass through.
 
     Raises:
         UserError: the cluster is not up, or there is no such command.
     """
-    chosen = providers.load(config.cluster.provider)
+    chosen = providers.load(config.provider)
     command = chosen.access(project, config.stack, {}, argv, tty=sys.stdin.isatty() and not argv)
     env = {**os.environ, **command.env}
     # What this program set for itself is none of the command's business, and sbatch would hand Pulumi's
@@ -46,7 +47,11 @@ def replace_process(project: Path, config: StackConfig, argv: Sequence[str]) -> 
 
 
 def tool(
-    project: Path, config: StackConfig, *arguments: str, text: str = "", seconds: float | None = None
+    project: Path,
+    config: StackConfig | StackUp,
+    *arguments: str,
+    text: str = "",
+    seconds: float | None = None,
 ) -> str:
     """Run the cluster's own tool on its login machine and return its output.
 
@@ -56,7 +61,7 @@ def tool(
     Raises:
         UserError: it failed; the message is its own.
     """
-    chosen = providers.load(config.cluster.provider)
+    chosen = providers.load(config.provider)
     command = chosen.access(project, config.stack, {}, [TOOL, *arguments], tty=False)
     env = {**os.environ, **command.env}
     seconds = TOOL_SECONDS if seconds is None else seconds
@@ -77,7 +82,7 @@ def tool(
     return result.stdout
 
 
-def cluster_status(project: Path, config: StackConfig) -> dict[str, Any]:
+def cluster_status(project: Path, config: StackConfig | StackUp) -> dict[str, Any]:
     """The status contract (`./cluster status --json`) from the cluster itself.
 
     Raises:
@@ -88,7 +93,7 @@ def cluster_status(project: Path, config: StackConfig) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(tool(project, config, "status", seconds=STATUS_SECONDS))
     except NotUpError as error:
-        if providers.load(config.cluster.provider).settings_here(project, config) is None:
+        if providers.load(config.provider).settings_here(project, config) is None:
             raise
         raise UserError(
             f"stack {config.stack} is half up: its controller did not come so far that it could tell its "

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from infra.options import Json, Stack, load, project
+from infra.options import UNNAMED, Json, Stack, load, project
 
 app = typer.Typer(
     help="Machines that die, quotas, a cloud that refuses: test your jobs (local stacks).",
@@ -21,7 +21,7 @@ LONGEST_NOTICE = 86400.0
 
 
 @app.command()
-def show(stack: Stack = "local", json_output: Json = False) -> None:
+def show(stack: Stack = UNNAMED, json_output: Json = False) -> None:
     """What holds now, and which machines something is wrong with."""
     from infra.local import chaos
 
@@ -39,7 +39,7 @@ def set_keys(
     changes: Annotated[
         list[str], typer.Argument(metavar="KEY=VALUE...", help="`show` lists the keys.", show_default=False)
     ],
-    stack: Stack = "local",
+    stack: Stack = UNNAMED,
 ) -> None:
     """Set keys anew: quota_nodes=2 api_error=throttled
 
@@ -51,7 +51,7 @@ def set_keys(
 
 
 @app.command()
-def clear(stack: Stack = "local") -> None:
+def clear(stack: Stack = UNNAMED) -> None:
     """Go back to the stack file; machines go on."""
     from infra.local import chaos
 
@@ -59,31 +59,31 @@ def clear(stack: Stack = "local") -> None:
 
 
 @app.command()
-def kill(node: Node, stack: Stack = "local") -> None:
+def kill(node: Node, stack: Stack = UNNAMED) -> None:
     """Take a machine's power away."""
     _act("kill", node, stack)
 
 
 @app.command()
-def freeze(node: Node, stack: Stack = "local") -> None:
+def freeze(node: Node, stack: Stack = UNNAMED) -> None:
     """Have a machine stand still, until `thaw`."""
     _act("freeze", node, stack)
 
 
 @app.command()
-def thaw(node: Node, stack: Stack = "local") -> None:
+def thaw(node: Node, stack: Stack = UNNAMED) -> None:
     """Have a machine that stands still go on."""
     _act("thaw", node, stack)
 
 
 @app.command()
-def cut(node: Node, stack: Stack = "local") -> None:
+def cut(node: Node, stack: Stack = UNNAMED) -> None:
     """Take a machine's network away, until `join`."""
     _act("cut", node, stack)
 
 
 @app.command()
-def join(node: Node, stack: Stack = "local") -> None:
+def join(node: Node, stack: Stack = UNNAMED) -> None:
     """Give a machine its network back."""
     _act("join", node, stack)
 
@@ -91,7 +91,7 @@ def join(node: Node, stack: Stack = "local") -> None:
 @app.command()
 def preempt(
     node: Node,
-    stack: Stack = "local",
+    stack: Stack = UNNAMED,
     notice: Annotated[
         float, typer.Option("--notice", help="Seconds from the notice to the end.", min=0, max=LONGEST_NOTICE)
     ] = NOTICE_SECONDS,

@@ -17,36 +17,75 @@ import typer
 
 from infra import chaos
 from infra.errors import EXIT_INTERRUPTED, EXIT_USAGE, UserError
-from infra.options import Json, Stack, checked, load, project
+from infra.options import DEFAULT, UNNAMED, Json, Stack, checked, known_stacks, load, load_up, project
 from infra.runner import interrupt
+
+COMPLETION = "_CLUSTER_COMPLETE"
+"""The environment variable by which a shell asks what could come next."""
 
 app = typer.Typer(
     name="cluster",
     help="Elastic Slurm clusters for distributed training: one stack file, on AWS, on Google Cloud, or here.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        print(f"slurm-stacks {version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def main_options(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", help="Say the version and exit.", callback=_say_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Elastic Slurm clusters for distributed training: one stack file, on AWS, on Google Cloud, or here."""
+
+
+def version() -> str:
+    """This checkout's version, as pyproject.toml has it."""
+    import tomllib
+
+    found = tomllib.loads((project() / "pyproject.toml").read_text(encoding="utf-8"))
+    return str(found["project"]["version"])
+
+
 @app.command()
 def up(
-    stack: Stack = "local",
+    stack: Stack = UNNAMED,
     replace: Annotated[
         bool, typer.Option("--replace", help="Make changes too that end running jobs or delete files.")
+    ] = False,
+    no_benchmark: Annotated[
+        bool,
+        typer.Option("--no-benchmark", help="Leave the benchmark as it is: no submit, no wait."),
+    ] = False,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="One JSON object on standard output, progress on standard error.")
     ] = False,
 ) -> None:
     """Bring a stack up, run its benchmark, wait for the result."""
     from infra.console.progress import Console
     from infra.operate import bring_up
 
-    bring_up(project(), load(stack, scripts=True), Console(), replace=replace)
+    config = load(stack, scripts=True)
+    made = bring_up(
+        project(), config, Console(), replace=replace, benchmark=not no_benchmark, quiet=json_output
+    )
+    if json_output:
+        print(json.dumps(made, indent=1))
 
 
 @app.command()
 def down(
-    stack: Stack = "local",
+    stack: Stack = UNNAMED,
     checkout: Annotated[
         Path | None,
         typer.Option("--checkout", help="Of a checkout that is gone: its old path.", show_default=False),
@@ -68,16 +107,12 @@ def down(
         name: str = load(stack).cluster.provider
     except UserError as error:
         # A cluster that is up comes down whatever its stack file says by now.
-        from infra.config import stack_file
-        from infra.local.provider import LocalProvider
-        from infra.runner import embedded
+        from infra import providers
 
-        if LocalProvider().leftovers(project(), stack, dict) or embedded.remembers(project(), stack):
-            name, which = "local", "local cluster"
-        elif (said := stack_file.provider(project() / f"Pulumi.{stack}.yaml")) in ("aws", "gcp"):
-            name, which = said, "cluster"
-        else:
+        found = providers.of_cluster(project(), stack)
+        if found is None:
             raise
+        name, which = found, "local cluster" if found == "local" else "cluster"
         console.say(f"{error}\nThis does not keep the {which} of stack {stack} from going down.", "yellow")
     take_down(project(), stack, name, console, yes=yes)
     for text in abandoned.sentences(project()):
@@ -85,7 +120,7 @@ def down(
 
 
 @app.command()
-def plan(stack: Stack = "local", json_output: Json = False) -> None:
+def plan(stack: Stack = UNNAMED, json_output: Json = False) -> None:
     """What `up` would make, and its cost. Needs no network and no credentials."""
     from infra.operate import make_plan
 
@@ -99,17 +134,17 @@ def plan(stack: Stack = "local", json_output: Json = False) -> None:
 
 
 @app.command()
-def status(stack: Stack = "local", json_output: Json = False) -> None:
+def status(stack: Stack = UNNAMED, json_output: Json = False) -> None:
     """Nodes, jobs, and why any of them waits; cost so far."""
     from infra.access import cluster_status
 
-    found = cluster_status(project(), load(stack))
+    found = cluster_status(project(), load_up(stack))
     if json_output:
         print(json.dumps(found, indent=1))
         return
     from infra.console.tables import show_status
 
-    show_status(found)
+    show_status(found, stack)
 
 
 @app.command(
@@ -117,12 +152,12 @@ def status(stack: Stack = "local", json_output: Json = False) -> None:
 )
 def execute(
     command: Annotated[list[str], typer.Argument(help="The command, after --.", show_default=False)],
-    stack: Stack = "local",
+    stack: Stack = UNNAMED,
 ) -> None:
     """Run a command on the login machine: ./cluster exec -- squeue"""
     from infra.access import replace_process
 
-    replace_process(project(), load(stack), command)
+    replace_process(project(), load_up(stack), command)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -131,31 +166,62 @@ def ssh(
         list[str] | None,
         typer.Argument(help="Run this instead; the shell there reads it, as with ssh.", show_default=False),
     ] = None,
-    stack: Stack = "local",
+    stack: Stack = UNNAMED,
 ) -> None:
     """A shell on the login machine."""
     from infra.access import replace_process
 
-    config = load(stack)
+    config = load_up(stack)
     if sys.stdin.isatty() and not command:
         print(f"Slurm's commands act on stack {stack} here; `exit` leaves.", file=sys.stderr)
     replace_process(project(), config, ["sh", "-c", " ".join(command)] if command else [])
 
 
 @app.command()
-def outputs(stack: Stack = "local") -> None:
+def outputs(stack: Stack = UNNAMED) -> None:
     """The stack's outputs as JSON, for other programs."""
     from infra import runner
 
-    found = runner.select(project(), stack, load(stack).cluster.provider).outputs()
+    found = runner.select(project(), stack, load_up(stack).provider).outputs()
     if found is None:
         raise UserError(f"stack {stack} is not up: bring it up with `./cluster up --stack {stack}`")
     print(json.dumps(found, indent=1))
 
 
+@app.command("cp", short_help="Copy files to the login machine, and from it.", no_args_is_help=True)
+def copy(
+    sources: Annotated[
+        list[str], typer.Argument(metavar="SRC", help="What to copy; :PATH is there.", show_default=False)
+    ],
+    goal: Annotated[str, typer.Argument(metavar="DST", help="Where to.", show_default=False)],
+    stack: Stack = UNNAMED,
+) -> None:
+    """Copy files to the login machine, and from it: ./cluster cp data/ :inputs
+
+    A path on the login machine begins with a colon, or with `login:`; what follows is relative to the home
+    folder that all machines of the cluster share. Folders are copied whole. As with scp and cp, what is
+    copied goes into DST where that is a folder, and gets its name where not.
+    """
+    from infra import transfer
+
+    transfer.copy(project(), load_up(stack), sources, goal)
+
+
+@app.command("ssh-config", short_help="A stanza for OpenSSH: scp, rsync, editors reach the stack.")
+def ssh_config(stack: Stack = UNNAMED) -> None:
+    """Print a stanza for OpenSSH's configuration, with which scp, rsync and editors reach the login machine.
+
+    It names the user, the way there and the host key that the cluster published. Exit 3 for a stack whose
+    machines are processes of this machine: those have no SSH server.
+    """
+    from infra import transfer
+
+    print(transfer.stanza(project(), load_up(stack)), end="")
+
+
 @app.command("run", short_help="The benchmark on several numbers of nodes; ends in the report.")
 def run_sweep(
-    stack: Stack = "local",
+    stack: Stack = UNNAMED,
     nodes: Annotated[
         str | None,
         typer.Option(
@@ -195,8 +261,9 @@ def report(
             "--stack",
             "-s",
             help="The stack, repeatable to compare stacks.",
-            show_default="local",
+            show_default=DEFAULT,
             callback=checked,
+            autocompletion=known_stacks,
         ),
     ] = None,
     output: Annotated[
@@ -206,13 +273,13 @@ def report(
     """A page with plots and a table: our results beside the published ones."""
     from infra import report as reports
 
-    made = reports.make(stack or ["local"], output, project=project())
+    made = reports.make(stack or [], output, project=project())
     print(made.page)
     print(made.table)
 
 
 @app.command(short_help="What would stop `up` here, and its cure.")
-def doctor(stack: Stack = "local", json_output: Json = False) -> None:
+def doctor(stack: Stack = UNNAMED, json_output: Json = False) -> None:
     """What would stop `up` here, and its cure; exit 1 if anything would."""
     from infra import doctor as doctors
 
@@ -225,14 +292,14 @@ def logs(
         str | None,
         typer.Argument(help="controller (default), a node's name, or a job's id.", show_default=False),
     ] = None,
-    stack: Stack = "local",
+    stack: Stack = UNNAMED,
     lines: Annotated[int, typer.Option("--lines", "-n", help="Lines of each log.", min=1)] = 40,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as they grow.")] = False,
 ) -> None:
     """The last lines of the controller, of a node and its boot, of a job."""
     from infra import logs as log_files
 
-    status = log_files.show(project(), load(stack), what, lines=lines, follow=follow)
+    status = log_files.show(project(), load_up(stack), what, lines=lines, follow=follow)
     if status == EXIT_INTERRUPTED:
         # Without a word: Ctrl-C is how following ends.
         os._exit(status)
@@ -280,7 +347,8 @@ def _run() -> None:
     try:
         with interrupt.raised():
             try:
-                app(prog_name="./cluster")
+                # The shell's completion goes by a command's name, whatever folder it was called in.
+                app(prog_name="cluster" if _completes() else "./cluster")
             finally:
                 # Here, where a reader that has gone is expected, and not as the interpreter ends.
                 sys.stdout.flush()
@@ -302,6 +370,10 @@ def _run() -> None:
 
         explained = explain(error)
         _fail(str(explained), explained.exit_code)
+
+
+def _completes() -> bool:
+    return COMPLETION in os.environ or sys.argv[1:2] in (["--install-completion"], ["--show-completion"])
 
 
 def _fail(message: str, code: int) -> Any:

@@ -20,13 +20,13 @@ from infra.runner import interrupt
 
 if TYPE_CHECKING:
     from infra.config import StackConfig
-    from infra.provider import Command
+    from infra.provider import Command, StackUp
 
 BROKEN = 126
 """The tool cannot be run, or knows no `logs`: it is an older one, or has lost its interpreter."""
 
 
-def show(project: Path, config: StackConfig, what: str | None, *, lines: int, follow: bool) -> int:
+def show(project: Path, config: StackConfig | StackUp, what: str | None, *, lines: int, follow: bool) -> int:
     """The last lines of the controller's logs, of a node's or of a job's, on standard output.
 
     Returns:
@@ -35,7 +35,7 @@ def show(project: Path, config: StackConfig, what: str | None, *, lines: int, fo
     Raises:
         UserError: the cluster is not up.
     """
-    chosen = providers.load(config.cluster.provider)
+    chosen = providers.load(config.provider)
     what = what or CONTROLLER
     arguments = [TOOL, "logs", what, f"--lines={lines}", *(["--follow"] if follow else [])]
     try:

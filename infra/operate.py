@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import typer
 
@@ -19,6 +19,7 @@ from infra.console.jobs import situation
 from infra.console.progress import Console
 from infra.design import benchmark_design, design
 from infra.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, NotUpError, UserError
+from infra.hints import hint
 from infra.machines import catalog
 from infra.node import words
 from infra.runner import interrupt
@@ -37,11 +38,37 @@ PATIENCE_SECONDS = 60.0
 """How long a controller may be silent while a job is waited for."""
 
 
-def bring_up(project: Path, config: StackConfig, console: Console, *, replace: bool = False) -> None:
+class Made(TypedDict):
+    """What `./cluster up --json` prints.
+
+    Attributes:
+        result: the benchmark's result record; null where none was waited for.
+        changes: how many resources were created, updated, replaced, deleted; empty: nothing was to be done.
+        seconds: until the result was there.
+    """
+
+    stack: str
+    outputs: dict[str, Any]
+    result: dict[str, Any] | None
+    changes: dict[str, int]
+    seconds: float
+
+
+def bring_up(
+    project: Path,
+    config: StackConfig,
+    console: Console,
+    *,
+    replace: bool = False,
+    benchmark: bool = True,
+    quiet: bool = False,
+) -> Made:
     """Create or change the stack, wait for its benchmark's result, print it.
 
     Args:
         replace: make changes too that end jobs that run, or delete files.
+        benchmark: False leaves the benchmark as it is: a job of it that runs goes on.
+        quiet: print nothing on standard output.
 
     Raises:
         UserError: it did not come up, or the benchmark ended without a result.
@@ -51,7 +78,7 @@ def bring_up(project: Path, config: StackConfig, console: Console, *, replace: b
 
     started, began = time.monotonic(), time.time()
     cluster = design(config, catalog())
-    training = benchmark_design(config, cluster)
+    training = benchmark_design(config, cluster) if benchmark else None
     chosen = providers.load(cluster.provider)
     chosen.prepare(cluster, console.say)
     engine = runner.select(project, config.stack, cluster.provider, console.on_event)
@@ -70,7 +97,7 @@ def bring_up(project: Path, config: StackConfig, console: Console, *, replace: b
         engine = runner.select(project, config.stack, cluster.provider, console.on_event)
     try:
         with console.waiting("bringing the cluster up"):
-            outputs = engine.up(console.on_event)
+            outputs = engine.up(console.on_event, benchmark=benchmark)
             # What the engine knows to be there may have died since: that is no change, so it did nothing.
             chosen.mend(project, config.stack, console.say)
     except BaseException as failed:
@@ -82,6 +109,7 @@ def bring_up(project: Path, config: StackConfig, console: Console, *, replace: b
         more = chosen.explain(cluster, began)
         told = f"{error}\n{more}" if more else str(error)
         raise UserError(f"{told}\n`./cluster doctor --stack {config.stack}` looks for the cause.") from None
+    result: dict[str, Any] | None = None
     if training is not None:
         try:
             result = follow(project, config, cluster, training, console)
@@ -93,11 +121,14 @@ def bring_up(project: Path, config: StackConfig, console: Console, *, replace: b
                 f"`./cluster down --stack {config.stack}` ends both.",
                 EXIT_INTERRUPTED,
             ) from None
-        show_result(result)
-        sys.stdout.flush()  # before the next line of the other stream, where both go to one file
+        if not quiet:
+            show_result(result)
+            sys.stdout.flush()  # before the next line of the other stream, where both go to one file
         _keep(config.stack, result, outputs.get("benchmark_result"), console)
-    show_outputs(outputs)
-    console.say(f"up after {time.monotonic() - started:.0f} s")
+    if not quiet:
+        show_outputs(outputs)
+    seconds = time.monotonic() - started
+    console.say(f"up after {seconds:.0f} s")
     if training is not None:
         try:
             wait_for_idle(project, config, cluster, console)
@@ -107,6 +138,13 @@ def bring_up(project: Path, config: StackConfig, console: Console, *, replace: b
                 f"`./cluster down --stack {config.stack}` ends the cluster.",
                 EXIT_INTERRUPTED,
             ) from None
+    return Made(
+        stack=config.stack,
+        outputs=outputs,
+        result=result,
+        changes=console.changes,
+        seconds=round(seconds, 1),
+    )
 
 
 def _keep(stack: str, result: dict[str, Any], where: object, console: Console) -> None:
@@ -114,7 +152,9 @@ def _keep(stack: str, result: dict[str, Any], where: object, console: Console) -
     try:
         console.say(f"kept as {results.keep(stack, result)}", "dim")
     except UserError as error:
-        console.say(f"the result is not kept: {error}\nUntil `./cluster down` it lies in {where}.", "yellow")
+        console.say(
+            f"the result is not kept: {error}\nUntil `{hint('down', stack)}` it lies in {where}.", "yellow"
+        )
 
 
 def follow(
@@ -195,17 +235,15 @@ def wait_for_idle(project: Path, config: StackConfig, cluster: ClusterDesign, co
                 return
             machines_up = status["machines"]["running"] + status["machines"]["pending"]
             if machines_up <= static:
-                console.say(
-                    f"back to {words.count(machines_up, 'node')}; "
-                    "`./cluster exec -- sbatch …` brings them up again"
-                )
+                submit = hint("exec", config.stack, "-- sbatch …")
+                console.say(f"back to {words.count(machines_up, 'node')}; `{submit}` brings them up again")
                 return
             if any(job["state"] not in ("COMPLETING",) for job in status["jobs"]):
-                console.say("other jobs keep nodes up: ./cluster status")
+                console.say(f"other jobs keep nodes up: `{hint('status', config.stack)}` names them")
                 return
             console.now(f"{machines_up} up")
             time.sleep(POLL_SECONDS)
-    console.say("nodes are still up: ./cluster status says why", "yellow")
+    console.say(f"nodes are still up: `{hint('status', config.stack)}` says why", "yellow")
 
 
 def take_down(project: Path, stack: str, provider_name: str, console: Console, *, yes: bool = False) -> None:

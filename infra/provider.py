@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from infra.changes.table import Change
     from infra.config import StackConfig
     from infra.doctor.finding import Check
+    from infra.ssh.target import Target
 
 
 TOOL = "slurm-stacks"
@@ -55,6 +56,19 @@ class ClusterComponent(Protocol):
     def head(self) -> pulumi.Resource:
         """The machine that holds the queue."""
         ...
+
+
+Files = Callable[[str], Path]
+"""From a path on the login machine, absolute or below the shared home folder, to where that lies here."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackUp:
+    """A stack whose cluster is up and whose file cannot be used: as much of a `StackConfig` as that needs."""
+
+    stack: str
+    provider: str
+    """local | aws | gcp"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +112,24 @@ class Provider(Protocol):
         """
         ...
 
-    def settings_here(self, project: Path, config: StackConfig) -> Settings | None:
+    def ssh(self, project: Path, stack: str) -> Target:
+        """The login machine of the cluster that is up, for OpenSSH's programs.
+
+        Raises:
+            NotUpError: the cluster is not up.
+            UserError: exit 3; it has no SSH server.
+        """
+        ...
+
+    def files_here(self, project: Path, stack: str) -> Files | None:
+        """Where the login machine's files lie on this very machine; None: they do not.
+
+        Raises:
+            NotUpError: the cluster is not up.
+        """
+        ...
+
+    def settings_here(self, project: Path, config: StackConfig | StackUp) -> Settings | None:
         """What the cluster's machines know of it, where their files lie on this very machine: its logs can be
         read without its help. None: they do not, or the cluster is not up at all."""
         ...

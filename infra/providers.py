@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from infra.errors import EXIT_REFUSED, UserError
 from infra.provider import Provider
 
@@ -27,3 +29,24 @@ def load(name: str) -> Provider:
     raise UserError(
         f"provider {name!r} is not available in this version; available: local, aws, gcp", EXIT_REFUSED
     )
+
+
+def of_cluster(project: Path, stack: str) -> str | None:
+    """The provider of the cluster that a stack has up, whatever is wrong with its file by now.
+
+    None: nothing is known to be up, and the file does not say where there might be something.
+    """
+    from infra.config import stack_file
+    from infra.local.provider import LocalProvider
+    from infra.runner import embedded
+
+    if LocalProvider().leftovers(project, stack, dict) or embedded.remembers(project, stack):
+        return "local"
+    from infra.clouds import places
+
+    said = stack_file.provider(project / f"Pulumi.{stack}.yaml")
+    if said in ("aws", "gcp"):
+        return said
+    # Only Google Cloud has projects.
+    noted = places.read(project, stack)
+    return ("gcp" if noted[-1].project else "aws") if noted else None

@@ -96,10 +96,7 @@ def command(project: Path, stack: str, login: Login, argv: Sequence[str], *, tty
     Args:
         tty: whether the command shall have a terminal.
     """
-    known = folders.make_state_dir(project, stack) / "known_hosts"
-    draft = known.with_name(f".{known.name}.new")
-    draft.write_text(hostkeys.known_hosts(login.target.host_keys))
-    draft.replace(known)
+    known = hostkeys.keep(folders.make_state_dir(project, stack), login.target.host_keys)
     words = openssh.arguments(login.target, known)
     # Options come before the host, which is the last word.
     place = words.index("--")

@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING, Any
 from infra.clouds.cloud import Cloud, Place
 from infra.errors import EXIT_REFUSED, UserError
 from infra.node.model import BenchmarkDesign, ClusterDesign, Settings
-from infra.provider import Command, Outputs
+from infra.provider import Command, Files, Outputs, StackUp
 
 if TYPE_CHECKING:
     from infra.benchmark import Shell
     from infra.changes.jobs import Job
     from infra.changes.reach import Weighed
     from infra.changes.table import Change, Rules
+    from infra.clouds.entrance import Login
     from infra.clouds.shell import CloudCluster
     from infra.config import StackConfig
     from infra.doctor.finding import Check
     from infra.provider import ClusterComponent
+    from infra.ssh.target import Target
 
 SSH = "ssh"
 """The check of the way to the login machine, among a provider's."""
@@ -89,11 +91,38 @@ class CloudProvider(abc.ABC):
     ) -> Command:
         from infra.clouds import entrance
 
-        design = file_design(project, stack)
-        login = entrance.find(project, stack, design, self.cloud(Place.of(design)))
+        login = self._login(project, stack)
         return Command(entrance.command(project, stack, login, argv, tty=tty), {})
 
-    def settings_here(self, project: Path, config: StackConfig) -> Settings | None:
+    def _login(self, project: Path, stack: str) -> Login:
+        """The login machine of the cluster that is up, also where its stack file has a mistake by now.
+
+        Raises:
+            UserError: there is none, or the cloud refuses.
+        """
+        from infra.clouds import entrance, places, running
+        from infra.config.mistakes import ConfigError
+
+        try:
+            design = file_design(project, stack)
+        except ConfigError:
+            noted = places.read(project, stack)
+            if not noted:
+                raise
+            cloud = self.cloud(noted[-1])
+            published = running.published(cloud)
+            if published is None:
+                raise
+            return entrance.find(project, stack, published, cloud)
+        return entrance.find(project, stack, design, self.cloud(Place.of(design)))
+
+    def ssh(self, project: Path, stack: str) -> Target:
+        return self._login(project, stack).target
+
+    def files_here(self, project: Path, stack: str) -> Files | None:
+        return None
+
+    def settings_here(self, project: Path, config: StackConfig | StackUp) -> Settings | None:
         return None
 
     def diagnose(

@@ -66,6 +66,11 @@ class StackConfig(BaseModel):
     project: str | None
     """Google Cloud only."""
 
+    @property
+    def provider(self) -> str:
+        """local | aws | gcp"""
+        return self.cluster.provider
+
     def catalog(self, facts: Catalog | None = None) -> Catalog:
         """The facts of machines with this stack's own over them."""
         return (facts or catalog()).with_overrides(self.cluster.machines, self.cluster.provider)

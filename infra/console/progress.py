@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import IO, Any, TextIO, cast
 
 from rich.console import Console as RichConsole
@@ -17,6 +17,7 @@ from infra.node import words
 from infra.runner.events import (
     Event,
     Message,
+    Operation,
     OutputLine,
     ResourceDone,
     ResourceFailed,
@@ -24,8 +25,10 @@ from infra.runner.events import (
     Summary,
 )
 
-_MARKS = {"created": "+", "updated": "~", "replaced": "±", "deleted": "-", "unchanged": " ", "read": " "}
+_MARKS = {"created": "+", "updated": "~", "replaced": "±", "deleted": "-"}
 _STYLES = {"created": "green", "updated": "yellow", "replaced": "yellow", "deleted": "red"}
+_GROUPS = ("pulumi:", "slurm-stacks:")
+"""Types of resources that are nothing by themselves: the stack, providers, components."""
 
 
 class _Lasting:
@@ -63,12 +66,19 @@ class Console:
         self._shown = ""
         self._since = time.monotonic()
         self._running: dict[str, str] = {}
-        self._shown_changes: Counter[str] = Counter()
+        self._changed: dict[str, Operation] = {}
+        """What became of which resource, by URN."""
+        self._replaced: set[str] = set()
 
     @property
     def rich(self) -> RichConsole:
         """For what draws more than a line."""
         return self._rich
+
+    @property
+    def changes(self) -> dict[str, int]:
+        """How many resources the last run has created, updated, replaced, deleted: those that it listed."""
+        return dict(Counter(self._changed.values()))
 
     @property
     def live(self) -> bool:
@@ -108,13 +118,15 @@ class Console:
         match event:
             case ResourceStarted(name=name, operation=operation):
                 self._running[name] = operation
+                if operation == "replaced":
+                    self._replaced.add(event.urn)
                 self._show_running()
             case ResourceDone(name=name, operation=operation, seconds=seconds):
                 self._running.pop(name, None)
-                if operation != "unchanged" and event.type.startswith("command:"):
-                    mark, style = _MARKS.get(operation, " "), _STYLES.get(operation)
+                if self._is_news(event):
+                    self._changed[event.urn] = operation
+                    mark, style = _MARKS[operation], _STYLES[operation]
                     self.say(f"  {mark} {name} {operation} ({seconds:.1f} s)", style)
-                    self._shown_changes[operation] += 1
                 self._show_running()
             case ResourceFailed(name=name, message=message):
                 self._running.pop(name, None)
@@ -124,28 +136,24 @@ class Console:
             case Message(text=text, level=level):
                 self.say(text, {"warning": "yellow", "error": "red"}.get(level))
             case Summary():
-                self.say(f"  {_sum(event, self._shown_changes)} ({event.seconds:.1f} s)")
-                self._shown_changes.clear()
+                # What groups resources is no thing that was made: the lines above are what is counted.
+                told = Summary(dict(Counter(self._changed.values())), event.failed, event.seconds)
+                self.say(f"  {told} ({event.seconds:.1f} s)")
             case _:
                 pass
+
+    def _is_news(self, event: ResourceDone) -> bool:
+        """Whether a line says it, and the summary counts it: each thing once, and its replacement as one."""
+        if event.operation not in _STYLES or event.type.startswith(_GROUPS):
+            return False
+        if event.operation == "deleted" and event.urn in self._replaced:
+            return False
+        return self._changed.get(event.urn) != event.operation
 
     def _show_running(self) -> None:
         if self._status is not None:
             names = ", ".join(sorted(self._running)) or "…"
             self._status.update(Text(f"{self._label}: {names}"))
-
-
-def _sum(event: Summary, shown: Mapping[str, int]) -> str:
-    """How many resources each operation came to, and of how many of them there is a line above."""
-    parts = []
-    for operation, number in event.counts.items():
-        if number:
-            above = shown.get(operation, 0)
-            rest = f" ({above} shown)" if 0 < above < number else ""
-            parts.append(f"{operation} {words.count(number, 'resource')}{rest}")
-    if event.failed:
-        parts.append(f"failed {event.failed}")
-    return ", ".join(parts) or "nothing to do"
 
 
 def clock(seconds: float) -> str:

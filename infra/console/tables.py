@@ -12,6 +12,7 @@ from rich.tree import Tree
 
 from infra import cost
 from infra.console.picture import note, picture
+from infra.hints import hint
 from infra.node import words
 from infra.node.elastic.view import REASON_PREFIX
 from infra.node.logs.text import printable
@@ -54,7 +55,7 @@ def cell(value: object) -> str:
     return "–" if value is None or value == "" else escape(printable(str(value)))
 
 
-def show_status(status: dict[str, Any]) -> None:
+def show_status(status: dict[str, Any], stack: str = "local") -> None:
     """The status contract as tables: partitions, nodes that are not just off, jobs, cost."""
     partitions = new_table("Partitions", "name", "machine", "min", "max", "up")
     for p in status["partitions"]:
@@ -63,7 +64,7 @@ def show_status(status: dict[str, Any]) -> None:
     if trouble := status.get("cloud"):
         put(f"\nThe cloud does not answer: {cell(trouble)}. What is said of machines was so a while ago.")
     _show_nodes(status["nodes"])
-    _show_jobs(status["jobs"])
+    _show_jobs(status["jobs"], stack)
     _show_spent(status)
 
 
@@ -150,20 +151,42 @@ def node_words(state: str, machine: str | None, reason: str | None) -> tuple[str
     return ("busy" if node.has_job else "idle"), ""
 
 
-def _show_jobs(jobs: list[dict[str, Any]]) -> None:
+def _show_jobs(jobs: list[dict[str, Any]], stack: str) -> None:
     """Those that hold nodes first, then those that wait, and why."""
     if not jobs:
         put("\nNo jobs")
         return
-    table = new_table("\nJobs", "id", "name", "state", "nodes", "why")
+    table = new_table("\nJobs", "id", "name", "user", "partition", "state", "time", "nodes", "why")
     ordered = sorted(jobs, key=lambda job: (job["state"] == "PENDING", job["id"]))
     for job in ordered[:MOST_JOBS]:
         why = {"PENDING": in_words(job["cause"]), "CONFIGURING": "its nodes are starting"}
-        row = (job["id"], job["name"], job["state"].lower(), job["nodes"], why.get(job["state"]))
+        # A cluster that an older version brought up does not say all of it.
+        row = (
+            job.get("slurm_id", job["id"]),
+            job["name"],
+            job.get("user"),
+            job.get("partition"),
+            job["state"].lower(),
+            _elapsed(job.get("elapsed_seconds")),
+            job["nodes"],
+            why.get(job["state"]),
+        )
         table.add_row(*map(cell, row))
     put(table)
     if len(jobs) > MOST_JOBS:
-        put(f"and {len(jobs) - MOST_JOBS} more: ./cluster exec -- squeue")
+        put(f"and {len(jobs) - MOST_JOBS} more: {hint('exec', stack, '-- squeue')}")
+
+
+def _elapsed(seconds: float | None) -> str | None:
+    """As squeue writes it: 0:05, 1:02:03, 2-01:02:03."""
+    if seconds is None:
+        return None
+    minutes, left = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}-{hours:02d}:{minutes:02d}:{left:02d}"
+    return f"{hours}:{minutes:02d}:{left:02d}" if hours else f"{minutes}:{left:02d}"
 
 
 def show_result(result: dict[str, Any], console: Console | None = None) -> None:

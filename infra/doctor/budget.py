@@ -21,7 +21,7 @@ def budget(cost: Mapping[str, Any], stack: str) -> Iterable[Finding]:
         return
     cure = (
         f"Raise slurm-stacks:cluster.budget in Pulumi.{stack}.yaml and run `./cluster up --stack {stack}`; "
-        "`./cluster down` and `up` begin a new one."
+        f"`./cluster down --stack {stack}` and `up` begin a new one."
     )
     if found["used"] >= 1:
         yield warns("cluster.budget", "the budget is used up: no new node starts", cure)

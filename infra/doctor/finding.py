@@ -63,7 +63,7 @@ def said(check: str, severity: Severity, message: str) -> Finding:
     if not cure:
         what, stop, cure = message.partition("; ")
     found = f"{what}." if stop == ". " else what
-    return Finding(check, severity, found, cure or "Mend it and run `./cluster doctor` again.")
+    return Finding(check, severity, found, cure or "Mend it and run doctor again.")
 
 
 @dataclass(frozen=True, slots=True)

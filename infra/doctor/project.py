@@ -90,7 +90,7 @@ def environment() -> Iterable[Finding]:
     if job := os.environ.get("SLURM_JOB_ID"):
         yield warns(
             "environment.slurm",
-            f"this shell is inside job {job} of another Slurm: `./cluster exec -- srun …` would take that "
+            f"this shell is inside job {job} of another Slurm: `exec -- srun …` would take that "
             "job's allocation for its own",
             "Use a shell outside of the job, or unset the variables: unset ${!SLURM_*}",
         )

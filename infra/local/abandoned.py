@@ -23,7 +23,7 @@ def sentences(project: Path) -> list[str]:
     """
     return [
         f"a cluster of stack {note.stack} runs without its checkout: {note.checkout} was moved or deleted. "
-        f"Where it was moved, `./cluster down` there ends it; else "
+        f"Where it was moved, `./cluster down --stack {note.stack}` there ends it; else "
         f"`./cluster down --stack {note.stack} --checkout '{note.checkout}'`"
         for run, note in locations.notes()
         if note.gone

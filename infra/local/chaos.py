@@ -15,6 +15,7 @@ from infra.config.cluster import LocalConfig
 from infra.config.mistakes import ConfigError, Mistake, from_pydantic, near, shown, unknown_key
 from infra.design import local_cloud
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
+from infra.hints import hint
 from infra.local import remains, upkeep
 from infra.local.cloud.limits import CAPACITY
 from infra.local.site import RunDirectory
@@ -31,9 +32,9 @@ KEYS = tuple(to_json(LocalCloud()))
 
 SENTENCES = {
     "kill": "{node} is dead: its machine has lost its power",
-    "freeze": "{node} stands still; `./cluster chaos thaw {node}{stack}` lets it go on",
+    "freeze": "{node} stands still; `{thaw}` lets it go on",
     "thaw": "{node} goes on",
-    "cut": "{node} has no network; `./cluster chaos join {node}{stack}` gives it back",
+    "cut": "{node} has no network; `{join}` gives it back",
     "join": "{node} has its network",
 }
 
@@ -130,8 +131,8 @@ def act(project: Path, config: StackConfig, action: str, node: str, notice: floa
     if action == "preempt":
         left = round(machine["notice"] - time.time()) if notice and machine["notice"] else 0
         return f"the cloud takes {node} in {left} s" if left > 0 else f"the cloud has taken {node}"
-    stack = "" if config.stack == "local" else f" --stack {config.stack}"
-    return SENTENCES[action].format(node=node, stack=stack)
+    thaw, join = (hint(f"chaos {verb} {node}", config.stack) for verb in ("thaw", "join"))
+    return SENTENCES[action].format(node=node, thaw=thaw, join=join)
 
 
 def parse(words: Iterable[str], known: Iterable[str]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import Any
 
 from infra import bundle, trouble
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
+from infra.hints import hint
 from infra.local import names, packages, possible
 from infra.local.benchmark import cancel, environment, place, stage, tool
 from infra.local.cloud import kind, namespaces
@@ -342,7 +343,10 @@ def main() -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     except rpc.RpcUnavailableError as error:
-        print(f"the local cloud's agent does not answer ({error}); run `./cluster up` again", file=sys.stderr)
+        print(
+            f"the local cloud's agent does not answer ({error}); run `{hint('up', options.stack)}` again",
+            file=sys.stderr,
+        )
         return 1
     except rpc.RpcError as error:
         print(f"the local cloud refused: {error} ({error.code})", file=sys.stderr)

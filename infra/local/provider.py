@@ -14,7 +14,7 @@ from infra.local import packages, upkeep, way_in
 from infra.local.cloud import namespaces
 from infra.local.site import RunDirectory
 from infra.node.model import BenchmarkDesign, ClusterDesign, Settings
-from infra.provider import Command, Outputs
+from infra.provider import Command, Files, Outputs, StackUp
 from infra.runner import lock, owner
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from infra.config import StackConfig
     from infra.doctor.finding import Check
     from infra.provider import ClusterComponent
+    from infra.ssh.target import Target
 
 
 class LocalProvider:
@@ -56,20 +57,17 @@ class LocalProvider:
     def access(
         self, project: Path, stack: str, outputs: Mapping[str, Any], argv: Sequence[str], *, tty: bool
     ) -> Command:
-        run = RunDirectory.of(project, stack)
-        if not way_in.is_up(run):
-            from infra.local import abandoned
+        return way_in.command(_standing(project, stack), argv)
 
-            raise NotUpError(
-                upkeep.why_gone(project, stack, run)
-                + abandoned.others(project, stack)
-                + "".join(f"\n{text}" for text in abandoned.sentences(project))
-            )
-        if upkeep.fallen(run):
-            raise UserError(upkeep.how_to_restart(stack))
-        return way_in.command(run, argv)
+    def ssh(self, project: Path, stack: str) -> Target:
+        from infra.local import sshd
 
-    def settings_here(self, project: Path, config: StackConfig) -> Settings | None:
+        return sshd.target(project, stack, _standing(project, stack))
+
+    def files_here(self, project: Path, stack: str) -> Files | None:
+        return way_in.files(_standing(project, stack))
+
+    def settings_here(self, project: Path, config: StackConfig | StackUp) -> Settings | None:
         from infra.local import remains
 
         return remains.settings(project, config)
@@ -146,6 +144,27 @@ class LocalProvider:
         if run.path.exists():
             found.append(f"folder {run.path}{_foreign(run.path)}")
         return found
+
+
+def _standing(project: Path, stack: str) -> RunDirectory:
+    """The run directory of a cluster that is up.
+
+    Raises:
+        NotUpError: it is not up.
+        UserError: its controller's machine is dead.
+    """
+    run = RunDirectory.of(project, stack)
+    if not way_in.is_up(run):
+        from infra.local import abandoned
+
+        raise NotUpError(
+            upkeep.why_gone(project, stack, run)
+            + abandoned.others(project, stack)
+            + "".join(f"\n{text}" for text in abandoned.sentences(project))
+        )
+    if upkeep.fallen(run):
+        raise UserError(upkeep.how_to_restart(stack))
+    return run
 
 
 def _foreign(folder: Path) -> str:

@@ -13,27 +13,44 @@ from infra.local.site import RunDirectory
 from infra.machines import catalog
 from infra.node.codec import from_json
 from infra.node.model import Settings, Site
+from infra.provider import StackUp
 
 if TYPE_CHECKING:
     from infra.config import StackConfig
+    from infra.node.model import ClusterDesign
 
 
-def settings(project: Path, config: StackConfig) -> Settings | None:
+def settings(project: Path, config: StackConfig | StackUp) -> Settings | None:
     """The cluster's settings: those that its machines run with, else those that are published for them, else
-    what the stack file alone says. None: there is no run directory."""
+    what the stack file alone says. None: there is no run directory, or nothing says it."""
     run = RunDirectory.of(project, config.stack)
     if not run.path.exists():
         return None
     if run.namespaces:
+        published = _read(_published(run.bucket))
+        made = _design(config) or (published.design if published else None)
         # Its disk lies as the files of process machines do.
-        made = dataclasses.replace(design(config, catalog()), machines=kind.PROCESS)
+        if made is None:
+            return None
+        made = dataclasses.replace(made, machines=kind.PROCESS)
         return Settings(made, _site(run, run.disk("controller")))
     for file in (run.path / "code" / "settings.json", _published(run.bucket)):
-        try:
-            return from_json(Settings, json.loads(file.read_text()))
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    return Settings(design(config, catalog()), _site(run, run.path))
+        if (found := _read(file)) is not None:
+            return found
+    made = _design(config)
+    return None if made is None else Settings(made, _site(run, run.path))
+
+
+def _read(file: Path) -> Settings | None:
+    try:
+        return from_json(Settings, json.loads(file.read_text()))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _design(config: StackConfig | StackUp) -> ClusterDesign | None:
+    """What the stack file says, where it can be used."""
+    return None if isinstance(config, StackUp) else design(config, catalog())
 
 
 def _site(run: RunDirectory, root: Path) -> Site:

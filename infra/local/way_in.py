@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
 
+from infra.errors import UserError
 from infra.local.cloud import kind
 from infra.local.cloud.machines import has_view, view_of
 from infra.local.cloud.namespaces import enter
-from infra.local.site import SHARED, RunDirectory, user
+from infra.local.site import APPS, SHARED, RunDirectory, user
 from infra.node.processes import ProcessId
-from infra.provider import TOOL, Command
+from infra.provider import TOOL, Command, Files
 
 HEAD = "controller"
 MACHINE_COMMAND_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
@@ -68,6 +70,33 @@ def _view(run: RunDirectory, argv: Sequence[str]) -> list[str]:
     return view_of(run.path, HEAD, "--exec") if has_view(run.path) and not ours else []
 
 
+def login(run: RunDirectory) -> tuple[str, int] | None:
+    """The host name and the first process of the machine that people log in to."""
+    for role in ("login", "controller"):
+        if (found := _machine(run, role)) is not None:
+            return found
+    return None
+
+
+def files(run: RunDirectory) -> Files:
+    """Where paths of the login machine lie on this one."""
+    if not run.namespaces:
+        return lambda path: run.shared / path
+    name = user()
+    machine = login(run)
+
+    def here(path: str) -> Path:
+        inside = PurePosixPath("/", SHARED, name, path)
+        for folder, lies in ((SHARED, run.shared), (APPS, run.apps)):
+            if inside.is_relative_to(folder):
+                return lies / inside.relative_to(folder)
+        if machine is None:
+            raise UserError("no machine of the cluster runs that people could log in to")
+        return Path(f"/proc/{machine[1]}/root", *inside.parts[1:])
+
+    return here
+
+
 def controller(run: RunDirectory) -> int | None:
     """The pid of the controller's first process, where it has one."""
     return _first(run, "controller")
@@ -81,7 +110,12 @@ def daemon_socket(run: RunDirectory) -> str:
 
 
 def _first(run: RunDirectory, role: str) -> int | None:
-    """As the local cloud has written it down: its agent need not answer."""
+    found = _machine(run, role)
+    return None if found is None else found[1]
+
+
+def _machine(run: RunDirectory, role: str) -> tuple[str, int] | None:
+    """Host and first process, as the local cloud has written them down: its agent need not answer."""
     try:
         records = json.loads((run.cloud / "machines.json").read_text())["machines"]
     except (OSError, ValueError, KeyError):
@@ -89,5 +123,5 @@ def _first(run: RunDirectory, role: str) -> int | None:
     for record in sorted(records, key=lambda r: str(r["node"])):
         process = ProcessId(**record["process"]) if record["process"] else None
         if record["tags"]["role"] == role and record["state"] == "running" and process and process.alive():
-            return process.pid
+            return str(record["node"]), process.pid
     return None

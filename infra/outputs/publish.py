@@ -5,6 +5,7 @@ Nothing in them is secret: addresses, public host keys, sizes, prices.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -115,8 +116,13 @@ def of(
     inventory: Inventory,
     benchmark: BenchmarkDesign | None,
     submitted: SubmittedBenchmark | None,
+    kept: Mapping[str, Any] | None = None,
 ) -> dict[str, pulumi.Output[Any]]:
-    """A stack's outputs: `cluster`, `login_ssh`, and `benchmark_result` where there is a benchmark."""
+    """A stack's outputs: `cluster`, `login_ssh`, and `benchmark_result` where there is a benchmark.
+
+    Args:
+        kept: what they said of a benchmark that is left as it is (`mode.of_benchmark`).
+    """
     import pulumi
 
     from infra import bundle
@@ -127,6 +133,8 @@ def of(
     if submitted is not None:
         known |= {"job_id": submitted.job_id, "result_path": submitted.result}
         outputs["benchmark_result"] = submitted.result
+    if kept and "benchmark_result" in kept:
+        outputs["benchmark_result"] = pulumi.Output.from_input(kept["benchmark_result"])
     digest = bundle.tree_digest(bundle.ROOT / "workload")
 
     def made(values: dict[str, Any]) -> dict[str, Any]:
@@ -137,7 +145,8 @@ def of(
                 result_path=values.pop("result_path"),
                 workload_digest=digest,
             )
-        return build(design, Deployed(**values), benchmark, job)
+        output = build(design, Deployed(**values), benchmark, job)
+        return {**output, "benchmark": kept["benchmark"]} if kept and "benchmark" in kept else output
 
     outputs["cluster"] = pulumi.Output.all(**known).apply(made)
     return outputs

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from infra.hints import hint
 from infra.report import statements, words
 from infra.report.runs import PUBLISHED_EPOCHS, SYNTHETIC, Run
 from infra.report.series import Point, Series, ranked
@@ -68,7 +69,9 @@ def _sentence(series: Series, named: bool) -> str:
 def leads(stacks: Sequence[str], ours: Sequence[Series], published: Sequence[Series]) -> list[str]:
     """The sentences below the headline."""
     if not ours:
-        return ["`./cluster up` makes a first result, `./cluster run --nodes 1,2,4` a comparison."]
+        stack = stacks[0]
+        first, compared = hint("up", stack), hint("run", stack, "--nodes 1,2,4")
+        return [f"`{first}` makes a first result, `{compared}` a comparison."]
     best = ranked(ours)
     firsts = [next((s for s in best if s.key.stack == stack), None) for stack in stacks]
     said = []
@@ -78,7 +81,7 @@ def leads(stacks: Sequence[str], ours: Sequence[Series], published: Sequence[Ser
         if sentences:
             said.append(" ".join(sentences))
     if all(statements.compared(one) is None for one in ours):
-        said.append("`./cluster run --nodes 1,2` tells how much faster more nodes are.")
+        said.append(f"`{hint('run', stacks[0], '--nodes 1,2')}` tells how much faster more nodes are.")
     if any(one.one.local for one in ours):
         said.append(
             "The local stack’s nodes share one machine’s cores: its times show that the cluster works, not "

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
+from infra.hints import hint
 from infra.runner.events import Message, OnEvent, Summary, ignore
 from infra.runner.refusal import HOW_TO_INSTALL
 
@@ -33,8 +34,12 @@ class Runner(Protocol):
         """What `up` would do; does nothing."""
         ...
 
-    def up(self, on_event: OnEvent = ignore) -> dict[str, Any]:
-        """Bring the stack up, or up to date; its outputs, secrets as `[secret]`."""
+    def up(self, on_event: OnEvent = ignore, *, benchmark: bool = True) -> dict[str, Any]:
+        """Bring the stack up, or up to date; its outputs, secrets as `[secret]`.
+
+        Args:
+            benchmark: False leaves the benchmark's resources as they are, there or not.
+        """
         ...
 
     def destroy(self, on_event: OnEvent = ignore) -> None:
@@ -60,10 +65,10 @@ class EmbeddedRunner:
 
         return embedded.preview(self._project_dir, self._stack, on_event)
 
-    def up(self, on_event: OnEvent = ignore) -> dict[str, Any]:
+    def up(self, on_event: OnEvent = ignore, *, benchmark: bool = True) -> dict[str, Any]:
         from infra.runner import embedded
 
-        return embedded.up(self._project_dir, self._stack, on_event)
+        return embedded.up(self._project_dir, self._stack, on_event, benchmark=benchmark)
 
     def destroy(self, on_event: OnEvent = ignore) -> None:
         from infra.runner import embedded
@@ -112,7 +117,8 @@ def _local(project_dir: Path, stack: str, on_event: OnEvent, *, cli: bool) -> Ru
         if cli:
             on_event(
                 Message(
-                    f"stack {stack} was brought up without the Pulumi CLI and stays so until `./cluster down`"
+                    f"stack {stack} was brought up without the Pulumi CLI and stays so until "
+                    f"`{hint('down', stack)}`"
                 )
             )
         return EmbeddedRunner(project_dir, stack)

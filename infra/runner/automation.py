@@ -28,7 +28,7 @@ import yaml
 
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.node.processes import children
-from infra.runner import folders, interrupt, locations, lock, owner
+from infra.runner import folders, interrupt, locations, lock, mode, owner, selection
 from infra.runner.events import Message, OnEvent, Summary, ignore
 from infra.runner.project import REDACTED
 
@@ -78,8 +78,12 @@ class PulumiRunner:
                     self._forget()
         return Summary(translator.summary.counts, 0, translator.summary.seconds)
 
-    def up(self, on_event: OnEvent = ignore) -> dict[str, Any]:
+    def up(self, on_event: OnEvent = ignore, *, benchmark: bool = True) -> dict[str, Any]:
         """Bring the stack up, or up to date; its outputs, secrets as `[secret]`.
+
+        Args:
+            benchmark: False leaves the benchmark's resources as they are: the program does not declare them,
+                and the engine is told to leave them out.
 
         Raises:
             UserError: the program or the engine failed, or the cluster is the embedded runner's (exit 3).
@@ -93,7 +97,20 @@ class PulumiRunner:
                 # Nothing of it has changed for the engine: it would create nothing.
                 on_event(Message("the run directory is gone: all of the stack is created again", "warning"))
                 stack.destroy(color="never", show_secrets=False, config_file=config)
-            result = stack.up(on_event=translator, color="never", show_secrets=False, config_file=config)
+            left_out: list[str] = []
+            if not benchmark:
+                there = (stack.export_stack().deployment or {}).get("resources") or []
+                left_out = [r["urn"] for r in there if mode.is_benchmarks(r["urn"])]
+                said = mode.of_benchmark(_outputs(stack.outputs()))
+                stack.workspace.env_vars[mode.KEPT_VARIABLE] = json.dumps(said)
+            result = stack.up(
+                on_event=translator,
+                color="never",
+                show_secrets=False,
+                config_file=config,
+                # An older CLI does not know the option.
+                **({"exclude": left_out} if left_out else {}),
+            )
             return _outputs(result.outputs)
 
     def destroy(self, on_event: OnEvent = ignore) -> None:
@@ -220,7 +237,8 @@ class PulumiRunner:
         from pulumi.automation.errors import StackNotFoundError
 
         try:
-            return Stack.select(self._stack, self._workspace(self._project_dir))
+            with selection.kept(self._project_dir):
+                return Stack.select(self._stack, self._workspace(self._project_dir))
         except StackNotFoundError:
             return None
 

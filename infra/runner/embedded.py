@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
-from infra.runner import deletion, interrupt, locations, lock, owner, project, wire
+from infra.runner import deletion, interrupt, locations, lock, mode, owner, project, wire
 from infra.runner.events import Message, OnEvent, Summary, ignore
 from infra.runner.lifecycle import Lifecycle
 from infra.runner.refusal import HOW_TO_INSTALL
@@ -24,8 +24,13 @@ from infra.runner.state import State, boot_id
 STATE_FILE = "state.json"
 
 
-def up(project_dir: Path, stack: str, on_event: OnEvent = ignore) -> dict[str, Any]:
+def up(
+    project_dir: Path, stack: str, on_event: OnEvent = ignore, *, benchmark: bool = True
+) -> dict[str, Any]:
     """Bring the stack up, or up to date; its outputs, secrets as `[secret]`.
+
+    Args:
+        benchmark: False leaves the benchmark's resources as they are: neither declared nor deleted.
 
     Raises:
         UserError: a command failed (exit 1; the state is kept and a second `up` continues), the stack file is
@@ -39,7 +44,10 @@ def up(project_dir: Path, stack: str, on_event: OnEvent = ignore) -> dict[str, A
             _forget_lost(state, fresh, on_event)
             life = Lifecycle(settings, state, on_event)
             with interrupt.forwarded(life, on_event):
-                seen, outputs = _register(life, on_event)
+                with _kept(None if benchmark else mode.of_benchmark(state.outputs)):
+                    seen, outputs = _register(life, on_event)
+                if not benchmark:
+                    seen |= {urn for urn in state.records if mode.is_benchmarks(urn)}
                 # After a failure what is known of them: the way in to a half-made cluster is worth having.
                 state.outputs = {**state.outputs, **outputs} if life.failures else outputs
                 state.save()
@@ -123,6 +131,15 @@ def _register(life: Lifecycle, on_event: OnEvent) -> tuple[set[str], dict[str, A
     monitor = EmbeddedMonitor(life)
     program.run(monitor, mode_="embedded", preview=life.preview, on_event=on_event)
     return monitor.seen, wire.redacted(monitor.outputs)
+
+
+@contextmanager
+def _kept(benchmark: dict[str, Any] | None) -> Iterator[None]:
+    token = mode.KEPT.set(benchmark)
+    try:
+        yield
+    finally:
+        mode.KEPT.reset(token)
 
 
 def _path(project_dir: Path, stack: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from infra.errors import UserError
 
@@ -34,7 +35,7 @@ def parse(lines: Sequence[str]) -> list[str]:
     if not found:
         raise UserError(
             "the cluster has published no SSH host key of its login machine, and one that is not known is "
-            "not trusted: look into the machine's boot report (`./cluster logs`), then run `up` again"
+            "not trusted: look into the machine's boot report, which `logs` shows, then run `up` again"
         )
     return found
 
@@ -67,3 +68,16 @@ def known_hosts(lines: Sequence[str]) -> str:
         UserError: as `parse`.
     """
     return "".join(f"{ALIAS} {key}\n" for key in parse(lines))
+
+
+def keep(folder: Path, lines: Sequence[str]) -> Path:
+    """Write the `known_hosts` of a stack into its state folder; its path.
+
+    Raises:
+        UserError: as `parse`.
+    """
+    known = folder / "known_hosts"
+    draft = known.with_name(f".{known.name}.new")
+    draft.write_text(known_hosts(lines))
+    draft.replace(known)
+    return known

@@ -7,14 +7,14 @@ import shlex
 from infra.node.bootstrap.vm.training import COMPLETE
 
 CANCEL_SECONDS = 15
-NOT_CANCELLED = "the job was not cancelled: it ends with the cluster, or by `./cluster exec -- scancel JOB`"
+NOT_CANCELLED = "the job was not cancelled: it ends with the cluster, or by scancel on its login machine"
 _WAIT = """\
 set -eu
 env={env} waited=0
 while [ ! -e "$env"/{complete} ]; do
   if [ "$waited" -ge {seconds} ]; then
     printf '%s\\n' "the training environment $env is not there after {seconds} s. The login machine's boot \
-makes it: see what that came to (./cluster logs), then run up again" >&2
+makes it: see by logs what that came to, then run up again" >&2
     exit 1
   fi
   if [ $((waited % 30)) -eq 0 ]; then

@@ -24,6 +24,9 @@ LONGEST_LINE = 4096
 """pulumi-command stops reading at a line of 64 KiB, and what writes it hangs."""
 
 
+_OWN_WORDS = ("Connection closed", "lost connection", "Permission denied (", "Host key verification failed")
+
+
 class SshError(UserError):
     """The login machine was not reached, or not let us in; the remote command did not run to its end."""
 
@@ -37,17 +40,12 @@ class RemoteError(UserError):
     """The remote command ran, and failed; the text is what it said."""
 
 
-def arguments(target: Target, known_hosts: Path) -> list[str]:
-    """`ssh` with all of its options, up to and with the host; a command may follow.
-
-    The user's own configuration is not read: a `Host *` there could forward, multiplex (and so hang whoever
-    waits for the end of output) or trust keys that nobody published.
-    """
+def identified(target: Target, known_hosts: Path) -> dict[str, str]:
+    """OpenSSH's options for the way to a login machine, and for its identity: the published keys alone."""
     options = {
-        "BatchMode": "yes",
         "PreferredAuthentications": "publickey",
         "StrictHostKeyChecking": "yes",
-        "UserKnownHostsFile": _quoted(known_hosts),
+        "UserKnownHostsFile": quoted(known_hosts),
         "GlobalKnownHostsFile": "none",
         "HostKeyAlias": hostkeys.ALIAS,
         "CheckHostIP": "no",
@@ -55,15 +53,45 @@ def arguments(target: Target, known_hosts: Path) -> list[str]:
         "ConnectTimeout": str(target.connect_seconds),
         "ServerAliveInterval": "15",
         "ServerAliveCountMax": "4",
-        "LogLevel": "ERROR",
     }
     if target.proxy_command is not None:
         options["ProxyCommand"] = target.proxy_command
     if target.identity is not None:
         options["IdentitiesOnly"] = "yes"
+    return options
+
+
+def arguments(target: Target, known_hosts: Path) -> list[str]:
+    """`ssh` with all of its options, up to and with the host; a command may follow.
+
+    The user's own configuration is not read: a `Host *` there could forward, multiplex (and so hang whoever
+    waits for the end of output) or trust keys that nobody published.
+    """
+    options = {"BatchMode": "yes", **identified(target, known_hosts), "LogLevel": "ERROR"}
     words = ["ssh", "-F", "none", "-p", str(target.port), "-l", target.user]
     words += [] if target.identity is None else ["-i", target.identity]
     return [*words, *(f"-o{name}={value}" for name, value in options.items()), "--", target.host]
+
+
+def copying(target: Target, known_hosts: Path) -> list[str]:
+    """`scp` with all of its options, up to the paths; those on the login machine begin with `HOST:`.
+
+    By SFTP also where an older client would take a shell: then no path is read by one.
+    """
+    options = {"BatchMode": "yes", **identified(target, known_hosts), "LogLevel": "ERROR"}
+    options |= {"HostName": target.host, "User": target.user, "Port": str(target.port)}
+    words = ["scp", "-F", "none", "-s", "-r"]
+    words += [] if target.identity is None else ["-i", target.identity]
+    return [*words, *(f"-o{name}={value}" for name, value in options.items()), "--"]
+
+
+def stanza(alias: str, target: Target, known_hosts: Path) -> str:
+    """A section of OpenSSH's configuration by which its programs reach the login machine as `alias`."""
+    options = {"HostName": target.host, "User": target.user, "Port": str(target.port)}
+    if target.identity is not None:
+        options["IdentityFile"] = quoted(Path(target.identity).expanduser())
+    options |= identified(target, known_hosts)
+    return "".join([f"Host {alias}\n", *(f"  {name} {value}\n" for name, value in options.items())])
 
 
 def run(target: Target, line: str, *, stdin: str = "", seconds: float, stream: bool = False) -> str:
@@ -126,14 +154,19 @@ def _attempt(target: Target, line: str, stdin: str, seconds: float, stream: bool
     if finished.timed_out:
         raise SshError(f"{target.name} did not answer within {seconds:g} s")
     if finished.returncode == OWN_FAILURE:
-        raise _explained(target, finished.stderr)
+        raise explained(target, finished.stderr)
     if finished.returncode:
         said = "" if stream else finished.stderr.strip()
         raise RemoteError(said or f"the command on {target.name} ended with status {finished.returncode}")
     return finished.stdout
 
 
-def _explained(target: Target, stderr: str) -> SshError:
+def is_own(stderr: str) -> bool:
+    """Whether the words are of a connection that failed: scp has one exit status for all of its failures."""
+    return any(words in stderr for words in _OWN_WORDS)
+
+
+def explained(target: Target, stderr: str) -> SshError:
     """What ssh's own failure means, and what to do."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     if any("Host key verification failed" in line for line in lines):
@@ -157,7 +190,7 @@ def _explained(target: Target, stderr: str) -> SshError:
     return SshError(f"cannot reach {target.name} port {target.port}{way}: {why}", passing=True)
 
 
-def _quoted(path: Path) -> str:
+def quoted(path: Path) -> str:
     """A path as a value of an option: quoted against its spaces, its per cent signs doubled."""
     text = str(path).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{text}"'

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from infra.errors import EXIT_REFUSED, UserError
+from infra.hints import hint
 from infra.node.codec import from_json, to_json
 from infra.runner import locations
 from infra.sweep.plan import API_VERSION, Plan
@@ -24,6 +25,7 @@ class Store:
     """The one sweep that a stack of a checkout may have under way."""
 
     def __init__(self, project: Path, stack: str) -> None:
+        self._stack = stack
         self.folder = locations.state_root() / "sweeps" / locations.key(project, stack)
         self.file = self.folder / "plan.json"
         self._lock = self.folder / "lock"
@@ -105,5 +107,5 @@ class Store:
     def _unreadable(self, why: str) -> str:
         return (
             f"{self.file}: {why}. If a sweep of this stack is under way, its jobs go on and "
-            "`./cluster exec -- squeue` lists them. Remove the file to begin another."
+            f"`{hint('exec', self._stack, '-- squeue')}` lists them. Remove the file to begin another."
         )

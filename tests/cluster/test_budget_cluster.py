@@ -26,7 +26,7 @@ STACK = """
 """
 WHY = re.compile(
     r"budget: \d+\.\d\d of 1\.20 USD are spent.* \(budget\.max_usd in Pulumi\.test\.yaml\); "
-    r"raise it and run `\./cluster up`"
+    r"raise it and run up again"
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -92,6 +93,31 @@ def test_logs_and_status_of_a_cluster_that_works(cluster: Checkout, tmp_path: Pa
     assert "Nodes: debug-[0-9] (up so far: debug-[0-1])" in told
     assert f"Jobs: {fold_numbers([int(batch), int(waits)])}." in told
     cluster.execute("scancel", waits)
+
+
+def test_status_names_jobs_as_slurm_does(cluster: Checkout) -> None:
+    line = ("sbatch", "--parsable", "--array=3-9%2", "--output=/dev/null", "--wrap", "sleep 600")
+    array = cluster.execute(*line).strip()
+    until(lambda: len(cluster.execute("squeue", "-h", "-tR").splitlines()) == 2, 120, "two of its tasks")
+    status = cluster.status()
+    jsonschema.validate(status, SCHEMA)
+    ours = [
+        (job["slurm_id"], job["user"], job["partition"], job["state"], job["elapsed_seconds"] is None)
+        for job in status["jobs"]
+        if job["slurm_id"].startswith(f"{array}_")
+    ]
+    squeue = cluster.execute("squeue", "-h", "-o", "%i %u %P %T").splitlines()
+    told = [(*line.split(), "PENDING" in line) for line in squeue if line.startswith(f"{array}_")]
+    assert sorted(ours) == sorted(told)
+    assert {task for task, *_ in ours} == {f"{array}_3", f"{array}_4", f"{array}_[5-9%2]"}
+
+    def runs_for() -> int:
+        return max(job["elapsed_seconds"] or 0 for job in cluster.status()["jobs"])
+
+    until(lambda: runs_for() > 0, 120, "its time goes on")
+    shown = cluster.cluster("status", check=True).stdout
+    assert re.search(rf"^{array}_3 +wrap +\S+ +debug +running +\d+:\d\d +debug-\d", shown, re.MULTILINE)
+    cluster.execute("scancel", array)
 
 
 def test_with_each_daemon_dead_there_is_an_answer(make_checkout: Callable[..., Checkout]) -> None:

@@ -210,19 +210,24 @@ def test_up_down_and_test_know_their_stack_and_arguments(
 ) -> None:
     seen: list[Any] = []
 
-    def bring_up(p: Path, config: StackConfig, _console: Any, *, replace: bool) -> None:
-        seen.append(("up", p, config.stack, replace))
+    def bring_up(
+        p: Path, config: StackConfig, _console: Any, *, replace: bool, **how: bool
+    ) -> dict[str, Any]:
+        seen.append(("up", p, config.stack, replace, *how.values()))
+        return {"stack": config.stack}
 
     monkeypatch.setattr(operate, "bring_up", bring_up)
     monkeypatch.setattr(operate, "take_down", lambda p, *rest: seen.append(("down", p, *rest[:2])))
     monkeypatch.setattr(checks, "run_checks", lambda p, rest: seen.append(("test", p, list(rest))) or 3)
     assert [cluster("up").code, cluster("up", "--replace").code] == [0, 0]
     assert cluster("down", "--stack", "other").code == 0
+    assert json.loads(cluster("up", "-s", "other", "--no-benchmark", "--json").out) == {"stack": "other"}
+    assert seen.pop() == ("up", project, "other", False, False, True)
     assert cluster("test").code == 3
     assert cluster("test", "tests/node", "-k", "x", "--lf").code == 3
     assert seen == [
-        ("up", project, "local", False),
-        ("up", project, "local", True),
+        ("up", project, "local", False, True, False),
+        ("up", project, "local", True, True, False),
         ("down", project, "other", "local"),
         ("test", project, []),
         ("test", project, ["tests/node", "-k", "x", "--lf"]),

@@ -32,24 +32,32 @@ def test_off_a_terminal_every_change_is_one_line(plain: tuple[Console, io.String
         console.on_event(ResourceStarted("urn::a", "a", COMMAND, "created"))
         for operation in ("created", "updated", "replaced", "deleted", "unchanged"):
             console.on_event(done("a", operation))
+        for operation in ("replaced", "deleted"):
+            console.on_event(ResourceStarted("urn::r", "r", COMMAND, "replaced"))
+            console.on_event(done("r", operation))
+        console.on_event(done("net", "created", "aws:ec2/vpc:Vpc"))
         console.on_event(done("c", "created", "slurm-stacks:index:LocalCluster"))
         console.on_event(OutputLine("urn::a", "a", "stderr", "controller: hooks"))
         console.on_event(OutputLine("urn::a", "a", "stdout", '{"secret": 1}'))
         console.on_event(OutputLine("urn::a", "a", "stderr", "  "))
         console.on_event(ResourceFailed("urn::b", "b", COMMAND, "created", 1.0, "exit status 3"))
         console.on_event(Message("look [out]", "warning"))
-        console.on_event(Summary({"created": 2, "deleted": 1, "unchanged": 3}, 1, 3.0))
+        console.on_event(done("s", "created", "pulumi:pulumi:Stack"))
+        console.on_event(Summary({"created": 5}, 1, 3.0))
     assert text.getvalue().splitlines() == [
         "bringing the cluster up …",
         "  + a created (1.2 s)",
         "  ~ a updated (1.2 s)",
         "  ± a replaced (1.2 s)",
         "  - a deleted (1.2 s)",
+        "  ± r replaced (1.2 s)",
+        "  + net created (1.2 s)",
         "    a: controller: hooks",
         "  ! b: exit status 3",
         "look [out]",
-        "  created 2 resources (1 shown), deleted 1 resource, unchanged 3 resources, failed 1 (3.0 s)",
+        "  deleted 1, replaced 1, created 1, failed 1 (3.0 s)",
     ]
+    assert console.changes == {"deleted": 1, "replaced": 1, "created": 1}, "those that have a line"
 
 
 def test_the_same_situation_is_said_once(plain: tuple[Console, io.StringIO]) -> None:
@@ -115,7 +123,7 @@ def test_status_shows_who_is_awake_and_who_has_a_reason(capsys: pytest.CaptureFi
     assert lines["debug-2"] == "debug off stopping its machine is being ended"
     assert "debug-3" not in out
     assert "2 nodes are off, as it should be while nobody needs them" in out
-    assert lines["7"] == "keras-job pending – quota: " + "x" * 40
+    assert lines["7"] == "keras-job – – pending – – quota: " + "x" * 40
     assert "Cost so far: 1.50 node-hours, no price known" in out
     assert all(line == line.rstrip() for line in out.splitlines()), "no column is filled up with spaces"
     tables.show_status({**STATUS, "jobs": [], "nodes": [], "cost": {"node_hours": 0, "usd": 1.256}})
@@ -286,8 +294,23 @@ def test_every_waiting_job_says_why(capsys: pytest.CaptureFixture[str]) -> None:
 
     tables.show_status({**STATUS, "jobs": [{**entry(9, "RUNNING"), "name": "\x1b[2Jgone"}]})
     assert r"\x1b[2Jgone" in capsys.readouterr().out, "nothing that the terminal obeys"
-    tables.show_status({**STATUS, "jobs": [entry(n, "PENDING") for n in range(1, tables.MOST_JOBS + 4)]})
-    assert "and 3 more: ./cluster exec -- squeue" in capsys.readouterr().out
+    many = [entry(n, "PENDING") for n in range(1, tables.MOST_JOBS + 4)]
+    tables.show_status({**STATUS, "jobs": many}, "team-b")
+    assert "and 3 more: ./cluster exec --stack team-b -- squeue" in capsys.readouterr().out
+
+
+def test_a_jobs_line_is_squeues(capsys: pytest.CaptureFixture[str]) -> None:
+    entry = {
+        "id": 15, "slurm_id": "12_3", "name": "train", "user": "ada", "partition": "debug",
+        "state": "RUNNING", "elapsed_seconds": 3723, "nodes": "debug-[0-1]", "cause": None,
+    }  # fmt: skip
+    tables.show_status({**STATUS, "jobs": [entry]})
+    head, line = capsys.readouterr().out.split("Jobs\n")[1].splitlines()[:2]
+    assert head.split() == ["id", "name", "user", "partition", "state", "time", "nodes", "why"]
+    assert line.split() == ["12_3", "train", "ada", "debug", "running", "1:02:03", "debug-[0-1]", "–"]
+    for seconds, told in ((0, "0:00"), (65, "1:05"), (183845, "2-03:04:05")):
+        tables.show_status({**STATUS, "jobs": [{**entry, "elapsed_seconds": seconds}]})
+        assert told in capsys.readouterr().out.split()
 
 
 RESULT: dict[str, Any] = {

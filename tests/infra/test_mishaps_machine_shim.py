@@ -54,6 +54,7 @@ class Shim:
 
     def __init__(self, folder: Path) -> None:
         self.inside: Callable[..., list[str]] = lambda *command: list(command)
+        self.variables: dict[str, str] = {}
         self.tools, self.log = folder / "tools", folder / "tools" / "log"
         self.checkout = folder / "a checkout"
         (self.checkout / "infra").mkdir(parents=True)
@@ -75,7 +76,7 @@ class Shim:
     def start(self, *arguments: str, shell: str = '"$@"') -> subprocess.Popen[str]:
         return subprocess.Popen(
             self.inside("sh", "-c", shell, "sh", "sh", str(self.checkout / "cluster"), *arguments),
-            env={"PATH": f"{self.tools}:/usr/bin:/bin", "HOME": str(self.tools)},
+            env={"PATH": f"{self.tools}:/usr/bin:/bin", "HOME": str(self.tools), **self.variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -127,6 +128,55 @@ def test_the_environment_is_made_once(shim: Shim) -> None:
     (shim.checkout / "uv.lock").write_text('name = "uv"\nversion = "1.2.4"\n')
     shim.works("report")
     assert shim.did() == [TESTS], "the tests' packages stay"
+
+
+def test_help_version_and_completion_need_python_alone(shim: Shim) -> None:
+    """No tests' packages, no cloud's library; and a key press of completion installs nothing at all."""
+    (shim.checkout / "Pulumi.far.yaml").write_text("config:\n  slurm-stacks:cluster: {provider: aws}\n")
+    shim.variables = {"_CLUSTER_COMPLETE": "complete_bash"}
+    assert (shim.run(), shim.did()) == ((0, "", ""), [])
+    shim.variables = {}
+    looks = ((), ("--version",), ("test", "--help"), ("up", "-s", "far", "-h"), ("--show-completion",))
+    for arguments in looks:
+        code, out, _ = shim.run(*arguments)
+        assert (code, out) == (0, " ".join(["ran", *arguments]) + "\n")
+    assert shim.did() == ["venv", "pip uv==1.2.3", "sync"]
+    shim.variables = {"_CLUSTER_COMPLETE": "complete_bash"}
+    shim.works("up", "--stack", "far")
+    assert shim.did() == []
+    shim.variables = {}
+    # The help of a command on the login machine is no help of ours.
+    shim.works("ssh", "--stack", "far", "squeue", "--help")
+    assert shim.did() == ["sync --group aws"]
+
+
+def test_a_stack_that_is_not_named_has_its_clouds_client_too(shim: Shim) -> None:
+    from infra.runner import selection
+
+    (shim.checkout / "Pulumi.yaml").write_text("name: slurm-stacks\nruntime: python\n")
+    for stack, cloud in (("far", "aws"), ("other", "gcp")):
+        text = f"config:\n  slurm-stacks:cluster:\n    provider: {cloud}\n"
+        (shim.checkout / f"Pulumi.{stack}.yaml").write_text(text)
+    shim.variables = {"PULUMI_HOME": str(shim.tools / "pulumi")}
+    shim.works("up")
+    shim.did()
+
+    def wanted(**variables: str) -> list[str]:
+        (shim.venv / ".slurm-stacks").write_text("")
+        shim.variables = {"PULUMI_HOME": str(shim.tools / "pulumi"), **variables}
+        shim.works("status")
+        return shim.did()
+
+    assert wanted() == ["sync"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PULUMI_HOME", str(shim.tools / "pulumi"))
+        note = selection.note(shim.checkout)
+    note.parent.mkdir(parents=True)
+    note.write_text('{\n    "stack": "ada/slurm-stacks/far"\n}')
+    assert wanted() == ["sync --group aws"]
+    assert wanted(PULUMI_STACK="other") == ["sync --group gcp"]
+    assert wanted(PULUMI_STACK="other", SLURM_STACKS_STACK="far") == ["sync --group aws"]
+    assert wanted(SLURM_STACKS_STACK="local") == ["sync"]
 
 
 def test_a_cloud_client_is_for_stacks_on_that_cloud(shim: Shim) -> None:

@@ -141,8 +141,8 @@ class Engine:
     def __init__(self) -> None:
         self.did: list[str] = []
 
-    def up(self, _on_event: Any) -> dict[str, Any]:
-        self.did.append("up")
+    def up(self, _on_event: Any, *, benchmark: bool = True) -> dict[str, Any]:
+        self.did.append("up" if benchmark else "up without the benchmark")
         return {"login_ssh": "./cluster ssh"}
 
     def destroy(self, _on_event: Any) -> None:
@@ -257,14 +257,14 @@ def test_a_result_that_cannot_be_kept_is_shown_and_its_place_said(
         path.touch()
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(engine, "up", lambda _on_event: {"benchmark_result": "/shared/bench/x/result.json"})
+    monkeypatch.setattr(engine, "up", lambda *_, **__: {"benchmark_result": "/shared/bench/x/result.json"})
     monkeypatch.setattr(Path, "write_text", refuse)
     bring_up(config, console)
     assert "Result of job 7" in capsys.readouterr().out
     folder = tmp_path / "state" / "slurm-stacks" / "results" / "test"
     assert "the result is not kept: " in said.getvalue()
     assert str(folder) in said.getvalue()
-    assert "Until `./cluster down` it lies in /shared/bench/x/result.json." in said.getvalue()
+    assert "Until `./cluster down --stack test` it lies in /shared/bench/x/result.json." in said.getvalue()
     assert list(folder.iterdir()) == [], "nothing half made"
 
 
@@ -311,10 +311,31 @@ def test_up_does_not_wait_for_nodes_that_others_use(
 ) -> None:  # fmt: skip
     tool.status = [status(2, "COMPLETING"), status(2, "COMPLETING", "RUNNING")]
     bring_up(config, console)
-    assert "other jobs keep nodes up" in said.getvalue()
+    assert (
+        f"other jobs keep nodes up: `./cluster status --stack {config.stack}` names them" in said.getvalue()
+    )
     monkeypatch.setattr(operate, "SETTLE_SECONDS", -10_000.0)
     bring_up(config, console)
-    assert "nodes are still up: ./cluster status says why" in said.getvalue()
+    assert f"nodes are still up: `./cluster status --stack {config.stack}` says why" in said.getvalue()
+
+
+def test_up_without_the_benchmark_neither_submits_nor_waits(
+    engine: Engine, tool: Tool, config: StackConfig, console: Console
+) -> None:
+    tool.benchmark = [KeyboardInterrupt()]  # type: ignore[list-item]
+    made = operate.bring_up(ROOT, config, console, benchmark=False)
+    assert engine.did == ["up without the benchmark"]
+    assert (made["result"], len(tool.benchmark)) == (None, 1), "nobody has asked for it"
+
+
+def test_up_for_programs_says_all_of_it_in_one_object(
+    engine: Engine, tool: Tool, config: StackConfig, console: Console, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = operate.bring_up(ROOT, config, console, quiet=True)
+    assert capsys.readouterr().out == "", "that is whose call it is"
+    assert (made["stack"], made["result"]) == (config.stack, RESULT)
+    assert made["outputs"] == {"login_ssh": "./cluster ssh"}
+    assert (made["changes"], made["seconds"] >= 0) == ({}, True)
 
 
 def test_static_nodes_stay(tool: Tool, console: Console, said: io.StringIO) -> None:
@@ -418,7 +439,7 @@ def test_what_the_machines_say_of_a_failure_comes_after_the_engines_words(
     began = time.time()
     asked: list[float] = []
 
-    def fail(_on_event: Any) -> Any:
+    def fail(_on_event: Any, **_options: Any) -> Any:
         raise UserError("Pulumi: an image was not built")
 
     def explain(_self: LocalProvider, _design: Any, since: float) -> str | None:

@@ -91,13 +91,13 @@ def test_the_sentence_says_what_is_spent_what_a_node_costs_and_the_cure() -> Non
     assert found.failure is not None
     assert found.failure.sentence() == (
         "budget: 1.92 of 2.00 USD are spent, the nodes that run will cost 0.027 more at least, one more of "
-        "dear costs 1.00 at least (budget.max_usd in Pulumi.test.yaml); raise it and run `./cluster up`"
+        "dear costs 1.00 at least (budget.max_usd in Pulumi.test.yaml); raise it and run up again"
     )
     over = used_up(made(max_hours=2.0), spent(hours=2.5))
     assert over is not None
     assert over.sentence() == (
         "budget: 2.50 of 2.00 node-hours are spent (budget.max_hours in Pulumi.test.yaml); raise it and run "
-        "`./cluster up`"
+        "up again"
     )
     assert used_up(made(max_usd=2.0, max_hours=9.0), spent(1.99, 8.9)) is None
     assert used_up(made(max_usd=2.0, max_hours=9.0), spent(2.0, 8.9)) is not None

@@ -17,9 +17,7 @@ from infra.node.slurm.control import SlurmError
 from tests.support.doubles import FakeControl, design, job, node
 
 DEBUG = Partition("debug", "local.small", 2, 1000, 1, 7, default=True, price_hour=1.0)
-WHY = (
-    "budget: 3.00 of 2.00 USD are spent (budget.max_usd in Pulumi.test.yaml); raise it and run `./cluster up`"
-)
+WHY = "budget: 3.00 of 2.00 USD are spent (budget.max_usd in Pulumi.test.yaml); raise it and run up again"
 
 
 class Control(FakeControl):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from infra.node.slurm.control import BATCH, Control, SlurmDown, SlurmError
 from infra.node.slurm.states import SQUEUE_FORMAT, NodeState, parse_jobs, parse_nodes
-from tests.support.doubles import node
+from tests.support.doubles import job, node
 
 DATA = Path(__file__).parent / "data"
 HELPERS = ("up", "powering_up", "powered_down", "powering_down", "down", "silent", "drained")
@@ -195,6 +196,35 @@ def test_a_job_that_takes_fewer_nodes_than_it_wants_needs_the_least() -> None:
     fields[names.index("numnodes")] = "2-4"
     (job,) = parse_jobs("\x1f".join(fields) + "\x1e").values()
     assert job.wanted_nodes == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "written"),
+    [
+        ({}, "12"),
+        ({"array_job": 12, "array_task": "3-9%2"}, "12_[3-9%2]"),
+        ({"array_job": 10, "array_task": "3"}, "10_3"),
+        # Cut short by squeue itself, which commands do not take.
+        ({"array_job": 12, "array_task": "1,3,..."}, "12_[1,3,...]"),
+    ],
+)
+def test_a_jobs_id_as_squeue_writes_it(changes: dict[str, Any], written: str) -> None:
+    assert job(12, **changes).slurm_id == written
+
+
+@pytest.mark.parametrize(
+    ("state", "times", "seconds"),
+    [
+        ("RUNNING", {"start_time": 40.0, "end_time": 9999.0}, 60.0),
+        ("COMPLETING", {"start_time": 40.0, "end_time": 70.0}, 30.0),
+        ("RUNNING", {"start_time": 101.0}, 0.0),
+        ("CONFIGURING", {}, None),
+        # Slurm's guess.
+        ("PENDING", {"start_time": 40.0}, None),
+    ],
+)
+def test_how_long_a_job_has_had_its_nodes(state: str, times: dict[str, Any], seconds: float | None) -> None:
+    assert job(1, state, **times).elapsed(100.0) == seconds
 
 
 def test_no_jobs() -> None:

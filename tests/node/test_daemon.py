@@ -375,8 +375,10 @@ def test_status_has_the_shape_of_the_contract(made: Daemon) -> None:
         ],
         "machines": {"running": 1, "pending": 1},
         "jobs": [
-            {"id": 5, "name": "keras-job", "state": "RUNNING", "nodes": "debug-0", "cause": None},
-            {"id": 6, "name": "keras-job", "state": "PENDING", "nodes": "", "cause": "Resources"},
+            {"id": 5, "slurm_id": "5", "name": "keras-job", "user": "u", "partition": "debug",
+             "state": "RUNNING", "elapsed_seconds": None, "nodes": "debug-0", "cause": None},
+            {"id": 6, "slurm_id": "6", "name": "keras-job", "user": "u", "partition": "debug",
+             "state": "PENDING", "elapsed_seconds": None, "nodes": "", "cause": "Resources"},
         ],
     }  # fmt: skip
     assert cost["node_hours"] == pytest.approx(1.0, abs=0.01)

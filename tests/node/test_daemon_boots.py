@@ -16,7 +16,7 @@ from infra.node.elastic.failed_boots import FailedBoots
 from tests.support.doubles import FakeControl, FakeDriver, fast_design, job, node, settings
 
 WHY = "step hooks: driver.sh ended with status 3"
-SENTENCE = f"bootstrap: {WHY} (boot); see the node's boot report: ./cluster logs NODE"
+SENTENCE = f"bootstrap: {WHY} (boot); see the node's boot report, by `logs NODE`"
 
 
 class Cluster:

@@ -27,7 +27,7 @@ KEYS: dict[str, Any] = {
     "nodes": {"name", "partition", "state", "machine_state", "reason"},
     "machines": {"running", "pending"},
     "cloud": None,
-    "jobs": {"id", "name", "state", "nodes", "cause"},
+    "jobs": {"id", "slurm_id", "name", "user", "partition", "state", "elapsed_seconds", "nodes", "cause"},
     "cost": {"node_hours", "usd", "by_partition", "damaged", "budget"},
 }
 

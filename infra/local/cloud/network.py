@@ -142,7 +142,7 @@ class Network:
         process = ProcessId.of(child.pid)
         if not ready or process is None:
             child.wait()
-            raise OSError("no network namespace can be made; `./cluster doctor` says why")
+            raise OSError("no network namespace can be made; doctor says why")
         self._child = child
         commands = [
             f"link add {BRIDGE} type bridge",

@@ -82,20 +82,20 @@ def secrets(context: Context) -> str:
         key, word = os.urandom(KEY_BYTES), "made the munge key"
         place.put(KEY, key)
     if key is None:
-        key = _wait_for_key(place)
+        key = _wait_for_key(place, context.settings.design.stack)
     path = context.path(context.folders.munge_key)
     files.folder(path.parent, 0o700, context.munge_user)
     files.place(path, key, 0o400, context.munge_user)
     return word
 
 
-def _wait_for_key(place: store.Store) -> bytes:
+def _wait_for_key(place: store.Store, stack: str) -> bytes:
     deadline = time.monotonic() + KEY_SECONDS
     while (key := place.get(KEY)) is None:
         if time.monotonic() > deadline:
             raise TimeoutError(
                 f"the controller has put no munge key into {place} for {KEY_SECONDS:g} s: "
-                "see what its boot came to (./cluster logs controller)"
+                f"see what its boot came to (./cluster logs --stack {stack} controller)"
             )
         time.sleep(place.poll_seconds)
     return key

@@ -22,9 +22,13 @@ UsePAM no
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
+AuthorizedKeysFile .ssh/authorized_keys {accepted}
 AcceptEnv LANG LC_*
-Subsystem sftp internal-sftp
+# Files go where all machines see them, where `exec` begins.
+Subsystem sftp internal-sftp -d /home/%u
 """
+ACCEPTED = "accepted_keys"
+"""In the folder of the machine's SSH: public keys of whoever made the cluster, brought by `ssh-config`."""
 
 
 def host_keys(context: Context) -> list[str]:
@@ -65,7 +69,12 @@ def start(context: Context) -> str | None:
     folder = _folder(context)
     # Where it puts its unprivileged half.
     files.folder(context.at("run/sshd"))
-    text = CONFIG.format(port=PORT, key=folder / "ssh_host_ed25519_key", pid=context.at("run/sshd.pid"))
+    text = CONFIG.format(
+        port=PORT,
+        key=folder / "ssh_host_ed25519_key",
+        pid=context.at("run/sshd.pid"),
+        accepted=folder / ACCEPTED,
+    )
     config = folder / "sshd_config"
     files.place(config, text.encode())
     log = context.path(context.folders.log) / "sshd.log"

@@ -53,9 +53,9 @@ POLICIES: dict[ErrorClass, Policy] = {
     ErrorClass.PERMISSION: Policy(300, 300, False, "see the controller's role"),
     ErrorClass.THROTTLED: Policy(5, 60, True, "it is tried again by itself"),
     ErrorClass.CONFIG: Policy(300, 300, False, "correct the stack file and run up again"),
-    ErrorClass.BOOTSTRAP: Policy(30, 600, False, "see the node's boot report: ./cluster logs NODE"),
+    ErrorClass.BOOTSTRAP: Policy(30, 600, False, "see the node's boot report, by `logs NODE`"),
     ErrorClass.PREEMPTED: Policy(0, 0, False, "the job is queued again by itself"),
-    ErrorClass.BUDGET: Policy(0, 0, False, "raise it and run `./cluster up`"),
+    ErrorClass.BUDGET: Policy(0, 0, False, "raise it and run up again"),
 }
 
 

@@ -14,6 +14,7 @@ from infra.node.elastic.view import state_text
 from infra.node.model import ClusterDesign
 from infra.node.slurm.control import Control
 from infra.node.slurm.hostlist import fold
+from infra.node.slurm.states import JobState
 
 ANSWER_SECONDS = 5.0
 
@@ -38,6 +39,7 @@ def status(
     machines = [m for m in listed if m.state is not MachineState.TERMINATED]
     jobs = control.jobs()
     by_node = {m.node: m for m in machines if m.node}
+    now = time.time()
     return {
         "partitions": [
             {
@@ -64,18 +66,23 @@ def status(
             "pending": sum(1 for m in machines if m.state is MachineState.PENDING),
         },
         "cloud": trouble,
-        "jobs": [
-            {
-                "id": job.id,
-                "name": job.name,
-                "state": job.state,
-                "nodes": fold(job.nodes),
-                "cause": job.cause,
-            }
-            for job in jobs.values()
-            if not job.is_over
-        ],
-        "cost": cost(design, ledger, time.time()),
+        "jobs": [_job(job, now) for job in jobs.values() if not job.is_over],
+        "cost": cost(design, ledger, now),
+    }
+
+
+def _job(job: JobState, now: float) -> dict[str, Any]:
+    elapsed = job.elapsed(now)
+    return {
+        "id": job.id,
+        "slurm_id": job.slurm_id,
+        "name": job.name,
+        "user": job.user,
+        "partition": job.partition,
+        "state": job.state,
+        "elapsed_seconds": None if elapsed is None else int(elapsed),
+        "nodes": fold(job.nodes),
+        "cause": job.cause,
     }
 
 

@@ -154,7 +154,8 @@ class Cluster:
             files.append(LogFile("slurmd", self.log / f"slurmd-{node}.log", "no slurmd has started here yet"))
         else:
             where = f"srun --nodelist={node} tail {self.log}/slurmd.log"
-            files.append(Note(f"{node}'s own logs", [f"(they lie on {node}: `./cluster exec -- {where}`)"]))
+            show = f"./cluster exec --stack {self.settings.design.stack} -- {where}"
+            files.append(Note(f"{node}'s own logs", [f"(they lie on {node}: `{show}`)"]))
         never = "the controller has not started yet"
         files.append(LogFile("elastic daemon, on this node", self.log / "elastic.log", never, about))
         files.append(LogFile("slurmctld, on this node", self.log / "slurmctld.log", never, about))

@@ -156,6 +156,26 @@ class JobState:
         return f"{self.array_job}_{tasks}" if tasks.isdigit() else f"{self.array_job}_[{tasks}]"
 
     @property
+    def slurm_id(self) -> str:
+        """The id as squeue writes it: `12`, an array's task `12_3`, its pending tasks `12_[3-9%2]`."""
+        if self.array_job is None or self.array_task is None:
+            return str(self.id)
+        task = self.array_task
+        return f"{self.array_job}_{task}" if task.isdigit() else f"{self.array_job}_[{task}]"
+
+    def elapsed(self, now: float) -> float | None:
+        """Seconds since it started, suspended ones too; None: it has no nodes.
+
+        Args:
+            now: seconds since the epoch.
+        """
+        if not self.is_active or self.start_time is None:
+            return None
+        # The end of a job that runs is the one that its time limit sets.
+        until = self.end_time if self.state == "COMPLETING" and self.end_time is not None else now
+        return max(0.0, until - self.start_time)
+
+    @property
     def is_active(self) -> bool:
         """It holds nodes."""
         return self.state in ("CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING")

@@ -37,7 +37,8 @@ def nfs(context: Context, mount: Mount) -> None:
         disks.mount_volume(context, mount, disks.volume(context, mount))
     else:
         server = context.settings.site.controller_address
-        hint = "see what the controller's boot came to (./cluster logs controller)"
+        look = f"./cluster logs --stack {context.settings.design.stack} controller"
+        hint = f"see what the controller's boot came to ({look})"
         _mount(context, mount, "nfs", f"{server}:{mount.path}", server, NFS_PORT, hint)
 
 

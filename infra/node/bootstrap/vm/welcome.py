@@ -32,7 +32,8 @@ Either log out and log back in or cd into ~.
 FAILED = """\
 *** The installation of Slurm on this machine has failed. ***
 {why}
-`./cluster status` and `./cluster logs {host}` show it where the cluster was made; {report} has it here.
+`./cluster status --stack {stack}` and `./cluster logs --stack {stack} {host}` show it where the cluster
+was made; {report} has it here.
 """
 CLUSTER = "Slurm cluster {name}, partitions: {partitions}. sinfo shows its nodes, sbatch takes a job.\n"
 
@@ -52,7 +53,12 @@ def around(context: Context, boot: Callable[[], bool]) -> None:
         step = steps[-1]
         report = context.path(context.folders.lib) / "boot.json"
         why = f"step {step['name']}: {step['note']}"
-        _motd(context, text := FAILED.format(why=why, host=context.host, report=report))
+        _motd(
+            context,
+            text := FAILED.format(
+                why=why, host=context.host, report=report, stack=context.settings.design.stack
+            ),
+        )
         _broadcast(context, text)
 
 

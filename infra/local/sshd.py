@@ -1,0 +1,113 @@
+"""The SSH server of a namespace machine, from outside of its network: `python -m infra.local.sshd RUN`.
+
+The machine's network is its own, and this host has no address in it. Run as OpenSSH's ProxyCommand, this
+module finds the login machine, has it accept the stack's key, and becomes a relay in its network.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from infra import bundle
+from infra.errors import EXIT_REFUSED, UserError
+from infra.local import way_in
+from infra.local.cloud import kind
+from infra.local.site import RunDirectory, user
+from infra.node.bootstrap.sshd import ACCEPTED, PORT
+from infra.runner import folders
+from infra.ssh.target import Target
+
+FOLDER = "var/lib/slurm-stacks/ssh"
+"""Of a machine's SSH server, below the machine's root."""
+RELAY = """\
+import os, socket, sys, threading
+connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+def upward():
+    while data := os.read(0, 65536):
+        connection.sendall(data)
+    connection.shutdown(socket.SHUT_WR)
+threading.Thread(target=upward, daemon=True).start()
+while data := connection.recv(65536):
+    view = memoryview(data)
+    while view:
+        view = view[os.write(1, view):]
+# The thread may wait for input that never comes.
+os._exit(0)
+"""
+NO_SERVER = (
+    "stack {stack} has no SSH server: {why}. `ssh`, `exec` and `cp` of ./cluster need none. "
+    "A stack with one has machines of their own: local-namespaces (as root), aws-cpu, gcp-cpu."
+)
+
+
+def target(project: Path, stack: str, run: RunDirectory) -> Target:
+    """The login machine of a cluster of namespace machines, for OpenSSH's programs.
+
+    The first call makes a key for the stack, in its state folder; it opens these machines and nothing else.
+
+    Raises:
+        UserError: exit 3; there is no SSH server.
+    """
+    if not run.namespaces:
+        why = "its machines are processes of this machine"
+        raise UserError(NO_SERVER.format(stack=stack, why=why), EXIT_REFUSED)
+    if kind.rootless():
+        why = "its machines were made without root, and sshd needs several users"
+        raise UserError(NO_SERVER.format(stack=stack, why=why), EXIT_REFUSED)
+    machine = way_in.login(run)
+    keys = [] if machine is None else _host_keys(run, machine[0])
+    if machine is None or not keys:
+        why = "openssh-server was not installed when its login machine booted"
+        raise UserError(NO_SERVER.format(stack=stack, why=why), EXIT_REFUSED)
+    key = _key(folders.make_state_dir(project, stack))
+    words = ["env", f"PYTHONPATH={bundle.ROOT}", sys.executable, "-m", "infra.local.sshd"]
+    proxy = shlex.join([*words, str(run.path), f"{key}.pub"]).replace("%", "%%")
+    return Target(machine[0], user(), tuple(keys), PORT, proxy_command=proxy, identity=str(key))
+
+
+def _host_keys(run: RunDirectory, host: str) -> list[str]:
+    try:
+        report = json.loads((run.bucket / "boot" / f"{host}.json").read_text())
+        return [str(key) for key in report["host_keys"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _key(folder: Path) -> Path:
+    """The stack's own private key, made on first use."""
+    key = folder / "ssh_key"
+    if not key.with_suffix(".pub").exists():
+        draft = folder / f".{key.name}.{os.getpid()}"
+        make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "slurm-stacks", "-f", str(draft)]
+        try:
+            subprocess.run(make, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        except FileNotFoundError:
+            raise UserError("`ssh-keygen` is not on PATH: install OpenSSH's client", EXIT_REFUSED) from None
+        draft.replace(key)
+        draft.with_suffix(f"{draft.suffix}.pub").replace(key.with_suffix(".pub"))
+    return key
+
+
+def main(path: str, key: str) -> None:
+    """Become the relay."""
+    run = RunDirectory(Path(path))
+    machine = way_in.login(run)
+    if machine is None:
+        sys.exit(f"no machine of the cluster in {run.path} runs that people could log in to")
+    accepted = Path(f"/proc/{machine[1]}/root", FOLDER, ACCEPTED)
+    public = Path(key).read_text()
+    there = accepted.read_text() if accepted.exists() else ""
+    if public not in there:
+        accepted.touch(mode=0o600)
+        accepted.write_text(there + public)
+    words = ["nsenter", f"--target={machine[1]}", "--net", "--", sys.executable, "-I", "-c", RELAY, str(PORT)]
+    os.execvp(words[0], words)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,172 @@
+"""`./cluster cp` and `ssh-config` against a real sshd, with the real scp, ssh and sftp of OpenSSH."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from infra import providers, transfer
+from infra.errors import EXIT_USAGE, UserError
+from infra.provider import StackUp
+from infra.ssh.target import Target
+from tests.support.login_machine import LoginMachine
+from tests.support.sshd import make_key, public
+
+STACK = StackUp("far", "aws")
+
+
+class Far:
+    """A provider whose login machine is the test's."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    def ssh(self, *_: Any) -> Target:
+        return self.target
+
+    def files_here(self, *_: Any) -> None:
+        return None
+
+
+@pytest.fixture
+def far(machine: LoginMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Far:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "a state 100%"))
+    made = Far(Target(**{**machine.endpoint, "host_keys": (machine.sshd.host_key,)}, connect_seconds=60))
+    monkeypatch.setattr(providers, "load", lambda _name: made)
+    return made
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Path:
+    """A folder of the login machine, which is this machine."""
+    made = tmp_path / "there, on 'it'"
+    made.mkdir()
+    return made
+
+
+def cp(tmp_path: Path, *paths: str) -> None:
+    transfer.copy(tmp_path, STACK, paths[:-1], paths[-1])
+
+
+def test_files_and_folders_go_there_and_come_back(far: Far, remote: Path, tmp_path: Path) -> None:
+    here = tmp_path / "some data"
+    (here / "deep").mkdir(parents=True)
+    (here / "deep" / "a: file").write_text("content\n")
+    cp(tmp_path, str(here), f":{remote}")
+    assert (remote / "some data" / "deep" / "a: file").read_text() == "content\n"
+    cp(tmp_path, str(here / "deep" / "a: file"), f"login:{remote}/renamed")
+    (remote / "other").write_text("more\n")
+    back = tmp_path / "back"
+    back.mkdir()
+    cp(tmp_path, f":{remote}/renamed", f":{remote}/other", f":{remote}/some data", str(back))
+    assert sorted(path.name for path in back.iterdir()) == ["other", "renamed", "some data"]
+    assert (back / "some data" / "deep" / "a: file").read_text() == "content\n"
+
+
+def test_a_file_that_is_not_there_is_named(far: Far, remote: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nowhere: there is no such file here"):
+        cp(tmp_path, str(tmp_path / "nowhere"), f":{remote}")
+    with pytest.raises(UserError, match=r"nothing.*No such file") as caught:
+        cp(tmp_path, f":{remote}/nothing", str(tmp_path))
+    assert caught.value.exit_code == 1
+    with pytest.raises(UserError, match=r"there is no folder .*/not-made here"):
+        cp(tmp_path, f":{remote}/x", str(tmp_path / "not-made" / "x"))
+
+
+def test_another_host_key_sends_nothing(far: Far, remote: Path, tmp_path: Path) -> None:
+    other = make_key(tmp_path / "other")
+    far.target = Target(**{**_fields(far.target), "host_keys": (public(other),)})
+    (tmp_path / "file").write_text("secret")
+    with pytest.raises(UserError, match="another SSH host key"):
+        cp(tmp_path, str(tmp_path / "file"), f":{remote}/file")
+    assert list(remote.iterdir()) == []
+
+
+def test_a_machine_that_cannot_be_reached_is_told_from_a_file_that_is_not_there(
+    far: Far, machine: LoginMachine, tmp_path: Path
+) -> None:
+    machine.sshd.stop()
+    with pytest.raises(UserError, match=r"cannot reach .*127\.0\.0\.1 port"):
+        cp(tmp_path, ":x", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("paths", "said"),
+    [
+        (("a", "b"), "cp goes one way"),
+        ((":a", "b", "c"), "cp goes one way"),
+        ((":a", ":b"), "exec --stack far -- cp"),
+        (("node-1:a", "b"), "node-1 is no machine of the stack"),
+        (("a", "b", ":c", ":d"), "exec --stack far -- cp|cp goes one way"),
+    ],
+)
+def test_what_is_no_way_is_refused_before_anything_is_done(
+    paths: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        cp(tmp_path, *paths)
+    assert caught.value.exit_code == EXIT_USAGE
+
+
+def test_the_stanza_works_with_opensshs_own_programs(far: Far, remote: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(transfer.stanza(tmp_path, STACK))
+    assert config.read_text().startswith("Host slurm-stacks-far\n")
+    alias = "slurm-stacks-far"
+
+    def works(*words: str, text: str = "") -> str:
+        return subprocess.run(
+            words, input=text, capture_output=True, text=True, check=True, timeout=300
+        ).stdout
+
+    assert works("ssh", "-F", str(config), alias, "echo in") == "in\n"
+    (tmp_path / "file").write_text("content\n")
+    works("scp", "-F", str(config), str(tmp_path / "file"), f"{alias}:{remote}/copied")
+    assert (remote / "copied").read_text() == "content\n"
+    works("sftp", "-F", str(config), "-b", "-", alias, text=f'rename "{remote}/copied" "{remote}/moved"\n')
+    assert (remote / "moved").exists()
+
+    far.target = Target(**{**_fields(far.target), "host_keys": (public(make_key(tmp_path / "other")),)})
+    transfer.stanza(tmp_path, STACK)
+    words = ["ssh", "-F", str(config), alias, "true"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 255, "the machine is another than the one that was published"
+
+
+def _fields(target: Target) -> dict[str, Any]:
+    return {name: getattr(target, name) for name in Target.__slots__}
+
+
+# --- where the login machine's files lie here ------------------------------------------------------------
+
+
+@pytest.fixture
+def near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The shared folder of a stack whose machines are processes."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    files: Callable[..., Callable[[str], Path]] = lambda *_: lambda path: shared / path  # noqa: E731
+    monkeypatch.setattr(providers, "load", lambda _name: SimpleNamespace(files_here=files))
+    return shared
+
+
+def test_machines_of_this_host_get_plain_copies(near: Path, tmp_path: Path) -> None:
+    (tmp_path / "data" / "deep").mkdir(parents=True)
+    (tmp_path / "data" / "deep" / "file").write_text("content\n")
+    cp(tmp_path, str(tmp_path / "data"), ":")
+    assert (near / "data" / "deep" / "file").read_text() == "content\n"
+    cp(tmp_path, str(tmp_path / "data" / "deep" / "file"), ":~/a b")
+    cp(tmp_path, str(tmp_path / "data" / "deep" / "file"), f":{near}/c d")
+    back = tmp_path / "back"
+    back.mkdir()
+    cp(tmp_path, ":? ?", str(back))
+    assert sorted(path.name for path in back.iterdir()) == ["a b", "c d"]
+    with pytest.raises(UserError, match=r":no\*: there is no such file on the login machine"):
+        cp(tmp_path, ":no*", str(back))
+    with pytest.raises(UserError, match="there is no such folder"):
+        cp(tmp_path, ":a b", ":c d", str(tmp_path / "nowhere"))
