@@ -13,7 +13,6 @@ from rich.console import Console as RichConsole
 from rich.status import Status
 from rich.text import Text
 
-from infra.node import words
 from infra.runner.events import (
     Event,
     Message,
