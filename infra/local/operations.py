@@ -229,19 +229,22 @@ def _published(run: RunDirectory) -> tuple[Settings, str]:
 
 
 def _with_free_ports(run: RunDirectory) -> tuple[Settings, str]:
-    """What is published, with other ports where another program has taken some since it was published."""
+    """What is published, with other ports and addresses where another program has taken some meanwhile."""
     settings, revision = _published(run)
     if run.namespaces:
         return settings, revision
-    moved = run.settings(settings.design)
-    if (was := settings.site.slurmctld_port) != (now := moved.site.slurmctld_port):
+    old, moved = settings.site, run.settings(settings.design)
+    # Without addresses it is a cluster of an earlier version, whose code would not know them.
+    ours = old.first_address in (None, moved.site.first_address)
+    if not ours or moved.site.slurmctld_port != old.slurmctld_port:
         print(
-            f"another program has taken a port of the cluster's ({was} and following): "
-            f"it moves to {now} and following; jobs on nodes that are up are queued again",
+            f"another program has taken a port of the cluster's ({old.slurmctld_port} and following), or "
+            f"another cluster its addresses: it moves to {moved.site.slurmctld_port} and following; jobs on "
+            "nodes that are up are queued again",
             file=sys.stderr,
         )
         terminate(run, "compute")
-    elif settings.site.slurmdbd_port == moved.site.slurmdbd_port:
+    elif old.slurmdbd_port == moved.site.slurmdbd_port:
         return settings, revision
     current = json.loads((run.bucket / "current.json").read_text())
     _put(run, (run.bucket / current["code"]["key"]).read_bytes(), moved)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import socket
 from pathlib import Path
@@ -115,3 +116,24 @@ def test_the_clock(tmp_path: Path) -> None:
     (found,) = network.clock(tmp_path, 0.0)
     assert seen([found]) == {"clock.time": "warns"}
     assert found.found.startswith("it says 1970-01-01 00:00 UTC")
+
+
+def test_whether_nodes_know_each_other_by_name(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "ab")
+    run.path.mkdir()
+    (found,) = network.node_names(run, lambda _first: None)
+    assert (found.check, found.severity.name) == ("network.node_names", "FINE")
+    assert re.fullmatch(r"nodes know each other by name, with addresses from 127\.[\d.]+ on", found.found), (
+        found.found
+    )
+    assert list(run.path.iterdir()) == [], "doctor changes nothing"
+
+    sentence = (
+        "nodes do not know each other by name here, and all else works: the kernel says no; ask it nicely"
+    )
+    (found,) = network.node_names(run, lambda _first: sentence)
+    assert (found.severity.name, found.found, found.cure) == (
+        "WARNS",
+        "nodes do not know each other by name here, and all else works: the kernel says no",
+        "ask it nicely",
+    )

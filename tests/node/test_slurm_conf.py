@@ -11,7 +11,7 @@ import pytest
 from infra.node.model import Accelerator, ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
 from infra.node.slurm.conf import PROLOG_MARGIN, check_paths, render
 from infra.node.slurm.hostlist import expand
-from infra.node.slurm.places import ports_needed, slurmd_ports
+from infra.node.slurm.places import ports_needed, slurmd_addresses, slurmd_ports
 from infra.node.slurm.version import Version
 
 VERSIONS: tuple[Version, ...] = ((22, 5), (23, 11), (24, 11))
@@ -248,6 +248,24 @@ def test_ports_are_each_ones_own_and_as_rendered() -> None:
         rendered |= dict(zip(names, numbers, strict=True))
     assert rendered == ports
     assert set(slurmd_ports(settings("vm")).values()) == {6818}
+
+
+def test_addresses_are_each_ones_own_and_as_rendered() -> None:
+    """Also where they go over the end of what one number of four can say."""
+    ours = settings(
+        "process", (part(high=300, default=True), part("static", 2, 5)), first_address="127.9.64.250"
+    )
+    addresses, ports = slurmd_addresses(ours), slurmd_ports(ours)
+    assert (addresses["cpu-0"], addresses["cpu-5"], addresses["cpu-6"]) == (
+        "127.9.64.250", "127.9.64.255", "127.9.65.0",
+    )  # fmt: skip
+    assert len(set(addresses.values())) == len(ports) == 305
+    rendered: dict[str, str] = {}
+    for node in lines(render(ours, (22, 5))["slurm.conf"], "NodeName"):
+        assert "NodeHostname" not in node, "the machine has the node's name"
+        rendered |= dict(zip(expand(node["NodeName"]), expand(node["NodeAddr"]), strict=True))
+    assert rendered == addresses
+    assert slurmd_addresses(settings("process")) == {}, "those of 127.0.0.1"
 
 
 @pytest.mark.parametrize(

@@ -21,21 +21,24 @@ class OrdinaryUser(PrivateMounts):
 
     Args:
         folder: becomes the user's, with what is in it.
+        name: of the user. Namespaces of a user show files of users whom they do not know as nobody's, so that
+            nobody seems to own all of them.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = NAME) -> None:
         super().__init__()
         # The user is there once on this machine, and has one folder for clusters: one test at a time.
         self._turn = os.open(
-            f"{tempfile.gettempdir()}/slurm-stacks-tests-{NAME}.lock", os.O_RDWR | os.O_CREAT
+            f"{tempfile.gettempdir()}/slurm-stacks-tests-{name}.lock", os.O_RDWR | os.O_CREAT
         )
         fcntl.flock(self._turn, fcntl.LOCK_EX)
-        self.id = pwd.getpwnam(NAME).pw_uid
+        entry = pwd.getpwnam(name)
+        self.id, self.group = entry.pw_uid, entry.pw_gid
         self._expose([Path(sys.base_prefix), ROOT, folder])
         self.own(folder)
 
     def __call__(self, *command: str) -> list[str]:
-        user = ["setpriv", f"--reuid={self.id}", f"--regid={self.id}", "--clear-groups", *command]
+        user = ["setpriv", f"--reuid={self.id}", f"--regid={self.group}", "--clear-groups", *command]
         return super().__call__(*user)
 
     def close(self) -> None:
@@ -44,7 +47,7 @@ class OrdinaryUser(PrivateMounts):
 
     def own(self, folder: Path) -> None:
         for path in (folder, *folder.rglob("*")):
-            os.chown(path, self.id, self.id, follow_symlinks=False)
+            os.chown(path, self.id, self.group, follow_symlinks=False)
 
     def _expose(self, folders: list[Path]) -> None:
         """Where a folder above is root's alone, put another one in its place that has nothing else in it."""

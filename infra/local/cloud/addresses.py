@@ -115,13 +115,18 @@ def usable(first: str) -> bool:
 
 def _candidates(run: Path, others: set[str]) -> Iterator[str]:
     """Blocks that may be taken, better ones first."""
-    seed = int.from_bytes(hashlib.sha256(os.fsencode(run)).digest()[:4], "big")
+    seed = _seed(run)
     kept = {first for file in run.parent.glob(f"*/{_NOTE}") if (first := remembered(file.parent))}
     kept.discard(remembered(run) or "")
     bound = _bound()
     yield from (first for first in _blocks(seed) if first not in others | kept | bound)
     # Clusters that are gone may have left their notes.
     yield from _blocks(seed)
+
+
+def _seed(run: Path) -> int:
+    """Where the search begins, so that two clusters rarely look at the same block."""
+    return int.from_bytes(hashlib.sha256(os.fsencode(run)).digest()[:4], "big")
 
 
 def _blocks(seed: int) -> Iterable[str]:

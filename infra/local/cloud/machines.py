@@ -30,6 +30,7 @@ from infra.node.processes import (
     with_environment,
 )
 
+CONTROLLER = "controller"
 MACHINE_VARIABLE = "SLURM_STACKS_MACHINE_ID"
 CLUSTER_VARIABLE = "SLURM_STACKS_RUN"
 GRACE_SECONDS = 8.0
@@ -128,7 +129,7 @@ class ProcessMaker:
         arguments += ["--role", boot.role, "--host", boot.host]
         with log.open("ab") as output, self._lock:
             child = subprocess.Popen(
-                [*self._program(boot.host), str(loader), *arguments],
+                [*self._program(boot), str(loader), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -148,11 +149,15 @@ class ProcessMaker:
             raise OSError(f"machine {boot.id} ended at once; see {log}")
         return process
 
-    def _program(self, host: str) -> list[str]:
-        """The command line of a machine's init, in its own view of this host where there is one."""
-        python = [self._python, "-I", "-S"]
-        seeing = view_of(self._run, host, "--python") if has_view(self._run) else python
-        return [*seeing, str(self._init)]
+    def _program(self, boot: Boot) -> list[str]:
+        """The command line of a machine's init, in a view of this host of its own where there is one.
+
+        The controller's daemons look no node up by name, and munged could not start in an ordinary user's
+        view: there folders of root's are nobody's, which it calls insecure.
+        """
+        if boot.role != CONTROLLER and has_view(self._run):
+            return [*view_of(self._run, boot.host, "--python"), str(self._init)]
+        return [self._python, "-I", "-S", str(self._init)]
 
     def stop(self, boot: Boot, process: ProcessId) -> bool:
         ended = end_tree(process, GRACE_SECONDS)

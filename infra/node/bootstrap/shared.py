@@ -30,7 +30,7 @@ def users(context: Context) -> str:
 
 
 def hosts(_context: Context) -> str:
-    raise SkipStep("all machines share this host's name and address")
+    raise SkipStep("machines of this host get their names from the local cloud")
 
 
 def secrets(context: Context) -> str:

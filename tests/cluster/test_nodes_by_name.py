@@ -1,0 +1,168 @@
+"""Multi-node scripts as people write them, on process machines: nodes are reached by their names."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.local import names
+from infra.local.cloud import addresses
+from tests.support.checkout import ROOT, SMALL, Checkout, running
+from tests.support.ordinary_user import OrdinaryUser
+
+needs_views = pytest.mark.skipif(
+    (_problem := names.why_not("127.9.64.0")) is not None, reason=f"no views here: {_problem}"
+)
+REFUSED = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
+"""As root of a container that may make no namespaces."""
+PYTHON = f"{shlex.quote(os.path.realpath(sys.executable))} -I -S"
+FREE_PORT = "import socket, sys; s = socket.create_server((sys.argv[1], 0)); print(s.getsockname()[1])"
+HEAD = f"""\
+#!/bin/bash
+#SBATCH --ntasks-per-node=1
+set -e
+export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -1)
+export MASTER_PORT=$({PYTHON} -c '{FREE_PORT}' $MASTER_ADDR)
+"""
+MEETING = f"{HEAD}srun {PYTHON} {{program}} 3\n"
+TORCHRUN = f"""{HEAD}
+srun {shlex.quote(sys.executable)} -m torch.distributed.run --nnodes=3 --nproc-per-node=1 \\
+    --rdzv-id=$SLURM_JOB_ID --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT {{program}}
+"""
+TRAIN = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+mine = torch.tensor([dist.get_rank() + 1.0])
+dist.all_reduce(mine)
+print("sum", mine.item())
+"""
+ASK = "import json, socket, sys; print(json.dumps([socket.gethostbyname(n) for n in sys.argv[1:]]))"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
+    with running(tmp_path_factory.mktemp("cluster") / "a checkout", SMALL) as checkout:
+        yield checkout
+
+
+def batch(checkout: Checkout, folder: Path, script: str) -> str:
+    """What a job of three nodes has printed."""
+    job, output = folder / "job.sh", folder / "job.out"
+    job.write_text(script)
+    done = checkout.cluster("exec", "--", "sbatch", "-N3", "--wait", f"--output={output}", str(job))
+    printed = output.read_text() if output.exists() else ""
+    assert done.returncode == 0, done.stderr + printed
+    return printed
+
+
+def meet(checkout: Checkout, folder: Path) -> dict[str, str]:
+    """Have three nodes meet at the first one; node -> the address at which it was reached."""
+    program = shutil.copy2(ROOT / "tests" / "support" / "meeting.py", folder)
+    lines = batch(checkout, folder, MEETING.format(program=program)).splitlines()
+    told = {line.split(" ", 1)[0]: json.loads(line.split(" ", 1)[1]) for line in lines if "{" in line}
+    (met,) = {json.dumps(found, sort_keys=True) for found in told.values()}
+    assert told.keys() == json.loads(met).keys()
+    return dict(json.loads(met))
+
+
+@needs_views
+def test_a_batch_script_meets_at_its_first_node_by_name(cluster: Checkout, tmp_path: Path) -> None:
+    met = meet(cluster, tmp_path)
+    assert len(met) == 3
+    (address,) = set(met.values())
+    assert re.fullmatch(r"127\.(?!0\.)[\d.]+", address), "an address of its own"
+
+
+@needs_views
+def test_every_name_leads_to_one_node_from_everywhere(cluster: Checkout) -> None:
+    every = ["controller", *(f"debug-{i}" for i in range(10))]
+    ask = [os.path.realpath(sys.executable), "-I", "-S", "-c", ASK, *every]
+    here = json.loads(cluster.execute(*ask))
+    assert len(set(here)) == len(every)
+    first = addresses.remembered(cluster.run_directory)
+    assert first is not None
+    assert here[:2] == [addresses.host(first, 0), addresses.nodes_from(first)]
+    assert [json.loads(line) for line in cluster.execute("srun", "-N3", *ask).splitlines()] == [here] * 3
+    # By the programs that scripts use, too; and Slurm says the same.
+    assert cluster.execute("getent", "hosts", "debug-4").split() == [here[5], "debug-4"]
+    shown = cluster.execute("srun", "-N2", "getent", "hosts", "debug-4").splitlines()
+    assert [line.split() for line in shown] == [[here[5], "debug-4"]] * 2
+    assert f"NodeAddr={here[5]} " in cluster.execute("scontrol", "show", "node", "debug-4")
+
+
+@needs_views
+def test_a_nodes_host_name_is_its_name(cluster: Checkout) -> None:
+    script = "echo $(hostname) $SLURMD_NODENAME"
+    lines = cluster.execute("srun", "-N3", "sh", "-c", script).splitlines()
+    assert len(lines) == 3
+    for line in lines:
+        host, node = line.split()
+        assert host == node
+        assert re.fullmatch(r"debug-\d", host)
+    assert cluster.execute("hostname") == "controller\n"
+
+
+@needs_views
+def test_torchruns_rendezvous(cluster: Checkout, tmp_path: Path) -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed beside the tests")
+    program = tmp_path / "train.py"
+    program.write_text(TRAIN)
+    assert batch(cluster, tmp_path, TORCHRUN.format(program=program)).count("sum 6.0") == 3
+
+
+@needs_views
+def test_an_ordinary_users_nodes_meet(tmp_path: Path) -> None:
+    """In user namespaces, by one who is not nobody: nobody owns there what root does."""
+    # pytest's own folders are root's alone.
+    folder = Path(tempfile.mkdtemp(prefix="ordinary-user-"))
+    folder.chmod(0o755)
+    try:
+        checkout = Checkout(folder / "a checkout", SMALL)
+        user = OrdinaryUser(folder, "games")
+        checkout._inside = user
+        checkout.env["HOME"] = str(folder / "home")
+        (folder / "home").mkdir()
+        user.own(folder)
+        try:
+            up = checkout.cluster("up", check=True)
+            if "by name" in up.stderr:
+                pytest.skip(up.stderr)
+            # What the user's nodes write lies where they may.
+            meeting = folder / "home" / "meeting"
+            meeting.mkdir(mode=0o777)
+            meeting.chmod(0o777)
+            assert len(meet(checkout, meeting)) == 3
+            assert checkout.cluster("down", check=True).returncode == 0
+        finally:
+            assert checkout.close() == []
+            user.close()
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes a right away from root")
+def test_where_namespaces_are_refused_all_else_works(tmp_path: Path) -> None:
+    checkout = Checkout(tmp_path / "a checkout", SMALL, inside=lambda *command: [*REFUSED, *command])
+    try:
+        assert "nodes do not know each other by name here, and all else works: " in (
+            checkout.cluster("up", check=True).stderr
+        )
+        nodes = checkout.execute("srun", "-N2", "printenv", "SLURMD_NODENAME").split()
+        assert sorted(nodes) == ["debug-0", "debug-1"]
+        assert checkout.cluster("exec", "--", "getent", "hosts", "debug-0").returncode == 2
+        doctor = checkout.cluster("doctor")
+        assert "nodes do not know each other by name here" in doctor.stdout
+        assert checkout.cluster("down", check=True).returncode == 0
+    finally:
+        assert checkout.close() == []
