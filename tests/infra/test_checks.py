@@ -33,7 +33,7 @@ class Commands:
 def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     made = Commands()
     monkeypatch.setattr(checks, "_run", made)
-    monkeypatch.setattr(packages, "ensure", lambda _say: None)
+    monkeypatch.setattr(packages, "ensure", lambda _say, **_options: None)
     monkeypatch.setattr(training, "build", lambda *_arguments, **_more: Path("/trainer"))
     return made
 

@@ -2,9 +2,9 @@
 
 Measured (Slurm 22.05, TensorFlow on two cores): an idle node is two processes of one thread each and 12 MiB;
 a job on it adds about ten threads; a worker of the training has 110 threads, 0.8 GiB, and reserves 3.3 GiB of
-addresses; the controller and the local cloud's agent have 25 threads and 40 MiB, slurmdbd and MariaDB another 16 and
-90. With fewer threads than are counted here Slurm's daemons ended as they started, or jobs on that many nodes
-did not start.
+addresses; the controller and the local cloud's agent have 25 threads and 40 MiB, slurmdbd and MariaDB another
+16 and 90. With fewer threads than are counted here Slurm's daemons ended as they started, or jobs on that
+many nodes did not start.
 """
 
 from __future__ import annotations
