@@ -15,7 +15,6 @@ from infra.node.local_cloud import LocalCloud
 
 SETTINGS_VERSION = "slurm-stacks/settings/v1"
 SLURMDBD_PORT = 6819
-"""Slurm's own choice, on machines with an address of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +306,6 @@ class Site:
     slurmd_port: int = 6818
     """Process mode: the first of a consecutive range, one a node."""
     slurmdbd_port: int = SLURMDBD_PORT
-    """Where slurmdbd listens, if the design has accounting."""
     python: str = "/usr/bin/python3"
     """The interpreter of the node code."""
     apps: str = "/apps"
@@ -395,15 +393,6 @@ class Folders:
     def daemon_socket(self) -> PurePosixPath:
         """The elastic daemon's."""
         return self.run / "elastic.sock"
-
-    @property
-    def database(self) -> PurePosixPath:
-        """Accounting's, where machines share one host: on a cloud it is the distribution's."""
-        return self.lib / "database"
-
-    @property
-    def database_socket(self) -> PurePosixPath:
-        return self.run / "mariadb.sock"
 
     @property
     def slurm_conf(self) -> PurePosixPath:
