@@ -208,8 +208,8 @@ def _scheduling(settings: Settings) -> Options:
         # CPU, not Core: a node line says CPUs only, and hyperthreads would make registration fail with
         # "low socket*core count". Memory is Slurm's to share out only where cgroups can enforce it.
         ("SelectTypeParameters", "CR_CPU_Memory" if _cgroups(settings) else "CR_CPU"),
-        # By submission. 23.02's default, multifactor, wants an accounting database. All its priorities are 1 as
-        # long as nothing has weight: were accounting turned off, later jobs would pass those that wait.
+        # By submission. 23.02's default, multifactor, wants an accounting database and gives all jobs
+        # priority 1: were accounting turned off, those that wait would come after later ones.
         ("PriorityType", "priority/basic"),
         # A job that no partition can ever run is refused as it is submitted, and does not wait for ever.
         ("EnforcePartLimits", "ALL"),
