@@ -92,6 +92,10 @@ def _prepare(project: Path) -> Path:
     except UserError as error:
         say(f"tests of a real cluster are skipped: {error}")
     try:
+        packages.ensure(say, accounting=True)
+    except UserError as error:
+        say(f"tests of accounting are skipped: {error}")
+    try:
         packages.ensure_for_tests(say)
     except UserError as error:
         say(f"tests over SSH are skipped: {error}")

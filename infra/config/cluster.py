@@ -253,7 +253,12 @@ class SlurmConfig(Section):
     reconcile_interval: float | None = Field(
         None, ge=0.5, le=3600, description="Seconds between two comparisons of Slurm and the cloud."
     )
-    accounting: bool | None = Field(None, description="Run slurmdbd and its database on the controller.")
+    accounting: bool | None = Field(
+        None,
+        description="Run slurmdbd and its database on the controller: `sacct` shows jobs that are over, and "
+        "launchers that ask it work. Off by default. On the local stack it takes 90 MiB of memory and some "
+        "seconds of the first `up`, which installs slurmdbd and MariaDB where they are missing.",
+    )
 
 
 class LocalConfig(Section):

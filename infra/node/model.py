@@ -15,7 +15,6 @@ from infra.node.local_cloud import LocalCloud
 
 SETTINGS_VERSION = "slurm-stacks/settings/v1"
 SLURMDBD_PORT = 6819
-"""Slurm's own choice, on machines with an address of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +309,6 @@ class Site:
     """Process mode: the address of the node with the first port; the others follow in the ports' order. None
     where all nodes have 127.0.0.1."""
     slurmdbd_port: int = SLURMDBD_PORT
-    """Where slurmdbd listens, if the design has accounting."""
     python: str = "/usr/bin/python3"
     """The interpreter of the node code."""
     apps: str = "/apps"
@@ -398,15 +396,6 @@ class Folders:
     def daemon_socket(self) -> PurePosixPath:
         """The elastic daemon's."""
         return self.run / "elastic.sock"
-
-    @property
-    def database(self) -> PurePosixPath:
-        """Accounting's, where machines share one host: on a cloud it is the distribution's."""
-        return self.lib / "database"
-
-    @property
-    def database_socket(self) -> PurePosixPath:
-        return self.run / "mariadb.sock"
 
     @property
     def slurm_conf(self) -> PurePosixPath:

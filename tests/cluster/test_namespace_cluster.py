@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from infra.local import packages
 from infra.local.cloud.namespaces import traces
 from infra.node import rpc
 from tests.support.checkout import Checkout, until
@@ -31,6 +32,10 @@ STACK = """
         slurm: {suspend_time: 4}
       slurm-stacks:benchmark: {enabled: false}
 """
+# In the same clusters, because each takes seconds to come up.
+ACCOUNTING = not packages.missing_for_accounting()
+if ACCOUNTING:
+    STACK = STACK.replace("{suspend_time: 4}", "{suspend_time: 4, accounting: true}")
 GREEDY = "x = bytearray(300 * 1024 * 1024)"
 
 
@@ -46,6 +51,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     assert left == []
     assert traces(checkout.run_directory) == []
     assert seen_on_host(checkout.run_directory) == []
+
+
+def recorded(checkout: Checkout) -> set[str]:
+    """The states that the login machine's sacct knows of."""
+    return set(checkout.execute("sacct", "-X", "-a", "-n", "--format=State").split())
 
 
 def states(checkout: Checkout) -> set[str]:
@@ -79,6 +89,12 @@ def test_jobs_run_on_machines_that_came_up_for_them_and_went_again(cluster: Chec
         assert sorted(names.result().splitlines()) == ["debug-0 debug-0", "debug-1 debug-1"]
     until(lambda: states(cluster) == {"idle~"}, 120, "zero nodes")
     until(lambda: cluster.status()["machines"]["running"] == 0, 120, "zero machines")
+
+
+@pytest.mark.skipif(not ACCOUNTING, reason="packages for accounting are missing")
+def test_sacct_works_where_people_log_in(cluster: Checkout) -> None:
+    cluster.execute("srun", "true")
+    until(lambda: "COMPLETED" in recorded(cluster), 120, "the record", 0.5)
 
 
 def test_all_machines_share_home_and_nothing_else(cluster: Checkout) -> None:
@@ -174,6 +190,8 @@ def test_an_ordinary_user_has_such_a_cluster_too(tmp_path: Path) -> None:
             pytest.skip("this kernel lets no ordinary user make namespaces")
         checkout.cluster("up", check=True)
         assert sorted(checkout.execute("srun", "-N2", "hostname").split()) == ["debug-0", "debug-1"]
+        if ACCOUNTING:
+            until(lambda: recorded(checkout) == {"COMPLETED"}, 120, "the record", 0.5)
         findings = checkout.cluster("doctor", "--json").stdout
         assert "in a user namespace" in findings
     finally:

@@ -17,7 +17,7 @@ from tests.support.checkout import ROOT
 PAGE = ROOT / "docs" / "troubleshooting.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 # Words of others: the kernel's, Slurm's.
-FOREIGN = {"Killed", "OUT_OF_MEMORY"}
+FOREIGN = {"Killed", "OUT_OF_MEMORY", "Slurm accounting storage is disabled"}
 HOLE = "…"
 
 

@@ -50,7 +50,7 @@ class Commands:
 def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     made = Commands()
     monkeypatch.setattr(checks, "_run", made)
-    monkeypatch.setattr(packages, "ensure", lambda _say: None)
+    monkeypatch.setattr(packages, "ensure", lambda _say, **_options: None)
     monkeypatch.setattr(packages, "ensure_for_tests", lambda _say: None)
     monkeypatch.setattr(checks, "_free_memory", lambda: 64 << 30)
     monkeypatch.setattr(training, "build", lambda *_arguments, **_more: Path("/trainer"))
@@ -158,12 +158,14 @@ def test_old_coverage_does_not_count_and_no_configuration_is_lost(commands: Comm
 def test_without_slurm_the_rest_still_runs(
     commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(_say: Any) -> None:
-        raise UserError("only root can install slurmctld")
+    def refuse(_say: Any, *, accounting: bool = False) -> None:
+        raise UserError(f"only root can install {'slurmdbd' if accounting else 'slurmctld'}")
 
     monkeypatch.setattr(packages, "ensure", refuse)
     assert checks.run_checks(tmp_path, []) == 0
-    assert "tests of a real cluster are skipped: only root can install slurmctld" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "tests of a real cluster are skipped: only root can install slurmctld" in told
+    assert "tests of accounting are skipped: only root can install slurmdbd" in told
     assert len(commands.run) == 5
 
 

@@ -102,6 +102,31 @@ def test_a_stack_without_a_benchmark_has_none(tmp_path: Path) -> None:
     assert any("1 static node runs" in warning for warning in made["warnings"])
 
 
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_plan_says_what_accounting_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    for name in ("__main__.py", "Pulumi.yaml"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    for name in ("infra", "workload"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    file = tmp_path / "Pulumi.bare.yaml"
+    file.write_text(
+        "config:\n  slurm-stacks:cluster:\n    provider: local\n    slurm: {accounting: true}\n"
+        "    partitions: [{name: debug, machine: local.small, nodes: {max: 2}}]\n"
+        "  slurm-stacks:benchmark: {enabled: false}\n"
+    )
+    monkeypatch.setattr(packages, "missing_for_accounting", lambda: [] if installed else ["slurmdbd"])
+    monkeypatch.setattr(packages, "_root", lambda _refusal: [])
+    monkeypatch.setattr(packages.shutil, "which", lambda _name: "/usr/bin/apt-get")
+    told = "slurm-stacks:cluster.slurm.accounting: true needs slurmdbd: `up` installs them by apt-get"
+    assert (told in operate.make_plan(tmp_path, load_file(file))["warnings"]) == (not installed)
+    if not installed:
+        monkeypatch.setattr(packages.shutil, "which", lambda _name: None)
+        with pytest.raises(UserError, match="accounting: true needs slurmdbd, and there is no apt-get here"):
+            operate.make_plan(tmp_path, load_file(file))
+
+
 def test_a_plan_imports_no_clouds_sdk_and_no_tensorflow_and_touches_nothing(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
@@ -191,7 +216,7 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> Tool:
 def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Engine:
     made = Engine()
     monkeypatch.setattr(runner, "select", lambda *_arguments: made)
-    monkeypatch.setattr(packages, "ensure", lambda _say: None)
+    monkeypatch.setattr(packages, "ensure", lambda _say, **_options: None)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return made
 

@@ -134,6 +134,30 @@ def test_a_head_whose_port_was_taken_meanwhile_gets_another(
     assert settings["site"]["slurmctld_port"] == moved, "what the machines read"
 
 
+def test_slurmdbds_port_moves_alone_if_it_was_taken_meanwhile(
+    local: FakeMachines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nodes keep their ports, and so go on."""
+    installed: list[bool] = []
+    monkeypatch.setattr(
+        operations.packages, "ensure", lambda _say, *, accounting: installed.append(accounting)
+    )
+    with_it = dataclasses.replace(DESIGN, slurm=SlurmSettings(accounting=True))
+    local.do("cloud-up")
+    local.publish(with_it)
+    assert installed == [True], "whoever calls the engine itself has not installed anything"
+    before = local.run.settings(with_it).site
+    local.launch("debug-0")
+    node = local.machines()
+    with socket.create_server(("127.0.0.2", before.slurmdbd_port)):
+        local.do("head-up")
+    pointer = json.loads((local.run.bucket / "current.json").read_text())
+    site = json.loads((local.run.bucket / pointer["settings"]["key"]).read_text())["site"]
+    assert site["slurmdbd_port"] != before.slurmdbd_port
+    assert (site["slurmctld_port"], site["slurmd_port"]) == (before.slurmctld_port, before.slurmd_port)
+    assert local.machines().items() >= node.items()
+
+
 def test_a_dead_head_is_made_anew(published: FakeMachines) -> None:
     published.do("head-up")
     head = published.machines(role="controller")

@@ -88,7 +88,7 @@ def test_on_the_local_stack_the_database_is_the_clusters_own(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     context, run = controller(tmp_path, monkeypatch, machines, **site)
     run.answer("sacctmgr --noheader", lambda *_argv: "t")
-    data, etc = (context.path(path) for path in (context.folders.database, context.folders.etc))
+    data, etc = (context.path(path) for path in (mariadb.database(context.folders), context.folders.etc))
     accounting.start(context)
     assert run.calls == [
         f"/usr/bin/mariadb-install-db --defaults-file={etc}/mariadb.cnf --datadir={data}.new "
@@ -100,7 +100,7 @@ def test_on_the_local_stack_the_database_is_the_clusters_own(
     ]
     database, dbd = started(context)
     assert [(s.name, s.user) for s in (database, dbd)] == [("mariadb", owner), ("slurmdbd", owner)]
-    assert dbd.env["MYSQL_UNIX_PORT"] == str(context.folders.database_socket)
+    assert dbd.env["MYSQL_UNIX_PORT"] == str(mariadb.database_socket(context.folders))
     lines = (etc / "mariadb.cnf").read_text().splitlines()
     assert "skip-networking" in lines
     assert f"datadir={data}" in lines
@@ -123,12 +123,12 @@ def test_a_database_that_was_not_finished_is_made_anew(
 ) -> None:
     context, run = controller(tmp_path, monkeypatch, "process", user="root")
     run.answer("sacctmgr --noheader", lambda *_argv: "t")
-    half = context.path(context.folders.database).with_name("database.new")
+    half = context.path(mariadb.database(context.folders)).with_name("database.new")
     half.mkdir()
     (half / "ibdata1").touch()
     accounting.start(context)
     assert run.calls[0].startswith("/usr/bin/mariadb-install-db ")
-    assert list(context.path(context.folders.database).iterdir()) == []
+    assert list(context.path(mariadb.database(context.folders)).iterdir()) == []
 
 
 def test_mariadb_is_there_once_it_greets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from infra.node.bootstrap import daemons, files
 from infra.node.bootstrap.context import Context
 from infra.node.bootstrap.services import Service
+from infra.node.model import Folders
 
 INSTALL_SECONDS = 100.0
 ANSWER_SECONDS = 1.0
@@ -44,6 +45,16 @@ innodb_use_native_aio=0
 """
 
 
+def database(folders: Folders) -> PurePosixPath:
+    """Where the records lie: on a controller that has a disk of its own, they outlive its machine there."""
+    return folders.lib / "database"
+
+
+def database_socket(folders: Folders) -> PurePosixPath:
+    """No longer than the elastic daemon's: `conf.check_paths` has seen that that one fits."""
+    return folders.run / "mariadb.sock"
+
+
 def start(context: Context, statements: str) -> dict[str, str]:
     """Start MariaDB, which runs `statements` before it answers; a new cluster's database is made first.
 
@@ -51,7 +62,7 @@ def start(context: Context, statements: str) -> dict[str, str]:
         Environment variables for its clients.
     """
     folders, owner = context.folders, context.slurm_user
-    data, reached = context.path(folders.database), context.path(folders.database_socket)
+    data, reached = (context.path(part(folders)) for part in (database, database_socket))
     etc = context.path(folders.etc)
     files.place(etc / "mariadb.sql", statements.encode())
     # Not as root is its own rule, unless it is told so.

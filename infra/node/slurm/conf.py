@@ -82,7 +82,7 @@ def check_paths(settings: Settings) -> None:
             f"the run directory {root!r} has characters that slurm.conf cannot hold; choose another"
         )
     names = [node for p in settings.design.partitions for node in p.nodes()[-1:]]
-    sockets = [folders.munge_socket, folders.daemon_socket, folders.database_socket]
+    sockets = [folders.munge_socket, folders.daemon_socket]
     # slurmstepd listens at <spool>/<node>_<job>.<step>, both numbers up to 4294967295.
     sockets += [_spool(folders, node) / f"{node}_{'9' * 10}.{'9' * 10}" for node in names]
     longest = max(map(str, sockets), key=len)
@@ -174,8 +174,8 @@ def _scheduling(settings: Settings) -> Options:
         # CPU, not Core: a node line says CPUs only, and hyperthreads would make registration fail with
         # "low socket*core count". Memory is Slurm's to share out only where cgroups can enforce it.
         ("SelectTypeParameters", "CR_CPU_Memory" if _cgroups(settings) else "CR_CPU"),
-        # In the order of submission. The default since 23.02, multifactor, wants an accounting database, and
-        # without weights gives each job priority 1: were accounting turned off, later jobs would pass them.
+        # By submission. 23.02's default, multifactor, wants an accounting database and gives all jobs
+        # priority 1: were accounting turned off, those that wait would come after later ones.
         ("PriorityType", "priority/basic"),
         # A job that no partition can ever run is refused as it is submitted, and does not wait for ever.
         ("EnforcePartLimits", "ALL"),
@@ -290,11 +290,9 @@ def _accounting(settings: Settings, lines: Lines) -> Options:
     if not settings.design.slurm.accounting:
         # Said because distributions differ in what an absent line means to them.
         return [("AccountingStorageType", "accounting_storage/none")]
-    options: Options = [
-        ("AccountingStorageType", "accounting_storage/slurmdbd"),
-        ("AccountingStorageHost", settings.site.controller_address),
-        ("AccountingStoragePort", settings.site.slurmdbd_port),
-    ]
+    options: Options = [("AccountingStorageType", "accounting_storage/slurmdbd")]
+    options.append(("AccountingStorageHost", settings.site.controller_address))
+    options.append(("AccountingStoragePort", settings.site.slurmdbd_port))
     if folders.process:
         # For munge this "password" is the path of the socket.
         options.append(("AccountingStoragePass", folders.munge_socket))
