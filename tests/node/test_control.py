@@ -9,7 +9,7 @@ import pytest
 
 from infra.node.slurm.control import BATCH, Control, SlurmDown, SlurmError
 from infra.node.slurm.states import SQUEUE_FORMAT, NodeState, parse_jobs, parse_nodes
-from tests.support.doubles import node
+from tests.support.doubles import job, node
 
 DATA = Path(__file__).parent / "data"
 HELPERS = ("up", "powering_up", "powered_down", "powering_down", "down", "silent", "drained")
@@ -195,6 +195,33 @@ def test_a_job_that_takes_fewer_nodes_than_it_wants_needs_the_least() -> None:
     fields[names.index("numnodes")] = "2-4"
     (job,) = parse_jobs("\x1f".join(fields) + "\x1e").values()
     assert job.wanted_nodes == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "active", "over"),
+    [
+        ("CONFIGURING RUNNING COMPLETING SUSPENDED STOPPED RESIZING", True, False),
+        # About to be queued again, or being told something: neither holds nodes for long, nor has ended.
+        ("PENDING REQUEUED SIGNALING", False, False),
+        ("COMPLETED CANCELLED FAILED TIMEOUT NODE_FAIL OUT_OF_MEMORY PREEMPTED BOOT_FAIL", False, True),
+    ],
+)
+def test_who_holds_nodes_and_who_has_ended(names: str, active: bool, over: bool) -> None:
+    found = {state: (job(1, state).is_active, job(1, state).is_over) for state in names.split()}
+    assert found == dict.fromkeys(names.split(), (active, over))
+
+
+def test_why_a_job_waits_in_the_best_words_that_there_are() -> None:
+    waits = {
+        "reason": "Resources",
+        "explanation": "Nodes required for job are DOWN",
+        "admin_comment": "quota: x",
+    }
+    assert job(1, "PENDING", **waits).cause == "quota: x"
+    assert job(1, "PENDING", **{**waits, "admin_comment": None}).cause == waits["explanation"]
+    assert job(1, "PENDING", reason="Resources").cause == "Resources"
+    assert job(1, "PENDING").cause is None, "Slurm has not looked at it yet"
+    assert job(1, "RUNNING", **waits).cause is None
 
 
 def test_no_jobs() -> None:
