@@ -227,6 +227,33 @@ def test_how_long_a_job_has_had_its_nodes(state: str, times: dict[str, Any], sec
     assert job(1, state, **times).elapsed(100.0) == seconds
 
 
+@pytest.mark.parametrize(
+    ("names", "active", "over"),
+    [
+        ("CONFIGURING RUNNING COMPLETING SUSPENDED STOPPED RESIZING", True, False),
+        # About to be queued again, or being told something: neither holds nodes for long, nor has ended.
+        ("PENDING REQUEUED SIGNALING", False, False),
+        ("COMPLETED CANCELLED FAILED TIMEOUT NODE_FAIL OUT_OF_MEMORY PREEMPTED BOOT_FAIL", False, True),
+    ],
+)
+def test_who_holds_nodes_and_who_has_ended(names: str, active: bool, over: bool) -> None:
+    found = {state: (job(1, state).is_active, job(1, state).is_over) for state in names.split()}
+    assert found == dict.fromkeys(names.split(), (active, over))
+
+
+def test_why_a_job_waits_in_the_best_words_that_there_are() -> None:
+    waits = {
+        "reason": "Resources",
+        "explanation": "Nodes required for job are DOWN",
+        "admin_comment": "quota: x",
+    }
+    assert job(1, "PENDING", **waits).cause == "quota: x"
+    assert job(1, "PENDING", **{**waits, "admin_comment": None}).cause == waits["explanation"]
+    assert job(1, "PENDING", reason="Resources").cause == "Resources"
+    assert job(1, "PENDING").cause is None, "Slurm has not looked at it yet"
+    assert job(1, "RUNNING", **waits).cause is None
+
+
 def test_no_jobs() -> None:
     assert parse_jobs("") == {}
 

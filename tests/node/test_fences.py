@@ -54,17 +54,22 @@ def test_a_reason_tells_the_failure_again() -> None:
         (node("n", "IDLE", "DRAIN", "POWERED_DOWN", reason="bad fan"), None, ""),
         (node("n", "IDLE", "DRAIN", "POWERED_DOWN", reason="slurm-stacks preempted: x"), None, ""),
         (off("n"), None, ""),
+        # The reason of an earlier fence stays on a node; a drain may have none.
+        (node("n", "IDLE", "POWERED_DOWN", reason=REASON), None, ""),
+        (node("n", "IDLE", "DRAIN", "POWERED_DOWN"), None, ""),
         # What is up and drained for the budget goes when its job is over: it is no fence.
         (node("n", "ALLOCATED", "DRAIN", reason=SPENT), None, ""),
         (node("n", "IDLE", "DRAIN", reason=SPENT), None, ""),
         (node("n", "MIXED", "DRAIN", "NOT_RESPONDING", reason=SPENT), None, ""),
         (node("n", "ALLOCATED", "DRAIN", "POWERING_UP", reason=SPENT), None, "free"),
         (node("n", "IDLE", "DRAIN", "POWERED_DOWN", reason=SPENT), None, "free"),
+        (node("n", "IDLE", "DRAIN", "POWERING_DOWN", reason=SPENT), None, "free"),
         (node("n", "ALLOCATED", "DRAIN", reason=REASON), None, "free"),
         # No room: what is off or falls is fenced, what is up or comes up is not.
         (off("n"), 0, "fence"),
         (node("n", "IDLE", "POWERING_DOWN"), 0, "fence"),
         (node("n", "IDLE", "POWER_DOWN"), 0, ""),
+        (node("n", "DOWN", "POWERED_DOWN"), 0, ""),
         (node("n", "IDLE"), 0, ""),
         (node("n", "ALLOCATED", "POWERING_UP"), 0, ""),
         (node("n", "ALLOCATED", "POWERED_DOWN"), 0, ""),
@@ -96,6 +101,32 @@ def test_nodes_that_have_no_machine_yet_use_up_the_room() -> None:
     assert change(nodes, list(nodes), ("a",), Limit(3, QUOTA)) == Change()
     assert change(nodes, list(nodes), ("a", "b"), Limit(3, QUOTA)) == Change(free=("d",))
     assert change(nodes, list(nodes), ("a", "b"), Limit(2, QUOTA, booting=True)) == Change(fence=("c", "e"))
+
+
+def test_what_is_up_uses_up_no_room() -> None:
+    """The room is what may still be asked for."""
+    nodes = states(node("a", "MIXED"), off("b"))
+    assert change(nodes, list(nodes), (), Limit(1, QUOTA)) == Change()
+    assert change(nodes, list(nodes), (), Limit(1, QUOTA, booting=True)) == Change()
+    assert missing(nodes, list(nodes), ()) == 1, "a listing may be older than the machine"
+
+
+@pytest.mark.parametrize(
+    ("static", "machines", "booting", "fenced_too"),
+    [
+        (node("static"), (), False, False),
+        (node("static"), (), True, False),
+        (off("static"), (), False, True),
+        (node("static", "IDLE", "POWERING_UP"), ("static",), False, False),
+        (node("static", "IDLE", "POWERING_UP"), ("static",), True, True),
+    ],
+)
+def test_a_static_node_that_is_not_there_comes_first(
+    static: NodeState, machines: tuple[str, ...], booting: bool, fenced_too: bool
+) -> None:
+    nodes = states(static, off("dynamic"))
+    found = change(nodes, ["dynamic"], machines, Limit(1, QUOTA, booting=booting), ["static", "renamed"])
+    assert found == (Change(fence=("dynamic",)) if fenced_too else Change())
 
 
 def test_static_nodes_and_unknown_ones_are_left_out() -> None:

@@ -40,6 +40,38 @@ def test_what_somebody_may_take_waits_for_him_a_while(strays: Strays) -> None:
     assert strays.release(states(), lambda _: True, PATIENCE_SECONDS) == Release(("a",), ("b",))
 
 
+def test_what_was_lost_itself_is_no_stray_nor_is_what_had_no_job(strays: Strays) -> None:
+    strays.lost(("static",), {}, 0.5)
+    up = states(c=node("c"), static=node("static"))
+    assert strays.release(up, lambda _: False, 1.0) == Release(("a",), ("b",))
+
+
+def test_patience_begins_with_the_loss() -> None:
+    strays = Strays()
+    strays.wanted(JOBS)
+    strays.lost(("c",), JOBS, 100.0)
+    assert strays.release(states(), lambda _: True, 100.0 + PATIENCE_SECONDS - 1) == Release()
+    assert strays.release(states(), lambda _: True, 100.0 + PATIENCE_SECONDS) == Release(("a",), ("b",))
+
+
+def test_a_node_that_went_and_came_for_somebody_else_is_no_stray() -> None:
+    """Its launch for job 7 is long over when that job loses another node."""
+    strays = Strays()
+    strays.wanted(JOBS)
+    assert strays.release(states(a=node("a", "IDLE", "POWERED_DOWN")), lambda _: False, 1.0) == Release()
+    strays.lost(("c",), JOBS, 2.0)
+    assert strays.release(states(), lambda _: False, 3.0) == Release((), ("b",))
+
+
+def test_a_node_that_slurm_is_about_to_ask_for_is_still_its_jobs() -> None:
+    """Off, with the job that waits for it: ResumeProgram is called within a second."""
+    strays = Strays()
+    strays.wanted(JOBS)
+    assert strays.release(states(a=node("a", "MIXED", "POWERED_DOWN")), lambda _: False, 1.0) == Release()
+    strays.lost(("c",), JOBS, 2.0)
+    assert strays.release(states(), lambda _: False, 3.0) == Release(("a",), ("b",))
+
+
 @pytest.mark.parametrize(
     "a",
     [

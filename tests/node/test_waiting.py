@@ -25,7 +25,7 @@ def told(number: int, stocks: dict[str, Stock], **job_: Any) -> list[JobChange]:
 
 
 @pytest.mark.parametrize(
-    "reason", ["Resources", "Priority", "ReqNodeNotAvail", "Nodes required for job are DOWN"]
+    "reason", ["Resources", "Priority", "ReqNodeNotAvail", "NodeDown", "Nodes required for job are DOWN"]
 )
 def test_a_job_that_needs_what_cannot_be_had_is_told_once(reason: str) -> None:
     assert told(1, FULL, reason=reason, wanted_nodes=5) == [JobChange(1, SAID)]
@@ -44,12 +44,14 @@ def test_a_job_that_needs_what_cannot_be_had_is_told_once(reason: str) -> None:
         {"reason": "PartitionNodeLimit", "wanted_nodes": 50},
         {"reason": "None", "wanted_nodes": 5},
         {"reason": "Resources", "wanted_nodes": 5, "partition": "debug,other"},
+        # The other one's nodes are busy, and nothing keeps more of them from coming.
+        {"reason": "Resources", "wanted_nodes": 5, "partition": "debug,busy"},
         {"reason": "Resources", "wanted_nodes": 5, "partition": "unknown"},
         {"reason": "Resources", "wanted_nodes": 5, "state": "RUNNING"},
     ],
 )
 def test_a_job_that_waits_for_something_else_is_not(waits: dict[str, Any]) -> None:
-    assert told(1, {**FULL, "other": Stock(9)}, **waits) == []
+    assert told(1, {**FULL, "other": Stock(9), "busy": Stock(2)}, **waits) == []
 
 
 def test_pending_tasks_of_an_array_are_named_without_those_that_run() -> None:
@@ -69,6 +71,7 @@ def test_pending_tasks_of_an_array_are_named_without_those_that_run() -> None:
         (True, {"reason": "JobHeldUser"}),
         (False, {"reason": "BeginTime", "eligible_time": NOW + 9000}),
         (False, {"reason": "None"}),
+        (False, {"reason": "Cleaning"}),
         (False, {"state": "CONFIGURING"}),
         (False, {"state": "COMPLETED"}),
     ],
@@ -129,6 +132,9 @@ def test_the_last_run_of_each_job_is_remembered_while_the_job_is_known() -> None
         job(1, "PENDING", restarts=1),
         job(2, "CONFIGURING", restarts=1, start_time=99.0),
         job(4, "RUNNING", start_time=98.0),
+        job(6, "SUSPENDED", start_time=96.0),
+        # Slurm has no start of it yet.
+        job(7, "CONFIGURING"),
         # Queued again already, with the number of its next run.
         job(5, "COMPLETING", restarts=1, start_time=97.0),
     ]
@@ -136,6 +142,7 @@ def test_the_last_run_of_each_job_is_remembered_while_the_job_is_known() -> None
         1: Run(0, 10.0, launched=True),
         2: Run(1, 99.0, launched=False),
         4: Run(0, 98.0, launched=True),
+        6: Run(0, 96.0, launched=True),
     }
 
 
@@ -153,6 +160,7 @@ def test_a_begin_time_that_is_a_persons_is_kept(change: dict[str, Any]) -> None:
 def test_who_fits() -> None:
     pending = job(1, "PENDING", reason="Resources", wanted_nodes=4)
     assert fits(pending, FULL, NOW)
+    assert fits(dataclasses.replace(pending, reason="None"), FULL, NOW), "Slurm has not looked at it yet"
     assert not fits(dataclasses.replace(pending, wanted_nodes=5), FULL, NOW)
     assert not fits(dataclasses.replace(pending, reason="Dependency"), FULL, NOW)
     assert not fits(dataclasses.replace(pending, state="RUNNING"), FULL, NOW)
