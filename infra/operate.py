@@ -78,7 +78,7 @@ def bring_up(project: Path, config: StackConfig, console: Console, *, replace: b
             ) from None
         show_result(result)
         sys.stdout.flush()  # before the next line of the other stream, where both go to one file
-        _keep(config.stack, result, outputs.get("benchmark_result"), console)
+        _keep(project, config.stack, result, outputs.get("benchmark_result"), console)
     show_outputs(outputs)
     console.say(f"up after {time.monotonic() - started:.0f} s")
     if training is not None:
@@ -92,10 +92,10 @@ def bring_up(project: Path, config: StackConfig, console: Console, *, replace: b
             ) from None
 
 
-def _keep(stack: str, result: dict[str, Any], where: object, console: Console) -> None:
+def _keep(project: Path, stack: str, result: dict[str, Any], where: object, console: Console) -> None:
     """Keep a result where it outlives the cluster, or say where it lies until then."""
     try:
-        console.say(f"kept as {results.keep(stack, result)}", "dim")
+        console.say(f"kept as {results.keep(stack, result, project)}", "dim")
     except UserError as error:
         console.say(f"the result is not kept: {error}\nUntil `./cluster down` it lies in {where}.", "yellow")
 

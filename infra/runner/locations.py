@@ -113,6 +113,40 @@ def write_note(run: Path, project_dir: Path, stack: str) -> None:
     draft.replace(run / NOTE)
 
 
+def mark(project_dir: Path) -> str:
+    """A checkout's mark on what outlives it, and a note of whose mark that is: 10 hexadecimal digits.
+
+    Raises:
+        OSError: the note cannot be written.
+    """
+    path = project_dir.resolve()
+    digits = hashlib.sha256(os.fsencode(path)).hexdigest()[:KEY_LENGTH]
+    note, identity = _mark_file(digits), _identity(project_dir)
+    if identity is not None:
+        note.parent.mkdir(parents=True, exist_ok=True)
+        draft = note.with_name(f".{note.name}.{os.getpid()}")
+        draft.write_text(json.dumps({"checkout": str(path), "stack": "", "identity": identity}), "utf-8")
+        draft.replace(note)
+    return digits
+
+
+def marked(digits: str, project_dir: Path | None = None) -> Path | None:
+    """The checkout of a mark; None where nobody knows.
+
+    Args:
+        project_dir: the checkout that asks. Where it is the marked one, renamed since, it is the answer.
+    """
+    if (note := _read(_mark_file(digits))) is None:
+        return None
+    if project_dir is not None and _moved(note, project_dir):
+        return project_dir.resolve()
+    return note.checkout
+
+
+def _mark_file(digits: str) -> Path:
+    return state_root() / "checkouts" / f"{digits}.json"
+
+
 def home() -> Path:
     """This user's home folder: $HOME, or what the user database says.
 
