@@ -66,10 +66,10 @@ def keep(stack: str, result: dict[str, Any], project: Path | None = None) -> Pat
     path = place / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{name}.json"
     draft = path.with_name(f".{path.name}")
     try:
-        if project is not None:
-            path = path.with_name(f"{path.stem}-{locations.mark(project)}.json")
         place.mkdir(parents=True, exist_ok=True)
         draft.write_text(text)
+        if project is not None:
+            path = path.with_name(f"{path.stem}-{locations.mark(project)}.json")
         draft.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):

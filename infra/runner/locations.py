@@ -10,6 +10,7 @@ by that note, and a cluster whose checkout is gone can be named and ended (`infr
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -125,8 +126,14 @@ def mark(project_dir: Path) -> str:
     if identity is not None:
         note.parent.mkdir(parents=True, exist_ok=True)
         draft = note.with_name(f".{note.name}.{os.getpid()}")
-        draft.write_text(json.dumps({"checkout": str(path), "stack": "", "identity": identity}), "utf-8")
-        draft.replace(note)
+        content = {"checkout": str(path), "stack": "", "identity": identity}
+        try:
+            draft.write_text(json.dumps(content))
+            draft.replace(note)
+        except OSError:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise
     return digits
 
 
