@@ -124,7 +124,7 @@ def bring_up(
         if not quiet:
             show_result(result)
             sys.stdout.flush()  # before the next line of the other stream, where both go to one file
-        _keep(config.stack, result, outputs.get("benchmark_result"), console)
+        _keep(project, config.stack, result, outputs.get("benchmark_result"), console)
     if not quiet:
         show_outputs(outputs)
     seconds = time.monotonic() - started
@@ -147,10 +147,10 @@ def bring_up(
     )
 
 
-def _keep(stack: str, result: dict[str, Any], where: object, console: Console) -> None:
+def _keep(project: Path, stack: str, result: dict[str, Any], where: object, console: Console) -> None:
     """Keep a result where it outlives the cluster, or say where it lies until then."""
     try:
-        console.say(f"kept as {results.keep(stack, result)}", "dim")
+        console.say(f"kept as {results.keep(stack, result, project)}", "dim")
     except UserError as error:
         console.say(
             f"the result is not kept: {error}\nUntil `{hint('down', stack)}` it lies in {where}.", "yellow"

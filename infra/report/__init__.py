@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +32,7 @@ def make(stacks: Sequence[str], output: Path | None = None, *, project: Path | N
     """Write the report of some stacks.
 
     Results are kept by the stack's name (`infra.results`): those of two clones with a stack of the same name
-    are in one report, and the table's column `source` tells their files apart.
+    are in one report, which says of each series, run and line whose it is.
 
     A stack that has no results yet is no mistake: the page then has the published figures, and a line on
     standard error says how results come about. Files among the results that are none are named there too,
@@ -56,8 +56,11 @@ def make(stacks: Sequence[str], output: Path | None = None, *, project: Path | N
 
     ours: list[Run] = []
     problems: list[str] = []
+    loaded = {name: results.load(name, project) for name in names}
+    checkouts = {kept.checkout for found, _ in loaded.values() for kept in found}
+    short = results.short_names(checkouts)
     for name in names:
-        own, wrong = _runs(name)
+        own, wrong = _runs(name, *loaded[name], short)
         ours += own
         if not own:
             _say(
@@ -79,15 +82,21 @@ def make(stacks: Sequence[str], output: Path | None = None, *, project: Path | N
     return made
 
 
-def _runs(stack: str) -> tuple[list[Run], list[str]]:
-    """A stack's runs by nodes and time, and what is wrong with files that are no results."""
+def _runs(
+    stack: str, found: list[results.Kept], wrong: list[str], short: Mapping[Path | None, str | None]
+) -> tuple[list[Run], list[str]]:
+    """A stack's runs by nodes and time, and what is wrong with files that are no results.
+
+    Args:
+        short: the names of all checkouts that have results in the report.
+    """
     from infra.report import runs
 
-    found, wrong = results.load(stack)
+    several = len({kept.checkout for kept in found}) > 1
     made = []
     for kept in found:
         try:
-            made.append(runs.of(kept, stack))
+            made.append(runs.of(kept, stack, short[kept.checkout], several=several))
         except ValueError as error:
             wrong.append(f"{kept.path}: {error}")
     return sorted(made, key=lambda run: (run.nodes, run.kept_at or "", run.source)), wrong

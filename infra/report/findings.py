@@ -113,7 +113,10 @@ def figures(runs: Sequence[Run], ours: Sequence[Series]) -> list[Figure]:
     if not runs:
         return []
     stacks = {run.stack for run in runs}
-    found = [Figure("Runs", f"{len(runs):,}", f"of {words.count(len(stacks), 'stack')}")]
+    whose = {run.whose for run in runs if run.whose}
+    note = f"of {words.count(len(stacks), 'stack')}"
+    note += f", from {words.count(len(whose), 'checkout')}" if whose else ""
+    found = [Figure("Runs", f"{len(runs):,}", note)]
     points = [(one, point) for one in ours for point in one.points]
     timed = [(t.median, one, point) for one, point in points if (t := point.seconds_per_epoch) is not None]
     if timed:
@@ -163,6 +166,11 @@ def _cost(runs: Sequence[Run]) -> Figure:
 def notes(runs: Sequence[Run], ours: Sequence[Series], unplotted: Sequence[Series]) -> list[str]:
     """What a reader must know of our runs."""
     said = []
+    if any(run.whose for run in runs):
+        said.append(
+            "Several checkouts have a stack of this name: each series, run and line of report.csv says whose "
+            "it is. Results that an older version has kept do not say so: unknown checkout."
+        )
     if any(len(point.runs) > 1 for one in ours for point in one.points):
         said.append(
             "Repeats: the median; whiskers reach from the least to the most, and tables say how many."

@@ -55,6 +55,8 @@ class Row:
             source=self.source,
             kept_at=None,
             stack=self.cluster,
+            checkout=None,
+            whose=None,
             job_id=None,
             partition=None,
             machine=self.machine,

@@ -13,6 +13,8 @@ PUBLISHED_EPOCHS = 8
 PUBLISHED_BATCH = 64
 MNIST = "mnist"
 SYNTHETIC = "digits-synthetic"
+UNKNOWN_CHECKOUT = "unknown checkout"
+"""Of results that a version has kept which did not note whose they are."""
 _TEXTS = ("job_id", "partition", "machine", "profile", "data", "digest")
 _NUMBERS = (
     *("nodes", "workers", "gpus_per_node", "epochs", "global_batch", "seconds_total", "seconds_train"),
@@ -50,6 +52,10 @@ class Run:
     kept_at: str | None
     """UTC: 20261121T141109Z."""
     stack: str
+    checkout: str | None
+    """Whose result it is, by the end of that checkout's path; None: not known, or published."""
+    whose: str | None
+    """The same in words, where the report has results of several checkouts; else None."""
     job_id: str | None
     partition: str | None
     machine: str | None
@@ -124,11 +130,13 @@ class Run:
         )
 
 
-def of(kept: Kept, stack: str) -> Run:
+def of(kept: Kept, stack: str, checkout: str | None = None, *, several: bool = False) -> Run:
     """A kept result.
 
     Args:
         stack: under whose name it is kept.
+        checkout: whose it is; None: nobody knows.
+        several: whether there are results of other checkouts beside it.
 
     Raises:
         ValueError: a number is beyond anything that a training can have; it names the key.
@@ -144,6 +152,8 @@ def of(kept: Kept, stack: str) -> Run:
         source=printable(kept.path.name),
         kept_at=printable(kept.kept_at),
         stack=printable(stack),
+        checkout=None if checkout is None else printable(checkout),
+        whose=None if not several else f"checkout {printable(checkout)}" if checkout else UNKNOWN_CHECKOUT,
         accelerator=None,
         devices=tuple(printable(name) for name in record["devices"]),
         history=tuple(Epoch(e["epoch"], e["loss"], e["accuracy"], e["seconds"]) for e in record["history"]),

@@ -19,6 +19,8 @@ class Key(NamedTuple):
 
     origin: str
     stack: str
+    whose: str | None
+    """Whose results they are, where there are several checkouts."""
     partition: str | None
     machine: str | None
     gpus_per_node: int
@@ -35,6 +37,7 @@ def key(run: Run) -> Key:
     return Key(
         run.origin,
         run.stack,
+        run.whose,
         run.partition,
         run.machine,
         run.gpus_per_node,

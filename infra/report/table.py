@@ -22,6 +22,9 @@ def _joined(pairs: Iterable[tuple[str, str]]) -> str:
 COLUMNS: Mapping[str, Column] = {
     "origin": Column(lambda r: r.origin, "ours or published"),
     "stack": Column(lambda r: r.stack, "the stack; of published rows the stack that describes their cluster"),
+    "checkout": Column(
+        lambda r: r.checkout, "whose result it is: the last folders of the checkout's path that tell it apart"
+    ),
     "source": Column(lambda r: r.source, "the kept file, or the article's title"),
     "kept_at": Column(lambda r: r.kept_at, "when it was kept, UTC"),
     "job_id": Column(lambda r: r.job_id, "Slurm's number of the job"),

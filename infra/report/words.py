@@ -101,5 +101,6 @@ def recipe(series: Series) -> str:
 
 
 def code(series: Series) -> str:
-    """Which training code, as the end of a list: ", code fd54350"."""
-    return f", code {series.key.digest[:7]}" if series.key.digest else ""
+    """Which training code, and whose where that is in question: ", code fd54350, checkout team-b"."""
+    text = f", code {series.key.digest[:7]}" if series.key.digest else ""
+    return text + (f", {series.key.whose}" if series.key.whose else "")

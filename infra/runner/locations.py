@@ -10,6 +10,7 @@ by that note, and a cluster whose checkout is gone can be named and ended (`infr
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -111,6 +112,46 @@ def write_note(run: Path, project_dir: Path, stack: str) -> None:
     draft.touch(mode=0o644)  # whatever the umask: who could write here could have us end another cluster
     draft.write_text(json.dumps(content), encoding="utf-8")
     draft.replace(run / NOTE)
+
+
+def mark(project_dir: Path) -> str:
+    """A checkout's mark on what outlives it, and a note of whose mark that is: 10 hexadecimal digits.
+
+    Raises:
+        OSError: the note cannot be written.
+    """
+    path = project_dir.resolve()
+    digits = hashlib.sha256(os.fsencode(path)).hexdigest()[:KEY_LENGTH]
+    note, identity = _mark_file(digits), _identity(project_dir)
+    if identity is not None:
+        note.parent.mkdir(parents=True, exist_ok=True)
+        draft = note.with_name(f".{note.name}.{os.getpid()}")
+        content = {"checkout": str(path), "stack": "", "identity": identity}
+        try:
+            draft.write_text(json.dumps(content))
+            draft.replace(note)
+        except OSError:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise
+    return digits
+
+
+def marked(digits: str, project_dir: Path | None = None) -> Path | None:
+    """The checkout of a mark; None where nobody knows.
+
+    Args:
+        project_dir: the checkout that asks. Where it is the marked one, renamed since, it is the answer.
+    """
+    if (note := _read(_mark_file(digits))) is None:
+        return None
+    if project_dir is not None and _moved(note, project_dir):
+        return project_dir.resolve()
+    return note.checkout
+
+
+def _mark_file(digits: str) -> Path:
+    return state_root() / "checkouts" / f"{digits}.json"
 
 
 def home() -> Path:

@@ -44,7 +44,8 @@ if [ ! -d "$target" ]; then
     exit 1
   fi
   mkdir "$draft/new"
-  tar -x --no-same-owner -f "$draft/archive" -C "$draft/new"
+  # Not -C: GNU tar reads backslashes in its value as escapes, and would unpack elsewhere.
+  (cd "$draft/new" && tar -x --no-same-owner -f ../archive)
   mv -T "$draft/new/workload" "$target" || [ -d "$target" ]
 fi
 {forget}

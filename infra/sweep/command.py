@@ -53,7 +53,7 @@ class Sweep:
             with self._locked():
                 plan = self._under_way(wanted) or self._begin(wanted)
                 plan = self._submit(plan)
-            progress = Progress(plan)
+            progress = Progress(plan, self._project)
             try:
                 with Board(self._console, f"stack {self._stack}", plan.repeat) as board:
                     board.show(progress.rows())
@@ -80,7 +80,7 @@ class Sweep:
             if plan is None:
                 self._console.say(f"no sweep of stack {self._stack} is under way")
                 return
-            progress = Progress(plan)
+            progress = Progress(plan, self._project)
             try:
                 # Those of which we know no job, too: a submit may have been cut off.
                 ended = self._remote.cancel(progress.open)
@@ -108,7 +108,7 @@ class Sweep:
         plan = self._store.load()
         if plan is None:
             return None
-        progress = Progress(plan)
+        progress = Progress(plan, self._project)
         if self._gone(progress):
             self._store.forget(plan)
             if wanted is None:

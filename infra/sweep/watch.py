@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from infra import results, trouble
@@ -51,9 +52,14 @@ class Failure:
 
 @dataclass(slots=True)
 class Progress:
-    """What is known of a sweep's runs, by their numbers."""
+    """What is known of a sweep's runs, by their numbers.
+
+    Attributes:
+        project: the checkout whose sweep it is.
+    """
 
     plan: Plan
+    project: Path | None = None
     kept: dict[int, Kept] = field(default_factory=dict)
     failed: dict[int, Failure] = field(default_factory=dict)
     seen: dict[int, Seen] = field(default_factory=dict)
@@ -94,7 +100,7 @@ class Progress:
         return self.plan is not before
 
     def _keep(self, run: PlannedRun, record: dict[str, Any]) -> None:
-        path = results.keep(self.plan.stack, record)
+        path = results.keep(self.plan.stack, record, self.project)
         kept, wrong = results.load(self.plan.stack)
         found = next((one for one in kept if one.path == path), None)
         if found is None:

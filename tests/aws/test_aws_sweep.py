@@ -139,7 +139,7 @@ def test_the_provider_audits_and_clears_the_cluster_that_the_stack_file_names(
         f"instance {head} (controller, running)",
     ]
     provider.clear(ROOT, "aws-gpu", dict)
-    assert capsys.readouterr().err == "ending 1 machines of cluster aws-gpu\n"
+    assert capsys.readouterr().err == "ending 1 machine of cluster aws-gpu\n"
     # The head is the engine's: to take it behind its back would leave a state that is wrong.
     assert provider.leftovers(ROOT, "aws-gpu", dict) == [f"instance {head} (controller, running)"]
 

@@ -55,7 +55,7 @@ def test_what_is_ending_is_waited_for_and_not_asked_again(cloud: FakeCloud) -> N
     """Its network interface is its own until it has gone."""
     cloud.run("cpu-0", "compute", "ending")
     clock = Pauses(lambda: None, cloud.there.pop)
-    assert sweep(cloud, clock) == (0, ["ending 1 machines of cluster c"])
+    assert sweep(cloud, clock) == (0, ["ending 1 machine of cluster c"])
     assert cloud.did == ["remove loose"]
 
 

@@ -38,6 +38,8 @@ def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "plugins").symlink_to(plugins)
     monkeypatch.setenv("PULUMI_HOME", str(home))
     monkeypatch.setenv("PULUMI_SKIP_UPDATE_CHECK", "true")
+    # The CLI finds uv, which the projects' toolchain names, on PATH; it may be in this environment alone.
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 

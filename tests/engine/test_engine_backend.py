@@ -159,7 +159,9 @@ def test_the_engines_output_reaches_the_events(tiny: Tiny, backend: str) -> None
     engine.up(events.append)
     run = Run(None, events)
     assert sorted(run.lines) == ["err", "out"]
-    assert {e.text: e.level for e in events if isinstance(e, Message)} == {
+    said = {e.text: e.level for e in events if isinstance(e, Message)}
+    # Of a plugin that it finds on PATH the engine warns by itself.
+    assert {text: level for text, level in said.items() if "$PATH" not in text} == {
         "look out": "warning",
         "by the way": "info",
     }

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from test_engine_local_stack import Engine, engine, pytestmark  # noqa: F401  the fixture, and what it needs
 
 from infra import outputs
@@ -40,7 +41,10 @@ def test_the_example_from_its_first_job_to_another_cluster(
     (folder / "pyproject.toml").unlink()
     shutil.copy(ROOT / "uv.lock", folder)
     project = folder / "Pulumi.yaml"
-    project.write_text(project.read_text().replace("virtualenv: .venv", f"virtualenv: '{sys.prefix}'"))
+    content = yaml.safe_load(project.read_text())
+    assert content["runtime"]["options"]["virtualenv"] == ".venv"
+    content["runtime"]["options"]["virtualenv"] = sys.prefix
+    project.write_text(yaml.safe_dump(content, sort_keys=False))
 
     def done(verb: str, *arguments: str) -> str:
         ended = run(folder, verb, *arguments)

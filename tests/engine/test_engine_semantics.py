@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,7 @@ from infra.errors import UserError
 from infra.runner.automation import PulumiRunner
 from infra.runner.embedded import preview as embedded_preview
 from infra.runner.plan import plan
-
-RUNTIME = f"""
-name: tiny
-runtime:
-  name: python
-  options: {{toolchain: uv, virtualenv: '{sys.prefix}'}}
-"""
+from tests.support.project_file import project_file
 
 PROGRAM = """
     value = config.require("value")
@@ -99,7 +92,7 @@ def pair(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
 
 def write(project: Tiny, program: str, config: str = "config: {}") -> Tiny:
     project.write(program, config)
-    (project.path / "Pulumi.yaml").write_text(RUNTIME)
+    (project.path / "Pulumi.yaml").write_text(project_file("tiny"))
     # Here the CLI looks for the versions of the SDKs.
     shutil.copy(ROOT / "uv.lock", project.path)
     return project

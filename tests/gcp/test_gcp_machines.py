@@ -264,7 +264,7 @@ def test_images_go_with_the_machines_that_became_them_and_nothing_else_does(ther
     assert names(there) == {"c-controller"}
     assert set(there.gce.cloud.at("global", "images")) == {"d-image-compute-1"}
     assert set(there.gce.cloud.at(f"zones/{A}", "disks")) == {"c-home"}
-    assert said == ["deleting 1 images of cluster c"]
+    assert said == ["deleting 1 image of cluster c"]
     cloud(there).end_images(said.append)
     assert len(said) == 1, "where there are none nothing is said"
 

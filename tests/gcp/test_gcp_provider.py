@@ -185,7 +185,7 @@ def test_it_audits_and_clears_the_cluster_that_the_stack_file_names(
         "instance slurm10-debug-3 (RUNNING)",
     ]
     provider.clear(ROOT, "gcp-cpu", dict)
-    assert capsys.readouterr().err == "ending 1 machines of cluster slurm10\n"
+    assert capsys.readouterr().err == "ending 1 machine of cluster slurm10\n"
     # The head is the engine's: to take it behind its back would leave a state that is wrong.
     assert provider.leftovers(ROOT, "gcp-cpu", dict) == ["instance slurm10-controller (RUNNING)"]
 

@@ -69,9 +69,11 @@ def keep(stack: str, *records: dict[str, Any]) -> list[Path]:
     return paths
 
 
-def runs(*records: dict[str, Any], stack: str = "test") -> list[Run]:
+def runs(
+    *records: dict[str, Any], stack: str = "test", checkout: str | None = None, several: bool = False
+) -> list[Run]:
     """The records as the report has them, without a file."""
     return [
-        of(results.Kept(Path(f"20261121T12{n:02d}00Z-job-7-0.json"), one), stack)
+        of(results.Kept(Path(f"20261121T12{n:02d}00Z-job-7-0.json"), one), stack, checkout, several=several)
         for n, one in enumerate(records)
     ]

@@ -178,6 +178,23 @@ def test_what_results_keep_is_what_the_report_reads() -> None:
     assert [row["source"] for row in ours] == [kept.name]
 
 
+def test_the_table_says_whose_a_result_is(tmp_path: Path) -> None:
+    keep("local", local(1))
+    for name in ("mine", "theirs"):
+        (tmp_path / name).mkdir()
+        results.keep("local", local(2, job_id=name), tmp_path / name)
+    made = report.make(["local"], project=None)
+    ours = [row for row in rows(made.table.read_text()) if row["origin"] == "ours"]
+    assert [(row["job_id"], row["checkout"]) for row in ours] == [
+        ("7", ""),
+        ("mine", "mine"),
+        ("theirs", "theirs"),
+    ]
+    text = Page(made.page.read_text()).text
+    assert "checkout theirs" in text
+    assert str(tmp_path) not in text, "the page may go to others"
+
+
 # --- the command -----------------------------------------------------------------------------------------
 
 

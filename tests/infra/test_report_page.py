@@ -15,6 +15,7 @@ from report_reader import Page
 from report_records import local, record, runs
 
 from infra.report import page, published
+from infra.report.series import group
 
 MADE = datetime(2026, 11, 21, 14, 11, tzinfo=UTC)
 THEIRS = published.runs()
@@ -135,6 +136,19 @@ def test_strange_names_are_text() -> None:
     assert evil in found.text
 
 
+def test_results_of_another_checkout_say_whose_they_are() -> None:
+    mine = runs(local(1, 60.0), checkout="a/stacks", several=True)
+    other = runs(local(1, 20.0), checkout="b/stacks", several=True)
+    old = runs(local(1, 90.0), several=True)
+    found = Page(page.render(["test"], [*mine, *other, *old], THEIRS, [], MADE)).text
+    assert "Runs 3 of 1 stack, from 3 checkouts" in found
+    assert len(group([*mine, *other, *old])) == 3, "nobody's times are averaged with another's"
+    for whose in ("checkout a/stacks", "checkout b/stacks", "unknown checkout"):
+        assert found.count(whose) >= 3, "in the legend, the series and the runs"
+    alone = Page(page.render(["test"], runs(local(1), checkout="stacks"), THEIRS, [], MADE)).text
+    assert "checkout stacks" not in alone
+
+
 def test_the_figures_of_the_head() -> None:
     paid = [record(1, cost_usd=0.5, restarts=2), record(2, cost_usd=None, start_latency_seconds=3.0)]
     head = rendered(("a", paid)).text
@@ -166,14 +180,22 @@ onload = () => {
       cut += text.getBoundingClientRect().right > right + 1;
     }
   }
-  document.body.textContent = JSON.stringify({wide: page.documentElement.scrollWidth, least, cut});
+  const table = page.querySelector('[aria-label="Our runs"]');
+  const details = [...table.querySelectorAll(".detail p")].map((p) => p.getBoundingClientRect().right);
+  const whole = Math.max(...details) <= table.getBoundingClientRect().right;
+  document.body.textContent = JSON.stringify({
+    wide: page.documentElement.scrollWidth, least, cut, whole,
+    hidden: table.scrollWidth - table.clientWidth,
+    scrolls: page.defaultView.getComputedStyle(table).overflowX,
+    shadow: page.defaultView.getComputedStyle(table).backgroundAttachment.includes("local"),
+  });
 }
 </script>
 """
 
 
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
-@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("width", [360, 800, 1200])
 def test_in_a_browser_nothing_is_cut_or_too_small(tmp_path: Path, width: int) -> None:
     ours = [run for stack, records in MIXED for run in runs(*records, stack=stack)]
     (tmp_path / "report.html").write_text(page.render([s for s, _ in MIXED], ours, THEIRS, [], MADE))
@@ -196,3 +218,7 @@ def test_in_a_browser_nothing_is_cut_or_too_small(tmp_path: Path, width: int) ->
     assert found["wide"] == width  # the page does not scroll sideways
     assert found["cut"] == 0
     assert found["least"] >= 10  # pixels
+    # Our runs fit where there is room; else the table scrolls, and a shadow says so.
+    assert found["hidden"] <= 0 or width < 1200
+    assert (found["scrolls"], found["shadow"]) == ("auto", True)
+    assert found["whole"], "what was trained on what is read without scrolling"

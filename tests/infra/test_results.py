@@ -53,6 +53,42 @@ def test_results_are_read_oldest_first_and_what_is_none_is_named(state: Path) ->
     assert other.startswith(f"{results.folder('test')}/other.json: result.loss: None is no")
 
 
+def checkout(path: Path) -> Path:
+    path.mkdir(parents=True)
+    (path / "Pulumi.yaml").touch()
+    return path
+
+
+def test_a_result_says_from_which_checkout_it_was_kept(tmp_path: Path) -> None:
+    mine, other = checkout(tmp_path / "a" / "stacks"), checkout(tmp_path / "b" / "stacks")
+    paths = {results.keep("test", record(n, n), where): where for n, where in ((1, mine), (2, other))}
+    old = results.keep("test", record(3, 3))
+    kept, wrong = results.load("test", mine)
+    assert wrong == []
+    assert {one.path: one.checkout for one in kept} == {**paths, old: None}
+    assert results.keep("test", record(1, 1), mine) in paths, "kept once"
+    assert results.keep("test", record(3, 3), mine) == old, "nor again what an older version has kept"
+    names = results.short_names(one.checkout for one in kept)
+    assert names == {None: None, mine: "a/stacks", other: "b/stacks"}
+    assert results.short_names([mine]) == {None: None, mine: "stacks"}
+
+
+def test_a_checkout_that_was_renamed_finds_its_own_results(tmp_path: Path) -> None:
+    before = checkout(tmp_path / "before")
+    results.keep("test", record(1, 1), before)
+    after = before.rename(tmp_path / "after")
+    assert [one.checkout for one in results.load("test", after)[0]] == [after]
+    stranger = checkout(tmp_path / "stranger")
+    assert [one.checkout for one in results.load("test", stranger)[0]] == [before]
+
+
+def test_a_note_that_is_lost_is_an_unknown_checkout(tmp_path: Path, state: Path) -> None:
+    results.keep("test", record(1, 1), checkout(tmp_path / "here"))
+    (note,) = (state / "checkouts").iterdir()
+    note.write_text("{")
+    assert [one.checkout for one in results.load("test")[0]] == [None]
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_that_cannot_be_read_is_named() -> None:
     path = results.keep("test", record(1, 1))

@@ -268,7 +268,7 @@ def kept(nodes: int, seconds: float, **changes: Any) -> Kept:
 def test_medians_and_speed_up_over_one_node() -> None:
     results = [kept(1, 10.0), kept(1, 12.0), kept(1, 50.0), kept(2, 8.0), kept(4, 3.0)]
     ((title, lines),) = summary.tables(results, "test")
-    assert title == "Medians on debug (local.small), 1 epochs, sync, digits-synthetic (not MNIST)"
+    assert title == "Medians on debug (local.small), 1 epoch, sync, digits-synthetic (not MNIST)"
     assert [(line.nodes, line.runs, line.seconds, line.speed_up) for line in lines] == [
         (1, 3, 12.0, 1.0),
         (2, 1, 8.0, 1.5),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from infra import bundle
@@ -31,6 +31,7 @@ AWKWARD = [
     "-n",
     "*",
     "\\",
+    "\\0",
     "\n",
     "a:b",
     "{}",
@@ -117,6 +118,9 @@ def staged(shared: Path) -> dict[str, bytes]:
     return dict(bundle.tree(shared / "bench" / NAME / "workload"))
 
 
+# Found by random examples once: GNU tar took the backslash for the beginning of an escape.
+@example(name="\\0", files={"a.py": b"x"})
+@example(name="\\101", files={"a.py": b"x"})
 @settings(max_examples=25, deadline=None)
 @given(name=NAMES, files=st.dictionaries(NAMES, st.binary(max_size=50), min_size=1, max_size=4))
 def test_any_workload_arrives_whole_in_any_folder(name: str, files: dict[str, bytes]) -> None:

@@ -17,6 +17,7 @@ from infra.errors import UserError
 from infra.runner.events import Event, ResourceDone
 from tests.support import remote_program
 from tests.support.checkout import ROOT
+from tests.support.project_file import project_file
 from tests.support.stand_in import CommandFailed, StandIn
 
 NAME = "tiny"
@@ -48,14 +49,14 @@ class Driver(Protocol):
     def destroy(self) -> Outcome: ...
 
 
-def make_project(folder: Path, runtime: str = "python") -> Path:
+def make_project(folder: Path) -> Path:
     """A checkout's parts that the program and its commands need, in a folder with a space in its name."""
     folder.mkdir(parents=True)
     for part in ("infra", "workload"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(remote_program.__file__, folder / "__main__.py")
     (folder / ".venv").symlink_to(ROOT / ".venv")
-    (folder / "Pulumi.yaml").write_text(f"name: {NAME}\nruntime: {runtime}\n")
+    (folder / "Pulumi.yaml").write_text(f"name: {NAME}\nruntime: python\n")
     (folder / "Pulumi.t.yaml").write_text("config: {}\n")
     return folder
 
@@ -152,8 +153,8 @@ class Cli:
     """The Pulumi CLI with its command plugin; the environment says which backend."""
 
     def __init__(self, folder: Path) -> None:
-        runtime = f"{{name: python, options: {{toolchain: uv, virtualenv: '{sys.prefix}'}}}}"
-        self.project = make_project(folder / "a project", runtime)
+        self.project = make_project(folder / "a project")
+        (self.project / "Pulumi.yaml").write_text(project_file(NAME))
         # Here the CLI looks for the versions of the SDKs.
         shutil.copy(ROOT / "uv.lock", self.project)
 
