@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from infra.node.model import ClusterDesign, Folders, Partition, Settings
-from infra.node.slurm import gres
+from infra.node.slurm import blocks, gres
 from infra.node.slurm.hardware import Hardware, Lines
 from infra.node.slurm.hostlist import fold
 from infra.node.slurm.version import Version, spell, traits
@@ -27,8 +27,9 @@ AS_DESIGNED = Lines()
 SOCKET_BYTES = 107
 """The kernel's limit for a Unix socket's path, its closing zero not counted."""
 
-PORT_BLOCK = 64
-"""Process mode: a partition's ports come in blocks of this."""
+PORT_BLOCK = blocks.BLOCK
+BLOCKS = "blocks"
+"""Process mode, of the site's driver: which of the ports are which partition's (`blocks.text`)."""
 
 PROLOG_MARGIN = 120
 """Seconds that the waiting PrologSlurmctld may take beyond ResumeTimeout, to end by itself with a reason."""
@@ -80,7 +81,8 @@ def slurmd_ports(settings: Settings) -> dict[str, int]:
     site, partitions = settings.site, settings.design.partitions
     if not Folders(settings).process:
         return {node: site.slurmd_port for p in partitions for node in p.nodes()}
-    last = site.slurmd_port + ports_needed(settings.design) - 1
+    placed = blocks.lay_out(partitions, blocks.parse(site.driver.get(BLOCKS)))
+    last = site.slurmd_port + blocks.needed(placed) - 1
     if last > 65535:
         raise ValueError(
             f"{last - site.slurmd_port + 1} ports do not fit between {site.slurmd_port} and 65535"
@@ -89,22 +91,17 @@ def slurmd_ports(settings: Settings) -> dict[str, int]:
         raise ValueError(
             f"slurmctld's port {site.slurmctld_port} lies among the nodes' ({site.slurmd_port}-{last})"
         )
-    ports: dict[str, int] = {}
-    first = site.slurmd_port
-    for partition in partitions:
-        ports |= {node: first + i for i, node in enumerate(partition.nodes())}
-        first += _block(partition)
-    return ports
+    offsets = {node: n for p in partitions for node, n in blocks.numbers(p, placed).items()}
+    return {node: site.slurmd_port + offset for node, offset in offsets.items()}
 
 
-def ports_needed(design: ClusterDesign) -> int:
-    """Process mode: how many ports in a row the nodes of a design take, those left free for growth too."""
-    return sum(_block(partition) for partition in design.partitions)
+def ports_needed(design: ClusterDesign, placed: blocks.Blocks | None = None) -> int:
+    """Process mode: how many ports in a row the nodes of a design take, those left free for growth too.
 
-
-def _block(partition: Partition) -> int:
-    """A partition that grows within its block moves no other's ports: their jobs go on."""
-    return -(-partition.max // PORT_BLOCK) * PORT_BLOCK
+    Args:
+        placed: where the partitions are; None: where they would be in a new cluster.
+    """
+    return blocks.needed(blocks.lay_out(design.partitions, {}) if placed is None else placed)
 
 
 def check_paths(settings: Settings) -> None:
