@@ -93,6 +93,8 @@ def bring_up(
         )
         known = _outputs(engine)
         known()  # afterwards nobody knows them any more
+        # Its jobs have their time to save what they have.
+        chosen.drain(project, config.stack, known, console.say, lambda _jobs: None)
         _destroy(project, config.stack, chosen, engine, known, console)
         engine = runner.select(project, config.stack, cluster.provider, console.on_event)
     try:

@@ -78,8 +78,8 @@ def head_moves(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
         return
     was, will = (("public" in design.controller().tags) for design in (old, new))
     if was != will:
-        words = (str(sum(h.role == "login" for h in design.hosts)) for design in (old, new))
-        yield Change("login.count", "controller", Kind.HEAD, *words)
+        before, after = (str(sum(h.role == "login" for h in design.hosts)) for design in (old, new))
+        yield Change("login.count", "controller", Kind.HEAD, before, after)
 
 
 def zones(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:

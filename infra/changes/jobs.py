@@ -5,6 +5,7 @@ Whoever reaches the cluster (a cloud over SSH, the local stack here) runs these 
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -62,14 +63,21 @@ class Job:
 
 
 def parse(text: str) -> list[Job]:
-    """The lines of `SQUEUE`, among others; a job's name may contain the separator."""
+    """The lines of `SQUEUE`, among others, in the order of the jobs; a name may contain the separator."""
     found = [line.strip().split("|", SEPARATORS) for line in text.splitlines()]
-    return [
+    jobs = [
         Job(number, user, partition, nodes, state, "" if required == "(null)" else required, name)
         for number, user, partition, nodes, state, required, name in (
             fields for fields in found if len(fields) > SEPARATORS
         )
     ]
+    return sorted(jobs, key=_number)
+
+
+def _number(job: Job) -> int:
+    """Of the job, or of the array that it is a task of."""
+    digits = re.match(r"\d+", job.id)
+    return int(digits[0]) if digits else 0
 
 
 def listed(jobs: Sequence[Job]) -> list[str]:

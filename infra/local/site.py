@@ -15,7 +15,8 @@ from infra.local.cloud import addresses, kind, namespaces, network, view
 from infra.local.cloud.machines import of_cluster, usable_python
 from infra.node import ports
 from infra.node.model import SLURMDBD_PORT, ClusterDesign, Settings, Site
-from infra.node.slurm.places import ports_needed, slurmd_addresses
+from infra.node.slurm import blocks
+from infra.node.slurm.places import BLOCKS, slurmd_addresses
 from infra.runner import folders, locations
 
 # Below the range from which the kernel takes ports for outgoing connections (32768 by default).
@@ -113,7 +114,9 @@ class RunDirectory:
         """
         if design.machines == kind.NAMESPACE:
             return Settings(design, self._namespace_site(design))
-        base, first = self._ports(1 + ports_needed(design)), addresses.settle(self.path)
+        placed = blocks.lay_out(design.partitions, self._kept_blocks())
+        base, first = self._ports(1 + blocks.needed(placed)), addresses.settle(self.path)
+        self._keep("blocks", placed)
         own = addresses.usable(first)
         settings = Settings(
             design,
@@ -129,7 +132,7 @@ class RunDirectory:
                 python=str(self.path / "python3"),
                 apps=str(self.apps),
                 shared=str(self.shared),
-                driver={"socket": str(self.agent_socket)},
+                driver={"socket": str(self.agent_socket), BLOCKS: blocks.text(placed)},
             ),
         )
         head = {machine.name: addresses.host(first, i) for i, machine in enumerate(design.hosts)}
@@ -229,10 +232,22 @@ class RunDirectory:
         return None
 
     def _keep_ports(self, base: int, count: int) -> int:
-        draft = self.path / "ports.json.new"
-        draft.write_text(json.dumps({"base": base, "count": count}))
-        draft.replace(self.path / "ports.json")
+        self._keep("base", base)
+        self._keep("count", count)
         return base
+
+    def _kept_blocks(self) -> blocks.Blocks:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            return blocks.parse(json.dumps(json.loads((self.path / "ports.json").read_text())["blocks"]))
+        return {}
+
+    def _keep(self, name: str, value: object) -> None:
+        kept: dict[str, object] = {}
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            kept = dict(json.loads((self.path / "ports.json").read_text()))
+        draft = self.path / "ports.json.new"
+        draft.write_text(json.dumps({**kept, name: value}))
+        draft.replace(self.path / "ports.json")
 
 
 def free_range(count: int, seed: int, taken: Sequence[range] = ()) -> int:

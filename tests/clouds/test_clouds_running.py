@@ -341,7 +341,7 @@ def test_each_change_is_said_before_it_is_refused_for_the_jobs_it_ends(
     cloud: FakeCloud, provider: FakeProvider, head: Head
 ) -> None:
     cloud.up(made())
-    head.answer = JOBS
+    head.answer = "held=cpu\n" + JOBS
     said: list[str] = []
     with pytest.raises(UserError) as caught:
         provider.weigh(NOWHERE, "test", fewer(), outputs, said.append, replace=False)

@@ -91,6 +91,8 @@ def test_the_order_of_destruction_is_head_sweep_cloud(preview: bool) -> None:
         "c-sweep": "sweep",
         "c-head": "head-down",
     }
+    # Another cluster of the same stack, which is in the same run directory, is none of their business.
+    assert {tuple(operation(line)[1]) for line in deletes.values() if line} == {("--cluster", "c")}
 
 
 def test_what_each_command_does() -> None:
@@ -98,7 +100,7 @@ def test_what_each_command_does() -> None:
     creates = {name: made.inputs(name)["create"] for name in made.types() if name != "c"}
     assert creates.pop("c-sweep") == "true", "the sweep does nothing until the end"
     assert {name: operation(line) for name, line in creates.items()} == {
-        "c-cloud": ("cloud-up", []),
+        "c-cloud": ("cloud-up", ["--cluster", "c"]),
         "c-bundle": ("publish", []),
         "c-head": ("head-up", []),
     }

@@ -58,6 +58,6 @@ def checks(
         Check("network", network.loopback),
         Check("network", of(network.names, here)),
         Check("clock", of(network.clock, project)),
-        Check("cluster", of(cluster.present, project, stack)),
+        Check("cluster", of(cluster.present, project, stack, design)),
         Check("others", of(cluster.others, project, stack)),
     ]

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from infra.doctor.budget import budget
-from infra.doctor.finding import Finding, fine, warns
+from infra.doctor.finding import Finding, fine, stops, warns
 from infra.local import abandoned, upkeep, way_in
 from infra.local.operations import processes
 from infra.local.site import RunDirectory
 from infra.node import rpc
+from infra.node.model import ClusterDesign
 from infra.runner import embedded, locations, owner
 
 ANSWER_SECONDS = 6.0
@@ -19,9 +20,20 @@ ANSWER_SECONDS = 6.0
 NAMED = 3
 
 
-def present(project: Path, stack: str) -> Iterable[Finding]:
-    """The cluster of this stack: up, half up, or what is left of one."""
+def present(project: Path, stack: str, design: ClusterDesign | None = None) -> Iterable[Finding]:
+    """The cluster of this stack: up, half up, or what is left of one.
+
+    Args:
+        design: the stack file's; None where it has mistakes.
+    """
     run = RunDirectory.of(project, stack)
+    if design is not None and (name := run.cluster) not in (None, design.name):
+        yield stops(
+            "cluster.name",
+            f"cluster {name} is up, and the stack file says {design.name}: that is another cluster",
+            f"Put the old name back; or `./cluster up --stack {stack} --replace` destroys {name}, its files "
+            "and its jobs first.",
+        )
     up, down = (f"`./cluster {verb} --stack {stack}`" for verb in ("up", "down"))
     if not run.path.exists():
         if left := processes(run):

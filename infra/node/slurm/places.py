@@ -5,10 +5,12 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 
-from infra.node.model import ClusterDesign, Folders, Partition, Settings
+from infra.node.model import ClusterDesign, Folders, Settings
+from infra.node.slurm import blocks
 
-PORT_BLOCK = 64
-"""Process mode: a partition's ports come in blocks of this."""
+PORT_BLOCK = blocks.BLOCK
+BLOCKS = "blocks"
+"""Process mode, of the site's driver: which of the ports are which partition's (`blocks.text`)."""
 
 
 def slurmd_ports(settings: Settings) -> dict[str, int]:
@@ -24,7 +26,8 @@ def slurmd_ports(settings: Settings) -> dict[str, int]:
     site, partitions = settings.site, settings.design.partitions
     if not Folders(settings).process:
         return {node: site.slurmd_port for p in partitions for node in p.nodes()}
-    last = site.slurmd_port + ports_needed(settings.design) - 1
+    placed = blocks.lay_out(partitions, blocks.parse(site.driver.get(BLOCKS)))
+    last = site.slurmd_port + blocks.needed(placed) - 1
     if last > 65535:
         raise ValueError(
             f"{last - site.slurmd_port + 1} ports do not fit between {site.slurmd_port} and 65535"
@@ -33,12 +36,8 @@ def slurmd_ports(settings: Settings) -> dict[str, int]:
         raise ValueError(
             f"slurmctld's port {site.slurmctld_port} lies among the nodes' ({site.slurmd_port}-{last})"
         )
-    ports: dict[str, int] = {}
-    first = site.slurmd_port
-    for partition in partitions:
-        ports |= {node: first + i for i, node in enumerate(partition.nodes())}
-        first += _block(partition)
-    return ports
+    offsets = {node: n for p in partitions for node, n in blocks.numbers(p, placed).items()}
+    return {node: site.slurmd_port + offset for node, offset in offsets.items()}
 
 
 def slurmd_addresses(settings: Settings) -> dict[str, str]:
@@ -53,14 +52,13 @@ def slurmd_addresses(settings: Settings) -> dict[str, str]:
     }
 
 
-def ports_needed(design: ClusterDesign) -> int:
-    """Process mode: how many ports in a row the nodes of a design take, those left free for growth too."""
-    return sum(_block(partition) for partition in design.partitions)
+def ports_needed(design: ClusterDesign, placed: blocks.Blocks | None = None) -> int:
+    """Process mode: how many ports in a row the nodes of a design take, those left free for growth too.
 
-
-def _block(partition: Partition) -> int:
-    """A partition that grows within its block moves no other's ports: their jobs go on."""
-    return -(-partition.max // PORT_BLOCK) * PORT_BLOCK
+    Args:
+        placed: where the partitions are; None: where they would be in a new cluster.
+    """
+    return blocks.needed(blocks.lay_out(design.partitions, {}) if placed is None else placed)
 
 
 def reached_at(addresses: Sequence[str]) -> list[tuple[str, object]]:

@@ -1,0 +1,248 @@
+"""Changes of a cluster that is up, with jobs on it: none ends, and nothing is deleted, unasked."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.errors import EXIT_REFUSED
+from tests.support.checkout import Checkout, until
+
+FILE = """
+    config:
+      slurm-stacks:cluster:
+        name: {name}
+        provider: local
+        partitions:
+          - {{name: {first}, machine: local.small, nodes: {{max: 2}}}}
+          - {{name: debug, machine: {machine}, nodes: {{max: {most}}}, default: true}}
+        slurm: {{suspend_time: 4}}
+"""
+
+
+def text(name: str = "one", first: str = "first", machine: str = "local.small", most: int = 3) -> str:
+    return FILE.format(name=name, first=first, machine=machine, most=most)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
+    """One cluster for all tests, in their order: each leaves it as the next one needs it."""
+    checkout = Checkout(tmp_path_factory.mktemp("changes") / "a checkout", text())
+    try:
+        checkout.cluster("up", check=True)
+        yield checkout
+    finally:
+        left = checkout.close()
+    assert left == []
+
+
+def begin(checkout: Checkout, *options: str, script: str = "sleep 3600") -> str:
+    job = checkout.execute("sbatch", "--parsable", "--output=/dev/null", *options, "--wrap", script).strip()
+    if "--hold" not in options:
+        until(lambda: state(checkout, job) == "RUNNING", 180, f"job {job}")
+    return job
+
+
+def state(checkout: Checkout, job: str) -> str:
+    shown = checkout.ask("scontrol", "--oneliner", "show", "job", job)
+    return dict(pair.split("=", 1) for pair in shown.split() if "=" in pair)["JobState"]
+
+
+def restarts(checkout: Checkout, job: str) -> str:
+    shown = checkout.ask("scontrol", "--oneliner", "show", "job", job)
+    return dict(pair.split("=", 1) for pair in shown.split() if "=" in pair)["Restarts"]
+
+
+def nodes(checkout: Checkout) -> dict[str, str]:
+    """Node -> state and CPUs."""
+    lines = checkout.ask("sinfo", "--noheader", "--all", "--Node", "--format=%N %T %c").splitlines()
+    return {line.split()[0]: line.split(maxsplit=1)[1].strip() for line in lines}
+
+
+def planned(checkout: Checkout) -> list[tuple[str, str, list[str]]]:
+    """Key, kind and jobs with what becomes of them, of each change in the plan."""
+    made = json.loads(checkout.cluster("plan", "--json", check=True).stdout)
+    return [
+        (c["key"], c["kind"], [f"{job['id']} {job['consequence']}" for job in c["jobs"]])
+        for c in made["changes"]
+    ]
+
+
+def test_a_running_job_survives_another_machine_and_new_nodes_have_it(cluster: Checkout) -> None:
+    assert planned(cluster) == []
+    job, other = begin(cluster, "--nodelist=debug-0"), begin(cluster, "--partition=first")
+    cluster.write_stack(text(machine="local.medium"))
+    assert planned(cluster) == [
+        ("partitions.machine", "renewed", [f"{job} goes on; its nodes go when it is over"])
+    ]
+
+    said = cluster.cluster("up", check=True).stderr
+    assert "machine local.small → local.medium: new nodes have it" in said
+    assert [state(cluster, j) for j in (job, other)] == ["RUNNING", "RUNNING"]
+    before = nodes(cluster)
+    assert before["debug-0"].endswith(" 1"), "Slurm would end its job otherwise"
+    assert before["debug-0"].startswith("drain"), "it takes no further job"
+    assert {before[f"debug-{i}"] for i in (1, 2)} == {"idle~ 2"}
+    # On a new node: with two CPUs, which the old ones have not.
+    assert (
+        cluster.execute("srun", "-N1", "-n2", "sh", "-c", "echo $SLURMD_NODENAME").split() == ["debug-1"] * 2
+    )
+
+    # What is kept outlives slurmctld and the elastic daemon.
+    for name in ("slurmctld", "elastic.daemon"):
+        (pid,) = [p for p in cluster.processes() if _runs(p, name)]
+        os.kill(pid, signal.SIGKILL)
+        until(
+            lambda name=name, pid=pid: [p for p in cluster.processes() if p != pid and _runs(p, name)],
+            60,
+            name,
+        )
+    until(lambda: _answers(cluster), 60, "slurmctld")
+    assert [state(cluster, j) for j in (job, other)] == ["RUNNING", "RUNNING"]
+    assert nodes(cluster)["debug-0"].endswith(" 1")
+
+    cluster.execute("scancel", job)
+    until(lambda: _answers(cluster) and nodes(cluster)["debug-0"] == "idle~ 2", 180, "the new line", 0.5)
+    assert [restarts(cluster, j) for j in (job, other)] == ["0", "0"]
+    assert state(cluster, other) == "RUNNING"
+
+
+def _runs(pid: int, name: str) -> bool:
+    """Whether the process is this daemon, and not who started it."""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        return words[0].endswith(name) or ("-c" in words and name in " ".join(words))
+    return False
+
+
+def _answers(cluster: Checkout) -> bool:
+    return "UP" in cluster.cluster("exec", "--", "scontrol", "ping").stdout
+
+
+def test_what_would_end_jobs_is_refused_with_their_list_and_they_go_on(cluster: Checkout) -> None:
+    (runs,) = cluster.ask("squeue", "--noheader", "--format=%i", "--partition=first").split()
+    waits = begin(cluster, "--partition=first", "--hold")
+    cluster.write_stack(text(first="renamed", machine="local.medium"))
+    assert planned(cluster)[0] == ("partitions.name", "ends", [f"{runs} ends", f"{waits} is lost"])
+    refused = cluster.cluster("up")
+    assert refused.returncode == EXIT_REFUSED
+    assert f"\n  job {runs} wrap" in refused.stderr
+    assert f"\n  job {waits} wrap" in refused.stderr
+    assert [state(cluster, job) for job in (runs, waits)] == ["RUNNING", "PENDING"]
+    # Nor is anything kept from starting any more.
+    assert cluster.ask("sinfo", "--noheader", "--format=%a", "--partition=first").split() == ["up"]
+
+    busy = begin(cluster, "--nodelist=debug-2")
+    cluster.write_stack(text(machine="local.medium", most=2))
+    assert cluster.cluster("up").returncode == EXIT_REFUSED
+    cluster.execute("scancel", busy)
+    until(lambda: state(cluster, busy) == "CANCELLED", 60, "its end")
+    kept = begin(cluster, "--nodelist=debug-1")
+    until(lambda: cluster.cluster("up").returncode == 0, 180, "a refusal's end", 1.0)
+    assert state(cluster, kept) == "RUNNING", "on a node that stays"
+    assert "debug-2" not in nodes(cluster)
+
+
+def test_a_busy_partition_that_is_taken_away_on_purpose_leaves_its_ports_at_once(cluster: Checkout) -> None:
+    (kept,) = cluster.ask("squeue", "--noheader", "--format=%i", "--partition=debug").split()
+    cluster.write_stack(text(first="renamed", machine="local.medium", most=2))
+    cluster.cluster("up", "--replace", check=True)
+    assert [p for p in cluster.processes() if _node(p).startswith("first-")] == []
+    assert len(cluster.execute("srun", "--partition=renamed", "-N2", "hostname").split()) == 2
+    assert "drain" not in " ".join(nodes(cluster).values())
+    assert (state(cluster, kept), restarts(cluster, kept)) == ("RUNNING", "0"), "the other partition's"
+
+
+def _node(pid: int) -> str:
+    """The node of a slurmd."""
+    with contextlib.suppress(OSError, ValueError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        return words[words.index("-N") + 1]
+    return ""
+
+
+def test_another_name_is_another_cluster_and_destroys_nothing_unasked(cluster: Checkout) -> None:
+    (kept,) = cluster.ask("squeue", "--noheader", "--format=%i", "--partition=debug").split()
+    mark = cluster.run_directory / "shared" / "a file"
+    mark.touch()
+    cluster.write_stack(text(name="two", first="renamed", machine="local.medium", most=2))
+    for _ in range(2):
+        refused = cluster.cluster("up")
+        assert refused.returncode == EXIT_REFUSED
+        assert "name one → two" in refused.stderr
+        assert f"job {kept} wrap" in refused.stderr
+    doctor = cluster.cluster("doctor").stdout
+    assert "cluster one is up" in doctor
+    assert "--replace" in doctor
+    # Whoever has the engine do it by hand is refused by the cluster's own commands, and nothing goes.
+    verb = [".venv/bin/python", "-m", "infra.local.operations", "cloud-up", "--stack", "test"]
+    by_hand = subprocess.run(
+        [*verb, "--cluster", "two"],
+        cwd=cluster.folder, env={**cluster.env, "PYTHONPATH": str(cluster.folder)},
+        input="{}", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert by_hand.returncode == EXIT_REFUSED
+    assert "cluster one of stack test is up" in by_hand.stderr
+
+    cluster.write_stack(text(first="renamed", machine="local.medium", most=2))
+    assert "unchanged" in cluster.cluster("up", check=True).stderr
+    assert (state(cluster, kept), mark.exists()) == ("RUNNING", True)
+
+    cluster.write_stack(text(name="two", first="renamed", machine="local.medium", most=2))
+    cluster.cluster("up", "--replace", check=True)
+    assert not mark.exists()
+    assert "two" in cluster.ask("scontrol", "show", "config").partition("ClusterName")[2].splitlines()[0]
+
+
+def test_down_asks_for_jobs_on_a_terminal_and_gives_them_time_to_save(
+    cluster: Checkout, tmp_path: Path
+) -> None:
+    saved = tmp_path / "saved"
+    script = f"trap 'sleep 1; echo done > {saved}; exit' TERM; sleep 3600 & wait"
+    job = begin(cluster, script=script)
+    code, said = on_terminal(cluster, "down", answer="n\n")
+    assert code == EXIT_REFUSED, said
+    assert f"job {job} wrap" in said
+    assert state(cluster, job) == "RUNNING"
+    assert set(cluster.ask("sinfo", "--noheader", "--format=%a").split()) == {"up"}
+    # Without a terminal nobody is asked.
+    done = cluster.cluster("down", check=True)
+    assert f"job {job} wrap" in done.stderr
+    assert saved.read_text() == "done\n"
+    cluster.cluster("up", check=True)
+
+
+def on_terminal(checkout: Checkout, *arguments: str, answer: str) -> tuple[int, str]:
+    """Run `./cluster` on a terminal of its own, and answer the first question."""
+    here, there = pty.openpty()
+    command = [str(checkout.folder / "cluster"), *arguments, "--stack", checkout.stack]
+    process = subprocess.Popen(
+        command, stdin=there, stdout=there, stderr=there, env=checkout.env, start_new_session=True
+    )
+    os.close(there)
+    said = b""
+    answered = False
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        try:
+            more = os.read(here, 4096)
+        except OSError:  # the terminal's last reader has gone
+            break
+        said += more
+        if not answered and b"[y/N]" in said:
+            os.write(here, answer.encode())
+            answered = True
+        if not more:
+            break
+    code = process.wait(60)
+    os.close(here)
+    return code, said.decode(errors="replace")
