@@ -122,7 +122,7 @@ def test_status_names_jobs_as_slurm_does(cluster: Checkout) -> None:
 def test_a_mistake_in_the_stack_file_hides_nothing_of_the_cluster_that_is_up(cluster: Checkout) -> None:
     file = cluster.folder / f"Pulumi.{cluster.stack}.yaml"
     text = file.read_text()
-    file.write_text(text.replace("provider: local", "provider: local\n        nmae: x"))
+    file.write_text(re.sub(r"( *)provider: local", r"\1provider: local\n\1nmae: x", text))
     try:
         done = cluster.cluster("status", "--json", check=True)
         jsonschema.validate(json.loads(done.stdout), SCHEMA)

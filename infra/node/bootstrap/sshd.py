@@ -28,7 +28,7 @@ AcceptEnv LANG LC_*
 Subsystem sftp internal-sftp -d /home/%u
 """
 ACCEPTED = "run/sshd/accepted_keys"
-"""Public keys of whoever made the cluster, below the machine's root; the way that `ssh-config` prints brings them.
+"""Public keys of whoever made the cluster, brought by `ssh-config`'s way in; below the machine's root.
 
 All folders above it are root's, or sshd would not believe it."""
 
