@@ -1,4 +1,4 @@
-"""`up` without the benchmark: its resources are neither made nor changed nor deleted, and the next `up` goes on."""
+"""`up` without the benchmark: nothing of it is made, changed or deleted, and the next `up` goes on."""
 
 from __future__ import annotations
 
