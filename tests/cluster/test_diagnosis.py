@@ -128,7 +128,7 @@ def test_a_mistake_in_the_stack_file_hides_nothing_of_the_cluster_that_is_up(clu
         jsonschema.validate(json.loads(done.stdout), SCHEMA)
         assert [line for line in done.stderr.splitlines() if "nmae" in line] == [done.stderr.strip()]
         assert cluster.cluster("exec", "--", "echo", "in", check=True).stdout == "in\n"
-        assert "now responding" in cluster.cluster("logs", "debug-0", check=True).stdout
+        assert "Slurm on debug-0" in cluster.cluster("logs", "debug-0", check=True).stdout
         assert json.loads(cluster.cluster("outputs", check=True).stdout)["cluster"]["stack"] == cluster.stack
         assert cluster.cluster("plan").returncode == 2, "what is to be made must be said well"
     finally:
