@@ -22,8 +22,6 @@ from infra.node.bootstrap.sshd import ACCEPTED, PORT
 from infra.runner import folders
 from infra.ssh.target import Target
 
-FOLDER = "var/lib/slurm-stacks/ssh"
-"""Of a machine's SSH server, below the machine's root."""
 RELAY = """\
 import os, socket, sys, threading
 connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
@@ -99,7 +97,7 @@ def main(path: str, key: str) -> None:
     machine = way_in.login(run)
     if machine is None:
         sys.exit(f"no machine of the cluster in {run.path} runs that people could log in to")
-    accepted = Path(f"/proc/{machine[1]}/root", FOLDER, ACCEPTED)
+    accepted = Path(f"/proc/{machine[1]}/root", ACCEPTED)
     public = Path(key).read_text()
     there = accepted.read_text() if accepted.exists() else ""
     if public not in there:

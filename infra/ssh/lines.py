@@ -14,7 +14,7 @@ env={env} waited=0
 while [ ! -e "$env"/{complete} ]; do
   if [ "$waited" -ge {seconds} ]; then
     printf '%s\\n' "the training environment $env is not there after {seconds} s. The login machine's boot \
-makes it: see by logs what that came to, then run up again" >&2
+makes it: see what that came to (the command logs shows it), then run up again" >&2
     exit 1
   fi
   if [ $((waited % 30)) -eq 0 ]; then

@@ -120,6 +120,36 @@ def test_status_names_jobs_as_slurm_does(cluster: Checkout) -> None:
     cluster.execute("scancel", array)
 
 
+def test_a_mistake_in_the_stack_file_hides_nothing_of_the_cluster_that_is_up(cluster: Checkout) -> None:
+    file = cluster.folder / f"Pulumi.{cluster.stack}.yaml"
+    text = file.read_text()
+    file.write_text(re.sub(r"( *)provider: local", r"\1provider: local\n\1nmae: x", text))
+    try:
+        done = cluster.cluster("status", "--json", check=True)
+        jsonschema.validate(json.loads(done.stdout), SCHEMA)
+        assert [line for line in done.stderr.splitlines() if "nmae" in line] == [done.stderr.strip()]
+        assert cluster.cluster("exec", "--", "echo", "in", check=True).stdout == "in\n"
+        assert "Slurm on debug-0" in cluster.cluster("logs", "debug-0", check=True).stdout
+        assert json.loads(cluster.cluster("outputs", check=True).stdout)["cluster"]["stack"] == cluster.stack
+        assert cluster.cluster("plan").returncode == 2, "what is to be made must be said well"
+    finally:
+        file.write_text(text)
+
+
+def test_files_go_both_ways_where_machines_are_processes(cluster: Checkout, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a file").write_text("content\n")
+    cluster.cluster("cp", str(tmp_path / "data"), ":inputs", check=True)
+    shared = Path(json.loads(cluster.cluster("outputs").stdout)["cluster"]["shared"])
+    assert (shared / "inputs" / "a file").read_text() == "content\n"
+    cluster.cluster("cp", "login:inputs/a file", str(tmp_path / "back"), check=True)
+    assert (tmp_path / "back").read_text() == "content\n"
+    refused = cluster.cluster("ssh-config")
+    assert (refused.returncode, refused.stdout) == (3, "")
+    assert "has no SSH server: its machines are processes of this machine" in refused.stderr
+    assert "local-namespaces" in refused.stderr
+
+
 def test_with_each_daemon_dead_there_is_an_answer(make_checkout: Callable[..., Checkout]) -> None:
     checkout = make_checkout()
     assert "stack test is not up" in logs(checkout, status=1)

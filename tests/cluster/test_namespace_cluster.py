@@ -20,6 +20,7 @@ from tests.support.checkout import Checkout, until
 from tests.support.mishaps import end, until_saved
 from tests.support.namespace_run import need_namespaces, seen_on_host
 from tests.support.ordinary_user import OrdinaryUser
+from tests.support.sshd import missing
 
 STACK = """
     config:
@@ -116,6 +117,42 @@ def test_exec_passes_input_output_and_status(cluster: Checkout) -> None:
     assert "problem" in done.stderr
     assert cluster.cluster("exec", "--", "no-such-command").returncode == 127
     assert "slurmctld" in cluster.cluster("logs", "--lines=5").stdout
+
+
+def test_files_go_to_the_shared_home_and_come_back(cluster: Checkout, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a file").write_text("content\n")
+    cluster.cluster("cp", str(data), ":", check=True)
+    assert cluster.execute("cat", "data/a file") == "content\n"
+    cluster.execute("sh", "-c", "hostname >data/host; hostname >/etc/of-the-login-machine")
+    cluster.cluster("cp", ":data/host", ":/etc/of-the-login-machine", str(tmp_path), check=True)
+    assert (tmp_path / "host").read_text() == (tmp_path / "of-the-login-machine").read_text() == "login-0\n"
+    told = cluster.cluster("cp", ":no-such", str(tmp_path))
+    assert (told.returncode, told.stderr) == (1, ":no-such: there is no such file on the login machine\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's machines have no sshd")
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+def test_openssh_reaches_the_login_machine_by_the_stanza(cluster: Checkout, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(cluster.cluster("ssh-config", check=True).stdout)
+    alias = f"slurm-stacks-{cluster.stack}"
+
+    def works(*words: str) -> str:
+        environment = {name: text for name, text in os.environ.items() if name != "SSH_AUTH_SOCK"}
+        done = subprocess.run(
+            words, env=environment, cwd="/", capture_output=True, text=True, check=False, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert works("ssh", "-F", str(config), alias, "hostname; sinfo -h -o %P") == "login-0\ndebug*\n"
+    (tmp_path / "big").write_bytes(os.urandom(3_000_000))
+    works("scp", "-F", str(config), str(tmp_path / "big"), f"{alias}:by-scp")
+    assert cluster.execute("stat", "-c", "%s", "by-scp") == "3000000\n", "it lies in the shared home"
+    works("scp", "-F", str(config), f"{alias}:by-scp", str(tmp_path / "back"))
+    assert (tmp_path / "back").read_bytes() == (tmp_path / "big").read_bytes()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's machines have no cgroups")

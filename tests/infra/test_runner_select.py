@@ -96,7 +96,7 @@ def test_an_embedded_cluster_stays_embedded_when_the_cli_comes(
     events: list[Event] = []
     chosen = runner.select(tiny.path, "t", "local", events.append)
     assert chosen.name == "embedded"
-    assert "brought up without the Pulumi CLI and stays so until `./cluster down`" in said(events)
+    assert "brought up without the Pulumi CLI and stays so until `./cluster down --stack t`" in said(events)
     assert chosen.outputs() == {}
     chosen.destroy()
     assert runner.select(tiny.path, "t", "local").name == "pulumi"

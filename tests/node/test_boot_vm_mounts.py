@@ -149,7 +149,7 @@ def test_a_controller_that_is_still_booting_is_waited_for(
     assert len(run.calls) == 3
     monkeypatch.setattr(mounts, "SERVER_SECONDS", 0.1)
     run.answer("mount", CommandError("mount: exit status 32\nmount.nfs: access denied", 32))
-    with pytest.raises(TimeoutError, match=r"(?s)logs controller.*access denied"):
+    with pytest.raises(TimeoutError, match=r"(?s)logs --stack test controller.*access denied"):
         own.mounts(context)
 
 

@@ -114,7 +114,7 @@ def test_a_boot_that_fails_says_so(tmp_path: Path) -> None:
         "*** The installation of Slurm on this machine has failed. ***\n"
         "step mounts: /home: 10.0.0.5:/home could not be mounted\n"
     )
-    assert "./cluster logs login-0" in told
+    assert "./cluster logs --stack test login-0" in told
 
 
 def test_what_fails_after_slurm_has_started_changes_nothing(tmp_path: Path) -> None:

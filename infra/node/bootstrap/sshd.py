@@ -27,8 +27,10 @@ AcceptEnv LANG LC_*
 # Files go where all machines see them, where `exec` begins.
 Subsystem sftp internal-sftp -d /home/%u
 """
-ACCEPTED = "accepted_keys"
-"""In the folder of the machine's SSH: public keys of whoever made the cluster, brought by `ssh-config`."""
+ACCEPTED = "run/sshd/accepted_keys"
+"""Public keys of whoever made the cluster, brought by `ssh-config`'s way in; below the machine's root.
+
+All folders above it are root's, or sshd would not believe it."""
 
 
 def host_keys(context: Context) -> list[str]:
@@ -73,7 +75,7 @@ def start(context: Context) -> str | None:
         port=PORT,
         key=folder / "ssh_host_ed25519_key",
         pid=context.at("run/sshd.pid"),
-        accepted=folder / ACCEPTED,
+        accepted=context.at(ACCEPTED),
     )
     config = folder / "sshd_config"
     files.place(config, text.encode())
