@@ -15,7 +15,7 @@ from infra.node.elastic.requeue import Requeue
 from infra.node.elastic.rules import BOOTSTRAP, PREEMPTED, NodePhase, Verb
 from infra.node.elastic.view import REASON_PREFIX, held, is_fenced, log, phase
 from infra.node.model import ClusterDesign, SlurmSettings
-from infra.node.slurm.control import Control, SlurmDown
+from infra.node.slurm.control import Slurm, SlurmDown
 from infra.node.slurm.states import NodeState
 from infra.node.slurm.version import ResumeJob, ResumeRequest
 
@@ -44,7 +44,7 @@ class Reconciler:
     """Holds no truth of its own, only since when it has seen what."""
 
     def __init__(
-        self, design: ClusterDesign, control: Control, driver: Driver, launcher: Launcher, ledger: Ledger
+        self, design: ClusterDesign, control: Slurm, driver: Driver, launcher: Launcher, ledger: Ledger
     ) -> None:
         self._design = design
         self._control = control

@@ -169,8 +169,8 @@ def aws_client(service: str, region: str, **options: Any) -> Any:
     Args:
         options: further ones of `boto3.client`.
     """
-    import boto3  # type: ignore[import-untyped]
-    from botocore.config import Config  # type: ignore[import-untyped]
+    import boto3
+    from botocore.config import Config
 
     config = Config(
         retries={"mode": "standard", "total_max_attempts": 1},
@@ -184,8 +184,8 @@ def aws_client(service: str, region: str, **options: Any) -> Any:
 
 def refusals() -> tuple[type[Exception], ...]:
     """What the client raises: EC2's answer, or its own word that there was none."""
-    from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
-    from botocore.parsers import ResponseParserError  # type: ignore[import-untyped]
+    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.parsers import ResponseParserError
 
     # The last is of neither kind: a load balancer's page in place of an answer.
     return (ClientError, BotoCoreError, ResponseParserError)
