@@ -16,9 +16,9 @@ from tests.support.recorded import machine
 def test_slurmdbd_is_there_before_slurmctld(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context, run = machine(tmp_path, "controller", "controller", slurm=SlurmSettings(accounting=True))
     (tmp_path / "root" / "etc" / "slurm").mkdir()
-    monkeypatch.setattr(accounting.files.accounts, "own", lambda _path, _user: None)
-    monkeypatch.setattr(accounting.daemons, "see_port", lambda _context, port: run("see", str(port)))
-    monkeypatch.setattr(accounting.daemons, "wait", lambda what, *_rest: run("wait", what))
+    monkeypatch.setattr(accounting.files.accounts, "own", lambda _path, _user: None)  # type: ignore[attr-defined]
+    monkeypatch.setattr(accounting.daemons, "see_port", lambda _context, port: run("see", str(port)))  # type: ignore[attr-defined]
+    monkeypatch.setattr(accounting.daemons, "wait", lambda what, *_rest: run("wait", what))  # type: ignore[attr-defined]
     clusters = ["", "t"]
     run.answer("sacctmgr --noheader", lambda *_argv: clusters.pop(0))
     assert accounting.start(context) == "slurmdbd"

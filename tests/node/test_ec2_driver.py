@@ -18,7 +18,8 @@ from infra.node.elastic.drivers.ec2_errors import Ec2Error
 from infra.node.elastic.drivers.ec2_notices import Ec2Notices
 from infra.node.model import ClusterDesign, Partition, Settings, Site
 from tests.support import doubles
-from tests.support.fake_ec2 import FakeEc2, Fault, fake_ec2
+from tests.support.cloud_faults import Fault
+from tests.support.fake_ec2 import FakeEc2, fake_ec2
 
 COMPUTE = Partition("compute", "c4.2xlarge", 8, 100, 0, 50)
 DESIGN = doubles.design(COMPUTE, provider="aws", machines="vm")

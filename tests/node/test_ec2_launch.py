@@ -16,7 +16,8 @@ from infra.node.elastic.errors import ErrorClass
 from infra.node.model import Partition, Settings, Site
 from tests.support import doubles
 from tests.support.checkout import until
-from tests.support.fake_ec2 import EFA, FakeEc2, Fault, fake_ec2
+from tests.support.cloud_faults import Fault
+from tests.support.fake_ec2 import EFA, FakeEc2, fake_ec2
 
 COMPUTE = Partition("compute", "c4.2xlarge", 8, 100, 0, 2000)
 SPOT = Partition("spot", "c4.2xlarge", 8, 100, 0, 10, spot=True)

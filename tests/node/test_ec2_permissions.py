@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from infra.aws import policies
 from infra.node.elastic.driver import LaunchGroup
 from infra.node.elastic.drivers import ec2_launch
 from infra.node.model import Partition, Settings, Site
 from tests.support import doubles
-from tests.support.fake_ec2 import ACCOUNT, FakeEc2, Fault, fake_ec2
+from tests.support.cloud_faults import Fault
+from tests.support.fake_ec2 import ACCOUNT, FakeEc2, fake_ec2
 from tests.support.fake_ec2_iam import ROLE_ARN, Question, questions
 from tests.support.iam import allowed
-
-policies = pytest.importorskip("infra.aws.policies", reason="the policies are not there yet")
 
 COMPUTE = Partition("compute", "c4.2xlarge", 8, 100, 0, 50)
 SPOT = Partition("spot", "c4.2xlarge", 8, 100, 0, 10, spot=True)

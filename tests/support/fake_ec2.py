@@ -21,8 +21,8 @@ from urllib.parse import parse_qsl, urlencode
 import boto3
 from botocore.config import Config
 from moto.ec2.models import ec2_backends
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from moto.s3.models import s3_backends
-from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.test import run_wsgi_app
 
@@ -261,7 +261,7 @@ class FakeEc2:
 
     def _template_has_interfaces(self, params: dict[str, str]) -> bool:
         templates = ec2_backends[ACCOUNT][self.region].launch_templates
-        template = templates.get(params.get("LaunchTemplate.LaunchTemplateId"))
+        template = templates.get(params.get("LaunchTemplate.LaunchTemplateId", ""))
         return bool(template and template.versions[-1].data.get("NetworkInterfaces"))
 
     def catch_up(self) -> None:
