@@ -40,8 +40,8 @@ def session() -> Any:
         UserError: exit 3; there is no boto3, or there are no credentials.
     """
     try:
-        import boto3  # type: ignore[import-untyped]
-        import botocore.exceptions  # type: ignore[import-untyped]
+        import boto3
+        import botocore.exceptions
     except ModuleNotFoundError:
         raise UserError(
             "boto3, the client library of AWS, is not in this Python environment. `./cluster` installs it "
@@ -88,7 +88,7 @@ def _clients(
     _environment: where boto3 finds the credentials and AWS's addresses: in another one they are others.
     """
     made = session()
-    from botocore.config import Config  # type: ignore[import-untyped]
+    from botocore.config import Config
 
     settings = Config(
         connect_timeout=CONNECT_SECONDS,

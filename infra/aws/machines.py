@@ -100,7 +100,7 @@ def terminate(ec2: Any, ids: Sequence[str]) -> None:
     Raises:
         UserError: AWS refuses, or does not answer; all others were asked for.
     """
-    from botocore.exceptions import ClientError  # type: ignore[import-untyped]
+    from botocore.exceptions import ClientError
 
     batches = (ids[first : first + BATCH] for first in range(0, len(ids), BATCH))
     _each(partial(end, ec2, (ClientError,), batch) for batch in batches)

@@ -26,7 +26,7 @@ def remains(client: Client, cluster: str, say: Callable[[str], None]) -> list[st
     Raises:
         UserError: AWS refuses for another reason, or does not answer.
     """
-    from botocore.exceptions import ClientError  # type: ignore[import-untyped]
+    from botocore.exceptions import ClientError
 
     found: list[str] = []
     denied: list[str] = []

@@ -75,7 +75,8 @@ def matching(cluster: str, **labels: str) -> str:
         labels: values of further labels: `role`, `host`; their prefix is added.
     """
     words = {CLUSTER: cluster, **{f"slurm-stacks-{key}": value for key, value in labels.items()}}
-    return " AND ".join(f"labels.{key}={value}" for key, value in words.items())
+    # The API's reference has each of several expressions in parentheses.
+    return " AND ".join(f"(labels.{key}={value})" for key, value in words.items())
 
 
 def leftovers(account: Account, cluster: str) -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.node.model import Folders, Settings
-from infra.node.slurm.control import Control, SlurmDown, is_unanswered
+from infra.node.slurm.control import Slurm, SlurmDown, is_unanswered
 from infra.node.slurm.hostlist import fold
 from infra.node.slurm.states import JobState
 
@@ -40,7 +40,7 @@ class Run:
         folder: relative to the shared folder's `bench`.
     """
 
-    def __init__(self, settings: Settings, control: Control, folder: str) -> None:
+    def __init__(self, settings: Settings, control: Slurm, folder: str) -> None:
         self._settings = settings
         self._control = control
         self._name = folder

@@ -11,13 +11,13 @@ from typing import Any
 
 from infra.node.benchmark import MARK, Jobs, Run
 from infra.node.model import Settings
-from infra.node.slurm.control import Control
+from infra.node.slurm.control import Slurm
 
 
 class Sweep:
     """Runs by their folders; what is asked and answered is JSON."""
 
-    def __init__(self, settings: Settings, control: Control) -> None:
+    def __init__(self, settings: Settings, control: Slurm) -> None:
         self._settings = settings
         self._control = control
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from google.protobuf import empty_pb2  # type: ignore[import-untyped]
+from google.protobuf import empty_pb2
 from pulumi.runtime.proto import resource_pb2
 
 from infra.errors import EXIT_REFUSED, UserError

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import pulumi
-from google.protobuf import empty_pb2  # type: ignore[import-untyped]
+from google.protobuf import empty_pb2
 from pulumi.runtime.proto import resource_pb2
 
 from infra.errors import UserError

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from google.protobuf import json_format, struct_pb2  # type: ignore[import-untyped]
+from google.protobuf import json_format, struct_pb2
 
 from infra.runner.project import REDACTED
 

@@ -29,5 +29,5 @@ def test_the_secret_is_empty_and_leaves_nothing_behind(preview: bool) -> None:
 def test_its_arn_is_known_only_when_it_is_there() -> None:
     for preview, expected in ((False, ["arn:s-munge"]), (True, [])):
         seen: list[str] = []
-        declare(lambda found=seen: AwsSecrets("s", aws_design()).munge.apply(found.append), preview=preview)
+        declare(lambda found=seen: AwsSecrets("s", aws_design()).munge.apply(found.append), preview=preview)  # type: ignore[misc]
         assert seen == expected

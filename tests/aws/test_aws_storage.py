@@ -7,6 +7,7 @@ import json
 import re
 from typing import Any
 
+import botocore.session
 import pytest
 
 from infra.aws.network import AwsNetwork
@@ -66,7 +67,7 @@ def storage(
             AwsDisks("d", made, "i-1")
         known = made.site()
         for key, value in known.items():
-            value.apply(lambda text, key=key: site.__setitem__(key, text) if site is not None else None)
+            value.apply(lambda text, key=key: site.__setitem__(key, text) if site is not None else None)  # type: ignore[misc]
 
     _made[key] = declare(program, preview=preview)
     return _made[key]
@@ -258,8 +259,7 @@ def test_what_scratch_1_does_not_offer_is_one_message(source: str | None) -> Non
 
 @pytest.fixture(scope="module")
 def fsx() -> Any:
-    session = pytest.importorskip("botocore.session", reason="boto3 is not installed")
-    return session.get_session().get_service_model("fsx")
+    return botocore.session.get_session().get_service_model("fsx")
 
 
 def words(shape: Any) -> str:

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import pytest
-from botocore.awsrequest import AWSResponse  # type: ignore[import-untyped]
+from botocore.awsrequest import AWSResponse
 
 from infra.aws import machines
 from infra.aws.provider import AwsProvider

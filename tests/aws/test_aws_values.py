@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+import botocore.session
 import pytest
 
 from infra.config.checks.network import REGION
@@ -75,8 +76,7 @@ ROWS: list[ROW] = [
 
 @cache
 def model(service: str) -> Any:
-    session = pytest.importorskip("botocore.session", reason="boto3 is not installed")
-    return session.get_session().get_service_model(service)
+    return botocore.session.get_session().get_service_model(service)
 
 
 def refused(service: str, name: str, value: str) -> str | None:
@@ -248,7 +248,7 @@ def test_every_type_with_words_has_its_rows(plans: dict[str, Plan]) -> None:
 
 
 def test_every_region_of_ec2_may_be_named_in_a_stack_file() -> None:
-    session = pytest.importorskip("botocore.session", reason="boto3 is not installed").get_session()
+    session = botocore.session.get_session()
     names = [
         name
         for partition in ("aws", "aws-us-gov", "aws-cn")

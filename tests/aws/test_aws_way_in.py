@@ -141,7 +141,7 @@ def test_the_proxy_becomes_the_aws_cli_or_says_that_there_is_none(
     monkeypatch.setattr(access_to_aws, "client", lambda *_: None)
     monkeypatch.setattr(way_in, "bring_key", lambda *_: None)
     ran: list[list[str]] = []
-    monkeypatch.setattr(os, "execvp", lambda file, line: ran.append(line) or {})
+    monkeypatch.setattr(os, "execvp", lambda file, line: ran.append(line) or {})  # type: ignore[func-returns-value]
     options = operations.parse(["proxy", "--region", "r", "--instance", "i-1", "--user", "u"])
     operations.proxy(options)
     assert ran == [way_in.session("r", "i-1", "22")]

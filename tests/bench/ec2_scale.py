@@ -133,7 +133,7 @@ def planning(figures: Figures, nodes: int, repeat: int, folder: Path) -> None:
             assert len(done.launched) == len(call.nodes)
 
     try:
-        ours, theirs = (median_ms(lambda d=one: request(d), repeat) for one in (ec2, local))
+        ours, theirs = (median_ms(lambda d=one: request(d), repeat) for one in (ec2, local))  # type: ignore[misc]
     finally:
         server.close()
     print(f"  {nodes} nodes planned and asked for: EC2's driver {ours:.1f} ms, the local one {theirs:.1f} ms")

@@ -168,7 +168,7 @@ def planning(figures: Figures, made: ClusterDesign, launch: int, repeat: int, fo
     pure = median_ms(lambda: groups(parse_resume(text), made, "r"), repeat)
     calls, _ = groups(parse_resume(text), made, "r")
     cloud = InstantCloud()
-    elastic = Elastic(settings(folder, made), FakeControl(), cloud, folder)  # type: ignore[arg-type]
+    elastic = Elastic(settings(folder, made), FakeControl(), cloud, folder)
     numbers = iter(range(repeat))
 
     def request() -> None:
@@ -301,7 +301,7 @@ def reconciling(figures: Figures, scale: Scale, launch: int, repeat: int) -> Non
     text = control.run("scontrol", "show", "nodes", "--oneliner")
     lines = text.splitlines(keepends=True)
     tenth = "".join(lines[: len(lines) // 10])
-    small, large = (median_ms(lambda t=t: parse_nodes(t), repeat) for t in (tenth, text))
+    small, large = (median_ms(lambda t=t: parse_nodes(t), repeat) for t in (tenth, text))  # type: ignore[misc]
     ratio = (large / len(lines)) / (small / (len(lines) // 10))
     asked = median_ms(lambda: control.run("scontrol", "show", "nodes", "--oneliner"), repeat)
     figures.say(

@@ -84,10 +84,10 @@ def starts(checkout: Checkout, work: Path, count: int) -> None:
         time.sleep(random.uniform(0, 3))
         job, begun = submit(checkout, work, "--partition=debug", f"--nodes={nodes}")
         mark = work / f"start-{job}"
-        until(lambda mark=mark: mark.exists() and mark.stat().st_size, 60, f"job {job}", 0.02)
+        until(lambda mark=mark: mark.exists() and mark.stat().st_size, 60, f"job {job}", 0.02)  # type: ignore[misc]
         seconds[nodes].append(float(mark.read_text()) - begun)
         until(
-            lambda job=job: not checkout.execute("squeue", "--noheader", f"--jobs={job}", check=False),
+            lambda job=job: not checkout.execute("squeue", "--noheader", f"--jobs={job}", check=False),  # type: ignore[misc]
             30,
             "end",
         )

@@ -74,7 +74,8 @@ def test_an_up_starts_a_head_that_was_stopped_and_no_node(tmp_path: Path) -> Non
     file = "config:\n  aws:region: eu-west-1\n  slurm-stacks:cluster:\n    name: c\n    provider: aws\n"
     file += "    partitions: [{name: cpu, machine: m5.large, nodes: {max: 2}}]\n"
     (tmp_path / "Pulumi.test.yaml").write_text(file)
-    provider, said = FakeProvider(), []
+    said: list[str] = []
+    provider = FakeProvider()
     provider.mend(tmp_path, "test", said.append)
     (cloud,) = provider.clouds.values()
     cloud.run("controller", state="stopped")

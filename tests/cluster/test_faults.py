@@ -68,7 +68,7 @@ def job(checkout: Checkout, number: str) -> dict[str, str]:
 
 def done(checkout: Checkout, *numbers: str, seconds: float = START_SECONDS) -> None:
     for number in numbers:
-        until(lambda n=number: job(checkout, n)["JobState"] == "COMPLETED", seconds, f"job {number}", 0.3)
+        until(lambda n=number: job(checkout, n)["JobState"] == "COMPLETED", seconds, f"job {number}", 0.3)  # type: ignore[misc]
 
 
 def cause(checkout: Checkout, number: str) -> str:

@@ -147,7 +147,7 @@ def test_the_cause_is_on_the_job_and_on_the_node(cluster: Checkout, tmp_path: Pa
     of_job = rf"setting admin_comment to {taken} {again}.* for JobId={job.id}\b"
     of_node = rf"update_node: node {node} reason set to: slurm-stacks {taken}"
     for words in (of_job, of_node):
-        until(lambda wanted=words: re.search(wanted, log.read_text()[before:]), 120, words, 0.2)
+        until(lambda wanted=words: re.search(wanted, log.read_text()[before:]), 120, words, 0.2)  # type: ignore[misc]
     job.until_started(2, AGAIN_SECONDS)
 
 
@@ -188,7 +188,7 @@ def test_a_job_goes_on_when_slurmctld_is_killed_soon_after_its_boot(
     began = time.time()
     for name in ("job_state", "node_state"):
         file = cluster.run_directory / "state" / name
-        until(lambda file=file: file.stat().st_mtime > began, 60, f"{name} on the disk")
+        until(lambda file=file: file.stat().st_mtime > began, 60, f"{name} on the disk")  # type: ignore[misc]
     end(pids(cluster, "/usr/sbin/slurmctld\0")[0])
     until(lambda: cluster.execute("scontrol", "ping", check=False).count("is UP"), 60, "slurmctld")
     assert job.state() == "RUNNING", "and not CONFIGURING, to be started once more"

@@ -62,7 +62,7 @@ def alone(checkout: Checkout) -> None:
         "/usr/sbin/munged",
     ):
         # A second agent that finds the first one's lock ends by itself.
-        until(lambda text=program: len(pids(checkout, text)) <= 1, 120, f"one {program}")
+        until(lambda text=program: len(pids(checkout, text)) <= 1, 120, f"one {program}")  # type: ignore[misc]
 
 
 @pytest.mark.wide

@@ -64,7 +64,7 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def ordinary(folder: Path) -> Iterator[Callable[..., Checkout]]:
+def ordinary(folder: Path) -> Iterator[Callable[[], tuple[OrdinaryUser, Checkout]]]:
     """Makes a checkout of an ordinary user's, which that user's `./cluster` acts on."""
     made: list[tuple[OrdinaryUser, Checkout]] = []
 

@@ -71,6 +71,7 @@ def test_the_quotas_are_what_the_stacks_may_use() -> None:
 def test_the_blocks_of_yaml_are_taken_by_the_stack_file() -> None:
     trying, linked = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.M | re.S)
     training = changed("aws-gpu", trying).benchmark
+    assert training is not None
     assert (training.partition, training.nodes) == ("t4", 1)
     scratch = changed("aws-gpu", linked).cluster.storage.scratch
     assert scratch is not None
@@ -86,7 +87,7 @@ def test_the_lines_of_changes_are_as_they_are_printed() -> None:
     cpu = Partition("cpu", "c4.2xlarge", 8, 14000, 0, 10)
     old = ClusterDesign("c", "c", "aws", "vm", (), (cpu,), ())
     for change in ({"max": 20}, {"machine": "c5.2xlarge"}):
-        new = dataclasses.replace(old, partitions=(dataclasses.replace(cpu, **change),))  # type: ignore[arg-type]
+        new = dataclasses.replace(old, partitions=(dataclasses.replace(cpu, **change),))
         (found,) = compare(old, new, RULES)
         assert f"{found.line()}\n" in TEXT
 

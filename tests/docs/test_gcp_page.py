@@ -112,7 +112,7 @@ def test_what_one_can_decide_from_is_what_plans_say() -> None:
     v100 = facts.price("n1-standard-2", "europe-west4", accelerator=("v100", 1))
     p3dn = facts.price("p3dn.24xlarge", "eu-west-1")
     t4 = facts.price("n1-standard-4", "europe-west4", accelerator=("t4", 1))
-    assert None not in (v100, p3dn, t4)
+    assert v100 is not None and p3dn is not None and t4 is not None  # noqa: PT018
     assert row(CHOOSING, "a node with V100s")[1:3] == [
         f"{p3dn:.2f} USD: p3dn.24xlarge, 8 × V100 32 GB", f"{v100:.2f} USD: n1-standard-2, 1 × V100 16 GB",
     ]  # fmt: skip

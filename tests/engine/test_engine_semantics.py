@@ -12,6 +12,7 @@ from tiny_project import ROOT, Run, Tiny, make
 from infra.errors import UserError
 from infra.runner.automation import PulumiRunner
 from infra.runner.embedded import preview as embedded_preview
+from infra.runner.events import ResourceDone
 from infra.runner.plan import plan
 from tests.support.project_file import project_file
 
@@ -163,7 +164,7 @@ def test_the_plan_lists_what_the_engine_registers(pair: tuple[Tiny, Engine]) -> 
     registered = {
         event.urn
         for event in engine.events
-        if type(event).__name__ == "ResourceDone" and "pulumi:providers" not in event.urn
+        if isinstance(event, ResourceDone) and "pulumi:providers" not in event.urn
     }
     assert {resource["urn"] for resource in plan(engine.path, "t")["resources"]} == registered
     engine.destroy()

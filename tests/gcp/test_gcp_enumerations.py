@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from google.cloud import compute_v1 as gce
 
 from infra.gcp.network import GcpNetwork
 from infra.gcp.storage import GcpStorage
 from infra.machines import catalog
 from tests.support.gcp_mocks import declare, gcp_design
-
-gce: Any = pytest.importorskip("google.cloud.compute_v1", reason="google-cloud-compute is not installed")
 
 
 def known(enumeration: Any) -> set[str]:

@@ -69,7 +69,7 @@ def test_the_proxy_brings_the_key_and_becomes_gcloud_or_says_that_there_is_none(
     there: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[list[str]] = []
-    monkeypatch.setattr(os, "execvp", lambda file, line: ran.append(line) or {})
+    monkeypatch.setattr(os, "execvp", lambda file, line: ran.append(line) or {})  # type: ignore[func-returns-value]
     options = operations.parse(["proxy", "--project", "p-1", "--zone", ZONE, "--instance", "c-login-0"])
     operations.proxy(options)
     assert ran == [way_in.tunnel("p-1", ZONE, "c-login-0", "22")]

@@ -162,7 +162,8 @@ def test_up_refuses_another_zone_until_it_is_meant_and_smaller_disks_always(
     there.head()
     there.put(current["settings"]["key"], settings)
     there.put("current.json", json.dumps(current).encode())
-    new, said = dataclasses.replace(up, **changes), []
+    said: list[str] = []
+    new = dataclasses.replace(up, **changes)
     refused = pytest.raises(UserError, match=f"(?s)^nothing was changed: .*{why}")
     with refused if why else contextlib.nullcontext() as caught:
         GcpProvider().weigh(tmp_path, "test", new, dict, said.append, replace=replace)

@@ -73,7 +73,7 @@ SHIELD = "shieldedInstanceConfig"
 PROJECT, BUCKET = "projects/iAMMember:IAMMember", "storage/bucketIAMMember:BucketIAMMember"
 ACCOUNT, SECRET = "serviceaccount/iAMMember:IAMMember", "secretmanager/secretIamMember:SecretIamMember"
 ACT, ADD = "roles/iam.serviceAccountUser", "roles/secretmanager.secretVersionAdder"
-OPEN = {
+OPEN: dict[str, Any] = {
     "direction": "INGRESS",
     "allows": [{"protocol": "tcp", "ports": ["443"]}],
     "targetServiceAccounts": ["a"],

@@ -57,7 +57,7 @@ def storage(
         if attached is not None:
             attached.extend(made.attached())
         for key, value in made.site().items():
-            value.apply(lambda text, key=key: site.__setitem__(key, text) if site is not None else None)
+            value.apply(lambda text, key=key: site.__setitem__(key, text) if site is not None else None)  # type: ignore[misc]
 
     _made[key] = declare(program, preview=preview)
     return _made[key]

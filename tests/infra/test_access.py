@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stack_values import values
@@ -145,7 +146,7 @@ def test_the_tools_answer_is_passed_on(
     assert (
         access.tool(tmp_path, config, "submit", "--run", "a/b", text="script") == "submit --run a/b\nscript"
     )
-    status = {"jobs": [], "nodes": []}
+    status: dict[str, Any] = {"jobs": [], "nodes": []}
     tool(f"""echo '{json.dumps(status)}'""")
     assert access.cluster_status(tmp_path, config) == status
 

@@ -192,7 +192,7 @@ def test_outputs_are_json_for_programs(cluster: Cluster, monkeypatch: pytest.Mon
             return found.pop(0)
 
     asked: list[Any] = []
-    monkeypatch.setattr(runner, "select", lambda _project, *rest: asked.append(rest) or Runner())
+    monkeypatch.setattr(runner, "select", lambda _project, *rest: asked.append(rest) or Runner())  # type: ignore[func-returns-value]
     done = cluster("outputs", "--stack", "other")
     assert (done.code, json.loads(done.out), done.err) == (
         0,
@@ -218,7 +218,7 @@ def test_up_down_and_test_know_their_stack_and_arguments(
 
     monkeypatch.setattr(operate, "bring_up", bring_up)
     monkeypatch.setattr(operate, "take_down", lambda p, *rest: seen.append(("down", p, *rest[:2])))
-    monkeypatch.setattr(checks, "run_checks", lambda p, rest: seen.append(("test", p, list(rest))) or 3)
+    monkeypatch.setattr(checks, "run_checks", lambda p, rest: seen.append(("test", p, list(rest))) or 3)  # type: ignore[func-returns-value]
     assert [cluster("up").code, cluster("up", "--replace").code] == [0, 0]
     assert cluster("down", "--stack", "other").code == 0
     assert json.loads(cluster("up", "-s", "other", "--no-benchmark", "--json").out) == {"stack": "other"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from rich.console import Console as RichConsole
@@ -20,7 +21,7 @@ def row(number: int, phase: Phase, text: str = "", **more: object) -> Row:
 
 def sweep(count: int, over: int) -> list[Row]:
     """The first `over` done, the next waits, the others queued."""
-    figures = {"seconds": 12.25, "images_per_second": 1234.5, "accuracy": 0.98765}
+    figures: dict[str, Any] = {"seconds": 12.25, "images_per_second": 1234.5, "accuracy": 0.98765}
     done = [row(n, "done", **figures) for n in range(1, over + 1)]
     now = [row(over + 1, "waits", LONG, detail=LONG)] if over < count else []
     return done + now + [row(n, "queued") for n in range(over + 2, count + 1)]

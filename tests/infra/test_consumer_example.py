@@ -21,11 +21,11 @@ import yaml
 from packaging.requirements import Requirement
 from pulumi.runtime import mocks, rpc
 from stack_values import STACKS
-from test_components import Recorder
 from test_outputs import built
 
 from infra.outputs import contract
 from tests.support.checkout import ROOT
+from tests.support.recorder import Recorder
 
 EXAMPLE = ROOT / "docs" / "examples" / "consumer"
 REFERENCE = "organization/slurm-stacks/local"
@@ -43,6 +43,7 @@ class Engine(mocks.Mocks):
 
     def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str, dict[str, Any]]:
         if args.typ == "pulumi:pulumi:StackReference":
+            assert args.resource_id is not None
             self.references.append(args.resource_id)
             known = {} if self._outputs is None else {"outputs": self._outputs, "secretOutputNames": []}
             return args.resource_id, {"name": args.resource_id, **known}
@@ -90,7 +91,7 @@ class Consumer(Recorder):
             return pulumi.Output.all(**exported).apply(self.exports.update)
 
         # Only so does a failing apply fail, and only then is everything registered.
-        pulumi.runtime.test(program)()
+        pulumi.runtime.test(program)()  # type: ignore[no-untyped-call]
 
     def unknown(self, name: str) -> set[str]:
         """The inputs of a resource that are not known, or not entirely."""
@@ -196,7 +197,7 @@ ELSEWHERE = f"stack {REFERENCE}, output `cluster`"
     ids=["down", "v2", "foreign", "broken", "gpus", "nodes", "trainium", "login", "shared"],
 )
 def test_what_cannot_work_ends_in_one_message_in_the_preview_already(
-    outputs: dict[str, Any], config: dict[str, str], said: str, preview: bool
+    outputs: dict[str, Any], config: dict[str, Any], said: str, preview: bool
 ) -> None:
     # A RunError is what Pulumi shows without a traceback.
     with pytest.raises(pulumi.RunError) as raised:

@@ -19,7 +19,7 @@ def of(name: str, changes: dict[str, Any] | None = None) -> Cost:
     return cost(design(parse(values(name, changes), "t"), FACTS))
 
 
-def parts(total: Cost) -> dict[str, tuple[float | None, float | None]]:
+def parts(total: Cost) -> dict[str, tuple[Any, Any]]:
     return {p["name"]: (p["idle"], p["max"]) for p in total["parts"]}
 
 

@@ -332,7 +332,7 @@ def test_no_other_name_belongs_to_a_partition(name: str) -> None:
 
 
 def test_a_local_scratch_on_google_cloud_attaches_local_ssds() -> None:
-    asked = {"storage.local_scratch": {}}
+    asked: dict[str, Any] = {"storage.local_scratch": {}}
     overrides = {"machines": {"n1-standard-2": {"local_ssds": 2}}}
     assert [p.local_ssds for p in made("gcp").partitions] == [0, 0]
     assert [p.local_ssds for p in made("gcp", asked).partitions] == [1, 1]

@@ -27,7 +27,7 @@ from infra.node.codec import to_json
 from infra.runner import locations
 from tests.support.checkout import ROOT
 
-Tool = Callable[[str], None]
+Tool = Callable[..., None]
 
 
 @pytest.fixture
@@ -228,7 +228,7 @@ def test_the_command_passes_its_words_on(
 ) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(cli, "load_up", lambda stack: stack)
-    monkeypatch.setattr(logs, "show", lambda _, *given, **options: seen.append((given, options)) or 3)
+    monkeypatch.setattr(logs, "show", lambda _, *given, **options: seen.append((given, options)) or 3)  # type: ignore[func-returns-value]
     monkeypatch.setenv("SLURM_STACKS_PROJECT", str(tmp_path))
     for words in ([], ["debug-1", "-n", "5"], ["12", "-f", "--stack", "other"]):
         monkeypatch.setattr(sys, "argv", ["cluster", "logs", *words])

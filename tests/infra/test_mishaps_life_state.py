@@ -157,7 +157,9 @@ def test_down_after_a_reboot_needs_no_stack_file(
 # --- a controller that is silent for a while -------------------------------------------------------------
 
 RUNNING = {"id": 7, "state": "RUNNING", "nodes": "debug-0", "cause": None, "alive": True}
-SEEN = {"folder": "/bench", "job": None, "progress": None, "tail": [], "result": {"job_id": 7}}
+SEEN: dict[str, Any] = {
+    "folder": "/bench", "job": None, "progress": None, "tail": [], "result": {"job_id": 7},
+}  # fmt: skip
 
 
 @pytest.fixture

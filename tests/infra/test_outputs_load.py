@@ -61,7 +61,7 @@ def test_it_is_typed(output: dict[str, Any]) -> None:
     (partition,) = cluster.partitions
     assert (partition.max, partition.accelerator and partition.accelerator.type) == (8, "v100")
     with pytest.raises(ValueError, match="frozen"):
-        cluster.name = "other"
+        cluster.name = "other"  # type: ignore[misc]
 
 
 def test_fields_that_a_newer_v1_adds_are_left_out(output: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def lines() -> list[dict[str, str]]:
 
 
 def test_every_table_has_its_rows_and_sums() -> None:
-    found = {}
+    found: dict[tuple[str, str, int], Any] = {}
     for line in lines():
         table = (line["cluster"], line["machine"], int(line["gpus_per_node"]))
         found.setdefault(table, []).append(line)

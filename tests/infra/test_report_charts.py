@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -59,7 +60,7 @@ def test_synthetic_accuracy_never_stands_beside_the_published_one(gpu: bool) -> 
 
 
 @pytest.mark.parametrize("change", [{"epochs": 2}, {"global_batch": 256}, {"profile": "local-sgd"}], ids=str)
-def test_another_recipe_on_mnist_stands_alone_too(change: dict) -> None:
+def test_another_recipe_on_mnist_stands_alone_too(change: dict[str, Any]) -> None:
     found = plots(runs(record(2, **change)))
     assert "test" not in names(found["x-accuracy"])
     assert names(found["x-accuracy-mnist"]) == ["test"]
@@ -119,7 +120,7 @@ def test_of_many_numbers_of_nodes_some_curves_are_drawn() -> None:
 # --- titles ----------------------------------------------------------------------------------------------
 
 
-def title(name: str, *records: dict) -> str:
+def title(name: str, *records: dict[str, Any]) -> str:
     return plots(runs(*records))[name].title.replace(words.SPACE, " ")
 
 
@@ -157,7 +158,7 @@ def test_titles_without_ours_are_on_the_articles() -> None:
     assert "p3.2xlarge" not in names(gpu["x-cost"])  # retired: no price
 
 
-def headline(*records: dict, stacks: tuple[str, ...] = ("test",)) -> str:
+def headline(*records: dict[str, Any], stacks: tuple[str, ...] = ("test",)) -> str:
     return findings.headline(stacks, group(runs(*records))).replace(words.SPACE, " ")
 
 
@@ -187,7 +188,7 @@ def test_the_same_machines_are_compared_in_words() -> None:
 
 
 def test_notes_name_what_a_reader_must_know() -> None:
-    def notes(*records: dict) -> str:
+    def notes(*records: dict[str, Any]) -> str:
         own = runs(*records)
         return " ".join(findings.notes(own, group(own), []))
 
@@ -231,7 +232,13 @@ def test_every_kind_of_data_has_a_name() -> None:
 
 def simple(**changes: object) -> Chart:
     line = Line("a <b> & $x_1$ \N{SNOWMAN}", Style("s1", "o"), (Dot(1, 2.0, 1.5, 2.5), Dot(2, 4.0, 4.0, 4.0)))
-    values: dict = {"name": "t", "title": "<t>", "measure": "M.", "x_label": "nodes", "unit": "seconds"}
+    values: dict[str, Any] = {
+        "name": "t",
+        "title": "<t>",
+        "measure": "M.",
+        "x_label": "nodes",
+        "unit": "seconds",
+    }
     return Chart(**{**values, "lines": (line,), **changes})
 
 
@@ -246,7 +253,7 @@ def test_a_picture_is_an_element_with_the_pages_colours_and_its_own_ids() -> Non
     assert texts["title"] == "<t>"
     assert texts["desc"] == chart.description
     assert root.get("aria-labelledby") == "chart-t-title chart-t-desc"
-    ids = [e.get("id") for e in root.iter() if e.get("id")]
+    ids = [identity for e in root.iter() if (identity := e.get("id"))]
     assert len(ids) == len(set(ids))
     assert all(name.startswith("chart-t-") for name in ids)
     for reference in re.findall(r'(?:href="#|url\(#)([^")]+)', text):

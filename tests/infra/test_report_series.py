@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from infra.report.series import Series, Spread, group, ranked
 TIMES = st.floats(0.01, 1e5)
 
 
-def only(*records: dict) -> Series:
+def only(*records: dict[str, Any]) -> Series:
     (one,) = group(runs(*records))
     return one
 
@@ -51,7 +53,7 @@ def test_repeats_are_one_point_by_their_median() -> None:
     ],
     ids=str,
 )
-def test_whatever_differs_is_another_series(change: dict) -> None:
+def test_whatever_differs_is_another_series(change: dict[str, Any]) -> None:
     found = group(runs(record(2), record(2, **change)))
     assert [len(one.points) for one in found] == [1, 1]
     assert all(len(point.runs) == 1 for one in found for point in one.points)
@@ -65,7 +67,7 @@ def test_stacks_are_series_of_their_own() -> None:
 @pytest.mark.parametrize(
     "change", [{"loss": 0.5, "accuracy": 0.5}, {"job_id": "9"}, {"cost_usd": None}, {"restarts": 1}], ids=str
 )
-def test_what_a_run_comes_to_does_not_part_it(change: dict) -> None:
+def test_what_a_run_comes_to_does_not_part_it(change: dict[str, Any]) -> None:
     assert len(only(record(2), record(2, **change)).points[0].runs) == 2
 
 
@@ -118,7 +120,7 @@ def test_speed_up_and_efficiency(alone: list[float], together: list[float], node
 
 
 @given(st.permutations([record(n, 80 / n) for n in (1, 1, 2, 4)]))
-def test_the_order_of_runs_does_not_count(records: list[dict]) -> None:
+def test_the_order_of_runs_does_not_count(records: list[dict[str, Any]]) -> None:
     one = only(*records)
     assert [(p.nodes, len(p.runs)) for p in one.points] == [(1, 2), (2, 1), (4, 1)]
     assert up(one, 4).median == 4
@@ -142,6 +144,6 @@ def test_stacks_take_turns_and_the_longest_series_leads() -> None:
     ],
     ids=str,
 )
-def test_what_may_stand_beside_published_accuracy(change: dict, comparable: bool) -> None:
+def test_what_may_stand_beside_published_accuracy(change: dict[str, Any], comparable: bool) -> None:
     (run,) = runs(record(2, **change))
     assert run.comparable is comparable

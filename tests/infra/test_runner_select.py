@@ -28,7 +28,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:
 @pytest.fixture
 def no_cli(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    assert runner.shutil.which("pulumi") is None
+    assert shutil.which("pulumi") is None
 
 
 @pytest.fixture

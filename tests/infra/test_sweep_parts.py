@@ -249,7 +249,7 @@ def test_a_job_that_is_over_is_given_one_more_look_for_its_result() -> None:
 
 
 def test_only_a_cluster_that_knows_none_of_the_submitted_runs_is_another() -> None:
-    nothing = {"folder": "/b/f", "job": None, "progress": None, "result": None, "tail": []}
+    nothing: dict[str, Any] = {"folder": "/b/f", "job": None, "progress": None, "result": None, "tail": []}
     submitted, new = PlannedRun(1, 1, 1, "f", job=1), PlannedRun(2, 1, 1, "g")
     assert gone([submitted, new], [nothing, nothing])
     assert not gone([new], [nothing])

@@ -60,8 +60,9 @@ class Run:
         """What became of each command, by its name; a replaced one is not called deleted."""
         found: dict[str, str] = {}
         for event in self.events:
-            ours = isinstance(event, ResourceDone) and event.type == "command:local:Command"
-            if ours and (event.operation != "deleted" or event.name not in found):
+            if not isinstance(event, ResourceDone) or event.type != "command:local:Command":
+                continue
+            if event.operation != "deleted" or event.name not in found:
                 found[event.name] = event.operation
         return found
 

@@ -48,6 +48,7 @@ def launched(cloud: Cloud, count: int = 1) -> dict[str, Any]:
 
 
 def record(cloud: Cloud, node: str) -> dict[str, Any]:
+    found: dict[str, Any]
     (found,) = [m for m in cloud.list({})["machines"] if m["node"] == node]
     return found
 

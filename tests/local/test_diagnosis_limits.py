@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,7 +110,7 @@ def test_no_limit_on_processes(tmp_path: Path) -> None:
 def test_the_users_limit_counts_what_runs_already(tmp_path: Path) -> None:
     running = {**process(1, threads=30), **process(2, threads=20), **process(3, uid=7, threads=900)}
 
-    def found(most: int, **facts: int) -> dict[str, str]:
+    def found(most: int, **facts: Any) -> dict[str, str]:
         here = host(tmp_path, running, limits={resource.RLIMIT_NPROC: most}, **facts)
         return seen(limits.processes(here, DESIGN, TRAINED))
 

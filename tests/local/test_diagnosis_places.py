@@ -109,7 +109,7 @@ def test_folders_that_munge_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (tmp_path / "tmp").chmod(mode)
         assert refused() == expected, oct(mode)
     (tmp_path / "tmp").chmod(0o755)
-    monkeypatch.setattr(places.os, "geteuid", lambda: 4711)
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
     assert ("run.munge" in refused()) is (os.getuid() != 0), "root's folders are anybody's to rely on"
     if os.getuid() == 0:
         os.chown(tmp_path / "tmp", 4712, -1)
@@ -134,7 +134,7 @@ def test_inodes(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     def free(files: int, total: int = 10**6) -> None:
         facts = list(real[:10])
         facts[5], facts[7] = total, files
-        monkeypatch.setattr(places.os, "statvfs", lambda _: os.statvfs_result(facts))
+        monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(facts))
 
     needed = places.RUN_INODES + 10 * places.NODE_INODES
     free(needed)

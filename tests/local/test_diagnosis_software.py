@@ -10,6 +10,7 @@ import pytest
 from infra.doctor.finding import Finding
 from infra.local import packages
 from infra.local.cloud import machines
+from infra.local.cloud.namespaces import SEARCH
 from infra.local.diagnosis import software
 from infra.local.diagnosis.host import Host
 from tests.support.fake_host import ANSWERS, host, seen
@@ -161,7 +162,7 @@ def test_another_slurm_in_front(tmp_path: Path, complete: None) -> None:
 
 
 def test_the_path_is_the_machines() -> None:
-    assert f'"PATH": "{software.SEARCH}"' in Path(machines.__file__).read_text()
+    assert f'"PATH": "{SEARCH}"' in Path(machines.__file__).read_text()
 
 
 def test_a_systems_own_daemons_do_not_matter(tmp_path: Path) -> None:

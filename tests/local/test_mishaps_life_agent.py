@@ -388,14 +388,14 @@ def test_what_tidies_tmp_leaves_a_running_cluster_alone(local: FakeMachines, tmp
     subprocess.run(["systemd-tmpfiles", "--clean", str(config)], check=True)
     assert not (other / "old").exists(), "it does tidy"
     assert (local.run.path / "old").exists()
-    folder = os.open(local.run.path, os.O_RDONLY)
+    opened = os.open(local.run.path, os.O_RDONLY)
 
     def locked() -> bool:
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        fcntl.flock(folder, fcntl.LOCK_UN)
+        fcntl.flock(opened, fcntl.LOCK_UN)
         return False
 
     assert locked()
@@ -403,7 +403,7 @@ def test_what_tidies_tmp_leaves_a_running_cluster_alone(local: FakeMachines, tmp
     until(lambda: not locked(), 60, "the end of the lock with its agent")
     local.do("cloud-up")
     until(locked, 60, "the next agent's lock")
-    os.close(folder)
+    os.close(opened)
 
 
 def test_no_command_line_is_mistaken_for_the_agents(

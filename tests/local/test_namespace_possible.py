@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -33,7 +35,7 @@ def test_the_setting_that_forbids_it_is_named_with_its_cure(
     file.write_text(f"{value}\n")
     _, forbids, cure = possible.SWITCHES[index]
     monkeypatch.setattr(possible, "SWITCHES", ((str(file), forbids, cure),))
-    monkeypatch.setattr(possible.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(possible, "_probe", lambda **_: "unshare failed: Operation not permitted")
     text = refusal()
     assert f"sysctl -w {cure}" in text
@@ -44,14 +46,14 @@ def test_the_setting_that_forbids_it_is_named_with_its_cure(
 def test_a_kernel_that_says_no_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(possible, "SWITCHES", ())
     monkeypatch.setattr(possible, "_probe", lambda **_: "unshare failed: Operation not permitted")
-    monkeypatch.setattr(possible.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert "(unshare failed: Operation not permitted). Run as root." in refusal()
-    monkeypatch.setattr(possible.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert "--privileged" in refusal()
 
 
 def test_a_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(possible.shutil, "which", lambda name, path: None if name == "ip" else f"/bin/{name}")
+    monkeypatch.setattr(shutil, "which", lambda name, path: None if name == "ip" else f"/bin/{name}")
     assert "the program ip" in refusal()
     assert "iproute2" in refusal()
 

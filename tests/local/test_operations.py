@@ -283,7 +283,7 @@ def test_the_environment_lies_where_the_cluster_looks(
     local: FakeMachines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(training, "build", lambda *given: asked.append(given) or Path("/envs/abc"))
+    monkeypatch.setattr(training, "build", lambda *given: asked.append(given) or Path("/envs/abc"))  # type: ignore[func-returns-value]
     assert local.do("environment") == {"environment": "abc"}
     ((project, kind, envs, uv),) = asked
     assert (project, kind, envs) == (local.project, "cpu", (local.run.apps / "envs").resolve())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -49,7 +50,7 @@ class Machine:
         monkeypatch.setattr(packages, "NEEDED_BY_ACCOUNTING", more)
         monkeypatch.setattr(packages, "POLICY", str(self.policy))
         monkeypatch.setenv("PATH", f"{self.bin}:/usr/bin:/bin")
-        monkeypatch.setattr(packages.shutil, "which", self.which)
+        monkeypatch.setattr(shutil, "which", self.which)
         self.tool("apt-get", APT)
         for name, text in TOOLS.items():
             self.tool(name, text)
@@ -71,7 +72,7 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    monkeypatch.setattr(packages.os, "getuid", lambda: 0)
+    monkeypatch.setattr(os, "getuid", lambda: 0)
     return Machine(tmp_path, monkeypatch)
 
 
@@ -191,7 +192,7 @@ def test_an_installation_that_installs_nothing_is_noticed(machine: Machine) -> N
 def test_where_it_cannot_be_had_it_is_refused(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, prepare: Callable[[Machine], None], words: str
 ) -> None:
-    monkeypatch.setattr(packages.os, "getuid", lambda: 1000)
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
     prepare(machine)
     with pytest.raises(UserError) as caught:
         machine.ensure()
@@ -201,7 +202,7 @@ def test_where_it_cannot_be_had_it_is_refused(
 
 
 def test_an_ordinary_user_with_sudo_installs_by_it(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages.os, "getuid", lambda: 1000)
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
     machine.tool("sudo", '#!/bin/sh\nshift\necho "sudo $1" >> {log}\nexec "$@"\n')
     machine.ensure()
     used = [line.split()[1] for line in machine.calls() if line.startswith("sudo")]
@@ -253,7 +254,7 @@ def test_without_lists_and_packages_both_are_said(machine: Machine) -> None:
 
 
 def test_no_sudo_at_all_is_no_sudo(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages.os, "getuid", lambda: 1000)
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
     (machine.bin / "sudo").unlink()
     monkeypatch.setenv("PATH", str(machine.bin))
     with pytest.raises(UserError, match="Have an administrator run: apt-get install") as caught:

@@ -19,6 +19,7 @@ import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -152,7 +153,7 @@ class SlurmCluster:
             check=check,
         )
 
-    def __enter__(self) -> SlurmCluster:
+    def __enter__(self) -> Self:
         try:
             self._start()
         except BaseException:

@@ -17,15 +17,17 @@ from infra.node.bootstrap.vm import notices
 from infra.node.bootstrap.vm.systemd import text
 from infra.node.cloud.errors import UnreachableError
 from infra.node.cloud.notice import Notice
+from infra.node.elastic.plan import Action
 from infra.node.elastic.requeue import Requeue
+from infra.node.elastic.rules import Verb
 from infra.node.elastic.view import REASON_PREFIX
 from infra.node.slurm.control import SlurmDown
 from infra.node.slurm.states import NodeState
-from tests.support.doubles import job, node
+from tests.support.doubles import FakeControl, job, node
 from tests.support.fake_imds import FakeImds, fake_imds
 from tests.support.recorded import COMPUTE, T4
 from tests.support.recorded import machine as make
-from tests.support.watches import Slurm, ended, report, said, until, watching
+from tests.support.watches import ended, report, said, until, watching
 
 NAME = "compute-3"
 AT = 1_795_269_720.0  # 2026-11-21 14:02:00 UTC
@@ -88,12 +90,12 @@ def test_a_node_at_risk_takes_no_more_jobs_and_keeps_those_that_it_has(
     state: NodeState, told: bool, done: bool
 ) -> None:
     """Whoever has drained it first, or if it is not up yet."""
-    control = Slurm([state, node("compute-4")], [job(7, nodes=(NAME,))])
-    assert notices.spare(control, NAME) is done  # type: ignore[arg-type]
+    control = FakeControl([state, node("compute-4")], [job(7, nodes=(NAME,))])
+    assert notices.spare(control, NAME) is done
     assert control.calls == ([("node", (NAME,), "DRAIN", AT_RISK)] if told else [])
     control.calls.clear()
     if done:  # started again
-        assert notices.spare(control, NAME) is True  # type: ignore[arg-type]
+        assert notices.spare(control, NAME) is True
         assert control.calls == []
 
 
@@ -121,10 +123,10 @@ def test_a_slurm_that_does_not_answer_is_told_later_and_once(monkeypatch: pytest
 
 def test_a_node_at_risk_that_is_taken_after_all_is_evacuated(ec2: FakeImds, booted: Context) -> None:
     """Its drain is not one of an evacuation: the reason says what is the case by now, and its jobs move."""
-    control = Slurm([node(NAME, "ALLOCATED")], [job(7, nodes=(NAME,)), job(8, nodes=("compute-1",))])
-    notices.spare(control, NAME)  # type: ignore[arg-type]
+    control = FakeControl([node(NAME, "ALLOCATED")], [job(7, nodes=(NAME,)), job(8, nodes=("compute-1",))])
+    notices.spare(control, NAME)
     own = report_of(booted)
-    notices.tell(booted.settings, control, NAME, AT)  # type: ignore[arg-type]
+    notices.tell(booted.settings, control, NAME, AT)
     assert [call for call in control.calls if call[0] == "node"] == [
         ("node", (NAME,), "DRAIN", AT_RISK),
         ("node", (NAME,), "DRAIN", TAKEN),
@@ -136,9 +138,9 @@ def test_a_node_at_risk_that_is_taken_after_all_is_evacuated(ec2: FakeImds, boot
 
 @pytest.mark.parametrize(("reason", "updates"), [(AT_RISK, 1), (TAKEN, 0)])
 def test_the_reconciler_knows_an_evacuation_from_a_risk(reason: str, updates: int) -> None:
-    control = Slurm([node(NAME, "ALLOCATED", "DRAIN", reason=reason)])
-    action = notices.Action(notices.Verb.EVACUATE, NAME, None, TAKEN.removeprefix(REASON_PREFIX))
-    Requeue(control).evacuate([action], control.nodes())  # type: ignore[arg-type]
+    control = FakeControl([node(NAME, "ALLOCATED", "DRAIN", reason=reason)])
+    action = Action(Verb.EVACUATE, NAME, None, TAKEN.removeprefix(REASON_PREFIX))
+    Requeue(control).evacuate([action], control.nodes())
     assert len(control.calls) == updates
 
 

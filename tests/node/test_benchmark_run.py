@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from infra.node import benchmark
 from infra.node.benchmark import Run
 from infra.node.slurm.control import Control, SlurmDown
 from infra.node.slurm.states import JobState
@@ -68,12 +67,12 @@ class Submitted(FakeControl):
 @pytest.fixture
 def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sbatch:
     made = Sbatch(tmp_path)
-    monkeypatch.setattr(benchmark.subprocess, "run", made)
+    monkeypatch.setattr(subprocess, "run", made)
     return made
 
 
 def make(tmp_path: Path, control: FakeControl) -> Run:
-    return Run(settings(tmp_path), control, RUN)  # type: ignore[arg-type]
+    return Run(settings(tmp_path), control, RUN)
 
 
 def test_a_run_is_submitted_in_its_folder_with_a_plain_environment(
@@ -96,7 +95,7 @@ def test_a_run_is_submitted_in_its_folder_with_a_plain_environment(
 
 def _submit(folder: str, answers: Any) -> None:
     made = Sbatch(Path(folder))
-    benchmark.subprocess.run = made  # type: ignore[assignment]
+    subprocess.run = made  # type: ignore[assignment]
     answers.put(make(Path(folder), Submitted(made)).submit("script"))
 
 
@@ -229,7 +228,7 @@ def test_anothers_run_is_the_same_run_while_it_works_and_is_left_alone(
     run = make(tmp_path, control)
     run.submit("script")
     before = sorted((path, path.stat().st_mtime_ns) for path in run.folder.iterdir())
-    monkeypatch.setattr(benchmark.os, "access", lambda path, mode: False)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
     control.queue = {41: ours(41)}
     assert run.submit("script") == 41
     control.queue = {41: ours(41, "FAILED")}
@@ -260,7 +259,8 @@ def test_cancel_ends_the_runs_job_and_nothing_else(tmp_path: Path, sbatch: Sbatc
 def test_what_is_known_of_a_run(tmp_path: Path, sbatch: Sbatch) -> None:
     control = FakeControl()
     run = make(tmp_path, control)
-    nothing = {"folder": str(run.folder), "job": None, "progress": None, "result": None, "tail": []}
+    nothing: dict[str, Any] = dict.fromkeys(("job", "progress", "result"))
+    nothing |= {"folder": str(run.folder), "tail": []}
     assert run.show() == nothing
     run.submit("script")
     assert run.show()["job"] == {"id": 41, "state": "GONE", "nodes": "", "cause": None, "alive": False}

@@ -7,6 +7,7 @@ import getpass
 import json
 import os
 import pwd
+import socket
 import stat
 import sys
 import tempfile
@@ -66,8 +67,8 @@ def calls(tools: Path) -> list[str]:
 def named(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names that this machine is given: it is not to get any in truth."""
     given: list[str] = []
-    monkeypatch.setattr(own.socket, "sethostname", given.append)
-    monkeypatch.setattr(own.socket, "gethostname", lambda: given[-1] if given else "before")
+    monkeypatch.setattr(socket, "sethostname", given.append)
+    monkeypatch.setattr(socket, "gethostname", lambda: given[-1] if given else "before")
     return given
 
 
@@ -78,8 +79,8 @@ def machine(
     """Makes a machine of a role about to boot: its root is `root`, the secret store `secrets`."""
     # Slurm's and munge's files can be given to us, whoever we are.
     entry = dict.fromkeys(("slurm", "munge", "ada"), ME)
-    monkeypatch.setattr(own.pwd, "getpwnam", lambda name: entry[name])
-    monkeypatch.setattr(own.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: entry[name])
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     root = tmp_path / "root"
     for folder in ("etc", "opt/slurm-stacks/current", "home", "apps"):
         (root / folder).mkdir(parents=True)
@@ -146,7 +147,7 @@ def test_missing_users_are_made_with_the_number_that_all_machines_have(
 ) -> None:
     assert own.users(machine()) == "slurm and munge are there"
     assert calls(tools) == []
-    monkeypatch.setattr(own.pwd, "getpwnam", lambda name: {"munge": ME}[name])
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: {"munge": ME}[name])
     assert own.users(machine()) == "made slurm"
     (call,) = calls(tools)
     assert call.startswith("useradd --system ")
@@ -156,7 +157,7 @@ def test_missing_users_are_made_with_the_number_that_all_machines_have(
 def test_only_root_brings_a_machine_up(
     machine: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(PermissionError, match="brought up by root"):
         own.users(machine())
 
@@ -413,9 +414,9 @@ def test_slurms_files_are_slurms(
     given: dict[str, int] = {}
     numbers = {"slurm": 4711, "munge": 4712, "ada": 4713}
     monkeypatch.setattr(
-        own.pwd, "getpwnam", lambda n: pwd.struct_passwd((n, "x", numbers[n], numbers[n], "", "/", "/bin/sh"))
+        pwd, "getpwnam", lambda n: pwd.struct_passwd((n, "x", numbers[n], numbers[n], "", "/", "/bin/sh"))
     )
-    monkeypatch.setattr(own.os, "chown", lambda path, user, _group: given.update({Path(path).name: user}))
+    monkeypatch.setattr(os, "chown", lambda path, user, _group: given.update({Path(path).name: user}))
     own_slurm.slurm(machine("controller", "controller"))
     assert {"slurmctld", "slurm-stacks", "slurm", "requests"} == {
         n for n, user in given.items() if user == 4711

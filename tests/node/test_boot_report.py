@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ def test_every_change_is_written_whole(tmp_path: Path) -> None:
     texts: list[str] = []
     report = BootReport("debug-0", "compute", [texts.append, file_sink(tmp_path / "boot" / "debug-0.json")])
 
-    def written() -> dict[str, object]:
+    def written() -> dict[str, Any]:
         assert texts[-1] == (tmp_path / "boot" / "debug-0.json").read_text()
         return dict(json.loads(texts[-1]))
 
@@ -26,25 +27,25 @@ def test_every_change_is_written_whole(tmp_path: Path) -> None:
         "compute",
     )
     assert (first["state"], first["ended"], first["host_keys"]) == ("booting", None, [])
-    (step,) = first["steps"]  # type: ignore[misc]
+    (step,) = first["steps"]
     assert (step["name"], step["state"], step["seconds"], step["timeout"]) == ("disks", "running", None, 120)
     assert step["started"] >= first["started"]
 
     report.end("done", 1.23456, "12 MiB free")
-    (step,) = written()["steps"]  # type: ignore[misc]
+    (step,) = written()["steps"]
     assert (step["state"], step["seconds"], step["note"]) == ("done", 1.235, "12 MiB free")
     assert "tail" not in step
 
     report.begin("hooks", 1)
     report.end("failed", 2.0, "no", [f"line {i}" for i in range(50)])
     steps = written()["steps"]
-    assert [s["name"] for s in steps] == ["disks", "hooks"]  # type: ignore[index, attr-defined]
-    assert steps[1]["tail"] == [f"line {i}" for i in range(50 - TAIL_LINES, 50)]  # type: ignore[index]
+    assert [s["name"] for s in steps] == ["disks", "hooks"]
+    assert steps[1]["tail"] == [f"line {i}" for i in range(50 - TAIL_LINES, 50)]
 
     report.finish("failed")
     last = written()
     assert last["state"] == "failed"
-    assert last["ended"] >= last["started"]  # type: ignore[operator]
+    assert last["ended"] >= last["started"]
     assert [p.name for p in (tmp_path / "boot").iterdir()] == ["debug-0.json"]
 
 

@@ -101,7 +101,7 @@ def test_a_failing_step_ends_the_boot_with_its_last_lines(machine: Callable[...,
 
 def test_a_failure_that_nobody_foresaw_has_its_place(machine: Callable[..., Context]) -> None:
     context = machine()
-    assert run_steps(context, [step(lambda _context: str({}["x"]))]) is False
+    assert run_steps(context, [step(lambda _context: str(dict[str, str]()["x"]))]) is False
     (only,) = reported(context)["steps"]
     assert only["note"] == "'x'"
     assert any("test_boot_steps.py" in line for line in only["tail"])
@@ -123,7 +123,7 @@ def test_a_failed_commands_words_are_on_the_report(machine: Callable[..., Contex
 def test_a_hanging_step_is_ended_at_its_limit(machine: Callable[..., Context]) -> None:
     context = machine()
     before = signal.getsignal(signal.SIGALRM)
-    assert run_steps(context, [step(lambda _c: time.sleep(600) or "", "slow", 0.2)]) is False
+    assert run_steps(context, [step(lambda _c: time.sleep(600) or "", "slow", 0.2)]) is False  # type: ignore[func-returns-value]
     assert reported(context)["steps"][0]["note"] == "step slow was not done after 0.2 s"
     assert signal.getsignal(signal.SIGALRM) is before
 
@@ -138,7 +138,7 @@ def test_what_a_step_waits_for_is_on_the_report(machine: Callable[..., Context],
         signal.setitimer(signal.ITIMER_REAL, 0.01)
         return False
 
-    waiting = step(lambda _c: daemons.wait("munged's socket", there, log) or "", "ready", 600)
+    waiting = step(lambda _c: daemons.wait("munged's socket", there, log) or "", "ready", 600)  # type: ignore[func-returns-value]
     assert run_steps(context, [waiting]) is False
     tail = reported(context)["steps"][0]["tail"]
     assert f"waited for munged's socket; the end of {log}:" in tail
@@ -218,7 +218,7 @@ def test_shared_folders_are_made_and_must_be_writable(
     assert (tmp_path / "shared").is_dir()
     assert (tmp_path / "apps").is_dir()
     # root may write everywhere, so the answer is made.
-    monkeypatch.setattr(shared.os, "access", lambda path, _mode: not str(path).endswith("apps"))
+    monkeypatch.setattr(os, "access", lambda path, _mode: not str(path).endswith("apps"))
     with pytest.raises(PermissionError, match="apps is not writable"):
         shared.mounts(machine())
 
@@ -262,7 +262,7 @@ def test_a_node_without_its_accelerators_does_not_register(
     devices = [tmp_path / "nvidia0", tmp_path / "nvidia1"]
     for device in devices[: 2 if there else 1]:
         device.touch()
-    monkeypatch.setattr(steps.gres, "devices", lambda _accelerator: [str(d) for d in devices])
+    monkeypatch.setattr(steps.gres, "devices", lambda _accelerator: [str(d) for d in devices])  # type: ignore[attr-defined]
     real = machine(made=design(Partition("debug", "p3", 1, 1, 0, 1, Accelerator("v100", 2))))
     if there:
         assert steps.accelerators(real) == "2 v100"
@@ -383,7 +383,7 @@ def test_a_port_that_is_given_back_meanwhile_is_none(
 ) -> None:
     """The node's last machine ended a moment ago."""
     answers = iter([False, False, True])
-    monkeypatch.setattr(daemons.ports, "free", lambda _port: next(answers))
+    monkeypatch.setattr(daemons.ports, "free", lambda _port: next(answers))  # type: ignore[attr-defined]
     daemons.see_port(machine(), 1)
     assert list(answers) == []
 
@@ -395,7 +395,7 @@ def test_a_daemon_that_ends_as_it_starts_is_not_waited_for(
     log.write_text("munged: Error: the key is no key\n")
     with subprocess.Popen(["true"]) as child:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        waiting = step(lambda _c: daemons.wait("munged", lambda: False, log, child.pid) or "", "ready", 120)
+        waiting = step(lambda _c: daemons.wait("munged", lambda: False, log, child.pid) or "", "ready", 120)  # type: ignore[func-returns-value]
         context = machine()
         assert run_steps(context, [waiting]) is False
     (only,) = reported(context)["steps"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Callable
@@ -42,7 +43,7 @@ Bake = Callable[..., tuple[int, dict[str, Any]]]
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine's root with all that must not stay, and what must."""
-    monkeypatch.setattr(own.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(own, "_make_user", lambda *_a: True)
     made = tmp_path / "root"
     fill(made)
@@ -126,7 +127,7 @@ def test_drivers_are_placed_and_not_loaded(
     """The machine has neither a GPU nor EFA."""
     fetched: list[Context] = []
     monkeypatch.setattr(drivers, "_install_efa", fetched.append)
-    monkeypatch.setattr(drivers.platform, "release", lambda: "6.8.0-1021-aws")
+    monkeypatch.setattr(platform, "release", lambda: "6.8.0-1021-aws")
     run = Recorder()
     run.answer("nvidia-smi", AssertionError("there is none"))
     run.answer("modprobe", AssertionError("there is none"))
@@ -150,7 +151,7 @@ def test_joined_gpus_get_their_fabric_at_the_boot_of_a_node(root: Path, tmp_path
 
 
 def lustre_world(run: Recorder, root: Path, monkeypatch: pytest.MonkeyPatch, running: str) -> None:
-    monkeypatch.setattr(lustre.platform, "release", lambda: running)
+    monkeypatch.setattr(platform, "release", lambda: running)
     key = b"-----BEGIN PGP PUBLIC KEY BLOCK-----\n"
     monkeypatch.setattr(call, "call", lambda *_a, **_k: Answer(200, key))
     wanted = "6.8.0-1021-aws"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import platform
 import tarfile
 from pathlib import Path
 
@@ -24,8 +25,8 @@ KERNEL = "6.8.0-1021-aws"
 
 @pytest.fixture(autouse=True)
 def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drivers.platform, "release", lambda: KERNEL)
-    monkeypatch.setattr(steps.gres, "devices", lambda _accelerator: ["/dev/null"])
+    monkeypatch.setattr(platform, "release", lambda: KERNEL)
+    monkeypatch.setattr(steps.gres, "devices", lambda _accelerator: ["/dev/null"])  # type: ignore[attr-defined]
 
 
 def gpus(run: Recorder, count: int, *, after_install: bool = True) -> None:

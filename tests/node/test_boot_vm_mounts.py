@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 import socket
 import stat
 from collections.abc import Iterator
@@ -194,9 +195,9 @@ def test_the_login_user_gets_from_the_head_to_the_nodes(
         Person("ubuntu", 1000, "/home/ubuntu"),
         Person("x", 1001, "/srv/x"),
     ]
-    monkeypatch.setattr(people.pwd, "getpwall", lambda: entries)
+    monkeypatch.setattr(pwd, "getpwall", lambda: entries)
     given: list[str] = []
-    monkeypatch.setattr(people.accounts, "own", lambda path, user: given.append(f"{user} {path.name}"))
+    monkeypatch.setattr(people.accounts, "own", lambda path, user: given.append(f"{user} {path.name}"))  # type: ignore[attr-defined]
     for entry in entries:
         (tmp_path / "root" / entry.pw_dir.lstrip("/") / ".ssh").mkdir(parents=True)
     folder = tmp_path / "root" / "home" / "ubuntu" / ".ssh"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def there(*names: str) -> str:
 @pytest.fixture
 def ubuntu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel for which there is no Lustre client, and FSx's key."""
-    monkeypatch.setattr(lustre.platform, "release", lambda: "6.14.0-1018-aws")
+    monkeypatch.setattr(platform, "release", lambda: "6.14.0-1018-aws")
     key = b"-----BEGIN PGP PUBLIC KEY BLOCK-----\n"
     monkeypatch.setattr(call, "call", lambda *_a, **_k: Answer(200, key))
 
@@ -133,7 +134,7 @@ def test_after_the_restart_the_boot_goes_on(tmp_path: Path, monkeypatch: pytest.
     assert report["steps"][-1]["note"].endswith("the machine starts again")
     assert run.calls[-1] == "systemctl reboot"
 
-    monkeypatch.setattr(lustre.platform, "release", lambda: "6.8.0-1021-aws")
+    monkeypatch.setattr(platform, "release", lambda: "6.8.0-1021-aws")
     again, run = machine(tmp_path, mounts=(*NFS, FSX))
     run.answer("dpkg-query", there(*packages.wanted(again)))
     assert execute.run_steps(again, [step]) is True
@@ -173,7 +174,7 @@ def test_no_kernel_with_a_client_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("ubuntu")
 def test_a_kernel_that_has_a_client_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lustre.platform, "release", lambda: "6.8.0-1030-aws")
+    monkeypatch.setattr(platform, "release", lambda: "6.8.0-1030-aws")
     context, run = machine(tmp_path, mounts=(FSX,))
     kernels(run, tmp_path / "root")
     assert "lustre-client-modules-6.8.0-1030-aws" in packages.install(context)

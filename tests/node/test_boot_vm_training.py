@@ -49,7 +49,7 @@ def makes(run: Recorder, context: Context) -> None:
         (target / "bin" / "python").touch()
         return ""
 
-    run.answer("/usr/bin/python3 -m venv", lambda *_argv: tools.mkdir(parents=True) or "")
+    run.answer("/usr/bin/python3 -m venv", lambda *_argv: tools.mkdir(parents=True) or "")  # type: ignore[func-returns-value]
     run.answer(f"{tools}/bin/uv sync", sync)
 
 

@@ -18,8 +18,9 @@ from infra.node.elastic.budget import Budget, amount, launch_seconds, room, summ
 from infra.node.elastic.driver import LaunchGroup, Machine, MachineState, Room
 from infra.node.elastic.errors import ErrorClass, Failure
 from infra.node.elastic.ledger import Account, Ledger
+from infra.node.local_cloud import LocalCloud
 from infra.node.model import Budget as Said
-from infra.node.model import ClusterDesign, LocalCloud, Partition, SlurmSettings
+from infra.node.model import ClusterDesign, Partition, SlurmSettings
 from tests.support.doubles import design
 
 CHEAP = Partition("cheap", "small", 1, 100, 1, 40, price_hour=1.0)

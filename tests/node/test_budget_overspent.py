@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,27 +12,13 @@ from infra.node.elastic.ledger import Ledger
 from infra.node.elastic.overspent import Overspent
 from infra.node.model import Budget as Said
 from infra.node.model import Partition
-from infra.node.slurm.control import SlurmError
 from tests.support.doubles import FakeControl, design, job, node
 
 DEBUG = Partition("debug", "local.small", 2, 1000, 1, 7, default=True, price_hour=1.0)
 WHY = "budget: 3.00 of 2.00 USD are spent (budget.max_usd in Pulumi.test.yaml); raise it and run up again"
 
 
-class Control(FakeControl):
-    """With what only this part of the daemon asks for."""
-
-    def update_node(self, nodes: Any, *, state: str, reason: str) -> None:
-        self.calls.append((state, tuple(nodes), reason))
-
-    def run(self, *command: str) -> str:
-        self.calls.append(command)
-        if "14" in command:
-            raise SlurmError(command, 1, "Invalid job id specified")
-        return ""
-
-
-def overspent(tmp_path: Path, running_jobs: str, hours: float = 3.0) -> tuple[Overspent, Control]:
+def overspent(tmp_path: Path, running_jobs: str, hours: float = 3.0) -> tuple[Overspent, FakeControl]:
     """A cluster that has used 3 of 2 USD, with nodes and jobs of all kinds."""
     of = design(DEBUG, budget=Said(2.0, None, running_jobs))
     ledger = Ledger(tmp_path / "ledger.json", of)
@@ -58,8 +43,9 @@ def overspent(tmp_path: Path, running_jobs: str, hours: float = 3.0) -> tuple[Ov
         job(15, "CONFIGURING", nodes=("debug-5",)),
         job(16, "COMPLETED", nodes=("debug-1",)),
     )
-    control = Control(nodes, jobs)
-    return Overspent(of, control, Budget(of, ledger, lambda: hours * 3600)), control  # type: ignore[arg-type]
+    control = FakeControl(nodes, jobs)
+    control.refuse_commands = {"14"}
+    return Overspent(of, control, Budget(of, ledger, lambda: hours * 3600)), control
 
 
 @pytest.mark.parametrize("running_jobs", ["keep", "cancel"])
@@ -72,7 +58,7 @@ def test_while_something_is_left_nothing_happens(tmp_path: Path, running_jobs: s
 def test_kept_jobs_end_by_themselves_and_nothing_begins_behind_them(tmp_path: Path) -> None:
     enforcer, control = overspent(tmp_path, "keep")
     enforcer.enforce()
-    assert control.calls == [("POWER_DOWN_ASAP", ("debug-1", "debug-2"), f"slurm-stacks {WHY}")]
+    assert control.calls == [("node", ("debug-1", "debug-2"), "POWER_DOWN_ASAP", f"slurm-stacks {WHY}")]
 
 
 def test_cancelled_jobs_are_told_why_and_those_on_static_nodes_go_on(tmp_path: Path) -> None:
@@ -80,8 +66,8 @@ def test_cancelled_jobs_are_told_why_and_those_on_static_nodes_go_on(tmp_path: P
     enforcer.enforce()
     drained, down, *rest = control.calls
     # First, so that no other job takes the nodes; those with a job are drained, so that it can save its work.
-    assert drained[:2] == ("DRAIN", ("debug-1",))
-    assert down[:2] == ("POWER_DOWN_ASAP", ("debug-2",))
+    assert drained[:3] == ("node", ("debug-1",), "DRAIN")
+    assert down[:3] == ("node", ("debug-2",), "POWER_DOWN_ASAP")
     assert rest == [
         ("comment", 11, WHY),
         ("scontrol", "notify", "11", f"slurm-stacks: {WHY}"),

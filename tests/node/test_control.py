@@ -83,7 +83,7 @@ def test_every_state_of_the_table_was_captured() -> None:
 
 
 def test_fields_of_a_node() -> None:
-    node = next(n for r, n in _captures() if (r, n.base, n.flags) == ("22.05", "ALLOCATED", {"CLOUD"}))
+    node = next(n for r, n in _captures() if (r, n.base, set(n.flags)) == ("22.05", "ALLOCATED", {"CLOUD"}))
     assert (node.name, node.address, node.hostname) == ("debug-0", "127.0.0.1", "localhost")
     assert (node.cpus, node.cpus_alloc, node.partitions) == (2, 2, ("debug",))
     assert node.version == "22.05.8"
@@ -252,6 +252,28 @@ def test_why_a_job_waits_in_the_best_words_that_there_are() -> None:
     assert job(1, "PENDING", reason="Resources").cause == "Resources"
     assert job(1, "PENDING").cause is None, "Slurm has not looked at it yet"
     assert job(1, "RUNNING", **waits).cause is None
+
+
+def test_tasks_that_have_not_begun_are_one_job_and_one_that_was_queued_again_is_another() -> None:
+    """As `squeue --array` prints them. Without the option, the fourth is among those that have not begun."""
+    fields = dict.fromkeys(SQUEUE_FORMAT.replace(":\x1f,", " ").removesuffix(":\x1e").split(), "0")
+    rows = [
+        {"jobid": number, "arrayjobid": "6", "arraytaskid": task, "restartcnt": restarts, "state": state}
+        for number, task, restarts, state in (
+            ("6", "4", "0", "PENDING"),
+            ("6", "3", "0", "PENDING"),
+            ("6", "7", "0", "PENDING"),
+            ("8", "1", "1", "PENDING"),
+            ("9", "2", "0", "RUNNING"),
+        )
+    ]
+    text = "".join("\x1f".join((fields | row).values()) + "\x1e\n" for row in rows)
+    jobs = parse_jobs(text)
+    assert {number: (job.spelling, job.restarts) for number, job in jobs.items()} == {
+        6: ("6_[3-4,7]", 0),
+        8: ("6_1", 1),
+        9: ("6_2", 0),
+    }
 
 
 def test_no_jobs() -> None:

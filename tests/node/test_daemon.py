@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -35,7 +36,7 @@ class Daemon:
         self.lib = folder
         (folder / "requests").mkdir(exist_ok=True)
         made = settings(folder, design or fast_design())
-        self.elastic = Elastic(made, self.control, self.driver, folder)  # type: ignore[arg-type]
+        self.elastic = Elastic(made, self.control, self.driver, folder)
 
     def resume(self, nodes: str, *jobs: tuple[int, str], identity: str = "r1") -> None:
         wish = {"all_nodes": nodes, "jobs": [{"job_id": j, "nodes": n} for j, n in jobs]}
@@ -99,7 +100,7 @@ def test_a_pool_that_refused_is_not_asked_again_until_its_pause_is_over(
     made: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr(launcher.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     # Quota: 30 s, 60, 120, 240, then 300 at most.
     for streak, pause in enumerate((30, 60, 120, 240, 300, 300)):
         made.driver.answers = [(failure("debug-0"),)]
@@ -273,7 +274,7 @@ def repeat(
     """Reconcile while a clock of our own runs, until something is done; `busy` as each pass begins."""
     clock = iter(range(0, 4000, 4))
     with monkeypatch.context() as patch:
-        patch.setattr(launcher.time, "monotonic", lambda: float(next(clock)))
+        patch.setattr(time, "monotonic", lambda: float(next(clock)))
         for _ in range(6):
             made.elastic.launcher._busy = busy() if busy else made.elastic.launcher._busy
             made.elastic.reconciler.once()
@@ -335,11 +336,16 @@ def test_a_launch_that_begins_during_a_pass_is_seen_by_it(
         # Slurm is read, then the cloud: in between another thread begins, or ends, with the node.
         now = {"debug-0": 1} if begins else {}
         monkeypatch.setattr(
-            made.driver, "list", lambda n=now: setattr(made.elastic.launcher, "_busy", dict(n)) or []
+            made.driver,
+            "list",
+            lambda n=now: setattr(made.elastic.launcher, "_busy", dict(n)) or [],  # type: ignore[func-returns-value]
         )
         with pytest.raises(AssertionError):
             repeat(
-                made, lambda: made.driver.launches, monkeypatch, lambda b=begins: {} if b else {"debug-0": 1}
+                made,
+                lambda: made.driver.launches,
+                monkeypatch,
+                lambda b=begins: {} if b else {"debug-0": 1},  # type: ignore[misc]
             )
 
 
@@ -391,7 +397,7 @@ def program(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """Runs one of Slurm's programs as slurmctld does."""
 
     def run(name: str, *arguments: str, socket: Path, requests: Path, **environment: str) -> int:
-        monkeypatch.setattr(client.sys, "argv", [name, *arguments])
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
         for key, value in environment.items():
             monkeypatch.setenv(key, value)
         return client.main(name, str(socket), str(requests))

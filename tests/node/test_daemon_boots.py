@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from infra.node.bootstrap.report import failure
-from infra.node.elastic import launcher
 from infra.node.elastic.daemon import Elastic
 from infra.node.elastic.driver import LaunchGroup, Machine, MachineState
 from infra.node.elastic.failed_boots import FailedBoots
@@ -25,7 +24,7 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self.control, self.driver = FakeControl(), FakeDriver()
         (folder / "requests").mkdir()
-        self.elastic = Elastic(settings(folder, fast_design()), self.control, self.driver, folder)  # type: ignore[arg-type]
+        self.elastic = Elastic(settings(folder, fast_design()), self.control, self.driver, folder)
 
     def boot(self, *names: str, failure: str | None = WHY) -> None:
         self.control.state = {name: node(name, "MIXED", "POWERING_UP") for name in names}
@@ -74,7 +73,7 @@ def test_boots_that_keep_failing_are_paused_ever_longer(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(launcher.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     group = LaunchGroup("debug", ("debug-9",), False, "t")
     for pause in (0, 30, 60, 120):
         cluster.boot("debug-0")

@@ -29,7 +29,7 @@ class Daemon:
         self.requests = folder / "requests"
         self.requests.mkdir()
         made = settings(folder, fast_design())
-        self.elastic = Elastic(made, self.control, self.driver, folder)  # type: ignore[arg-type]
+        self.elastic = Elastic(made, self.control, self.driver, folder)
 
     def leave(self, request: dict[str, Any]) -> None:
         (self.requests / f"{request['id']}.json").write_text(json.dumps(request))
@@ -103,7 +103,7 @@ def test_the_budget_ends_also_while_the_cloud_lists_nothing(
     driver = FakeDriver()
     control = FakeControl([node("debug-0", "ALLOCATED", "CLOUD")], [job(7, nodes=("debug-0",))])
     design = fast_design(DEBUG, budget=Budget(max_hours=1.0))
-    elastic = Elastic(settings(tmp_path, design), control, driver, tmp_path)  # type: ignore[arg-type]
+    elastic = Elastic(settings(tmp_path, design), control, driver, tmp_path)
     driver.machines = [Machine("m0", "debug-0", MachineState.RUNNING, time.time() - 7200)]
     elastic.reconciler.once()
 

@@ -18,7 +18,8 @@ from infra.node.elastic.drivers.ec2_errors import Ec2Error
 from infra.node.elastic.drivers.ec2_notices import Ec2Notices
 from infra.node.model import ClusterDesign, Partition, Settings, Site
 from tests.support import doubles
-from tests.support.fake_ec2 import FakeEc2, Fault, fake_ec2
+from tests.support.cloud_faults import Fault
+from tests.support.fake_ec2 import FakeEc2, fake_ec2
 
 COMPUTE = Partition("compute", "c4.2xlarge", 8, 100, 0, 50)
 DESIGN = doubles.design(COMPUTE, provider="aws", machines="vm")
@@ -166,7 +167,7 @@ def test_terminations_skip_what_is_gone_and_may_be_repeated(fake: FakeEc2, drive
 def test_terminations_go_in_batches(
     fake: FakeEc2, driver: Ec2Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ec2, "TERMINATE_IDS", 2)
+    monkeypatch.setattr(ec2_launch, "TERMINATE_IDS", 2)
     made = launch(driver, 0, 1, 2)
     fake.forget()
     fake.faults = [Fault("TerminateInstances", "RequestLimitExceeded", 503, times=1)]
@@ -327,6 +328,20 @@ def test_one_kind_of_notice_that_cannot_be_had_hides_no_other(fake: FakeEc2, ref
     fake.faults = [Fault(refused, "RequestLimitExceeded", 503)]
     known = {m.node for m in driver.list() if m.notice is not None}
     assert known == {"compute-0" if refused == "DescribeInstanceStatus" else "compute-1"}
+
+
+def test_notices_have_pages(fake: FakeEc2) -> None:
+    """Of both kinds, in pages of a size that the call names: without one EC2 may time out."""
+    driver = fake.driver(settings(fake, SPOT))
+    launch(driver, 0)
+    told = time.time()
+    fake.page = 2
+    fake.events = {f"i-{number}": ("instance-stop", told + 60, "") for number in range(5)}
+    fake.interrupted = {f"i-{number}": told for number in range(5, 8)}
+    fake.forget()
+    assert set(driver._notices.all()) == {f"i-{number}" for number in range(8)}
+    assert fake.actions() == ["DescribeInstanceStatus"] * 3 + ["DescribeSpotInstanceRequests"] * 2
+    assert {call.params.get("MaxResults") for call in fake.calls} == {"1000"}
 
 
 def test_notices_that_do_not_come_hold_up_one_listing_only() -> None:

@@ -13,7 +13,7 @@ from infra.node.elastic.errors import ErrorClass as Kind
 
 def refused(code: str, message: str = "the cloud's own words", status: int = 400) -> ClientError:
     answer = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
-    return ClientError(answer, "RunInstances")  # type: ignore[arg-type]
+    return ClientError(answer, "RunInstances")
 
 
 CODES = {

@@ -14,9 +14,10 @@ from infra.node.elastic.drivers import ec2_launch, load
 from infra.node.elastic.drivers.ec2 import Ec2Driver
 from infra.node.elastic.errors import ErrorClass
 from infra.node.model import Partition, Settings, Site
-from tests.support import doubles
+from tests.support import doubles, fake_ec2_limits
 from tests.support.checkout import until
-from tests.support.fake_ec2 import EFA, FakeEc2, Fault, fake_ec2
+from tests.support.cloud_faults import Fault
+from tests.support.fake_ec2 import EFA, FakeEc2, fake_ec2
 
 COMPUTE = Partition("compute", "c4.2xlarge", 8, 100, 0, 2000)
 SPOT = Partition("spot", "c4.2xlarge", 8, 100, 0, 10, spot=True)
@@ -271,6 +272,19 @@ def test_half_of_a_large_group_is_undone(fake: FakeEc2, driver: Ec2Driver, monke
     assert set(again.launched) == set(nodes(0, 5))
     assert len(fake.living()) == 5
     assert "IdempotentInstanceTerminated" not in {call.code for call in fake.calls}
+
+
+def test_a_group_larger_than_what_one_call_ends_is_undone(
+    fake: FakeEc2, driver: Ec2Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ec2_launch, "CALL_NODES", 2)
+    monkeypatch.setattr(ec2_launch, "TERMINATE_IDS", 3)
+    monkeypatch.setattr(fake_ec2_limits, "IDS", {"TerminateInstances": 3})
+    fake.capacity = {"eu-central-1a": 4, "eu-central-1b": 4}
+    nodes = tuple(f"compute-{n}" for n in range(6))
+    result = driver.launch(LaunchGroup("compute", nodes, True, "large"))
+    assert (result.launched, fake.living()) == ({}, [])
+    assert [call.code for call in fake.calls if call.action == "TerminateInstances"] == [None] * 4
 
 
 def test_the_other_half_is_waited_for_while_the_cloud_is_busy(

@@ -59,7 +59,7 @@ def test_a_list_that_is_too_long_for_a_tag_goes_on_in_others() -> None:
     assert nodes_in(tag) == fold(nodes)
     assert asked == list(tags), "no tag is asked for that cannot be there"
     assert tags_of(["c-1"]) == {"slurm-stacks:nodes": "c-1"}
-    assert nodes_in({}.get) is None
+    assert nodes_in(dict[str, str]().get) is None
 
 
 def test_a_list_that_fills_its_last_tag_ends_there() -> None:

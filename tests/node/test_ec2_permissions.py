@@ -9,19 +9,25 @@ from typing import Any
 
 import pytest
 
+from infra.aws import policies
 from infra.node.elastic.driver import LaunchGroup
 from infra.node.elastic.drivers import ec2_launch
-from infra.node.model import Partition, Settings, Site
+from infra.node.model import Access, Partition, Settings, Site
 from tests.support import doubles
-from tests.support.fake_ec2 import ACCOUNT, FakeEc2, Fault, fake_ec2
+from tests.support.cloud_faults import Fault
+from tests.support.fake_ec2 import ACCOUNT, FakeEc2, fake_ec2
 from tests.support.fake_ec2_iam import ROLE_ARN, Question, questions
 from tests.support.iam import allowed
 
-policies = pytest.importorskip("infra.aws.policies", reason="the policies are not there yet")
-
 COMPUTE = Partition("compute", "c4.2xlarge", 8, 100, 0, 50)
 SPOT = Partition("spot", "c4.2xlarge", 8, 100, 0, 10, spot=True)
-DESIGN = doubles.design(COMPUTE, SPOT, provider="aws", machines="vm")
+CLOSE = Partition("close", "c4.2xlarge", 8, 100, 0, 10, placement="cluster", reservation="cr-1")
+DESIGN = doubles.design(COMPUTE, SPOT, CLOSE, provider="aws", machines="vm", access=Access(key="ada"))
+TEMPLATE = {
+    "KeyName": "ada",
+    "Placement": {"GroupName": "t-close"},
+    "CapacityReservationSpecification": {"CapacityReservationTarget": {"CapacityReservationId": "cr-1"}},
+}
 
 
 @pytest.fixture
@@ -29,6 +35,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEc2]:
     monkeypatch.setattr(ec2_launch, "PAUSES", (0.01,))
     monkeypatch.setattr(ec2_launch, "CALL_NODES", 3)
     with fake_ec2(("compute", "spot")) as made:
+        made.template("close", **TEMPLATE)
+        made.groups["t-close"] = {"slurm-stacks:cluster": "t"}
         yield made
 
 
@@ -42,6 +50,7 @@ def asked(fake: FakeEc2) -> list[Question]:
     fake.faults = [Fault("RunInstances", "InsufficientInstanceCapacity", 500, skip=1, times=1)]
     assert len(driver.launch(LaunchGroup("compute", nodes, True, "whole")).launched) == 5
     assert len(driver.launch(LaunchGroup("spot", ("spot-0", "spot-1"), False, "some")).launched) == 2
+    assert len(driver.launch(LaunchGroup("close", ("close-0",), True, "close")).launched) == 1
     driver.terminate([machine.id for machine in driver.list()])
     return [question for call in fake.calls for question in questions(fake, call)]
 

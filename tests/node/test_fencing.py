@@ -40,7 +40,7 @@ class Cluster:
     def start(self) -> None:
         """A daemon, perhaps after another that was killed."""
         made = settings(self.folder, self.design)
-        self.elastic = Elastic(made, self.control, self.driver, self.folder)  # type: ignore[arg-type]
+        self.elastic = Elastic(made, self.control, self.driver, self.folder)
 
     def refuse(self, *nodes: str, kind: ErrorClass = ErrorClass.QUOTA) -> None:
         """A job's launch that fails; Slurm powers its nodes down as it is told."""
@@ -85,10 +85,10 @@ def test_a_refused_pool_is_fenced_as_far_as_there_is_no_room_and_let_go_when_the
     assert cluster.look() == [("node", NODES[:3], "DRAIN", REASON)], "of those that are off two may be had"
     assert cluster.driver.asked == [("debug", None, 4)]
     cluster.settle()
-    assert cluster.look() == [("node", ("debug-0",), "UNDRAIN", None)]
+    assert cluster.look() == [("node", ("debug-0",), "IDLE", None)]
     assert cluster.look() == [], "nothing is told twice"
     cluster.driver.free = 4
-    assert cluster.look() == [("node", ("debug-1", "debug-2"), "UNDRAIN", None)]
+    assert cluster.look() == [("node", ("debug-1", "debug-2"), "IDLE", None)]
     assert cluster.fenced() == set()
 
 
@@ -117,24 +117,24 @@ def test_a_daemon_that_was_killed_goes_on(cluster: Cluster) -> None:
     assert cluster.look() == [("node", NODES, "DRAIN", REASON)]
     cluster.settle()
     cluster.start()
-    assert cluster.look() == [("node", ("debug-0",), "UNDRAIN", None)]
+    assert cluster.look() == [("node", ("debug-0",), "IDLE", None)]
     cluster.start()
     cluster.driver.free = 9
-    assert cluster.look() == [("node", NODES[1:], "UNDRAIN", None)]
+    assert cluster.look() == [("node", NODES[1:], "IDLE", None)]
 
 
 def test_where_the_cloud_cannot_tell_the_back_off_ends_the_fence(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0  # with another one the sum of the two steps may be a little less than the pause
-    monkeypatch.setattr(fencing.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     cluster.refuse(*NODES)
     cluster.look()
     cluster.settle()
     now += 29.9
     assert cluster.look() == []
     now += 0.1
-    assert cluster.look() == [("node", NODES, "UNDRAIN", None)]
+    assert cluster.look() == [("node", NODES, "IDLE", None)]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_boots_that_keep_failing_leave_one_node_to_try(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.monotonic()
-    monkeypatch.setattr(fencing.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     why = "step hooks: driver.sh ended with status 3: no device"
     cluster.elastic.launcher.give_up_boots(["debug-0"], why)
     assert cluster.look() == [], "the first may be the node's own trouble"
@@ -167,13 +167,13 @@ def test_boots_that_keep_failing_leave_one_node_to_try(
     assert (verb, nodes, state) == ("node", NODES, "DRAIN")
     assert why in reason
     now += 30
-    assert cluster.look() == [("node", ("debug-0",), "UNDRAIN", None)]
+    assert cluster.look() == [("node", ("debug-0",), "IDLE", None)]
     cluster.control.state["debug-0"] = node("debug-0", "MIXED", "POWERING_UP")
     cluster.driver.machines = [Machine("m", "debug-0", MachineState.RUNNING, time.time() + 1)]
     assert cluster.look() == [], "one at a time"
     cluster.control.state["debug-0"] = node("debug-0", "MIXED")
     cluster.elastic.launcher.boots.came_up("debug", time.time() + 1)
-    assert cluster.look() == [("node", NODES[1:], "UNDRAIN", None)]
+    assert cluster.look() == [("node", NODES[1:], "IDLE", None)]
 
 
 def test_who_waits_is_told_why_and_starts_when_it_is_over(cluster: Cluster) -> None:
@@ -250,9 +250,9 @@ def test_the_rest_of_a_job_that_cannot_run_is_released(cluster: Cluster) -> None
     cluster.driver.free = 0
     cluster.refuse(*NODES[2:])
     cluster.control.queue = {7: job(7, "PENDING", reason="Resources", wanted_nodes=4)}
-    assert [call for call in cluster.look() if call[2] != "DRAIN" and call[0] == "node"] == [
+    assert [call for call in cluster.look() if call[2] != "DRAIN" and call[0] in ("node", "down")] == [
         ("node", ("debug-0",), "POWER_DOWN_ASAP", fencing.NOT_NEEDED),
-        ("node", ("debug-1",), "POWER_DOWN_FORCE", fencing.NOT_NEEDED),
+        ("down", ("debug-1",), fencing.NOT_NEEDED),
     ]
 
 

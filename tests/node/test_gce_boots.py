@@ -48,7 +48,7 @@ def boots(shelf: Shelf) -> GceBoots:
     return GceBoots(shelf)  # type: ignore[arg-type]
 
 
-FAILED = {"state": "failed", "failed": "mounts", "error": "no route"}
+FAILED: dict[str, Any] = {"state": "failed", "failed": "mounts", "error": "no route"}
 
 
 def test_failures_and_notices(shelf: Shelf, boots: GceBoots, monkeypatch: pytest.MonkeyPatch) -> None:

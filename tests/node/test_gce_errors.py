@@ -98,10 +98,10 @@ def test_an_operation_without_an_error() -> None:
 CLIENT = [
     (requests.ConnectionError("refused"), Kind.THROTTLED),
     (requests.ReadTimeout("slow"), Kind.THROTTLED),
-    (TransportError("no route"), Kind.THROTTLED),
+    (TransportError("no route"), Kind.THROTTLED),  # type: ignore[no-untyped-call]
     (ParseError("a page"), Kind.THROTTLED),
-    (DefaultCredentialsError("none"), Kind.PERMISSION),
-    (RefreshError("revoked"), Kind.PERMISSION),
+    (DefaultCredentialsError("none"), Kind.PERMISSION),  # type: ignore[no-untyped-call]
+    (RefreshError("revoked"), Kind.PERMISSION),  # type: ignore[no-untyped-call]
 ]
 
 

@@ -166,3 +166,80 @@ def test_quotas_count_what_lives() -> None:
         assert {q.metric: (q.limit, q.usage) for q in region.quotas} == {
             "CPUS": (20.0, 16.0), "INSTANCES": (5.0, 2.0),
         }  # fmt: skip
+
+
+# --- filters: what the reference and AIP-160 promise, and nothing else --------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("expression", "names"),
+    [
+        ("name=a-1", ["a-1"]),
+        ("name != a-1", ["a-2", "b-1"]),
+        ('name = "a-1"', ["a-1"]),
+        ("name:a", ["a-1", "a-2"]),
+        ("labels.team:*", ["a-1", "a-2"]),
+        ("labels.team=x", ["a-1"]),
+        ("scheduling.preemptible = true", ["b-1"]),
+        ("(labels.team=x) (name=a-2)", []),
+        ("(labels.team=x) AND (status=RUNNING)", ["a-1"]),
+        ("(name=a-1) OR (name=b-1)", ["a-1", "b-1"]),
+        # OR binds tighter than AND.
+        ("(name=b-1) OR (name=a-1) AND (labels.team=x)", ["a-1"]),
+        ("((name=b-1) OR (name=a-1)) AND (NOT labels.team=x)", ["b-1"]),
+        ("name eq a-.*", ["a-1", "a-2"]),
+        ("name ne .*1", ["a-2"]),
+        ("(name eq 'a-.*') (name ne .*1)", ["a-2"]),
+        ("", ["a-1", "a-2", "b-1"]),
+    ],
+)
+def test_a_filter_that_compute_engine_promises(fake: FakeGce, expression: str, names: list[str]) -> None:
+    client = gce.InstancesClient(**fake.options())
+    with fake.lock:
+        for name, labels, preemptible in (
+            ("a-1", {"team": "x"}, False),
+            ("a-2", {"team": "y"}, False),
+            ("b-1", {}, True),
+        ):
+            scheduling = gce.Scheduling(preemptible=preemptible)
+            made = gce.Instance(name=name, labels=labels, scheduling=scheduling, status="RUNNING")
+            fake.cloud.put(f"zones/{A}", "instances", made)
+    request = {"project": "p-1", "zone": A, "filter": expression}
+    assert [one.name for one in client.list(request=request)] == names
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "name",
+        "name=",
+        "=a",
+        "name=a AND",
+        "(name=a",
+        "name=a)",
+        "name == a",
+        "name=a AND labels.team=x",
+        "name=a labels.team=x",
+        "(name=a) labels.team=x",
+        "name=a-*",
+        "labels.team.x:y:z",
+        "label.team=x",
+        "scheduling.preempt=true",
+        "scheduling.preemptible=yes",
+        "(name=a) (name eq b)",
+        "(name eq a) (status eq b)",
+        "name eq a(?=b)",
+        "name eq (",
+    ],
+)
+def test_a_filter_that_compute_engine_does_not_promise_is_refused(fake: FakeGce, expression: str) -> None:
+    client = gce.InstancesClient(**fake.options())
+    with pytest.raises(BadRequest, match="Invalid value for field 'filter'"):
+        list(client.list(request={"project": "p-1", "zone": A, "filter": expression}))
+
+
+@pytest.mark.parametrize("option", [{"max_results": 501}, {"order_by": "status"}])
+def test_a_list_has_its_limits(fake: FakeGce, option: dict[str, Any]) -> None:
+    client = gce.InstancesClient(**fake.options())
+    with pytest.raises(BadRequest):
+        list(client.list(request={"project": "p-1", "zone": A, **option}))

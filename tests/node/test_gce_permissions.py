@@ -8,13 +8,12 @@ from dataclasses import replace
 import pytest
 from google.cloud import compute_v1 as gce
 
+from infra.gcp import policies
 from infra.node.elastic.driver import LaunchGroup
 from infra.node.elastic.drivers import gce_ending, gce_notices
 from infra.node.model import Partition, Settings, Site
 from tests.support import doubles
 from tests.support.fake_gce import FakeGce, fake_gce
-
-policies = pytest.importorskip("infra.gcp.policies", reason="the policies are not there yet")
 
 PERMISSIONS = {
     "instances.aggregated_list": {"compute.instances.list"},

@@ -17,13 +17,15 @@ from infra.node.bootstrap.vm import notices
 from infra.node.bootstrap.vm.systemd import text
 from infra.node.cloud.errors import UnreachableError
 from infra.node.cloud.notice import Notice
+from infra.node.elastic.plan import Action
 from infra.node.elastic.requeue import Requeue
+from infra.node.elastic.rules import Verb
 from infra.node.elastic.view import REASON_PREFIX
 from infra.node.slurm.control import SlurmDown
-from tests.support.doubles import job, node
+from tests.support.doubles import FakeControl, job, node
 from tests.support.fake_metadata import FakeMetadata, environment, fake_metadata
 from tests.support.recorded import machine as make
-from tests.support.watches import Slurm, ended, report, until, watching
+from tests.support.watches import ended, report, until, watching
 
 DRIVER = {"cluster": "t", "bucket": "t-bucket"}
 NOW = 1_795_269_600.0  # 2026-11-21 14:00:00 UTC
@@ -50,8 +52,8 @@ def test_slurm_is_told_as_the_reconciler_would_and_then_the_report(
     google: FakeMetadata, booted: Context
 ) -> None:
     ours, other = job(7, nodes=("compute-3",)), job(8, nodes=("compute-1",))
-    control = Slurm([node("compute-3", "ALLOCATED")], [ours, other])
-    notices.tell(booted.settings, control, "compute-3", NOW + 30)  # type: ignore[arg-type]
+    control = FakeControl([node("compute-3", "ALLOCATED")], [ours, other])
+    notices.tell(booted.settings, control, "compute-3", NOW + 30)
     reason = f"{REASON_PREFIX}preempted: the cloud takes this machine at 14:00:30 UTC"
     assert control.calls[0] == ("node", ("compute-3",), "DRAIN", reason)
     assert [call for call in control.calls if call[0] == "requeue"] == [("requeue", 7)]
@@ -63,8 +65,8 @@ def test_slurm_is_told_as_the_reconciler_would_and_then_the_report(
     assert read_notice(own, since=1001.0) is None, "an earlier machine's of the same name"
     # The reconciler finds it done.
     before = len(control.calls)
-    Requeue(control).evacuate(  # type: ignore[arg-type]
-        [notices.Action(notices.Verb.EVACUATE, "compute-3", None, "preempted: the cloud takes this machine")],
+    Requeue(control).evacuate(
+        [Action(Verb.EVACUATE, "compute-3", None, "preempted: the cloud takes this machine")],
         control.nodes(),
     )
     assert not [call for call in control.calls[before:] if call[0] == "node"]
@@ -73,15 +75,15 @@ def test_slurm_is_told_as_the_reconciler_would_and_then_the_report(
 def test_what_fails_does_not_hold_up_the_other(
     google: FakeMetadata, booted: Context, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Down(Slurm):
+    class Down(FakeControl):
         def update_node(self, *_a: object, **_k: object) -> None:
             raise SlurmDown(["scontrol"], 1, "Unable to contact slurm controller")
 
-    notices.tell(booted.settings, Down(), "compute-3", NOW + 30)  # type: ignore[arg-type]
+    notices.tell(booted.settings, Down(), "compute-3", NOW + 30)
     assert json.loads(google.objects["boot/compute-3.json"])["notice"] == NOW + 30
     (Path(str(booted.folders.lib)) / "boot.json").unlink()
-    control = Slurm([node("compute-3")])
-    notices.tell(booted.settings, control, "compute-3", NOW + 30)  # type: ignore[arg-type]
+    control = FakeControl([node("compute-3")])
+    notices.tell(booted.settings, control, "compute-3", NOW + 30)
     assert control.calls
     said = capsys.readouterr().err
     assert "Unable to contact" in said

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import platform
 import subprocess
 import zipfile
 from importlib import metadata
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -16,7 +18,7 @@ from packaging.utils import canonicalize_name
 from infra import bundle
 from infra.node.bootstrap import steps
 from infra.node.bootstrap.context import Context
-from infra.node.bootstrap.vm import client, drivers
+from infra.node.bootstrap.vm import client
 from infra.node.bootstrap.vm import packages as distribution
 from infra.node.elastic import programs
 from infra.node.model import Accelerator, Partition
@@ -48,7 +50,7 @@ def test_the_drivers_client_is_installed_once_by_its_hashes(tmp_path: Path) -> N
     context, run = gcp_machine(tmp_path, "controller", "controller")
     locked = unpacked(context) / "client" / "requirements.txt"
     place = tmp_path / "root" / programs.CLIENT
-    run.answer("/usr/bin/python3", lambda *_: place.mkdir(parents=True, exist_ok=True) or "")
+    run.answer("/usr/bin/python3", lambda *_: place.mkdir(parents=True, exist_ok=True) or "")  # type: ignore[func-returns-value]
     (first,) = client.install(context)
     assert first.startswith("google-cloud-compute==")
     assert client.install(context) == []
@@ -93,7 +95,7 @@ def test_the_lock_holds_all_that_the_client_needs(tmp_path: Path) -> None:
 
 
 def test_an_archive_has_its_own_clouds_client_only(tmp_path: Path) -> None:
-    def folders(provider: str, **changes: bool) -> tuple[set[str], bool]:
+    def folders(provider: str, **changes: Any) -> tuple[set[str], bool]:
         design = dataclasses.replace(make(tmp_path, provider=provider)[0].settings.design, **changes)
         files = zipfile.ZipFile(BytesIO(bundle.node_archive(design))).namelist()
         clouds = {name.split("/")[2] for name in files if name.startswith("infra/node/")}
@@ -132,8 +134,8 @@ def test_signed_modules_for_volta_where_secure_boot_wants_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = "6.14.0-1018-gcp"
-    monkeypatch.setattr(drivers.platform, "release", lambda: kernel)
-    monkeypatch.setattr(steps.gres, "devices", lambda _accelerator: ["/dev/null"])
+    monkeypatch.setattr(platform, "release", lambda: kernel)
+    monkeypatch.setattr(steps.gres, "devices", lambda _accelerator: ["/dev/null"])  # type: ignore[attr-defined]
     context, run = gcp_machine(tmp_path, host="v100-0", partitions=(V100,))
     built = f"linux-modules-nvidia-580-server-{kernel}"
     run.answer("nvidia-smi --list-gpus", lambda *_: "GPU 0: x\nGPU 1: x\n" if run.having("modprobe") else "")

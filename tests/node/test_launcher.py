@@ -45,7 +45,7 @@ class ZonedDriver(FakeDriver):
 def made(folder: Path, driver: FakeDriver, design: ClusterDesign) -> tuple[Elastic, FakeControl]:
     (folder / "requests").mkdir()
     control = FakeControl()
-    return Elastic(settings(folder, design), control, driver, folder), control  # type: ignore[arg-type]
+    return Elastic(settings(folder, design), control, driver, folder), control
 
 
 def group(nodes: tuple[str, ...] = NODES, *, whole: bool = True) -> LaunchGroup:

@@ -223,4 +223,5 @@ def test_it_ends_with_its_reader_even_if_nothing_comes(log: Path) -> None:
     finally:
         child.kill()
         child.wait()
-        child.stderr.close()
+        if child.stderr is not None:
+            child.stderr.close()

@@ -77,7 +77,7 @@ def test_a_large_log_is_not_read_as_a_whole(tmp_path: Path, monkeypatch: pytest.
 
     content = b"".join(b"line %d\n" % n for n in range(200_000))
     with opened(tmp_path / "log", content) as descriptor:
-        monkeypatch.setattr(text.os, "pread", counted)
+        monkeypatch.setattr(os, "pread", counted)
         found, _ = tail(descriptor, 3)
     assert found == ["line 199997", "line 199998", "line 199999"]
     assert read < 2 * text.CHUNK

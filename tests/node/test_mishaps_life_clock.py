@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.local.cloud.cloud import Cloud, Limits
+from infra.local.cloud.cloud import Cloud
+from infra.local.cloud.limits import Limits
+from infra.local.cloud.machines import Boot, ProcessMaker
 from infra.node import rpc
 from infra.node.elastic import client, observer
 from infra.node.elastic.daemon import Elastic
@@ -62,7 +65,7 @@ def test_a_prolog_goes_when_its_nodes_are_up(
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     monkeypatch.setenv("SLURM_JOB_NODELIST", "debug-0")
     over = threading.Event()
-    threading.Thread(target=lambda: (client._wait(str(tmp_path / "socket")), over.set()), daemon=True).start()
+    threading.Thread(target=lambda: (client._wait(str(tmp_path / "socket")), over.set()), daemon=True).start()  # type: ignore[func-returns-value]
     assert asked.wait(60)
     set_clock(jump)
     assert not over.wait(0.2), "the node is not up"
@@ -100,7 +103,7 @@ def test_no_node_is_given_back_for_the_clocks_sake(set_clock: Set, tmp_path: Pat
     driver.machines = [
         Machine(f"m-{name}", name, MachineState.RUNNING, time.time()) for name in ("debug-0", "debug-1")
     ]
-    elastic = Elastic(settings(tmp_path, fast_design()), control, driver, tmp_path)  # type: ignore[arg-type]
+    elastic = Elastic(settings(tmp_path, fast_design()), control, driver, tmp_path)
     before = elastic.reconciler.once()
     cost = elastic.status()["cost"]
     for _ in range(3):
@@ -117,7 +120,7 @@ def test_a_suspend_ends_the_machine_that_it_is_about(set_clock: Set, tmp_path: P
     control = FakeControl([node("debug-0", "IDLE", "CLOUD", "POWERED_DOWN")])
     driver = FakeDriver()
     driver.machines = [Machine("m-0", "debug-0", MachineState.RUNNING, time.time())]
-    elastic = Elastic(settings(tmp_path, fast_design()), control, driver, tmp_path)  # type: ignore[arg-type]
+    elastic = Elastic(settings(tmp_path, fast_design()), control, driver, tmp_path)
     elastic.reconciler.policy = replace(elastic.reconciler.policy, settle=0.05)
     set_clock(jump)
     elastic.process({"program": "suspend", "nodes": "debug-0", "time": time.time()})
@@ -181,14 +184,16 @@ def test_a_clock_that_is_corrected_gently_is_followed(tmp_path: Path) -> None:
 # --- the local cloud -------------------------------------------------------------------------------------
 
 
-class NoMachines:
-    def start(self, _boot: object) -> ProcessId:
+class NoMachines(ProcessMaker):
+    """None of whose machines can be started."""
+
+    def start(self, boot: Boot) -> ProcessId:
         raise OSError("none here")
 
-    def stop(self, _boot: object, _process: ProcessId) -> bool:
+    def stop(self, boot: Boot, process: ProcessId) -> bool:
         return True
 
-    def clear(self, _boot: object) -> None:
+    def clear(self, boot: Boot) -> None:
         return
 
     def purge(self) -> None:
@@ -197,7 +202,7 @@ class NoMachines:
 
 @JUMPS
 def test_an_ended_machine_is_listed_for_its_minute(set_clock: Set, tmp_path: Path, jump: float) -> None:
-    cloud = Cloud(tmp_path, NoMachines(), Limits(boot_delay=60))
+    cloud = Cloud(tmp_path, NoMachines(tmp_path, sys.executable), Limits(boot_delay=60))
     tags = {"cluster": "t", "role": "compute"}
     answer = cloud.launch("token", {"debug-0": "t-debug-0"}, 1, "local.small", tags)
     cloud.terminate([answer["machines"][0]["id"]])

@@ -150,7 +150,7 @@ def test_hundreds_of_waits_cost_one_reading_and_none_when_nobody_waits() -> None
 def test_trouble_with_slurm_is_outlived(trouble: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     naps: list[float] = []
     nap = time.sleep
-    monkeypatch.setattr(observer.time, "sleep", lambda seconds: (naps.append(seconds), nap(0.005)))
+    monkeypatch.setattr(time, "sleep", lambda seconds: (naps.append(seconds), nap(0.005)))  # type: ignore[func-returns-value]
     slurm = Slurm(UP)
     slurm.trouble = trouble
     seen = slurm.observer()

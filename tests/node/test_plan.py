@@ -260,7 +260,7 @@ def test_static_nodes_are_brought_up_unless_they_are_fenced(gone: MachinePhase) 
 def test_a_node_on_an_outdated_machine_goes_after_its_jobs_and_no_other_does() -> None:
     why = "its partition's machines are made otherwise by now"
 
-    def done(node: NodePhase, state: MachineState = MachineState.RUNNING, **view: bool) -> list[Action]:
+    def done(node: NodePhase, state: MachineState = MachineState.RUNNING, **view: Any) -> list[Action]:
         old = replace(machine("debug-0", state), outdated=True)
         seen = Observation((OTHER, NodeView("debug-0", node, **view)), (old,))
         _, memory = plan(seen, Memory(), 0.0, POLICY)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from infra.node.model import Partition
 from infra.node.rpc import RpcUnavailableError
 from infra.node.slurm.control import SlurmError
 from tests.support.simulated_cloud import Record
-from tests.support.simulated_slurm import Job
+from tests.support.simulated_jobs import Job
 from tests.support.simulation import World
 
 
@@ -30,7 +31,7 @@ def rest(world: World, seconds: int = 400) -> None:
     assert world.unrest() == [], world.story()
 
 
-def run(world: World, count: int = 1, work: float = 60, **options: bool) -> Job:
+def run(world: World, count: int = 1, work: float = 60, **options: Any) -> Job:
     """A job that runs."""
     job = world.slurm.submit(count, work, **options)
     assert world.until(lambda: job.state == "RUNNING", 15)
@@ -339,7 +340,7 @@ def test_a_suspended_job_is_not_over(world: World, state: str, reason: str) -> N
     world.slurm.update_node(job.nodes, state=state, reason=reason)
     world.step(120)
     assert (job.state, record.lives) == ("SUSPENDED", True), world.story()
-    world.slurm.unsuspend(job.id)
+    world.slurm.resume(job.id)
     rest(world)
     assert (job.state, job.restarts) == ("COMPLETED", 0)
 

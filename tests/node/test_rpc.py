@@ -143,7 +143,7 @@ def test_a_server_outlives_that_it_cannot_take_one_more(
     thread = threading.Thread(target=server.serve)
     thread.start()
     try:
-        monkeypatch.setattr(rpc.threading, "Thread", NoThread)
+        monkeypatch.setattr(threading, "Thread", NoThread)
         with pytest.raises(rpc.RpcUnavailableError):
             rpc.call(path, "echo", 60.0)
         assert (full.refusals, NoThread.refusals) == (0, 0)

@@ -23,7 +23,7 @@ def reading(*states: tuple[str, ...]) -> dict[str, NodeState]:
 def saved(*looks: tuple[dict[str, NodeState], list[JobState]]) -> list[list[str | int]]:
     """What each look had saved: a node's name where only nodes are, a job's id where all is."""
     control = FakeControl()
-    saves, found = Saves(control), []  # type: ignore[arg-type]
+    saves, found = Saves(control), []
     for nodes, jobs in looks:
         saves.see(nodes, jobs)
         found.append(control.saves)
@@ -60,7 +60,7 @@ def test_jobs_that_began_are_saved_together_with_their_nodes() -> None:
 
 def test_a_save_that_was_refused_is_asked_for_again() -> None:
     control = FakeControl()
-    saves = Saves(control)  # type: ignore[arg-type]
+    saves = Saves(control)
     control.refuse_job_updates = True
     with pytest.raises(SlurmError):
         saves.see(reading(UP), [job(1)])

@@ -76,7 +76,7 @@ def options(text: str) -> dict[str, str]:
     pairs = [line.split("=", 1) for line in text.splitlines() if line and not line.startswith("#")]
     single = [(k, v) for k, v in pairs if k not in ("NodeName", "PartitionName")]
     assert len(dict(single)) == len(single)
-    return dict(single)  # type: ignore[arg-type]
+    return dict(single)
 
 
 def lines(text: str, key: str) -> Iterator[dict[str, str]]:

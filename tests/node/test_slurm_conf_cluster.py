@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from slurm_cluster import WAIT_FOR_NODES, SlurmCluster, design, needs_slurm, partition
 
 from infra.node.model import Accelerator, Partition
 from infra.node.slurm.hostlist import expand
 from infra.node.slurm.version import parse_resume
+from tests.node.slurm_cluster import WAIT_FOR_NODES, SlurmCluster, design, needs_slurm, partition
 
 pytestmark = [pytest.mark.cluster, needs_slurm]
 

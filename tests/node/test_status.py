@@ -55,7 +55,7 @@ def found(tmp_path: Path) -> dict[str, Any]:
         Machine("m-1", "debug-1", MachineState.STOPPING, 0.0),
         Machine("m-2", "debug-2", MachineState.PENDING, 0.0),
     ]
-    elastic = Elastic(settings(tmp_path, fast_design()), control, driver, tmp_path)  # type: ignore[arg-type]
+    elastic = Elastic(settings(tmp_path, fast_design()), control, driver, tmp_path)
     made: dict[str, Any] = json.loads(json.dumps(elastic.status()))
     return made
 
@@ -81,7 +81,7 @@ def test_a_cloud_that_does_not_answer_hides_nothing_that_slurm_knows(
     control.state = {"debug-0": node("debug-0", "ALLOCATED", "CLOUD")}
     control.queue = {5: job(5, nodes=("debug-0",))}
     driver.machines = [Machine("m-0", "debug-0", MachineState.RUNNING, 0.0)]
-    elastic = Elastic(settings(tmp_path, fast_design()), control, driver, tmp_path)  # type: ignore[arg-type]
+    elastic = Elastic(settings(tmp_path, fast_design()), control, driver, tmp_path)
     elastic.reconciler.once()
     assert elastic.status()["cloud"] is None
 

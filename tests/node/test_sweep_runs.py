@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from infra.node import benchmark, tool
+from infra.node import tool
 from infra.node.codec import to_json
 from infra.node.slurm.control import SlurmDown
 from infra.node.sweep import Sweep
@@ -48,13 +49,13 @@ def control() -> FakeControl:
 @pytest.fixture
 def sbatch(control: FakeControl, monkeypatch: pytest.MonkeyPatch) -> Sbatch:
     made = Sbatch(control)
-    monkeypatch.setattr(benchmark.subprocess, "run", made)
+    monkeypatch.setattr(subprocess, "run", made)
     return made
 
 
 @pytest.fixture
 def sweep(tmp_path: Path, control: FakeControl) -> Sweep:
-    return Sweep(settings(tmp_path), control)  # type: ignore[arg-type]
+    return Sweep(settings(tmp_path), control)
 
 
 def wish(tmp_path: Path, *folders: str, after: int | None = None) -> dict[str, Any]:
@@ -128,7 +129,7 @@ def test_what_is_known_of_all_runs_is_one_question_to_slurm(
     sweep.submit(wish(tmp_path))
     asked: list[int] = []
     whole = control.jobs
-    monkeypatch.setattr(control, "jobs", lambda: asked.append(1) or whole())
+    monkeypatch.setattr(control, "jobs", lambda: asked.append(1) or whole())  # type: ignore[func-returns-value]
     shown = sweep.show([*FOLDERS, "0123/never"])
     assert [one["job"] and one["job"]["id"] for one in shown] == [1, 2, 3, None]
     assert asked == [1]
@@ -151,7 +152,7 @@ def test_the_clusters_command_reads_and_answers_json(
     file = tmp_path / "settings.json"
     file.write_text(json.dumps(to_json(settings(tmp_path))))
     monkeypatch.setattr(tool, "Control", lambda _conf: control)
-    monkeypatch.setattr(tool.signal, "signal", lambda *_arguments: None)
+    monkeypatch.setattr(signal, "signal", lambda *_arguments: None)
 
     def ask(action: str, question: Any) -> Any:
         monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(question)))

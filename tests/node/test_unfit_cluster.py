@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from slurm_cluster import WAIT_FOR_NODES, SlurmCluster, design, needs_slurm, partition
 
 from infra.node.elastic.rules import NodePhase
 from infra.node.elastic.view import held, phase
 from infra.node.slurm.states import NodeState
+from tests.node.slurm_cluster import WAIT_FOR_NODES, SlurmCluster, design, needs_slurm, partition
 
 pytestmark = [pytest.mark.cluster, needs_slurm]
 
@@ -35,7 +35,7 @@ def test_a_machine_that_is_too_small_is_unfit_until_it_is_switched_off() -> None
 
         for node in ("debug-0", "debug-1"):
             # Slurm itself switches the other one off after a while, and on again for the job.
-            cluster.wait("unfit", lambda n=node: unfit(n), 120)
+            cluster.wait("unfit", lambda n=node: unfit(n), 120)  # type: ignore[misc]
             assert (seen[node].reason or "").startswith("Low RealMemory")
             assert not held(seen[node]), "no person took it out of service"
         cluster.wait("the job is queued again", lambda: control.jobs()[job].restarts >= 1, 120)
@@ -43,6 +43,8 @@ def test_a_machine_that_is_too_small_is_unfit_until_it_is_switched_off() -> None
         control.power_down_force(["debug-0", "debug-1"], "slurm-stacks bootstrap: too small")
         for node in ("debug-0", "debug-1"):
             cluster.wait(
-                "off and usable", lambda n=node: phase(control.nodes()[n]) is NodePhase.POWERED_DOWN, 120
+                "off and usable",
+                lambda n=node: phase(control.nodes()[n]) is NodePhase.POWERED_DOWN,  # type: ignore[misc]
+                120,
             )
             assert not control.nodes()[node].is_drained

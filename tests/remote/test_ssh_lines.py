@@ -20,7 +20,7 @@ from infra import bundle
 from infra.ssh import archive, lines
 
 SHELLS = ("sh", "bash")
-CHARACTERS = st.characters(exclude_characters="/\0", exclude_categories=("Cs",))
+CHARACTERS = st.characters(exclude_characters="/\0", exclude_categories=["Cs"])
 NAMES = st.text(CHARACTERS, min_size=1, max_size=20).filter(lambda name: name not in (".", ".."))
 AWKWARD = [
     "it's",
@@ -61,7 +61,7 @@ def tool(folder: Path, text: str = TOOL) -> str:
 
 
 @settings(max_examples=40, deadline=None)
-@given(name=NAMES, folder=NAMES, script=st.text(st.characters(exclude_categories=("Cs",))))
+@given(name=NAMES, folder=NAMES, script=st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_folder_and_script_reach_the_tool_as_they_are(name: str, folder: str, script: str) -> None:
     with tempfile.TemporaryDirectory() as root:
         line = lines.submit(tool(Path(root) / name), folder)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 
 MOST_OPERATORS = 12
 """Logical operators in one expression, by IAM's limits."""
@@ -60,7 +61,8 @@ def _value(node: ast.expr, kind: str, name: str) -> str | bool:
         case ast.Attribute(value=ast.Name(id="resource"), attr=attribute):
             return {"type": kind, "name": name}[attribute]
         case ast.Call(func=ast.Attribute(value=whole, attr=method), args=[argument]):
-            return _METHODS[method](str(of(whole)), str(of(argument)))
+            found: str | bool = _METHODS[method](str(of(whole)), str(of(argument)))
+            return found
     raise AssertionError(f"not understood: {ast.unparse(node)}")
 
 
@@ -73,4 +75,4 @@ def _extract(text: str, template: str) -> str:
     return tail.partition(after)[0] if after else tail
 
 
-_METHODS = {"startsWith": str.startswith, "extract": _extract}
+_METHODS: dict[str, Callable[[str, str], str | bool]] = {"startsWith": str.startswith, "extract": _extract}

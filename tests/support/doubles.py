@@ -11,12 +11,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from infra.node.bootstrap.services import Service
+from infra.node.bootstrap.services import Service, Services
 from infra.node.elastic.daemon import Elastic
-from infra.node.elastic.driver import LAUNCH_THREADS, LaunchGroup, LaunchResult, Machine, MachineState, Room
+from infra.node.elastic.driver import (
+    LAUNCH_THREADS,
+    Driver,
+    LaunchGroup,
+    LaunchResult,
+    Machine,
+    MachineState,
+    Room,
+)
 from infra.node.elastic.errors import ErrorClass, Failure
 from infra.node.model import ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
-from infra.node.slurm.control import SlurmError
+from infra.node.slurm.control import Slurm, SlurmError
 from infra.node.slurm.states import JobState, NodeState
 
 DEBUG = Partition("debug", "local.small", 2, 1000, 0, 10, default=True, price_hour=0.5)
@@ -64,8 +72,13 @@ def job(number: int, state: str = "RUNNING", **changes: Any) -> JobState:
     return dataclasses.replace(made, **changes)
 
 
-class FakeControl:
-    """Slurm's commands; what it was told to do is in `calls`."""
+class FakeControl(Slurm):
+    """Slurm's commands; what it was told to do is in `calls`.
+
+    Attributes:
+        trouble: what reading the nodes ends with.
+        refuse_commands: words of a command, any of which makes Slurm refuse it.
+    """
 
     def __init__(self, nodes: Iterable[NodeState] = (), jobs: Iterable[JobState] = ()) -> None:
         self.state = {n.name: n for n in nodes}
@@ -74,7 +87,14 @@ class FakeControl:
         self.saves: list[str | int] = []
         self.refuse_job_updates = False
         self.refuse_node_updates = False
+        self.refuse_commands: set[str] = set()
         self.trouble: Exception | None = None
+
+    def run(self, *command: str) -> str:
+        self.calls.append(command)
+        if self.refuse_commands & set(command):
+            raise SlurmError(command, 1, "Invalid job id specified")
+        return ""
 
     def nodes(self) -> dict[str, NodeState]:
         if self.trouble is not None:
@@ -84,61 +104,78 @@ class FakeControl:
     def jobs(self) -> dict[int, JobState]:
         return dict(self.queue)
 
+    def ping(self) -> bool:
+        return self.trouble is None
+
     def update_node(
-        self, nodes: Iterable[str], *, state: str | None = None, reason: str | None = None
+        self,
+        nodes: Iterable[str],
+        *,
+        state: str | None = None,
+        reason: str | None = None,
+        weight: int | None = None,
     ) -> None:
         if self.refuse_node_updates:
             raise SlurmError(["scontrol"], 1, "Invalid node state specified")
         names = tuple(nodes)
+        if not names:
+            return
+        if state == "POWER_DOWN_FORCE":
+            self.calls.append(("down", names, reason))
+            return
+        if state == "POWER_UP":
+            self.calls.append(("up", names))
+            return
+        if weight is not None:
+            self.calls.append(("avoid", names))
+            return
         self.calls.append(("node", names, state, reason))
         for name in names:
             flags, why = self.state[name].flags, self.state[name].reason
             if state == "DRAIN":
                 flags, why = flags | {"DRAIN"}, reason
-            elif state == "UNDRAIN":
+            elif state in ("UNDRAIN", "IDLE"):
                 flags, why = flags - {"DRAIN"}, None
             self.state[name] = dataclasses.replace(self.state[name], flags=flags, reason=why)
 
-    def undrain(self, nodes: Iterable[str]) -> None:
-        self.update_node(nodes, state="UNDRAIN")
-
-    def power_down_force(self, nodes: Iterable[str], reason: str) -> None:
-        self.calls.append(("down", tuple(nodes), reason))
-
-    def avoid(self, nodes: Iterable[str]) -> None:
-        self.calls.append(("avoid", tuple(nodes)))
-
-    def power_up(self, nodes: Iterable[str]) -> None:
-        self.calls.append(("up", tuple(nodes)))
-
     def update_job(
-        self, job: int | str, *, admin_comment: str | None = None, start_now: bool = False
+        self, job: int | str, *, admin_comment: str | None = None, start_now: bool = False, hold: bool = False
     ) -> None:
-        if self.refuse_job_updates:
-            raise SlurmError(["scontrol"], 1, "Job has already finished")
+        self._see_job()
         if admin_comment is not None:
             self.calls.append(("comment", job, admin_comment))
         if start_now:
             self.calls.append(("start", job))
+        if hold:
+            self.calls.append(("hold", job))
 
     def save_nodes(self, node: NodeState) -> None:
         self.saves.append(node.name)
 
     def save_all(self, job: JobState) -> None:
-        if self.refuse_job_updates:
-            raise SlurmError(["scontrol"], 1, "Job has already finished")
+        self._see_job()
         self.saves.append(job.id)
 
+    def requeue(self, job: int | str) -> None:
+        self._see_job()
+        self.calls.append(("requeue", job))
+
     def release(self, job: int | str) -> None:
-        if self.refuse_job_updates:
-            raise SlurmError(["scontrol"], 1, "Job has already finished")
+        self._see_job()
         self.calls.append(("release", job))
 
     def cancel(self, jobs: Iterable[int | str]) -> None:
         self.calls.append(("cancel", *jobs))
 
+    def reconfigure(self) -> None:
+        self.calls.append(("reconfigure",))
 
-class FakeDriver:
+    def _see_job(self) -> None:
+        if self.refuse_job_updates:
+            raise SlurmError(["scontrol"], 1, "Job has already finished")
+
+
+class FakeDriver(Driver):
     """A cloud that answers each launch with the next of `answers` (the last one again), or takes it."""
 
     launch_threads = LAUNCH_THREADS
@@ -200,7 +237,7 @@ def running(elastic: Elastic) -> Iterator[None]:
             assert resting.acquire(timeout=120)
 
 
-class FakeServices:
+class FakeServices(Services):
     """Notes what is started; nothing runs."""
 
     def __init__(self) -> None:

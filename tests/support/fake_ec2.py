@@ -21,14 +21,15 @@ from urllib.parse import parse_qsl, urlencode
 import boto3
 from botocore.config import Config
 from moto.ec2.models import ec2_backends
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from moto.s3.models import s3_backends
-from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.test import run_wsgi_app
 
 from infra.node.elastic.drivers.boot_reports import Boots
 from infra.node.elastic.drivers.ec2 import Ec2Driver, aws_client
 from infra.node.model import Settings
+from tests.support import fake_ec2_limits
 from tests.support import fake_ec2_xml as xml
 from tests.support.cloud_faults import Fault, due
 
@@ -75,6 +76,7 @@ class FakeEc2:
     stillborn: so many of the next launch's instances have ended when it is answered.
     events: instance -> (event's code, when, description).
     interrupted: instance -> when its interruption was announced.
+    groups: placement group -> its tags.
     """
 
     region: str = "eu-central-1"
@@ -89,6 +91,7 @@ class FakeEc2:
     stillborn: int = 0
     events: dict[str, tuple[str, float, str]] = field(default_factory=dict)
     interrupted: dict[str, float] = field(default_factory=dict)
+    groups: dict[str, dict[str, str]] = field(default_factory=dict)
     subnets: dict[str, str] = field(default_factory=dict)
     templates: dict[str, str] = field(default_factory=dict)
     tokens: dict[str, tuple[dict[str, str], bytes, list[str]]] = field(default_factory=dict)
@@ -189,9 +192,10 @@ class FakeEc2:
             fields = {"Action": call.action, **params, **changes}
             return self._forward(environ, urlencode(fields).encode())
 
-        page = (
-            {"MaxResults": str(min(self.page, int(params["MaxResults"])))} if "MaxResults" in params else {}
-        )
+        if (refusal := fake_ec2_limits.refusal(call.action, params)) is not None:
+            return refusal
+        size = min(self.page, int(params.get("MaxResults", self.page)))
+        page = {"MaxResults": str(size)} if "MaxResults" in params else {}
         if call.action == "RunInstances":
             return self._run(params, moto)
         if call.action == "TerminateInstances":
@@ -200,16 +204,18 @@ class FakeEc2:
             status, content = moto(page)
             return status, xml.without(content, self._hidden())
         if call.action == "DescribeInstanceStatus":
-            return xml.events(self.events, set(xml.filters(params).get("event.code", [])))
+            events = xml.events(self.events, set(xml.filters(params).get("event.code", [])))
+            response = ("DescribeInstanceStatusResponse", "instanceStatusSet")
+            return xml.page(*response, events, size, params.get("NextToken"))
         if call.action == "DescribeSpotInstanceRequests":
-            return xml.interruptions(self.interrupted, set(xml.filters(params).get("status-code", [])))
+            told = xml.interruptions(self.interrupted, set(xml.filters(params).get("status-code", [])))
+            response = ("DescribeSpotInstanceRequestsResponse", "spotInstanceRequestSet")
+            return xml.page(*response, told, size, params.get("NextToken"))
         return moto(page)
 
     def _run(self, params: dict[str, str], moto: Callable[[dict[str, str]], xml.Answer]) -> xml.Answer:
         wish = {key: value for key, value in params.items() if key != "ClientToken"}
         token = params.get("ClientToken", "")
-        if len(token) > 64 or any(len(v) > 256 for k, v in params.items() if ".Tag." in k):
-            return xml.error("InvalidParameterValue", "a token or a tag is too long")
         if token in self.tokens:
             before, content, ids = self.tokens[token]
             if before != wish:
@@ -259,10 +265,14 @@ class FakeEc2:
             refusal = xml.error("VcpuLimitExceeded", "You have requested more vCPU capacity than your limit")
         return max(0, room), refusal
 
+    def template_data(self, identity: str) -> dict[str, Any]:
+        """What a launch template's newest version says; nothing, where there is none."""
+        template = ec2_backends[ACCOUNT][self.region].launch_templates.get(identity)
+        return dict(template.versions[-1].data) if template else {}
+
     def _template_has_interfaces(self, params: dict[str, str]) -> bool:
-        templates = ec2_backends[ACCOUNT][self.region].launch_templates
-        template = templates.get(params.get("LaunchTemplate.LaunchTemplateId"))
-        return bool(template and template.versions[-1].data.get("NetworkInterfaces"))
+        data = self.template_data(params.get("LaunchTemplate.LaunchTemplateId", ""))
+        return bool(data.get("NetworkInterfaces"))
 
     def catch_up(self) -> None:
         """List what has been launched so far: the lag is over."""

@@ -1,6 +1,8 @@
 """What IAM is asked when the driver's calls arrive: an action, a resource and the keys of conditions.
 
-After the service authorization reference of EC2: a launch is asked for each resource that it uses or makes.
+After the service authorization reference of EC2 (Actions, resources, and condition keys for Amazon EC2,
+RunInstances): a launch is asked for each resource that it uses or makes. The placement group, the key pair
+and the reservation come from the launch template.
 """
 
 from __future__ import annotations
@@ -42,6 +44,15 @@ def _launch(fake: FakeEc2, call: Call) -> Iterator[Question]:
     yield Question("ec2:RunInstances", template, {**of_template, **cluster})
     named = {**of_template, "ec2:IsLaunchTemplateResource": "false" if "ImageId" in call.params else "true"}
     yield Question("ec2:RunInstances", f"arn:aws:ec2:{fake.region}::image/ami-12345678", named)
+    data = fake.template_data(call.params["LaunchTemplate.LaunchTemplateId"])
+    if group := data.get("Placement", {}).get("GroupName"):
+        tagged = {f"aws:ResourceTag/{key}": value for key, value in fake.groups.get(group, {}).items()}
+        yield Question("ec2:RunInstances", _arn(fake, "placement-group", group), {**of_template, **tagged})
+    if key_pair := data.get("KeyName"):
+        yield Question("ec2:RunInstances", _arn(fake, "key-pair", key_pair), of_template)
+    target = data.get("CapacityReservationSpecification", {}).get("CapacityReservationTarget", {})
+    if reserved := target.get("CapacityReservationId"):
+        yield Question("ec2:RunInstances", _arn(fake, "capacity-reservation", reserved), of_template)
     for key, value in call.params.items():
         kind = {"SubnetId": "subnet", "SecurityGroupId": "security-group"}.get(
             next((part for part in key.split(".") if part in ("SubnetId", "SecurityGroupId")), "")

@@ -60,27 +60,34 @@ def ended(content: bytes, dead: list[str]) -> bytes:
     return ElementTree.tostring(root)
 
 
-def events(known: dict[str, tuple[str, float, str]], wanted: set[str]) -> Answer:
+def events(known: dict[str, tuple[str, float, str]], wanted: set[str]) -> list[str]:
     """DescribeInstanceStatus: the instances with an event of the wanted codes."""
-    items = [
+    return [
         f"<item><instanceId>{identity}</instanceId><eventsSet><item><code>{code}</code>"
         f"<description>{escape(text)}</description><notBefore>{_time(at)}</notBefore></item></eventsSet></item>"
         for identity, (code, at, text) in known.items()
         if code in wanted
     ]
-    return listing("DescribeInstanceStatusResponse", "instanceStatusSet", items)
 
 
-def interruptions(known: dict[str, float], wanted: set[str]) -> Answer:
+def interruptions(known: dict[str, float], wanted: set[str]) -> list[str]:
     """DescribeSpotInstanceRequests: those whose instance is marked for termination."""
-    items = [
+    return [
         f"<item><spotInstanceRequestId>sir-{n}</spotInstanceRequestId><instanceId>{identity}</instanceId>"
         f"<state>active</state><status><code>marked-for-termination</code><updateTime>{_time(at)}</updateTime>"
         "<message>no capacity</message></status></item>"
         for n, (identity, at) in enumerate(known.items())
         if "marked-for-termination" in wanted
     ]
-    return listing("DescribeSpotInstanceRequestsResponse", "spotInstanceRequestSet", items)
+
+
+def page(response: str, name: str, items: list[str], size: int, token: str | None) -> Answer:
+    """So many of a list's items as a page has, from where the last page ended."""
+    if token is not None and not re.fullmatch(r"token-\d+", token):
+        return error("InvalidNextToken", f"The token '{token}' is invalid")
+    first = int((token or "token-0").removeprefix("token-"))
+    after = f"token-{first + size}" if first + size < len(items) else None
+    return listing(response, name, items[first : first + size], after)
 
 
 def filters(params: dict[str, str]) -> dict[str, list[str]]:
@@ -93,9 +100,10 @@ def filters(params: dict[str, str]) -> dict[str, list[str]]:
     return found
 
 
-def listing(response: str, name: str, items: list[str]) -> Answer:
-    """An answer that is one set."""
+def listing(response: str, name: str, items: list[str], token: str | None = None) -> Answer:
+    """An answer that is one set, or a page of it: `token` leads to the next one."""
     inner = f"<requestId>r-1</requestId><{name}>{''.join(items)}</{name}>"
+    inner += f"<nextToken>{token}</nextToken>" if token else ""
     return 200, f'<{response} xmlns="{NAMESPACE}">{inner}</{response}>'.encode()
 
 

@@ -27,7 +27,7 @@ from infra.node.elastic.drivers.gce_client import google_clients
 from infra.node.model import Settings
 from tests.support.cloud_faults import due
 from tests.support.fake_gce_cloud import Cloud, Failing
-from tests.support.fake_gce_wire import Call, Fault, RefusalError, Route, as_json, matches, parse, terms
+from tests.support.fake_gce_wire import Call, Fault, RefusalError, Route, as_json, check_page, parse, wanted
 
 __all__ = ["Call", "Cloud", "Failing", "FakeGce", "Fault", "fake_gce"]
 
@@ -205,8 +205,9 @@ class FakeGce:
 
     def _found(self, route: Route, request: Any, scope: str) -> list[Any]:
         things = self.cloud.shown(scope, route.collection)
-        wanted = terms(request.filter, route)
-        return [thing for thing in things if not wanted or matches(wanted, as_json(thing))]
+        check_page(request)
+        is_wanted = wanted(request.filter, route)
+        return [thing for thing in things if not request.filter or is_wanted(as_json(thing))]
 
     def _page(self, found: list[Any], request: Any) -> tuple[list[Any], str]:
         size = min(self.page, request.max_results if "max_results" in request else 500)

@@ -312,7 +312,7 @@ class Cloud:
     # --- an instance's end ---------------------------------------------------------------------------------
 
     def delete(self, scope: str, name: str) -> Any:
-        instance = self.get(scope, "instances", name)
+        instance: Any = self.get(scope, "instances", name)
         if self._shown_at.get(-int(instance.id)):
             raise RefusalError(400, "resourceNotReady", f"The resource '{instance.self_link}' is not ready")
         operation = self.operation(scope, "delete", instance.self_link, target_id=instance.id)
@@ -328,8 +328,9 @@ class Cloud:
                 self._shown_at.pop(-int(instance.id))
                 self.end(operation, why)
                 return
-            if self.at(scope, "instances").get(instance.name) is instance:
-                del self.at(scope, "instances")[instance.name]
+            here, called = self.at(scope, "instances"), str(instance.name)
+            if here.get(called) is instance:
+                del here[called]
             self.end(operation)
 
         self.later(1, begin)

@@ -11,7 +11,7 @@ import importlib
 import inspect
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, unquote
@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, unquote
 import proto
 from google.protobuf import json_format
 
-from tests.support import cloud_faults
+from tests.support import cloud_faults, fake_gce_filter
 
 SERVICES = (
     "accelerator_types", "addresses", "disks", "firewalls", "global_addresses", "global_operations", "images",
@@ -172,51 +172,36 @@ def as_json(message: Any) -> dict[str, Any]:
     )
 
 
-_TERM = re.compile(r'^\(*\s*([\w.\-]+)\s*(<=|>=|!=|=|<|>|:| eq | ne )\s*"?([^"()]*)"?\s*\)*$')
-
-
-def terms(expression: str, route: Route) -> list[tuple[str, str, str]]:
-    """A filter's terms, with AND between them: field, operator, value.
+def wanted(expression: str, route: Route) -> Callable[[dict[str, Any]], bool]:
+    """What a list's filter says of a resource as JSON.
 
     Raises:
         RefusalError: it cannot be read, or the listed things have no such field.
     """
-    found = []
-    for term in re.split(r"\s+AND\s+", expression) if expression else []:
-        read = _TERM.match(term.strip())
-        if read is None or read[1].partition(".")[0] not in _fields(route):
-            raise RefusalError(400, "invalid", f"Invalid value for field 'filter': '{expression}'.")
-        found.append((read[1], read[2].strip(), read[3]))
-    return found
+    try:
+        return fake_gce_filter.parse(expression, _listed(route))
+    except fake_gce_filter.BadFilterError as error:
+        said = f"Invalid value for field 'filter': '{expression}'. {error}"
+        raise RefusalError(400, "invalid", said) from error
 
 
-def matches(wanted: Sequence[tuple[str, str, str]], thing: dict[str, Any]) -> bool:
-    """Whether a resource fits a filter."""
-    for path, operator, value in wanted:
-        field, _, key = path.partition(".")
-        found = thing.get(field, {} if key else "")
-        if not _compare(str(found.get(key, "") if key else found), operator, value):
-            return False
-    return True
+def check_page(request: Any) -> None:
+    """What every list takes: up to 500 things a page, and two orders.
+
+    Raises:
+        RefusalError: anything else.
+    """
+    if not 0 <= request.max_results <= 500:
+        raise RefusalError(400, "invalid", f"Invalid value for field 'maxResults': '{request.max_results}'")
+    if request.order_by not in ("", "name", "creationTimestamp desc"):
+        raise RefusalError(400, "invalid", f"Invalid value for field 'orderBy': '{request.order_by}'")
 
 
 @functools.cache
-def _fields(route: Route) -> frozenset[str]:
-    """The fields of what a list has, in JSON's spelling."""
+def _listed(route: Route) -> Any:
+    """The descriptor of what a list has."""
     items = route.answer.pb(route.answer()).DESCRIPTOR.fields_by_name["items"].message_type
     if route.method == "aggregated_list":
         scoped = items.fields_by_name["value"].message_type
         items = next(f.message_type for f in scoped.fields if f.is_repeated and f.message_type)
-    return frozenset(field.json_name for field in items.fields)
-
-
-def _compare(value: str, operator: str, wanted: str) -> bool:
-    if operator == "=":
-        return re.fullmatch(re.escape(wanted).replace(r"\*", ".*"), value) is not None
-    if operator == "!=":
-        return value != wanted
-    if operator == ":":
-        return (wanted == "*" and bool(value)) or wanted.rstrip("*") in value
-    if operator in ("eq", "ne"):
-        return (re.fullmatch(wanted, value) is not None) == (operator == "eq")
-    return {"<": value < wanted, ">": value > wanted, "<=": value <= wanted, ">=": value >= wanted}[operator]
+    return items

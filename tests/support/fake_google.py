@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -198,8 +199,11 @@ def disabled(service: str) -> bytes:
 
 
 def _labelled(things: list[dict[str, Any]], query: dict[str, str]) -> list[dict[str, Any]]:
-    key, _, value = query["filter"].removeprefix("labels.").partition("=")
-    return [thing for thing in things if thing.get("labels", {}).get(key) == value]
+    """Raises ValueError for a filter that is not of one label: then the list would be of everybody's."""
+    read = re.fullmatch(r"labels\.([a-z][a-z0-9_-]*)=([a-z0-9_-]*)", query["filter"])
+    if read is None:
+        raise ValueError(f"no filter of a label: {query['filter']!r}")
+    return [thing for thing in things if thing.get("labels", {}).get(read[1]) == read[2]]
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ class FakeMachines:
 
     def do(self, verb: str, stdin: str = "", **options: str) -> dict[str, Any]:
         """One of `infra.local.operations`' verbs."""
-        self._monkeypatch.setattr(operations.sys, "stdin", io.StringIO(stdin))
+        self._monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
         return operations.VERBS[verb](self.project, "test", **options)
 
     def publish(self, design: ClusterDesign) -> dict[str, Any]:

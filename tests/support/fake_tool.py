@@ -44,9 +44,9 @@ def main(folder: Path, arguments: list[str]) -> int:
             known = queue.read().items()
             super().__init__(jobs=[job(number, state, comment=said) for number, (state, said) in known])
 
-        def cancel(self, jobs: Iterable[int]) -> None:
+        def cancel(self, jobs: Iterable[int | str]) -> None:
             have = queue.read()
-            queue.write({**have, **{number: ("CANCELLED", have[number][1]) for number in jobs}})
+            queue.write({**have, **{int(number): ("CANCELLED", have[int(number)][1]) for number in jobs}})
 
     def sbatch(command: list[str], **_options: Any) -> subprocess.CompletedProcess[str]:
         assert command[0].endswith("sbatch")
@@ -56,7 +56,7 @@ def main(folder: Path, arguments: list[str]) -> int:
         queue.write({**jobs, number: ("PENDING", comment)})
         return subprocess.CompletedProcess(command, 0, f"{number}\n", "")
 
-    tool.Control = Control  # type: ignore[attr-defined]
+    tool.Control = Control  # type: ignore[attr-defined, assignment]
     benchmark.subprocess.run = sbatch  # type: ignore[attr-defined]
     return tool.main(str(folder / "settings.json"), arguments)
 

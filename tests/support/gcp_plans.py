@@ -6,8 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from infra import cli
 from tests.support.checkout import ROOT

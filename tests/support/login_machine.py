@@ -58,7 +58,7 @@ class LoginMachine:
         self._home.mkdir()
         self.shared, self.apps = self._home / "shared", self._home / "apps"
         self.tool = self._home / "slurm-stacks"
-        site = {"shared": str(self.shared), "apps": str(self.apps)}
+        site: dict[str, Any] = {"shared": str(self.shared), "apps": str(self.apps)}
         (self._home / "settings.json").write_bytes(bundle.settings_object(settings(self._home, **site)))
         words = [sys.executable, fake_tool.__file__, str(self._home)]
         self.tool.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,7 @@ def main() -> int:
     STATE.mkdir(exist_ok=True)
     with (STATE / "calls").open("a") as calls:
         calls.write(f"{shlex.join([name, *sys.argv[1:]])}\n")
-    programs = {
+    programs: dict[str, Callable[..., int]] = {
         "systemctl": systemctl, "apt-get": apt_get, "dpkg-query": dpkg_query, "mount.nfs4": mount_nfs4,
     }  # fmt: skip
     return programs[name](*sys.argv[1:])

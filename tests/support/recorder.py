@@ -41,11 +41,11 @@ class Recorder(mocks.MockMonitor):
         if request.type != "pulumi:pulumi:Stack":
             assert request.name not in self.asked, "names are unique"
             self.asked[request.name] = request
-        return super().RegisterResource(request)
+        return super().RegisterResource(request)  # type: ignore[no-untyped-call]
 
     def RegisterResourceOutputs(self, request: Any) -> Any:  # noqa: N802
         self.closed.append(request.urn.rpartition("::")[2])
-        return super().RegisterResourceOutputs(request)
+        return super().RegisterResourceOutputs(request)  # type: ignore[no-untyped-call]
 
     def types(self) -> dict[str, str]:
         return {name: request.type for name, request in self.asked.items()}
@@ -73,7 +73,7 @@ def run(recorder: Recorder, program: Callable[[], Any], *, preview: bool = False
         )
         try:
             # Only so does a failing apply fail, and only then is everything registered.
-            pulumi.runtime.test(program)()
+            pulumi.runtime.test(program)()  # type: ignore[no-untyped-call]
         finally:
             # Three open files each, and a process of tests may have a thousand.
             asyncio.set_event_loop(None)

@@ -6,7 +6,15 @@ import builtins
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from infra.node.elastic.driver import LAUNCH_THREADS, LaunchGroup, LaunchResult, Machine, MachineState, Room
+from infra.node.elastic.driver import (
+    LAUNCH_THREADS,
+    Driver,
+    LaunchGroup,
+    LaunchResult,
+    Machine,
+    MachineState,
+    Room,
+)
 from infra.node.elastic.errors import ErrorClass, Failure
 from infra.node.rpc import RpcUnavailableError
 
@@ -42,8 +50,8 @@ class Record:
         return self.state.alive
 
 
-class SimulatedCloud:
-    """Implements `Driver`. What goes wrong is set in its attributes.
+class SimulatedCloud(Driver):
+    """A cloud. What goes wrong is set in its attributes.
 
     Attributes:
         quota: machines at once.

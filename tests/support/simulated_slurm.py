@@ -1,20 +1,24 @@
 """Slurm as the elastic daemon sees it: power states, registration, silence, requeues. A model of 22.05.
 
-Every transition here was seen with a real slurmctld (see the tests in tests/cluster): what `POWER_DOWN_FORCE`
-leaves, how long a dead node stays `UP`, when a job that was queued again may start.
+Every transition here was seen with a real slurmctld: what `POWER_DOWN_FORCE` leaves, how long a dead node
+stays `UP`, when a job that was queued again may start (tests/cluster); what becomes of suspended and held
+jobs and of arrays (`tests/node/test_simulated_slurm.py`, one scenario for both).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from infra.node.model import SlurmSettings
-from infra.node.slurm.control import Control, SlurmDown, SlurmError
+from infra.node.slurm.control import Slurm, SlurmDown, SlurmError
 from infra.node.slurm.states import JobState, NodeState
+from tests.support import simulated_jobs
 from tests.support.doubles import job as job_state
 from tests.support.simulated_disk import Disk
+from tests.support.simulated_jobs import HELD_BY_ADMIN, HELD_BY_USER, HOLDING, UNSTARTED, Job, Jobs
 
 REQUEUE_PAUSE = 31.0
 """cred_expire + 1."""
@@ -69,36 +73,16 @@ class Node:
         return frozenset(found)
 
 
-@dataclass
-class Job:
-    """Attributes:
-    work: seconds that its script takes.
-    machines: node -> the machine on which its processes run.
-    """
-
-    id: int
-    count: int
-    work: float
-    requeue: bool
-    partition: str
-    state: str = "PENDING"
-    nodes: tuple[str, ...] = ()
-    machines: dict[str, str] = field(default_factory=dict)
-    left: float = 0.0
-    began: float | None = None
-    ends_at: float = 0.0
-    eligible_at: float = 0.0
-    restarts: int = 0
-    comment: str | None = None
-
-
-class SimulatedSlurm:
-    """The controller, and `Control`'s interface to it.
+class SimulatedSlurm(Slurm):
+    """The controller, and what is asked of it.
 
     Args:
         clock: seconds that never jump.
         program: called as Slurm calls its programs, with a request as `elastic.client` makes it.
         machine_of: the machine that answers as this node's slurmd now, as (id, boot); None: none does.
+
+    Attributes:
+        refused_starts: so many of the next starts fail at the node, after which Slurm holds the job.
     """
 
     def __init__(
@@ -111,14 +95,14 @@ class SimulatedSlurm:
         machine_of: Callable[[str], tuple[str, float] | None],
     ) -> None:
         self.members = {name: Node(name, partition) for name, partition in nodes}
-        self.queue: dict[int, Job] = {}
+        self._jobs = Jobs()
         self.timers = timers
         self.alive = True
         self._static = set(static)
         self._clock = clock
         self._program = program
         self._machine_of = machine_of
-        self._count = 0
+        self.refused_starts = 0
         self._hears_from = 0.0
         self._undelivered: list[tuple[float, Job, int]] = []
         self._disk = Disk()
@@ -128,12 +112,38 @@ class SimulatedSlurm:
 
     # --- the user and the world --------------------------------------------------------------------------
 
-    def submit(self, count: int, work: float, requeue: bool = True, partition: str = "debug") -> Job:
-        self._count += 1
-        made = Job(self._count, count, work, requeue, partition)
-        self.queue[made.id] = made
+    @property
+    def queue(self) -> dict[int, Job]:
+        """All jobs that it remembers, by id."""
+        return self._jobs.all
+
+    def submit(
+        self, count: int, work: float, requeue: bool = True, partition: str = "debug", *, held: bool = False
+    ) -> Job:
+        self._disk.due = True
+        return self._jobs.add(Job(0, count, work, requeue, partition, held=HELD_BY_USER if held else None))
+
+    def submit_array(
+        self, tasks: Iterable[int], count: int, work: float, *, limit: int | None = None, requeue: bool = True
+    ) -> Job:
+        """Those tasks that have not begun: what begins gets an id of its own."""
+        made = self._jobs.add(Job(0, count, work, requeue, "debug", tasks=tuple(tasks), limit=limit))
+        made.array = made.id
         self._disk.due = True
         return made
+
+    def suspend(self, job: int | str) -> None:
+        """As an administrator does, who wants the nodes for something else."""
+        self._answer()
+        self._disk.due = True
+        for one in self._jobs.named(job):
+            simulated_jobs.suspend(one, self._clock())
+
+    def resume(self, job: int | str) -> None:
+        self._answer()
+        self._disk.due = True
+        for one in self._jobs.named(job):
+            simulated_jobs.resume(one, self._clock())
 
     def stop(self) -> None:
         """As it is told to, with its state saved."""
@@ -162,7 +172,12 @@ class SimulatedSlurm:
             self.queue.clear()
 
     def jobs_on(self, node: str) -> list[Job]:
-        return [j for j in self.queue.values() if node in j.nodes and j.state in _HOLDING]
+        """Jobs that have the node for themselves."""
+        return [j for j in self.queue.values() if node in j.nodes and j.state in HOLDING]
+
+    def all_on(self, node: str) -> list[Job]:
+        """Suspended ones as well."""
+        return [j for j in self.queue.values() if node in j.nodes and j.state in (*HOLDING, "SUSPENDED")]
 
     def tick(self) -> None:
         if not self.alive:
@@ -171,13 +186,27 @@ class SimulatedSlurm:
             self._hear(node)
             self._power(node)
         self._deliver()
-        for one in self.queue.values():
+        for one in list(self.queue.values()):
             self._progress(one)
         self._schedule()
         self._resume()
         self._disk.tick(self._clock(), self.members.values(), self.queue.values())
 
-    # --- Control's interface -----------------------------------------------------------------------------
+    # --- what is asked of it -----------------------------------------------------------------------------
+
+    def run(self, *command: str) -> str:
+        """Raises NotImplementedError for commands that change anything: the model has methods for these."""
+        self._answer()
+        if command[:2] != ("scontrol", "notify"):
+            raise NotImplementedError(command)
+        return ""
+
+    def ping(self) -> bool:
+        return self.alive
+
+    def reconfigure(self) -> None:
+        """Nothing of its configuration changes here."""
+        self._answer()
 
     def nodes(self) -> dict[str, NodeState]:
         self._answer()
@@ -212,57 +241,44 @@ class SimulatedSlurm:
         if refused:
             raise refused
 
-    def power_down_force(self, nodes: Iterable[str], reason: str) -> None:
-        self.update_node(nodes, state="POWER_DOWN_FORCE", reason=reason)
-
-    def avoid(self, nodes: Iterable[str]) -> None:
-        self.update_node(nodes, weight=1000)
-
-    def power_up(self, nodes: Iterable[str]) -> None:
-        self.update_node(nodes, state="POWER_UP")
-
-    def undrain(self, nodes: Mapping[str, NodeState]) -> None:
-        Control.undrain(self, nodes)  # type: ignore[arg-type]
-
     def update_job(
         self, job: int | str, *, admin_comment: str | None = None, start_now: bool = False, hold: bool = False
     ) -> None:
-        one = self._job(int(job))
         self._disk.due = True
-        if admin_comment is not None:
-            one.comment = admin_comment or None
-        if start_now:
-            one.eligible_at = self._clock()
+        for one in self._named(job):
+            if admin_comment is not None:
+                one.comment = admin_comment or None
+            if start_now:
+                one.eligible_at = self._clock()
+            if hold:
+                one.held = HELD_BY_ADMIN
 
     def save_nodes(self, node: NodeState) -> None:
         self._answer()
         self._disk.due = True
 
     def save_all(self, job: JobState) -> None:
-        self._job(job.id)
+        self._named(job.spelling)
         self._disk.due = True
 
     def requeue(self, job: int | str) -> None:
-        one = self._job(int(job))
-        if not one.requeue:
-            raise SlurmError(["scontrol", "requeue"], 1, "Requested operation is presently disabled")
-        self._send_back(one, kill_wait=3.0)
+        for one in self._named(job):
+            if not one.requeue:
+                raise SlurmError(["scontrol", "requeue"], 1, "Requested operation is presently disabled")
+            self._send_back(one, kill_wait=3.0)
 
-    def suspend(self, job: int | str) -> None:
-        """`scontrol suspend`: the job keeps its nodes, which Slurm shows as idle and does not power down."""
-        one = self._job(int(job))
-        one.state, one.left = "SUSPENDED", one.ends_at - self._clock()
-
-    def unsuspend(self, job: int | str) -> None:
-        """`scontrol resume`."""
-        one = self._job(int(job))
-        one.state, one.ends_at = "RUNNING", self._clock() + one.left
+    def release(self, job: int | str) -> None:
+        self._disk.due = True
+        for one in self._named(job):
+            if one.state != "SUSPENDED":
+                one.held = None
 
     def cancel(self, jobs: Iterable[int | str]) -> None:
         self._answer()
-        for number in map(int, jobs):
-            if number in self.queue:
-                self._end(self.queue[number], "CANCELLED")
+        for name in jobs:
+            with contextlib.suppress(SlurmError):
+                for one in self._jobs.named(name):
+                    self._end(one, "CANCELLED")
 
     # --- inside ------------------------------------------------------------------------------------------
 
@@ -270,12 +286,9 @@ class SimulatedSlurm:
         if not self.alive:
             raise SlurmDown(["scontrol"], 1, "Unable to contact slurm controller")
 
-    def _job(self, number: int) -> Job:
+    def _named(self, spelling: int | str) -> list[Job]:
         self._answer()
-        one = self.queue.get(number)
-        if one is None or one.state in _OVER:
-            raise SlurmError(["scontrol"], 1, "Job/step already completing or completed")
-        return one
+        return self._jobs.named(spelling)
 
     def _set(self, node: Node, state: str) -> None:
         if state == "DRAIN":
@@ -291,7 +304,7 @@ class SimulatedSlurm:
             if state == "POWER_DOWN_ASAP":
                 node.drained = True
                 return
-            held = self.jobs_on(node.name)
+            held = self.all_on(node.name)
             self.before_kill(node, held)
             for one in held:
                 self._lose(one)
@@ -307,7 +320,7 @@ class SimulatedSlurm:
                 node.down, node.reason = False, None
             node.silent, node.boot, node.heard_at = False, machine[1], now
             # "Node unexpectedly rebooted": what it ran is lost.
-            for one in self.jobs_on(node.name):
+            for one in self.all_on(node.name):
                 if one.machines.get(node.name, machine[0]) != machine[0]:
                     self._lose(one)
         quiet = now - node.heard_at
@@ -315,12 +328,13 @@ class SimulatedSlurm:
             node.silent = True
             if quiet > self.timers.slurmd_timeout + DOWN_AFTER and not node.down:
                 node.down, node.reason = True, "Not responding"
-                for one in self.jobs_on(node.name):
+                for one in self.all_on(node.name):
                     self._lose(one)
 
     def _power(self, node: Node) -> None:
         now = self._clock()
-        held = bool(self.jobs_on(node.name))
+        # Its nodes count as idle under a suspended job, but are not switched off.
+        held = bool(self.all_on(node.name))
         if held:
             node.idle_since = now
         if node.power == "rising" and now - node.asked_at > self.timers.resume_timeout:
@@ -348,26 +362,30 @@ class SimulatedSlurm:
 
     def _schedule(self) -> None:
         now = self._clock()
-        for one in self.queue.values():
-            if one.state != "PENDING" or one.eligible_at > now:
-                continue
-            free = [
-                n
-                for n in self.members.values()
-                if n.partition == one.partition
-                and n.power in ("up", "down")
-                and not (n.drained or n.down or n.lost or n.leave or self.jobs_on(n.name))
-                and not (n.silent and n.power == "up")
-            ]
-            free.sort(key=lambda n: (n.weight, n.power != "up"))
-            if len(free) < one.count:
-                continue
-            one.state, one.nodes = "CONFIGURING", tuple(n.name for n in free[: one.count])
-            one.began = now
-            self._disk.due = True
-            for node in free[: one.count]:
-                if node.power == "down":
-                    node.power = "asked"
+        for one in list(self.queue.values()):
+            # Of an array that has not begun as many tasks as there is room for.
+            while one.state == "PENDING" and not one.held and one.eligible_at <= now:
+                free = self._free(one)
+                if len(free) < one.count or self._jobs.is_full(one):
+                    break
+                begins = self._jobs.task(one, one.tasks[0]) if one.tasks else one
+                begins.state, begins.nodes = "CONFIGURING", tuple(n.name for n in free[: one.count])
+                begins.began = now
+                self._disk.due = True
+                for node in free[: one.count]:
+                    if node.power == "down":
+                        node.power = "asked"
+
+    def _free(self, job: Job) -> list[Node]:
+        free = [
+            n
+            for n in self.members.values()
+            if n.partition == job.partition
+            and n.power in ("up", "down")
+            and not (n.drained or n.down or n.lost or n.leave or self.jobs_on(n.name))
+            and not (n.silent and n.power == "up")
+        ]
+        return sorted(free, key=lambda n: (n.weight, n.power != "up"))
 
     def _resume(self) -> None:
         asked = [n for n in self.members.values() if n.power == "asked"]
@@ -400,6 +418,11 @@ class SimulatedSlurm:
         if one.state == "CONFIGURING" and all(self.members[n].power == "up" for n in one.nodes):
             found = {n: self._machine_of(n) for n in one.nodes}
             one.machines = {n: m[0] for n, m in found.items() if m is not None}
+            if self.refused_starts:
+                self.refused_starts -= 1
+                self._pend(one)
+                one.held = UNSTARTED
+                return
             one.state, one.began, one.ends_at = "RUNNING", now, now + one.work
             if found[one.nodes[0]] is None:
                 self._undelivered.append((now + LAUNCH_SECONDS, one, one.restarts))
@@ -420,9 +443,9 @@ class SimulatedSlurm:
             self._end(one, "NODE_FAIL")
 
     def _send_back(self, one: Job, kill_wait: float) -> None:
-        if one.state == "RUNNING" and kill_wait:
+        if one.state in ("RUNNING", "SUSPENDED") and kill_wait:
             one.state, one.ends_at = "COMPLETING", self._clock() + kill_wait
-        elif one.state in _HOLDING:
+        elif one.state in (*HOLDING, "SUSPENDED"):
             self._pend(one)
 
     def _pend(self, one: Job) -> None:
@@ -436,7 +459,7 @@ class SimulatedSlurm:
         one.state, one.nodes, one.machines = state, (), {}
 
     def _state(self, node: Node) -> NodeState:
-        held = any(job.state != "SUSPENDED" for job in self.jobs_on(node.name))
+        held = bool(self.jobs_on(node.name))
         base = "DOWN" if node.down else ("ALLOCATED" if held else "IDLE")
         return NodeState(
             node.name,
@@ -450,11 +473,13 @@ class SimulatedSlurm:
         )
 
     def _job_state(self, one: Job) -> JobState:
-        paused = one.state == "PENDING" and one.eligible_at > self._clock()
         return job_state(
             one.id,
             one.state,
-            reason="BeginTime" if paused else ("Resources" if one.state == "PENDING" else "None"),
+            reason=self._reason(one),
+            priority=0 if one.held else 1,
+            array_job=one.array,
+            array_task=one.indices,
             partition=one.partition,
             nodes=one.nodes,
             wanted_nodes=one.count,
@@ -465,9 +490,14 @@ class SimulatedSlurm:
             admin_comment=one.comment,
         )
 
+    def _reason(self, one: Job) -> str:
+        if one.held and one.state != "SUSPENDED":
+            return one.held
+        if one.state != "PENDING":
+            return "None"
+        if self._jobs.is_full(one):
+            return "JobArrayTaskLimit"
+        return "BeginTime" if one.eligible_at > self._clock() else "Resources"
+
     epoch: Callable[[float], float] = staticmethod(lambda moment: moment)
     """From the clock that never jumps to seconds since the epoch."""
-
-
-_HOLDING = ("CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING")
-_OVER = ("COMPLETED", "CANCELLED", "NODE_FAIL", "FAILED")

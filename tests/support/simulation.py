@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 from unittest import mock
 
 from infra.node.elastic import daemon as daemon_module
@@ -26,12 +26,14 @@ from infra.node.rpc import RpcError, RpcUnavailableError
 from infra.node.slurm.control import SlurmError
 from tests.support.doubles import design, settings
 from tests.support.simulated_cloud import Record, SimulatedCloud
-from tests.support.simulated_slurm import Job, Node, SimulatedSlurm
+from tests.support.simulated_jobs import OVER, Job
+from tests.support.simulated_slurm import Node, SimulatedSlurm
 
 TIMERS = SlurmSettings(
     suspend_time=20, suspend_timeout=5, resume_timeout=60, slurmd_timeout=30, reconcile_interval=2.0
 )
 EPOCH = 1_700_000_000.0
+T = TypeVar("T")
 EXPECTED = (SlurmError, RpcError, RpcUnavailableError)
 
 
@@ -69,9 +71,7 @@ class Clock:
             self._world.pass_time(min(1.0, end - self.now))
 
 
-class Mortal:
-    """Passes calls on, until the call with which the daemon is killed."""
-
+class _Mortal:
     def __init__(self, target: Any, world: World) -> None:
         self._target, self._world = target, world
 
@@ -85,6 +85,12 @@ class Mortal:
             return found(*arguments, **named)
 
         return call
+
+
+def mortal(target: T, world: World) -> T:
+    """Passes calls on, until the call with which the daemon is killed."""
+    passing: Any = _Mortal(target, world)
+    return cast(T, passing)
 
 
 class Later:
@@ -174,9 +180,7 @@ class World:
     def start(self) -> None:
         """The daemon; after a kill its restart."""
         made = settings(self.folder, self.design)
-        control: Any = Mortal(self.slurm, self)
-        driver: Any = Mortal(self.cloud, self)
-        self.daemon = Elastic(made, control, driver, self.folder)
+        self.daemon = Elastic(made, mortal(self.slurm, self), mortal(self.cloud, self), self.folder)
         self.daemon.launcher._budget._now = self.clock.time
         self.daemon.fencing._wake = mock.Mock(spec=threading.Event, set=self._wake)
         self._requests = [{**request, "late": True} for request in self._spool]
@@ -241,14 +245,14 @@ class World:
         for _, do, arguments in due:
             do(*arguments)
         now = self.clock.now
-        if now - self._reconciled >= self.daemon.reconciler.interval:
+        if now - self._reconciled >= daemon.reconciler.interval:
             self._reconciled = now
-            self._survive(self.daemon.reconciler.once)
-            self._survive(self.daemon._overspent.enforce)
-        quiet = not (self.daemon.fencing._pools.troubles() or self._woken)
-        if not quiet or now - self._fenced >= self.daemon.reconciler.interval:
+            self._survive(daemon.reconciler.once)
+            self._survive(daemon._overspent.enforce)
+        quiet = not (daemon.fencing._pools.troubles() or self._woken)
+        if not quiet or now - self._fenced >= daemon.reconciler.interval:
             self._fenced, self._woken = now, False
-            self._survive(self.daemon.fencing.once)
+            self._survive(daemon.fencing.once)
 
     def _survive(self, do: Callable[[], object]) -> None:
         try:
@@ -320,7 +324,7 @@ class World:
     def unrest(self) -> list[str]:
         """What is not as it is in a cluster that has had nothing to do for a while."""
         static = self.design.static_nodes()
-        jobs = [j for j in self.slurm.queue.values() if j.state not in _OVER]
+        jobs = [j for j in self.slurm.queue.values() if j.state not in OVER]
         found = [f"job {j.id} is {j.state}" for j in jobs if not self._waits_for_money(j)]
         for node in self.slurm.members.values():
             wanted = "up" if node.name in static else "down"
@@ -335,6 +339,3 @@ class World:
 
     def _waits_for_money(self, job: Job) -> bool:
         return job.state == "PENDING" and (job.comment or "").startswith("budget: ")
-
-
-_OVER = ("COMPLETED", "CANCELLED", "NODE_FAIL", "FAILED")

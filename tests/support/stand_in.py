@@ -167,4 +167,4 @@ def _checked(command: list[str], stdin: bytes, **options: Any) -> str:
     done = subprocess.run(command, input=stdin, capture_output=True, timeout=120, check=False, **options)
     if done.returncode:
         raise CommandFailed((done.stdout + done.stderr).decode())
-    return done.stdout.decode().removesuffix("\n")
+    return str(done.stdout.decode()).removesuffix("\n")

@@ -15,7 +15,6 @@ import pytest
 
 from infra import access, cli, report, results
 from infra.errors import NotUpError, UserError
-from infra.node import benchmark
 from infra.node.slurm.control import SlurmError
 from infra.node.sweep import Sweep
 from infra.report import Made
@@ -95,7 +94,7 @@ class SweepCluster:
         self.needed = True
         """Whether what runs need (workload, environment) is there."""
         monkeypatch.setattr(access, "tool", self._tool)
-        monkeypatch.setattr(benchmark.subprocess, "run", self._sbatch)
+        monkeypatch.setattr(subprocess, "run", self._sbatch)
 
     def renew(self) -> None:
         """Another cluster in its place: no folder and no job of the old one, numbers from 1."""
@@ -119,7 +118,7 @@ class SweepCluster:
         if action == "submit" and self.needed:
             question["needs"] = []
         try:
-            answer = getattr(Sweep(self._settings, self.control), action)(question)  # type: ignore[arg-type]
+            answer = getattr(Sweep(self._settings, self.control), action)(question)
         except (SlurmError, RuntimeError) as error:
             raise UserError(str(error)) from None
         self._cancelled()

@@ -15,7 +15,6 @@ from infra.node.bootstrap.context import Context
 from infra.node.bootstrap.vm import notices
 from infra.node.codec import to_json
 from tests.support.checkout import ROOT
-from tests.support.doubles import FakeControl
 
 NO_SLURM = """
 import os, time
@@ -41,11 +40,6 @@ class Control(module.Control):
 
 module.Requeue, module.Control = Requeue, Control
 """
-
-
-class Slurm(FakeControl):
-    def requeue(self, job: int | str) -> None:
-        self.calls.append(("requeue", job))
 
 
 def report(context: Context) -> Path:

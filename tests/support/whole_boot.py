@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from infra.node.bootstrap import own, own_slurm, sshd
+from infra.node.bootstrap import own_slurm, sshd
 from infra.node.bootstrap.context import Context, Step
 from infra.node.bootstrap.report import BootReport, file_sink
 from infra.node.bootstrap.steps import STEPS
-from infra.node.bootstrap.vm import disks, machine, mounts, names
+from infra.node.bootstrap.vm import disks, machine, mounts
 from infra.node.codec import to_json
 
 ME = pwd.getpwuid(os.getuid())
@@ -33,15 +34,15 @@ def short_folder() -> Iterator[Path]:
 def name_is_noted(monkeypatch: pytest.MonkeyPatch, first: str) -> list[str]:
     """The host is not renamed. Returns the names that it is given; before, it is called `first`."""
     given: list[str] = []
-    monkeypatch.setattr(names.socket, "sethostname", given.append)
-    monkeypatch.setattr(names.socket, "gethostname", lambda: given[-1] if given else first)
+    monkeypatch.setattr(socket, "sethostname", given.append)
+    monkeypatch.setattr(socket, "gethostname", lambda: given[-1] if given else first)
     return given
 
 
 def users_are_me(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every user of the machine is whoever runs the test, and root; nobody can log in."""
-    monkeypatch.setattr(own.pwd, "getpwnam", lambda _name: ME)
-    monkeypatch.setattr(own.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(pwd, "getpwnam", lambda _name: ME)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(sshd, "SSHD", Path("/nonexistent/sshd"))
 
 
@@ -56,7 +57,7 @@ def nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mounts, "_reach", lambda *_server: None)
     monkeypatch.setattr(own_slurm, "_release", _release)
     for name in ("munged", "controller", "see_port", "wait"):
-        monkeypatch.setattr(own_slurm.daemons, name, lambda *_a: None)
+        monkeypatch.setattr(own_slurm.daemons, name, lambda *_a: None)  # type: ignore[attr-defined]
 
 
 def _release(context: Context) -> str:

@@ -5,15 +5,17 @@ import os
 
 import pytest
 
+from tests.support.training_modules import REASON, in_training_environment
+
 # As workload.train does, and before any test imports TensorFlow.
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if importlib.util.find_spec("tensorflow") is not None:
+    if in_training_environment() or importlib.util.find_spec("tensorflow") is not None:
         return
-    skip = pytest.mark.skip(reason="needs the training environment (workload/envs/cpu)")
+    skip = pytest.mark.skip(reason=REASON)
     for item in items:
         if item.get_closest_marker("tensorflow"):
             item.add_marker(skip)

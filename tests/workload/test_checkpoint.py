@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.training_modules import training_module
+
 pytestmark = pytest.mark.tensorflow
-np = pytest.importorskip("numpy", reason="needs the training environment (workload/envs/cpu)")
+np = training_module("numpy")
 
 from workload import data, train  # noqa: E402
 from workload.checkpoint import Checkpoint, Store  # noqa: E402
@@ -83,7 +85,7 @@ def test_a_damaged_one_is_passed_over(store: Store, damage: str) -> None:
     elif damage == "other":
         np.savez(store.path, x=np.zeros(3))
     else:
-        store.path.write_bytes({"cut": content[:900], "flipped": content, "empty": b""}[damage])
+        store.path.write_bytes({"cut": bytes(content[:900]), "flipped": bytes(content), "empty": b""}[damage])
     line = words(store)
     assert line.startswith(f"the checkpoint {store.path} is damaged (")
     assert line.endswith("): starting anew")

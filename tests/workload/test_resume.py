@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.training_modules import training_module
+
 pytestmark = pytest.mark.tensorflow
-np = pytest.importorskip("numpy", reason="needs the training environment (workload/envs/cpu)")
-tf = pytest.importorskip("tensorflow", reason="needs the training environment (workload/envs/cpu)")
+np = training_module("numpy")
+tf = training_module("tensorflow")
 
 from tests.support.training_step import Run  # noqa: E402
 from workload import published, result, sync  # noqa: E402
@@ -110,7 +112,7 @@ class Job:
         self.checkpoint = folder / ".checkpoint" / f"result-{job}.npz"
 
     def start(self) -> Run:
-        self.runs.append(self._make(len(self.runs)))
+        self.runs.append(self._make(len(self.runs)))  # type: ignore[no-untyped-call]
         return self.runs[-1]
 
     def stop(self) -> None:

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.training_modules import training_module
+
 pytestmark = pytest.mark.tensorflow
-np = pytest.importorskip("numpy", reason="needs the training environment (workload/envs/cpu)")
-tf = pytest.importorskip("tensorflow", reason="needs the training environment (workload/envs/cpu)")
+np = training_module("numpy")
+tf = training_module("tensorflow")
 
 from tests.support.training_step import Run  # noqa: E402
 from workload import devices, model, published, result, sync  # noqa: E402

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.training_modules import training_module
+
 pytestmark = pytest.mark.tensorflow
-np = pytest.importorskip("numpy", reason="needs the training environment (workload/envs/cpu)")
+np = training_module("numpy")
 
 from workload import data, digits  # noqa: E402
 from workload.errors import WorkloadError  # noqa: E402
@@ -96,7 +98,7 @@ def test_a_damaged_cache_is_made_again(
         labels = good.y_train[::-1]
         np.savez(path, x_train=good.x_train, y_train=labels, x_test=good.x_test, y_test=good.y_test)
     else:
-        path.write_bytes({"cut": content[:900], "flipped": content, "empty": b""}[damage])
+        path.write_bytes({"cut": bytes(content[:900]), "flipped": bytes(content), "empty": b""}[damage])
     again = data.load("synthetic", tmp_path)
     assert (again.x_train == good.x_train).all()
     assert (again.y_train == good.y_train).all()
@@ -117,7 +119,7 @@ def test_tasks_that_start_together_make_it_once(tmp_path: Path, small: list[floa
             counter.value += 1
         return make()
 
-    digits.make = counted  # type: ignore[assignment]  # `small` puts it back
+    digits.make = counted  # `small` puts it back
     tasks = [context.Process(target=data.load, args=("synthetic", tmp_path)) for _ in range(4)]
     for task in tasks:
         task.start()

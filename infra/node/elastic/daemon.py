@@ -35,7 +35,7 @@ from infra.node.elastic.renewal import Renewal
 from infra.node.elastic.status import status
 from infra.node.elastic.view import log
 from infra.node.model import ClusterDesign, Folders, Settings
-from infra.node.slurm.control import Control, SlurmError
+from infra.node.slurm.control import Control, Slurm, SlurmError
 from infra.node.slurm.hostlist import expand, fold
 from infra.node.slurm.version import ResumeRequest, parse_resume
 
@@ -50,7 +50,7 @@ class Elastic:
         lib: where requests are left while the daemon is down, and the ledger lies.
     """
 
-    def __init__(self, settings: Settings, control: Control, driver: Driver, lib: Path) -> None:
+    def __init__(self, settings: Settings, control: Slurm, driver: Driver, lib: Path) -> None:
         self._design: ClusterDesign = settings.design
         self._control = control
         self._driver = driver

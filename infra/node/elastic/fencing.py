@@ -23,7 +23,7 @@ from infra.node.elastic.saves import Saves
 from infra.node.elastic.view import REASON_PREFIX, log
 from infra.node.elastic.waiting import JobChange, Run, Stock, changes, fits, runs, unstarted
 from infra.node.model import ClusterDesign
-from infra.node.slurm.control import Control, SlurmDown, SlurmError
+from infra.node.slurm.control import Slurm, SlurmDown, SlurmError
 from infra.node.slurm.hostlist import fold
 from infra.node.slurm.states import JobState, NodeState
 
@@ -39,7 +39,7 @@ class Fencing:
     def __init__(
         self,
         design: ClusterDesign,
-        control: Control,
+        control: Slurm,
         driver: Driver,
         pools: Pools,
         budget: Budget,

@@ -22,7 +22,7 @@ from infra.node.elastic.pools import Pool, Pools, together
 from infra.node.elastic.strays import Strays
 from infra.node.elastic.view import REASON_PREFIX, log
 from infra.node.model import ClusterDesign
-from infra.node.slurm.control import Control, SlurmError
+from infra.node.slurm.control import Slurm, SlurmError
 from infra.node.slurm.hostlist import fold
 from infra.node.slurm.version import ResumeRequest
 
@@ -41,7 +41,7 @@ class Launcher:
     def __init__(
         self,
         design: ClusterDesign,
-        control: Control,
+        control: Slurm,
         driver: Driver,
         pools: Pools,
         budget: Budget,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from infra.node.elastic.budget import Budget
 from infra.node.elastic.view import REASON_PREFIX, log
 from infra.node.model import ClusterDesign
-from infra.node.slurm.control import Control, SlurmError
+from infra.node.slurm.control import Slurm, SlurmError
 from infra.node.slurm.hostlist import fold
 from infra.node.slurm.states import JobState
 
@@ -16,7 +16,7 @@ class Overspent:
     Static nodes stay, and so do jobs on static nodes only: neither costs more than the cluster does anyway.
     """
 
-    def __init__(self, design: ClusterDesign, control: Control, budget: Budget) -> None:
+    def __init__(self, design: ClusterDesign, control: Slurm, budget: Budget) -> None:
         self._cancels = design.budget.running_jobs == "cancel"
         self._design = design
         self._control = control

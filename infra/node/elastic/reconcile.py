@@ -16,7 +16,7 @@ from infra.node.elastic.requeue import Requeue
 from infra.node.elastic.rules import BOOTSTRAP, EMPTIED, PREEMPTED, NodePhase, Verb
 from infra.node.elastic.view import REASON_PREFIX, held, is_fenced, log, phase
 from infra.node.model import ClusterDesign, SlurmSettings
-from infra.node.slurm.control import Control, SlurmDown
+from infra.node.slurm.control import Slurm, SlurmDown
 from infra.node.slurm.states import NodeState
 from infra.node.slurm.version import ResumeJob, ResumeRequest
 
@@ -51,7 +51,7 @@ class Reconciler:
     def __init__(
         self,
         design: ClusterDesign,
-        control: Control,
+        control: Slurm,
         driver: Driver,
         launcher: Launcher,
         ledger: Ledger,

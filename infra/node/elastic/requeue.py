@@ -8,7 +8,7 @@ from infra.node.elastic.errors import ErrorClass, Failure
 from infra.node.elastic.plan import Action, NodeView
 from infra.node.elastic.rules import MUTE, PREEMPTED, TAKEN, NodePhase
 from infra.node.elastic.view import REASON_PREFIX, log
-from infra.node.slurm.control import Control, SlurmDown, SlurmError
+from infra.node.slurm.control import Slurm, SlurmDown, SlurmError
 from infra.node.slurm.hostlist import fold
 from infra.node.slurm.states import NodeState
 
@@ -19,7 +19,7 @@ LOST = (NodePhase.DOWN, NodePhase.POWERING_DOWN, NodePhase.POWERED_DOWN, NodePha
 class Requeue:
     """Remembers which jobs were on a node that fell silent, and which cannot be queued again."""
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: Slurm) -> None:
         self._control = control
         self._on: dict[str, tuple[int, ...]] = {}
         self._refused: set[int] = set()

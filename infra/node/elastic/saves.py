@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from infra.node.slurm.control import Control
+from infra.node.slurm.control import Slurm
 from infra.node.slurm.states import JobState, NodeState
 
 
 class Saves:
     """Asks for one save for all that came up or began between two looks."""
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: Slurm) -> None:
         self._control = control
         # None at first: what happened while this daemon was down may not be saved either.
         self._up: frozenset[str] = frozenset()

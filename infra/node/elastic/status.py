@@ -12,7 +12,7 @@ from infra.node.elastic.driver import Driver, Machine, MachineState
 from infra.node.elastic.ledger import Ledger
 from infra.node.elastic.view import state_text
 from infra.node.model import ClusterDesign
-from infra.node.slurm.control import Control
+from infra.node.slurm.control import Slurm
 from infra.node.slurm.hostlist import fold
 from infra.node.slurm.states import JobState
 
@@ -20,7 +20,7 @@ ANSWER_SECONDS = 5.0
 
 
 def status(
-    design: ClusterDesign, control: Control, driver: Driver, ledger: Ledger, seen: Sequence[Machine] = ()
+    design: ClusterDesign, control: Slurm, driver: Driver, ledger: Ledger, seen: Sequence[Machine] = ()
 ) -> dict[str, Any]:
     """Partitions, nodes, machines, jobs that have not ended, the cost so far and the budget.
 

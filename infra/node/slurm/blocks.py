@@ -51,10 +51,10 @@ def numbers(partition: Partition, blocks: Mapping[str, list[tuple[int, int]]]) -
 
 
 def runs(nodes: Sequence[str], ports: Mapping[str, int]) -> Iterator[list[str]]:
-    """Neighbours whose ports follow each other."""
+    """Neighbours whose ports follow each other, or are the same: a line of slurm.conf each."""
     run: list[str] = []
     for node in nodes:
-        if run and ports[node] != ports[run[-1]] + 1:
+        if run and ports[node] - ports[run[-1]] not in (0, 1):
             yield run
             run = []
         run.append(node)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from infra.node.model import Folders, Partition, Settings
-from infra.node.slurm import gres
+from infra.node.slurm import blocks, gres
 from infra.node.slurm.hardware import Hardware, Lines
 from infra.node.slurm.hostlist import fold
 from infra.node.slurm.places import reached_at, slurmd_addresses, slurmd_ports, span
@@ -308,7 +308,10 @@ def _node_lines(settings: Settings, partition: Partition, lines: Lines) -> Itera
     weighed = ((static, 1), (every[len(static) :], 10))
     new = Hardware.of(partition)
     for nodes, hardware, weight in (
-        (*g, weight) for some, weight in weighed for g in lines.groups(some, new)
+        (run, hardware, weight)
+        for some, weight in weighed
+        for group, hardware in lines.groups(some, new)
+        for run in blocks.runs(group, ports)
     ):
         options: Options = [("NodeName", fold(nodes))]
         if Folders(settings).process:

@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import PurePath
+from typing import Protocol
 
 from infra.node.slurm.hostlist import expand, fold
 from infra.node.slurm.states import SQUEUE_FORMAT, JobState, NodeState, parse_jobs, parse_nodes
@@ -66,24 +67,11 @@ def is_unanswered(stderr: str) -> bool:
     return any(text in stderr for text in _DOWN)
 
 
-class Control:
-    """Slurm's commands against one cluster.
+class Slurm(Protocol):
+    """What is asked of slurmctld. `Control` asks a real one; whatever doubles it in tests is a subclass.
 
-    Args:
-        slurm_conf: the path of its slurm.conf.
-        timeout: seconds after which a command counts as unanswered.
+    What is composed of other calls is written here once, so that a double does the same.
     """
-
-    def __init__(self, slurm_conf: str | PurePath, timeout: float = 30.0) -> None:
-        self._timeout = timeout
-        # Nothing inherited: the caller may be a job, or a program of slurmctld's, and their SLURM_* variables
-        # change what commands do. Times come as seconds since 1970, whatever the machine's time zone.
-        self._environment = {
-            "PATH": PATH,
-            "SLURM_CONF": str(slurm_conf),
-            "SLURM_TIME_FORMAT": "%s",
-            "LC_ALL": "C.UTF-8",
-        }
 
     def run(self, *command: str) -> str:
         """Run one of Slurm's commands and return what it printed.
@@ -92,46 +80,22 @@ class Control:
             SlurmDown: the controller does not answer, or not in time.
             SlurmError: the command failed, or is not installed.
         """
-        try:
-            done = subprocess.run(
-                command,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=self._timeout,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise SlurmDown(command, None, f"no answer within {self._timeout:g} s") from error
-        except OSError as error:
-            raise SlurmError(command, None, str(error)) from error
-        if done.returncode != 0:
-            kind = SlurmDown if is_unanswered(done.stderr) else SlurmError
-            raise kind(command, done.returncode, done.stderr or done.stdout)
-        return done.stdout
+        ...
 
     def nodes(self) -> dict[str, NodeState]:
         """All nodes, by name."""
-        return parse_nodes(self.run("scontrol", "show", "nodes", "--oneliner"))
+        ...
 
     def jobs(self) -> dict[int, JobState]:
         """All jobs that slurmctld remembers, ended ones too (for MinJobAge, 5 minutes), by id.
 
         A pending array is one entry, under the array's id; its started tasks have ids of their own.
         """
-        return parse_jobs(
-            self.run("squeue", "--noheader", "--all", "--states=all", "--Format", SQUEUE_FORMAT)
-        )
+        ...
 
     def ping(self) -> bool:
         """Whether the controller answers."""
-        try:
-            self.run("scontrol", "ping")
-        except SlurmError:
-            return False
-        return True
+        ...
 
     def update_node(
         self,
@@ -151,13 +115,7 @@ class Control:
             SlurmError: Slurm refused some of the nodes (RESUME on a node that is neither down nor drained,
                 an unknown name); the others have been changed.
         """
-        changes = _pairs(
-            {"State": state, "Reason": reason, "Weight": None if weight is None else str(weight)}
-        )
-        if not changes:
-            raise ValueError("nothing to change")
-        commands = (("scontrol", "update", f"NodeName={names}", *changes) for names in _batches(nodes))
-        _each(partial(self.run, *command) for command in commands)
+        ...
 
     def power_down_force(self, nodes: Iterable[str], reason: str) -> None:
         """Give nodes back at once: their jobs are requeued, SuspendProgram is called, they are idle again."""
@@ -210,16 +168,7 @@ class Control:
         Raises:
             SlurmError: the job has ended or is unknown.
         """
-        changes = _pairs(
-            {
-                "AdminComment": admin_comment,
-                "StartTime": "now" if start_now else None,
-                "Priority": "0" if hold else None,
-            }
-        )
-        if not changes:
-            raise ValueError("nothing to change")
-        self.run("scontrol", "update", f"JobId={job}", *changes)
+        ...
 
     def save_nodes(self, node: NodeState) -> None:
         """Have slurmctld write the state of all its nodes to the disk, within five seconds.
@@ -244,17 +193,125 @@ class Control:
         Raises:
             SlurmError: it has ended, which has had the same effect.
         """
+        ...
+
+    def requeue(self, job: int | str) -> None:
+        """Queue a job again that has begun.
+
+        Raises:
+            SlurmError: it may not be queued again, or has ended.
+        """
+        ...
+
+    def release(self, job: int | str) -> None:
+        """Let a job go that was held."""
+        ...
+
+    def cancel(self, jobs: Iterable[int | str]) -> None:
+        """Cancel jobs; those that have ended already are no error."""
+        ...
+
+    def reconfigure(self) -> None:
+        """Make all daemons read their configuration again."""
+        ...
+
+
+class Control(Slurm):
+    """Slurm's commands against one cluster.
+
+    Args:
+        slurm_conf: the path of its slurm.conf.
+        timeout: seconds after which a command counts as unanswered.
+    """
+
+    def __init__(self, slurm_conf: str | PurePath, timeout: float = 30.0) -> None:
+        self._timeout = timeout
+        # Nothing inherited: the caller may be a job, or a program of slurmctld's, and their SLURM_* variables
+        # change what commands do. Times come as seconds since 1970, whatever the machine's time zone.
+        self._environment = {
+            "PATH": PATH,
+            "SLURM_CONF": str(slurm_conf),
+            "SLURM_TIME_FORMAT": "%s",
+            "LC_ALL": "C.UTF-8",
+        }
+
+    def run(self, *command: str) -> str:
+        try:
+            done = subprocess.run(
+                command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=self._timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise SlurmDown(command, None, f"no answer within {self._timeout:g} s") from error
+        except OSError as error:
+            raise SlurmError(command, None, str(error)) from error
+        if done.returncode != 0:
+            kind = SlurmDown if is_unanswered(done.stderr) else SlurmError
+            raise kind(command, done.returncode, done.stderr or done.stdout)
+        return done.stdout
+
+    def nodes(self) -> dict[str, NodeState]:
+        return parse_nodes(self.run("scontrol", "show", "nodes", "--oneliner"))
+
+    def jobs(self) -> dict[int, JobState]:
+        # Without --array, squeue shows a task that was queued again as one of those that have not begun: with
+        # their reason, their priority and their number of restarts.
+        options = ("--noheader", "--all", "--states=all", "--array", "--Format")
+        return parse_jobs(self.run("squeue", *options, SQUEUE_FORMAT))
+
+    def ping(self) -> bool:
+        try:
+            self.run("scontrol", "ping")
+        except SlurmError:
+            return False
+        return True
+
+    def update_node(
+        self,
+        nodes: Iterable[str],
+        *,
+        state: str | None = None,
+        reason: str | None = None,
+        weight: int | None = None,
+    ) -> None:
+        changes = _pairs(
+            {"State": state, "Reason": reason, "Weight": None if weight is None else str(weight)}
+        )
+        if not changes:
+            raise ValueError("nothing to change")
+        commands = (("scontrol", "update", f"NodeName={names}", *changes) for names in _batches(nodes))
+        _each(partial(self.run, *command) for command in commands)
+
+    def update_job(
+        self, job: int | str, *, admin_comment: str | None = None, start_now: bool = False, hold: bool = False
+    ) -> None:
+        changes = _pairs(
+            {
+                "AdminComment": admin_comment,
+                "StartTime": "now" if start_now else None,
+                "Priority": "0" if hold else None,
+            }
+        )
+        if not changes:
+            raise ValueError("nothing to change")
+        self.run("scontrol", "update", f"JobId={job}", *changes)
+
+    def save_all(self, job: JobState) -> None:
         self.run("scontrol", "update", f"JobId={job.spelling}", f"Requeue={int(job.requeue)}")
 
     def requeue(self, job: int | str) -> None:
         self.run("scontrol", "requeue", str(job))
 
     def release(self, job: int | str) -> None:
-        """Let a job go that was held."""
         self.run("scontrol", "release", str(job))
 
     def cancel(self, jobs: Iterable[int | str]) -> None:
-        """Cancel jobs; those that have ended already are no error."""
         names = [str(job) for job in jobs]
         if names:
             self.run("scancel", "--quiet", *names)
@@ -268,7 +325,6 @@ class Control:
         self.run("scontrol", "shutdown", "slurmctld")
 
     def reconfigure(self) -> None:
-        """Make all daemons read their configuration again."""
         self.run("scontrol", "reconfigure")
 
 

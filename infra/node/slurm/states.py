@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from infra.node.slurm.hostlist import expand
+from infra.node.slurm.hostlist import expand, fold
 
 _OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN"})
 _BROKEN = frozenset({"DOWN", "ERROR", "FUTURE", "UNKNOWN"})
@@ -102,7 +102,7 @@ class JobState:
     Attributes:
         id: unique, of an array's task too.
         array_job: the array's id, None outside of an array.
-        array_task: the task's index, or of a pending array its indices (`3-9%2`).
+        array_task: the task's index, or of a pending array its indices (`3-9`).
         het_job: the heterogeneous job's id, None for others.
         state: PENDING, CONFIGURING, RUNNING, COMPLETING, COMPLETED, CANCELLED, FAILED, NODE_FAIL, TIMEOUT, …
         reason: Slurm's word for why it waits or ended: None (the text), Resources, BeginTime, JobHeldUser, …
@@ -288,12 +288,24 @@ SQUEUE_FORMAT = f":{_FIELD},".join(_JOB_FIELDS) + f":{_RECORD}"
 
 
 def parse_jobs(text: str) -> dict[int, JobState]:
-    """The output of `squeue --noheader --Format SQUEUE_FORMAT`, by job id.
+    """The output of `squeue --noheader --array --Format SQUEUE_FORMAT`, by job id.
+
+    The tasks of an array that have not begun share the array's id, and become one job.
 
     Raises:
         ValueError: a record has other fields than were asked for.
     """
-    return {job.id: job for job in _jobs(text)}
+    found: dict[int, JobState] = {}
+    tasks: dict[int, list[str]] = {}
+    for job in _jobs(text):
+        found.setdefault(job.id, job)
+        if job.array_task is not None:
+            tasks.setdefault(job.id, []).append(job.array_task)
+    several = {number: indices for number, indices in tasks.items() if len(indices) > 1}
+    return found | {
+        number: replace(found[number], array_task=fold(f"t{index}" for index in indices)[2:-1])
+        for number, indices in several.items()
+    }
 
 
 def _jobs(text: str) -> Iterator[JobState]:

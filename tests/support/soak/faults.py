@@ -16,8 +16,10 @@ from tests.support.soak.load import Load
 
 UNDO = {"freeze": "thaw", "cut": "join"}
 MACHINES = ("kill", "preempt", *UNDO)
-LIMITS = ("boot_delay", "boot_spread", "quota_nodes", "quota_gpus", "capacity", "never_register", "list_lag")
-LIMITS += ("api_latency", "api_error")
+LIMITS = (
+    "boot_delay", "boot_spread", "quota_nodes", "quota_gpus", "capacity", "never_register", "list_lag",
+    "api_latency", "api_error",
+)  # fmt: skip
 ERRORS = ("quota", "capacity", "placement", "permission", "throttled", "config")
 KINDS = (*LIMITS, "kill", "preempt", "freeze", *DAEMONS)
 """On machines of every kind; `cut` needs machines that have a network of their own."""

@@ -29,7 +29,7 @@ from infra.node.elastic.requeue import Requeue
 from infra.node.elastic.rules import AT_RISK, TAKEN, NodePhase, Verb
 from infra.node.elastic.view import REASON_PREFIX, phase
 from infra.node.model import Folders, Settings
-from infra.node.slurm.control import Control, SlurmError
+from infra.node.slurm.control import Control, Slurm, SlurmError
 
 WAIT_SECONDS = 60.0
 PAUSE_SECONDS = 1.0
@@ -101,7 +101,7 @@ def watch(wait: Callable[[float], Notice | None], spare: Callable[[], bool]) -> 
             time.sleep(PAUSE_SECONDS)
 
 
-def spare(control: Control, node: str) -> bool:
+def spare(control: Slurm, node: str) -> bool:
     """Have Slurm give the node no more jobs; those that it has go on.
 
     Returns:
@@ -119,7 +119,7 @@ def spare(control: Control, node: str) -> bool:
     return now not in (NodePhase.POWERING_UP, NodePhase.SILENT)
 
 
-def tell(settings: Settings, control: Control, node: str, at: float) -> None:
+def tell(settings: Settings, control: Slurm, node: str, at: float) -> None:
     """Tell Slurm, then the report. What fails is printed: the other may still be of use.
 
     Args:

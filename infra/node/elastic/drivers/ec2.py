@@ -25,8 +25,6 @@ from infra.node.elastic.view import log
 from infra.node.model import Settings
 
 PAGE = 1000
-TERMINATE_IDS = 1000
-"""Instances of one call, at most."""
 CONNECT_SECONDS = 5.0
 TEMPLATE, TEMPLATE_VERSION = "aws:ec2launchtemplate:id", "aws:ec2launchtemplate:version"
 """Tags that EC2 itself gives to what is launched from a template."""
@@ -87,14 +85,10 @@ class Ec2Driver:
         """Raises:
         Ec2Error: EC2 refuses, or does not answer; all batches were tried.
         """
-        failed: Exception | None = None
-        for first in range(0, len(ids), TERMINATE_IDS):
-            try:
-                end(self._client(), refusals(), ids[first : first + TERMINATE_IDS])
-            except refusals() as error:
-                failed = failed or error
-        if failed is not None:
-            raise error_of(failed) from failed
+        try:
+            end(self._client(), refusals(), ids)
+        except refusals() as error:
+            raise error_of(error) from error
 
     def list(self) -> builtins.list[Machine]:
         """Raises:
@@ -169,8 +163,8 @@ def aws_client(service: str, region: str, **options: Any) -> Any:
     Args:
         options: further ones of `boto3.client`.
     """
-    import boto3  # type: ignore[import-untyped]
-    from botocore.config import Config  # type: ignore[import-untyped]
+    import boto3
+    from botocore.config import Config
 
     config = Config(
         retries={"mode": "standard", "total_max_attempts": 1},
@@ -184,8 +178,8 @@ def aws_client(service: str, region: str, **options: Any) -> Any:
 
 def refusals() -> tuple[type[Exception], ...]:
     """What the client raises: EC2's answer, or its own word that there was none."""
-    from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
-    from botocore.parsers import ResponseParserError  # type: ignore[import-untyped]
+    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.parsers import ResponseParserError
 
     # The last is of neither kind: a load balancer's page in place of an answer.
     return (ClientError, BotoCoreError, ResponseParserError)

@@ -31,6 +31,8 @@ Place = tuple[str, str]
 
 CALL_NODES = 500
 """Instances of one RunInstances call, at most."""
+TERMINATE_IDS = 1000
+"""Instances of one TerminateInstances call, at most."""
 ELSEWHERE = (ErrorClass.CAPACITY, ErrorClass.PLACEMENT)
 """Classes that another subnet may help against."""
 _WEAK = (ErrorClass.CONFIG, ErrorClass.PLACEMENT)
@@ -280,9 +282,10 @@ class Ec2Launches:
 
 
 def end(client: Any, refusals: tuple[type[Exception], ...], ids: Iterable[str]) -> set[str]:
-    """Terminate instances in one call, without those that EC2 does not know or may not end: it names them.
+    """Terminate instances, without those that EC2 does not know or may not end: it names them.
 
-    EC2 ends none of a call's instances where it refuses one: it would keep all others from their end.
+    EC2 ends none of a call's instances where it refuses one: it would keep all others from their end. Each
+    call has as many as EC2 takes, and all are made, also where one of them fails.
 
     Returns:
         The unknown ones.
@@ -291,7 +294,20 @@ def end(client: Any, refusals: tuple[type[Exception], ...], ids: Iterable[str]) 
         ClientError, BotoCoreError: EC2 refuses, or does not answer; or somebody has protected some of them
             from being ended, and the others are ended.
     """
-    left, unknown = sorted(set(ids)), set[str]()
+    wanted, unknown = sorted(set(ids)), set[str]()
+    failed: Exception | None = None
+    for first in range(0, len(wanted), TERMINATE_IDS):
+        try:
+            unknown |= _end(client, refusals, wanted[first : first + TERMINATE_IDS])
+        except refusals as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
+    return unknown
+
+
+def _end(client: Any, refusals: tuple[type[Exception], ...], ids: Sequence[str]) -> set[str]:
+    left, unknown = list(ids), set[str]()
     kept: Exception | None = None
     while left:
         try:

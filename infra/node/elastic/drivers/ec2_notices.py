@@ -15,6 +15,8 @@ from infra.node.elastic.view import log
 
 ASK_SECONDS = 20.0
 """Between two questions: a spot interruption is announced two minutes ahead."""
+PAGE = 1000
+"""Results of one answer: the most that EC2 gives."""
 SPOT_SECONDS = 120.0
 EVENT_LEAD_SECONDS = 900.0
 """Events are announced days ahead; a job that ends before its machine does is left alone."""
@@ -106,7 +108,9 @@ class Ec2Notices:
         return found
 
     def _pages(self, call: str, filters: list[dict[str, Any]]) -> Any:
-        return self._client().get_paginator(call).paginate(Filters=filters)
+        """Every page: without a size EC2 decides how many answers one has, and may time out."""
+        paginator = self._client().get_paginator(call)
+        return paginator.paginate(Filters=filters, PaginationConfig={"PageSize": PAGE})
 
 
 def _note(found: dict[str, float], identity: str, at: float) -> None:

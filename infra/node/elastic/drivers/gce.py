@@ -131,7 +131,7 @@ class GceDriver:
         filters = {gce_names.CLUSTER: self._cluster, gce_names.ROLE: gce_names.COMPUTE}
         request = {
             "project": self._project,
-            "filter": " AND ".join(f"labels.{key}={value}" for key, value in filters.items()),
+            "filter": " AND ".join(f"(labels.{key}={value})" for key, value in filters.items()),
             "max_results": PAGE,
         }
         now = time.time()

@@ -57,7 +57,7 @@ def refusals() -> tuple[type[Exception], ...]:
     """What the client raises: an answer of Compute Engine's, or its own word that there was none."""
     from google.api_core.exceptions import GoogleAPIError
     from google.auth.exceptions import GoogleAuthError
-    from google.protobuf.json_format import ParseError  # type: ignore[import-untyped]
+    from google.protobuf.json_format import ParseError
     from requests import RequestException
 
     # The last but one: a load balancer's page in place of an answer.

@@ -1,0 +1,142 @@
+"""The jobs of the simulated slurmctld: what they are called, how arrays come apart, what holds them.
+
+As Slurm 22.05 does it: tests/node/test_simulated_slurm.py runs the
+same scenario with a real slurmctld and with this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from infra.node.slurm.control import SlurmError
+from infra.node.slurm.hostlist import expand, fold
+
+HOLDING = ("CONFIGURING", "RUNNING", "COMPLETING")
+"""A job has its nodes for itself. A suspended one keeps them too, and Slurm calls them idle."""
+OVER = ("COMPLETED", "CANCELLED", "NODE_FAIL", "FAILED")
+HELD_BY_USER, HELD_BY_ADMIN = "JobHeldUser", "JobHeldAdmin"
+UNSTARTED = "launch failed requeued held"
+
+
+@dataclass
+class Job:
+    """A job, a task of an array, or those tasks of an array that have not begun.
+
+    Attributes:
+        work: seconds that its script takes.
+        machines: node -> the machine on which its processes run.
+        left: seconds of its work that were left when it was suspended.
+        held: the reason for which it may not start, whatever is free; a suspended job is held as well.
+        array: the array's id.
+        tasks: indices; several only of those that have not begun.
+        limit: tasks of the array that may run at once.
+    """
+
+    id: int
+    count: int
+    work: float
+    requeue: bool
+    partition: str
+    state: str = "PENDING"
+    nodes: tuple[str, ...] = ()
+    machines: dict[str, str] = field(default_factory=dict)
+    left: float = 0.0
+    began: float | None = None
+    ends_at: float = 0.0
+    eligible_at: float = 0.0
+    restarts: int = 0
+    comment: str | None = None
+    held: str | None = None
+    array: int | None = None
+    tasks: tuple[int, ...] = ()
+    limit: int | None = None
+
+    @property
+    def indices(self) -> str | None:
+        """As `JobState` has them: `3`, `0,4-7`; None outside of an array."""
+        if self.array is None:
+            return None
+        if len(self.tasks) == 1:
+            return str(self.tasks[0])
+        return fold(f"t{task}" for task in self.tasks)[2:-1]
+
+
+class Jobs:
+    """slurmctld's list of jobs, by id."""
+
+    def __init__(self) -> None:
+        self.all: dict[int, Job] = {}
+        self._count = 0
+
+    def add(self, job: Job) -> Job:
+        """A new job, with the next id."""
+        self._count += 1
+        job.id = self._count
+        self.all[job.id] = job
+        return job
+
+    def task(self, of: Job, index: int) -> Job:
+        """One of those that have not begun. It gets an id of its own, the last one has the array's."""
+        if of.array is None or len(of.tasks) == 1:
+            return of
+        of.tasks = tuple(task for task in of.tasks if task != index)
+        return self.add(replace(of, tasks=(index,), machines={}))
+
+    def named(self, spelling: int | str) -> list[Job]:
+        """What a command means by `12`, `12_3` or `12_[3-9]`. An array's id means all of its tasks.
+
+        Raises:
+            SlurmError: there is no such job, or it has ended.
+        """
+        found = [job for job in self._named(str(spelling)) if job.state not in OVER]
+        if not found:
+            raise SlurmError(["scontrol"], 1, "Job/step already completing or completed")
+        return found
+
+    def is_full(self, job: Job) -> bool:
+        """As many of its array's tasks run as may at once."""
+        if job.limit is None:
+            return False
+        running = [one for one in self.all.values() if one.array == job.array and one.state in HOLDING]
+        return len(running) >= job.limit
+
+    def _named(self, spelling: str) -> Iterator[Job]:
+        number, _, tasks = spelling.partition("_")
+        mine = [job for job in self.all.values() if job.array == int(number)]
+        if not tasks:
+            yield from mine or [job for job in self.all.values() if job.id == int(number)]
+            return
+        wanted = set(_indices(tasks))
+        for job in mine:
+            meant = wanted & set(job.tasks)
+            if meant == set(job.tasks):
+                yield job
+            else:
+                yield from [self.task(job, index) for index in sorted(meant)]
+
+
+def suspend(job: Job, now: float) -> None:
+    """What `scontrol suspend` does: its nodes count as idle, and it is held.
+
+    Raises:
+        SlurmError: it does not run.
+    """
+    if job.state != "RUNNING":
+        raise SlurmError(["scontrol", "suspend"], 1, "Job is not running")
+    job.state, job.left, job.held = "SUSPENDED", max(0.0, job.ends_at - now), HELD_BY_ADMIN
+
+
+def resume(job: Job, now: float) -> None:
+    """What `scontrol resume` does, even where another job has taken its nodes meanwhile.
+
+    Raises:
+        SlurmError: it is not suspended.
+    """
+    if job.state != "SUSPENDED":
+        raise SlurmError(["scontrol", "resume"], 1, "Job is not suspended")
+    job.state, job.ends_at, job.held = "RUNNING", now + job.left, None
+
+
+def _indices(text: str) -> Sequence[int]:
+    return [int(name.removeprefix("t")) for name in expand(f"t{text}")]

@@ -1,0 +1,171 @@
+"""One history of suspended and held jobs and of an array, for a real slurmctld and for the simulated one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from infra.node.slurm.control import Slurm
+from infra.node.slurm.states import JobState, NodeState
+from tests.support.simulated_jobs import OVER
+
+NODES = ("debug-0", "debug-1", "debug-2")
+FLAGS = frozenset({"COMPLETING", "DRAIN", "POWERED_DOWN", "POWERING_UP", "POWERING_DOWN", "POWER_DOWN"})
+REASONS = ("JobHeldUser", "JobHeldAdmin", "BeginTime", "JobArrayTaskLimit")
+"""Those that say the same whenever the scheduler has looked last."""
+
+Snapshot = tuple[str, dict[str, str], dict[str, int]]
+"""What was done, the jobs by what commands call them, and how many nodes there are of each state."""
+
+
+class Bench(Protocol):
+    """A Slurm with three powered-down nodes of partition `debug`, which boot when they are asked for.
+
+    Attributes:
+        slurm: what is asked of it. Jobs take whole nodes, and longer than the scenario.
+    """
+
+    @property
+    def slurm(self) -> Slurm: ...
+
+    def submit(self, *, held: bool = False, array: str | None = None) -> int:
+        """A job of one node; its id.
+
+        Args:
+            array: a range with a limit, like `0-3%2`.
+        """
+        ...
+
+    def suspend(self, job: int) -> None: ...
+
+    def resume(self, job: int) -> None: ...
+
+    def wait(self, what: str, condition: Callable[[], object]) -> None:
+        """Until the condition holds.
+
+        Raises:
+            AssertionError: it did not in time.
+        """
+        ...
+
+
+class Scenario:
+    """Args:
+    bench: nothing has happened on it yet.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench, self._slurm = bench, bench.slurm
+        self.seen: list[Snapshot] = []
+
+    def play(self) -> list[Snapshot]:
+        """The whole history: what was seen after each step."""
+        self._suspended()
+        self._held()
+        self._array()
+        return self.seen
+
+    def _suspended(self) -> None:
+        job = self._running()
+        self._bench.suspend(job)
+        self._see("suspended", lambda: self._is(job, "SUSPENDED"))
+        self._bench.resume(job)
+        self._see("resumed", lambda: self._is(job, "RUNNING"))
+        self._bench.suspend(job)
+        self._slurm.requeue(job)
+        self._see("requeued while suspended", lambda: self._is(job, "PENDING"))
+        self._slurm.release(job)
+        self._see("released", lambda: self._job(job).reason == "BeginTime")
+        self._slurm.update_job(job, start_now=True)
+        self._see("told to start", lambda: self._is(job, "RUNNING"))
+        (node,) = self._job(job).nodes
+        self._bench.suspend(job)
+        self._slurm.update_node([node], state="POWER_DOWN_ASAP", reason="later")
+        self._see("its node to be powered down when it is over", lambda: self._has(node, "POWER_DOWN"))
+        self._slurm.cancel([job])
+        self._see("cancelled while suspended", lambda: self._has(node, "POWERED_DOWN"))
+        job = self._running()
+        (node,) = self._job(job).nodes
+        self._bench.suspend(job)
+        self._slurm.power_down_force([node], "now")
+        self._see(
+            "its node powered down at once",
+            lambda: self._is(job, "PENDING") and self._has(node, "POWERED_DOWN"),
+        )
+        self._slurm.cancel([job])
+
+    def _held(self) -> None:
+        job = self._bench.submit(held=True)
+        self._see("submitted held", lambda: self._is(job, "PENDING"))
+        self._slurm.release(job)
+        self._see("released for the first time", lambda: self._is(job, "RUNNING"))
+        self._slurm.update_job(job, hold=True)
+        self._see("held while it runs", lambda: self._is(job, "RUNNING"))
+        self._slurm.requeue(job)
+        self._see("requeued while held", lambda: self._is(job, "PENDING"))
+        self._slurm.cancel([job])
+
+    def _array(self) -> None:
+        array = self._bench.submit(array="0-4%2")
+        self._see("an array", lambda: self._count("RUNNING") == 2)
+        self._slurm.cancel([f"{array}_0"])
+        self._see("its first task cancelled", lambda: self._count("RUNNING") == 2)
+        self._slurm.update_job(f"{array}_[3-4]", hold=True)
+        self._see("what has not begun held", lambda: self._count("RUNNING") == 2)
+        self._slurm.requeue(f"{array}_1")
+        self._see("a task requeued", lambda: self._count("PENDING") == 2 and self._count("RUNNING") == 1)
+        self._slurm.release(f"{array}_3")
+        self._see("one of two released", lambda: self._count("RUNNING") == 2)
+        self._slurm.release(f"{array}_4")
+        self._slurm.cancel([f"{array}_2"])
+        self._see("the last task begins", lambda: self._count("RUNNING") == 2 and self._count("PENDING") == 1)
+        self._slurm.cancel([array])
+        self._see("all cancelled", lambda: not self._jobs())
+
+    def _running(self) -> int:
+        job = self._bench.submit()
+        self._see("submitted", lambda: self._is(job, "RUNNING"))
+        return job
+
+    def _jobs(self) -> list[JobState]:
+        return [job for job in self._slurm.jobs().values() if job.state not in OVER]
+
+    def _job(self, number: int) -> JobState:
+        return self._slurm.jobs()[number]
+
+    def _is(self, number: int, state: str) -> bool:
+        return self._job(number).state == state
+
+    def _count(self, state: str) -> int:
+        return sum(1 for job in self._jobs() if job.state == state)
+
+    def _has(self, node: str, flag: str) -> bool:
+        return flag in self._slurm.nodes()[node].flags
+
+    def _see(self, what: str, there: Callable[[], object]) -> None:
+        """Once nothing is between two states any more."""
+        self._bench.wait(what, lambda: there() and self._is_quiet())
+        first = min((job.array_job or job.id for job in self._jobs()), default=0)
+        jobs = {str(job.spelling).replace(str(first), "N", 1): _told(job) for job in self._jobs()}
+        counts: dict[str, int] = {}
+        for node in self._slurm.nodes().values():
+            counts[_state(node)] = counts.get(_state(node), 0) + 1
+        self.seen.append((what, jobs, counts))
+
+    def _is_quiet(self) -> bool:
+        nodes = self._slurm.nodes().values()
+        passing = {"COMPLETING", "POWERING_UP", "POWERING_DOWN"}
+        return not self._count("COMPLETING") and not any(node.flags & passing for node in nodes)
+
+
+def _told(job: JobState) -> str:
+    # Which of two reasons a task has that was queued again depends on when the scheduler looked last.
+    says = job.reason in REASONS and not (job.array_job and job.restarts)
+    parts: list[Any] = [job.state, job.reason if says else "-", f"restarts={job.restarts}"]
+    parts += ["held" if job.priority == 0 else "free", f"nodes={len(job.nodes)}"]
+    return " ".join([*parts, "array's id"] if job.array_job == job.id else parts)
+
+
+def _state(node: NodeState) -> str:
+    used = "used" if node.cpus_alloc else "unused"
+    return "+".join([node.base, *sorted(node.flags & FLAGS), used])

@@ -1,0 +1,30 @@
+"""Modules of the training environment: a test fails there without them, and is skipped elsewhere."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.node.bootstrap.vm.training import COMPLETE
+
+REASON = "needs the training environment (workload/envs/cpu)"
+
+
+def in_training_environment() -> bool:
+    """Whether this interpreter is the one of `infra.local.training`."""
+    return (Path(sys.prefix) / COMPLETE).exists()
+
+
+def training_module(name: str) -> Any:
+    """A module of the training environment's. Elsewhere the test module is skipped where it is missing.
+
+    Raises:
+        ImportError: the training environment lacks it.
+    """
+    if in_training_environment():
+        return importlib.import_module(name)
+    return pytest.importorskip(name, reason=REASON)
