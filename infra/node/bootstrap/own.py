@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import pwd
 import socket
+import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from infra.node.bootstrap import accounts, files, sshd, store
@@ -22,6 +23,8 @@ KEY_SECONDS = 110.0
 """How long a machine waits for the controller's key: within the step's limit, so that it can say more."""
 IDS = {"slurm": 64030}
 """Debian's number for it. Messages between machines carry the number, so it must be the same on all."""
+NEW_MODE = 0o755
+"""The mode of the root folder of a file system that is new."""
 LOCALHOST = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
 
 
@@ -119,6 +122,7 @@ def mounts(context: Context) -> str:
     if context.role == "controller":
         # Any user may stage a benchmark there, and nobody takes away another's: as in /tmp.
         files.folder(Path(site.shared) / "bench", 0o1777)
+        _open_scratch(context, mine)
     if context.vm:
         from infra.node.bootstrap.vm import mounts as of_clouds
         from infra.node.bootstrap.vm import people
@@ -129,6 +133,21 @@ def mounts(context: Context) -> str:
         if context.people:
             people.way_to_nodes(context)
     return " and ".join(mount.path for mount in mine) or "nothing to mount"
+
+
+def _open_scratch(context: Context, mine: Sequence[Mount]) -> None:
+    """Let every user write to shared scratch file systems, each into what is theirs, as in /tmp.
+
+    A new file system belongs to root alone. One whose owner or mode somebody has chosen keeps both.
+    """
+    site = context.settings.site
+    for mount in mine:
+        folder = context.at(mount.path.lstrip("/"))
+        if str(folder) in (site.shared, site.apps) or mount.path in (site.shared, site.apps):
+            continue
+        there = folder.stat()
+        if there.st_uid == os.geteuid() and stat.S_IMODE(there.st_mode) == NEW_MODE:
+            folder.chmod(0o1777)
 
 
 def _mount_kinds(context: Context) -> Mapping[str, Callable[[Context, Mount], None]]:
