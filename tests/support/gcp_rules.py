@@ -14,7 +14,7 @@ IAP = "35.235.240.0/20"
 SSH = [{"protocol": "tcp", "ports": ["22"]}]
 WIDEST = {4: 8, 6: 19}
 """Prefixes shorter than these are the internet in all but name: 0.0.0.0/1 and 128.0.0.0/1 together are."""
-MACHINES = ("Instance", "RegionInstanceTemplate")
+MACHINES = ("Instance", "InstanceTemplate")
 LABELLED = (*MACHINES, "Disk", "Address", "Bucket", "Secret", "Image", "Filestore")
 EVERYWHERE = ("roles/logging.logWriter", "roles/monitoring.metricWriter")
 """Google's roles that a machine may have in the whole project."""
