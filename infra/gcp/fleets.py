@@ -23,9 +23,9 @@ class GcpFleets(pulumi.ComponentResource):
     """What nodes are made from: no node itself.
 
     A template names neither zone nor host: the driver says both. It is global, because `instances.bulkInsert`
-    takes no regional ones (its reference shows global templates alone, and gcloud's bulk command takes only those).
-    It can only be replaced, by one of another name, and the driver tells by the name which nodes are of an older
-    one. Disks are encrypted, with keys that Google manages, as everything on Google Cloud is.
+    takes no regional ones (its reference shows global templates alone, and gcloud's bulk command takes no
+    others). It can only be replaced, by one of another name, and the driver tells by the name which nodes are
+    of an older one. Disks are encrypted, with keys that Google manages, as everything on Google Cloud is.
 
     Attributes:
         templates: partition -> the instance template's self link.
@@ -70,9 +70,7 @@ class GcpFleets(pulumi.ComponentResource):
             scheduling=compute.InstanceTemplateSchedulingArgs(**scheduling(partition)),
             resource_policies=self._placement(partition),
             reservation_affinity=_reservation(partition),
-            service_account=compute.InstanceTemplateServiceAccountArgs(
-                email=station.account, scopes=SCOPES
-            ),
+            service_account=compute.InstanceTemplateServiceAccountArgs(email=station.account, scopes=SCOPES),
             shielded_instance_config=compute.InstanceTemplateShieldedInstanceConfigArgs(
                 enable_vtpm=True,
                 enable_integrity_monitoring=True,

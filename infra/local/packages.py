@@ -21,8 +21,8 @@ NEEDED = {
     "slurm-client": "/usr/bin/scontrol",
     "munge": "/usr/sbin/munged",
 }
-# The tests' own: a login machine behind a real sshd.
-NEEDED_BY_TESTS = {"openssh-server": "/usr/sbin/sshd"}
+# The tests' own: a login machine behind a real sshd, a controller's rules for its metadata address.
+NEEDED_BY_TESTS = {"openssh-server": "/usr/sbin/sshd", "nftables": "/usr/sbin/nft"}
 SERVICES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "munge": "munge", "openssh-server": "ssh"}
 POLICY = "/usr/sbin/policy-rc.d"
 OUR_POLICY = (

@@ -94,7 +94,7 @@ def test_a_node_mounts_what_the_controller_exports(tmp_path: Path, asked: list[t
 def test_every_user_may_write_to_shared_scratch(tmp_path: Path, asked: list[tuple[str, int]]) -> None:
     scratch = Mount("/scratch", "nfs", served_by="controller")
     sources = {"mounts": {**SOURCES["mounts"], "/scratch": {"volume": "vol-0ccc"}}}
-    context, run = machine(
+    context, _ = machine(
         tmp_path, "controller", "controller", mounts=(*NFS, scratch, EFS, FSX), driver=sources
     )
     root = tmp_path / "root"

@@ -255,7 +255,8 @@ class Cloud:
             if "global" not in words:
                 # The reference of instances.bulkInsert shows global templates alone, and gcloud's own command
                 # (instances/bulk/flags.py) takes no others.
-                raise RefusalError(400, "invalid", f"Invalid value for field 'sourceInstanceTemplate': '{link}'.")
+                said = f"Invalid value for field 'sourceInstanceTemplate': '{link}'."
+                raise RefusalError(400, "invalid", said)
             template = self.get("global", "instanceTemplates", words[-1])
             found = copy.deepcopy(template.properties)
         own = body.instance_properties

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from infra.node.bootstrap import accounts, files, sshd, store
+from infra.node.bootstrap import accounts, files, key_server, sshd, store
 from infra.node.bootstrap.context import Context
 from infra.node.bootstrap.own_slurm import ready, slurm
 from infra.node.model import Mount
@@ -18,9 +18,9 @@ from infra.node.model import Mount
 __all__ = ["hosts", "mounts", "ready", "secrets", "slurm", "users"]
 
 KEY = "munge.key"
-KEY_BYTES = 1024
 KEY_SECONDS = 110.0
 """How long a machine waits for the controller's key: within the step's limit, so that it can say more."""
+KEY_PAUSE_SECONDS = 1.0
 IDS = {"slurm": 64030}
 """Debian's number for it. Messages between machines carry the number, so it must be the same on all."""
 NEW_MODE = 0o755
@@ -73,35 +73,46 @@ def hosts(context: Context) -> str:
 
 
 def secrets(context: Context) -> str:
-    """The munge key, from the secret store; the controller of a new cluster makes it.
+    """The munge key: the controller has it from the secret store, and everybody else from the controller.
 
-    A key that is only on this machine is not taken: the distribution's package makes one at its installation,
-    which is no other machine's.
+    The controller of a new cluster makes it. A key that is only on this machine is not taken: the
+    distribution's package makes one at its installation, which is no other machine's.
     """
     context.report.content["host_keys"] = sshd.host_keys(context)
-    place = store.of(context.settings)
-    key, word = place.get(KEY), "took the cluster's munge key"
-    if key is None and context.role == "controller":
-        key, word = os.urandom(KEY_BYTES), "made the munge key"
-        place.put(KEY, key)
-    if key is None:
-        key = _wait_for_key(place)
+    controller = context.role == "controller"
+    key, word = _key_of_the_cluster(context) if controller else (_key_from_controller(context), "took")
     path = context.path(context.folders.munge_key)
     files.folder(path.parent, 0o700, context.munge_user)
     files.place(path, key, 0o400, context.munge_user)
-    return word
+    if controller:
+        log = context.path(context.folders.log) / "keys.log"
+        service = key_server.service(context.settings.site.python, context.folders.code, path, log)
+        context.services.stop(service.name)
+        context.services.start(service)
+    return f"{word} the cluster's munge key"
 
 
-def _wait_for_key(place: store.Store) -> bytes:
+def _key_of_the_cluster(context: Context) -> tuple[bytes, str]:
+    place = store.of(context.settings)
+    if (key := place.get(KEY)) is not None:
+        return key, "took"
+    key = os.urandom(key_server.KEY_BYTES)
+    place.put(KEY, key)
+    return key, "made"
+
+
+def _key_from_controller(context: Context) -> bytes:
     deadline = time.monotonic() + KEY_SECONDS
-    while (key := place.get(KEY)) is None:
-        if time.monotonic() > deadline:
-            raise TimeoutError(
-                f"the controller has put no munge key into {place} for {KEY_SECONDS:g} s: "
-                "see what its boot came to (./cluster logs controller)"
-            )
-        time.sleep(place.poll_seconds)
-    return key
+    while True:
+        try:
+            return key_server.fetch(context.settings.site.controller_address)
+        except key_server.KeyUnavailableError as error:
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"the controller has given no munge key for {KEY_SECONDS:g} s ({error}): "
+                    "see what its boot came to (./cluster logs controller)"
+                ) from error
+        time.sleep(KEY_PAUSE_SECONDS)
 
 
 def mounts(context: Context) -> str:

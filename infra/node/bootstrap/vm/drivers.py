@@ -24,14 +24,15 @@ SWITCHED = frozenset({"a100", "h100", "h200", "b200"})
 SWITCHES = "proc/driver/nvidia-nvswitch/devices"
 """The switches that this machine sees, once the driver is loaded."""
 EFA_VERSION = "1.49.0"
-"""Its driver, efa 3.1.0, compiles for the newest kernels of Ubuntu 24.04; older ones may not (NVIDIA/aicr#2870)."""
+"""Its driver, efa 3.1.0, compiles for the newest kernels of Ubuntu 24.04; older ones may not
+(NVIDIA/aicr#2870)."""
 EFA_URL = f"https://efa-installer.amazonaws.com/aws-efa-installer-{EFA_VERSION}.tar.gz"
 EFA_FI_INFO = "opt/amazon/efa/bin/fi_info"
 EFA_SECONDS = 600.0
 EFA_SYSCTL = "etc/sysctl.d/99-slurm-stacks-efa.conf"
 EFA_SYSCTL_TEXT = """\
-# Written by slurm-stacks: libfabric's processes on one node read each other's memory (cross-memory attach), which
-# Ubuntu forbids to processes that are not parent and child.
+# Written by slurm-stacks: libfabric's processes on one node read each other's memory (cross-memory attach),
+# which Ubuntu forbids to processes that are not parent and child.
 kernel.yama.ptrace_scope = 0
 """
 KERNELS = "lib/modules"

@@ -52,8 +52,8 @@ def install(context: Context, *, fresh: bool) -> tuple[str | None, list[str]]:
     kernel, made = _install(context, fresh=fresh)
     if not context.at(HELPER).exists():
         raise RuntimeError(
-            f"the Lustre client's packages are installed and there is no /{HELPER}, without which nothing can be "
-            "mounted: use an image that has the Lustre client (image.id)"
+            f"the Lustre client's packages are installed and there is no /{HELPER}, which mounts need: "
+            "use an image that has the Lustre client (image.id)"
         )
     return kernel, made
 
