@@ -21,6 +21,7 @@ KEY = "munge.key"
 KEY_SECONDS = 110.0
 """How long a machine waits for the controller's key: within the step's limit, so that it can say more."""
 KEY_PAUSE_SECONDS = 1.0
+TOOK = "took the cluster's munge key"
 IDS = {"slurm": 64030}
 """Debian's number for it. Messages between machines carry the number, so it must be the same on all."""
 NEW_MODE = 0o755
@@ -80,7 +81,7 @@ def secrets(context: Context) -> str:
     """
     context.report.content["host_keys"] = sshd.host_keys(context)
     controller = context.role == "controller"
-    key, word = _key_of_the_cluster(context) if controller else (_key_from_controller(context), "took")
+    key, word = _key_of_the_cluster(context) if controller else (_key_from_controller(context), TOOK)
     path = context.path(context.folders.munge_key)
     files.folder(path.parent, 0o700, context.munge_user)
     files.place(path, key, 0o400, context.munge_user)
@@ -89,16 +90,16 @@ def secrets(context: Context) -> str:
         service = key_server.service(context.settings.site.python, context.folders.code, path, log)
         context.services.stop(service.name)
         context.services.start(service)
-    return f"{word} the cluster's munge key"
+    return word
 
 
 def _key_of_the_cluster(context: Context) -> tuple[bytes, str]:
     place = store.of(context.settings)
     if (key := place.get(KEY)) is not None:
-        return key, "took"
+        return key, TOOK
     key = os.urandom(key_server.KEY_BYTES)
     place.put(KEY, key)
-    return key, "made"
+    return key, "made the munge key"
 
 
 def _key_from_controller(context: Context) -> bytes:
