@@ -34,9 +34,9 @@ from infra.node.bootstrap import main as boot
 from infra.node.bootstrap.context import Context
 from infra.node.bootstrap.report import BootReport, file_sink
 from infra.node.model import Folders, Host, Mount
+from tests.support import whole_boot
 from tests.support.checkout import ROOT
 from tests.support.doubles import HEAD, FakeServices, design, settings
-from tests.support import whole_boot
 from tests.support.private_mounts import PrivateMounts
 
 ME = pwd.getpwuid(os.getuid())

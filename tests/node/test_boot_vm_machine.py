@@ -12,7 +12,7 @@ from typing import Any
 import boto3
 import pytest
 
-from infra.node.bootstrap import execute, files, own, store
+from infra.node.bootstrap import execute, files, own
 from infra.node.bootstrap.context import Context
 from infra.node.bootstrap.report import BootReport, failure, file_sink
 from infra.node.bootstrap.vm import clouds, disks, machine

@@ -190,7 +190,7 @@ def reports(plan: Plan) -> Iterator[str]:
 
 
 def acting(plan: Plan) -> Iterator[str]:
-    """The controller acts as the nodes' account, nobody as another; it alone reads and writes the munge key."""
+    """The controller acts as the nodes' account, nobody as another; it alone has the munge key."""
     for name, _, grant in plan.grants():
         by_controller = grant["member"].endswith("-accounts-controller.member>")
         if grant["role"] == "roles/iam.serviceAccountUser":
