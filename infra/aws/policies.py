@@ -108,13 +108,16 @@ def controller(scope: Scope, design: ClusterDesign) -> Document:
 
 
 def login(scope: Scope, design: ClusterDesign) -> Document:
-    """A login machine: Slurm's key and its own boot."""
+    """A login machine: its own boot. The munge key comes from the controller, not with this identity."""
     hosts = [host.name for host in design.hosts if host.role == "login"]
     return _document(*_member(scope, hosts), *_common(scope, design, "login"))
 
 
 def compute(scope: Scope, design: ClusterDesign) -> Document:
-    """A node: Slurm's key and its own boot. All nodes have one role, so each could write another's report."""
+    """A node: its own boot. All nodes have one role, so each could write another's report.
+
+    Every process of a node, of any user, can act with this role: it gives no way to the munge key.
+    """
     return _document(
         *_member(scope, [f"{partition.name}-*" for partition in design.partitions]),
         *_common(scope, design, "compute"),
@@ -251,7 +254,6 @@ def _member(scope: Scope, hosts: Sequence[str]) -> list[Statement]:
     asks for what may be missing.
     """
     return [
-        _allow("Secret", ["secretsmanager:GetSecretValue"], scope.secret),
         _allow("Bucket", ["s3:GetObject"], [f"{scope.bucket}/{part}" for part in PUBLISHED]),
         _report(scope, hosts),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from infra.node.bootstrap import key_server
 from infra.node.bootstrap.vm.images import ROLE as IMAGE
 from infra.node.model import ClusterDesign
 
@@ -18,6 +19,7 @@ NFS: Ports = (2049, 2049)
 SLURMCTLD: Ports = (6817, 6817)
 SLURMD: Ports = (6818, 6818)
 SLURMDBD: Ports = (6819, 6819)
+KEYS: Ports = (key_server.PORT, key_server.PORT)
 SRUN: Ports = (32768, 60999)
 """Where a waiting srun or salloc listens for its nodes and for slurmctld: ports that Linux gives out."""
 
@@ -65,6 +67,9 @@ def slurm(design: ClusterDesign) -> Iterator[Rule]:
         yield Rule(role, "in", "compute", SRUN, "nodes to a waiting srun")
     if "controller" in submit:
         yield Rule("controller", "in", "compute", SLURMCTLD, "slurmd to slurmctld")
+        for role in roles(design):
+            if role != "controller":
+                yield Rule("controller", "in", role, KEYS, "root of a machine to the munge key")
     if design.slurm.accounting:
         for role in roles(design):
             if role != "controller":

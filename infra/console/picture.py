@@ -122,7 +122,7 @@ def _firewall(inputs: Mapping[str, Any]) -> list[Any]:
 
 _NOTES: dict[str, Any] = {
     "Instance": lambda i: [i.get("instanceType") or i.get("machineType") or i.get("tier")],
-    "RegionInstanceTemplate": _google_template,
+    "InstanceTemplate": _google_template,
     "Firewall": _firewall,
     "Subnetwork": lambda i: [i.get("ipCidrRange")],
     "Disk": lambda i: [f"{i['size']} GiB" if i.get("size") else None],

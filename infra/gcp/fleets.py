@@ -22,9 +22,10 @@ LONGEST_PREFIX = 37
 class GcpFleets(pulumi.ComponentResource):
     """What nodes are made from: no node itself.
 
-    A template names neither zone nor host: the driver says both. It can only be replaced, by one of another
-    name, and the driver tells by the name which nodes are of an older one. Disks are encrypted, with keys
-    that Google manages, as everything on Google Cloud is.
+    A template names neither zone nor host: the driver says both. It is global, because `instances.bulkInsert`
+    takes no regional ones (its reference shows global templates alone, and gcloud's bulk command takes no
+    others). It can only be replaced, by one of another name, and the driver tells by the name which nodes are
+    of an older one. Disks are encrypted, with keys that Google manages, as everything on Google Cloud is.
 
     Attributes:
         templates: partition -> the instance template's self link.
@@ -49,31 +50,28 @@ class GcpFleets(pulumi.ComponentResource):
         }
         self.register_outputs({"templates": self.templates})
 
-    def _template(self, partition: Partition, station: Station) -> compute.RegionInstanceTemplate:
+    def _template(self, partition: Partition, station: Station) -> compute.InstanceTemplate:
         design = self._design
         marks = labels(design, role="compute", partition=partition.name)
         what = f"node of partition {partition.name}, cluster {design.name}"
-        return compute.RegionInstanceTemplate(
+        return compute.InstanceTemplate(
             f"{self._name}-{partition.name}",
             name_prefix=prefix(design.name, partition.name),
             description=f"template of a {what}",
             instance_description=what,
             project=design.project,
-            region=design.region,
             machine_type=partition.machine,
             guest_accelerators=_accelerators(partition),
             disks=_disks(partition, station.start_from(partition.name, partition.image), marks),
             network_interfaces=[
                 # Without an access configuration it has no public address.
-                compute.RegionInstanceTemplateNetworkInterfaceArgs(subnetwork=station.subnetwork)
+                compute.InstanceTemplateNetworkInterfaceArgs(subnetwork=station.subnetwork)
             ],
-            scheduling=compute.RegionInstanceTemplateSchedulingArgs(**scheduling(partition)),
+            scheduling=compute.InstanceTemplateSchedulingArgs(**scheduling(partition)),
             resource_policies=self._placement(partition),
             reservation_affinity=_reservation(partition),
-            service_account=compute.RegionInstanceTemplateServiceAccountArgs(
-                email=station.account, scopes=SCOPES
-            ),
-            shielded_instance_config=compute.RegionInstanceTemplateShieldedInstanceConfigArgs(
+            service_account=compute.InstanceTemplateServiceAccountArgs(email=station.account, scopes=SCOPES),
+            shielded_instance_config=compute.InstanceTemplateShieldedInstanceConfigArgs(
                 enable_vtpm=True,
                 enable_integrity_monitoring=True,
                 enable_secure_boot=partition.secure_boot,
@@ -126,19 +124,19 @@ def scheduling(partition: Partition) -> dict[str, Any]:
 
 def _accelerators(
     partition: Partition,
-) -> list[compute.RegionInstanceTemplateGuestAcceleratorArgs] | None:
+) -> list[compute.InstanceTemplateGuestAcceleratorArgs] | None:
     """GPUs that are attached; a machine that always has some names none."""
     wanted = partition.accelerator
     gpu = catalog().attachable_to(partition.machine, wanted.type) if wanted else None
     if wanted is None or gpu is None:
         return None
-    return [compute.RegionInstanceTemplateGuestAcceleratorArgs(type=gpu.name, count=wanted.count)]
+    return [compute.InstanceTemplateGuestAcceleratorArgs(type=gpu.name, count=wanted.count)]
 
 
 def _disks(
     partition: Partition, image: pulumi.Input[str], marks: dict[str, str]
-) -> list[compute.RegionInstanceTemplateDiskArgs]:
-    root = compute.RegionInstanceTemplateDiskArgs(
+) -> list[compute.InstanceTemplateDiskArgs]:
+    root = compute.InstanceTemplateDiskArgs(
         boot=True,
         auto_delete=True,
         source_image=image,
@@ -147,7 +145,7 @@ def _disks(
         labels=marks,
     )
     scratch = [
-        compute.RegionInstanceTemplateDiskArgs(
+        compute.InstanceTemplateDiskArgs(
             type="SCRATCH",
             disk_type="local-ssd",
             disk_size_gb=LOCAL_SSD_GIB,
@@ -161,13 +159,13 @@ def _disks(
 
 def _reservation(
     partition: Partition,
-) -> compute.RegionInstanceTemplateReservationAffinityArgs | None:
+) -> compute.InstanceTemplateReservationAffinityArgs | None:
     """Reserved capacity and nothing else: where it is used up, no node starts beside it without a word."""
     if partition.reservation is None:
         return None
-    return compute.RegionInstanceTemplateReservationAffinityArgs(
+    return compute.InstanceTemplateReservationAffinityArgs(
         type="SPECIFIC_RESERVATION",
-        specific_reservation=compute.RegionInstanceTemplateReservationAffinitySpecificReservationArgs(
+        specific_reservation=compute.InstanceTemplateReservationAffinitySpecificReservationArgs(
             key="compute.googleapis.com/reservation-name", values=[partition.reservation]
         ),
     )

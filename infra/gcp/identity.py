@@ -13,7 +13,6 @@ import pulumi_gcp as gcp
 
 from infra.clouds.reach import kinds
 from infra.gcp import policies, service_accounts
-from infra.node.bootstrap.vm.images import ROLE as IMAGE
 from infra.node.model import ClusterDesign
 
 
@@ -76,10 +75,9 @@ class GcpIdentity(pulumi.ComponentResource):
         self.granted: list[pulumi.Resource] = []
         for role in self._accounts:
             self.granted += [*self._everywhere(role), *self._bucket(role, reach.bucket)]
-            # What is in an image is everybody's who has it: nothing secret.
-            if role != IMAGE:
-                self.granted += self._secret(role, reach.secret)
         if "controller" in self._accounts:
+            # No other machine: every process of it, of any user, could read the munge key.
+            self.granted += self._secret("controller", reach.secret)
             self.granted += self._launches(reach.subnetwork)
         self.register_outputs({"emails": self.emails})
 
@@ -89,9 +87,7 @@ class GcpIdentity(pulumi.ComponentResource):
         ]
 
     def _secret(self, role: str, secret: pulumi.Input[str]) -> list[pulumi.Resource]:
-        wanted = {"key": policies.READ_SECRET}
-        if role == "controller":
-            wanted["new-key"] = policies.WRITE_SECRET
+        wanted = {"key": policies.READ_SECRET, "new-key": policies.WRITE_SECRET}
         return [
             gcp.secretmanager.SecretIamMember(
                 f"{self._name}-{role}-{part}",

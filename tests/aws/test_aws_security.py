@@ -171,6 +171,7 @@ FIRES: list[tuple[str, str, Change]] = [
     ("trust", "anybody", edit("Role", "assumeRolePolicy", to='{"Statement": [{"Principal": "*"}]}')),
     ("trust", "inline", edit("Role", "inlinePolicies", to=[{"policy": "{}"}])),
     ("trust", "managed", another("aws:iam/rolePolicyAttachment:RolePolicyAttachment", role="x")),
+    ("keys", "node", policy("compute", Action=["secretsmanager:GetSecretValue"])),
     ("secrets", "key", edit("BucketObjectv2", "content", to="-----BEGIN OPENSSH PRIVATE KEY-----")),
     ("seen", "user", another("aws:iam/user:User", name="x")),
     ("seen", "version", another("aws:secretsmanager/secretVersion:SecretVersion", secretString="x")),

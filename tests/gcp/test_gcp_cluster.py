@@ -35,7 +35,7 @@ from tests.support.recorder import Recorder, counts, custom, needs
 
 COMMAND = "command:local:Command"
 INSTANCE = "gcp:compute/instance:Instance"
-TEMPLATE = "gcp:compute/regionInstanceTemplate:RegionInstanceTemplate"
+TEMPLATE = "gcp:compute/instanceTemplate:InstanceTemplate"
 PARTS = {"accounts", "network", "bucket", "secrets", "storage", "identity", "seats", "fleets", "bundle"}
 PAIR = (replace(CONTROLLER, tags=("controller", "nfs")), LOGIN)
 VARIANTS = {

@@ -15,7 +15,7 @@ from tests.support.gcp_mocks import CPU, GPU, declare, gcp_design
 from tests.support.gcp_rules import weaknesses
 from tests.support.recorder import Recorder, counts
 
-TEMPLATE = "gcp:compute/regionInstanceTemplate:RegionInstanceTemplate"
+TEMPLATE = "gcp:compute/instanceTemplate:InstanceTemplate"
 POLICY = "gcp:compute/resourcePolicy:ResourcePolicy"
 FLEETS = "slurm-stacks:index:GcpFleets"
 CLOSE = replace(CPU, machine="n2-standard-4", cpus=4, placement="cluster")
@@ -56,7 +56,6 @@ def test_a_template_is_whole_but_for_zone_and_name() -> None:
         "description": "template of a node of partition cpu, cluster c",
         "instanceDescription": "node of partition cpu, cluster c",
         "project": "acme-ml",
-        "region": "europe-west4",
         "machineType": "n1-standard-2",
         "disks": [
             {

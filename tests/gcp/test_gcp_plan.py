@@ -50,7 +50,7 @@ GOLDEN = {
     "gcp:compute/disk:Disk": 4,
     "gcp:compute/address:Address": 2,
     "gcp:compute/instance:Instance": 2,
-    "gcp:compute/regionInstanceTemplate:RegionInstanceTemplate": 1,
+    "gcp:compute/instanceTemplate:InstanceTemplate": 1,
     # The sweep, the wait, and three commands of `ssh` through the Identity-Aware Proxy.
     "command:local:Command": 5,
 }
@@ -184,7 +184,7 @@ def test_the_plan_reads_like_the_drawing(plans: dict[str, Plan], capsys: pytest.
     show_plan(plans["gcp-gpu"])
     text = capsys.readouterr().out
     assert "0–8 × n1-standard-2, each 2 CPUs, 7 GiB, 1 × v100" in text
-    assert "RegionInstanceTemplate n1-standard-2, 1 × nvidia-tesla-v100" in text
+    assert "InstanceTemplate n1-standard-2, 1 × nvidia-tesla-v100" in text
 
 
 def test_a_plan_needs_no_account(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ COUNTED = {
     "gcp:compute/disk:Disk": "disk",
     "gcp:compute/address:Address": "address",
     "gcp:compute/image:Image": "image",
-    "gcp:compute/regionInstanceTemplate:RegionInstanceTemplate": "instance template",
+    "gcp:compute/instanceTemplate:InstanceTemplate": "instance template",
     "gcp:compute/resourcePolicy:ResourcePolicy": "resource policy",
     "gcp:compute/firewall:Firewall": "firewall rule",
     "gcp:compute/router:Router": "router",

@@ -127,6 +127,7 @@ FIRES: list[tuple[str, str, Change]] = [
     ("acting", "node", granted(ACCOUNT, ACT, serviceAccountId="<slurm8-accounts-compute.name>")),
     ("acting", "head", edit(NODES, "serviceAccountId", to="<slurm8-accounts-login.name>")),
     ("acting", "key", granted(SECRET, ADD)),
+    ("acting", "reads-key", granted(SECRET, "roles/secretmanager.secretAccessor")),
     ("permissions", "policy", edit(LAUNCHER, "permissions", to=["compute.instances.setIamPolicy"])),
     ("permissions", "firewall", edit(LAUNCHER, "permissions", to=["compute.firewalls.create"])),
     ("permissions", "account", edit(LAUNCHER, "permissions", to=["iam.serviceAccounts.actAs"])),

@@ -19,11 +19,23 @@ from typing import Any
 
 import pytest
 
-from infra.node.bootstrap import accounts, daemons, execute, own, own_slurm, registration, sshd, steps, store
+from infra.node.bootstrap import (
+    accounts,
+    daemons,
+    execute,
+    key_server,
+    own,
+    own_slurm,
+    registration,
+    sshd,
+    steps,
+    store,
+)
 from infra.node.bootstrap import main as boot
 from infra.node.bootstrap.context import Context
 from infra.node.bootstrap.report import BootReport, file_sink
 from infra.node.model import Folders, Host, Mount
+from tests.support import whole_boot
 from tests.support.checkout import ROOT
 from tests.support.doubles import HEAD, FakeServices, design, settings
 from tests.support.private_mounts import PrivateMounts
@@ -81,6 +93,7 @@ def machine(
     entry = dict.fromkeys(("slurm", "munge", "ada"), ME)
     monkeypatch.setattr(pwd, "getpwnam", lambda name: entry[name])
     monkeypatch.setattr(os, "geteuid", lambda: 0)
+    whole_boot.keys_come_from(monkeypatch, tmp_path / "secrets" / "munge.key")
     root = tmp_path / "root"
     for folder in ("etc", "opt/slurm-stacks/current", "home", "apps"):
         (root / folder).mkdir(parents=True)
@@ -213,7 +226,10 @@ def test_the_controller_makes_the_key_and_others_take_it(
     key = tmp_path / "root" / "etc" / "munge" / "munge.key"
     key.parent.mkdir()
     key.write_bytes(b"p" * 128)  # the package made it
-    assert own.secrets(machine("controller", "controller")) == "made the munge key"
+    controller = machine("controller", "controller")
+    assert own.secrets(controller) == "made the munge key"
+    (server,) = controller.services.started  # type: ignore[attr-defined]
+    assert (server.name, server.user) == (key_server.NAME, None), "root serves it"
     made = key.read_bytes()
     assert len(made) == 1024
     kept = tmp_path / "secrets" / "munge.key"
@@ -230,7 +246,10 @@ def test_the_controller_makes_the_key_and_others_take_it(
 
 
 @pytest.mark.usefixtures("no_sshd")
-def test_a_machine_waits_for_the_controllers_key(machine: Callable[..., Context], tmp_path: Path) -> None:
+def test_a_machine_waits_for_the_controllers_key(
+    machine: Callable[..., Context], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own, "KEY_PAUSE_SECONDS", 0.05)
     place = store.FolderStore(tmp_path / "secrets")
     later = threading.Timer(0.3, place.put, ("munge.key", b"k" * 1024))
     later.start()
@@ -248,7 +267,9 @@ def test_a_key_that_never_comes_is_said_in_words(
     (limit,) = [step.timeout for step in steps.STEPS if step.name == "secrets"]
     assert limit > own.KEY_SECONDS, "or the step would end without these words"
     monkeypatch.setattr(own, "KEY_SECONDS", 0.2)
-    with pytest.raises(TimeoutError, match=r"put no munge key into .*/secrets for 0\.2 s: .*logs controller"):
+    monkeypatch.setattr(own, "KEY_PAUSE_SECONDS", 0.05)
+    words = r"given no munge key for 0\.2 s \(10\.99\.0\.2: has no key yet\): .*logs controller"
+    with pytest.raises(TimeoutError, match=words):
         own.secrets(machine())
     assert not (tmp_path / "root" / "etc" / "munge").exists()
 
@@ -256,7 +277,7 @@ def test_a_key_that_never_comes_is_said_in_words(
 @pytest.mark.usefixtures("no_sshd")
 def test_settings_without_a_store_are_refused(machine: Callable[..., Context]) -> None:
     with pytest.raises(ValueError, match=r"no secret store \(site\.driver\.secrets\)"):
-        own.secrets(machine(secrets=None))
+        own.secrets(machine("controller", "controller", secrets=None))
 
 
 def test_host_keys_are_made_once_and_published(

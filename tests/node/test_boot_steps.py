@@ -149,12 +149,14 @@ def test_the_order_is_that_of_the_contract() -> None:
     assert [s.name for s in STEPS if s.machines is None] == [
         "users", "hosts", "secrets", "disks", "mounts", "slurm", "accelerators", "hooks", "ready",
     ]  # fmt: skip
-    assert [s.name for s in STEPS if s.machines is not None] == ["packages", "logs", "environment"]
+    assert [s.name for s in STEPS if s.machines is not None] == [
+        "packages", "metadata", "logs", "environment",
+    ]  # fmt: skip
     names = [s.name for s in STEPS]
-    assert names.index("disks") + 1 == names.index("packages") == names.index("mounts") - 1
+    assert names.index("disks") + 1 == names.index("packages") == names.index("mounts") - 2
     assert all(0 < s.timeout <= 3600 for s in STEPS)
     assert [s.name for s in STEPS if "controller" not in s.roles] == ["accelerators"]
-    assert [s.name for s in STEPS if "compute" not in s.roles] == ["environment"]
+    assert [s.name for s in STEPS if "compute" not in s.roles] == ["metadata", "environment"]
 
 
 def test_boot_reports_to_the_machine_and_to_the_bucket_and_stays(

@@ -164,6 +164,8 @@ def lustre_world(run: Recorder, root: Path, monkeypatch: pytest.MonkeyPatch, run
     (root / "boot/grub").mkdir(parents=True, exist_ok=True)
     (root / "boot/grub/grub.cfg").write_text(f"'{lustre.SUBMENU}'\n'Ubuntu, with Linux {wanted}'\n")
     (root / lustre.GRUB).parent.mkdir(parents=True, exist_ok=True)
+    (root / lustre.HELPER).parent.mkdir(parents=True, exist_ok=True)
+    (root / lustre.HELPER).touch()
 
 
 def test_another_kernel_is_a_restart_and_then_the_same_again(

@@ -183,6 +183,39 @@ def test_the_installer_runs_once_in_its_own_folder(tmp_path: Path, monkeypatch: 
     ]
 
 
+def test_processes_of_a_node_may_share_memory(tmp_path: Path) -> None:
+    """libfabric's shared-memory provider needs it (ParallelCluster: _disable_ptrace_debian.rb)."""
+    context, run = node(tmp_path, FABRIC)
+    tool = tmp_path / "root" / drivers.EFA_FI_INFO
+    tool.parent.mkdir(parents=True)
+    tool.touch()
+    run.answer(str(tool), FI_INFO)
+    steps.accelerators(context)
+    path = tmp_path / "root" / drivers.EFA_SYSCTL
+    assert "kernel.yama.ptrace_scope = 0" in path.read_text().splitlines()
+    assert f"sysctl --load {path}" in run.calls
+
+
+def test_the_driver_is_built_for_the_running_kernel_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, run = node(tmp_path, FABRIC)
+    for kernel in (KERNEL, "6.17.0-1022-aws", "6.14.0-1018-aws"):
+        (tmp_path / "root" / "lib/modules" / kernel / "build").mkdir(parents=True)
+    run.answer("dpkg-query", "installed linux-headers-6.17.0-1022-aws\n")
+    asked: list[str] = []
+
+    def fetch(*_args: object, **_options: object) -> Answer:
+        asked.extend(run.having("purge"))
+        return Answer(403)
+
+    monkeypatch.setattr(call, "call", fetch)
+    with pytest.raises(OSError, match="403"):
+        steps.accelerators(context)
+    (line,) = asked
+    assert line.endswith(" purge linux-headers-6.17.0-1022-aws")
+
+
 def test_an_installer_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context, _ = node(tmp_path, FABRIC)
     monkeypatch.setattr(call, "call", lambda *_a, **_k: Answer(403))

@@ -12,7 +12,7 @@ from typing import Any
 import boto3
 import pytest
 
-from infra.node.bootstrap import execute, files, own, store
+from infra.node.bootstrap import execute, files, own
 from infra.node.bootstrap.context import Context
 from infra.node.bootstrap.report import BootReport, failure, file_sink
 from infra.node.bootstrap.vm import clouds, disks, machine
@@ -182,10 +182,13 @@ def users(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("users")
-def test_the_head_fills_the_secret_and_a_node_reads_it(cloud: Cloud, tmp_path: Path) -> None:
+def test_the_head_fills_the_secret_and_a_node_has_the_key_of_the_head(
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     driver = {"region": "eu-west-1", "secret": cloud.arn}
     head, _ = make(tmp_path / "head", "controller", "controller", driver=driver)
     node, _ = make(tmp_path / "node", driver=driver)
+    whole_boot.keys_come_from(monkeypatch, tmp_path / "head/root/etc/munge/munge.key")
     assert own.secrets(head) == "made the munge key"
     assert own.secrets(node) == "took the cluster's munge key"
     made, taken = ((tmp_path / name / "root/etc/munge/munge.key").read_bytes() for name in ("head", "node"))
@@ -194,18 +197,6 @@ def test_the_head_fills_the_secret_and_a_node_reads_it(cloud: Cloud, tmp_path: P
     # A head that was replaced.
     (tmp_path / "head/root/etc/munge/munge.key").unlink()
     assert own.secrets(head) == "took the cluster's munge key"
-
-
-@pytest.mark.usefixtures("users")
-def test_a_node_waits_for_a_key_with_pauses(
-    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    context, _ = make(tmp_path, driver={"region": "eu-west-1", "secret": cloud.arn})
-    assert store.of(context.settings).poll_seconds >= 1, "a thousand nodes ask one service"
-    monkeypatch.setattr(store.SecretStore, "poll_seconds", 0.01)
-    monkeypatch.setattr(own, "KEY_SECONDS", 0.1)
-    with pytest.raises(TimeoutError, match=r"into the secret arn:aws:secretsmanager.* for 0\.1 s"):
-        own.secrets(context)
 
 
 # --- a whole boot ----------------------------------------------------------------------------------------
@@ -219,6 +210,7 @@ def ubuntu(
     whole_boot.nothing_is_mounted(monkeypatch, tmp_path)
     monkeypatch.setattr(disks, "volume", lambda _context, mount: f"/dev{mount.path}")
     whole_boot.nothing_is_waited_for(monkeypatch)
+    whole_boot.keys_come_from(monkeypatch, tmp_path / "controller/root/etc/munge/munge.key")
 
     def machine_of(role: str, host: str) -> tuple[Context, Recorder]:
         driver = {"region": "eu-west-1", "secret": cloud.arn}
@@ -238,7 +230,7 @@ def test_all_steps_of_a_head_and_of_a_node(
     report = cloud.report("controller")
     assert (report["state"], report["facts"]["slurm"]) == ("ready", "slurm-wlm 23.11.4")
     assert [step["name"] for step in report["steps"]] == [
-        "users", "hosts", "secrets", "disks", "packages", "mounts", "slurm", "hooks", "ready",
+        "users", "hosts", "secrets", "disks", "packages", "metadata", "mounts", "slurm", "hooks", "ready",
         "logs", "environment",
     ]  # fmt: skip
     assert {step["state"] for step in report["steps"]} == {"done", "skipped"}
@@ -266,7 +258,9 @@ def test_a_failed_boot_is_told_by_the_bucket(
     cloud: Cloud, ubuntu: Callable[..., tuple[Context, Recorder]], tmp_path: Path
 ) -> None:
     node, run = ubuntu("compute", "compute-0")
-    cloud.secrets.put_secret_value(SecretId="t-munge", SecretBinary=b"k" * 1024)
+    key = tmp_path / "controller/root/etc/munge/munge.key"
+    key.parent.mkdir(parents=True)
+    key.write_bytes(b"k" * 1024)
     run.fail("apt-get", 100, "E: Unable to locate package slurmd")
     assert execute.run_steps(node, whole_boot.steps(node)) is False
     assert node.services.started == []  # type: ignore[attr-defined]

@@ -92,6 +92,39 @@ def test_a_node_mounts_what_the_controller_exports(tmp_path: Path, asked: list[t
     assert not (root / "home" / "bench").exists()
 
 
+def test_every_user_may_write_to_shared_scratch(tmp_path: Path, asked: list[tuple[str, int]]) -> None:
+    scratch = Mount("/scratch", "nfs", served_by="controller")
+    sources = {"mounts": {**SOURCES["mounts"], "/scratch": {"volume": "vol-0ccc"}}}
+    context, _ = machine(
+        tmp_path, "controller", "controller", mounts=(*NFS, scratch, EFS, FSX), driver=sources
+    )
+    root = tmp_path / "root"
+    own.mounts(context)
+    modes = {name: stat.S_IMODE((root / name).stat().st_mode) for name in ("home", "apps", "scratch", "fsx")}
+    assert modes == {"home": 0o755, "apps": 0o755, "scratch": 0o1777, "fsx": 0o1777}
+
+
+def test_scratch_that_somebody_has_set_up_keeps_its_mode(
+    tmp_path: Path, asked: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, _ = machine(tmp_path, "controller", "controller", mounts=(*NFS, EFS), driver=SOURCES)
+    # Mounted already: what is mounted stays, and so does what lies there.
+    monkeypatch.setattr(mounts, "KINDS", {**mounts.KINDS, "efs": lambda *_: None})
+    folder = tmp_path / "root" / "efs"
+    folder.mkdir()
+    folder.chmod(0o2770)
+    own.mounts(context)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o2770
+
+
+def test_nodes_leave_the_mode_of_scratch_to_the_controller(
+    tmp_path: Path, asked: list[tuple[str, int]]
+) -> None:
+    context, _ = machine(tmp_path, mounts=(*NFS, EFS), driver=SOURCES)
+    own.mounts(context)
+    assert stat.S_IMODE((tmp_path / "root" / "efs").stat().st_mode) == 0o755
+
+
 def test_a_mount_that_is_there_stays_and_another_is_no_match(tmp_path: Path) -> None:
     context, run = machine(tmp_path, mounts=NFS[:1], driver=SOURCES)
     target = tmp_path / "root" / "home"

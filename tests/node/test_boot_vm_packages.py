@@ -89,6 +89,13 @@ def test_a_package_that_is_only_mentioned_cannot_be_installed(tmp_path: Path) ->
     assert (apt.known(context, "real"), apt.known(context, "mentioned")) == (True, False)
 
 
+def helper(root: Path) -> None:
+    """What mount(8) needs for Lustre is there."""
+    path = root / lustre.HELPER
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+
 def kernels(run: Recorder, root: Path, *offered: str) -> None:
     """What FSx and Ubuntu offer; GRUB's menu has it all, once that is asked for."""
 
@@ -99,6 +106,13 @@ def kernels(run: Recorder, root: Path, *offered: str) -> None:
         grub.write_text("\n".join(["submenu 'Advanced options for Ubuntu' {", *lines]))
         return ""
 
+    def installed(*argv: str) -> str:
+        # As in FSx's repository: the module packages only recommend what mounts.
+        if lustre.UTILITIES in argv:
+            helper(root)
+        return ""
+
+    run.answer("apt-get", installed)
     run.answer("update-grub", menu)
     run.fail("modinfo")
     run.answer("apt-cache pkgnames", MODULES)
@@ -136,6 +150,7 @@ def test_after_the_restart_the_boot_goes_on(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(platform, "release", lambda: "6.8.0-1021-aws")
     again, run = machine(tmp_path, mounts=(*NFS, FSX))
+    assert (tmp_path / "root" / lustre.HELPER).exists()
     run.answer("dpkg-query", there(*packages.wanted(again)))
     assert execute.run_steps(again, [step]) is True
     assert run.calls[-1] == "modinfo -k 6.8.0-1021-aws lustre"
@@ -177,8 +192,29 @@ def test_a_kernel_that_has_a_client_stays(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(platform, "release", lambda: "6.8.0-1030-aws")
     context, run = machine(tmp_path, mounts=(FSX,))
     kernels(run, tmp_path / "root")
-    assert "lustre-client-modules-6.8.0-1030-aws" in packages.install(context)
+    assert "lustre-client-modules-6.8.0-1030-aws, lustre-client-utils" in packages.install(context)
     assert not (tmp_path / "root" / lustre.GRUB).exists()
+
+
+@pytest.mark.usefixtures("ubuntu")
+def test_a_client_without_its_mount_helper_is_completed(tmp_path: Path) -> None:
+    context, run = machine(tmp_path, mounts=(FSX,))
+    kernels(run, tmp_path / "root")
+    run.answer("modinfo", "filename: lustre.ko\n")
+    assert packages.install(context).endswith("lustre-client-utils")
+    assert run.having("install")[-1].endswith("--no-install-recommends lustre-client-utils")
+
+
+@pytest.mark.usefixtures("ubuntu")
+def test_packages_that_bring_no_mount_helper_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lustre.platform, "release", lambda: "6.8.0-1030-aws")
+    context, run = machine(tmp_path, mounts=(FSX,))
+    kernels(run, tmp_path / "root")
+    run.answer("apt-get", "")
+    with pytest.raises(RuntimeError, match=r"there is no /sbin/mount\.lustre"):
+        packages.install(context)
 
 
 def test_a_head_without_lustre_asks_nothing_of_it(tmp_path: Path) -> None:

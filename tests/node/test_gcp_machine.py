@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.node.bootstrap import execute, own, steps, store
+from infra.node.bootstrap import execute, own, steps
 from infra.node.bootstrap.context import Context
 from infra.node.bootstrap.report import BootReport, file_sink
 from infra.node.bootstrap.vm import (
@@ -27,7 +27,7 @@ from infra.node.cloud import call
 from infra.node.model import Hook, Mount
 from tests.support import whole_boot
 from tests.support.checkout import until
-from tests.support.fake_metadata import SECRET, FakeMetadata, environment, fake_metadata
+from tests.support.fake_metadata import FakeMetadata, environment, fake_metadata
 from tests.support.recorded import GCP_DRIVER, NFS, Recorder, gcp_machine
 from tests.support.recorded import machine as make
 
@@ -135,15 +135,12 @@ def users(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("users")
-def test_the_head_fills_the_secret_and_a_node_reads_it(
+def test_the_head_fills_the_secret_and_a_node_has_the_key_of_the_head(
     google: FakeMetadata, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     head, _ = gcp_machine(tmp_path / "head", "controller", "controller")
     node, _ = gcp_machine(tmp_path / "node")
-    monkeypatch.setattr(store.SecretStore, "poll_seconds", 0.01)
-    monkeypatch.setattr(own, "KEY_SECONDS", 0.05)
-    with pytest.raises(TimeoutError, match=rf"no munge key into the secret {SECRET} for"):
-        own.secrets(node)
+    whole_boot.keys_come_from(monkeypatch, tmp_path / "head/root/etc/munge/munge.key")
     assert own.secrets(head) == "made the munge key"
     assert own.secrets(node) == "took the cluster's munge key"
     made, taken = ((tmp_path / name / "root/etc/munge/munge.key").read_bytes() for name in ("head", "node"))

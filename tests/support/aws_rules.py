@@ -222,6 +222,14 @@ def trust(plan: Plan) -> Iterator[str]:
         yield f"{name}: a managed policy"
 
 
+def keys(plan: Plan) -> Iterator[str]:
+    """Only the controller reads the munge key: any process of a machine can act with the machine's role."""
+    for name, statement in _allowed(plan):
+        secret = [a for a in _several(statement.get("Action", [])) if a.startswith("secretsmanager:")]
+        if secret and "-controller" not in name:
+            yield f"{name}: {', '.join(secret)}"
+
+
 def secrets(plan: Plan) -> Iterator[str]:
     """Nothing secret is in a plan, and so in the state."""
     for resource in plan.resources:
@@ -262,7 +270,7 @@ RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
         ingress, metadata, addresses, elastic_addresses, subnets, encryption, buckets, actions, resources,
-        trust, secrets, seen, images,
+        trust, keys, secrets, seen, images,
     )
 }  # fmt: skip
 

@@ -83,9 +83,8 @@ class FakeGce:
         """Makes a partition's template, and the one that its site has. Returns its link."""
         content = gce.InstanceProperties(machine_type=machine, **properties)
         made = gce.InstanceTemplate(name=name or f"t-{partition}-1", properties=content)
-        scope = f"regions/{self.cloud.region}"
         with self.lock:
-            self.templates[partition] = self.cloud.put(scope, "instanceTemplates", made).self_link
+            self.templates[partition] = self.cloud.put("global", "instanceTemplates", made).self_link
         return self.templates[partition]
 
     def options(self) -> dict[str, Any]:

@@ -252,8 +252,12 @@ class Cloud:
         found = gce.InstanceProperties()
         if link := body.source_instance_template:
             words = link.split("/")
-            scope = "global" if "global" in words else "/".join(words[words.index("regions") :][:2])
-            template = self.get(scope, "instanceTemplates", words[-1])
+            if "global" not in words:
+                # The reference of instances.bulkInsert shows global templates alone, and gcloud's own command
+                # (instances/bulk/flags.py) takes no others.
+                said = f"Invalid value for field 'sourceInstanceTemplate': '{link}'."
+                raise RefusalError(400, "invalid", said)
+            template = self.get("global", "instanceTemplates", words[-1])
             found = copy.deepcopy(template.properties)
         own = body.instance_properties
         labels = {**found.labels, **own.labels}

@@ -14,7 +14,7 @@ IAP = "35.235.240.0/20"
 SSH = [{"protocol": "tcp", "ports": ["22"]}]
 WIDEST = {4: 8, 6: 19}
 """Prefixes shorter than these are the internet in all but name: 0.0.0.0/1 and 128.0.0.0/1 together are."""
-MACHINES = ("Instance", "RegionInstanceTemplate")
+MACHINES = ("Instance", "InstanceTemplate")
 LABELLED = (*MACHINES, "Disk", "Address", "Bucket", "Secret", "Image", "Filestore")
 EVERYWHERE = ("roles/logging.logWriter", "roles/monitoring.metricWriter")
 """Google's roles that a machine may have in the whole project."""
@@ -190,15 +190,15 @@ def reports(plan: Plan) -> Iterator[str]:
 
 
 def acting(plan: Plan) -> Iterator[str]:
-    """The controller acts as the nodes' account, nobody as another; it alone writes the munge key."""
+    """The controller acts as the nodes' account, nobody as another; it alone has the munge key."""
     for name, _, grant in plan.grants():
         by_controller = grant["member"].endswith("-accounts-controller.member>")
         if grant["role"] == "roles/iam.serviceAccountUser":
             of_nodes = str(grant.get("serviceAccountId", "")).endswith("-accounts-compute.name>")
             if not by_controller or not of_nodes:
                 yield f"{name}: acts as {grant.get('serviceAccountId', 'every account')}"
-        if grant["role"] == "roles/secretmanager.secretVersionAdder" and not by_controller:
-            yield f"{name}: writes the key"
+        if grant["role"].startswith("roles/secretmanager.") and not by_controller:
+            yield f"{name}: has the key ({grant['role']})"
 
 
 def permissions(plan: Plan) -> Iterator[str]:

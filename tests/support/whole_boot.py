@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.node.bootstrap import own_slurm, sshd
+from infra.node.bootstrap import key_server, own_slurm, sshd
 from infra.node.bootstrap.context import Context, Step
 from infra.node.bootstrap.report import BootReport, file_sink
 from infra.node.bootstrap.steps import STEPS
@@ -44,6 +44,17 @@ def users_are_me(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pwd, "getpwnam", lambda _name: ME)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(sshd, "SSHD", Path("/nonexistent/sshd"))
+
+
+def keys_come_from(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
+    """The controller hands out this munge key, once it is there. Nobody is asked over a network."""
+
+    def fetch(address: str) -> bytes:
+        if not file.exists():
+            raise key_server.KeyUnavailableError(f"{address}: has no key yet")
+        return file.read_bytes()
+
+    monkeypatch.setattr(key_server, "fetch", fetch)
 
 
 def nothing_is_mounted(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

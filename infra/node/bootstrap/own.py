@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import pwd
 import socket
+import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from infra.node.bootstrap import accounts, files, sshd, store
+from infra.node.bootstrap import accounts, files, key_server, sshd, store
 from infra.node.bootstrap.context import Context
 from infra.node.bootstrap.own_slurm import ready, slurm
 from infra.node.model import Mount
@@ -17,11 +18,14 @@ from infra.node.model import Mount
 __all__ = ["hosts", "mounts", "ready", "secrets", "slurm", "users"]
 
 KEY = "munge.key"
-KEY_BYTES = 1024
 KEY_SECONDS = 110.0
 """How long a machine waits for the controller's key: within the step's limit, so that it can say more."""
+KEY_PAUSE_SECONDS = 1.0
+TOOK = "took the cluster's munge key"
 IDS = {"slurm": 64030}
 """Debian's number for it. Messages between machines carry the number, so it must be the same on all."""
+NEW_MODE = 0o755
+"""The mode of the root folder of a file system that is new."""
 LOCALHOST = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
 
 
@@ -70,35 +74,47 @@ def hosts(context: Context) -> str:
 
 
 def secrets(context: Context) -> str:
-    """The munge key, from the secret store; the controller of a new cluster makes it.
+    """The munge key: the controller has it from the secret store, and everybody else from the controller.
 
-    A key that is only on this machine is not taken: the distribution's package makes one at its installation,
-    which is no other machine's.
+    The controller of a new cluster makes it. A key that is only on this machine is not taken: the
+    distribution's package makes one at its installation, which is no other machine's.
     """
     context.report.content["host_keys"] = sshd.host_keys(context)
-    place = store.of(context.settings)
-    key, word = place.get(KEY), "took the cluster's munge key"
-    if key is None and context.role == "controller":
-        key, word = os.urandom(KEY_BYTES), "made the munge key"
-        place.put(KEY, key)
-    if key is None:
-        key = _wait_for_key(place, context.settings.design.stack)
+    controller = context.role == "controller"
+    key, word = _key_of_the_cluster(context) if controller else (_key_from_controller(context), TOOK)
     path = context.path(context.folders.munge_key)
     files.folder(path.parent, 0o700, context.munge_user)
     files.place(path, key, 0o400, context.munge_user)
+    if controller:
+        log = context.path(context.folders.log) / "keys.log"
+        service = key_server.service(context.settings.site.python, context.folders.code, path, log)
+        context.services.stop(service.name)
+        context.services.start(service)
     return word
 
 
-def _wait_for_key(place: store.Store, stack: str) -> bytes:
+def _key_of_the_cluster(context: Context) -> tuple[bytes, str]:
+    place = store.of(context.settings)
+    if (key := place.get(KEY)) is not None:
+        return key, TOOK
+    key = os.urandom(key_server.KEY_BYTES)
+    place.put(KEY, key)
+    return key, "made the munge key"
+
+
+def _key_from_controller(context: Context) -> bytes:
     deadline = time.monotonic() + KEY_SECONDS
-    while (key := place.get(KEY)) is None:
-        if time.monotonic() > deadline:
-            raise TimeoutError(
-                f"the controller has put no munge key into {place} for {KEY_SECONDS:g} s: "
-                f"see what its boot came to (./cluster logs --stack {stack} controller)"
-            )
-        time.sleep(place.poll_seconds)
-    return key
+    while True:
+        try:
+            return key_server.fetch(context.settings.site.controller_address)
+        except key_server.KeyUnavailableError as error:
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"the controller has given no munge key for {KEY_SECONDS:g} s ({error}): "
+                    "see what its boot came to "
+                    f"(./cluster logs --stack {context.settings.design.stack} controller)"
+                ) from error
+        time.sleep(KEY_PAUSE_SECONDS)
 
 
 def mounts(context: Context) -> str:
@@ -118,6 +134,7 @@ def mounts(context: Context) -> str:
     if context.role == "controller":
         # Any user may stage a benchmark there, and nobody takes away another's: as in /tmp.
         files.folder(Path(site.shared) / "bench", 0o1777)
+        _open_scratch(context, mine)
     if context.vm:
         from infra.node.bootstrap.vm import mounts as of_clouds
         from infra.node.bootstrap.vm import people
@@ -128,6 +145,21 @@ def mounts(context: Context) -> str:
         if context.people:
             people.way_to_nodes(context)
     return " and ".join(mount.path for mount in mine) or "nothing to mount"
+
+
+def _open_scratch(context: Context, mine: Sequence[Mount]) -> None:
+    """Let every user write to shared scratch file systems, each into what is theirs, as in /tmp.
+
+    A new file system belongs to root alone. One whose owner or mode somebody has chosen keeps both.
+    """
+    site = context.settings.site
+    for mount in mine:
+        folder = context.at(mount.path.lstrip("/"))
+        if str(folder) in (site.shared, site.apps) or mount.path in (site.shared, site.apps):
+            continue
+        there = folder.stat()
+        if there.st_uid == os.geteuid() and stat.S_IMODE(there.st_mode) == NEW_MODE:
+            folder.chmod(0o1777)
 
 
 def _mount_kinds(context: Context) -> Mapping[str, Callable[[Context, Mount], None]]:

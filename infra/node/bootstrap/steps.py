@@ -70,6 +70,12 @@ def packages(context: Context) -> str:
     return distribution.install(context)
 
 
+def metadata(context: Context) -> str:
+    from infra.node.bootstrap.vm import clouds, metadata_guard
+
+    return metadata_guard.place(context, clouds.of(context.settings).metadata_openings)
+
+
 def accelerators(context: Context) -> str:
     partition = context.settings.design.partition_of(context.host)
     accelerator = partition.accelerator if partition else None
@@ -146,6 +152,7 @@ STEPS: tuple[Step, ...] = (
     Step("secrets", 120, ALL, lambda context: kind(context).secrets(context)),
     Step("disks", 300, ALL, disks),
     Step("packages", 1500, ALL, packages, VM),
+    Step("metadata", 60, frozenset({"controller"}), metadata, VM),
     Step("mounts", 300, ALL, lambda context: kind(context).mounts(context)),
     Step("slurm", 300, ALL, lambda context: kind(context).slurm(context)),
     Step("accelerators", 900, frozenset({"compute"}), accelerators),

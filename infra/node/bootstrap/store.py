@@ -1,4 +1,4 @@
-"""The cluster's secret store, as its machines see it: the munge key outlives the head that made it."""
+"""The cluster's secret store, as its controller sees it: the munge key outlives the head that made it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 class Store(Protocol):
     """Secrets by name, whole or not at all."""
 
-    poll_seconds: float
-    """How long to wait between two looks for what is not there yet."""
-
     def get(self, name: str) -> bytes | None: ...
 
     def put(self, name: str, content: bytes) -> None: ...
@@ -25,8 +22,6 @@ class Store(Protocol):
 
 class FolderStore:
     """A folder that only the machines' root can enter."""
-
-    poll_seconds = 0.1
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -47,8 +42,6 @@ class FolderStore:
 
 class SecretStore:
     """The one secret that the cluster has at its cloud, whatever name is asked for."""
-
-    poll_seconds = 3.0
 
     def __init__(self, secret: Secret) -> None:
         self._secret = secret

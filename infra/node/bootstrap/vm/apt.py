@@ -63,6 +63,11 @@ def install(context: Context, names: Iterable[str], *, fresh: bool = False) -> l
     return wanted
 
 
+def purge(context: Context, names: Iterable[str]) -> None:
+    """Remove these packages, which are installed, with what depends on them."""
+    context.run("apt-get", *OPTIONS, "purge", *names, timeout=INSTALL_SECONDS, env=ENVIRONMENT)
+
+
 def known(context: Context, name: str) -> bool:
     """Whether a package can be installed: the lists name many that are only mentioned."""
     return "\nVersion:" in context.run("apt-cache", "show", "--no-all-versions", name, allow=(0, 100))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from infra.node.bootstrap.context import Context
+from infra.node.bootstrap.vm.metadata_guard import Openings
 from infra.node.cloud import call as http
 from infra.node.cloud.notice import Notices
 from infra.node.model import Mount
@@ -59,6 +60,7 @@ class Cloud(Protocol):
     write_seconds: an object takes no second write within this time.
     notices: what tells this machine of its end.
     tells_controller: the driver hears of it too, without a word of the machine's.
+    metadata_openings: what every user of a controller may ask the metadata address.
     """
 
     scheme: str
@@ -68,6 +70,7 @@ class Cloud(Protocol):
     write_seconds: float
     notices: Notices
     tells_controller: bool
+    metadata_openings: Openings
 
     def node(self) -> str:
         """The node that this machine is.

@@ -10,6 +10,7 @@ from infra.node.aws.secretsmanager import Secret
 from infra.node.bootstrap.context import Context, SkipStep
 from infra.node.bootstrap.vm import logs, sources
 from infra.node.bootstrap.vm.cloud import Disk
+from infra.node.bootstrap.vm.metadata_guard import Openings
 from infra.node.cloud import call as http
 from infra.node.cloud.notice import Notices
 from infra.node.elastic.drivers.ec2_names import NODES, node_of, nodes_in
@@ -31,6 +32,8 @@ class Aws:
     write_seconds = 0.0
     # Of interruptions, two minutes ahead (`drivers.ec2_notices`); not of recommendations.
     tells_controller = True
+    # Ubuntu's sshd asks for keys of EC2 Instance Connect as this user.
+    metadata_openings = Openings(users=("ec2-instance-connect",))
 
     def __init__(self, settings: Settings) -> None:
         self._metadata = Metadata()

@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 from infra.node.bootstrap.context import Context, SkipStep
 from infra.node.bootstrap.vm import ops_agent, os_login, sources
 from infra.node.bootstrap.vm.cloud import Disk
+from infra.node.bootstrap.vm.metadata_guard import Openings
 from infra.node.cloud import call as http
 from infra.node.cloud.notice import Notices
 from infra.node.elastic.drivers.gce_names import node_of
@@ -33,6 +34,10 @@ class Gcp:
     # Cloud Storage refuses what is faster.
     write_seconds = 1.0
     tells_controller = False
+    # It is the name server and the time server too; OS Login's look-ups are each user's own.
+    metadata_openings = Openings(
+        ports=(("udp", 53), ("tcp", 53), ("udp", 123)), paths=("/computeMetadata/v1/oslogin/",)
+    )
 
     def __init__(self, settings: Settings) -> None:
         self._metadata = Metadata()

@@ -24,10 +24,19 @@ SWITCHED = frozenset({"a100", "h100", "h200", "b200"})
 """Where GPUs of a machine are joined by NVSwitch, nothing starts without the fabric manager."""
 SWITCHES = "proc/driver/nvidia-nvswitch/devices"
 """The switches that this machine sees, once the driver is loaded."""
-EFA_VERSION = "1.47.0"
+EFA_VERSION = "1.49.0"
+"""Its driver, efa 3.1.0, compiles for the newest kernels of Ubuntu 24.04; older ones may not
+(NVIDIA/aicr#2870)."""
 EFA_URL = f"https://efa-installer.amazonaws.com/aws-efa-installer-{EFA_VERSION}.tar.gz"
 EFA_FI_INFO = "opt/amazon/efa/bin/fi_info"
 EFA_SECONDS = 600.0
+EFA_SYSCTL = "etc/sysctl.d/99-slurm-stacks-efa.conf"
+EFA_SYSCTL_TEXT = """\
+# Written by slurm-stacks: libfabric's processes on one node read each other's memory (cross-memory attach),
+# which Ubuntu forbids to processes that are not parent and child.
+kernel.yama.ptrace_scope = 0
+"""
+KERNELS = "lib/modules"
 
 
 def has_nvidia(accelerator: Accelerator) -> bool:
@@ -68,6 +77,7 @@ def place(context: Context, partition: Partition) -> list[str]:
     if partition.efa:
         if not context.at(EFA_FI_INFO).exists():
             _install_efa(context)
+        _allow_shared_memory(context)
         placed.append(f"EFA {EFA_VERSION}")
     return placed
 
@@ -146,13 +156,36 @@ def efa(context: Context, count: int) -> str:
     tool = context.at(EFA_FI_INFO)
     if not tool.exists():
         _install_efa(context)
+    _allow_shared_memory(context)
     seen = _domains(context.run(str(tool), "--provider", "efa", "--type", "FI_EP_RDM", timeout=60.0))
     if len(seen) != count:
         raise RuntimeError(f"fi_info sees {len(seen)} EFA interfaces, and there should be {count}")
     return f"{count} EFA"
 
 
+def _allow_shared_memory(context: Context) -> None:
+    """Let libfabric's shared-memory provider work inside a node, now and after each boot."""
+    path = context.at(EFA_SYSCTL)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.place(path, EFA_SYSCTL_TEXT.encode())
+    context.run("sysctl", "--load", str(path))
+
+
+def _leave_one_kernel(context: Context) -> None:
+    """Remove the headers of kernels that do not run: DKMS builds for every kernel that has headers.
+
+    A build for a kernel that the driver does not know yet would fail the whole installation.
+    """
+    running = platform.release()
+    others = sorted(build.parent.name for build in context.at(KERNELS).glob("*/build"))
+    packages = [f"linux-headers-{kernel}" for kernel in others if kernel != running]
+    installed = [name for name in packages if name not in apt.missing(context, packages)]
+    if installed:
+        apt.purge(context, installed)
+
+
 def _install_efa(context: Context) -> None:
+    _leave_one_kernel(context)
     answer = call.call("GET", EFA_URL, dict, timeout=60.0)
     if answer.status != 200:
         raise ServiceError(f"{EFA_URL}: HTTP status {answer.status}", status=answer.status)

@@ -20,6 +20,11 @@ KEY_URL = "https://fsx-lustre-client-repo-public-keys.s3.amazonaws.com/fsx-ubunt
 KEYRING = "etc/apt/keyrings/fsx-lustre.asc"
 SOURCE = f"deb [signed-by=/{KEYRING}] https://fsx-lustre-client-repo.s3.amazonaws.com/ubuntu noble main\n"
 MODULES = "lustre-client-modules-"
+UTILITIES = "lustre-client-utils"
+"""Holds `mount.lustre`. The module packages only recommend it (lustre-release v2_15_6,
+debian/control.modules.in), and recommendations are not installed here."""
+HELPER = "sbin/mount.lustre"
+"""What mount(8) runs for `-t lustre`."""
 GRUB = "etc/default/grub.d/99-slurm-stacks.cfg"
 GRUB_TEXT = """\
 # Written by slurm-stacks: the kernel that has a Lustre client, though there may be newer ones.
@@ -35,24 +40,40 @@ def wanted(context: Context) -> bool:
 
 
 def install(context: Context, *, fresh: bool) -> tuple[str | None, list[str]]:
-    """Have the client's module. Returns the kernel to start with first, if any, and what was installed.
+    """Have the client's module and its mount helper.
+
+    Returns:
+        The kernel to start with first, if any, and what was installed.
 
     Raises:
-        RuntimeError: there is no module for any kernel of the distribution's, or the machine does not boot
-            the kernel that it was told to.
+        RuntimeError: there is no module for any kernel of the distribution's, the machine does not boot
+            the kernel that it was told to, or the packages brought no mount helper.
     """
+    kernel, made = _install(context, fresh=fresh)
+    if not context.at(HELPER).exists():
+        raise RuntimeError(
+            f"the Lustre client's packages are installed and there is no /{HELPER}, which mounts need: "
+            "use an image that has the Lustre client (image.id)"
+        )
+    return kernel, made
+
+
+def _install(context: Context, *, fresh: bool) -> tuple[str | None, list[str]]:
     running = platform.release()
+    loaded = True
     try:
         context.run("modinfo", "-k", running, "lustre")
     except RuntimeError:
-        pass
-    else:
+        loaded = False
+    if loaded and context.at(HELPER).exists():
         return None, []
     repository(context)
     apt.update(context)
+    if loaded:
+        return None, apt.install(context, [UTILITIES], fresh=True)
     kernels = {name.removeprefix(MODULES) for name in apt.names(context, MODULES)}
     if running in kernels:
-        return None, apt.install(context, [f"{MODULES}{running}"], fresh=True)
+        return None, apt.install(context, [f"{MODULES}{running}", UTILITIES], fresh=True)
     mark = context.path(context.folders.lib) / MARK
     if mark.exists():
         raise RuntimeError(
@@ -62,7 +83,13 @@ def install(context: Context, *, fresh: bool) -> tuple[str | None, list[str]]:
     kernel = newest(context, kernels)
     made = apt.install(
         context,
-        [f"linux-image-{kernel}", f"linux-modules-{kernel}", f"linux-headers-{kernel}", f"{MODULES}{kernel}"],
+        [
+            f"linux-image-{kernel}",
+            f"linux-modules-{kernel}",
+            f"linux-headers-{kernel}",
+            f"{MODULES}{kernel}",
+            UTILITIES,
+        ],
         fresh=True,
     )
     grub = context.at(GRUB)

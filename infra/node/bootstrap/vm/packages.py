@@ -35,6 +35,7 @@ def of_role(design: ClusterDesign, role: str) -> list[str]:
     if "nvme" in kinds:
         names.append("mdadm")
     if role == "controller":
+        names.append("nftables")
         names += clouds.kind(design.provider).packages
         names += ACCOUNTING if design.slurm.accounting else []
         names += ["python3-venv"] if design.trains else []  # for the training environment

@@ -1,0 +1,132 @@
+"""The munge key goes from the controller to root of another machine, and to no other user there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.node.bootstrap import key_server
+from tests.support.checkout import ROOT
+from tests.support.ordinary_user import OrdinaryUser
+
+KEY = bytes(range(256)) * 4
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may take a port below 1024")
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    file = tmp_path / "munge.key"
+    file.write_bytes(KEY)
+    file.chmod(0o400)
+    return file
+
+
+@pytest.fixture
+def port(key_file: Path) -> Iterator[int]:
+    """The server, as the controller has it, on a port of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, (address, source) = server.accept()
+                    with connection:
+                        key_server.answer(connection, address, source, key_file)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join(30)
+
+
+def test_root_has_the_key(port: int) -> None:
+    assert key_server.fetch("127.0.0.1", port) == KEY
+
+
+def test_a_port_that_anybody_can_have_gets_nothing(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), 60) as connection:
+        assert connection.getsockname()[1] not in key_server.RESERVED
+        assert connection.recv(4096) == b""
+
+
+def test_an_ordinary_user_gets_nothing_whatever_it_tries(port: int, tmp_path: Path) -> None:
+    """Neither as we ask, nor from any source port that it can have, nor in a user namespace of its own."""
+    tries = """
+import socket, sys
+from infra.node.bootstrap import key_server
+port = int(sys.argv[1])
+try:
+    key_server.fetch("127.0.0.1", port)
+except PermissionError:
+    print("no reserved port")
+for source in (0, 1024, 1025):
+    connection = socket.socket()
+    connection.settimeout(60)
+    try:
+        connection.bind(("", source))
+        connection.connect(("127.0.0.1", port))
+    except OSError:
+        continue
+    print(len(connection.recv(4096)))
+"""
+    folder = tmp_path / "user"
+    folder.mkdir()
+    with contextlib.closing(OrdinaryUser(folder)) as user:
+        for prefix in ([], ["unshare", "--user", "--map-root-user"]):
+            argv = user(*prefix, sys.executable, "-c", tries, str(port))
+            done = subprocess.run(
+                argv, capture_output=True, text=True, check=False, timeout=120,
+                env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=folder,
+            )  # fmt: skip
+            if prefix and "unshare" in done.stderr:
+                continue  # this kernel makes no user namespaces for ordinary users
+            lines = done.stdout.split("\n")
+            assert lines[0] == "no reserved port", done.stderr
+            assert set(lines[1:]) <= {"0", ""}
+
+
+def test_a_controller_without_the_key_yet_says_so(port: int, key_file: Path) -> None:
+    key_file.unlink()
+    with pytest.raises(key_server.KeyUnavailableError, match="sent 0 of 1024 bytes"):
+        key_server.fetch("127.0.0.1", port)
+
+
+def test_a_controller_that_is_not_there_yet_is_told_apart() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        with pytest.raises(key_server.KeyUnavailableError, match="refused"):
+            key_server.fetch("127.0.0.1", taken.getsockname()[1])
+
+
+def test_the_daemon_serves_until_it_is_ended(key_file: Path) -> None:
+    """As the controller's service: its own program, root's, on a port below 1024."""
+    free = next(p for p in range(600, 800) if _free(p))
+    service = key_server.service(sys.executable, ROOT, key_file, key_file.parent / "log")
+    *argv, call = service.argv
+    call = call.replace(f"main({str(key_file)!r})", f"main({str(key_file)!r}, {free})")
+    with subprocess.Popen([*argv, call], stdout=subprocess.PIPE, text=True) as daemon:
+        try:
+            assert daemon.stdout is not None
+            assert daemon.stdout.readline() == f"serving on port {free}\n"
+            assert [key_server.fetch("127.0.0.1", free) for _ in range(3)] == [KEY] * 3
+        finally:
+            daemon.terminate()
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True

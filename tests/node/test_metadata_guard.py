@@ -1,0 +1,83 @@
+"""Who may ask a controller's metadata address: real nftables rules in a network of the test's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from infra.node.bootstrap import steps
+from infra.node.bootstrap.context import Context
+from infra.node.bootstrap.vm import clouds, metadata_guard
+from infra.node.bootstrap.vm.metadata_guard import Openings
+from tests.support.checkout import ROOT
+from tests.support.recorded import gcp_machine, machine
+
+SLURM, CONNECT, NOBODY = 64030, 64031, 65534
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("nft") is None,
+    reason="needs root and nftables for rules in a network of its own",
+)
+
+
+def world(tmp_path: Path, openings: Openings, users: tuple[int, ...]) -> dict[str, object]:
+    """What different users of one machine get from its metadata address under these rules."""
+    file = tmp_path / "metadata.nft"
+    file.write_text(metadata_guard.rules(users, openings))
+    command = ["unshare", "--net", sys.executable, "-m", "tests.support.metadata_world", str(file)]
+    asking = [str(user) for user in (0, SLURM, CONNECT, NOBODY)]
+    done = subprocess.run(
+        [*command, json.dumps(openings.paths), *asking],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def openings(context: Context) -> Openings:
+    return clouds.of(context.settings).metadata_openings
+
+
+def test_on_ec2_only_root_slurm_and_instance_connect_have_the_identity(tmp_path: Path) -> None:
+    context, _ = machine(tmp_path, "controller", "controller")
+    seen = world(tmp_path, openings(context), (0, SLURM, CONNECT))
+    token = seen["token"]
+    assert isinstance(token, dict)
+    assert [token[str(user)][0] for user in (0, SLURM, CONNECT)] == [200, 200, 200]
+    assert token[str(NOBODY)] == ["ConnectionRefusedError", ""]
+    assert seen["login"] == ["ConnectionRefusedError", ""]
+
+
+def test_on_compute_engine_users_keep_names_and_os_login_and_get_no_identity(tmp_path: Path) -> None:
+    context, _ = gcp_machine(tmp_path, "controller", "controller")
+    seen = world(tmp_path, openings(context), (0, SLURM))
+    token = seen["token"]
+    assert isinstance(token, dict)
+    assert [token[str(user)][0] for user in (0, SLURM, NOBODY)] == [200, 200, 403]
+    assert seen["login"] == [200, "Google /computeMetadata/v1/oslogin/users?username=ada"]
+    assert [said[0] for said in (seen["round"], seen["hidden"])] == [403, 403]  # type: ignore[index]
+    assert seen["name"] == "sent", "the metadata address is Google's name server"
+
+
+def test_the_step_places_the_rules_for_this_boot_and_the_next(tmp_path: Path) -> None:
+    context, run = machine(tmp_path, "controller", "controller")
+    (step,) = [step for step in steps.STEPS if step.name == "metadata"]
+    assert step.taken_by(context)
+    assert not step.taken_by(machine(tmp_path)[0]), "a node's identity is harmless"
+    assert "169.254.169.254" in step.run(context)
+    rules = tmp_path / "root" / metadata_guard.RULES
+    unit = tmp_path / "root" / "etc/systemd/system" / metadata_guard.UNIT
+    assert run.calls == [f"nft -f {rules}", f"systemctl enable {metadata_guard.UNIT}"]
+    assert f"nft -f /{metadata_guard.RULES}" in unit.read_text()
+    assert "skuid { 0" in rules.read_text()
