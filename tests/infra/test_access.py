@@ -209,7 +209,7 @@ def test_every_provider_offers_what_the_program_asks() -> None:
     wanted = {name for name in vars(provider.Provider) if not name.startswith("_")}
     assert wanted == {
         "prepare", "create", "shell", "access", "leftovers", "diagnose", "settings_here", "mend", "clear",
-        "weigh", "drain", "explain",
+        "weigh", "changes", "drain", "explain",
     }  # fmt: skip
     for name in ("local", "aws", "gcp"):
         offers = providers.load(name)
