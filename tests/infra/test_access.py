@@ -210,7 +210,7 @@ def test_every_provider_offers_what_the_program_asks() -> None:
     wanted = {name for name in vars(provider.Provider) if not name.startswith("_")}
     assert wanted == {
         "prepare", "create", "shell", "access", "leftovers", "diagnose", "settings_here", "mend", "clear",
-        "weigh", "drain", "explain", "ssh", "files_here",
+        "weigh", "changes", "drain", "explain", "ssh", "files_here",
     }  # fmt: skip
     for name in ("local", "aws", "gcp"):
         offers = providers.load(name)

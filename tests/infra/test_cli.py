@@ -217,10 +217,11 @@ def test_up_down_and_test_know_their_stack_and_arguments(
         return {"stack": config.stack}
 
     monkeypatch.setattr(operate, "bring_up", bring_up)
-    monkeypatch.setattr(operate, "take_down", lambda p, *rest: seen.append(("down", p, *rest[:2])))
+    monkeypatch.setattr(operate, "take_down", lambda p, *rest, yes: seen.append(("down", p, *rest[:2], yes)))
     monkeypatch.setattr(checks, "run_checks", lambda p, rest: seen.append(("test", p, list(rest))) or 3)  # type: ignore[func-returns-value]
     assert [cluster("up").code, cluster("up", "--replace").code] == [0, 0]
     assert cluster("down", "--stack", "other").code == 0
+    assert cluster("down", "--yes", "--stack", "other").code == 0
     assert json.loads(cluster("up", "-s", "other", "--no-benchmark", "--json").out) == {"stack": "other"}
     assert seen.pop() == ("up", project, "other", False, False, True)
     assert cluster("test").code == 3
@@ -228,7 +229,8 @@ def test_up_down_and_test_know_their_stack_and_arguments(
     assert seen == [
         ("up", project, "local", False, True, False),
         ("up", project, "local", True, True, False),
-        ("down", project, "other", "local"),
+        ("down", project, "other", "local", False),
+        ("down", project, "other", "local", True),
         ("test", project, []),
         ("test", project, ["tests/node", "-k", "x", "--lf"]),
     ]
@@ -256,7 +258,7 @@ def test_down_of_a_broken_stack_file_takes_down_what_is_up(
 ) -> None:
     (project / "Pulumi.local.yaml").write_text("config: {slurm-stacks:cluster: {provider: nowhere}}\n")
     seen: list[Any] = []
-    monkeypatch.setattr(operate, "take_down", lambda p, *rest: seen.append((p, *rest[:2])))
+    monkeypatch.setattr(operate, "take_down", lambda p, *rest, yes: seen.append((p, *rest[:2])))
     monkeypatch.setattr(LocalProvider, "leftovers", lambda *_arguments: [])
     assert cluster("down").code == 2, "nothing is up: the mistake is what matters"
     assert seen == []
@@ -275,7 +277,7 @@ def test_down_of_a_broken_stack_file_takes_down_a_clouds_cluster_too(
     file = project / "Pulumi.local.yaml"
     file.write_text(f"config: {{slurm-stacks:cluster: {{provider: {provider}, partitions: 7}}}}\n")
     seen: list[Any] = []
-    monkeypatch.setattr(operate, "take_down", lambda p, *rest: seen.append((p, *rest[:2])))
+    monkeypatch.setattr(operate, "take_down", lambda p, *rest, yes: seen.append((p, *rest[:2])))
     monkeypatch.setattr(LocalProvider, "leftovers", lambda *_arguments: [])
     done = cluster("down")
     assert done.code == 0

@@ -77,7 +77,7 @@ def test_settings_agree_with_the_folders_of_the_nodes(run: RunDirectory) -> None
     made = run.settings(design(nodes(3)))
     assert made.site.user == getpass.getuser()
     assert made.site.slurmd_port == made.site.slurmctld_port + 1
-    assert made.site.driver == {"socket": str(run.agent_socket)}
+    assert made.site.driver == {"socket": str(run.agent_socket), "blocks": '{"debug": [[0, 64]]}'}
     folders = Folders(made)
     assert Path(str(folders.code)) == run.tool.parent.parent
     assert Path(str(folders.slurm_conf)) == run.path / "etc" / "slurm.conf"
