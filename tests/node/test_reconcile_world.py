@@ -303,7 +303,8 @@ def test_a_job_that_could_not_be_queued_again_while_it_began_is_asked_again(
     job = world.slurm.submit(2, 200)
     assert world.until(lambda: len(world.cloud.living()) == 2, 10), world.story()
     assert job.state == "CONFIGURING"
-    requeue, asked = world.slurm.requeue, []
+    requeue = world.slurm.requeue
+    asked: list[str] = []
 
     def refuse_at_first(number: int) -> None:
         asked.append(job.state)
