@@ -306,7 +306,7 @@ class Site:
     slurmd_port: int = 6818
     """Process mode: the first of a consecutive range, one a node."""
     first_address: str | None = None
-    """Process mode: the address of the node with the first port; the others follow. None: all share 127.0.0.1."""
+    """Process mode: of the node with the first port; the others follow. None: all share 127.0.0.1."""
     slurmdbd_port: int = SLURMDBD_PORT
     python: str = "/usr/bin/python3"
     apps: str = "/apps"

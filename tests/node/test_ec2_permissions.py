@@ -23,7 +23,7 @@ COMPUTE = Partition("compute", "c4.2xlarge", 8, 100, 0, 50)
 SPOT = Partition("spot", "c4.2xlarge", 8, 100, 0, 10, spot=True)
 CLOSE = Partition("close", "c4.2xlarge", 8, 100, 0, 10, placement="cluster", reservation="cr-1")
 DESIGN = doubles.design(COMPUTE, SPOT, CLOSE, provider="aws", machines="vm", access=Access(key="ada"))
-TEMPLATE = {
+TEMPLATE: dict[str, Any] = {
     "KeyName": "ada",
     "Placement": {"GroupName": "t-close"},
     "CapacityReservationSpecification": {"CapacityReservationTarget": {"CapacityReservationId": "cr-1"}},

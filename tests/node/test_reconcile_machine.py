@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from infra.node.elastic.errors import ErrorClass
 from infra.node.model import Budget, Partition
+from infra.node.slurm.control import SlurmError
 from tests.support.simulation import World
 
 HISTORIES = int(os.environ.get("SLURM_STACKS_HISTORIES", "100"))
@@ -64,6 +65,30 @@ class Histories(RuleBasedStateMachine):
         jobs = list(self.world.slurm.queue)
         if jobs and self.world.slurm.alive:
             self.world.slurm.cancel([jobs[index % len(jobs)]])
+
+    @rule(count=st.integers(1, 8), work=st.sampled_from([5, 30]), limit=st.none() | st.integers(1, 3))
+    def somebody_submits_an_array(self, count: int, work: int, limit: int | None) -> None:
+        if self.world.slurm.alive:
+            self.world.slurm.submit_array(range(count), 1, work, limit=limit)
+            self.world.step(2)
+
+    @rule(index=INDEX, what=st.sampled_from(["suspend", "resume", "hold", "release"]))
+    def an_administrator_intervenes(self, index: int, what: str) -> None:
+        slurm = self.world.slurm
+        jobs = [job for job in slurm.jobs().values() if not job.is_over] if slurm.alive else []
+        if not jobs:
+            return
+        job = jobs[index % len(jobs)].spelling
+        # What cannot be done with the job now is refused.
+        with suppress(SlurmError):
+            if what == "hold":
+                slurm.update_job(job, hold=True)
+            else:
+                getattr(slurm, what)(job)
+
+    @rule(count=st.integers(1, 3))
+    def nodes_refuse_to_start_jobs(self, count: int) -> None:
+        self.world.slurm.refused_starts = count
 
     # --- machines ----------------------------------------------------------------------------------------
 
@@ -136,6 +161,13 @@ class Histories(RuleBasedStateMachine):
         if hasattr(self, "world"):
             assert self.world.wrongs == [], self.world.story()
 
+    def nobody_waits(self) -> bool:
+        """At rest, once an administrator has let go what is held."""
+        for job in list(self.world.slurm.queue.values()):
+            if job.held and job.state == "PENDING":
+                self.world.slurm.release(job.id)
+        return not self.world.unrest()
+
     def teardown(self) -> None:
         if not hasattr(self, "world"):
             return
@@ -143,10 +175,14 @@ class Histories(RuleBasedStateMachine):
             if not self.world.slurm.alive:
                 self.world.slurm.start()
             self.world.cloud.calm()
+            self.world.slurm.refused_starts = 0
+            for job in list(self.world.slurm.queue.values()):
+                with suppress(SlurmError):
+                    self.world.slurm.resume(job.id)
             self.world.latency = 0.0
             for record in self.world.cloud.living():
                 record.frozen = False
-            self.world.until(lambda: not self.world.unrest(), REST_SECONDS)
+            self.world.until(self.nobody_waits, REST_SECONDS)
             assert self.world.wrongs == [], self.world.story()
             assert self.world.unrest() == [], self.world.story()
         finally:

@@ -321,7 +321,7 @@ def test_a_job_that_could_not_be_queued_again_while_it_began_is_asked_again(
     assert (job.state, job.restarts) == ("COMPLETED", 1)
 
 
-# --- suspended jobs --------------------------------------------------------------------------------------
+# --- suspended and held jobs, and arrays -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -344,6 +344,103 @@ def test_a_suspended_job_is_not_over(world: World, state: str, reason: str) -> N
     world.slurm.resume(job.id)
     rest(world)
     assert (job.state, job.restarts) == ("COMPLETED", 0)
+
+
+def test_a_suspended_job_keeps_its_machine(world: World) -> None:
+    """Slurm calls its node idle, but neither the daemon's restarts nor its looks may end the machine."""
+    job = run(world, 2, 60)
+    world.step(10)
+    world.slurm.suspend(job.id)
+    assert {n.base for n in world.slurm.nodes().values()} == {"IDLE"}
+    for _ in range(3):
+        world.step(60)
+        world.kill()
+    world.slurm.resume(job.id)
+    rest(world)
+    assert (job.state, job.restarts) == ("COMPLETED", 0)
+
+
+def test_an_outdated_machine_stays_under_a_suspended_job(world: World) -> None:
+    """Slurm puts the end of its node off, and says POWER_DOWN of it meanwhile."""
+    job = run(world, 1, 60)
+    record = machine(world, job)
+    world.slurm.suspend(job.id)
+    record.outdated = True
+    world.step(120)
+    assert "POWER_DOWN" in world.slurm.nodes()[record.node].flags
+    assert record.lives
+    world.slurm.resume(job.id)
+    rest(world)
+    assert (job.state, job.restarts, record.lives) == ("COMPLETED", 0, False)
+
+
+@pytest.mark.parametrize("loss", ["notice", "death"])
+def test_a_suspended_job_that_loses_its_machine_is_told_who_lets_it_go(world: World, loss: str) -> None:
+    """Slurm holds it: it was an administrator who did not want it to run."""
+    job = run(world, 1, 60)
+    record = machine(world, job)
+    world.slurm.suspend(job.id)
+    if loss == "notice":
+        record.taken_at = world.clock.now + 1000
+    else:
+        world.cloud.kill(record)
+    assert world.until(lambda: job.state == "PENDING", 60), world.story()
+    world.step(60)
+    assert job.comment is not None
+    assert job.comment.startswith("preempted: the ")
+    assert job.comment.endswith(f"({record.node}); it is held: `scontrol release {job.id}` lets it go")
+    assert (job.state, job.held) == ("PENDING", "JobHeldAdmin")
+    world.slurm.release(job.id)
+    rest(world)
+    assert (job.state, job.restarts) == ("COMPLETED", 1)
+
+
+def test_a_job_that_a_node_refused_to_start_is_let_go(world: World) -> None:
+    world.slurm.refused_starts = 1
+    job = world.slurm.submit(1, 10)
+    rest(world)
+    assert (job.state, job.restarts) == ("COMPLETED", 1)
+
+
+def test_a_job_that_no_node_can_start_is_left_to_a_person(world: World) -> None:
+    world.slurm.refused_starts = 20
+    job = world.slurm.submit(1, 10)
+    world.step(900)
+    assert (job.state, job.held, job.restarts) == ("PENDING", "launch failed requeued held", 4)
+    world.slurm.cancel([job.id])
+    rest(world)
+
+
+def test_a_job_that_a_person_holds_stays_held(world: World) -> None:
+    held, later = world.slurm.submit(1, 10, held=True), run(world, 1, 60)
+    world.slurm.update_job(later.id, hold=True)
+    machine(world, later).taken_at = world.clock.now + 1000
+    world.step(300)
+    assert (held.state, held.held, later.state, later.held) == (
+        "PENDING", "JobHeldUser", "PENDING", "JobHeldAdmin",
+    )  # fmt: skip
+    for job in (held, later):
+        world.slurm.release(job.id)
+    rest(world)
+    assert (held.restarts, later.restarts) == (0, 1)
+
+
+def test_a_task_of_an_array_starts_elsewhere_at_once_and_the_others_stay_as_they_are(world: World) -> None:
+    array = world.slurm.submit_array(range(6), 1, 100, limit=2)
+
+    def tasks(state: str) -> list[Job]:
+        return [job for job in world.slurm.queue.values() if job.array == array.id and job.state == state]
+
+    assert world.until(lambda: len(tasks("RUNNING")) == 2, 15)
+    first, other = tasks("RUNNING")
+    machine(world, first).taken_at = world.clock.now + 1000
+    assert seconds_until(world, lambda: first.restarts, 6) <= 6
+    assert first.comment is not None
+    assert first.comment.startswith("preempted: ")
+    assert (array.comment, other.restarts, array.tasks) == (None, 0, (3, 4, 5))
+    rest(world, 2000)
+    assert {job.state for job in world.slurm.queue.values()} == {"COMPLETED"}
+    assert sum(job.restarts for job in world.slurm.queue.values()) == 1
 
 
 # --- acting ----------------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ class Record:
     mute: bool = False
     broken: bool = False
     frozen: bool = False
+    outdated: bool = False
     taken_at: float | None = None
     ends_at: float | None = None
     dead: float | None = None
@@ -172,6 +173,7 @@ class SimulatedCloud(Driver):
                 "step mounts: no route" if r.broken and r.state is MachineState.RUNNING else None,
                 None,
                 None if r.taken_at is None else self._epoch(r.taken_at),
+                r.outdated,
             )
             for r in shown
         ]

@@ -434,7 +434,8 @@ class SimulatedSlurm(Slurm):
 
     def _runs(self, one: Job, node: str) -> bool:
         machine = self._machine_of(node)
-        return machine is not None and machine[0] == one.machines.get(node)
+        # One that did not answer when the job began gets its part of it when it does.
+        return machine is not None and machine[0] == one.machines.setdefault(node, machine[0])
 
     def _lose(self, one: Job) -> None:
         if one.requeue:

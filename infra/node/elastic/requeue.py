@@ -42,7 +42,7 @@ class Requeue:
             lost = [jobs[number] for number in self._on[node] if number in jobs]
             for job in lost:
                 if job.is_pending and job.restarts:
-                    self._comment(job.spelling, node, MUTE)
+                    self._comment(job.spelling, node, MUTE, held=job.is_held)
             # Until Slurm has come to each of them.
             self._on[node] = tuple(job.id for job in lost if job.is_active)
         for node in new:
@@ -80,29 +80,36 @@ class Requeue:
                 if job.state == "RUNNING":  # one that still waits for its nodes is asked again
                     self._refused.add(job.id)
             else:
-                self._comment(job.spelling, node, reasons[node])
+                self._comment(job.spelling, node, reasons[node], held=job.is_held)
 
-    def on(self, nodes: list[str]) -> dict[int | str, str]:
-        """Jobs that hold one of these nodes and may be queued again, by their `spelling`, with the node."""
+    def on(self, nodes: list[str]) -> dict[int | str, tuple[str, bool]]:
+        """Jobs that hold one of these nodes and may be queued again.
+
+        Returns:
+            By their `spelling`: the node, and whether Slurm will hold them in the queue.
+        """
         found = {}
         for job in self._control.jobs().values():
             node = next((node for node in job.nodes if node in nodes), None) if job.is_active else None
             if node is not None and job.requeue:
-                found[job.spelling] = node
+                found[job.spelling] = node, job.is_held
         return found
 
-    def explain(self, jobs: Mapping[int | str, str], reason: str) -> None:
+    def explain(self, jobs: Mapping[int | str, tuple[str, bool]], reason: str) -> None:
         """Tell jobs why they were queued again.
 
         After that, and not before: a comment on a job that runs is taken for an old one, and removed.
         """
-        for job, node in jobs.items():
-            self._comment(job, node, reason)
+        for job, (node, held) in jobs.items():
+            self._comment(job, node, reason, held=held)
 
-    def _comment(self, job: int | str, node: str, reason: str) -> None:
+    def _comment(self, job: int | str, node: str, reason: str, *, held: bool) -> None:
         failure = Failure((node,), ErrorClass.PREEMPTED, node, reason.removeprefix(PREEMPTED))
+        sentence = failure.sentence()
+        if held:
+            sentence = f"{sentence.rpartition('; ')[0]}; it is held: `scontrol release {job}` lets it go"
         try:
-            self._control.update_job(job, admin_comment=failure.sentence())
+            self._control.update_job(job, admin_comment=sentence)
         except SlurmDown:
             raise
         except SlurmError as error:  # the job may have been cancelled meanwhile

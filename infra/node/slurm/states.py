@@ -185,6 +185,14 @@ class JobState:
         return self.state == "PENDING"
 
     @property
+    def is_held(self) -> bool:
+        """It does not start until somebody releases it.
+
+        Slurm holds a job that it suspends, and goes on holding it when it is queued again.
+        """
+        return self.priority == 0
+
+    @property
     def is_over(self) -> bool:
         """It will not run (again)."""
         return not self.is_active and not self.is_pending and self.state not in ("REQUEUED", "SIGNALING")
