@@ -43,7 +43,7 @@ def run_checks(project: Path, arguments: Sequence[str], *, everything: bool = Fa
     Args:
         project: the checkout.
         arguments: for pytest. A file that is named there runs whole, with its wide tests.
-        everything: the wide tests too, and branch coverage.
+        everything: the wide tests too.
 
     Returns:
         0 if all passed. What was skipped or left out, and why, is in pytest's own summary.
@@ -61,10 +61,10 @@ def run_checks(project: Path, arguments: Sequence[str], *, everything: bool = Fa
     trainer = _prepare(project)
     for leftover in (*project.glob(".coverage"), *project.glob(".coverage.*")):
         leftover.unlink()
-    which = COVERAGE if everything else ["-m", f"not {WIDE}"]
-    which = [*which, f"--durations={SLOWEST}", "--durations-min=1"]
+    left_out = [] if everything else ["-m", f"not {WIDE}"]
+    which = [*COVERAGE, *left_out, f"--durations={SLOWEST}", "--durations-min=1"]
     beside: list[Step] = [
-        ("mypy --strict", [sys.executable, "-m", "mypy"]),
+        ("mypy --strict", [sys.executable, "-m", "mypy", f"--cache-dir={cache_root() / 'mypy'}"]),
         (
             "tests of the workload",
             [str(trainer / "bin" / "python"), "-m", "pytest", "tests/workload", *which],
@@ -77,9 +77,8 @@ def run_checks(project: Path, arguments: Sequence[str], *, everything: bool = Fa
     else:
         for name, command in (beside[0], ("tests", tests), beside[1]):
             checks.run(name, command)
-    if everything:
-        say("branch coverage")
-        _run([sys.executable, "-m", "coverage", "report", "--skip-covered"], project, env)
+    say("branch coverage")
+    _run([sys.executable, "-m", "coverage", "report", "--skip-covered"], project, env)
     took = f"in {time.monotonic() - began:.0f} s"
     say(f"failed {took}: {', '.join(checks.failed)}" if checks.failed else f"all passed {took}")
     return 1 if checks.failed else 0

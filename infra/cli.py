@@ -312,7 +312,7 @@ def run_tests(
         list[str] | None, typer.Argument(help="For pytest; none runs the suite.", show_default=False)
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="The widest tests too, such as the soak, and branch coverage.")
+        bool, typer.Option("--all", help="The widest tests too, such as the soak.")
     ] = False,
 ) -> None:
     """The tests that this machine can run; with a file, all of that file's."""

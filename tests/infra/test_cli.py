@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -218,21 +218,28 @@ def test_up_down_and_test_know_their_stack_and_arguments(
 
     monkeypatch.setattr(operate, "bring_up", bring_up)
     monkeypatch.setattr(operate, "take_down", lambda p, *rest, yes: seen.append(("down", p, *rest[:2], yes)))
-    monkeypatch.setattr(checks, "run_checks", lambda p, rest: seen.append(("test", p, list(rest))) or 3)  # type: ignore[func-returns-value]
+
+    def run_checks(p: Path, rest: Sequence[str], *, everything: bool) -> int:
+        seen.append(("test", p, list(rest), everything))
+        return 3
+
+    monkeypatch.setattr(checks, "run_checks", run_checks)
     assert [cluster("up").code, cluster("up", "--replace").code] == [0, 0]
     assert cluster("down", "--stack", "other").code == 0
     assert cluster("down", "--yes", "--stack", "other").code == 0
     assert json.loads(cluster("up", "-s", "other", "--no-benchmark", "--json").out) == {"stack": "other"}
     assert seen.pop() == ("up", project, "other", False, False, True)
     assert cluster("test").code == 3
+    assert cluster("test", "--all").code == 3
     assert cluster("test", "tests/node", "-k", "x", "--lf").code == 3
     assert seen == [
         ("up", project, "local", False, True, False),
         ("up", project, "local", True, True, False),
         ("down", project, "other", "local", False),
         ("down", project, "other", "local", True),
-        ("test", project, []),
-        ("test", project, ["tests/node", "-k", "x", "--lf"]),
+        ("test", project, [], False),
+        ("test", project, [], True),
+        ("test", project, ["tests/node", "-k", "x", "--lf"], False),
     ]
 
 

@@ -268,7 +268,7 @@ def test_a_key_that_never_comes_is_said_in_words(
     assert limit > own.KEY_SECONDS, "or the step would end without these words"
     monkeypatch.setattr(own, "KEY_SECONDS", 0.2)
     monkeypatch.setattr(own, "KEY_PAUSE_SECONDS", 0.05)
-    words = r"given no munge key for 0\.2 s \(10\.99\.0\.2: has no key yet\): .*logs controller"
+    words = r"given no munge key for 0\.2 s \(10\.99\.0\.2: has no key yet\): .*logs --stack test controller"
     with pytest.raises(TimeoutError, match=words):
         own.secrets(machine())
     assert not (tmp_path / "root" / "etc" / "munge").exists()
