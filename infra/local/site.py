@@ -199,9 +199,9 @@ class RunDirectory:
         """One port beside the block of the nodes, whose numbers stay when accounting comes or goes."""
         note = self.path / "slurmdbd-port"
         with contextlib.suppress(OSError, ValueError):
-            kept = int(note.read_text())
-            if ports.free(kept) or kept in ports.listening(of_cluster(self.path)):
-                return kept
+            port = int(note.read_text())
+            if ports.free(port) or port in ports.listening(of_cluster(self.path)):
+                return port
         mine = [range(kept[0], sum(kept))] if (kept := self._kept_ports()) is not None else []
         chosen = free_range(1, int(self.path.name, 16), [*mine, *self._ports_of_others()])
         draft = note.with_suffix(".new")
