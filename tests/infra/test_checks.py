@@ -15,6 +15,7 @@ import pytest
 from infra import checks
 from infra.errors import UserError
 from infra.local import packages, training
+from infra.runner.locations import cache_root
 from tests.support import accounts
 from tests.support.checkout import ROOT, until
 
@@ -91,7 +92,10 @@ def test_what_runs_beside_the_tests_is_shown_after_them(
     commands: Commands, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checks.run_checks(tmp_path, [])
-    assert [words[2:4] for words in commands.beside] == [["mypy"], ["pytest", "tests/workload"]]
+    assert [words[2:4] for words in commands.beside] == [
+        ["mypy", f"--cache-dir={cache_root() / 'mypy'}"],
+        ["pytest", "tests/workload"],
+    ]
     shown = capsys.readouterr().out
     assert shown.index("== tests: ") < shown.index("output of mypy") < shown.index("output of pytest")
 
@@ -124,7 +128,7 @@ def test_a_failure_is_named_and_does_not_hide_the_rest(
 ) -> None:
     commands.failing = {word}
     assert checks.run_checks(tmp_path, []) == 1
-    assert len(commands.run) == 5
+    assert len(commands.run) == 6
     last = capsys.readouterr().out.splitlines()[-1]
     assert re.fullmatch(rf"== failed in \d+ s: {re.escape(named)}", last)
 
@@ -166,7 +170,7 @@ def test_without_slurm_the_rest_still_runs(
     told = capsys.readouterr().out
     assert "tests of a real cluster are skipped: only root can install slurmctld" in told
     assert "tests of accounting are skipped: only root can install slurmdbd" in told
-    assert len(commands.run) == 5
+    assert len(commands.run) == 6
 
 
 def test_the_real_thing_runs_where_the_project_is(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import time
 
 def serve(server: socket.socket, tasks: int) -> None:
     """Wait for all tasks, then tell each of them who they are."""
-    met = {}
+    met: dict[str, str] = {}
     connections = []
     while len(met) < tasks:
         connection, _ = server.accept()
