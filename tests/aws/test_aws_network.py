@@ -273,8 +273,8 @@ def test_slurm_between_the_machines() -> None:
     design = VARIANTS["ssh-login"]
     assert pairs(design, "compute", "controller") == {reach.SLURMD, reach.SSH}
     assert pairs(design, "compute", "login") == {reach.SLURMD, reach.SSH}
-    assert pairs(design, "controller", "compute") == {reach.SLURMCTLD, reach.SRUN, reach.NFS}
-    assert pairs(design, "controller", "login") == {reach.SLURMCTLD, reach.SSH, reach.NFS}
+    assert pairs(design, "controller", "compute") == {reach.SLURMCTLD, reach.KEYS, reach.SRUN, reach.NFS}
+    assert pairs(design, "controller", "login") == {reach.SLURMCTLD, reach.KEYS, reach.SSH, reach.NFS}
     assert pairs(design, "login", "compute") == {reach.SRUN}
     assert pairs(design, "login", "controller") == {reach.SRUN}
 
@@ -283,7 +283,11 @@ def test_file_systems() -> None:
     own = aws_design(mounts=(EFS,))
     assert security.groups(own) == ("controller", "compute", "storage")
     assert pairs(own, "storage", "compute") == pairs(own, "storage", "controller") == {(2049, 2049)}
-    assert pairs(own, "controller", "compute") == {reach.SLURMCTLD, reach.SRUN}, "it exports nothing"
+    assert pairs(own, "controller", "compute") == {
+        reach.SLURMCTLD,
+        reach.KEYS,
+        reach.SRUN,
+    }, "it exports nothing"
     lustre = aws_design(mounts=(LUSTRE,), hosts=(*VARIANTS["ssm"].hosts, LOGIN))
     for peer in ("controller", "login", "compute", "storage"):
         assert pairs(lustre, "storage", peer) == {(988, 988), (1018, 1023)}

@@ -8,6 +8,7 @@ slurmctld, the elastic daemon with boto3, slurmd and a job. What this distributi
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from infra import bundle
 from infra.aws import policies, userdata
+from infra.node.bootstrap import key_server
 from infra.node.elastic.drivers.ec2_names import NODES, node_of
 from infra.node.model import ClusterDesign, Hook, Host, Mount, Partition, Settings, Site, SlurmSettings
 from tests.support.checkout import ROOT, until
@@ -114,8 +116,8 @@ def steps(report: dict[str, Any]) -> dict[str, str]:
 def test_a_head_comes_up_from_its_user_data(land: Ec2Land, controller: dict[str, Any]) -> None:
     assert steps(controller) == {
         "users": "done", "hosts": "done", "secrets": "done", "disks": "done", "packages": "done",
-        "mounts": "done", "slurm": "done", "hooks": "done", "ready": "done", "logs": "skipped",
-        "environment": "skipped",
+        "metadata": "done", "mounts": "done", "slurm": "done", "hooks": "done", "ready": "done",
+        "logs": "skipped", "environment": "skipped",
     }  # fmt: skip
     notes = {step["name"]: step["note"] for step in controller["steps"]}
     assert notes["secrets"] == "made the munge key"
@@ -162,16 +164,68 @@ def test_a_node_that_a_job_wants_is_launched_boots_and_runs_it(
     assert land.shell(node, f"cat {out}") == f"{node} {node}"
 
 
-def test_the_roles_allow_what_the_machines_have_asked(
+TRIES = """
+import json, socket, urllib.request
+found = {}
+try:
+    found["file"] = open("/etc/munge/munge.key", "rb").read(4).hex()
+except OSError as error:
+    found["file"] = type(error).__name__
+try:
+    with socket.create_connection(("CONTROLLER", PORT), 60) as connection:
+        found["server"] = connection.recv(4096).hex()
+except OSError as error:
+    found["server"] = type(error).__name__
+try:
+    ask = urllib.request.Request("http://169.254.169.254/latest/api/token", method="PUT")
+    ask.add_header("X-aws-ec2-metadata-token-ttl-seconds", "60")
+    token = urllib.request.urlopen(ask, timeout=60).read().decode()
+    ask = urllib.request.Request("http://169.254.169.254/latest/meta-data/iam/security-credentials/")
+    ask.add_header("X-aws-ec2-metadata-token", token)
+    found["role"] = urllib.request.urlopen(ask, timeout=60).read().decode()
+except OSError:
+    found["role"] = None
+print(json.dumps(found))
+"""
+
+
+def tries(land: Ec2Land, host: str, user: str) -> dict[str, Any]:
+    """What a process of a user gets on a machine: the key's file, the key's server, the machine's identity."""
+    script = TRIES.replace("CONTROLLER", CONTROLLER).replace("PORT", str(key_server.PORT))
+    become = f"setpriv --reuid={user} --regid={user} --clear-groups"
+    found: dict[str, Any] = json.loads(
+        land.shell(host, f"{become} /usr/bin/python3 -c {shlex.quote(script)}")
+    )
+    return found
+
+
+def test_no_ordinary_process_has_the_munge_key_or_the_controllers_identity(
     land: Ec2Land, controller: dict[str, Any], aws: dict[str, str], design: ClusterDesign
 ) -> None:
-    """Last: of all that went over the wire until here."""
-    scope = policies.Scope(
+    """After the job: its node is up. What a node's identity may do is harmless: the key is not among it."""
+    (node,) = (report for report in PARTITION.nodes() if land.report(report)["state"] == "ready")
+    assert tries(land, node, "65534") == {"file": "PermissionError", "server": "", "role": "compute"}
+    compute = policies.compute(scope(aws), design)
+    assert not allowed(compute, "secretsmanager:GetSecretValue", aws["secret"], {})
+    assert tries(land, "controller", "65534") == {"file": "PermissionError", "server": "", "role": None}
+    assert tries(land, "controller", "64030")["role"] == "controller", "the elastic daemon is slurm's"
+
+
+def scope(aws: dict[str, str]) -> policies.Scope:
+    return policies.Scope(
         "aws", "eu-west-1", "123456789012", f"arn:aws:s3:::{BUCKET}", aws["secret"],
         f"arn:aws:logs:eu-west-1:123456789012:log-group:{GROUP}", "arn:aws:iam::123456789012:role/c",
         [aws["subnet"]], [],
     )  # fmt: skip
-    documents = {f"AKID{r.upper()}": getattr(policies, r)(scope, design) for r in ("controller", "compute")}
+
+
+def test_the_roles_allow_what_the_machines_have_asked(
+    land: Ec2Land, controller: dict[str, Any], aws: dict[str, str], design: ClusterDesign
+) -> None:
+    """Last: of all that went over the wire until here."""
+    documents = {
+        f"AKID{r.upper()}": getattr(policies, r)(scope(aws), design) for r in ("controller", "compute")
+    }
     asked = land.asked()
     assert {who for who, _ in asked} == set(documents)
     refused = [

@@ -70,7 +70,7 @@ def test_an_identity_is_exactly_these_resources(
         ACCOUNT: roles,
         ROLE: 1,
         PROJECT_GRANT: 2 * roles + 1,
-        SECRET_GRANT: roles + 1,
+        SECRET_GRANT: 2,
         BUCKET_GRANT: 2 * roles + hooks,
         SUBNETWORK_GRANT: 1,
         ACT_AS: 1,

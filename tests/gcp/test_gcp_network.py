@@ -172,9 +172,9 @@ def test_the_rules_of_slurm_and_of_the_exports() -> None:
         (compute, compute): [{"protocol": "all"}],
         (controller, compute): tcp("6818", "22"),
         (login, compute): tcp("6818", "22"),
-        (compute, controller): tcp("32768-60999", "6817", "2049"),
+        (compute, controller): tcp("32768-60999", "6817", "816", "2049"),
         (compute, login): tcp("32768-60999"),
-        (login, controller): tcp("6817", "22", "2049"),
+        (login, controller): tcp("816", "6817", "22", "2049"),
         (controller, login): tcp("32768-60999"),
     }
 

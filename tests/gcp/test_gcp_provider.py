@@ -90,7 +90,10 @@ def test_it_gives_what_the_shared_parts_ask_for() -> None:
 
 def test_without_credentials_up_and_status_are_refused_in_one_message(nobody: None) -> None:
     stack = config.load_file(ROOT / "Pulumi.gcp-cpu.yaml")
-    for refused in (lambda: GcpProvider().prepare(print), lambda: cluster_access.cluster_status(ROOT, stack)):
+    for refused in (
+        lambda: GcpProvider().prepare(gcp_design(), print),
+        lambda: cluster_access.cluster_status(ROOT, stack),
+    ):
         with pytest.raises(UserError, match=r"^there are no credentials for Google Cloud here") as caught:
             refused()
         assert caught.value.exit_code == EXIT_REFUSED

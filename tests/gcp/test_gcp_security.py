@@ -120,7 +120,7 @@ FIRES: list[tuple[str, str, Change]] = [
     ("roles", "compute", granted(PROJECT, "roles/compute.instanceAdmin.v1", condition={"expression": "x"})),
     ("roles", "buckets", granted(PROJECT, "roles/storage.objectViewer")),
     ("roles", "unconditioned", edit("identity-controller-launches", "condition", to=...)),
-    ("roles", "admin", granted(SECRET, "roles/secretmanager.admin")),
+    ("roles", "admin", granted(SECRET, "roles/secretmanager.admin", "controller")),
     ("roles", "token", granted(ACCOUNT, "roles/iam.serviceAccountTokenCreator", "controller")),
     ("reports", "anywhere", granted(BUCKET, "roles/storage.objectUser", bucket="b")),
     ("reports", "code", edit("identity-login-reports", "condition", "expression", to="true")),

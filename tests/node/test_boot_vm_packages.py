@@ -42,8 +42,8 @@ def test_each_role_has_its_packages(tmp_path: Path) -> None:
         return packages.wanted(machine(tmp_path, role, host, **changes)[0])
 
     assert wanted("controller", "controller") == [
-        "munge", "chrony", "slurmctld", "slurm-client", "nfs-common", "nfs-kernel-server", "python3-boto3",
-        "python3-venv",
+        "munge", "chrony", "slurmctld", "slurm-client", "nfs-common", "nfs-kernel-server", "nftables",
+        "python3-boto3", "python3-venv",
     ]  # fmt: skip
     assert wanted("compute", "compute-0") == ["munge", "chrony", "slurmd", "slurm-client", "nfs-common"]
     assert wanted("login", "login-0") == ["munge", "chrony", "slurm-client", "nfs-common"]

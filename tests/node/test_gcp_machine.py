@@ -331,6 +331,7 @@ def ubuntu(
 ) -> Callable[..., tuple[Context, Recorder]]:
     """Machines whose commands are recorded and whose daemons are not waited for."""
     whole_boot.nothing_is_waited_for(monkeypatch)
+    whole_boot.keys_come_from(monkeypatch, tmp_path / "controller/root/etc/munge/munge.key")
 
     def machine_of(role: str, host: str) -> tuple[Context, Recorder]:
         context, run = gcp_machine(tmp_path / host, role, host)
