@@ -190,7 +190,7 @@ print(json.dumps(found))
 
 
 def tries(land: Ec2Land, host: str, user: str) -> dict[str, Any]:
-    """What a process of a user gets on a machine: the key's file, the key's server, the machine's identity."""
+    """What a user's process gets on a machine: the key's file, the key's server, the machine's identity."""
     script = TRIES.replace("CONTROLLER", CONTROLLER).replace("PORT", str(key_server.PORT))
     become = f"setpriv --reuid={user} --regid={user} --clear-groups"
     found: dict[str, Any] = json.loads(

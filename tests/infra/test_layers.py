@@ -53,6 +53,20 @@ def found(folder: str, *wrong: str, allow: tuple[str, ...] = ()) -> list[str]:
     ]
 
 
+def test_no_test_passes_for_want_of_what_is_installed_for_it() -> None:
+    """Whoever renames a module learns it from an error, and not from one more test that is skipped."""
+    lenient = [
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if path.name != "training_modules.py"
+        and any(
+            isinstance(node, ast.Attribute) and node.attr == "importorskip"
+            for node in ast.walk(ast.parse(path.read_text()))
+        )
+    ]
+    assert lenient == []
+
+
 # Only a controller of that cloud uses its driver, and its boot installs the client first: a cloud's wire,
 # pages and errors are not ours to write again. Nodes use `infra.node.aws` and `infra.node.gcp` instead.
 DRIVERS = ROOT / "infra" / "node" / "elastic" / "drivers"

@@ -25,7 +25,7 @@ import pytest
 
 from infra.local.site import free_range
 from infra.node.bootstrap.registration import start_slurmd
-from infra.node.bootstrap.services import Service
+from infra.node.bootstrap.services import Service, Services
 from infra.node.model import (
     Accelerator,
     ClusterDesign,
@@ -175,7 +175,7 @@ class SlurmCluster:
         argv = (f"{self._sbin}/slurmd", "-D", "-b", "-N", node)
         service = Service(node, argv, Path(self.folders.log) / f"{node}.out")
         # As a machine does, which sees that its registration counts: on a busy one it may not at first.
-        start_slurmd(_Spawned(self), service, node, self.folders, self.release)  # type: ignore[arg-type]
+        start_slurmd(_Spawned(self), service, node, self.folders, self.release)
 
     def spawn(self, service: Service) -> int:
         """Start a service's process; its pid."""
@@ -295,7 +295,7 @@ class SlurmCluster:
                         self.stop_node(node)
 
 
-class _Spawned:
+class _Spawned(Services):
     """The services of a machine whose processes are the cluster's."""
 
     def __init__(self, cluster: SlurmCluster) -> None:
@@ -303,6 +303,12 @@ class _Spawned:
 
     def start(self, service: Service) -> int:
         return self._cluster.spawn(service)
+
+    def stop(self, name: str) -> None:
+        self._cluster.stop_node(name)
+
+    def keep(self) -> None:
+        raise AssertionError("the test is the services' life")
 
 
 def _script(path: Path, text: str) -> None:

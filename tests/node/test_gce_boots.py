@@ -45,7 +45,7 @@ def shelf() -> Shelf:
 
 @pytest.fixture
 def boots(shelf: Shelf) -> GceBoots:
-    return GceBoots(shelf)  # type: ignore[arg-type]
+    return GceBoots(shelf)
 
 
 FAILED: dict[str, Any] = {"state": "failed", "failed": "mounts", "error": "no route"}
@@ -139,7 +139,7 @@ def test_one_report_that_cannot_be_read_hides_no_other(
     for number, node in enumerate(running):
         troubled.put(node, age=600.0 - number, state="ready", notice=4000.5)
     troubled.refused = frozenset({"boot/compute-0.json"})
-    boots = GceBoots(troubled)  # type: ignore[arg-type]
+    boots = GceBoots(troubled)
     assert set(boots(running)) == set(running) - {"compute-0"}
     assert set(boots(running)) == set(running) - {"compute-0"}
     assert capsys.readouterr().out.count("no word of boot/compute-0.json") == 1, "said once"
@@ -148,7 +148,7 @@ def test_one_report_that_cannot_be_read_hides_no_other(
 
 
 def test_what_was_read_before_counts_while_the_bucket_refuses(troubled: Troubled) -> None:
-    boots = GceBoots(troubled)  # type: ignore[arg-type]
+    boots = GceBoots(troubled)
     troubled.put("compute-0", state="ready", notice=4000.5)
     before = boots({"compute-0": 900.0})
     troubled.refused = frozenset({"boot/"})
@@ -157,7 +157,7 @@ def test_what_was_read_before_counts_while_the_bucket_refuses(troubled: Troubled
 
 def test_a_bucket_that_does_not_answer_holds_up_one_listing_only(troubled: Troubled) -> None:
     """Terminations and the status list machines too."""
-    boots = GceBoots(troubled)  # type: ignore[arg-type]
+    boots = GceBoots(troubled)
     troubled.put("compute-0", state="ready", notice=4000.5)
     before = boots({"compute-0": 900.0})
     troubled.answers.clear()

@@ -234,3 +234,7 @@ class Pauses:
         self.pauses += 1
         if self.then:
             self.then.pop(0)()
+
+
+_CONFORMS: type[Cloud] = FakeCloud
+"""For the type checker."""

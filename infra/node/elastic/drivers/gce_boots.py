@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra.node.elastic.drivers.boot_reports import BootReports
+from infra.node.elastic.drivers.boot_reports import BootReports, Shelf
 from infra.node.gcp.metadata import Metadata
 from infra.node.gcp.storage import SCHEME, Bucket
 
@@ -12,7 +12,7 @@ class GceBoots(BootReports):
     bucket: its name, or the object that reads it.
     """
 
-    def __init__(self, bucket: str | Bucket) -> None:
+    def __init__(self, bucket: str | Shelf) -> None:
         if isinstance(bucket, str):
             bucket = Bucket(SCHEME + bucket.removeprefix(SCHEME), Metadata().token)
         super().__init__(bucket)
