@@ -197,7 +197,7 @@ def test_what_does_not_end_is_named_after_the_time_is_up(there: Project) -> None
     there.node("cpu-5")
     there.gce.cloud.failing = [Failing("delete", "RESOURCE_OPERATION_RATE_EXCEEDED")]
     with pytest.raises(
-        UserError, match=r"1 machines .* within 0 s: cpu-5 \(c-cpu-5\)\. Run the command again"
+        UserError, match=r"1 machine .* within 0 s: cpu-5 \(c-cpu-5\)\. Run the command again"
     ):
         sweep(there, seconds=0)
 
