@@ -182,15 +182,15 @@ ELSEWHERE = f"stack {REFERENCE}, output `cluster`"
         (
             cluster("gcp-gpu"),
             {"gpus": "2"},
-            "no partition of 1 nodes with 2 GPUs each, but: debug (8 nodes, 1",
+            "no partition with nodes: 1, GPUs of each: 2, but: debug (nodes: 8, GPUs of each: 1",
         ),
         (
             cluster("gcp-gpu"),
             {"nodes": "9"},
-            "no partition of 9 nodes with 0 GPUs each, but: debug (8 nodes, 1",
+            "no partition with nodes: 9, GPUs of each: 0, but: debug (nodes: 8, GPUs of each: 1",
         ),
         # Trainium is no GPU.
-        (cluster("aws-trn1"), {"gpus": "1"}, "no partition of 1 nodes with 1 GPUs each"),
+        (cluster("aws-trn1"), {"gpus": "1"}, "no partition with nodes: 1, GPUs of each: 1"),
         (cluster(login=None), {}, "has no login machine: it is AWS Batch"),
         (cluster(shared=None), {}, "has no shared folder: it is AWS Batch"),
     ],

@@ -21,10 +21,11 @@ def choose(cluster: ClusterOutput, nodes: int, gpus: int) -> PartitionOutput:
     """
     fits = [p for p in cluster.partitions if p.max >= nodes and gpus_of(p) >= gpus]
     if not fits:
-        have = ", ".join(f"{p.name} ({p.max} nodes, {gpus_of(p)} GPUs each)" for p in cluster.partitions)
+        have = ", ".join(f"{p.name} (nodes: {p.max}, GPUs of each: {gpus_of(p)})" for p in cluster.partitions)
         raise pulumi.RunError(
-            f"cluster {cluster.name} has no partition of {nodes} nodes with {gpus} GPUs each, but: {have}. "
-            "Ask for less (`pulumi config set nodes …`, `pulumi config set gpus …`) or for a larger cluster"
+            f"cluster {cluster.name} has no partition with nodes: {nodes}, GPUs of each: {gpus}, "
+            f"but: {have}. Ask for less (`pulumi config set nodes …`, `pulumi config set gpus …`) or "
+            "for a larger cluster"
         )
     return min(fits, key=lambda p: (gpus_of(p) if gpus else 0, not p.default))
 
