@@ -50,6 +50,8 @@ def run_checks(project: Path, arguments: Sequence[str], *, everything: bool = Fa
     """
     # The tests make clusters of their own; nothing of the caller's may lead them elsewhere.
     env = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "PULUMI_CONFIG_"))}
+    # Images of containers often set it: every worker would compile every test, and every command our code.
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     env |= {"PYTHONPATH": str(project), "SLURM_STACKS_PROJECT": str(project)}
     if arguments:
         return _run([sys.executable, "-m", "pytest", *arguments], project, env)
@@ -73,6 +75,7 @@ def run_checks(project: Path, arguments: Sequence[str], *, everything: bool = Fa
     tests = [sys.executable, "-m", "pytest", "--ignore", "tests/workload", *which, *_side_by_side()]
     if _free_memory() >= ROOM_SIDE_BY_SIDE:
         with checks.beside(beside):
+            _compile_tests(project, env)
             checks.run("tests", tests)
     else:
         for name, command in (beside[0], ("tests", tests), beside[1]):
@@ -147,6 +150,12 @@ class _Checks:
         if _run(command, self._project, self._env, output):
             self.failed.append(name)
         say(f"{name}: {time.monotonic() - began:.0f} s")
+
+
+def _compile_tests(project: Path, env: Mapping[str, str]) -> None:
+    """Compile the tests once, so that not every worker does it. What is wrong with them the run says."""
+    command = [sys.executable, "-m", "pytest", "--ignore", "tests/workload", "--collect-only", "-qq"]
+    subprocess.run(command, cwd=project, env=env, stdout=subprocess.DEVNULL, check=False)
 
 
 def _side_by_side() -> list[str]:

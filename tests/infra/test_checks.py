@@ -51,6 +51,7 @@ class Commands:
 def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     made = Commands()
     monkeypatch.setattr(checks, "_run", made)
+    monkeypatch.setattr(checks, "_compile_tests", lambda _project, _env: None)
     monkeypatch.setattr(packages, "ensure", lambda _say, **_options: None)
     monkeypatch.setattr(packages, "ensure_for_tests", lambda _say: None)
     monkeypatch.setattr(checks, "_free_memory", lambda: 64 << 30)
