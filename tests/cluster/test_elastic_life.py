@@ -118,7 +118,7 @@ def test_exec_passes_input_output_and_status(cluster: Checkout) -> None:
 def test_a_second_up_changes_nothing_and_runs_nothing(cluster: Checkout) -> None:
     before = {program: pids(cluster, program) for program in DAEMONS}
     again = cluster.cluster("up", check=True)
-    assert "unchanged" in again.stderr
+    assert "nothing to do" in again.stderr
     assert "created" not in again.stderr
     assert "updated" not in again.stderr
     assert {program: pids(cluster, program) for program in DAEMONS} == before

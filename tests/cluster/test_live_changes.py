@@ -194,7 +194,7 @@ def test_another_name_is_another_cluster_and_destroys_nothing_unasked(cluster: C
     assert "cluster one of stack test is up" in by_hand.stderr
 
     cluster.write_stack(text(first="renamed", machine="local.medium", most=2))
-    assert "unchanged" in cluster.cluster("up", check=True).stderr
+    assert "nothing to do" in cluster.cluster("up", check=True).stderr
     assert (state(cluster, kept), mark.exists()) == ("RUNNING", True)
 
     cluster.write_stack(text(name="two", first="renamed", machine="local.medium", most=2))
