@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from infra import providers
+from infra import pages, providers
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.runner import folders
 from infra.ssh import hostkeys, openssh
@@ -137,7 +137,8 @@ def _scp(project: Path, config: StackConfig | StackUp, sources: Sequence[str], g
         done = subprocess.run(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     except FileNotFoundError:
         raise UserError(
-            "files go to the login machine by `scp`, which is not on PATH: install OpenSSH's client",
+            "files go to the login machine by `scp`, which is not on PATH: install OpenSSH's client "
+            f"({pages.OPENSSH})",
             EXIT_REFUSED,
         ) from None
     if done.returncode == 0:

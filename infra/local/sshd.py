@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from infra import bundle
+from infra import bundle, pages
 from infra.errors import EXIT_REFUSED, UserError
 from infra.local import way_in
 from infra.local.cloud import kind
@@ -85,7 +85,9 @@ def _key(folder: Path) -> Path:
         try:
             subprocess.run(make, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         except FileNotFoundError:
-            raise UserError("`ssh-keygen` is not on PATH: install OpenSSH's client", EXIT_REFUSED) from None
+            raise UserError(
+                f"`ssh-keygen` is not on PATH: install OpenSSH's client ({pages.OPENSSH})", EXIT_REFUSED
+            ) from None
         draft.replace(key)
         draft.with_suffix(f"{draft.suffix}.pub").replace(key.with_suffix(".pub"))
     return key

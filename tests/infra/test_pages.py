@@ -11,7 +11,7 @@ from infra import pages
 from tests.support.checkout import ROOT
 
 TELLS_TO = re.compile(r"(?:^|[^-\w`\[])[Ii]nstall\b(?! --)")
-PLACES = ("pages.", "{page}", "https://", "apt-get", "HOW_TO_INSTALL", "{command}")
+PLACES = ("pages.", "{page}", "https://", "apt-get", "HOW_TO_INSTALL", "{command}", "{command(wanted)}")
 
 
 def texts(file: Path) -> Iterator[tuple[int, str]]:

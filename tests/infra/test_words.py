@@ -68,7 +68,7 @@ NEVER_ONE = {
     ("infra/config/checks/jobs.py", "MOST_LOCAL_PORTS"): "a constant",
     ("infra/config/checks/partitions.py", "COMPACT_PLACEMENT_NODES"): "a constant",
     (
-        "infra/node/slurm/conf.py",
+        "infra/node/slurm/places.py",
         "last - site.slurmd_port + 1",
     ): "as many as a machine's nodes, which do not fit",
     ("workload/slurm.py", "allocated"): "one node is no mistake",

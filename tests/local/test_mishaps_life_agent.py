@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from infra.errors import UserError
-from infra.local import operations, upkeep
+from infra.local import ending, operations, upkeep
 from infra.local.cloud.machines import MACHINE_VARIABLE
 from infra.local.site import RunDirectory
 from infra.node import rpc
@@ -34,7 +34,7 @@ from tests.support.processes import with_words
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent that hangs is soon seen to; on a busy machine one that is only slow would be, too."""
     monkeypatch.setattr(upkeep, "ANSWER_SECONDS", 0.5)
-    monkeypatch.setattr(operations, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(ending, "ANSWER_SECONDS", 0.5)
     monkeypatch.setattr(upkeep, "HUNG_SECONDS", 1.0)
     monkeypatch.setattr(upkeep, "PATIENCE_SECONDS", 0.1)
 

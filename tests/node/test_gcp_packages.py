@@ -32,7 +32,8 @@ V100 = Partition("v100", "n1-standard-8", 8, 29000, 0, 4, Accelerator("v100", 2)
 def test_each_role_has_its_packages_and_googles_time(tmp_path: Path) -> None:
     context, _ = gcp_machine(tmp_path, "controller", "controller")
     assert distribution.wanted(context) == [
-        "munge", "chrony", "slurmctld", "slurm-client", "nfs-common", "nfs-kernel-server", "python3-venv",
+        "munge", "chrony", "slurmctld", "slurm-client", "nfs-common", "nfs-kernel-server", "nftables",
+        "python3-venv",
     ]  # fmt: skip
     distribution.install(context)
     source = tmp_path / "root/etc/chrony/sources.d/google.sources"

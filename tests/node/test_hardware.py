@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from infra.node.slurm.conf import render
 from infra.node.slurm.configure import configure
 from infra.node.slurm.version import parse
 from tests.support.doubles import design, settings
+from tests.support.whole_boot import short_folder
 
 SMALL = Partition("debug", "local.small", 2, 1000, 0, 4, default=True)
 GPU = Partition("gpu", "local.gpu", 2, 1000, 1, 3, accelerator=Accelerator("v100", 1, simulated=True))
@@ -50,8 +52,10 @@ class Controller:
 
 
 @pytest.fixture
-def controller(tmp_path: Path) -> Controller:
-    return Controller(tmp_path)
+def controller() -> Iterator[Controller]:
+    # Short: slurm.conf names sockets below it.
+    with short_folder() as folder:
+        yield Controller(folder)
 
 
 def test_a_first_start_says_what_the_design_says(controller: Controller) -> None:

@@ -28,7 +28,7 @@ KEYS: dict[str, Any] = {
     "machines": {"running", "pending"},
     "cloud": None,
     "jobs": {"id", "slurm_id", "name", "user", "partition", "state", "elapsed_seconds", "nodes", "cause"},
-    "cost": {"node_hours", "usd", "by_partition", "damaged", "budget"},
+    "cost": {"node_hours", "usd", "at_least_usd", "unknown", "by_partition", "damaged", "budget"},
 }
 
 

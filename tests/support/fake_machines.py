@@ -56,7 +56,8 @@ class FakeMachines:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.project = folder / "a project"
         self._monkeypatch = monkeypatch
-        monkeypatch.setattr(locations, "run_root", lambda: folder / "runs")
+        self._runs = folder / "runs"
+        monkeypatch.setattr(locations, "run_root", lambda: self._runs)
         monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         for part in ("infra", "workload"):
             ignored = shutil.ignore_patterns("__pycache__", "uv.lock")
@@ -116,5 +117,7 @@ class FakeMachines:
 
     def close(self) -> list[int]:
         """Ends everything by all means. Returns the pids that survived it."""
+        # Others of the test may have another folder for their clusters by now.
+        self._monkeypatch.setattr(locations, "run_root", lambda: self._runs)
         operations.cloud_down(self.project, "test")
         return self.processes()
