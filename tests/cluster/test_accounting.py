@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,10 @@ def records(checkout: Checkout, job: str, columns: str, *options: str) -> list[l
 
 def until_state(checkout: Checkout, job: str, state: str) -> None:
     until(lambda: records(checkout, job, "State", "-X") == [[state]], 120, f"{state} of job {job}", 0.3)
+
+
+def _ended(process: ProcessId) -> bool:
+    return not process.alive()
 
 
 def daemon(checkout: Checkout, name: str) -> int:
@@ -143,7 +148,7 @@ def test_killed_daemons_come_back_with_all_records(cluster: Checkout, killed: li
     job = submit(cluster, "--wrap", "true")
     for process, name in zip(dead, killed, strict=True):
         assert process is not None
-        until(lambda process=process: not process.alive(), 60, f"the end of {name}")
+        until(partial(_ended, process), 60, f"the end of {name}")
         assert daemon(cluster, name) != process.pid
 
     def told() -> bool:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -101,11 +102,7 @@ def test_a_running_job_survives_another_machine_and_new_nodes_have_it(cluster: C
     for name in ("slurmctld", "elastic.daemon"):
         (pid,) = [p for p in cluster.processes() if _runs(p, name)]
         os.kill(pid, signal.SIGKILL)
-        until(
-            lambda name=name, pid=pid: [p for p in cluster.processes() if p != pid and _runs(p, name)],
-            60,
-            name,
-        )
+        until(partial(_another, cluster, name, pid), 60, name)
     until(lambda: _answers(cluster), 60, "slurmctld")
     assert [state(cluster, j) for j in (job, other)] == ["RUNNING", "RUNNING"]
     assert nodes(cluster)["debug-0"].endswith(" 1")
@@ -114,6 +111,11 @@ def test_a_running_job_survives_another_machine_and_new_nodes_have_it(cluster: C
     until(lambda: _answers(cluster) and nodes(cluster)["debug-0"] == "idle~ 2", 180, "the new line", 0.5)
     assert [restarts(cluster, j) for j in (job, other)] == ["0", "0"]
     assert state(cluster, other) == "RUNNING"
+
+
+def _another(cluster: Checkout, name: str, pid: int) -> list[int]:
+    """The processes of this name but one."""
+    return [p for p in cluster.processes() if p != pid and _runs(p, name)]
 
 
 def _runs(pid: int, name: str) -> bool:

@@ -371,7 +371,7 @@ def test_the_way_in_is_whole_however_narrow_the_terminal_is(
 ) -> None:
     """It is to be copied, so it is one line; a line that is cut would be another command."""
     ssh = f"'/home/someone/{'a folder/' * 12}cluster' ssh --stack local"
-    cluster = {
+    cluster: dict[str, Any] = {
         "name": "c", "provider": "local", "zone": None, "region": None, "scheduler": {"name": "slurm"},
         "partitions": [], "login": {"ssh": ssh},
     }  # fmt: skip

@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -118,11 +119,11 @@ def test_the_plan_says_what_accounting_needs(
     )
     monkeypatch.setattr(packages, "missing_for_accounting", lambda: [] if installed else ["slurmdbd"])
     monkeypatch.setattr(packages, "_root", lambda _refusal: [])
-    monkeypatch.setattr(packages.shutil, "which", lambda _name: "/usr/bin/apt-get")
+    monkeypatch.setattr(shutil, "which", lambda _name: "/usr/bin/apt-get")
     told = "slurm-stacks:cluster.slurm.accounting: true needs slurmdbd: `up` installs them by apt-get"
     assert (told in operate.make_plan(tmp_path, load_file(file))["warnings"]) == (not installed)
     if not installed:
-        monkeypatch.setattr(packages.shutil, "which", lambda _name: None)
+        monkeypatch.setattr(shutil, "which", lambda _name: None)
         with pytest.raises(UserError, match="accounting: true needs slurmdbd, and there is no apt-get here"):
             operate.make_plan(tmp_path, load_file(file))
 

@@ -103,7 +103,7 @@ def test_a_command_says_which_stack_was_chosen_and_by_what(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen: list[str] = []
-    monkeypatch.setattr(access, "cluster_status", lambda _, config: seen.append(config.stack) or {})
+    monkeypatch.setattr(access, "cluster_status", lambda _, config: seen.append(config.stack) or {})  # type: ignore[func-returns-value]
     assert run(monkeypatch, "status", "--json") == 0
     assert capsys.readouterr().err == "", "the usual one needs no words"
     monkeypatch.setenv("SLURM_STACKS_STACK", "team-b")
@@ -128,7 +128,7 @@ def test_what_is_up_is_acted_on_whatever_its_file_says_by_now(
 ) -> None:
     (project / "Pulumi.local.yaml").write_text(text)
     seen: list[Any] = []
-    monkeypatch.setattr(access, "cluster_status", lambda _, config: seen.append(config) or {})
+    monkeypatch.setattr(access, "cluster_status", lambda _, config: seen.append(config) or {})  # type: ignore[func-returns-value]
     monkeypatch.setattr(LocalProvider, "leftovers", lambda *_: [])
     assert run(monkeypatch, "status", "--json") == 2, "nothing is up: the mistake is what matters"
     capsys.readouterr()
@@ -203,7 +203,7 @@ def test_every_hint_in_the_code_names_its_stack() -> None:
             if id(node) in documentation or id(node) in inside:
                 continue
             if isinstance(node, ast.JoinedStr):
-                text = "".join(v.value if isinstance(v, ast.Constant) else "{}" for v in node.values)
+                text = "".join(str(v.value) if isinstance(v, ast.Constant) else "{}" for v in node.values)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 text = node.value
             else:

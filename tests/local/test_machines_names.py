@@ -13,6 +13,7 @@ import pytest
 
 from infra.local import names, operations, way_in
 from infra.local.cloud import addresses, network
+from infra.provider import TOOL
 from tests.support.checkout import until
 from tests.support.doubles import DEBUG, design
 from tests.support.fake_machines import FakeMachines
@@ -76,7 +77,7 @@ def test_the_controller_is_in_the_hosts_view_and_people_are_in_its_own(local: Fa
     local.do("head-up")
     assert space(local.process("controller").pid) == space("self")
     assert "--exec" in way_in.command(local.run, ["sh"]).argv
-    assert way_in.command(local.run, [way_in.TOOL, "status"]).argv == [way_in.TOOL, "status"]
+    assert way_in.command(local.run, [TOOL, "status"]).argv == [TOOL, "status"]
 
 
 @needs_views

@@ -17,7 +17,7 @@ import pytest
 
 from infra import bundle
 from infra.errors import UserError
-from infra.local import benchmark, operations, training
+from infra.local import benchmark, operations, packages, training
 from infra.node.model import SlurmSettings
 from infra.node.processes import ProcessId
 from tests.support.checkout import until
@@ -139,9 +139,7 @@ def test_slurmdbds_port_moves_alone_if_it_was_taken_meanwhile(
 ) -> None:
     """The nodes keep their ports, and so go on."""
     installed: list[bool] = []
-    monkeypatch.setattr(
-        operations.packages, "ensure", lambda _say, *, accounting: installed.append(accounting)
-    )
+    monkeypatch.setattr(packages, "ensure", lambda _say, *, accounting: installed.append(accounting))
     with_it = dataclasses.replace(DESIGN, slurm=SlurmSettings(accounting=True))
     local.do("cloud-up")
     local.publish(with_it)

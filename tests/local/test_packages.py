@@ -143,7 +143,7 @@ def test_where_accountings_packages_cannot_be_had_it_is_refused(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, apt: bool
 ) -> None:
     machine.ensure()
-    monkeypatch.setattr(packages.os, "getuid", lambda: 1000)
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
     if not apt:
         (machine.bin / "apt-get").unlink()
     before = machine.calls()

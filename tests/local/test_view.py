@@ -205,7 +205,7 @@ def test_the_cause_and_its_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     switch.write_text("1\n")
     monkeypatch.setattr(names, "SWITCHES", ((str(switch), "1", "kernel.some_restriction=0"),))
     monkeypatch.setattr(names, "_probe", lambda _address: "mount: Permission denied")
-    monkeypatch.setattr(names.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     begin = "nodes do not know each other by name here, and all else works: this kernel "
     assert names.why_not("127.9.64.0") == (
         f"{begin}lets no ordinary user make namespaces ({switch} is 1); "

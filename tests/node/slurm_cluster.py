@@ -307,6 +307,9 @@ class _Spawned(Services):
     def stop(self, name: str) -> None:
         self._cluster.stop_node(name)
 
+    def tend(self) -> None:
+        """What dies in a test stays dead."""
+
     def keep(self) -> None:
         raise AssertionError("the test is the services' life")
 

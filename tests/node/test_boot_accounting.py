@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.node.bootstrap import accounting, mariadb
+from infra.node.bootstrap import accounting, accounts, daemons, mariadb
 from infra.node.bootstrap.context import Context
 from infra.node.bootstrap.services import Service
 from infra.node.model import Folders, SlurmSettings
@@ -33,9 +33,9 @@ def controller(
     context.folders = Folders(context.settings)
     for pure in (context.folders.etc, context.folders.run, context.folders.log, context.folders.lib):
         context.path(pure).mkdir(parents=True, exist_ok=True)
-    monkeypatch.setattr(accounting.files.accounts, "own", lambda _path, _user: None)
-    monkeypatch.setattr(accounting.daemons, "see_port", lambda _context, port: run("see", str(port)))
-    monkeypatch.setattr(accounting.daemons, "wait", lambda what, *_rest: run("wait", what))
+    monkeypatch.setattr(accounts, "own", lambda _path, _user: None)
+    monkeypatch.setattr(daemons, "see_port", lambda _context, port: run("see", str(port)))
+    monkeypatch.setattr(daemons, "wait", lambda what, *_rest: run("wait", what))
     return context, run
 
 

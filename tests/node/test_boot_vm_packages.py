@@ -209,7 +209,7 @@ def test_a_client_without_its_mount_helper_is_completed(tmp_path: Path) -> None:
 def test_packages_that_bring_no_mount_helper_are_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lustre.platform, "release", lambda: "6.8.0-1030-aws")
+    monkeypatch.setattr(platform, "release", lambda: "6.8.0-1030-aws")
     context, run = machine(tmp_path, mounts=(FSX,))
     kernels(run, tmp_path / "root")
     run.answer("apt-get", "")

@@ -42,7 +42,7 @@ def made(max_usd: float | None = None, max_hours: float | None = None, **changes
 
 
 def spent(usd: float = 0.0, hours: float = 0.0, running: tuple[tuple[str, float], ...] = ()) -> Account:
-    return Account(usd, {"dear": hours} if hours else {}, 0.0, running)
+    return Account(usd, {"dear": hours} if hours else {}, (), running)
 
 
 # account, underway, partition, wanted -> nodes

@@ -108,7 +108,7 @@ def test_a_busy_cloud_is_asked_again_only_where_it_gave_nothing(
 ) -> None:
     """The same call again would ask for machines that are there; Slurm asks anew for those that are not."""
     pauses: list[float] = []
-    monkeypatch.setattr(launcher.time, "sleep", pauses.append)
+    monkeypatch.setattr(time, "sleep", pauses.append)
     driver = FakeDriver()
     elastic, control = made(tmp_path, driver, fast_design())
     busy = ErrorClass.THROTTLED

@@ -127,7 +127,9 @@ def test_a_clock_that_is_set_while_a_listing_leaves_a_machine_out_costs_nothing(
     ledger.see([running], 1110.0 + 5 * HOUR)
     steady = 120.0
     assert ledger.account(1120.0 + 5 * HOUR).node_hours == pytest.approx(120 / 3600)
-    assert ledger.account(1120.0 + 5 * HOUR).running == (("cheap", pytest.approx(120.0)),)
+    ((partition, seconds),) = ledger.account(1120.0 + 5 * HOUR).running
+    assert partition == "cheap"
+    assert seconds == pytest.approx(120.0)
 
 
 # --- launches that no listing has shown yet --------------------------------------------------------------

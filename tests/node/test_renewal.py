@@ -66,7 +66,7 @@ def renewal(
     def never(_seconds: float) -> None:
         raise AssertionError("slurmctld answers at once")
 
-    return Renewal(design(partition, OTHER), control, control.lib, clock, never)  # type: ignore[arg-type]
+    return Renewal(design(partition, OTHER), control, control.lib, clock, never)
 
 
 def test_what_is_off_is_renewed_and_what_is_up_retires(control: Control) -> None:
@@ -91,7 +91,7 @@ def test_a_node_that_gets_a_job_meanwhile_is_not_renewed(control: Control) -> No
     def placed() -> None:
         control.state["debug-2"] = node("debug-2", "ALLOCATED", "CLOUD", "POWERED_DOWN")
 
-    control.meanwhile = placed  # type: ignore[method-assign]
+    control.meanwhile = placed
     renewal(control).once()
     assert control.calls[-1] == ("start", (), ("debug-0", "debug-1", "debug-2", "debug-3"))
 

@@ -250,5 +250,8 @@ class FakeServices(Services):
     def stop(self, name: str) -> None:
         """Nothing runs."""
 
+    def tend(self) -> None:
+        """Nothing dies."""
+
     def keep(self) -> None:
         raise AssertionError("a boot is not the services' life")

@@ -11,7 +11,7 @@ from infra.node.elastic.rules import OUTDATED
 from infra.node.elastic.view import REASON_PREFIX, held, log
 from infra.node.model import ClusterDesign
 from infra.node.slurm import hardware
-from infra.node.slurm.control import Control, SlurmError
+from infra.node.slurm.control import Slurm, SlurmError
 from infra.node.slurm.hostlist import fold
 from infra.node.slurm.states import NodeState
 from infra.node.slurm.version import ResumeRequest
@@ -31,7 +31,7 @@ class Renewal:
     def __init__(
         self,
         design: ClusterDesign,
-        control: Control,
+        control: Slurm,
         lib: Path,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,

@@ -215,6 +215,14 @@ class Slurm(Protocol):
         """Make all daemons read their configuration again."""
         ...
 
+    def close_partition(self, name: str) -> None:
+        """Have no job start in a partition until the controller starts anew; jobs that run go on."""
+        self.run("scontrol", "update", f"PartitionName={name}", "State=DOWN")
+
+    def shutdown(self) -> None:
+        """Have slurmctld save its state and end; its keeper starts it again."""
+        self.run("scontrol", "shutdown", "slurmctld")
+
 
 class Control(Slurm):
     """Slurm's commands against one cluster.
@@ -315,14 +323,6 @@ class Control(Slurm):
         names = [str(job) for job in jobs]
         if names:
             self.run("scancel", "--quiet", *names)
-
-    def close_partition(self, name: str) -> None:
-        """Have no job start in a partition until the controller starts anew; jobs that run go on."""
-        self.run("scontrol", "update", f"PartitionName={name}", "State=DOWN")
-
-    def shutdown(self) -> None:
-        """Have slurmctld save its state and end; its keeper starts it again."""
-        self.run("scontrol", "shutdown", "slurmctld")
 
     def reconfigure(self) -> None:
         self.run("scontrol", "reconfigure")
