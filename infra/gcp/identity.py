@@ -77,7 +77,7 @@ class GcpIdentity(pulumi.ComponentResource):
             self.granted += [*self._everywhere(role), *self._bucket(role, reach.bucket)]
         if "controller" in self._accounts:
             # No other machine: every process of it, of any user, could read the munge key.
-            self.granted += self._secret("controller", reach.secret)
+            self.granted += self._secret(reach.secret)
             self.granted += self._launches(reach.subnetwork)
         self.register_outputs({"emails": self.emails})
 
@@ -86,14 +86,14 @@ class GcpIdentity(pulumi.ComponentResource):
             self._on_project(role, wanted.rpartition(".")[2], role=wanted) for wanted in policies.EVERYBODY
         ]
 
-    def _secret(self, role: str, secret: pulumi.Input[str]) -> list[pulumi.Resource]:
+    def _secret(self, secret: pulumi.Input[str]) -> list[pulumi.Resource]:
         wanted = {"key": policies.READ_SECRET, "new-key": policies.WRITE_SECRET}
         return [
             gcp.secretmanager.SecretIamMember(
-                f"{self._name}-{role}-{part}",
+                f"{self._name}-controller-{part}",
                 secret_id=secret,
                 role=granted,
-                member=self._accounts[role].member,
+                member=self._accounts["controller"].member,
                 opts=self._own,
             )
             for part, granted in wanted.items()

@@ -83,16 +83,23 @@ def test_the_plans_outputs_fit_the_contract(planned: Any) -> None:
     assert any("simulated" in warning for warning in planned["warnings"])
 
 
-def test_a_stack_without_a_benchmark_has_none(tmp_path: Path) -> None:
+def project_with_stack(folder: Path, text: str) -> Path:
+    """The project in a folder of the test's, with one stack file, whose path it returns."""
     for name in ("__main__.py", "Pulumi.yaml"):
-        (tmp_path / name).write_text((ROOT / name).read_text())
+        (folder / name).write_text((ROOT / name).read_text())
     for name in ("infra", "workload"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    file = tmp_path / "Pulumi.bare.yaml"
-    file.write_text(
+        (folder / name).symlink_to(ROOT / name)
+    file = folder / "Pulumi.bare.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_a_stack_without_a_benchmark_has_none(tmp_path: Path) -> None:
+    file = project_with_stack(
+        tmp_path,
         "config:\n  slurm-stacks:cluster:\n    provider: local\n"
         "    partitions: [{name: debug, machine: local.small, nodes: {min: 1, max: 2}}]\n"
-        "  slurm-stacks:benchmark: {enabled: false}\n"
+        "  slurm-stacks:benchmark: {enabled: false}\n",
     )
     made = operate.make_plan(tmp_path, load_file(file))
     assert [r["name"].rpartition("-")[2] for r in made["resources"] if r["type"] == COMMAND] == [
@@ -107,15 +114,11 @@ def test_a_stack_without_a_benchmark_has_none(tmp_path: Path) -> None:
 def test_the_plan_says_what_accounting_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool
 ) -> None:
-    for name in ("__main__.py", "Pulumi.yaml"):
-        (tmp_path / name).write_text((ROOT / name).read_text())
-    for name in ("infra", "workload"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    file = tmp_path / "Pulumi.bare.yaml"
-    file.write_text(
+    file = project_with_stack(
+        tmp_path,
         "config:\n  slurm-stacks:cluster:\n    provider: local\n    slurm: {accounting: true}\n"
         "    partitions: [{name: debug, machine: local.small, nodes: {max: 2}}]\n"
-        "  slurm-stacks:benchmark: {enabled: false}\n"
+        "  slurm-stacks:benchmark: {enabled: false}\n",
     )
     monkeypatch.setattr(packages, "missing_for_accounting", lambda: [] if installed else ["slurmdbd"])
     monkeypatch.setattr(packages, "_root", lambda _refusal: [])
