@@ -105,6 +105,13 @@ class Network:
     def join(self, machine: str) -> None:
         self._ip(f"link set {link_of(machine)} up")
 
+    def cut_link(self, link: str) -> None:
+        """Take a cable off; the kernel still knows it."""
+        self._ip(f"link set {link} down")
+
+    def join_link(self, link: str) -> None:
+        self._ip(f"link set {link} up")
+
     def unplug(self, machine: str) -> None:
         """Take a machine's cable away; the kernel does so too, but later."""
         with contextlib.suppress(CloudError, OSError):
