@@ -64,7 +64,7 @@ def ask(name: str, server: str, seconds: float, port: int = PORT) -> str | None:
             connection.send(query)
             answer = connection.recv(4096)
             return _first_address(answer, number, len(query))
-        except (OSError, struct.error, IndexError):
+        except (OSError, ValueError, struct.error, IndexError):
             return None
 
 
