@@ -1,9 +1,7 @@
 """The design's types: made by `infra.design`, read by every machine of a cluster.
 
 Plain frozen dataclasses, so that the archive which machines run needs the standard library only.
-`infra.node.codec` carries them between the two.
-
-Units: memory and disks in MiB or GiB as the field's name says, times in seconds, money in USD.
+`infra.node.codec` carries them. Units: MiB or GiB as the field's name says, seconds, USD.
 """
 
 from __future__ import annotations
@@ -315,6 +313,8 @@ class Site:
     """Shared by every machine: benchmark runs lie in `<shared>/bench`."""
     driver: dict[str, str] = field(default_factory=dict)
     """The elastic driver's own settings: socket, region, subnets, template ids."""
+    addresses: dict[str, str] = field(default_factory=dict)
+    """Host -> address, of the machines that live as long as the cluster; none on the local stack."""
 
     @property
     def rootless(self) -> bool:
