@@ -53,7 +53,8 @@ class GcpCloud:
         """Those of every zone. One that was deleted is in no list, so it has no state either."""
         cluster = self.place.cluster
         found = machines.listed(self.account, cluster, **labels)
-        if self._bucket is None and any(HOST in one.get("labels", {}) for one in found):
+        hosts = [one for one in found if HOST in one.get("labels", {})]
+        if self._bucket is None and any(machines.bucket_of(one) is None for one in hosts):
             self._bucket = audit.bucket(self.account, cluster)
         there = [machines.machine(one, cluster, self._bucket) for one in found]
         return [one for one in there if not states or one.state in states]

@@ -104,4 +104,11 @@ def hooks(design: ClusterDesign, role: str) -> list[tuple[str, str]]:
 
 
 def one_object(bucket: str, name: str) -> Condition:
-    return Condition("script of a hook", f"resource.name == 'projects/_/buckets/{bucket}/objects/{name}'")
+    where = _quoted(f"projects/_/buckets/{bucket}/objects/{name}")
+    return Condition("script of a hook", f"resource.name == {where}")
+
+
+def _quoted(text: str) -> str:
+    """A string of CEL's: an object may have quotes and backslashes in its name."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

@@ -206,6 +206,8 @@ class FakeGce:
         things = self.cloud.shown(scope, route.collection)
         check_page(request)
         is_wanted = wanted(request.filter, route)
+        if request.order_by == "creationTimestamp desc":
+            things = sorted(things, key=lambda thing: (thing.creation_timestamp, thing.id), reverse=True)
         return [thing for thing in things if not request.filter or is_wanted(as_json(thing))]
 
     def _page(self, found: list[Any], request: Any) -> tuple[list[Any], str]:

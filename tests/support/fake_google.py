@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from google.cloud import compute_v1 as gce
 
 from infra.gcp.account import Account
+from infra.node.elastic.drivers.gce_names import BUCKET as NAMED
 from infra.node.elastic.drivers.gce_names import CLUSTER, HOST, PARTITION, ROLE, instance_of
 from tests.support.fake_gce import FakeGce, fake_gce
 
@@ -89,15 +90,25 @@ class Project:
         self.managed = True
 
     def machine(
-        self, name: str, zone: str = "europe-west4-a", status: str = "RUNNING", **labels: str
+        self,
+        name: str,
+        zone: str = "europe-west4-a",
+        status: str = "RUNNING",
+        bucket: str | None = None,
+        **labels: str,
     ) -> None:
-        """An instance of a cluster, with its labels as they are on Google Cloud."""
+        """An instance of a cluster, with its labels as they are on Google Cloud.
+
+        Args:
+            bucket: what its metadata says.
+        """
         cloud = self.gce.cloud
         stamp = cloud.stamp()
         interface = gce.NetworkInterface(network_i_p="10.0.0.2")
         made = gce.Instance(
             name=name, status=status, zone=cloud.link(f"zones/{zone}", "", "").rstrip("/"), labels=labels,
             creation_timestamp=stamp, last_start_timestamp=stamp, network_interfaces=[interface],
+            metadata=gce.Metadata(items=[gce.Items(key=NAMED, value=bucket)] if bucket else []),
         )  # fmt: skip
         cloud.put(f"zones/{zone}", "instances", made)
 
@@ -105,9 +116,11 @@ class Project:
         marks = {CLUSTER: cluster, ROLE: "compute", PARTITION: node.rpartition("-")[0]}
         self.machine(instance_of(cluster, node), **where, **marks)
 
-    def head(self, host: str = "controller", cluster: str = "c", **where: str) -> None:
+    def head(
+        self, host: str = "controller", cluster: str = "c", bucket: str | None = BUCKET, **where: str
+    ) -> None:
         marks = {CLUSTER: cluster, ROLE: host.partition("-")[0], HOST: host}
-        self.machine(instance_of(cluster, host), **where, **marks)
+        self.machine(instance_of(cluster, host), bucket=bucket, **where, **marks)
 
     def bucket(self, cluster: str = "c", name: str = BUCKET) -> None:
         self.buckets.append({"name": name, "labels": {CLUSTER: cluster}})

@@ -22,8 +22,8 @@ from infra.node.elastic.drivers.gce_ending import Ending
 from infra.node.elastic.drivers.gce_errors import GceError, error_of, failure_of, words
 from infra.node.elastic.drivers.gce_launch import GceLaunches
 from infra.node.elastic.drivers.gce_names import Identity
-from infra.node.elastic.drivers.gce_notices import Ends, maintenance, moment
-from infra.node.elastic.drivers.gce_operations import Operations
+from infra.node.elastic.drivers.gce_notices import Ends, maintenance
+from infra.node.elastic.drivers.gce_operations import Operations, moment
 from infra.node.elastic.drivers.gce_room import Quotas
 from infra.node.elastic.view import log
 from infra.node.model import Settings
