@@ -140,9 +140,10 @@ class Lab:
         """Power a machine on.
 
         Args:
-            more: further fields of `nspawn.Machine`: user_data, datasources, files, binds, ….
+            more: further fields of `nspawn.Machine`: user_data, datasources, files, binds, …; `identity` for
+                its id.
         """
-        identity = f"test-{os.getpid()}-{len(self.machines)}-{host}"
+        identity = more.pop("identity", f"test-{os.getpid()}-{len(self.machines)}-{host}")
         card = more.pop("card", None) or self.card(address)
         machine = nspawn.Machine(
             identity, host, self.path / "machines" / host, layers, card, marks=self._marks, **more

@@ -347,7 +347,7 @@ def _cgroup(settings: Settings, version: Version) -> Options:
         return [("CgroupPlugin", traits(version).cgroup_off)]
     real = any(p.accelerator is not None and not p.accelerator.simulated for p in settings.design.partitions)
     options: Options = [
-        ("CgroupPlugin", "autodetect"),
+        *_hierarchies(settings),
         ("ConstrainCores", "yes" if _own_cores(settings) else "no"),
         ("ConstrainRAMSpace", "yes"),
         # A job sees the GPUs that it was given; simulated ones are borrowed devices that jobs may need.
@@ -357,3 +357,10 @@ def _cgroup(settings: Settings, version: Version) -> Options:
         # There is no systemd inside to ask for a scope.
         options.append(("IgnoreSystemd", "yes"))
     return options
+
+
+def _hierarchies(settings: Settings) -> Options:
+    """Where cgroups are: on a host that keeps version 1's, a container's own lie aside from its systemd's."""
+    if place := settings.site.driver.get("cgroups"):
+        return [("CgroupPlugin", "cgroup/v1"), ("CgroupMountpoint", place)]
+    return [("CgroupPlugin", "autodetect")]
