@@ -232,7 +232,7 @@ class ClusterDesign:
     provider: str
     """aws | gcp | local"""
     machines: str
-    """How a machine is made: `vm` on a cloud; `process` or `namespace` on the local stack."""
+    """How a machine is made: `vm` on a cloud; `process` or `container` on the local stack."""
     hosts: tuple[Host, ...]
     partitions: tuple[Partition, ...]
     mounts: tuple[Mount, ...]
@@ -315,11 +315,6 @@ class Site:
     """Shared by every machine: benchmark runs lie in `<shared>/bench`."""
     driver: dict[str, str] = field(default_factory=dict)
     """The elastic driver's own settings: socket, region, subnets, template ids."""
-
-    @property
-    def rootless(self) -> bool:
-        """Machines that an ordinary user makes (user namespaces): they have no other user, and no cgroups."""
-        return self.driver.get("rootless") == "true"
 
 
 @dataclass(frozen=True, slots=True)
