@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from infra.config.batch import BatchConfig
 from infra.config.fields import (
@@ -261,13 +261,28 @@ class SlurmConfig(Section):
     )
 
 
+def _machines(value: object) -> object:
+    if value == "namespace":
+        raise refusal(
+            "one of process, container",
+            "such machines are containers that boot now: write container, and run ./cluster as root",
+        )
+    return value
+
+
 class LocalConfig(Section):
     """How the local cloud behaves, and what goes wrong in it; `./cluster chaos` changes it while it runs."""
 
-    machines: Literal["process", "namespace"] = Field(
+    machines: Annotated[Literal["process", "container"], BeforeValidator(_machines)] = Field(
         "process",
-        description="process: a machine is a slurmd on its own port; namespace: it has an address, a name, "
-        "files and users of its own, as on a cloud.",
+        description="process: a machine is a slurmd on its own port; container: it boots (systemd, "
+        "cloud-init, sshd), with an address, a name, files and users of its own, as on a cloud; root only.",
+    )
+    suite: str | None = Field(
+        None,
+        pattern=r"^[a-z]+$",
+        description="container: the release of the distribution that machines run (trixie, noble); null: "
+        "this machine's own.",
     )
     boot_delay: float = Field(0.0, ge=0, le=3600, description="Pretended boot time of a machine, seconds.")
     boot_spread: float = Field(

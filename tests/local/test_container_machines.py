@@ -83,9 +83,9 @@ def test_a_machine_that_is_killed_frozen_or_cut_off(lab: Lab) -> None:
     nspawn.thaw(asked.machine.id)
     assert asks.until(*greets).startswith("SSH-2.0")
 
-    lab.network.cut_link(nspawn.link_of(asked.machine.id))
+    lab.network.cut(nspawn.link_of(asked.machine.id))
     assert not reached()
-    lab.network.join_link(nspawn.link_of(asked.machine.id))
+    lab.network.join(nspawn.link_of(asked.machine.id))
     until(reached, 60, "the network")
 
     pid = nspawn.leader(asked.launcher)

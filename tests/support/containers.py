@@ -12,6 +12,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -19,9 +21,14 @@ from typing import Any
 
 import pytest
 
+from infra.config import load_file
+from infra.design import design
+from infra.errors import UserError
+from infra.local import image
 from infra.local.cloud import groups, images, nspawn
 from infra.local.cloud.machines import CLUSTER_VARIABLE, of_cluster
 from infra.local.cloud.network import BRIDGE, GATEWAY, PREFIX, Network
+from infra.machines import catalog
 from infra.node.processes import ProcessId, end_all
 from infra.runner import locations
 from tests.support.checkout import until
@@ -54,6 +61,19 @@ def base_image(suite: str | None = None) -> Path:
             images.recipe(suite), locations.cache_root() / "images", lambda text: print(text, file=sys.stderr)
         )
     except images.ImageError as error:
+        pytest.skip(str(error))
+
+
+def cluster_image(stack_file: str) -> None:
+    """Have the image of a stack's machines; skips where it cannot be had."""
+    base_image()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "Pulumi.test.yaml"
+        file.write_text(textwrap.dedent(stack_file))
+        made = design(load_file(file), catalog())
+    try:
+        image.have(made, lambda text: print(text, file=sys.stderr))
+    except UserError as error:
         pytest.skip(str(error))
 
 
@@ -119,7 +139,7 @@ class Lab:
         (folder / "cloud").mkdir(parents=True)
         self._marks = {CLUSTER_VARIABLE: str(folder)}
         environment = {"PATH": nspawn.SEARCH, **self._marks}
-        self.network = Network(folder / "cloud", rootless=False, environment=environment)
+        self.network = Network(folder / "cloud", environment=environment)
         self._helpers: list[subprocess.Popen[Any]] = []
         self.machines: dict[str, Booted] = {}
 

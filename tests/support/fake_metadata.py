@@ -84,6 +84,7 @@ class FakeMetadata:
         if header("x-forwarded-for"):
             return 403, b"X-Forwarded-For is not allowed.", {}
         told = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM"}
+        told["Content-Type"] = "application/json"
         if path == "instance/service-accounts/default/token":
             if not self.account:
                 return 404, b"", told
@@ -99,6 +100,8 @@ class FakeMetadata:
             if query.get("wait_for_change") == "true" and query.get("last_etag") == str(self._etag):
                 self._changed.wait(float(query.get("timeout_sec", "60")))
             status, text = self._shown(path, recursive)
+            if not recursive:
+                told["Content-Type"] = "application/text"
             return status, text.encode(), {**told, **self._more(path, status)}
 
     def _more(self, path: str, status: int) -> dict[str, str]:

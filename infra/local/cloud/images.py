@@ -23,11 +23,13 @@ from pathlib import Path
 
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "libpam-systemd", "cloud-init", "openssh-server", "sudo"),
-    *("ca-certificates", "iproute2", "iputils-ping", "kmod", "nftables", "netbase", "procps", "python3"),
+    *("ca-certificates", "iproute2", "iputils-ping", "kmod", "netcat-openbsd", "nftables", "netbase"),
+    *("procps", "python3"),
 )
 """What a cloud's image of the distribution brings along, as far as machines here have a use for it."""
 NEEDED_MIB = 3000
 """What is needed while an image is made: itself, and the packages that it is made of."""
+SEE = "See that the distribution's archive can be reached (apt-get update), then run the command again."
 HEARTBEAT_SECONDS = 15.0
 LAST_LINES = 12
 SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -139,6 +141,8 @@ def recipe(suite: str | None = None) -> Recipe:
         for line in _ask("apt-config", "dump", "Acquire").splitlines()
         if not line.startswith(("Acquire::IndexTargets", "Acquire::CompressionTypes")) and '""' not in line
     ]
+    if (proxy := os.environ.get("http_proxy")) and not any("http::Proxy " in line for line in settings):
+        settings.append(f'Acquire::http::Proxy "{proxy}";')
     return Recipe(wanted, tuple(sources), "\n".join(settings))
 
 
@@ -306,8 +310,7 @@ def _run(command: Sequence[str], draft: Path, say: Say) -> None:
         program = next(word for word in command[len(_APART) :] if word not in ("sh", "-c"))
         what = "debootstrap" if program == "debootstrap" else "apt-get in the image"
         raise ImageError(
-            f"the machines' image cannot be made: {what} ended with status {status}:\n{lines}\n"
-            "See that the distribution's archive can be reached (apt-get update), then run the command again."
+            f"the machines' image cannot be made: {what} ended with status {status}:\n{lines}\n{SEE}"
         )
 
 

@@ -30,6 +30,7 @@ CLOUD_INIT = """\
 network: {config: disabled}
 ssh_genkeytypes: [ed25519]
 ssh: {emit_keys_to_console: false}
+ssh_deletekeys: false
 cloud_init_modules: [bootcmd, write-files, set_hostname, users-groups, ssh]
 cloud_config_modules: []
 cloud_final_modules:
@@ -42,15 +43,14 @@ AGAIN_SECONDS = 1.0
 START_SECONDS = 60.0
 ENDING_SECONDS = 15.0
 
-# Arguments: the machine's folder, its image's layers, the size of its disk in MiB or nothing, its cgroups,
-# then the words of systemd-nspawn's command. It ends when the machine is off; status 133 is the machine's
-# wish to start again.
+# Arguments: the machine's folder, its disk's, its image's layers, the size of its disk in MiB or nothing, its
+# cgroups, then the words of systemd-nspawn's command. It ends when the machine is off; status 133 is the
+# machine's wish to start again.
 _LAUNCH = """
-folder=$1 layers=$2 size=$3 groups=$4
-shift 4
+folder=$1 disk=$2 layers=$3 size=$4 groups=$5
+shift 5
 mount -t tmpfs -o mode=755 tmpfs /run/systemd 2>/dev/null || {
     mkdir -p /run/systemd && mount -t tmpfs -o mode=755 tmpfs /run/systemd || exit 1; }
-disk=$folder/disk
 [ -z "$size" ] || mount -t tmpfs -o "mode=755,size=${size}m" tmpfs "$disk" || exit 1
 mkdir -p "$disk/upper" "$disk/work" "$folder/root"
 cp -a "$folder/seed/." "$disk/upper/" || exit 1
@@ -112,6 +112,8 @@ class Machine:
         files: further files on its disk, by their paths on it: text, or text and mode.
         binds: of this host's.
         marks: environment variables of its processes on this host, by which they are found again.
+        disk: the folder of its disk, where that outlives the machine; None: one in `folder`.
+        log: takes what it writes to its console; None: a file in `folder`.
         disk_mib: the size of a disk in memory, for one that shall be full; None: as large as `folder`'s.
         options: of systemd-nspawn, further ones.
     """
@@ -126,29 +128,42 @@ class Machine:
     files: Mapping[str, str | tuple[str, int]] = field(default_factory=dict)
     binds: Sequence[Bind] = ()
     marks: Mapping[str, str] = field(default_factory=dict)
+    disk: Path | None = None
+    log: Path | None = None
     disk_mib: int | None = None
     options: Sequence[str] = ()
 
     @property
     def console(self) -> Path:
         """Where what it writes to its console lies, on this host."""
-        return self.folder / "console.log"
+        return self.log or self.folder / "console.log"
 
 
-def start(machine: Machine) -> subprocess.Popen[bytes]:
+_TIED = ("setpriv", "--pdeathsig", "KILL", "--")
+"""Before a command that shall end with whoever starts it, however that ends."""
+
+
+def start(machine: Machine, *, tied: bool = False) -> subprocess.Popen[bytes]:
     """Power on. Returns the launcher, which is there until the machine is off.
+
+    Args:
+        tied: the machine loses its power when this process ends.
 
     Raises:
         OSError: it cannot be made.
     """
     machine.folder.mkdir(parents=True, exist_ok=True)
-    (machine.folder / "disk").mkdir(exist_ok=True)
+    disk = _disk(machine)
     _write_seed(machine)
     cgroups = groups.make(group(machine.id))
-    enter = [] if machine.card is None else ["nsenter", f"--net={machine.card.namespace}", "--"]
+    apart = ["unshare", "--mount", "--propagation", "private", "--"]
+    if machine.card is not None:
+        apart = ["nsenter", f"--net={machine.card.namespace}", "--", *apart]
     command = [
-        *(*enter, "unshare", "--mount", "--propagation", "private", "--", "sh", "-c", _LAUNCH, "sh"),
-        *(str(machine.folder), ":".join(str(layer) for layer in machine.layers)),
+        *(_TIED if tied else ()),
+        *apart,
+        *("sh", "-c", _LAUNCH, "sh"),
+        *(str(machine.folder), str(disk), ":".join(str(layer) for layer in machine.layers)),
         *(str(machine.disk_mib or ""), " ".join(str(path) for path in cgroups)),
         *_nspawn(machine),
     ]
@@ -170,6 +185,17 @@ def start(machine: Machine) -> subprocess.Popen[bytes]:
         )
 
 
+def _disk(machine: Machine) -> Path:
+    """The folder of its disk; one that was written above another image is of no use, and goes."""
+    disk = machine.disk or machine.folder / "disk"
+    note, layers = disk / "layers", "\n".join(map(str, machine.layers))
+    if disk.exists() and not (note.exists() and note.read_text() == layers):
+        remove_folder(disk)
+    disk.mkdir(parents=True, exist_ok=True)
+    note.write_text(layers)
+    return disk
+
+
 def _nspawn(machine: Machine) -> list[str]:
     options = [
         *("--quiet", "--register=no", "--keep-unit", "--boot", "--settings=no", "--link-journal=no"),
@@ -181,7 +207,7 @@ def _nspawn(machine: Machine) -> list[str]:
         options += ["--resolv-conf=copy-host"]
     else:
         options += [f"--network-bridge={machine.card.bridge}", "--resolv-conf=off"]
-    return ["systemd-nspawn", *options, *machine.options]
+    return [*_TIED, "systemd-nspawn", *options, *machine.options]
 
 
 def _write_seed(machine: Machine) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infra.doctor.finding import Check
-from infra.local.cloud.kind import NAMESPACE
+from infra.local.cloud.kind import CONTAINER
 from infra.local.diagnosis import cluster, limits, machines, network, places, software
 from infra.local.diagnosis.host import Host
 from infra.local.site import RunDirectory
@@ -48,9 +48,9 @@ def checks(
             Check("memory", of(limits.sizes, here, training)),
             Check("processes", of(limits.processes, here, design, training)),
             Check("files", of(limits.files, here, design)),
-            Check("machines", of(machines.namespaces, design.machines)),
+            Check("machines", of(machines.containers, design)),
         ]
-        if design.machines != NAMESPACE:  # which have all of their ports, and names
+        if design.machines != CONTAINER:  # which have all of their ports, and names
             found.append(Check("ports", of(network.free_ports, here, run, design)))
             found.append(Check("network", of(network.node_names, run)))
     return [

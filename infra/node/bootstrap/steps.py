@@ -144,6 +144,8 @@ def logs(context: Context) -> str:
 
 
 VM = frozenset({"vm"})
+"""A cloud's machines."""
+WHOLE = VM | {"container"}
 """Machines that have no software of ours yet; others share their host's."""
 
 STEPS: tuple[Step, ...] = (
@@ -151,7 +153,7 @@ STEPS: tuple[Step, ...] = (
     Step("hosts", 30, ALL, lambda context: kind(context).hosts(context)),
     Step("secrets", 120, ALL, lambda context: kind(context).secrets(context)),
     Step("disks", 300, ALL, disks),
-    Step("packages", 1500, ALL, packages, VM),
+    Step("packages", 1500, ALL, packages, WHOLE),
     Step("metadata", 60, frozenset({"controller"}), metadata, VM),
     Step("mounts", 300, ALL, lambda context: kind(context).mounts(context)),
     Step("slurm", 300, ALL, lambda context: kind(context).slurm(context)),
