@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +19,54 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("aws")
     with opened(AwsLand(folder / "l", plan)) as land:
         yield Cluster(land, plan, folder / "project")
+
+
+POD = """
+set -e
+ip netns add pod
+ip link add pod0 type veth peer name eth0 netns pod
+ip address add 10.200.0.1/24 dev pod0
+ip link set pod0 up
+ip netns exec pod ip address add 10.200.0.2/24 dev eth0
+ip netns exec pod ip link set eth0 up
+ip netns exec pod ip route add default via 10.200.0.1
+echo 1 >/proc/sys/net/ipv4/ip_forward
+nft add table ip pod
+nft add chain ip pod out '{ type nat hook postrouting priority 100; }'
+nft add rule ip pod out ip saddr 10.200.0.0/24 masquerade
+"""
+NO_POD = "nft delete table ip pod; ip netns delete pod; echo 0 >/proc/sys/net/ipv4/ip_forward"
+TOKEN = """
+import sys, urllib.error, urllib.request
+base = "http://169.254.169.254/latest/"
+life = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
+try:
+    urllib.request.urlopen(base + "meta-data/", timeout=60)
+except urllib.error.HTTPError as error:
+    print(error.code)
+try:
+    print(len(urllib.request.urlopen(
+        urllib.request.Request(base + "api/token", method="PUT", headers=life), timeout=float(sys.argv[1])
+    ).read()))
+except OSError as error:
+    print(type(error).__name__)
+"""
+
+
+def test_a_token_goes_no_further_than_its_machine(cluster: Cluster) -> None:
+    """A container with a network of its own, as Docker makes it, is one machine further."""
+    assert isinstance(cluster.land, AwsLand)
+
+    def asks(prefix: str, seconds: int) -> list[str]:
+        return cluster.sh(f"{prefix} /usr/bin/python3 -c {shlex.quote(TOKEN)} {seconds}").split()
+
+    cluster.sh(POD)
+    assert asks("", 60) == ["401", "16"]
+    assert asks("ip netns exec pod", 5) == ["401", "TimeoutError"]
+    cluster.land.hops = 2
+    assert asks("ip netns exec pod", 60) == ["401", "16"], "it was the limit, and nothing else"
+    cluster.land.hops = 1
+    cluster.sh(NO_POD)
 
 
 class TestAws(CloudMachines):

@@ -1,4 +1,7 @@
-"""A cluster on Google Cloud on machines that boot: cloud-init's GCE datasource, a fake of the APIs, all else real."""
+"""A cluster on Google Cloud on machines that boot: cloud-init's GCE datasource, a fake of the APIs.
+
+All else is real, Google's guest agent and OS Login's library among it, where the distribution has them.
+"""
 
 from __future__ import annotations
 

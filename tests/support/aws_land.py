@@ -39,8 +39,11 @@ HOST = "slurm-stacks:host"
 
 
 class AwsLand(Land):
-    """Args:
-    design: of the cluster `t`.
+    """Attributes:
+        hops: HttpPutResponseHopLimit of the machines.
+
+    Args:
+        design: of the cluster `t`.
     """
 
     def __init__(self, folder: Path, design: ClusterDesign) -> None:
@@ -56,10 +59,9 @@ class AwsLand(Land):
         manager = boto3.client("secretsmanager", REGION, endpoint_url=self.ec2.url, **CREDENTIALS)
         self.secret: str = manager.create_secret(Name=f"t-munge-{secrets.token_hex(4)}")["ARN"]
         self._imds: dict[str, FakeImds] = {}
-        self._launched: Any = None
-        super().__init__(
-            folder, SHARES, [f"{REGION}.amazonaws.com", f"s3.{REGION}.amazonaws.com"], "Ec2"
-        )
+        self.refused: list[tuple[str, str]] = []
+        self.hops = int(OPTIONS["http_put_response_hop_limit"])
+        super().__init__(folder, SHARES, [f"{REGION}.amazonaws.com", f"s3.{REGION}.amazonaws.com"], "Ec2")
 
     # --- what the stack makes ------------------------------------------------------------------------------
 
@@ -125,7 +127,7 @@ class AwsLand(Land):
         imds.content = self._content(instance)
         status, text = imds.answer(ask.method, ask.target, ask.headers.get)
         # The answer with a token passes no further machine, and so no container with a network of its own.
-        hops = int(OPTIONS["http_put_response_hop_limit"]) if ask.method == "PUT" else None
+        hops = self.hops if ask.method == "PUT" else None
         return Answer(status, text.encode(), {"Server": "EC2ws", "Content-Type": "text/plain"}, hops)
 
     def _content(self, instance: Instance) -> dict[str, str]:
@@ -191,9 +193,10 @@ class AwsLand(Land):
     def permits(self, who: str, question: Question) -> bool:
         """Whether the policy of a key's role allows it."""
         document = self.policies.get(who.removeprefix("AKID").lower())
-        return document is not None and allowed(
-            document, question.action, question.resource, question.context
-        )
+        if document and allowed(document, question.action, question.resource, question.context):
+            return True
+        self.refused.append((who, f"{question.action} {question.resource}"))
+        return False
 
     @functools.cached_property
     def policies(self) -> dict[str, policies.Document]:
@@ -204,10 +207,6 @@ class AwsLand(Land):
             list(self.ec2.subnets.values()), ["sg-12345678"],
         )  # fmt: skip
         return {role: getattr(policies, role)(scope, self._design) for role in ("controller", "compute")}
-
-    def asked(self) -> list[tuple[str, Question]]:
-        """What IAM was asked, of S3 and Secrets Manager."""
-        return list(self._aws.asked)
 
     def _refusal(self, ask: Request) -> Answer | None:
         params = dict(parse_qsl(ask.body.decode(), keep_blank_values=True))

@@ -11,7 +11,7 @@ Here is all in which these machines differ from Ubuntu 24.04 on a cloud:
   which `mount.nfs` binds (`MOUNT`). Its server does answer on NFS's port.
 - The kernel's uptime is this host's, whom slurmd would believe that the machine has not booted since it was
   asked for: slurmd is told that it has (`SLURMD`).
-- A lease by DHCP is for cloud-init's first stage alone; after it the address is set as the machine's maker has it.
+- A lease by DHCP is for cloud-init's first stage alone; then the address is set as its maker has it.
 - A container knows no clock of its own to set: chrony is there, and does not run.
 - The maker's name of a machine, by which cloud-init tells the clouds apart, comes from a program in place of
   `dmidecode` (`infra.node` reads none of it), and cloud-init does not see that it is in a container.

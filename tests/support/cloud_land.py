@@ -18,7 +18,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -60,7 +60,7 @@ class Answer:
 
     status: int
     body: bytes = b""
-    headers: Mapping[str, str] = ()  # type: ignore[assignment]
+    headers: Mapping[str, str] = field(default_factory=dict)
     hops: int | None = None
 
 
@@ -115,9 +115,7 @@ class Land:
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._errors: list[BaseException] = []
-        self._pool = ThreadPoolExecutor(
-            8, thread_name_prefix="machines", initializer=self._mounts.enter
-        )
+        self._pool = ThreadPoolExecutor(8, thread_name_prefix="machines", initializer=self._mounts.enter)
         self._servers: list[socketserver.BaseServer] = []
         self._threads: list[threading.Thread] = []
         for address in (SERVICES, METADATA):
@@ -229,13 +227,13 @@ class Land:
                 gone = [one for identity, one in self._instances.items() if identity not in wanted]
                 self._instances = wanted
             for one in gone:
-                self._pool.submit(self._noting, lambda one=one: self._power_off(one))
+                self._pool.submit(self._noting, self._power_off, one)
             for one in new:
-                self._pool.submit(self._noting, lambda one=one: self._power_on(one))
+                self._pool.submit(self._noting, self._power_on, one)
 
-    def _noting(self, work: Callable[[], None]) -> None:
+    def _noting(self, work: Callable[[Instance], None], one: Instance) -> None:
         try:
-            work()
+            work(one)
         except BaseException as error:
             self._errors.append(error)
 
@@ -296,11 +294,20 @@ class Land:
         own = [*names, *self._shares]
         records = [f"--address=/{name}/{SERVICES}" for name in own]
         records.append(f"--address=/metadata.google.internal/{METADATA}")
-        options = ["--keep-in-foreground", "--conf-file=/dev/null", "--no-hosts", "--no-resolv", "--user=root"]
+        options = [
+            "--keep-in-foreground",
+            "--conf-file=/dev/null",
+            "--no-hosts",
+            "--no-resolv",
+            "--user=root",
+        ]
         options += ["--local=/#/", f"--interface={BRIDGE}", "--bind-interfaces", "--pid-file="]
         self._leases.mkdir()
         options += [f"--dhcp-hostsdir={self._leases}", f"--dhcp-leasefile={self.path}/leases"]
-        options += [f"--dhcp-range={PREFIX.network_address},static,{PREFIX.netmask},2h", "--dhcp-authoritative"]
+        options += [
+            f"--dhcp-range={PREFIX.network_address},static,{PREFIX.netmask},2h",
+            "--dhcp-authoritative",
+        ]
         options += [f"--dhcp-option=option:router,{GATEWAY}", f"--dhcp-option=option:dns-server,{SERVICES}"]
         self._lab.serve("dnsmasq", *options, *records, log=self.path / "resolver.log")
 

@@ -36,7 +36,13 @@ END
 
 
 class Stack(Protocol):
-    """A cloud, and what its stack makes in it."""
+    """A cloud, and what its stack makes in it.
+
+    Attributes:
+        refused: role and call, of what a machine's identity may not do.
+    """
+
+    refused: list[tuple[str, str]]
 
     def driver(self) -> dict[str, str]: ...
 
@@ -133,5 +139,3 @@ class Cluster:
                     error.add_note(f"{node}: {booted.says('sh', '-c', look)[-6000:]}")
             raise
         return job
-
-

@@ -1,8 +1,8 @@
 """EC2's instance metadata service: version 2 only, with what the test puts into it, on loopback by itself.
 
-Held to the EC2 User Guide, "Use the Instance Metadata Service to access instance metadata": a token is for 1 s to
-6 h (400), a request for one that was forwarded is refused (403), every other request needs one that is still
-good (401), folders list what is in them, and each version since 2009-04-04 is there beside `latest`.
+Held to the EC2 User Guide, "Use the Instance Metadata Service to access instance metadata": a token is for
+1 s to 6 h (400), a request for one that was forwarded is refused (403), every other request needs one that is
+still good (401), folders list what is in them, and versions since 2009-04-04 are there beside `latest`.
 """
 
 from __future__ import annotations

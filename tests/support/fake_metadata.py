@@ -125,7 +125,7 @@ class FakeMetadata:
         if not path.endswith("/"):
             return 301, ""
         return 200, "".join(
-            f"{_kebab(word)}{'/' if isinstance(one, dict) else ''}\n" for word, one in found.items()
+            f"{_kebab(word)}{'/' if isinstance(one, dict | list) else ''}\n" for word, one in found.items()
         )
 
     def _login(self, what: str, query: dict[str, str]) -> dict[str, Any] | None:

@@ -36,8 +36,11 @@ PEOPLE = {"ada": 2001, "bob": 2002}
 
 
 class GoogleLand(Land):
-    """Args:
-    design: of the cluster `t`.
+    """Attributes:
+        refused: role and call, of what a machine's account may not do.
+
+    Args:
+        design: of the cluster `t`.
     """
 
     def __init__(self, folder: Path, design: ClusterDesign) -> None:
@@ -69,7 +72,9 @@ class GoogleLand(Land):
     def make_head(self) -> None:
         template = self.gce.template("head", metadata=self._told("controller", "controller"))
         head = gce.Instance(
-            name=instance_of("t", "controller"), labels={ROLE: "controller"}, machine_type="zones/z/n1-standard-8"
+            name=instance_of("t", "controller"),
+            labels={ROLE: "controller"},
+            machine_type="zones/z/n1-standard-8",
         )
         with gce.InstancesClient(**self.gce.options()) as client:
             client.insert(
@@ -149,7 +154,8 @@ class GoogleLand(Land):
             "attributes": {item.key: item.value for item in one.metadata.items},
             "serviceAccounts": {"default": account},
             "networkInterfaces": [
-                {"ip": instance.address, "network": "projects/1/networks/t", "mac": self.cards.get(instance.id, ""),
+                {"ip": instance.address, "mac": self.cards.get(instance.id, ""),
+                 "network": "projects/1/networks/t",
                  "forwardedIps": [], "accessConfigs": []}
             ],
         }  # fmt: skip
