@@ -107,7 +107,10 @@ class CloudMachines:
             [cluster.design.provider, json.dumps(self.secret_of(cluster)), hold, str(key_server.PORT)]
         )
         job = cluster.submit(
-            f"exec /usr/bin/python3 intruder.py {words}", "--output=node", "--nodelist=compute-1"
+            f"exec /usr/bin/python3 intruder.py {words}",
+            "--output=node",
+            "--error=node-errors",
+            "--nodelist=compute-1",
         )
         cluster.done(job)
         found = {"compute-1": cluster.sh("cat /home/ada/node")}

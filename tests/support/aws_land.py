@@ -24,12 +24,13 @@ from infra.node.elastic.drivers import ec2_names
 from infra.node.elastic.drivers.ec2_names import NODES, node_of
 from infra.node.model import ClusterDesign
 from tests.support import fake_ec2_xml as xml
-from tests.support.cloud_land import CONTROLLER, Answer, Instance, Land, Request
+from tests.support.cloud_land import CONTROLLER, Instance, Land
+from tests.support.cloud_server import Answer, Request
 from tests.support.fake_ec2 import ACCOUNT, CREDENTIALS, Call, fake_ec2
 from tests.support.fake_ec2_iam import ROLE_ARN, Question, questions
 from tests.support.fake_imds import ROLE, FakeImds, key
 from tests.support.iam import allowed
-from tests.support.recorded_aws import _SERVICE, RecordedAws
+from tests.support.recorded_aws import SIGNED, RecordedAws
 
 BUCKET = "t-bucket"
 REGION = "eu-central-1"
@@ -211,7 +212,7 @@ class AwsLand(Land):
     def _refusal(self, ask: Request) -> Answer | None:
         params = dict(parse_qsl(ask.body.decode(), keep_blank_values=True))
         call = Call(params.pop("Action"), params)
-        signed = _SERVICE.search(ask.headers.get("authorization", ""))
+        signed = SIGNED.search(ask.headers.get("authorization", ""))
         for question in questions(self.ec2, call):
             if signed is None or not self.permits(signed[1], question):
                 said = f"You are not authorized to perform this operation: {question.action}"

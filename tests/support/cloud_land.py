@@ -9,7 +9,6 @@ datasource finds its user data. Nothing of it is this host's, and it ends with `
 from __future__ import annotations
 
 import contextlib
-import http.server
 import json
 import os
 import socket
@@ -18,7 +17,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,6 +30,7 @@ from tests.support.apart import Mounts, listener
 from tests.support.checkout import until
 from tests.support.cloud_authority import Authority
 from tests.support.cloud_image import SHARES, SITE, layers
+from tests.support.cloud_server import Answer, Request, Server
 from tests.support.containers import Booted, Lab
 
 SERVICES, METADATA = "10.99.200.1", "169.254.169.254"
@@ -50,27 +50,6 @@ InaccessiblePaths=-/sys/class/dmi
 """
 TRUST = "[Manager]\nDefaultEnvironment=REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt\n"
 """What comes from PyPI brings its own authorities along."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """Attributes:
-    hops: how many machines the answer passes at most.
-    """
-
-    status: int
-    body: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    hops: int | None = None
-
-
-@dataclass(frozen=True)
-class Request:
-    method: str
-    host: str
-    target: str
-    headers: Mapping[str, str]
-    body: bytes
 
 
 @dataclass(frozen=True)
@@ -316,7 +295,7 @@ class Land:
         return self._authority.context().wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
 
     def _serve(self, place: socket.socket, answer: Callable[[str, Request], Answer]) -> None:
-        server = _Server(place, answer, self._errors.append)
+        server = Server(place, answer, self._errors.append)
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         self._servers.append(server)
@@ -344,56 +323,6 @@ class Land:
             self._mounts.close()
         assert left == []
         assert self._errors == []
-
-
-class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
-    daemon_threads = True
-
-    def __init__(
-        self,
-        place: socket.socket,
-        answer: Callable[[str, Request], Answer],
-        note: Callable[[BaseException], None],
-    ) -> None:
-        super().__init__(place.getsockname()[:2], _handler(answer, note), bind_and_activate=False)
-        self.socket.close()
-        self.socket = place
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A machine that lost its power in the middle of a request is none."""
-
-
-def _handler(
-    answer: Callable[[str, Request], Answer], note: Callable[[BaseException], None]
-) -> type[http.server.BaseHTTPRequestHandler]:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-
-        def _do(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            ask = Request(self.command, headers.get("host", ""), self.path, headers, body)
-            try:
-                said = answer(self.client_address[0], ask)
-            except Exception as error:
-                note(error)
-                raise
-            if said.hops is not None:
-                self.connection.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, said.hops)
-            self.send_response(said.status)
-            for name, value in {**dict(said.headers), "Content-Length": str(len(said.body))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(said.body)
-
-        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = do_PATCH = _do  # noqa: N815
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    return Handler
 
 
 @contextlib.contextmanager

@@ -25,7 +25,8 @@ from infra.node.elastic.drivers.gce_names import ROLE, instance_of, node_of
 from infra.node.elastic.programs import CLIENT
 from infra.node.model import ClusterDesign
 from tests.support import cel
-from tests.support.cloud_land import CONTROLLER, SERVICES, Answer, Instance, Land, Request
+from tests.support.cloud_land import CONTROLLER, SERVICES, Instance, Land
+from tests.support.cloud_server import Answer, Request
 from tests.support.fake_gce import fake_gce
 from tests.support.fake_metadata import SECRET, V1, FakeMetadata, refusal
 

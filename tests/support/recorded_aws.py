@@ -21,7 +21,7 @@ from tests.support.fake_ec2_iam import Question
 
 ENGINEER = "ENGINEER"
 """The access key of who makes the cluster: no machine's."""
-_SERVICE = re.compile(r"Credential=(\w+)/\d+/[\w-]+/(\w+)/aws4_request")
+SIGNED = re.compile(r"Credential=(\w+)/\d+/[\w-]+/(\w+)/aws4_request")
 
 
 @dataclass
@@ -46,7 +46,7 @@ class RecordedAws:
 
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-        signed = _SERVICE.search(environ.get("HTTP_AUTHORIZATION", ""))
+        signed = SIGNED.search(environ.get("HTTP_AUTHORIZATION", ""))
         if signed and signed[2] != "ec2" and signed[1] != ENGINEER:
             question = _question(signed[2], environ, body)
             self.asked.append((signed[1], question))
