@@ -9,12 +9,13 @@ import pytest
 
 from tests.cluster.cloud_machines import CloudMachines
 from tests.support.aws_land import REGION, AwsLand
-from tests.support.cloud_land import opened
+from tests.support.cloud_land import need_clouds, opened
 from tests.support.cloud_stack import Cluster, design
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    need_clouds()
     plan = design("aws", REGION, "efs")
     folder = tmp_path_factory.mktemp("aws")
     with opened(AwsLand(folder / "l", plan)) as land:

@@ -11,7 +11,6 @@ import functools
 import json
 import secrets
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -48,9 +47,9 @@ class AwsLand(Land):
     """
 
     def __init__(self, folder: Path, design: ClusterDesign) -> None:
-        self._stack = ExitStack()
+        super().__init__(folder, SHARES, [f"{REGION}.amazonaws.com", f"s3.{REGION}.amazonaws.com"], "Ec2")
         self._design = design
-        self.ec2 = self._stack.enter_context(fake_ec2((), "10.99.0.0/16"))
+        self.ec2 = self._ends.enter_context(fake_ec2((), "10.99.0.0/16"))
         self._aws = RecordedAws(permits=self.permits)
         s3 = self.ec2.s3()
         s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
@@ -62,7 +61,6 @@ class AwsLand(Land):
         self._imds: dict[str, FakeImds] = {}
         self.refused: list[tuple[str, str]] = []
         self.hops = int(OPTIONS["http_put_response_hop_limit"])
-        super().__init__(folder, SHARES, [f"{REGION}.amazonaws.com", f"s3.{REGION}.amazonaws.com"], "Ec2")
 
     # --- what the stack makes ------------------------------------------------------------------------------
 
@@ -219,12 +217,6 @@ class AwsLand(Land):
                 status, content = xml.error("UnauthorizedOperation", said, 403)
                 return Answer(status, content, {"Content-Type": "text/xml"})
         return None
-
-    def close(self) -> None:
-        try:
-            super().close()
-        finally:
-            self._stack.close()
 
 
 def _text(user_data: Any) -> str:

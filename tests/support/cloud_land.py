@@ -11,18 +11,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import socket
-import socketserver
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import google.auth
+import pytest
 
 from infra.local.cloud import groups, nspawn
 from infra.local.cloud.network import BRIDGE, GATEWAY, PREFIX
@@ -31,7 +31,7 @@ from tests.support.checkout import until
 from tests.support.cloud_authority import Authority
 from tests.support.cloud_image import SHARES, SITE, layers
 from tests.support.cloud_server import Answer, Request, Server
-from tests.support.containers import Booted, Lab
+from tests.support.containers import Booted, Lab, need_containers
 
 SERVICES, METADATA = "10.99.200.1", "169.254.169.254"
 CONTROLLER = "10.99.0.10"
@@ -78,44 +78,46 @@ class Land:
     def __init__(
         self, folder: Path, shares: Mapping[str, str], names: Sequence[str], datasource: str
     ) -> None:
-        self._layers = layers()
-        self._lab = Lab(folder)
         self.path = folder
-        self._datasource = datasource
-        self._shares = [origin.partition(":")[0] for origin in shares.values()]
-        self._authority = Authority(folder, [*names, *(f"*.{name}" for name in names)])
-        self._mounts = Mounts({folder / "shares" / at.lstrip("/"): name for at, name in shares.items()})
+        self.cards: dict[str, str] = {}
+        self._shares, self._names, self._datasource = shares, names, datasource
         self._leases = folder / "hosts"
-        self._network = Path(f"/proc/{self._lab.network.holder()}/ns/net")
+        self._groups: list[str] = []
         self._instances: dict[str, Instance] = {}
         self._booted: dict[str, Booted] = {}
-        self.cards: dict[str, str] = {}
-        self._groups: list[str] = []
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._errors: list[BaseException] = []
-        self._pool = ThreadPoolExecutor(8, thread_name_prefix="machines", initializer=self._mounts.enter)
-        self._servers: list[socketserver.BaseServer] = []
-        self._threads: list[threading.Thread] = []
-        for address in (SERVICES, METADATA):
-            self._lab.address(f"{address}/32")
-        self._resolver(names)
-        self._nfs = listener(self._network, SERVICES, NFS)
-        self._serve(listener(self._network, METADATA, 80), self.metadata)
-        self._serve(self._tls(listener(self._network, SERVICES, 443)), lambda _address, ask: self.api(ask))
-        self._datacenter = threading.Thread(target=self._follow, daemon=True, name="datacenter")
+        self._ends = contextlib.ExitStack()
 
     def open(self) -> None:
-        """From now on what the cloud says is what is."""
-        self._datacenter.start()
+        """From now on what the cloud says is what is. Whatever comes of it, `close` ends what was made."""
+        self._layers = layers()
+        self.path.mkdir(parents=True)
+        self._authority = Authority(self.path, [*self._names, *(f"*.{name}" for name in self._names)])
+        places = {self.path / "shares" / at.lstrip("/"): name for at, name in self._shares.items()}
+        self._mounts = self._ends.enter_context(contextlib.closing(Mounts(places)))
+        self._ends.callback(self._prove_that_nothing_is_left)
+        self._lab = Lab(self.path)
+        self._ends.callback(self._end_machines)
+        network = Path(f"/proc/{self._lab.network.holder()}/ns/net")
+        for address in (SERVICES, METADATA):
+            self._lab.address(f"{address}/32")
+        self._resolver()
+        self._ends.enter_context(listener(network, SERVICES, NFS))
+        self._serve(listener(network, METADATA, 80), self.metadata)
+        self._serve(self._tls(listener(network, SERVICES, 443)), lambda _address, ask: self.api(ask))
+        self._pool = ThreadPoolExecutor(8, thread_name_prefix="machines", initializer=self._mounts.enter)
+        self._ends.callback(self._pool.shutdown)
+        datacenter = threading.Thread(target=self._follow, daemon=True, name="datacenter")
+        datacenter.start()
+        self._ends.callback(datacenter.join)
+        self._ends.callback(self._over.set)
 
-    def __enter__(self) -> Land:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def close(self) -> None:
+        """End everything, and see that nothing is left."""
+        self._ends.close()
+        assert self._errors == []
 
     # --- what a cloud is -----------------------------------------------------------------------------------
 
@@ -268,9 +270,9 @@ class Land:
 
     # --- services ------------------------------------------------------------------------------------------
 
-    def _resolver(self, names: Sequence[str]) -> None:
+    def _resolver(self) -> None:
         """The names of the services, and leases for machines that are known."""
-        own = [*names, *self._shares]
+        own = [*self._names, *(origin.partition(":")[0] for origin in self._shares.values())]
         records = [f"--address=/{name}/{SERVICES}" for name in own]
         records.append(f"--address=/metadata.google.internal/{METADATA}")
         options = [
@@ -295,34 +297,32 @@ class Land:
         return self._authority.context().wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
 
     def _serve(self, place: socket.socket, answer: Callable[[str, Request], Answer]) -> None:
-        server = Server(place, answer, self._errors.append)
+        server = self._ends.enter_context(Server(place, answer, self._errors.append))
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
-        self._servers.append(server)
-        self._threads.append(thread)
+        self._ends.callback(thread.join)
+        self._ends.callback(server.shutdown)
 
-    def close(self) -> None:
-        """End everything, and see that nothing is left."""
-        self._over.set()
-        if self._datacenter.is_alive():
-            self._datacenter.join()
-        self._pool.shutdown(wait=True)
-        try:
-            # First all at once: each for itself takes its time.
-            for name in self._groups:
-                groups.kill(name)
-            self._lab.close()
-        finally:
-            left = groups.remove(lambda: [path for name in self._groups for path in groups.of(name)])
-            for server in self._servers:
-                server.shutdown()
-                server.server_close()
-            for thread in self._threads:
-                thread.join()
-            self._nfs.close()
-            self._mounts.close()
+    def _end_machines(self) -> None:
+        # First all at once: each for itself takes its time.
+        for name in self._groups:
+            groups.kill(name)
+        self._lab.close()
+
+    def _prove_that_nothing_is_left(self) -> None:
+        """No process, mount, interface (`Lab.close`), and here: no cgroup, of machines long ended neither."""
+        left = groups.remove(lambda: [path for name in self._groups for path in groups.of(name)])
         assert left == []
-        assert self._errors == []
+
+
+def need_clouds() -> None:
+    """Skip the test where such a cloud cannot be."""
+    need_containers()
+    programs = {"dnsmasq": "dnsmasq-base", "openssl": "openssl", "nsenter": "util-linux"}
+    if lacking := [
+        package for name, package in programs.items() if shutil.which(name, path=nspawn.SEARCH) is None
+    ]:
+        pytest.skip(f"a cloud's network needs {' and '.join(lacking)}")
 
 
 @contextlib.contextmanager

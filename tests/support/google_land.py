@@ -12,7 +12,6 @@ import json
 import urllib.parse
 import zipfile
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +44,13 @@ class GoogleLand(Land):
     """
 
     def __init__(self, folder: Path, design: ClusterDesign) -> None:
-        self._stack = ExitStack()
+        super().__init__(folder, SHARES, ["googleapis.com"], "GCE")
         self._design = design
-        self.gce = self._stack.enter_context(fake_gce(()))
+        self.gce = self._ends.enter_context(fake_gce(()))
         self._bank = FakeMetadata()
         self._metadata: dict[str, FakeMetadata] = {}
         self._addresses: dict[str, str] = {}
         self.refused: list[tuple[str, str]] = []
-        super().__init__(folder, SHARES, ["googleapis.com"], "GCE")
 
     # --- what the stack makes ------------------------------------------------------------------------------
 
@@ -192,9 +190,6 @@ class GoogleLand(Land):
         return role == "controller"
 
     def close(self) -> None:
-        try:
-            for metadata in self._metadata.values():
-                metadata.change()  # nobody waits any more
-            super().close()
-        finally:
-            self._stack.close()
+        for metadata in self._metadata.values():
+            metadata.change()  # nobody waits any more
+        super().close()
