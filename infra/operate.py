@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from infra.runner.plan import Plan
 
 POLL_SECONDS = 1.0
+SUBMIT = "-benchmark-job"
+"""How the name of the resource ends that submits the benchmark."""
 SETTLE_SECONDS = 15.0
 PATIENCE_SECONDS = 60.0
 """How long a controller may be silent while a job is waited for."""
@@ -80,6 +82,7 @@ def bring_up(
     cluster = design(config, catalog())
     training = benchmark_design(config, cluster) if benchmark else None
     chosen = providers.load(cluster.provider)
+    rehearse(project, config.stack, cluster)
     chosen.prepare(cluster, console.say)
     engine = runner.select(project, config.stack, cluster.provider, console.on_event)
     place = "this machine" if cluster.provider == "local" else cluster.provider
@@ -114,7 +117,8 @@ def bring_up(
     result: dict[str, Any] | None = None
     if training is not None:
         try:
-            result = follow(project, config, cluster, training, console)
+            submitted = console.changed(SUBMIT)
+            result = follow(project, config, cluster, training, console, submitted=submitted)
         except KeyboardInterrupt:
             raise UserError(
                 "not waiting any longer: the cluster and its job go on. "
@@ -149,6 +153,21 @@ def bring_up(
     )
 
 
+def rehearse(project: Path, stack: str, cluster: ClusterDesign) -> None:
+    """Refuse what `plan` refuses, before anything is asked of a cloud or installed.
+
+    The local stack's program runs in this process and makes nothing before it has been checked, so there the
+    run itself is the rehearsal.
+
+    Raises:
+        UserError: the program of the stack refuses it; the words are those of `plan`.
+    """
+    from infra.runner.plan import plan
+
+    if cluster.provider != "local":
+        plan(project, stack)
+
+
 def _keep(project: Path, stack: str, result: dict[str, Any], where: object, console: Console) -> None:
     """Keep a result where it outlives the cluster, or say where it lies until then."""
     try:
@@ -160,19 +179,30 @@ def _keep(project: Path, stack: str, result: dict[str, Any], where: object, cons
 
 
 def follow(
-    project: Path, config: StackConfig, cluster: ClusterDesign, training: BenchmarkDesign, console: Console
+    project: Path,
+    config: StackConfig,
+    cluster: ClusterDesign,
+    training: BenchmarkDesign,
+    console: Console,
+    *,
+    submitted: bool = False,
 ) -> dict[str, Any]:
     """Wait for the benchmark's result and say what it waits for.
 
     The submit is the same idempotent one that the stack's resource made: it finds that job again, or submits
     anew where an earlier one failed.
 
+    Args:
+        submitted: the stack's resource has submitted the job a moment ago: its failure is the answer, however
+            soon it comes.
+
     Raises:
         UserError: the job ended without a result; the message has the end of its output.
     """
     shell = providers.load(cluster.provider).shell(cluster)
     run = BenchmarkRun.of(cluster, training, shell, project)
-    job = _asked(project, config, console, "submit", "--run", run.folder, text=run.script).strip()
+    once = ["--no-retry"] if submitted else []
+    job = _asked(project, config, console, "submit", "--run", run.folder, *once, text=run.script).strip()
     with console.waiting(f"job {job}"):
         while True:
             seen = json.loads(_asked(project, config, console, "benchmark", "--run", run.folder))
