@@ -248,10 +248,11 @@ def test_nodes_that_are_lost_are_replaced_and_their_jobs_run_again(cluster: Chec
 
 def test_a_disk_that_is_full_is_a_boot_that_fails_and_says_so(cluster: Checkout) -> None:
     run = RunDirectory(cluster.run_directory)
+    # A node that is up has the disk that it has.
+    until(lambda: states(cluster) == {"idle~"}, 120, "zero nodes")
     plan = Plan.read(run.path)
     dataclasses.replace(plan, disk_mib={"debug-3": 48}).write(run.path)
     try:
-        until(lambda: states(cluster) <= {"idle~", "idle"}, 120, "quiet nodes")
         number = cluster.execute("sbatch", "--parsable", "-w", "debug-3", "--wrap", "true").strip()
 
         def why() -> str:
