@@ -109,6 +109,11 @@ def _prepare(project: Path) -> Path:
     except UserError as error:
         say(f"tests of accounting are skipped: {error}")
     try:
+        if os.geteuid() == 0:
+            packages.ensure_for_containers(say)
+    except UserError as error:
+        say(f"tests of machines that boot are skipped: {error}")
+    try:
         packages.ensure_for_tests(say)
     except UserError as error:
         say(f"tests over SSH, of a controller's firewall and of its name server are skipped: {error}")

@@ -42,6 +42,7 @@ NEEDED_BY_TESTS = {
     "openssh-server": "/usr/sbin/sshd",
     "nftables": "/usr/sbin/nft",
     "dnsmasq-base": "/usr/sbin/dnsmasq",
+    "busybox": "/usr/bin/busybox",
 }
 SERVICES = {
     "slurmctld": "slurmctld",

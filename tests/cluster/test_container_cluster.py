@@ -223,29 +223,36 @@ def test_machines_outlive_their_agent(cluster: Checkout) -> None:
     assert len(cluster.execute("srun", "-N3", "hostname").split()) == 3
 
 
-@pytest.mark.parametrize("action", ["kill", "freeze", "cut"])
-def test_a_node_that_is_lost_is_replaced_and_its_job_runs_again(cluster: Checkout, action: str) -> None:
+def test_nodes_that_are_lost_are_replaced_and_their_jobs_run_again(cluster: Checkout) -> None:
+    actions = ("kill", "freeze", "cut")
     script = 'hostname; [ "${SLURM_RESTART_COUNT:-0}" != 0 ] || sleep 600'
-    number = cluster.execute("sbatch", "--parsable", "--open-mode=append", "--wrap", script).strip()
-    until(lambda: job(cluster, number) == "RUNNING", 120, "the job")
-    # Until it has told where: it is hit in the middle of its work.
-    until(lambda: cluster.execute("cat", f"slurm-{number}.out", check=False).strip(), 120, "its first word")
-    # Where it runs: a node of the test before may be just going.
-    first = cluster.execute("squeue", "--noheader", "--format=%N", f"--jobs={number}").strip()
-    cluster.chaos(action, first)
+    words = ("sbatch", "--parsable", "--open-mode=append", "--exclusive", "--wrap", script)
+    jobs = [cluster.execute(*words).strip() for _ in actions]
+
+    def ran(number: str) -> list[str]:
+        """Where it has run so far; what Slurm complains of is in its output, too."""
+        said = cluster.execute("cat", f"slurm-{number}.out", check=False)
+        return re.findall(r"^debug-\d$", said, re.MULTILINE)
+
+    # Until they have told where they are: they are hit in the middle of their work.
+    until(lambda: all(len(ran(number)) == 1 for number in jobs), 200, "their first words", 0.5)
+    first = [ran(number)[0] for number in jobs]
+    assert len(set(first)) == len(actions)
+    for action, node in zip(actions, first, strict=True):
+        cluster.chaos(action, node)
     began = time.monotonic()
-    until(lambda: job(cluster, number) == "COMPLETED", 240, "the second run", 0.5)
-    print(f"{action}: done again after {time.monotonic() - began:.1f} s")
-    ran = cluster.execute("cat", f"slurm-{number}.out").split()
-    assert (len(ran), ran[0]) == (2, first)
+    until(lambda: all(job(cluster, number) == "COMPLETED" for number in jobs), 300, "their second runs", 0.5)
+    print(f"all done again after {time.monotonic() - began:.1f} s")
+    assert [(len(ran(number)), ran(number)[0]) for number in jobs] == [(2, node) for node in first]
 
 
 def test_a_disk_that_is_full_is_a_boot_that_fails_and_says_so(cluster: Checkout) -> None:
     run = RunDirectory(cluster.run_directory)
+    # A node that is up has the disk that it has.
+    until(lambda: states(cluster) == {"idle~"}, 120, "zero nodes")
     plan = Plan.read(run.path)
     dataclasses.replace(plan, disk_mib={"debug-3": 48}).write(run.path)
     try:
-        until(lambda: states(cluster) <= {"idle~", "idle"}, 120, "quiet nodes")
         number = cluster.execute("sbatch", "--parsable", "-w", "debug-3", "--wrap", "true").strip()
 
         def why() -> str:
