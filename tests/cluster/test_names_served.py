@@ -8,14 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.named_machines import (
-    CLOUD,
-    CONTROLLER,
-    HOSTS,
-    UNKNOWN,
-    NamedMachines,
-    need_named_machines,
-)
+from tests.support.named_machines import CONTROLLER, HOSTS, UNKNOWN, NamedMachines, need_named_machines
+from tests.support.net_machines import CLOUD
 
 FIRST, SECOND = "10.98.1.1", "10.98.1.2"
 MANY = {f"v100-{number}": f"10.98.{4 + number // 250}.{1 + number % 250}" for number in range(1000)}
