@@ -19,11 +19,10 @@ from infra.node.bootstrap.vm import names as step
 from infra.node.elastic.names import Names
 from infra.node.model import Folders, Settings
 from infra.node.slurm.states import NodeState
-from tests.support import net_machines, whole_boot
+from tests.support import net_machines, recorded, whole_boot
 from tests.support.checkout import ROOT, until
 from tests.support.doubles import FakeControl
 from tests.support.net_machines import CLOUD, NetMachines
-from tests.support.recorded import machine
 
 CONTROLLER, LOGIN = "10.98.0.5", "10.98.0.6"
 HOSTS = {"controller": CONTROLLER, "login-0": LOGIN}
@@ -68,7 +67,7 @@ class NamedMachines:
         self.slurm = FakeControl()
         for host, address in HOSTS.items():
             self._boot(host, address)
-        self._context = self._of("controller")
+        self._context = self.machine("controller")
         self.log = folder / "names.log"
         shared = Path(str(names.folder(self._context.folders)))
         shared.mkdir(parents=True)
@@ -140,17 +139,17 @@ class NamedMachines:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def _of(self, host: str) -> Context:
+    def machine(self, host: str) -> Context:
         """The machine's part of a boot, with the root that its network will have."""
         role = {"controller": "controller", "login-0": "login"}.get(host, "compute")
-        context, _ = machine(self._folder / host, role, host)
+        context, _ = recorded.machine(self._folder / host, role, host)
         site = dataclasses.replace(context.settings.site, controller_address=CONTROLLER, addresses=HOSTS)
         context.settings = Settings(context.settings.design, site)
         context.folders = Folders(context.settings)
         return context
 
     def _boot(self, host: str, address: str) -> None:
-        context = self._of(host)
+        context = self.machine(host)
         root = self._folder / host / "root"
         self.net.roots[host] = root
         # As the images of both clouds have them, but for the resolver of systemd.
