@@ -30,8 +30,8 @@ NEEDED_BY_ACCOUNTING = {
     "mariadb-server-core": "/usr/sbin/mariadbd",
     "mariadb-client-core": "/usr/bin/my_print_defaults",
 }
-# The tests' own: a login machine behind a real sshd, a controller's rules for its metadata address and its name
-# server, and other programs than GNU's for the shim.
+# The tests' own: a login machine behind a real sshd, a controller's rules for its metadata address and its
+# name server, and other programs than GNU's for the shim.
 NEEDED_BY_TESTS = {
     "openssh-server": "/usr/sbin/sshd",
     "nftables": "/usr/sbin/nft",
