@@ -102,6 +102,28 @@ def test_it_serves_the_cluster_alone(machines: NamedMachines) -> None:
     assert machines.served(f"compute-0.{machines.domain}", CLOUD) is None
 
 
+def test_systemd_resolved_finds_them_at_once_too(machines: NamedMachines) -> None:
+    """As on the clouds' images: it keeps no answer of the controller's, and the cloud's names go on."""
+    machines.resolved("login-1", "10.98.0.7")
+    machines.come_up(compute_0=FIRST)
+    assert machines.net.shell("login-1", "grep -v '^#' /etc/resolv.conf").splitlines() == [
+        "nameserver 127.0.0.53", "options edns0 trust-ad", f"search {machines.domain} example.org",
+    ]  # fmt: skip
+    known = {**HOSTS, "compute-0": FIRST, "login-1": "10.98.0.7"}
+    clouds = {"www.example.org": "10.98.200.9", "www": "10.98.200.9", "none.example.org": UNKNOWN}
+    assert machines.resolve("login-1", *known, *clouds, "compute-1") == {
+        **known, **clouds, "compute-1": UNKNOWN,
+    }  # fmt: skip
+    machines.look({"compute-0": "10.98.1.3", "compute-1": SECOND})
+    moved = {"compute-0": "10.98.1.3", "compute-1": SECOND}
+    assert machines.resolve("login-1", *moved) == moved
+    machines.look({"compute-1": SECOND})
+    assert machines.resolve("login-1", *moved) == {**moved, "compute-0": UNKNOWN}
+    machines.server.kill()
+    machines.server.wait()
+    assert machines.resolve("login-1", *HOSTS, *clouds) == {**HOSTS, **clouds}
+
+
 @pytest.fixture
 def ssh(machines: NamedMachines, tmp_path: Path) -> str:
     """A command that gets into nodes: with the product's lines for ssh, and a key that all of them take."""

@@ -19,7 +19,7 @@ from infra.node.bootstrap.vm import names as step
 from infra.node.elastic.names import Names
 from infra.node.model import Folders, Settings
 from infra.node.slurm.states import NodeState
-from tests.support import net_machines, recorded, whole_boot
+from tests.support import net_machines, recorded, resolved, whole_boot
 from tests.support.checkout import ROOT, until
 from tests.support.doubles import FakeControl
 from tests.support.net_machines import CLOUD, NetMachines
@@ -110,6 +110,13 @@ class NamedMachines:
         said: str | None = json.loads(self._python("controller", ASK, str(ROOT), name, server))
         return said
 
+    def resolved(self, host: str, address: str) -> None:
+        """A machine with systemd-resolved in place of a resolv.conf of its own."""
+        # First, for the step `hosts` finds it there.
+        resolved.prepare(self.machine(host).at(""))
+        self._boot(host, address, resolv_conf=False)
+        resolved.start(self.net, host, self._folder / f"{host}-resolved.log")
+
     def come_up(self, **nodes: str) -> None:
         """Nodes (`_` for `-`) that boot at these addresses and register."""
         for name, address in nodes.items():
@@ -148,13 +155,14 @@ class NamedMachines:
         context.folders = Folders(context.settings)
         return context
 
-    def _boot(self, host: str, address: str) -> None:
+    def _boot(self, host: str, address: str, *, resolv_conf: bool = True) -> None:
         context = self.machine(host)
         root = self._folder / host / "root"
         self.net.roots[host] = root
         # As the images of both clouds have them, but for the resolver of systemd.
         (root / "etc" / "hosts").write_text(f"127.0.0.1 localhost\n127.0.1.1 {host}\n")
-        (root / "etc" / "resolv.conf").write_text(f"nameserver {CLOUD}\nsearch example.org\n")
+        if resolv_conf:
+            (root / "etc" / "resolv.conf").write_text(f"nameserver {CLOUD}\nsearch example.org\n")
         with self._patch.context() as patch:
             whole_boot.name_is_noted(patch, host)
             patch.setattr(step, "address_towards", lambda _other: address)

@@ -60,5 +60,7 @@ def options(context: Context) -> tuple[str, ...]:
         "--no-resolv",
         "--local-ttl=0",
         f"--local=/{names.domain(context.settings.design)}/",
+        # A name without a dot is nobody else's either.
+        "--local=//",
         f"--hostsdir={names.folder(context.folders)}",
     )
