@@ -3,7 +3,7 @@
 It follows files: the boot writes that of the machines that live as long as the cluster, and the elastic
 daemon those of the nodes that are up (`infra.node.elastic.names`). It forwards nothing and refuses other
 names, so that a machine asks its cloud's resolver for those. An address has a TTL of zero, and the answer
-that a name is unknown has no SOA record: nobody remembers either, and a node that comes back is found at once.
+that a name is unknown has no SOA record: nobody remembers either, and a node that comes back is found there.
 """
 
 from __future__ import annotations
