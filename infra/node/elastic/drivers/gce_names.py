@@ -16,6 +16,9 @@ HOST = "slurm-stacks-host"
 PARTITION = "slurm-stacks-partition"
 TEMPLATE = "slurm-stacks-template"
 """The short name of the instance template that an instance was made from."""
+BUCKET = "slurm-stacks-bucket"
+"""Metadata of a controller or login machine, with the name of the cluster's bucket: whoever may see the
+machine knows it without a list of all buckets."""
 COMPUTE = "compute"
 """The role of what the driver launches."""
 NAME_LENGTH = 63
