@@ -1,4 +1,4 @@
-"""What every machine is told by the metadata server."""
+"""What every machine is told by the metadata server, and whoever may list machines reads of them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import pulumi
 
 from infra.gcp import userdata
 from infra.gcp.parts import Station
+from infra.node.elastic.drivers.gce_names import BUCKET
 from infra.node.model import ClusterDesign
 
 STARTUP = "startup-script"
-"""Run at each boot by Google's guest agent. It never changes for a living machine."""
+"""Run at each boot by Google's guest agent, late. It never changes for a living machine."""
+USER_DATA = "user-data"
+"""Read by cloud-init, early; images without it have the other. It never changes for a living machine."""
 ALWAYS = {
     # Users, their ids and who may use sudo are the project's IAM: the same on every machine.
     "enable-oslogin": "TRUE",
@@ -30,4 +33,6 @@ def metadata(
     """
     bucket = pulumi.Output.from_input(station.bucket)
     script = bucket.apply(lambda name: userdata.render(design, name, role, host))
-    return {**ALWAYS, STARTUP: script}
+    # A node's would be a change of its template, and nobody asks for a node's.
+    named: dict[str, pulumi.Input[str]] = {BUCKET: bucket} if host is not None else {}
+    return {**ALWAYS, **named, USER_DATA: script.apply(userdata.early), STARTUP: script}

@@ -45,6 +45,7 @@ def test_fleets_are_exactly_these_resources(preview: bool) -> None:
 def test_a_template_is_whole_but_for_zone_and_name() -> None:
     made = template(disk_gib=77)
     script = made["metadata"].pop("startup-script")
+    assert made["metadata"].pop("user-data") == f"#cloud-boothook\n{script}"
     labels = {
         "slurm-stacks-cluster": "c",
         "slurm-stacks-stack": "test",
