@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -110,8 +111,8 @@ def test_a_server_that_stumbles_is_asked_again(monkeypatch: pytest.MonkeyPatch) 
             raise answer
         return answer
 
-    def nothing(_said: object) -> bool:
-        pytest.fail("there was no recommendation, and no hour's notice")
+    def nothing(said: object) -> NoReturn:
+        pytest.fail(f"there was no recommendation, and no hour's notice: {said}")
 
     assert notices.watch(wait, nothing, nothing) == NOW + 30
     assert answers == []
