@@ -80,7 +80,7 @@ def prepare(context: Context) -> None:
         time.sleep(POLL_SECONDS)
     if context.people:
         _first_login(context)
-    if context.role != "compute":
+    if context.role in ("controller", "login"):
         _only_os_login(context)
 
 
