@@ -410,7 +410,13 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         "gcp",
         {"partitions[1].placement": "cluster", "partitions[1].reservation": "close"},
         "partitions[1].placement",
-        ["none with a reservation", "the reservation close"],
+        ["none with a reservation", "a policy that close was made with", "placement_policy"],
+    ),
+    (
+        "gcp",
+        {"partitions[1].gcp": {"placement_policy": "mine"}},
+        "partitions[1].gcp.placement_policy",
+        ["nothing without a reservation", "placement: cluster"],
     ),
     # A disk of Google's has the name of its directory, and a machine's that of the machine.
     (
@@ -620,6 +626,7 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ("gcp", {"image.id": "projects/lab/global/images/slurm-1"}),
     ("gcp", {"image.id": "projects/lab/global/images/family/slurm"}),
     ("gcp", {"partitions[0].reservation": "v100s", "login.count": 2}),
+    ("gcp", {"partitions[1].reservation": "close", "partitions[1].gcp": {"placement_policy": "its"}}),
     ("local", {"partitions[0].placement": "cluster", "partitions[0].spot": True}),
     ("local", {"local": {"machines": "process", "boot_delay": 5, "quota_nodes": 4, "price_hour": 1}}),
     (
