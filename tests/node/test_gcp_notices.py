@@ -182,6 +182,29 @@ def test_a_watch_that_is_started_again_keeps_the_hour_that_has_begun(clock: Cloc
     assert clock.now == pytest.approx(at - NEAR_SECONDS, abs=2)
 
 
+@pytest.mark.parametrize(
+    ("left", "flags", "told"),
+    [
+        (3600, ("POWERING_DOWN",), False),
+        # Sooner than announced: its jobs are still there.
+        (3600, ("DRAIN",), True),
+        (30, ("POWERING_DOWN",), True),
+    ],
+)
+def test_a_machine_that_slurm_gives_back_within_the_hour_says_nothing(
+    google: FakeMetadata, booted: Context, clock: Clock, left: int, flags: tuple[str, ...], told: bool
+) -> None:
+    reason = f"{REASON_PREFIX}preempted: the cloud will take this machine at 15:00:00 UTC"
+    control = FakeControl([node("compute-3", "IDLE", *flags, reason=reason)], [])
+    notices.last_word(booted.settings, control, "compute-3", Notice("maintenance", NOW + left))
+    assert bool(control.calls) is told
+    assert ("boot/compute-3.json" in google.objects) is told
+    control.calls.clear()
+    for nothing in (None, Notice("rebalance recommendation", None)):
+        notices.last_word(booted.settings, control, "compute-3", nothing)
+    assert control.calls == []
+
+
 def test_a_preemption_within_the_hour_counts_at_once(clock: Clock) -> None:
     said = [Notice("maintenance", NOW + 3600), Notice("preempted", NOW + 30)]
     assert notices.watch(lambda _seconds: said.pop(0), lambda _reason: True, lambda _at: None) == NOW + 30
