@@ -29,7 +29,7 @@ OWN: dict[str, Row] = {
     ),
     "partitions.zones": Row(Kind.NODES, (), "a zone less: see network.zones"),
     "partitions.aws.efa": Row(Kind.RENEWED, ("partitions.efa",)),
-    "partitions.gcp": Row(Kind.NOTHING, ("partitions.secure_boot",)),
+    "partitions.gcp": Row(Kind.NOTHING, ("partitions.secure_boot", "partitions.placement_policy")),
     "storage.*.size_gib": Row(
         Kind.LIVE, ("storage.size_gib",), "less: EBS refuses it, Lustre is made anew", Kind.NEVER
     ),

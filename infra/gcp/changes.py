@@ -35,6 +35,7 @@ OWN: dict[str, Row] = {
     "partitions.zones": Row(Kind.NODES),
     "partitions.aws": Row(Kind.NOTHING, ("partitions.efa",), _AWS),
     "partitions.gcp.secure_boot": Row(Kind.RENEWED, ("partitions.secure_boot",)),
+    "partitions.gcp.placement_policy": Row(Kind.RENEWED, ("partitions.placement_policy",)),
     "storage.*.size_gib": Row(Kind.LIVE, ("storage.size_gib",), _GROWS, Kind.NEVER),
     "storage.*.tier": Row(Kind.DATA, ("storage.deployment",), "another tier is another file system"),
     "storage.*.deployment": Row(Kind.NOTHING, (), _AWS),

@@ -79,6 +79,8 @@ class Partition:
     """Zones in which nodes may start, tried in this order; empty for the cluster's."""
     secure_boot: bool = False
     """Google Cloud: signed kernel modules only."""
+    placement_policy: str | None = None
+    """Google Cloud: the placement policy of the reservation, which is not the cluster's own."""
     local_ssds: int = 0
     """Google Cloud: local SSDs of 375 GiB attached to a node, where a local scratch asks for them."""
 
@@ -392,7 +394,6 @@ class Folders:
 
     @property
     def daemon_socket(self) -> PurePosixPath:
-        """The elastic daemon's."""
         return self.run / "elastic.sock"
 
     @property

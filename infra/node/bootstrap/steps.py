@@ -143,13 +143,17 @@ def logs(context: Context) -> str:
     return clouds.of(context.settings).ship_logs(context)
 
 
+HOSTS = frozenset({"controller", "login"})
+"""The roles of machines that are made with their cluster, and not for a job."""
 VM = frozenset({"vm"})
 """Machines that have no software of ours yet; others share their host's."""
 
 STEPS: tuple[Step, ...] = (
     Step("users", 30, ALL, lambda context: kind(context).users(context)),
     Step("hosts", 30, ALL, lambda context: kind(context).hosts(context)),
-    Step("secrets", 120, ALL, lambda context: kind(context).secrets(context)),
+    # A controller waits until its cloud knows that it may read the key, a login machine for the controller.
+    Step("secrets", 780, HOSTS, lambda context: kind(context).secrets(context)),
+    Step("secrets", 120, ALL - HOSTS, lambda context: kind(context).secrets(context)),
     Step("disks", 300, ALL, disks),
     Step("packages", 1500, ALL, packages, VM),
     Step("metadata", 60, frozenset({"controller"}), metadata, VM),
