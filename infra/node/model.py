@@ -1,7 +1,6 @@
 """The design's types: made by `infra.design`, read by every machine of a cluster.
 
-Plain frozen dataclasses, so that the archive which machines run needs the standard library only.
-`infra.node.codec` carries them. Units: MiB or GiB as the field's name says, seconds, USD.
+Plain frozen dataclasses, for machines have the standard library only. Units: MiB or GiB, seconds, USD.
 """
 
 from __future__ import annotations
