@@ -100,8 +100,8 @@ class AcceleratorConfig(Section):
     """What a node carries beside its CPUs."""
 
     type: AcceleratorType = Field(
-        description="v100, t4, a10g, a100, h100 or trainium; Slurm offers it as gpu:<type>. Google's long "
-        "names (nvidia-tesla-v100) are understood."
+        description="v100, t4, a10g, a100, h100 or trainium; Slurm offers it as gpu:<type>, trainium as "
+        "neuron:trainium. Google's long names (nvidia-tesla-v100) are understood."
     )
     count: int = Field(1, ge=1, le=16, description="Devices a node.")
 
