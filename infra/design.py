@@ -9,7 +9,7 @@ from __future__ import annotations
 from infra.config import ClusterConfig, StackConfig
 from infra.config.checks.network import DEFAULT_CIDR, subnets
 from infra.config.checks.storage import fsx_deployment, path_of_storage
-from infra.config.cluster import LocalConfig, OwnImageConfig, PartitionConfig
+from infra.config.cluster import AwsConfig, AwsPartition, LocalConfig, OwnImageConfig, PartitionConfig
 from infra.config.fields import clock, time_limit_seconds
 from infra.config.storage import LocalScratch, SharedStorage
 from infra.machines import GRES, Catalog, Machine
@@ -73,6 +73,7 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
         image=_image(cluster),
         local=local_cloud(local),
         batch=batch,
+        kms_key=(cluster.aws or AwsConfig()).kms_key,
         trains=_trains(config),
     )
 
@@ -179,6 +180,7 @@ def _partition(
     machine = facts.machines[partition.machine]
     accelerator = _accelerator(config.cluster, partition, machine)
     attached = (accelerator.type, accelerator.count) if accelerator else None
+    own = partition.aws or AwsPartition()
     local_ssds = machine.local_ssds if config.cluster.storage.local_scratch else 0
     price = facts.price(partition.machine, config.region, accelerator=attached, spot=partition.spot)
     return model.Partition(
@@ -190,9 +192,11 @@ def _partition(
         max=partition.nodes.max,
         accelerator=accelerator,
         spot=partition.spot,
-        placement=partition.placement,
-        efa=machine.efa if partition.aws and partition.aws.efa else 0,
+        placement="cluster" if own.placement_group else partition.placement,
+        placement_group=own.placement_group,
+        efa=machine.efa if own.efa else 0,
         reservation=partition.reservation,
+        capacity_block=own.capacity_block,
         time_limit=slurm_time(partition.time_limit),
         exclusive=partition.exclusive,
         default=default,
@@ -300,6 +304,7 @@ def _network(cluster: ClusterConfig) -> model.Network:
         public_cidr=str(public),
         private_cidr=str(private),
         zones=zones,
+        nat=(cluster.aws or AwsConfig()).nat,
     )
 
 

@@ -20,6 +20,11 @@ def warnings(config: StackConfig, design: ClusterDesign, facts: Catalog) -> list
     found = [*_partitions(config, design, facts)]
     if config.cluster.access.allow_ssh_from_anywhere:
         found.append("cluster.access: SSH is open to the whole internet")
+    if not design.network.nat:
+        found.append(
+            "cluster.aws.nat: machines have public addresses, by which nobody comes in: the security groups "
+            "let in as much as with a NAT gateway"
+        )
     found += _budget(design)
     for mount in design.mounts:
         if mount.deployment in ("SCRATCH_1", "SCRATCH_2"):
@@ -91,12 +96,33 @@ def _partitions(config: StackConfig, design: ClusterDesign, facts: Catalog) -> l
                 f"{name}: {partition.machine} always has {built_in.count} accelerators, all are paid for; "
                 f"jobs may use {chosen.count}"
             )
-        if partition.reservation and partition.placement == "cluster" and config.cluster.provider == "aws":
-            found.append(
-                f"{name}: a reservation that AWS made for you has a placement group of its own; asking for "
-                "another one ends in InsufficientInstanceCapacity: write placement: none"
-            )
+        if config.cluster.provider == "aws":
+            found += _amazon(name, partition, design)
         found += _zones(name, partition, design, facts)
+    return found
+
+
+def _amazon(name: str, partition: Partition, design: ClusterDesign) -> list[str]:
+    found = []
+    if partition.reservation and partition.placement == "cluster" and partition.placement_group is None:
+        found.append(
+            f"{name}: a reservation that AWS made for you has a placement group of its own; asking for "
+            "another one ends in InsufficientInstanceCapacity: write placement: none, or name the group in "
+            "which it was made (aws: {placement_group: …})"
+        )
+    if partition.capacity_block:
+        found.append(
+            f"{name}: a Capacity Block is paid for as it is bought, and its price is not the one here; 30 "
+            "minutes before its end EC2 ends its machines, and jobs that run there are queued again"
+        )
+    if partition.spot and design.kms_key is not None:
+        found.append(
+            f"{name}: EC2 starts spot machines with a customer's key only where its role has a grant for it: "
+            f"aws kms create-grant --region {design.region} --key-id {design.kms_key} --grantee-principal "
+            "arn:aws:iam::<account>:role/aws-service-role/spot.amazonaws.com/AWSServiceRoleForEC2Spot "
+            "--operations Decrypt Encrypt GenerateDataKey GenerateDataKeyWithoutPlaintext CreateGrant "
+            "DescribeKey ReEncryptFrom ReEncryptTo"
+        )
     return found
 
 

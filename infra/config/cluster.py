@@ -9,6 +9,8 @@ from pydantic import Field, field_validator
 from infra.config.batch import BatchConfig
 from infra.config.fields import (
     KEY_PAIR,
+    KMS_KEY,
+    PLACEMENT_GROUP,
     SUBNET,
     VPC,
     AcceleratorType,
@@ -117,6 +119,17 @@ class AwsPartition(Section):
     """What only AWS has."""
 
     efa: bool = Field(False, description="Elastic Fabric Adapter on every network card that takes one.")
+    capacity_block: bool = Field(
+        False,
+        description="The reservation is a Capacity Block for ML: nodes start in it, and only while it lasts.",
+    )
+    placement_group: str | None = Field(
+        None,
+        pattern=PLACEMENT_GROUP,
+        max_length=255,
+        description="Name of an existing cluster placement group, e.g. the one that a reservation was made "
+        "in; null: one of the partition's own where placement is cluster.",
+    )
 
 
 class GcpPartition(Section):
@@ -188,6 +201,21 @@ class BudgetConfig(Section):
     running_jobs: Literal["keep", "cancel"] = Field(
         "keep",
         description="When it is used up: keep lets running jobs end, whatever that costs; cancel ends them.",
+    )
+
+
+class AwsConfig(Section):
+    """What only AWS has, for the whole cluster."""
+
+    kms_key: str | None = Field(
+        None,
+        pattern=KMS_KEY,
+        description="ARN of a customer-managed KMS key for all EBS disks; null: the account's default key.",
+    )
+    nat: bool = Field(
+        True,
+        description="A NAT gateway is the nodes' way out. false: machines have public addresses instead, "
+        "each by the hour; the security groups let nobody in all the same.",
     )
 
 
@@ -317,6 +345,7 @@ class ClusterConfig(Section):
     budget: BudgetConfig = Field(default_factory=BudgetConfig, description="What it may spend.")
     network: NetworkConfig = Field(default_factory=NetworkConfig, description="Its network.")
     slurm: SlurmConfig = Field(default_factory=SlurmConfig, description="Slurm's timers.")
+    aws: AwsConfig | None = Field(None, description="Settings of the whole cluster that only AWS has.")
     local: LocalConfig | None = Field(None, description="The local cloud's behaviour (provider local).")
     batch: BatchConfig | None = Field(None, description="AWS Batch (scheduler batch).")
     machines: dict[str, Override] = Field(

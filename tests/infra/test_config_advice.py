@@ -12,6 +12,7 @@ from infra.design import design
 from infra.machines import catalog
 
 FACTS = catalog()
+KEY = "arn:aws:kms:us-east-1:123456789012:key/12345678-1234-1234-1234-123456789012"
 
 
 def said(name: str, changes: dict[str, Any]) -> list[str]:
@@ -34,6 +35,16 @@ def test_warnings() -> None:
         "aws", {"partitions[0].reservation": "cr-0123456789", "partitions[0].placement": "cluster"}
     )
     assert "InsufficientInstanceCapacity" in group
+    assert "aws: {placement_group: …}" in group
+    own = {"reservation": "cr-0123456789", "aws": {"placement_group": "lab"}}
+    assert said("aws", {f"partitions[0].{key}": value for key, value in own.items()}) == []
+    block = {"name": "b", "machine": "p4d.24xlarge", "reservation": "cr-0123456789", "zones": ["us-east-1a"]}
+    (paid,) = said("aws", {"partitions[1]": {**block, "aws": {"capacity_block": True}}})
+    assert "partition b: a Capacity Block is paid for as it is bought" in paid
+    (out,) = said("aws", {"aws": {"nat": False}})
+    assert "cluster.aws.nat: machines have public addresses" in out
+    (spot,) = said("aws", {"aws": {"kms_key": KEY}, "partitions[0].spot": True})
+    assert f"aws kms create-grant --region us-east-1 --key-id {KEY} " in spot
     always = {"name": "s", "machine": "p4d.24xlarge", "nodes": {"min": 2, "max": 2}}
     up, blind = said("aws", {"partitions[0]": always, "budget.max_usd": 1})
     assert "2 static nodes run as long as the cluster is up, price of p4d.24xlarge unknown" in up
