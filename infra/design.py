@@ -6,6 +6,8 @@ given is changed. Providers iterate the design and decide nothing about Slurm.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from infra.config import ClusterConfig, StackConfig
 from infra.config.checks.network import DEFAULT_CIDR, subnets
 from infra.config.checks.storage import fsx_deployment, path_of_storage
@@ -14,6 +16,7 @@ from infra.config.fields import clock, time_limit_seconds
 from infra.config.storage import LocalScratch, SharedStorage
 from infra.machines import GRES, Catalog, Machine
 from infra.node import codec, model
+from infra.node.bootstrap import limits
 from infra.node.local_cloud import LocalCloud
 
 DEFAULT_MACHINE = {"aws": "m5.large", "gcp": "n1-standard-2", "local": "local.small"}
@@ -50,12 +53,11 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
     mounts = _mounts(cluster)
     batch = _batch(config, facts)
     partitions = (_batch_partition(config, batch, facts),) if batch else _partitions(config, facts)
-    return model.ClusterDesign(
+    made = model.ClusterDesign(
         **common,
         hosts=() if batch else _hosts(config, facts, mounts),
         partitions=partitions,
         mounts=mounts,
-        slurm=_slurm(cluster, partitions),
         hooks=tuple(
             model.Hook(role=h.role, source=h.source, args=tuple(h.args), timeout=h.timeout)
             for h in cluster.hooks
@@ -76,6 +78,7 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
         kms_key=(cluster.aws or AwsConfig()).kms_key,
         trains=_trains(config),
     )
+    return replace(made, slurm=_slurm(cluster, made))
 
 
 def local_cloud(said: LocalConfig | None) -> LocalCloud:
@@ -262,8 +265,8 @@ def _shared_mount(name: str, part: SharedStorage) -> model.Mount:
     )
 
 
-def _slurm(cluster: ClusterConfig, partitions: tuple[model.Partition, ...]) -> model.SlurmSettings:
-    """Timers that fit the provider, with the stack file's over them."""
+def _slurm(cluster: ClusterConfig, made: model.ClusterDesign) -> model.SlurmSettings:
+    """Timers that fit the provider and the rest of the design, with the stack file's over them."""
     if cluster.provider == "local":
         # Starting a process costs nothing, so idle nodes go soon.
         boot = cluster.local.boot_delay + cluster.local.boot_spread if cluster.local else 0.0
@@ -275,10 +278,8 @@ def _slurm(cluster: ClusterConfig, partitions: tuple[model.Partition, ...]) -> m
             reconcile_interval=2.0,
         )
     else:
-        # Hooks run before a node registers; drivers of accelerators take minutes to install.
-        hooks = sum(h.timeout for h in cluster.hooks if h.role in ("compute", "all"))
-        drivers = any(p.accelerator or p.efa for p in partitions)
-        chosen = model.SlurmSettings(resume_timeout=(1200 if drivers else 900) + hooks)
+        longest = max(limits.boot(made, partition) for partition in made.partitions)
+        chosen = model.SlurmSettings(resume_timeout=longest)
     own = cluster.slurm.model_dump(exclude_none=True)
     return model.SlurmSettings(**(codec.to_json(chosen) | own))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from infra.config.load import StackConfig
 from infra.machines import Catalog
 from infra.node import words
+from infra.node.bootstrap import limits
 from infra.node.model import ClusterDesign, Partition
 
 SOON_HOURS = 24.0
@@ -98,7 +99,33 @@ def _partitions(config: StackConfig, design: ClusterDesign, facts: Catalog) -> l
             )
         if config.cluster.provider == "aws":
             found += _amazon(name, partition, design)
+        found += _boots(name, partition, design)
         found += _zones(name, partition, design, facts)
+    return found
+
+
+def _boots(name: str, partition: Partition, design: ClusterDesign) -> list[str]:
+    """How long a node takes to start, on a cloud: what it installs, and who gives it up too early."""
+    if design.machines != "vm" or design.scheduler != "slurm":
+        return []
+    found, longest = [], limits.boot(design, partition)
+    if design.slurm.resume_timeout < longest:
+        found.append(
+            f"{name}: cluster.slurm.resume_timeout is {design.slurm.resume_timeout} s, and the steps of a "
+            f"boot may take {longest} s: a slow node is given back while it installs; leave the key out"
+        )
+    kinds = {mount.kind for mount in design.mounts if "compute" in mount.roles}
+    installs = [
+        *(["the driver of its accelerators"] if partition.accelerator else []),
+        *(["EFA"] if partition.efa else []),
+        *(["a kernel with a Lustre client (and starts again)"] if "fsx_lustre" in kinds else []),
+    ]
+    ours = partition.image is None and design.image.id is None
+    if installs and ours and not limits.baked(design, partition):
+        found.append(
+            f"{name}: each node installs {' and '.join(installs)} at every start, for minutes that are paid "
+            "for: image: {bake: true} has it in an image"
+        )
     return found
 
 

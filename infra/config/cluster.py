@@ -273,7 +273,11 @@ class SlurmConfig(Section):
         None, ge=1, le=LONGEST_TIMEOUT, description="Seconds that a power-down may take."
     )
     resume_timeout: int | None = Field(
-        None, ge=1, le=LONGEST_TIMEOUT, description="Seconds from launch to registration of a node."
+        None,
+        ge=1,
+        le=LONGEST_TIMEOUT,
+        description="Seconds from launch to registration of a node. On a cloud the sum of what its "
+        "boot's steps may take, which is less with image: {bake: true}.",
     )
     slurmd_timeout: int | None = Field(
         None, ge=5, le=LONGEST_TIMEOUT, description="Seconds of silence after which a node is DOWN."
