@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import signal
@@ -23,10 +24,15 @@ WIDE = "wide"
 """The marker of tests that only `./cluster test --all` runs: the same promises on a wider field."""
 COVERAGE = ["--cov", "--cov-append", "--cov-report="]
 SLOWEST = 15
-MOST_WORKERS = 6
-"""Twice the cores and one: tests of a real cluster mostly wait. But each file brings a cluster of its own."""
+REAL = ("tests/cluster", "tests/engine")
+"""Tests of programs in processes of their own: they mostly wait, and coverage would see little of them."""
+WORKLOAD = "tests/workload"
+MOST_WORKERS = 8
+MOST_CLUSTERS = 6
+"""How many files of `REAL` run at once at most: each brings a cluster of its own."""
 ROOM_SIDE_BY_SIDE = 8 << 30
-"""Bytes of free memory with which mypy (3 GB) and trainings run beside the other tests."""
+"""Bytes of free memory with which mypy (3 GB) and trainings run beside tests of real clusters."""
+SHOW_SECONDS = 0.2
 GRACEFUL_INTERRUPTS = 2
 """pytest takes its clusters down after the first one, and gives that up at the second."""
 
@@ -35,10 +41,10 @@ Step = tuple[str, list[str]]
 
 
 def run_checks(project: Path, arguments: Sequence[str], *, everything: bool = False) -> int:
-    """Run the gates, the tests, and the tests that need TensorFlow; with arguments only pytest with them.
+    """Run the gates and all tests; with arguments only pytest with them.
 
-    mypy and the tests that need TensorFlow run beside the others where there is room for both; their output
-    comes at the end.
+    The tests of real clusters mostly wait. Where there is memory for both, they run beside everything else,
+    and their output comes at the end.
 
     Args:
         project: the checkout.
@@ -64,22 +70,27 @@ def run_checks(project: Path, arguments: Sequence[str], *, everything: bool = Fa
     for leftover in (*project.glob(".coverage"), *project.glob(".coverage.*")):
         leftover.unlink()
     left_out = [] if everything else ["-m", f"not {WIDE}"]
-    which = [*COVERAGE, *left_out, f"--durations={SLOWEST}", "--durations-min=1"]
-    beside: list[Step] = [
+    pytest = [sys.executable, "-m", "pytest"]
+    which = [*left_out, f"--durations={SLOWEST}", "--durations-min=1"]
+    cores = os.cpu_count() or 1
+    real: Step = (
+        "tests of real clusters",
+        [*pytest, *REAL, *which, *_side_by_side(min(MOST_CLUSTERS, 1 + 2 * cores))],
+    )
+    elsewhere = [f"--ignore={folder}" for folder in (*REAL, WORKLOAD)]
+    others: list[Step] = [
         ("mypy --strict", [sys.executable, "-m", "mypy", f"--cache-dir={cache_root() / 'mypy'}"]),
+        ("tests", [*pytest, *elsewhere, *COVERAGE, *which, *_side_by_side(min(MOST_WORKERS, cores))]),
         (
             "tests of the workload",
-            [str(trainer / "bin" / "python"), "-m", "pytest", "tests/workload", *which],
+            [str(trainer / "bin" / "python"), "-m", "pytest", WORKLOAD, *COVERAGE, *which],
         ),
     ]
-    tests = [sys.executable, "-m", "pytest", "--ignore", "tests/workload", *which, *_side_by_side()]
     if _free_memory() >= ROOM_SIDE_BY_SIDE:
-        with checks.beside(beside):
-            _compile_tests(project, env)
-            checks.run("tests", tests)
+        with checks.beside(*real):
+            checks.run_all(others)
     else:
-        for name, command in (beside[0], ("tests", tests), beside[1]):
-            checks.run(name, command)
+        checks.run_all([*others, real])
     say("branch coverage")
     _run([sys.executable, "-m", "coverage", "report", "--skip-covered"], project, env)
     took = f"in {time.monotonic() - began:.0f} s"
@@ -124,26 +135,25 @@ class _Checks:
         say(name)
         self._run(name, command, None)
 
+    def run_all(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            self.run(*step)
+
     @contextlib.contextmanager
-    def beside(self, steps: Sequence[Step]) -> Iterator[None]:
-        """Run the steps one after another beside the body, and show each one's output after it."""
-        with contextlib.ExitStack() as files:
-            outputs = [files.enter_context(tempfile.TemporaryFile()) for _ in steps]
-            thread = threading.Thread(target=self._run_all, args=[steps, outputs])
-            say(f"beside the tests, shown after them: {', '.join(name for name, _ in steps)}")
+    def beside(self, name: str, command: Sequence[str]) -> Iterator[None]:
+        """Run a command beside the body; what it prints is shown from the body's end on."""
+        # Without a buffer: what the command writes is read while it runs.
+        with tempfile.TemporaryFile(buffering=0) as output:
+            thread = threading.Thread(target=self._run, args=[name, command, output])
+            say(f"{name}: they begin now, and their output follows the others'")
             thread.start()
             try:
                 yield
             finally:
-                _wait(thread.join)
-            for (name, _), output in zip(steps, outputs, strict=True):
                 say(name)
-                output.seek(0)
-                print(output.read().decode(errors="replace"), end="", flush=True)
-
-    def _run_all(self, steps: Sequence[Step], outputs: Sequence[IO[bytes]]) -> None:
-        for (name, command), output in zip(steps, outputs, strict=True):
-            self._run(name, command, output)
+                shown = _Shown(output)
+                _wait(lambda: shown.until(lambda: not thread.is_alive()))
+                thread.join()
 
     def _run(self, name: str, command: Sequence[str], output: IO[bytes] | None) -> None:
         began = time.monotonic()
@@ -152,22 +162,31 @@ class _Checks:
         say(f"{name}: {time.monotonic() - began:.0f} s")
 
 
-def _compile_tests(project: Path, env: Mapping[str, str]) -> None:
-    """Compile the tests once, so that not every worker does it. What is wrong with them the run says."""
-    command = [sys.executable, "-m", "pytest", "--ignore", "tests/workload", "--collect-only", "-qq"]
-    subprocess.run(command, cwd=project, env=env, stdout=subprocess.DEVNULL, check=False)
+class _Shown:
+    """Prints what is written to a file, while it is written."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._place = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def until(self, over: Callable[[], bool]) -> None:
+        while not over():
+            self._show()
+            time.sleep(SHOW_SECONDS)
+        self._show()
+
+    def _show(self) -> None:
+        # The command writes where the file's own position is, so that is not moved.
+        while piece := os.pread(self._file.fileno(), 1 << 16, self._place):
+            self._place += len(piece)
+            print(self._decoder.decode(piece), end="", flush=True)
 
 
-def _side_by_side() -> list[str]:
-    # A file's tests stay together: they share a cluster. In the order in which they are collected, because
-    # tests/conftest.py has those of real clusters, which take longest, begin first.
-    return [
-        "--numprocesses",
-        str(min(MOST_WORKERS, 1 + 2 * (os.cpu_count() or 1))),
-        "--dist",
-        "loadfile",
-        "--no-loadscope-reorder",
-    ]
+def _side_by_side(workers: int) -> list[str]:
+    # A file's tests stay together, because they share a cluster. They begin in the order in which they are
+    # collected (tests/support/accounts.py): the longest first.
+    return ["--numprocesses", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 def _free_memory() -> int:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from infra.runner.plan import Plan
 
 POLL_SECONDS = 1.0
+SUBMIT = "-benchmark-job"
+"""How the name of the resource ends that submits the benchmark."""
 SETTLE_SECONDS = 15.0
 PATIENCE_SECONDS = 60.0
 """How long a controller may be silent while a job is waited for."""
@@ -114,7 +116,8 @@ def bring_up(
     result: dict[str, Any] | None = None
     if training is not None:
         try:
-            result = follow(project, config, cluster, training, console)
+            submitted = console.changed(SUBMIT)
+            result = follow(project, config, cluster, training, console, submitted=submitted)
         except KeyboardInterrupt:
             raise UserError(
                 "not waiting any longer: the cluster and its job go on. "
@@ -160,19 +163,30 @@ def _keep(project: Path, stack: str, result: dict[str, Any], where: object, cons
 
 
 def follow(
-    project: Path, config: StackConfig, cluster: ClusterDesign, training: BenchmarkDesign, console: Console
+    project: Path,
+    config: StackConfig,
+    cluster: ClusterDesign,
+    training: BenchmarkDesign,
+    console: Console,
+    *,
+    submitted: bool = False,
 ) -> dict[str, Any]:
     """Wait for the benchmark's result and say what it waits for.
 
     The submit is the same idempotent one that the stack's resource made: it finds that job again, or submits
     anew where an earlier one failed.
 
+    Args:
+        submitted: the stack's resource has submitted the job a moment ago: its failure is the answer, however
+            soon it comes.
+
     Raises:
         UserError: the job ended without a result; the message has the end of its output.
     """
     shell = providers.load(cluster.provider).shell(cluster)
     run = BenchmarkRun.of(cluster, training, shell, project)
-    job = _asked(project, config, console, "submit", "--run", run.folder, text=run.script).strip()
+    once = ["--no-retry"] if submitted else []
+    job = _asked(project, config, console, "submit", "--run", run.folder, *once, text=run.script).strip()
     with console.waiting(f"job {job}"):
         while True:
             seen = json.loads(_asked(project, config, console, "benchmark", "--run", run.folder))

@@ -172,11 +172,12 @@ class Provider(Protocol):
 
     def changes(
         self, project: Path, stack: str, design: ClusterDesign
-    ) -> tuple[Sequence[Change], Sequence[Job]] | None:
+    ) -> tuple[Sequence[Change], Sequence[Job] | None] | None:
         """What `up` would change of a cluster that is up, and its jobs, for a plan.
 
         Returns:
-            None where there is no such cluster, or the provider would have to ask a cloud.
+            None where there is no such cluster, or the provider would have to ask a cloud. The jobs are None
+            where the cluster does not answer.
         """
         ...
 

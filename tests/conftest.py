@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
@@ -27,3 +28,12 @@ hypothesis.settings.register_profile(
 )
 # CI tries the same examples each time (Hypothesis' own profile); everybody else tries new ones.
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "slow")
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """No test leaves Ctrl-C ignored or blocked: programs that later tests start would inherit that."""
+    yield
+    changed = signals.changed()
+    signals.reset()
+    assert not changed, f"the test leaves signals changed: {changed}"

@@ -199,8 +199,12 @@ def holds(found: Sequence[Change]) -> tuple[str, frozenset[str] | None]:
     return state, None if any(change.partition is None for change in hit) else names
 
 
-def described(found: Sequence[Change], jobs: Sequence[Job]) -> list[dict[str, Any]]:
-    """Changes with what becomes of each job, as `./cluster plan --json` has them."""
+def described(found: Sequence[Change], jobs: Sequence[Job] | None) -> list[dict[str, Any]]:
+    """Changes with what becomes of each job, as `./cluster plan --json` has them.
+
+    Args:
+        jobs: those that have not ended; None, which each change then has too: that is not known.
+    """
     return [
         {
             "key": change.key,
@@ -210,7 +214,9 @@ def described(found: Sequence[Change], jobs: Sequence[Job]) -> list[dict[str, An
             "kind": change.kind.name.lower(),
             "consequence": change.consequence(),
             "line": change.line(),
-            "jobs": [
+            "jobs": None
+            if jobs is None
+            else [
                 {
                     "id": job.id, "name": job.name, "user": job.user, "partition": job.partition,
                     "state": job.state, "nodes": job.nodes, "consequence": concern,

@@ -156,7 +156,7 @@ class CloudProvider(abc.ABC):
 
     def changes(
         self, project: Path, stack: str, design: ClusterDesign
-    ) -> tuple[Sequence[Change], Sequence[Job]] | None:
+    ) -> tuple[Sequence[Change], Sequence[Job] | None] | None:
         """Nothing is compared: a plan needs no credentials, and asks no cloud."""
         return None
 

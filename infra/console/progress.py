@@ -79,6 +79,11 @@ class Console:
         """How many resources the last run has created, updated, replaced, deleted: those that it listed."""
         return dict(Counter(self._changed.values()))
 
+    def changed(self, name: str) -> bool:
+        """Whether the last run has made or changed a resource whose name ends so."""
+        made = {"created", "updated", "replaced"}
+        return any(urn.endswith(name) and done in made for urn, done in self._changed.items())
+
     @property
     def live(self) -> bool:
         """Whether lines can be redrawn."""

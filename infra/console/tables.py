@@ -255,10 +255,12 @@ def show_changes(plan: Mapping[str, Any], console: Console) -> None:
     console.print("[bold]The cluster is up. What `up` would change:[/bold]")
     for change in changes:
         console.print(f"  {escape(change['line'])}")
-        for job in change["jobs"]:
+        for job in change["jobs"] or ():
             where = job["nodes"] or job["partition"]
             line = f"job {job['id']} {job['name']} ({job['user']}, {job['state']} on {where})"
             console.print(f"    {escape(line)}: [bold]{job['consequence']}[/bold]")
+    if any(change["jobs"] is None for change in changes):
+        console.print("[yellow]What becomes of its jobs is not known: the cluster does not answer.[/yellow]")
 
 
 def show_outputs(outputs: Mapping[str, Any]) -> None:

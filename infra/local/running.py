@@ -74,8 +74,8 @@ def weigh(
 
 def changes(
     run: RunDirectory, stack: str, design: ClusterDesign
-) -> tuple[Sequence[table.Change], Sequence[Job]] | None:
-    """See `infra.provider.Provider.changes`; without its jobs where the cluster does not answer."""
+) -> tuple[Sequence[table.Change], Sequence[Job] | None] | None:
+    """See `infra.provider.Provider.changes`."""
     try:
         there = published(run)
     except UserError:
@@ -83,11 +83,12 @@ def changes(
     if there is None:
         return None
     found = table.compare(there, design, RULES)
-    jobs: list[Job] = []
-    if found:
-        with contextlib.suppress(UserError):
-            jobs = way(run, stack).jobs()
-    return found, jobs
+    if not found:
+        return found, []
+    try:
+        return found, way(run, stack).jobs()
+    except UserError:
+        return found, None
 
 
 def drain(

@@ -26,7 +26,10 @@ def main(settings_file: str, arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="slurm-stacks")
     verbs = parser.add_subparsers(dest="verb", required=True)
     for verb in ("submit", "cancel", "benchmark"):
-        verbs.add_parser(verb).add_argument("--run", required=True, help="the run's folder below bench/")
+        command = verbs.add_parser(verb)
+        command.add_argument("--run", required=True, help="the run's folder below bench/")
+        if verb == "submit":
+            command.add_argument("--no-retry", action="store_true", help="not again where its job has failed")
     sweep = verbs.add_parser("sweep")
     sweep.add_argument(
         "action", choices=["submit", "show", "cancel"], help="what it is asked is JSON on stdin"
@@ -54,7 +57,7 @@ def main(settings_file: str, arguments: list[str]) -> int:
         run = Run(settings, control, options.run)
         if options.verb == "submit":
             _finish_what_is_begun()
-            print(run.submit(sys.stdin.read()))
+            print(run.submit(sys.stdin.read(), again=not options.no_retry))
         elif options.verb == "cancel":
             print(run.cancel() or "")
         else:

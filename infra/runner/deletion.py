@@ -9,6 +9,8 @@ from infra.runner.lifecycle import Lifecycle
 from infra.runner.state import Record
 
 WORKERS = 16
+SIGNAL_SECONDS = 1.0
+"""How long Ctrl-C may go unheard that comes a moment before a wait."""
 
 
 def protected(records: Sequence[Record]) -> list[str]:
@@ -37,7 +39,8 @@ def delete_all(life: Lifecycle, records: Sequence[Record]) -> None:
                     running[pool.submit(life.delete, record, gone=gone, replaced=replaced)] = record
             if not running:
                 return
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            # A signal is handled between two waits, where it has not ended this one.
+            done, _ = wait(running, SIGNAL_SECONDS, return_when=FIRST_COMPLETED)
             for future in done:
                 record = running.pop(future)
                 if not future.result():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 20.0
 """After the first signal: how long commands may take to clean up before they are terminated, then killed."""
 AGAIN_SECONDS = 0.05
+WAKE_BYTES = 4096
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -56,6 +59,30 @@ def forwarded(life: Lifecycle, on_event: OnEvent) -> Iterator[None]:
     finally:
         for timer in timers:
             timer.cancel()
+
+
+@contextlib.contextmanager
+def waking(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Have every signal wake the event loop for the body, so that its handler runs at once.
+
+    Python runs handlers in the main thread alone, when that executes Python. A signal that arrives a moment
+    before the loop begins to wait, or that the kernel hands to another thread, ends no wait. Its handler
+    would run when the loop has something else to do, which may be minutes later.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    receive, send = socket.socketpair()
+    with receive, send:
+        receive.setblocking(False)
+        send.setblocking(False)
+        loop.add_reader(receive, receive.recv, WAKE_BYTES)
+        before = signal.set_wakeup_fd(send.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            loop.remove_reader(receive)
 
 
 def heard() -> tuple[signal.Signals, ...]:

@@ -19,7 +19,7 @@ import pulumi
 from pulumi.runtime import mocks, settings, stack
 
 from infra.errors import EXIT_REFUSED, UserError
-from infra.runner import mode, urn
+from infra.runner import interrupt, mode, urn
 from infra.runner.events import Level, Message, OnEvent
 from infra.runner.project import Project
 
@@ -125,7 +125,8 @@ async def _main(
         runpy.run_path(str(project.program), run_name="__main__")
 
     try:
-        await stack.run_in_stack(program)
+        with interrupt.waking(loop):
+            await stack.run_in_stack(program)
     except UserError:
         raise
     except SystemExit as error:

@@ -15,7 +15,6 @@ import pytest
 from infra import checks
 from infra.errors import UserError
 from infra.local import packages, training
-from infra.runner.locations import cache_root
 from tests.support import accounts
 from tests.support.checkout import ROOT, until
 
@@ -37,7 +36,7 @@ class Commands:
         self.run.append(words)
         self.env = env
         if output is not None:
-            output.write(f"output of {words[2]}\n".encode())
+            output.write(b"output of the suite beside\n")
             self.beside.append(words)
         return 1 if self.failing & set(words) else 0
 
@@ -51,7 +50,6 @@ class Commands:
 def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     made = Commands()
     monkeypatch.setattr(checks, "_run", made)
-    monkeypatch.setattr(checks, "_compile_tests", lambda _project, _env: None)
     monkeypatch.setattr(packages, "ensure", lambda _say, **_options: None)
     monkeypatch.setattr(packages, "ensure_for_tests", lambda _say: None)
     monkeypatch.setattr(checks, "_free_memory", lambda: 64 << 30)
@@ -74,18 +72,26 @@ def test_each_suite_runs_once_with_its_own_interpreter(
         (sys.executable, "ruff"),
         (sys.executable, "mypy"),
         (sys.executable, "pytest"),
+        (sys.executable, "pytest"),
         ("/trainer/bin/python", "pytest"),
     ]
     assert sorted(modules(commands)) == sorted([*wanted, (sys.executable, "coverage")])
-    first, second = commands.of("--ignore"), commands.of("/trainer/bin/python")
-    # Between them the two see every test exactly once.
-    assert first[3:5] == ["--ignore", "tests/workload"]
-    assert second[3] == "tests/workload"
-    for suite in (first, second):
-        assert ("not wide" in suite, "--cov-append" in suite) == (not everything, True)
+    real, others, workload = (
+        commands.of("tests/cluster"),
+        commands.of("--ignore=tests/engine"),
+        commands.of("/trainer/bin/python"),
+    )
+    # Between them the three see every test exactly once.
+    ignored = [word.partition("=")[2] for word in others if word.startswith("--ignore=")]
+    assert sorted([*real[3:5], workload[3]]) == sorted(ignored)
+    assert all((ROOT / folder).is_dir() for folder in ignored)
+    for suite in (real, others, workload):
+        assert ("not wide" in suite) == (not everything)
         assert "--durations=15" in suite
-    # A module's tests share a cluster.
-    assert first[-3:-1] == ["--dist", "loadfile"]
+    assert ["--cov-append" in suite for suite in (real, others, workload)] == [False, True, True]
+    for suite in (real, others):
+        # A module's tests share a cluster.
+        assert suite[-3:-1] == ["--dist", "loadfile"]
     assert re.search(r"\n== all passed in \d+ s\n$", capsys.readouterr().out)
 
 
@@ -93,12 +99,20 @@ def test_what_runs_beside_the_tests_is_shown_after_them(
     commands: Commands, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checks.run_checks(tmp_path, [])
-    assert [words[2:4] for words in commands.beside] == [
-        ["mypy", f"--cache-dir={cache_root() / 'mypy'}"],
-        ["pytest", "tests/workload"],
-    ]
+    assert [words[2:4] for words in commands.beside] == [["pytest", "tests/cluster"]]
     shown = capsys.readouterr().out
-    assert shown.index("== tests: ") < shown.index("output of mypy") < shown.index("output of pytest")
+    assert shown.index("== tests of the workload: ") < shown.index("output of the suite beside")
+
+
+def test_output_is_shown_while_it_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Long output, letters that are cut by a read, and a command that goes on writing where it was."""
+    with (tmp_path / "output").open("w+b", buffering=0) as file:
+        shown = checks._Shown(file)
+        file.write("ä".encode()[:1])
+        shown.until(lambda: True)
+        file.write("ä".encode()[1:] + b"b" * 100_000)
+        shown.until(lambda: True)
+    assert capsys.readouterr().out == "ä" + "b" * 100_000
 
 
 def test_a_machine_with_little_memory_runs_one_after_another(
@@ -107,7 +121,15 @@ def test_a_machine_with_little_memory_runs_one_after_another(
     monkeypatch.setattr(checks, "_free_memory", lambda: 4 << 30)
     checks.run_checks(tmp_path, [])
     assert commands.beside == []
-    assert [words[2] for words in commands.run] == ["ruff", "ruff", "mypy", "pytest", "pytest", "coverage"]
+    assert [words[2] for words in commands.run] == [
+        "ruff",
+        "ruff",
+        "mypy",
+        "pytest",
+        "pytest",
+        "pytest",
+        "coverage",
+    ]
 
 
 def test_the_free_memory_is_this_machines() -> None:
@@ -120,7 +142,8 @@ def test_the_free_memory_is_this_machines() -> None:
     [
         ("format", "ruff format --check"),
         ("mypy", "mypy --strict"),
-        ("--ignore", "tests"),
+        ("--ignore=tests/engine", "tests"),
+        ("tests/engine", "tests of real clusters"),
         ("/trainer/bin/python", "tests of the workload"),
     ],
 )
@@ -129,7 +152,7 @@ def test_a_failure_is_named_and_does_not_hide_the_rest(
 ) -> None:
     commands.failing = {word}
     assert checks.run_checks(tmp_path, []) == 1
-    assert len(commands.run) == 6
+    assert len(commands.run) == 7
     last = capsys.readouterr().out.splitlines()[-1]
     assert re.fullmatch(rf"== failed in \d+ s: {re.escape(named)}", last)
 
@@ -171,7 +194,7 @@ def test_without_slurm_the_rest_still_runs(
     told = capsys.readouterr().out
     assert "tests of a real cluster are skipped: only root can install slurmctld" in told
     assert "tests of accounting are skipped: only root can install slurmdbd" in told
-    assert len(commands.run) == 6
+    assert len(commands.run) == 7
 
 
 def test_the_real_thing_runs_where_the_project_is(tmp_path: Path) -> None:
@@ -194,7 +217,7 @@ except KeyboardInterrupt:
 '''
 steps = [(name, [sys.executable, "-c", child, name]) for name in ("one", "two")]
 suite = checks._Checks(Path(), {})
-with suite.beside(steps[:1]):
+with suite.beside(*steps[0]):
     suite.run(*steps[1])
 """
 
@@ -211,6 +234,7 @@ def test_an_interrupt_reaches_every_suite_and_is_waited_for(tmp_path: Path) -> N
         until(lambda: {"one", "two"} <= {p.name for p in tmp_path.iterdir()}, 60, "both suites")
         suite.send_signal(signal.SIGINT)
         said, _ = suite.communicate(timeout=120)
+    assert "one has cleaned up" in said
     assert "two has cleaned up" in said
     assert suite.returncode == -signal.SIGINT
 

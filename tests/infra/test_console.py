@@ -11,7 +11,15 @@ from rich.console import Console as RichConsole
 
 from infra.console import tables
 from infra.console.progress import Console, clock
-from infra.runner.events import Message, OutputLine, ResourceDone, ResourceFailed, ResourceStarted, Summary
+from infra.runner.events import (
+    Message,
+    Operation,
+    OutputLine,
+    ResourceDone,
+    ResourceFailed,
+    ResourceStarted,
+    Summary,
+)
 
 COMMAND = "command:local:Command"
 
@@ -58,6 +66,19 @@ def test_off_a_terminal_every_change_is_one_line(plain: tuple[Console, io.String
         "  deleted 1, replaced 1, created 1, failed 1 (3.0 s)",
     ]
     assert console.changes == {"deleted": 1, "replaced": 1, "created": 1}, "those that have a line"
+
+
+@pytest.mark.parametrize(
+    ("operation", "changed"),
+    [("created", True), ("replaced", True), ("unchanged", False), ("deleted", False)],
+)
+def test_what_the_last_run_has_made_is_known_by_name(
+    plain: tuple[Console, io.StringIO], operation: Operation, changed: bool
+) -> None:
+    console, _ = plain
+    console.on_event(done("c-benchmark-job", operation))
+    assert console.changed("-benchmark-job") == changed
+    assert not console.changed("-benchmark-stage")
 
 
 def test_the_same_situation_is_said_once(plain: tuple[Console, io.StringIO]) -> None:

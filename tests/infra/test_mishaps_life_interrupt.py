@@ -10,9 +10,11 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -72,6 +74,29 @@ def test_no_task_of_the_program_can_swallow_an_interrupt(number: signal.Signals)
 
     with pytest.raises(KeyboardInterrupt), interrupt.raised():
         asyncio.run(program())
+
+
+def test_a_signal_that_ends_no_wait_is_handled_at_once() -> None:
+    """As one is that comes a moment before the wait begins: here the kernel hands it to another thread."""
+
+    def elsewhere() -> None:
+        time.sleep(1.0)  # until the loop waits
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    async def waits() -> None:
+        loop = asyncio.get_running_loop()
+        heard = loop.create_future()
+
+        def handle(_number: int, _frame: FrameType | None) -> None:
+            loop.call_soon_threadsafe(heard.set_result, None)
+
+        with interrupt.handled(handle), interrupt.waking(loop):
+            threading.Thread(target=elsewhere).start()
+            otherwise = loop.call_later(60, lambda: None)
+            await heard
+            assert loop.time() < otherwise.when(), "the loop had waited for something else"
+
+    asyncio.run(waits())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -199,6 +199,25 @@ def test_a_controller_that_is_restarted_is_waited_for(
     assert "the controller does not answer: slurm_load_jobs error: Unable to contact" in said.getvalue()
 
 
+@pytest.mark.parametrize("submitted", [True, False])
+def test_a_job_that_fails_at_once_is_submitted_once_by_one_up(
+    config: StackConfig, console: Console, monkeypatch: pytest.MonkeyPatch, submitted: bool
+) -> None:
+    """The stack's resource has submitted it; by the time that `up` asks, it may be over."""
+    asked: list[tuple[str, ...]] = []
+
+    def tool(_project: Path, _config: StackConfig, *words: str, **_options: Any) -> str:
+        asked.append(words)
+        return "7" if words[0] == "submit" else json.dumps(SEEN)
+
+    monkeypatch.setattr(access, "tool", tool)
+    cluster = design(config, catalog())
+    training = benchmark_design(config, cluster)
+    assert training is not None
+    assert operate.follow(ROOT, config, cluster, training, console, submitted=submitted) == {"job_id": 7}
+    assert ("--no-retry" in asked[0]) == submitted
+
+
 def test_one_that_stays_silent_is_told_with_its_last_words(
     answers: list[Any], config: StackConfig, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:

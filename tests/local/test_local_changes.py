@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from infra import config
 from infra.changes import table as changes
 from infra.changes.jobs import Job
+from infra.changes.reach import Reach
 from infra.changes.table import Kind, refusal
+from infra.console import tables
 from infra.design import design
+from infra.errors import UserError
+from infra.local import running
 from infra.local.changes import RULES, TABLE, UNSEEN
+from infra.local.site import RunDirectory
 from infra.machines import catalog
 from infra.node.model import Accelerator, ClusterDesign, Host
 from tests.support.changes_table import check_fields, check_keys, document
@@ -84,6 +91,27 @@ def test_a_plan_has_what_becomes_of_each_job() -> None:
     assert told(partitions=tuple(REST) or ()) == [("7", "ends"), ("8", "is lost")]
     assert told(**first(cpus=8)) == [("7", "goes on; its nodes go when it is over")]
     assert told(**first(max=FIRST.max + 1)) == []
+
+
+def test_a_plan_of_a_cluster_that_does_not_answer_says_that_its_jobs_are_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its settings are published, and nothing of it runs."""
+
+    def silent(_run: RunDirectory, _stack: str) -> Any:
+        def ask(_line: str, _seconds: float) -> str:
+            raise UserError("Unable to contact slurm controller")
+
+        return Reach(ask)
+
+    monkeypatch.setattr(running, "published", lambda _run: OLD)
+    monkeypatch.setattr(running, "way", silent)
+    there = running.changes(RunDirectory(tmp_path), "test", made(**first(max=2)))
+    assert there is not None
+    described = changes.described(*there)
+    assert [change["jobs"] for change in described] == [None]
+    tables.show_changes({"changes": described, "outputs": {}}, Console(width=200))
+    assert "its jobs is not known: the cluster does not answer" in capsys.readouterr().out
 
 
 def test_the_page_has_the_table() -> None:

@@ -30,3 +30,12 @@ def reset() -> None:
             signal.signal(number, signal.SIG_DFL)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
+
+
+def changed() -> list[str]:
+    """Names of signals that this process ignores or blocks, or, of SIGINT, handles in its own way."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    ignored = {number for number in DEFAULT if signal.getsignal(number) is signal.SIG_IGN}
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        ignored.add(signal.SIGINT)
+    return sorted(signal.Signals(number).name for number in blocked | ignored)
