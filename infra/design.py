@@ -16,6 +16,7 @@ from infra.config.fields import clock, time_limit_seconds
 from infra.config.storage import LocalScratch, SharedStorage
 from infra.machines import GRES, Catalog, Machine
 from infra.node import codec, model
+from infra.node.batch import Batch
 from infra.node.bootstrap import limits
 from infra.node.local_cloud import LocalCloud
 
@@ -58,6 +59,7 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
         hosts=() if batch else _hosts(config, facts, mounts),
         partitions=partitions,
         mounts=mounts,
+        slurm=model.SlurmSettings(),
         hooks=tuple(
             model.Hook(role=h.role, source=h.source, args=tuple(h.args), timeout=h.timeout)
             for h in cluster.hooks
@@ -337,14 +339,14 @@ def _local_price(cluster: ClusterConfig, partition: PartitionConfig) -> float:
     return own if own is not None else everywhere or 0.0
 
 
-def _batch(config: StackConfig, facts: Catalog) -> model.Batch | None:
+def _batch(config: StackConfig, facts: Catalog) -> Batch | None:
     cluster, batch = config.cluster, config.cluster.batch
     if batch is None or cluster.scheduler != "batch":
         return None
     machine = facts.machines[batch.instance_types[0]]
     devices = machine.accelerator.count if machine.accelerator else 0
     container = batch.container
-    return model.Batch(
+    return Batch(
         compute_environment=batch.compute_environment or f"{cluster.name}-ce",
         queue=batch.queue or f"{cluster.name}-queue",
         job_definition=batch.job_definition or f"{cluster.name}-job",
@@ -368,7 +370,7 @@ def _batch(config: StackConfig, facts: Catalog) -> model.Batch | None:
     )
 
 
-def _batch_partition(config: StackConfig, batch: model.Batch, facts: Catalog) -> model.Partition:
+def _batch_partition(config: StackConfig, batch: Batch, facts: Catalog) -> model.Partition:
     """The queue as a partition, so that costs and outputs speak of it as of any other."""
     machine = facts.machines[batch.machines[0]]
     built_in = machine.accelerator

@@ -92,7 +92,7 @@ def findings(quotas: Any, ec2: Any, design: ClusterDesign) -> Iterator[Finding]:
         ClientError, BotoCoreError: AWS refuses, or does not answer.
     """
     used = _used(ec2, design.name)
-    short = []
+    short: list[Finding] = []
     for pool, wants in wanted(design).items():
         its = code(pool)
         limit = _limit(quotas, its) if its is not None else None

@@ -15,6 +15,7 @@ from infra.node.bootstrap.vm import drivers as drivers_of_nodes
 from infra.node.cloud import call
 from infra.node.cloud.call import Answer
 from infra.node.model import Accelerator, Partition
+from infra.node.slurm import gres
 from tests.support.apt_world import Machine, Repository
 from tests.support.recorded import V100, machine
 
@@ -253,7 +254,7 @@ def trainium(node: tuple[Context, Machine], monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(
         call, "call", lambda *_a, **_k: Answer(200, b"-----BEGIN PGP PUBLIC KEY BLOCK-----\n")
     )
-    monkeypatch.setattr(steps.gres, "devices", lambda _a: [str(path) for path in neuron_devices(context)])
+    monkeypatch.setattr(gres, "devices", lambda _a: [str(path) for path in neuron_devices(context)])
     ready(
         run,
         *kernel(KERNEL),
