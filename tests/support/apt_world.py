@@ -128,6 +128,6 @@ class Machine(Recorder):
         if argv[0] not in REAL:
             return said
         more = [f"--admindir={self._root}/var/lib/dpkg"] if argv[0] == "dpkg-query" else []
-        environment = {**(options.pop("env", None) or {}), "APT_CONFIG": str(self._config), "LC_ALL": "C"}
+        environment = {**(options.pop("env", None) or {}), "APT_CONFIG": str(self._config)}
         options |= {"attempts": 1, "timeout": 120.0}
         return command.run(argv[0], *more, *argv[1:], env=environment, **options)

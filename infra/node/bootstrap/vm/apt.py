@@ -95,7 +95,8 @@ def install(
 def simulate(context: Context, names: Iterable[str], *, downgrade: bool = False) -> Plan:
     """What `install` would do with these packages, by apt's own resolver. Nothing changes."""
     command = ("apt-get", *OPTIONS, "--simulate", "install", *_how(downgrade), *names)
-    said = context.run(*command, timeout=120.0, env=ENVIRONMENT, allow=(0, 100))
+    # Its words are read, so they are English.
+    said = context.run(*command, timeout=120.0, env={**ENVIRONMENT, "LC_ALL": "C"}, allow=(0, 100))
     # Inst name [installed version] (version origin [architecture])
     lines = re.findall(r"^Inst (\S+)(?: \[\S+\])? \((\S+) ", said, re.MULTILINE)
     # apt ends a refusal with E: on the standard error, and says on the standard output what does not fit.
