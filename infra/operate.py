@@ -82,6 +82,7 @@ def bring_up(
     cluster = design(config, catalog())
     training = benchmark_design(config, cluster) if benchmark else None
     chosen = providers.load(cluster.provider)
+    rehearse(project, config.stack, cluster)
     chosen.prepare(cluster, console.say)
     engine = runner.select(project, config.stack, cluster.provider, console.on_event)
     place = "this machine" if cluster.provider == "local" else cluster.provider
@@ -150,6 +151,21 @@ def bring_up(
         changes=console.changes,
         seconds=round(seconds, 1),
     )
+
+
+def rehearse(project: Path, stack: str, cluster: ClusterDesign) -> None:
+    """Refuse what `plan` refuses, before anything is asked of a cloud or installed.
+
+    The local stack's program runs in this process and makes nothing before it has been checked, so there the
+    run itself is the rehearsal.
+
+    Raises:
+        UserError: the program of the stack refuses it; the words are those of `plan`.
+    """
+    from infra.runner.plan import plan
+
+    if cluster.provider != "local":
+        plan(project, stack)
 
 
 def _keep(project: Path, stack: str, result: dict[str, Any], where: object, console: Console) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 from infra.errors import EXIT_REFUSED, UserError
@@ -12,8 +13,14 @@ def load(name: str) -> Provider:
     """The provider of that name.
 
     Raises:
-        UserError: this version does not know it.
+        UserError: this version does not know it, or it is not for this machine.
     """
+    if name == "local" and platform.system() != "Linux":
+        raise UserError(
+            f"the local stack needs Linux, and this machine's system is {platform.system()}: run it in a "
+            "Linux container or virtual machine, or plan one on a cloud: ./cluster plan --stack aws-cpu",
+            EXIT_REFUSED,
+        )
     if name == "local":
         from infra.local.provider import LocalProvider
 

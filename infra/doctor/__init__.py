@@ -41,6 +41,9 @@ def findings_of(project: Path, stack: str) -> list[Finding]:
         Check("state", functools.partial(general.state, project, stack)),
     ]
     known: list[Finding] = [file]
+    if design is not None:
+        # Before the checks that run side by side: the program wants the current folder to itself.
+        known += general.planned(project, stack)
     if provider is None:
         cure = "Mend the stack file first, and look again."
         known.append(warns("provider", "the stack file does not say where the cluster is to be", cure))

@@ -14,7 +14,7 @@ from infra import pages, runner, trouble
 from infra.config import ConfigError, load_file
 from infra.config.stack_file import read
 from infra.design import benchmark_design, design
-from infra.doctor.finding import Finding, Severity, fine, said, stops, warns
+from infra.doctor.finding import Finding, Severity, broken, fine, said, stops, warns
 from infra.errors import UserError
 from infra.machines import catalog
 from infra.node import words
@@ -51,6 +51,18 @@ def stack_file(
     if training is not None:
         text += f"; a training on {training.nodes} of them"
     return fine(check, text), cluster, training, cluster.provider
+
+
+def planned(project: Path, stack: str) -> Iterable[Finding]:
+    """What `plan` refuses although each key of the stack file is in order."""
+    from infra.runner.plan import plan
+
+    try:
+        plan(project, stack)
+    except UserError as error:
+        yield said("stack.plan", Severity.STOPS, str(error))
+    except Exception as error:
+        yield broken("stack.plan", error)
 
 
 def _provider(path: Path) -> str | None:

@@ -31,7 +31,11 @@ NEEDED_BY_ACCOUNTING = {
     "mariadb-client-core": "/usr/bin/my_print_defaults",
 }
 # The tests' own: a login machine behind a real sshd, a controller's rules for its metadata address.
-NEEDED_BY_TESTS = {"openssh-server": "/usr/sbin/sshd", "nftables": "/usr/sbin/nft"}
+NEEDED_BY_TESTS = {
+    "openssh-server": "/usr/sbin/sshd",
+    "nftables": "/usr/sbin/nft",
+    "busybox": "/usr/bin/busybox",
+}
 SERVICES = {
     "slurmctld": "slurmctld",
     "slurmd": "slurmd",

@@ -99,7 +99,7 @@ class LocalProvider:
 
     def changes(
         self, project: Path, stack: str, design: ClusterDesign
-    ) -> tuple[Sequence[Change], Sequence[Job]] | None:
+    ) -> tuple[Sequence[Change], Sequence[Job] | None] | None:
         from infra.local import running
 
         return running.changes(RunDirectory.of(project, stack), stack, design)

@@ -36,6 +36,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SLURM_STACKS_PROJECT", str(folder))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(locations, "run_root", lambda: tmp_path / "runs")
+    # It has no program that could be planned.
+    monkeypatch.setattr(general, "planned", lambda *_arguments: [])
     for name in ("SLURM_STACKS_RUNNER", "SLURM_JOB_ID"):
         monkeypatch.delenv(name, raising=False)
     return folder

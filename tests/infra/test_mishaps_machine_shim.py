@@ -33,7 +33,7 @@ esac
 UV = """#!/bin/sh
 [ "$1" = --version ] && exit 0
 shift
-echo "sync $(echo "$*" | grep -o -e '--group.*')" >>{log}
+echo "sync $(echo "$*" | sed -n 's/.*--quiet *//p')" >>{log}
 [ -e {tools}/slow ] && {{ touch {tools}/begun; while [ -e {tools}/slow ]; do sleep 0.02; done; }}
 [ -e {tools}/offline ] && {{ echo "no route to the index" >&2; exit 2; }}
 exit 0
@@ -49,12 +49,30 @@ TESTS = "sync --group report --group aws --group gcp --group dev"
 SETTING_UP = "Setting up the Python environment in .venv (the first time takes about a minute).\n"
 
 
+POSIX = (
+    "awk", "basename", "cat", "cksum", "cp", "cut", "df", "dirname", "env", "grep", "id", "ln", "mkdir", "mv",
+    "rm", "sed", "sleep", "touch", "uname",
+)  # fmt: skip
+"""What the shim and the stand-ins may run of a Unix machine; macOS and the BSDs have all of it."""
+NO_GNU = """#!/bin/sh
+# As macOS' and the BSDs': none of GNU's long options, and readlink has not always had -f.
+for word in "$@"; do
+    case {name}$word in
+        {name}--) break ;;
+        {name}--* | readlink-*) echo "{name}: illegal option $word" >&2; exit 1 ;;
+    esac
+done
+exec {real} "$@"
+"""
+
+
 class Shim:
     """A checkout of the shim and of what it looks at."""
 
     def __init__(self, folder: Path) -> None:
         self.inside: Callable[..., list[str]] = lambda *command: list(command)
         self.variables: dict[str, str] = {}
+        self.shell, self.path = "sh", "/usr/bin:/bin"
         self.tools, self.log = folder / "tools", folder / "tools" / "log"
         self.checkout = folder / "a checkout"
         (self.checkout / "infra").mkdir(parents=True)
@@ -75,8 +93,10 @@ class Shim:
 
     def start(self, *arguments: str, shell: str = '"$@"') -> subprocess.Popen[str]:
         return subprocess.Popen(
-            self.inside("sh", "-c", shell, "sh", "sh", str(self.checkout / "cluster"), *arguments),
-            env={"PATH": f"{self.tools}:/usr/bin:/bin", "HOME": str(self.tools), **self.variables},
+            self.inside(
+                "sh", "-c", shell, "sh", *self.shell.split(), str(self.checkout / "cluster"), *arguments
+            ),
+            env={"PATH": f"{self.tools}:{self.path}", "HOME": str(self.tools), **self.variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -128,6 +148,63 @@ def test_the_environment_is_made_once(shim: Shim) -> None:
     (shim.checkout / "uv.lock").write_text('name = "uv"\nversion = "1.2.4"\n')
     shim.works("report")
     assert shim.did() == [TESTS], "the tests' packages stay"
+
+
+@pytest.fixture(params=["busybox", "without GNU's programs"])
+def elsewhere(request: pytest.FixtureRequest, shim: Shim, tmp_path: Path) -> Shim:
+    """The shim where GNU's programs are not: there are busybox', or such as take POSIX's options alone."""
+    places = tmp_path / "bin"
+    places.mkdir()
+    busybox = shutil.which("busybox")
+    if request.param == "busybox":
+        if busybox is None:
+            pytest.skip("busybox is not installed")
+        for name in (*POSIX, "sh", "readlink", "sha1sum"):
+            has = subprocess.run(
+                [busybox, "--list"], capture_output=True, text=True, check=True
+            ).stdout.split()
+            (places / name).symlink_to(busybox if name in has else str(shutil.which(name)))
+        shim.shell = f"{busybox} sh"
+    else:
+        (places / "sh").symlink_to("/bin/sh")
+        for name in (*POSIX, "readlink"):
+            (places / name).write_text(NO_GNU.format(name=name, real=shutil.which(name)))
+            (places / name).chmod(0o755)
+        # macOS has this one in place of sha1sum.
+        (places / "shasum").symlink_to(str(shutil.which("shasum") or shutil.which("sha1sum")))
+    shim.path = str(places)
+    return shim
+
+
+def test_the_shim_needs_no_program_of_gnus(elsewhere: Shim) -> None:
+    (elsewhere.checkout / "Pulumi.yaml").write_text("name: slurm-stacks\nruntime: python\n")
+    cloud = "config:\n  slurm-stacks:cluster:\n    provider: aws\n"
+    (elsewhere.checkout / "Pulumi.far.yaml").write_text(cloud)
+    (elsewhere.tools / "pulumi" / "workspaces").mkdir(parents=True)
+    elsewhere.variables = {"PULUMI_HOME": str(elsewhere.tools / "pulumi")}
+    assert elsewhere.works("up", "--stack", "far") == SETTING_UP
+    assert elsewhere.did() == ["venv", "pip uv==1.2.3", "sync --group aws"]
+    assert elsewhere.works("status") == ""
+    # An environment of before is gone on with, under the lock.
+    (elsewhere.checkout / "uv.lock").write_text('name = "uv"\nversion = "1.2.4"\n')
+    gate = elsewhere.now("slow")
+    first = elsewhere.start("up")
+    until((elsewhere.tools / "begun").exists, 60, "the first call's work")
+    second = elsewhere.start("status")
+    assert second.stderr is not None
+    assert "waiting for it" in second.stderr.readline()
+    gate.unlink()
+    for child in (first, second):
+        assert (child.communicate(timeout=60)[1], child.returncode) in ((SETTING_UP, 0), ("", 0))
+
+
+def test_the_shim_is_found_through_links(shim: Shim) -> None:
+    (shim.tools / "deeper").mkdir()
+    (shim.tools / "cluster").symlink_to("deeper/cluster")
+    (shim.tools / "deeper" / "cluster").symlink_to(shim.checkout / "cluster")
+    assert shim.works("up") == SETTING_UP
+    shim.checkout = shim.tools
+    assert shim.works("status") == ""
 
 
 def test_help_version_and_completion_need_python_alone(shim: Shim) -> None:
@@ -409,7 +486,7 @@ def test_an_environment_that_sudo_has_made(theirs: tuple[Shim, OrdinaryUser]) ->
     assert shim.works("up") == "", "it serves as long as it need not be changed"
     code, _, err = shim.run("test")
     assert code == 3
-    assert f"{shim.venv}/ belongs to root and cannot be written by you, {NAME}." in err
+    assert f"{shim.venv} belongs to root and cannot be written by you, {NAME}." in err
     assert f"remove it (sudo rm -r '{shim.venv}') and run the command again" in err
     assert "Permission denied" not in err
     shutil.rmtree(shim.venv)

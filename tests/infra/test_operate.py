@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -19,10 +20,13 @@ import pytest
 from rich.console import Console as RichConsole
 from stack_values import values
 
-from infra import access, operate, outputs, runner
+from infra import access, doctor, operate, outputs, runner
+from infra.clouds.provider import CloudProvider
 from infra.config import StackConfig, load_file, parse
 from infra.console.progress import Console
 from infra.design import design
+from infra.doctor import project as general
+from infra.doctor.finding import Severity
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.local import packages
 from infra.local.provider import LocalProvider
@@ -108,6 +112,49 @@ def test_a_stack_without_a_benchmark_has_none(tmp_path: Path) -> None:
     assert set(made["outputs"]) == {"cluster", "login_ssh"}
     assert made["outputs"]["cluster"]["benchmark"] is None
     assert any("1 static node runs" in warning for warning in made["warnings"])
+
+
+def test_doctor_and_up_refuse_what_the_plan_refuses_in_its_words_and_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each key is in order; what is wrong shows when subnets are cut. `up` asks no cloud before that."""
+    file = project_with_stack(
+        tmp_path,
+        "config:\n  aws:region: eu-west-1\n  slurm-stacks:cluster:\n    provider: aws\n"
+        "    network: {cidr: 10.0.0.0/24, public_cidr: 10.0.0.0/26, private_cidr: 10.0.0.64/26}\n"
+        "    partitions: [{name: debug, machine: m5.large, nodes: {max: 500}}]\n"
+        "  slurm-stacks:benchmark: {enabled: false}\n",
+    )
+    config = load_file(file)
+    with pytest.raises(UserError, match="addresses") as refused:
+        operate.make_plan(tmp_path, config)
+    for asks in ("prepare", "weigh"):
+        monkeypatch.setattr(
+            CloudProvider, asks, lambda *_arguments, **_options: pytest.fail("a cloud is asked")
+        )
+    monkeypatch.setattr(runner, "select", lambda *_arguments: pytest.fail("the engine is asked for"))
+    with pytest.raises(UserError) as again:
+        operate.bring_up(tmp_path, config, Console())
+    assert str(again.value) == str(refused.value)
+    (found,) = general.planned(tmp_path, "bare")
+    assert found.severity is Severity.STOPS
+    assert found.cure is not None
+    assert str(refused.value).startswith(found.found)
+    assert str(refused.value).endswith(found.cure)
+
+
+def test_a_machine_that_is_no_linux_has_the_clouds_and_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    with pytest.raises(
+        UserError, match=r"the local stack needs Linux, and this machine's system is Darwin"
+    ) as no:
+        operate.make_plan(ROOT, load_file(ROOT / "Pulumi.local.yaml"))
+    assert no.value.exit_code == EXIT_REFUSED
+    found = doctor.findings_of(ROOT, "local")
+    assert Severity.STOPS in [f.severity for f in found if f.found.startswith("the local stack needs Linux")]
+    assert operate.make_plan(ROOT, load_file(ROOT / "Pulumi.gcp-cpu.yaml"))["resources"]
 
 
 @pytest.mark.parametrize("installed", [True, False])
