@@ -141,7 +141,7 @@ def _short(pool: Pool, its: str, limit: float, used: int, wants: Wanted, region:
         f"aws service-quotas request-service-quota-increase --service-code ec2 --quota-code {its} "
         f"--desired-value {wants.most + used} --region {region}"
     )
-    found = f"{pool[0]} machines {kind} in {region}: {limit:g} vCPUs ({its}), {used} of them used"
+    found = f"vCPUs {kind} of the family {pool[0]} in {region}: {limit:g} ({its}), {used} of them used"
     if wants.always > free:
         yield stops(
             "quotas", f"{found}; the cluster has {wants.always} all the time", f"Ask for more: `{line}`."

@@ -86,7 +86,8 @@ def test_a_family_that_is_too_small_says_what_to_ask_for(account: Account, limit
     (short,) = found(DESIGN)
     assert (short.severity, short.found) == (
         Severity.WARNS,
-        f"P machines on demand in {REGION}: 96 vCPUs (L-417A185B), 0 of them used; every node up needs 384",
+        f"vCPUs on demand of the family P in {REGION}: 96 (L-417A185B), 0 of them used; every node up needs "
+        "384",
     )
     assert f"--quota-code L-417A185B --desired-value 384 --region {REGION}`" in str(short.cure)
 
@@ -99,7 +100,7 @@ def test_what_runs_already_counts_and_what_is_this_clusters_does_not(
     account.run(3, DESIGN.name)
     limits |= {"L-1216C47A": 42, "L-417A185B": 384}
     (short,) = found(DESIGN)
-    assert "42 vCPUs (L-1216C47A), 4 of them used; every node up needs 42" in short.found
+    assert "42 (L-1216C47A), 4 of them used; every node up needs 42" in short.found
     assert "--desired-value 46 " in str(short.cure)
 
 
@@ -129,7 +130,7 @@ def test_a_quota_that_was_never_changed_is_awss_own(monkeypatch: pytest.MonkeyPa
             return []
 
     seen = list(quotas.findings(Quotas(), Ec2(), DESIGN))
-    assert {finding.found.partition(" vCPUs")[0].rpartition(" ")[2] for finding in seen} == {"5"}
+    assert {finding.found.partition(": ")[2].partition(" ")[0] for finding in seen} == {"5"}
 
 
 def test_who_may_not_ask_is_told_so_and_nothing_stops(
