@@ -210,6 +210,7 @@ def _partition(
         disk_gib=_disk(config.cluster, partition.disk_gib),
         zones=tuple(partition.zones or ()),
         secure_boot=bool(partition.gcp and partition.gcp.secure_boot),
+        placement_policy=partition.gcp.placement_policy if partition.gcp else None,
         local_ssds=local_ssds,
     )
 

@@ -31,7 +31,7 @@ OWN: dict[str, Row] = {
     "partitions.aws.efa": Row(Kind.RENEWED, ("partitions.efa",)),
     "partitions.aws.capacity_block": Row(Kind.RENEWED, ("partitions.capacity_block",)),
     "partitions.aws.placement_group": Row(Kind.RENEWED, ("partitions.placement_group",)),
-    "partitions.gcp": Row(Kind.NOTHING, ("partitions.secure_boot",)),
+    "partitions.gcp": Row(Kind.NOTHING, ("partitions.secure_boot", "partitions.placement_policy")),
     "storage.*.size_gib": Row(
         Kind.LIVE, ("storage.size_gib",), "less: EBS refuses it, Lustre is made anew", Kind.NEVER
     ),

@@ -136,6 +136,11 @@ class GcpPartition(Section):
     """What only Google Cloud has."""
 
     secure_boot: bool = Field(False, description="Shielded VM with Secure Boot: signed kernel modules only.")
+    placement_policy: Name | None = Field(
+        None,
+        description="Name of the placement policy that the partition's reservation was made with: its nodes "
+        "are as close together as the reserved machines.",
+    )
 
 
 class LocalPartition(Section):

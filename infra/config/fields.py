@@ -21,6 +21,8 @@ KMS_KEY = (
 VERSION = r"^[0-9]+(\.[0-9]+){0,2}$"
 VPC = r"^vpc-[0-9a-f]{8,17}$"
 SUBNET = r"^subnet-[0-9a-f]{8,17}$"
+GS_BUCKET = r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?)*"
+"""Of Cloud Storage: parts of 63 characters, with dots between them; its length and more: `gs_bucket`."""
 BUCKET = r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?$"
 ROLE = r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/.+$"
 BATCH_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$"
@@ -152,6 +154,17 @@ _ACCELERATORS = {
 
 def _accelerator(value: Any) -> Any:
     return _ACCELERATORS.get(value.lower(), value.lower()) if isinstance(value, str) else value
+
+
+def gs_bucket(name: str) -> bool:
+    """Whether Cloud Storage takes this as the name of a bucket (https://cloud.google.com/storage/docs/buckets)."""
+    return (
+        re.fullmatch(GS_BUCKET, name) is not None
+        and 3 <= len(name) <= (222 if "." in name else 63)
+        and not re.fullmatch(r"(\d+\.){3}\d+", name)
+        and not name.startswith("goog")
+        and "google" not in name
+    )
 
 
 Name = Annotated[str, Field(pattern=NAME, max_length=LONGEST_NAME)]

@@ -38,6 +38,7 @@ OWN: dict[str, Row] = {
     ),
     "aws": Row(Kind.NOTHING, ("cluster.kms_key", "network.nat"), _AWS),
     "partitions.gcp.secure_boot": Row(Kind.RENEWED, ("partitions.secure_boot",)),
+    "partitions.gcp.placement_policy": Row(Kind.RENEWED, ("partitions.placement_policy",)),
     "storage.*.size_gib": Row(Kind.LIVE, ("storage.size_gib",), _GROWS, Kind.NEVER),
     "storage.*.tier": Row(Kind.DATA, ("storage.deployment",), "another tier is another file system"),
     "storage.*.deployment": Row(Kind.NOTHING, (), _AWS),

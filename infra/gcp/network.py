@@ -105,7 +105,8 @@ class GcpNetwork(pulumi.ComponentResource):
         )
         return compute.RouterNat(
             f"{name}-nat",
-            name=design.name,
+            # Of all names this one has two letters at least, and a cluster's may have one.
+            name=design.name if len(design.name) > 1 else f"{design.name}-nat",
             project=design.project,
             region=design.region,
             router=router.name,

@@ -1,9 +1,8 @@
 """The design's types: made by `infra.design`, read by every machine of a cluster.
 
-Plain frozen dataclasses, so that the archive which machines run needs the standard library only.
-`infra.node.codec` carries them between the two.
-
-Units: memory and disks in MiB or GiB as the field's name says, times in seconds, money in USD.
+Plain frozen dataclasses, so that the archive which machines run needs the standard library only;
+`infra.node.codec` carries them. Memory and disks are in MiB or GiB as the field's name says, times in
+seconds, money in USD.
 """
 
 from __future__ import annotations
@@ -86,6 +85,8 @@ class Partition:
     """Zones in which nodes may start, tried in this order; empty for the cluster's."""
     secure_boot: bool = False
     """Google Cloud: signed kernel modules only."""
+    placement_policy: str | None = None
+    """Google Cloud: the placement policy of the reservation, which is not the cluster's own."""
     local_ssds: int = 0
     """Google Cloud: local SSDs of 375 GiB attached to a node, where a local scratch asks for them."""
 
@@ -372,7 +373,6 @@ class Folders:
 
     @property
     def daemon_socket(self) -> PurePosixPath:
-        """The elastic daemon's."""
         return self.run / "elastic.sock"
 
     @property

@@ -99,6 +99,13 @@ def test_one_subnetwork_with_all_addresses_and_a_way_out() -> None:
     assert nat["enableDynamicPortAllocation"] is not nat["enableEndpointIndependentMapping"]
 
 
+def test_the_nat_of_a_cluster_of_one_letter_has_a_name_of_more() -> None:
+    """The upstream provider asks for two letters of a RouterNat, and for one of everything else."""
+    for cluster, wanted in (("c", "c-nat"), ("ab", "ab")):
+        made = network(gcp_design(name=cluster))
+        assert (made.inputs("n-nat")["name"], made.inputs("n-router")["name"]) == (wanted, cluster)
+
+
 @pytest.mark.parametrize("preview", [False, True])
 def test_an_existing_network_keeps_all_that_it_has(preview: bool) -> None:
     seen: list[Any] = []

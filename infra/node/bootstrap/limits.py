@@ -11,6 +11,8 @@ from infra.node.model import ClusterDesign, Partition
 USERS = 30
 HOSTS = 30
 SECRETS = 120
+HOSTS_SECRETS = 780
+"""Of the controller and login machines."""
 DISKS = 300
 PACKAGES = 1500
 METADATA = 60

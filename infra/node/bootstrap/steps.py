@@ -143,13 +143,17 @@ def logs(context: Context) -> str:
     return clouds.of(context.settings).ship_logs(context)
 
 
+HOSTS = frozenset({"controller", "login"})
+"""The roles of machines that are made with their cluster, and not for a job."""
 VM = frozenset({"vm"})
 """Machines that have no software of ours yet; others share their host's."""
 
 STEPS: tuple[Step, ...] = (
     Step("users", limits.USERS, ALL, lambda context: kind(context).users(context)),
     Step("hosts", limits.HOSTS, ALL, lambda context: kind(context).hosts(context)),
-    Step("secrets", limits.SECRETS, ALL, lambda context: kind(context).secrets(context)),
+    # A controller waits until its cloud knows that it may read the key, a login machine for the controller.
+    Step("secrets", limits.HOSTS_SECRETS, HOSTS, lambda context: kind(context).secrets(context)),
+    Step("secrets", limits.SECRETS, ALL - HOSTS, lambda context: kind(context).secrets(context)),
     Step("disks", limits.DISKS, ALL, disks),
     Step("packages", limits.PACKAGES, ALL, packages, VM),
     Step("metadata", limits.METADATA, frozenset({"controller"}), metadata, VM),
