@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from infra.node.batch import Batch
 from infra.node.local_cloud import LocalCloud
 
 SETTINGS_VERSION = "slurm-stacks/settings/v1"
@@ -62,9 +63,13 @@ class Partition:
     spot: bool = False
     placement: str = "none"
     """none | cluster"""
+    placement_group: str | None = None
+    """AWS: an existing group by its name; None: one of the partition's own where there shall be one."""
     efa: int = 0
     """Elastic Fabric Adapter interfaces a node; 0 without."""
     reservation: str | None = None
+    capacity_block: bool = False
+    """AWS: the reservation is a Capacity Block for ML."""
     time_limit: str = "INFINITE"
     """Slurm's notation: [days-]hours:minutes:seconds, or INFINITE."""
     exclusive: bool = False
@@ -177,6 +182,8 @@ class Network:
     """Existing network: VPC id (aws) or network name (gcp)."""
     public_subnet: str | None = None
     private_subnets: tuple[str, ...] = ()
+    nat: bool = True
+    """AWS: a NAT gateway is the way out; False: machines have public addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,35 +198,6 @@ class Image:
     """Build images by the bootstrap's own steps first, upon `source` or `id`."""
     cuda: str | None = None
     """CUDA to install, e.g. "12.5"; None for the newest that the accelerator takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """AWS Batch instead of Slurm: one multi-node parallel job definition and where it runs."""
-
-    compute_environment: str
-    queue: str
-    """Also the name of the design's one partition."""
-    job_definition: str
-    nodes: int
-    machines: tuple[str, ...]
-    min_vcpus: int
-    desired_vcpus: int
-    max_vcpus: int
-    container_image: str
-    container_vcpus: int
-    container_memory_mib: int
-    container_gpus: int = 0
-    command: tuple[str, ...] = ()
-    job_role: str | None = None
-    environment: dict[str, str] = field(default_factory=dict)
-    volumes: dict[str, str] = field(default_factory=dict)
-    """Folder on the machine -> folder in the container."""
-    placement_group: str | None = None
-    attempts: int = 1
-    timeout: int | None = None
-    """Seconds for the whole job."""
-    tags: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +227,8 @@ class ClusterDesign:
     image: Image = field(default_factory=Image)
     local: LocalCloud = field(default_factory=LocalCloud)
     batch: Batch | None = None
+    kms_key: str | None = None
+    """AWS: the ARN of the key of all EBS disks; None: the account's default key."""
     trains: bool = True
     """Whether a training follows creation: then a cloud's controller makes its environment."""
 
