@@ -47,6 +47,7 @@ class GcpCloud:
             if not self.place.project:
                 raise UserError("gcp:project is missing in the stack file: name yours", EXIT_USAGE)
             self._account = self.open(self.place.project)
+            self._account.region = self.place.region
         return self._account
 
     def machines(self, *states: str, **labels: str) -> list[Machine]:

@@ -6,6 +6,7 @@ import pulumi
 
 from infra.gcp import userdata
 from infra.gcp.parts import Station
+from infra.node.bootstrap.vm.images import ROLE as IMAGE
 from infra.node.elastic.drivers.gce_names import BUCKET
 from infra.node.model import ClusterDesign
 
@@ -28,11 +29,15 @@ def metadata(
     design: ClusterDesign, station: Station, role: str, host: str | None = None
 ) -> dict[str, pulumi.Input[str]]:
     """Args:
-    role: controller | login | compute.
+    role: controller | login | compute | image.
     host: the machine's name in the design; None: it finds that by its instance's name.
     """
     bucket = pulumi.Output.from_input(station.bucket)
     script = bucket.apply(lambda name: userdata.render(design, name, role, host))
     # A node's would be a change of its template, and nobody asks for a node's.
     named: dict[str, pulumi.Input[str]] = {BUCKET: bucket} if host is not None else {}
-    return {**ALWAYS, **named, USER_DATA: script.apply(userdata.early), STARTUP: script}
+    told: dict[str, pulumi.Input[str]] = {USER_DATA: script.apply(userdata.early)}
+    if role != IMAGE:
+        # Where that becomes an image it would come late, and make its unit anew after all was tidied up.
+        told[STARTUP] = script
+    return {**ALWAYS, **named, **told}

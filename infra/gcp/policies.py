@@ -52,7 +52,7 @@ class Condition:
 def permissions(design: ClusterDesign) -> list[str]:
     """Of the controller's own role: what the elastic driver calls (`infra.node.elastic.drivers.gce*`)."""
     made = [*_LAUNCH, *_END, *_LOOK]
-    if any(partition.placement == "cluster" for partition in design.partitions):
+    if any(one.placement == "cluster" or one.placement_policy for one in design.partitions):
         made.append("compute.resourcePolicies.use")
     if design.image.bake or design.image.id or any(partition.image for partition in design.partitions):
         # Google's own images are everybody's.

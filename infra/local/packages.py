@@ -36,8 +36,8 @@ NEEDED_BY_CONTAINERS = {
     "debootstrap": "/usr/sbin/debootstrap",
     "iproute2": "/*bin/ip",
 }
-# The tests' own: a login machine behind a real sshd, a controller's rules for its metadata address, and its
-# name server.
+# The tests' own: a login machine behind a real sshd, a controller's rules for its metadata address and its
+# name server, and other programs than GNU's for the shim.
 NEEDED_BY_TESTS = {
     "openssh-server": "/usr/sbin/sshd",
     "nftables": "/usr/sbin/nft",

@@ -482,3 +482,22 @@ def test_every_node_has_an_address() -> None:
     many = dataclasses.replace(CPU, max=23)
     with pytest.raises(UserError, match="partition cpu: 23 nodes, but its subnets have 22 addresses;"):
         layout.check_room(aws_design(partitions=(many, GPU)), ZONES, cidrs)
+
+
+def test_without_a_nat_gateway_the_way_out_is_the_internet_gateway() -> None:
+    """And as many rules of who comes in as with it."""
+    made = network(aws_design(network=dataclasses.replace(OWN, nat=False)))
+    kinds = {key: count for key, count in counts(made).items() if key in OWN_VPC}
+    gone = {"aws:ec2/eip:Eip", "aws:ec2/natGateway:NatGateway"}
+    assert kinds == {key: count for key, count in OWN_VPC.items() if key not in gone}
+    routes = {name: made.inputs(name) for name, kind in made.types().items() if kind.endswith(":Route")}
+    assert {route["gatewayId"] for route in routes.values()} == {"n-internet-id"}
+    subnets = {name: made.inputs(name) for name, kind in made.types().items() if kind.endswith(":Subnet")}
+    # Image Builder asks for no address: its machines have what the subnet gives.
+    given = {name: subnet["mapPublicIpOnLaunch"] for name, subnet in subnets.items()}
+    assert given == {"n-public": False, "n-private-a": True, "n-private-b": True}
+
+    def rules(of: Recorder) -> dict[str, Any]:
+        return {name: of.inputs(name) for name, kind in of.types().items() if kind in (INGRESS, EGRESS)}
+
+    assert rules(made) == rules(network(VARIANTS["ssm"]))

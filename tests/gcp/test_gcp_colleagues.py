@@ -15,7 +15,7 @@ import pytest
 
 from infra.clouds import entrance
 from infra.clouds.cloud import Place
-from infra.gcp import operations
+from infra.gcp import way_in
 from infra.gcp.cloud import GcpCloud
 from tests.support.checkout import ROOT
 from tests.support.fake_google import BUCKET, KEY, Project, project
@@ -68,7 +68,7 @@ def wanted(there: Project, mode: str) -> set[str]:
     design = gcp_design() if mode == "iap" else gcp_ssh_design()
     login = entrance.find(ROOT, "test", design, cloud)
     assert (login.target.proxy_command is not None) is (mode == "iap")
-    assert operations.way_in.bring_key(there.account, Path.home() / ".ssh")  # as the ProxyCommand does
+    assert way_in.bring_key(there.account, Path.home() / ".ssh")  # as the ProxyCommand does
     needed = {COUNTED, *LOGIN, *(TUNNEL if mode == "iap" else ())}
     for call in [*there.calls, *there.gce.names()]:
         (rule,) = [rule for rule in CALLS if re.fullmatch(rule, call.replace("%40", "@"))]

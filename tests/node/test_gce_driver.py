@@ -14,7 +14,7 @@ from google.cloud import compute_v1 as gce
 
 from infra.node.elastic.driver import LaunchGroup, Machine, MachineState
 from infra.node.elastic.drivers import gce as gce_driver
-from infra.node.elastic.drivers import gce_ending, gce_notices, gce_operations
+from infra.node.elastic.drivers import gce_ending, gce_notices, gce_operations, gce_zones
 from infra.node.elastic.drivers.boot_reports import Told
 from infra.node.elastic.drivers.gce import GceDriver
 from infra.node.elastic.drivers.gce_client import google_clients
@@ -104,14 +104,60 @@ def test_a_list_that_lags_shows_machines_later(fake: FakeGce, driver: GceDriver)
 
 def test_half_a_list_is_none(fake: FakeGce, driver: GceDriver) -> None:
     fake.page = 1
-    launch(driver, 0, 1, 2)
-    fake.faults = [Fault("instances.aggregated_list", "backendError", 503, skip=1, times=1)]
+    only = fake.driver(
+        Settings(DESIGN, Site("/", "slurm", "h", "10.0.0.1", driver=fake.driver_settings([A])))
+    )
+    launch(only, 0, 1, 2)
+    fake.faults = [Fault("instances.list", "backendError", 503, skip=1, times=1)]
     with pytest.raises(GceError, match=r"throttled: the cloud's own words \(backendError\)"):
+        only.list()
+    assert len(only.list()) == 3
+    fake.faults = [Fault("instances.list", "forbidden", 403, times=1)]
+    with pytest.raises(GceError, match="permission"):
         driver.list()
-    assert len(driver.list()) == 3
-    fake.unreachable = {B}
-    with pytest.raises(GceError, match=r"no word of zones/europe-west4-"):
+
+
+def test_a_zone_that_cannot_be_reached_blinds_only_itself(
+    fake: FakeGce, driver: GceDriver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was known there counts, what others say is news, and where the cluster has nothing is nothing."""
+    launch(driver, 0, 1)
+    launch(driver, 2, zone=B)
+    assert {m.node: m.zone for m in driver.list()} == {"compute-0": A, "compute-1": A, "compute-2": B}
+    capsys.readouterr()
+    fake.unreachable = {B, "us-east1-b"}
+    for node in ("t-compute-0", "t-compute-2"):
+        fake.cloud.system_end(node)
+    fake.cloud.advance(1)
+    found = by_node(driver)
+    assert found["compute-2"].state is MachineState.RUNNING, "nobody says that it has ended"
+    assert found["compute-0"].state is MachineState.TERMINATED
+    driver.list()
+    (said,) = [line for line in capsys.readouterr().out.splitlines() if "no word of zone" in line]
+    assert f"zone {B}, what was there counts as it was, 1 machine: throttled: " in said
+    fake.unreachable = set()
+    assert by_node(driver)["compute-2"].state is MachineState.TERMINATED
+    assert f"zone {B} answers again" in capsys.readouterr().out
+    fake.unreachable = set(fake.cloud.zones)
+    with pytest.raises(GceError, match="cannot be reached"):
         driver.list()
+
+
+def test_machines_in_a_zone_that_the_stack_file_names_no_more_are_found(
+    fake: FakeGce, driver: GceDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch(driver, 0, zone=B)
+    only = Settings(DESIGN, Site("/", "slurm", "h", "10.0.0.1", driver=fake.driver_settings([A])))
+    later = fake.driver(only)
+    fake.unreachable = {"us-east1-b"}
+    assert later.list() == [], "the look at all zones fails, and that at the cluster's own does not"
+    fake.unreachable = set()
+    monkeypatch.setattr(gce_zones, "AGAIN_SECONDS", 0.0)
+    again = fake.driver(only)
+    assert [m.node for m in again.list()] == ["compute-0"]
+    fake.forget()
+    assert [m.node for m in again.list()] == ["compute-0"], "known from then on"
+    assert fake.counts() == {"instances.list": 2}
 
 
 def test_a_cloud_that_is_not_there(fake: FakeGce) -> None:
@@ -161,7 +207,7 @@ def test_a_preempted_machine_that_is_deleted_is_told_of_as_ended(fake: FakeGce) 
     assert ended.failure == "Compute Engine has preempted the machine"
     fake.forget()
     driver.list()
-    assert fake.counts() == {"instances.aggregated_list": 1}, "the reason is known"
+    assert fake.counts() == {"instances.list": 2}, "the reason is known"
 
 
 def test_a_machine_that_ends_before_any_list_shows_it_is_told_of(fake: FakeGce) -> None:
@@ -428,11 +474,12 @@ def test_machines_of_two_pages_cost_few_calls(fake: FakeGce, monkeypatch: pytest
     assert fake.counts() == {"instances.bulk_insert": 1, "zone_operations.wait": 1, "zone_operations.list": 3}
     fake.forget()
     assert len(driver.list()) == 100
-    assert fake.counts() == {"instances.aggregated_list": 2}
+    # The other zone's is empty; all zones are looked at once in a while, and not at each list.
+    assert fake.counts() == {"instances.list": 3, "instances.aggregated_list": 2}
     fake.forget()
     driver.terminate(list(result.launched.values()))
     fake.cloud.advance(1)
     assert driver.list() == []
     assert fake.counts() == {
-        "instances.delete": 100, "instances.aggregated_list": 1, "zone_operations.list": 2,
+        "instances.delete": 100, "instances.list": 2, "zone_operations.list": 2,
     }  # fmt: skip

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -110,8 +111,8 @@ def test_a_server_that_stumbles_is_asked_again(monkeypatch: pytest.MonkeyPatch) 
             raise answer
         return answer
 
-    def nothing(_said: object) -> bool:
-        pytest.fail("there was no recommendation, and no hour's notice")
+    def nothing(said: object) -> NoReturn:
+        pytest.fail(f"there was no recommendation, and no hour's notice: {said}")
 
     assert notices.watch(wait, nothing, nothing) == NOW + 30
     assert answers == []
@@ -179,6 +180,29 @@ def test_a_watch_that_is_started_again_keeps_the_hour_that_has_begun(clock: Cloc
     at = notices.watch(wait, lambda _reason: True, lambda _at: pytest.fail("it is announced"), due)
     assert at == NOW + 400
     assert clock.now == pytest.approx(at - NEAR_SECONDS, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("left", "flags", "told"),
+    [
+        (3600, ("POWERING_DOWN",), False),
+        # Sooner than announced: its jobs are still there.
+        (3600, ("DRAIN",), True),
+        (30, ("POWERING_DOWN",), True),
+    ],
+)
+def test_a_machine_that_slurm_gives_back_within_the_hour_says_nothing(
+    google: FakeMetadata, booted: Context, clock: Clock, left: int, flags: tuple[str, ...], told: bool
+) -> None:
+    reason = f"{REASON_PREFIX}preempted: the cloud will take this machine at 15:00:00 UTC"
+    control = FakeControl([node("compute-3", "IDLE", *flags, reason=reason)], [])
+    notices.last_word(booted.settings, control, "compute-3", Notice("maintenance", NOW + left))
+    assert bool(control.calls) is told
+    assert ("boot/compute-3.json" in google.objects) is told
+    control.calls.clear()
+    for nothing in (None, Notice("rebalance recommendation", None)):
+        notices.last_word(booted.settings, control, "compute-3", nothing)
+    assert control.calls == []
 
 
 def test_a_preemption_within_the_hour_counts_at_once(clock: Clock) -> None:

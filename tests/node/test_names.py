@@ -34,7 +34,7 @@ UP = node("debug-0", "10.0.1.7")
 
 
 class Server:
-    """Knows what the file says, after so many questions."""
+    """Knows what the files say, after so many questions."""
 
     def __init__(self, file: Path, late: int = 0) -> None:
         self.file, self.left, self.asked = file, late, 0
@@ -42,7 +42,8 @@ class Server:
     def __call__(self, name: str) -> str | None:
         self.asked += 1
         self.left -= 1
-        lines = [line.split() for line in self.file.read_text().splitlines()]
+        texts = [file.read_text() for file in self.file.parent.glob("nodes-*")]
+        lines = [line.split() for text in texts for line in text.splitlines()]
         return {line[1]: line[0] for line in lines}.get(name) if self.left < 0 else None
 
 
@@ -53,11 +54,11 @@ def control() -> FakeControl:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    return tmp_path / "names" / "nodes"
+    return tmp_path / "names" / "nodes-debug-0"
 
 
 def made(control: FakeControl, file: Path, served: Callable[[str], str | None] | None = None) -> Names:
-    return Names(control.nodes, file, SUFFIX, served or Server(file), 3600.0)
+    return Names(control.nodes, file.parent, SUFFIX, served or Server(file), 3600.0)
 
 
 def test_names_are_those_of_nodes_that_have_registered_and_stay() -> None:
@@ -80,7 +81,7 @@ def test_names_are_those_of_nodes_that_have_registered_and_stay() -> None:
 def test_the_file_follows_and_is_written_when_something_has_changed(control: FakeControl, file: Path) -> None:
     seen = made(control, file)
     assert seen.nodes() == {"debug-0": UP}
-    assert file.read_text() == f"10.0.1.7 debug-0.{SUFFIX} debug-0\n"
+    assert file.read_text() == f"10.0.1.7 debug-0.{SUFFIX}\n"
     first = file.stat()
     control.state["debug-1"] = node("debug-1", "10.0.1.8", "ALLOCATED", "POWERING_UP")
     seen.nodes()
@@ -89,12 +90,33 @@ def test_the_file_follows_and_is_written_when_something_has_changed(control: Fak
     control.state["debug-0"] = node("debug-0", "10.0.1.9")
     seen.nodes()
     assert file.read_text().splitlines() == [
-        f"10.0.1.9 debug-0.{SUFFIX} debug-0", f"10.0.1.8 debug-1.{SUFFIX} debug-1",
+        f"10.0.1.9 debug-0.{SUFFIX}", f"10.0.1.8 debug-1.{SUFFIX}",
     ]  # fmt: skip
     control.state.clear()
     seen.nodes()
     assert file.read_text() == ""
-    assert [path.name for path in file.parent.iterdir()] == ["nodes"]
+    assert [path.name for path in file.parent.iterdir()] == ["nodes-debug-0"]
+
+
+def test_a_change_of_one_node_touches_the_names_of_a_hundred(control: FakeControl, file: Path) -> None:
+    control.state = {
+        name: node(name, f"10.0.{number // 250}.{1 + number % 250}")
+        for number in range(1000)
+        for name in [f"v100-{number}"]
+    }
+    server = Server(file)
+    seen = made(control, file, server)
+    seen.nodes()
+    before = {path.name: path.stat().st_ino for path in file.parent.iterdir()}
+    assert set(before) == {f"nodes-v100-{hundred}" for hundred in range(10)}
+    control.state["v100-123"] = node("v100-123", "10.0.9.9")
+    seen.nodes()
+    after = {path.name: path.stat().st_ino for path in file.parent.iterdir()}
+    assert {name for name in after if after[name] != before[name]} == {"nodes-v100-1"}
+    assert server(f"v100-123.{SUFFIX}") == "10.0.9.9"
+    control.state.clear()
+    made(control, file).nodes()
+    assert {path.read_text() for path in file.parent.iterdir()} == {""}, "another daemon's files are emptied"
 
 
 def test_after_a_crash_the_file_is_what_slurm_says_now(control: FakeControl, file: Path) -> None:
@@ -136,7 +158,7 @@ def test_a_file_that_cannot_be_written_keeps_no_job_from_starting(
     file.parent.write_text("")
     seen = made(control, file)
     assert seen.nodes() == {"debug-0": UP}
-    assert str(file) in capsys.readouterr().out
+    assert str(file.parent) in capsys.readouterr().out
     file.parent.unlink()
     seen.nodes()
     assert "10.0.1.7" in file.read_text(), "as soon as it can be"
@@ -154,7 +176,7 @@ def test_an_older_reading_is_never_written_after_a_newer_one(file: Path) -> None
             assert go_on.wait(60)
         return {"debug-0": node("debug-0", address)}
 
-    seen = Names(read, file, SUFFIX, Server(file), 3600.0)
+    seen = Names(read, file.parent, SUFFIX, Server(file), 3600.0)
     threads = [threading.Thread(target=seen.nodes) for _ in range(2)]
     threads[0].start()
     assert begun.wait(60)
@@ -192,22 +214,22 @@ def test_who_asks_for_nodes_has_them_looked_at(tmp_path: Path, monkeypatch: pyte
     assert elastic.names is not None
     monkeypatch.setattr(elastic.names, "_interval", 3600.0)
     threading.Thread(target=elastic.names.run, daemon=True).start()
-    file = Path(str(names.folder(Folders(its)))) / "nodes"
-    until(file.exists, 60, "the first look", 0.005)
+    file = Path(str(names.folder(Folders(its)))) / "nodes-debug-0"
+    until(file.parent.exists, 60, "the first look", 0.005)
     control.state["debug-0"] = node("debug-0", "debug-0", "ALLOCATED", "POWERING_UP")
     elastic.process({"id": "r", "program": "resume", "nodes": "debug-0", "resume_file": None})
     control.state["debug-0"] = UP
-    until(lambda: "10.0.1.7" in file.read_text(), 60, "the node's name", 0.005)
+    until(lambda: file.exists() and "10.0.1.7" in file.read_text(), 60, "the node's name", 0.005)
 
 
 def test_a_job_goes_when_its_nodes_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     its = settings(tmp_path, fast_design(machines="vm", provider="aws"))
-    file = Path(str(names.folder(Folders(its)))) / "nodes"
+    file = Path(str(names.folder(Folders(its)))) / "nodes-debug-0"
     monkeypatch.setattr(names, "ask", lambda name, server, seconds: Server(file)(name))
     elastic = Elastic(its, FakeControl([UP]), FakeDriver(), tmp_path)
     asked = {"job": 1, "nodes": "debug-0", "asked": time.monotonic()}
     assert elastic.handle("wait", asked) == {"over": True}
-    assert file.read_text() == f"10.0.1.7 debug-0.{SUFFIX} debug-0\n"
+    assert file.read_text() == f"10.0.1.7 debug-0.{SUFFIX}\n"
 
 
 def test_process_machines_have_another_way(tmp_path: Path) -> None:

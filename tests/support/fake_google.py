@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import threading
@@ -181,8 +182,14 @@ class Project:
         return {"instances": _labelled(self.filestores, query)}
 
     def _oslogin(self, method: str, rest: str, query: dict[str, str], body: bytes) -> Any:
-        assert query == {"projectId": self.account.project}
         user, _, what = rest.removeprefix("users/").partition("/")
+        if method == "PATCH":
+            assert (unquote(user), query) == (EMAIL, {"updateMask": "expirationTimeUsec"})
+            known = self.keys.get(unquote(what.removeprefix("sshPublicKeys/")))
+            if known is not None:
+                known.update(json.loads(body))
+            return known
+        assert query == {"projectId": self.account.project}
         if method == "GET" and what == "loginProfile":
             assert unquote(user) == EMAIL
             return self._profile()
@@ -190,7 +197,9 @@ class Project:
         key = json.loads(body)
         assert set(key) <= {"key", "expirationTimeUsec", "fingerprint", "name"}, "SshPublicKey's fields"
         if self.managed:
-            self.keys[str(hash(key["key"].split()[1]))] = key
+            # A key that is there stays as it is: nothing promises that an import changes it.
+            if not any(one["key"].split()[:2] == key["key"].split()[:2] for one in self.keys.values()):
+                self.keys[hashlib.sha256(key["key"].split()[1].encode()).hexdigest()] = key
             self.accounts = self.accounts or [{"username": USER, "primary": True, "uid": "1234"}]
         return {"loginProfile": self._profile()}
 
@@ -238,7 +247,7 @@ def project() -> Iterator[Project]:
                 self.end_headers()
                 self.wfile.write(data)
 
-            do_GET = do_POST = do_DELETE = _serve  # noqa: N815
+            do_GET = do_POST = do_PATCH = do_DELETE = _serve  # noqa: N815
 
             def log_message(self, *_: Any) -> None:
                 pass

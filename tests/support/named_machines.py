@@ -19,11 +19,10 @@ from infra.node.bootstrap.vm import names as step
 from infra.node.elastic.names import Names
 from infra.node.model import Folders, Settings
 from infra.node.slurm.states import NodeState
-from tests.support import net_machines, whole_boot
+from tests.support import net_machines, recorded, resolved, whole_boot
 from tests.support.checkout import ROOT, until
 from tests.support.doubles import FakeControl
 from tests.support.net_machines import CLOUD, NetMachines
-from tests.support.recorded import machine
 
 CONTROLLER, LOGIN = "10.98.0.5", "10.98.0.6"
 HOSTS = {"controller": CONTROLLER, "login-0": LOGIN}
@@ -68,12 +67,12 @@ class NamedMachines:
         self.slurm = FakeControl()
         for host, address in HOSTS.items():
             self._boot(host, address)
-        self._context = self._of("controller")
+        self._context = self.machine("controller")
         self.log = folder / "names.log"
         shared = Path(str(names.folder(self._context.folders)))
         shared.mkdir(parents=True)
         (shared / name_server.STATIC).write_text(names.lines(HOSTS, self.domain))
-        self._names = Names(self.slurm.nodes, shared / "nodes", self.domain, self.served, 3600.0)
+        self._names = Names(self.slurm.nodes, shared, self.domain, self.served, 3600.0)
 
     @property
     def domain(self) -> str:
@@ -111,6 +110,13 @@ class NamedMachines:
         said: str | None = json.loads(self._python("controller", ASK, str(ROOT), name, server))
         return said
 
+    def resolved(self, host: str, address: str) -> None:
+        """A machine with systemd-resolved in place of a resolv.conf of its own."""
+        # First, for the step `hosts` finds it there.
+        resolved.prepare(self.machine(host).at(""))
+        self._boot(host, address, resolv_conf=False)
+        resolved.start(self.net, host, self._folder / f"{host}-resolved.log")
+
     def come_up(self, **nodes: str) -> None:
         """Nodes (`_` for `-`) that boot at these addresses and register."""
         for name, address in nodes.items():
@@ -140,22 +146,23 @@ class NamedMachines:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def _of(self, host: str) -> Context:
+    def machine(self, host: str) -> Context:
         """The machine's part of a boot, with the root that its network will have."""
         role = {"controller": "controller", "login-0": "login"}.get(host, "compute")
-        context, _ = machine(self._folder / host, role, host)
+        context, _ = recorded.machine(self._folder / host, role, host)
         site = dataclasses.replace(context.settings.site, controller_address=CONTROLLER, addresses=HOSTS)
         context.settings = Settings(context.settings.design, site)
         context.folders = Folders(context.settings)
         return context
 
-    def _boot(self, host: str, address: str) -> None:
-        context = self._of(host)
+    def _boot(self, host: str, address: str, *, resolv_conf: bool = True) -> None:
+        context = self.machine(host)
         root = self._folder / host / "root"
         self.net.roots[host] = root
         # As the images of both clouds have them, but for the resolver of systemd.
         (root / "etc" / "hosts").write_text(f"127.0.0.1 localhost\n127.0.1.1 {host}\n")
-        (root / "etc" / "resolv.conf").write_text(f"nameserver {CLOUD}\nsearch example.org\n")
+        if resolv_conf:
+            (root / "etc" / "resolv.conf").write_text(f"nameserver {CLOUD}\nsearch example.org\n")
         with self._patch.context() as patch:
             whole_boot.name_is_noted(patch, host)
             patch.setattr(step, "address_towards", lambda _other: address)

@@ -47,7 +47,8 @@ class NetMachines:
         self._hold("")
         self.shell(
             "",
-            "ip link set lo up; ip link add br0 type bridge; ip link set br0 up\n"
+            # An address of its own: else it is that of one of its ports, and changes as machines come.
+            "ip link set lo up; ip link add br0 address 02:00:00:00:00:01 type bridge; ip link set br0 up\n"
             f"ip address add {CLOUD}/{PREFIX} dev br0",
         )
 

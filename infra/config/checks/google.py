@@ -124,5 +124,15 @@ def _reservations(c: Context) -> None:
                 (*CLUSTER, "partitions", index, "placement"),
                 partition.placement,
                 "none with a reservation, which has its machines where they are",
-                f"remove placement, or give up the reservation {partition.reservation}",
+                f"remove placement; a policy that {partition.reservation} was made with is named by "
+                "gcp: {placement_policy: …}",
+            )
+        if partition.gcp is None or partition.gcp.placement_policy is None:
+            continue
+        if partition.reservation is None:
+            c.add(
+                (*CLUSTER, "partitions", index, "gcp", "placement_policy"),
+                partition.gcp.placement_policy,
+                "nothing without a reservation: it is the reservation's policy",
+                "write placement: cluster for one of the cluster's own",
             )

@@ -1,4 +1,4 @@
-"""The names of nodes that are up, for the controller's name server: a file that follows what Slurm says.
+"""The names of nodes that are up, for the controller's name server: files that follow what Slurm says.
 
 Slurm learns the address of each node as it registers, on every cloud, and forgets it when the node is off.
 So no cloud is asked. Every waiting prolog has its nodes read here, and so a job's script begins when the
@@ -7,7 +7,7 @@ names of the job's nodes are served.
 
 from __future__ import annotations
 
-import ipaddress
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +21,9 @@ from infra.node.model import Folders, Settings
 from infra.node.slurm.control import Slurm, SlurmError
 from infra.node.slurm.states import NodeState
 
-FILE = "nodes"
+FILE = "nodes-"
+"""How the files' names begin. Each is of a hundred nodes: dnsmasq compares each line of a file that has
+changed with all that it knows, so that a change in a file of thousands would take it seconds."""
 RISING_SECONDS = 2.0
 """The pause between two looks while a node comes up, or Slurm does not answer."""
 SERVED_SECONDS = 2.0
@@ -33,7 +35,7 @@ PAUSE_SECONDS = 0.005
 class Names:
     """Args:
     read: all of Slurm's nodes.
-    file: what the name server follows.
+    folder: what the name server follows.
     suffix: the cluster's domain.
     served: the address that the name server has for a full name.
     interval: seconds between two looks while nothing comes up.
@@ -42,18 +44,19 @@ class Names:
     def __init__(
         self,
         read: Callable[[], Mapping[str, NodeState]],
-        file: Path,
+        folder: Path,
         suffix: str,
         served: Callable[[str], str | None],
         interval: float,
     ) -> None:
         self._read = read
-        self._file = file
+        self._folder = folder
         self._suffix = suffix
         self._served = served
         self._interval = interval
         self._lock = threading.Lock()
         self._placed: dict[str, str] | None = None
+        self._texts: dict[str, str] = {}
         self._wanted = threading.Event()
 
     @classmethod
@@ -61,10 +64,10 @@ class Names:
         """None where names are not the controller's to know."""
         if not names.kept(settings.design):
             return None
-        file = Path(str(names.folder(Folders(settings)))) / FILE
+        folder = Path(str(names.folder(Folders(settings))))
         served = partial(names.ask, server=settings.site.controller_address, seconds=ASK_SECONDS)
         interval = settings.design.slurm.reconcile_interval
-        return cls(control.nodes, file, names.domain(settings.design), served, interval)
+        return cls(control.nodes, folder, names.domain(settings.design), served, interval)
 
     def nodes(self) -> Mapping[str, NodeState]:
         """All of Slurm's nodes; those that are up can be found by their names when this returns."""
@@ -97,19 +100,31 @@ class Names:
     def _place(self, wanted: dict[str, str]) -> None:
         if wanted == self._placed:
             return
-        text = names.lines(wanted, self._suffix).encode()
         try:
-            files.place(files.folder(self._file.parent) / self._file.name, text)
+            self._write(wanted)
         except OSError as error:  # jobs run without names, too
-            log(f"{self._file}: {error}")
+            log(f"{self._folder}: {error}")
             return
         before, self._placed = self._placed or {}, wanted
-        new = [name for name, address in wanted.items() if before.get(name) != address]
-        if new and not self._known(new[-1], wanted[new[-1]]):
-            log(f"the name server does not know {new[-1]} yet")
+        if new := [name for name, address in wanted.items() if before.get(name) != address]:
+            # The files are read in the order in which they are written, and each as a whole.
+            last = max(new, key=_file)
+            if not self._known(last, wanted[last]):
+                log(f"the name server does not know {last} yet")
+
+    def _write(self, wanted: dict[str, str]) -> None:
+        folder = files.folder(self._folder)
+        # Those that an earlier daemon has left, too: a node that is off is to be in none.
+        texts = {file.name: "" for file in folder.glob(f"{FILE}*")}
+        for name, address in wanted.items():
+            texts[_file(name)] = texts.get(_file(name), "") + f"{address} {name}.{self._suffix}\n"
+        for file, text in sorted(texts.items()):
+            if self._texts.get(file) != text:
+                files.place(folder / file, text.encode())
+                self._texts[file] = text
 
     def _known(self, name: str, address: str) -> bool:
-        """Whether the name server has read the file, which it does as a whole."""
+        """Whether the name server has read that."""
         deadline = time.monotonic() + SERVED_SECONDS
         while self._served(f"{name}.{self._suffix}") != address:
             if time.monotonic() > deadline:
@@ -128,9 +143,15 @@ def addresses(nodes: Mapping[str, NodeState]) -> dict[str, str]:
     }
 
 
+def _file(node: str) -> str:
+    partition, _, number = node.rpartition("-")
+    return f"{FILE}{partition}-{number[:-2] or 0}"
+
+
 def _is_address(text: str) -> bool:
     """Slurm has a node's name there while it knows no address."""
+    # This is asked of each node ten times a second: ipaddress would take a core for it.
     try:
-        return ipaddress.ip_address(text).version == 4
-    except ValueError:
+        return text.count(".") == 3 and bool(socket.inet_aton(text))
+    except OSError:
         return False

@@ -1,9 +1,9 @@
 """The controller's name server: dnsmasq, which knows the names of the cluster's machines and no other.
 
-It follows two files: the boot writes that of the machines that live as long as the cluster, and the elastic
-daemon that of the nodes that are up (`infra.node.elastic.names`). It forwards nothing and refuses every other
-name, so that a machine asks its cloud's resolver for those. An address has a TTL of zero, and the answer that
-a name is unknown has no SOA record: nobody remembers either, and a node that comes back is found at once.
+It follows files: the boot writes that of the machines that live as long as the cluster, and the elastic
+daemon those of the nodes that are up (`infra.node.elastic.names`). It forwards nothing and refuses other
+names, so that a machine asks its cloud's resolver for those. An address has a TTL of zero, and the answer
+that a name is unknown has no SOA record: nobody remembers either, and a node that comes back is found there.
 """
 
 from __future__ import annotations
@@ -60,5 +60,7 @@ def options(context: Context) -> tuple[str, ...]:
         "--no-resolv",
         "--local-ttl=0",
         f"--local=/{names.domain(context.settings.design)}/",
+        # A name without a dot is nobody else's either.
+        "--local=//",
         f"--hostsdir={names.folder(context.folders)}",
     )

@@ -25,7 +25,8 @@ RESOLVED_TEXT = """\
 [Resolve]
 DNS={server}
 Domains={domain}
-# What is no machine's name is unknown at once.
+# What is no machine's name is unknown at once, and not for the moment only.
+ResolveUnicastSingleLabel=yes
 LLMNR=no
 MulticastDNS=no
 """

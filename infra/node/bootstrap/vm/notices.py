@@ -73,9 +73,8 @@ def main(settings_file: str, node: str) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     except _Ending:
         # The machine is being switched off, which may be for what nobody has told us yet.
-        with contextlib.suppress(ServiceError):
-            if (last := notices.notice()) is not None and last.at is not None:
-                tell(settings, control, node, last.at)
+        with contextlib.suppress(ServiceError, SlurmError, KeyError):
+            last_word(settings, control, node, notices.notice())
         return
     tell(settings, control, node, at)
     # Started again it would tell the same once more.
@@ -130,6 +129,26 @@ def watch(
         except (ServiceError, SlurmError, ValueError, KeyError) as error:
             print(error, file=sys.stderr, flush=True)
             time.sleep(PAUSE_SECONDS)
+
+
+def last_word(settings: Settings, control: Slurm, node: str, notice: Notice | None) -> None:
+    """What is told by a machine that is being switched off: nothing where that is Slurm's doing.
+
+    An announcement stands for an hour, and Slurm gives the node back as soon as its jobs are over: a drain
+    would keep the node's next machine from its jobs.
+
+    Args:
+        notice: as the cloud has it now.
+
+    Raises:
+        SlurmError, KeyError: Slurm does not answer, or does not know the node.
+    """
+    if notice is None or notice.at is None:
+        return
+    far = notice.at - time.time() > NEAR_SECONDS
+    if far and phase(control.nodes()[node]) is NodePhase.POWERING_DOWN:
+        return
+    tell(settings, control, node, min(notice.at, announced(settings) or notice.at))
 
 
 def spare(control: Slurm, node: str, reason: str) -> bool:
