@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -83,6 +84,7 @@ class Land:
         self._shares, self._names, self._datasource = shares, names, datasource
         self._leases = folder / "hosts"
         self._groups: list[str] = []
+        self._names_server: subprocess.Popen[Any] | None = None
         self._instances: dict[str, Instance] = {}
         self._booted: dict[str, Booted] = {}
         self._lock = threading.Lock()
@@ -266,15 +268,25 @@ class Land:
         booted.kill()
         with self._lock:
             del self._booted[one.id]
+            (self._leases / one.id).unlink(missing_ok=True)
+            if not self._over.is_set():
+                self._resolver()
         assert nspawn.clear(booted.machine.folder, booted.machine.id) == []
 
     # --- services ------------------------------------------------------------------------------------------
 
     def _resolver(self) -> None:
-        """The names of the services, and leases for machines that are known."""
+        """The names of the services, and leases for machines that are known.
+
+        Started again whenever a machine has gone: the server keeps a lease for its two hours, and the next
+        machine with that address would wait for its own in vain.
+        """
+        if self._names_server is not None:
+            self._names_server.kill()
+            self._names_server.wait()
+        (self.path / "leases").unlink(missing_ok=True)
+        self._leases.mkdir(exist_ok=True)
         own = [*self._names, *(origin.partition(":")[0] for origin in self._shares.values())]
-        records = [f"--address=/{name}/{SERVICES}" for name in own]
-        records.append(f"--address=/metadata.google.internal/{METADATA}")
         options = [
             "--keep-in-foreground",
             "--conf-file=/dev/null",
@@ -283,14 +295,15 @@ class Land:
             "--user=root",
         ]
         options += ["--local=/#/", f"--interface={BRIDGE}", "--bind-interfaces", "--pid-file="]
-        self._leases.mkdir()
         options += [f"--dhcp-hostsdir={self._leases}", f"--dhcp-leasefile={self.path}/leases"]
         options += [
             f"--dhcp-range={PREFIX.network_address},static,{PREFIX.netmask},2h",
             "--dhcp-authoritative",
         ]
         options += [f"--dhcp-option=option:router,{GATEWAY}", f"--dhcp-option=option:dns-server,{SERVICES}"]
-        self._lab.serve("dnsmasq", *options, *records, log=self.path / "resolver.log")
+        options += [f"--address=/{name}/{SERVICES}" for name in own]
+        options += [f"--address=/metadata.google.internal/{METADATA}"]
+        self._names_server = self._lab.serve("dnsmasq", *options, log=self.path / "resolver.log")
 
     def _tls(self, plain: socket.socket) -> socket.socket:
         # Each connection greets in its own thread.
