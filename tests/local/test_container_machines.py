@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.local.cloud import groups, nspawn
+from infra.local.cloud import groups, nspawn, seed
 from tests.support.checkout import until
 from tests.support.containers import Lab, base_image, need_containers
 
@@ -41,7 +41,7 @@ def test_a_machine_boots_runs_its_user_data_and_powers_off(lab: Lab, tmp_path: P
     assert first.says("cat", "/srv/shared/file") == "of this host"
     assert "Read-only" in first.says("touch", "/srv/shared/mine")
     assert first.says("stat", "-c", "%a", "/root", "/root/.ssh/authorized_keys") == "700\n600"
-    assert "10.99.1.0/16" in first.says("ip", "-brief", "address", "show", nspawn.INTERFACE)
+    assert "10.99.1.0/16" in first.says("ip", "-brief", "address", "show", seed.INTERFACE)
     assert first.run("ping", "-c1", "-W20", "10.99.1.1").returncode == 0
     assert first.says("cat", "/etc/machine-id") != second.says("cat", "/etc/machine-id")
 
@@ -103,8 +103,12 @@ def test_a_disk_that_is_full_is_the_machines_own(lab: Lab) -> None:
     assert small.run("true").returncode == 0
 
 
-def test_what_kills_the_caller_leaves_machines_that_can_be_found(lab: Lab) -> None:
+def test_a_machine_whose_launcher_is_killed_is_off(lab: Lab) -> None:
     machine = lab.start("debug-0", "10.99.1.0", [base_image()])
+    machine.until("systemctl", "is-active", "multi-user.target")
+    pid = nspawn.leader(machine.launcher)
     os.kill(machine.launcher.pid, 9)
-    until(lambda: not machine.launcher.alive(), 60, "the launcher's end")
-    # Whatever is left of it, `Lab.close` finds: that is what this shows.
+    until(lambda: not Path(f"/proc/{pid}").exists(), 60, "the end of its first process")
+    cable = nspawn.link_of(machine.machine.id)
+    until(lambda: cable not in lab.inside("ip", "-brief", "link"), 60, "its cable's end")
+    assert [line for line in lab.left() if "process" not in line and "cgroup" not in line] == []

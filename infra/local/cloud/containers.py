@@ -25,6 +25,11 @@ OFF_SECONDS = 20.0
 """How long a machine has for its shutdown."""
 CGROUPS = f"{cloud_local.HOME}/cgroup"
 """Where a machine has cgroups of version 1 for its jobs."""
+CLOUD_INIT = """\
+# slurm-stacks: there are no users but root, and the machine has its name.
+cloud_init_modules: [ssh]
+cloud_final_modules: [scripts-user]
+"""
 LOCALHOST = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
 APPS, SHARED = "/apps", "/home"
 """Where machines see the run directory's `apps` and `shared`."""
@@ -112,7 +117,7 @@ class ContainerMaker:
             card=nspawn.Card(namespace, BRIDGE, address, GATEWAY),
             # One that never registers runs, and its bootstrap never starts.
             user_data=plan.user_data[boot.role] if boot.registers else None,
-            files={"etc/hosts": LOCALHOST + names},
+            files={"etc/hosts": LOCALHOST + names, "etc/cloud/cloud.cfg.d/99-local.cfg": CLOUD_INIT},
             binds=self._binds(boot),
             marks={MACHINE_VARIABLE: boot.id, CLUSTER_VARIABLE: str(self._run)},
             disk_mib=plan.disk_mib.get(boot.host),

@@ -250,7 +250,11 @@ def _settle(root: Path) -> None:
     for key in (root / "etc/ssh").glob("ssh_host_*"):
         key.unlink()
     units = root / "etc/systemd/system"
+    # A newer cloud-init is one process, which waits for each stage's unit.
+    whole = (root / "lib/systemd/system/cloud-init-main.service").exists()
     for unit in MASKED:
+        if unit == "cloud-config.service" and whole:
+            continue
         (units / unit).unlink(missing_ok=True)
         (units / unit).symlink_to("/dev/null")
     default = units / "default.target"

@@ -1,7 +1,7 @@
 """A machine that boots: systemd in a container (`systemd-nspawn`), with a disk, an address and user data.
 
-What it needs of this host ends with its first process here, its *launcher*: the mounts are in a mount
-namespace of the launcher's, the network in one that the caller holds. Only cgroups outlive it; `clear`
+What it has of this host ends with its first process here, its *launcher*: processes and mounts are in
+namespaces of the launcher's, the network in one that the caller holds. Only cgroups outlive it; `clear`
 removes them. Nothing of it is registered anywhere: a host without systemd will do.
 """
 
@@ -18,25 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from infra.local.cloud import groups
+from infra.local.cloud import groups, seed
 from infra.node.processes import ProcessId, descendants
 
 SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-INTERFACE = "host0"
-"""The name of a machine's network card, which systemd-nspawn chooses."""
-CLOUD_INIT = """\
-# slurm-stacks: the network is set by the machine's maker. Of cloud-init's modules those that a first boot has
-# a use for: each costs its imports.
-network: {config: disabled}
-ssh_genkeytypes: [ed25519]
-ssh: {emit_keys_to_console: false}
-ssh_deletekeys: false
-cloud_init_modules: [bootcmd, write-files, set_hostname, users-groups, ssh]
-cloud_config_modules: []
-cloud_final_modules:
-  [scripts-vendor, scripts-per-once, scripts-per-boot, scripts-per-instance, scripts-user, final-message]
-"""
-SEED = "var/lib/cloud/seed/nocloud"
 POWER_OFF = signal.SIGRTMIN + 4
 """What systemd as a first process takes for `systemctl poweroff`."""
 AGAIN_SECONDS = 1.0
@@ -154,9 +139,11 @@ def start(machine: Machine, *, tied: bool = False) -> subprocess.Popen[bytes]:
     """
     machine.folder.mkdir(parents=True, exist_ok=True)
     disk = _disk(machine)
-    _write_seed(machine)
+    seed.write(machine)
     cgroups = groups.make(group(machine.id))
-    apart = ["unshare", "--mount", "--propagation", "private", "--"]
+    # Its processes have the launcher's child for their first one: when that is killed, so are they all.
+    apart = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
+    apart += ["--mount-proc", "--"]
     if machine.card is not None:
         apart = ["nsenter", f"--net={machine.card.namespace}", "--", *apart]
     command = [
@@ -207,52 +194,7 @@ def _nspawn(machine: Machine) -> list[str]:
         options += ["--resolv-conf=copy-host"]
     else:
         options += [f"--network-bridge={machine.card.bridge}", "--resolv-conf=off"]
-    return [*_TIED, "systemd-nspawn", *options, *machine.options]
-
-
-def _write_seed(machine: Machine) -> None:
-    """What lies on its disk before its first boot."""
-    seed = machine.folder / "seed"
-    shutil.rmtree(seed, ignore_errors=True)
-    seed.mkdir()
-    files: dict[str, str | tuple[str, int]] = {
-        # Its own from the beginning: a boot that finds none is a system's very first one, and sets it up.
-        "etc/machine-id": (f"{hashlib.sha256(machine.id.encode()).hexdigest()[:32]}\n", 0o444),
-        "etc/cloud/cloud.cfg.d/90-slurm-stacks.cfg": CLOUD_INIT,
-        "etc/cloud/cloud.cfg.d/95-datasource.cfg": f"datasource_list: [{', '.join(machine.datasources)}]\n",
-    }
-    if machine.user_data is not None or "NoCloud" in machine.datasources:
-        files[f"{SEED}/meta-data"] = f"instance-id: {machine.id}\nlocal-hostname: {machine.host}\n"
-        files[f"{SEED}/user-data"] = (machine.user_data or "", 0o600)
-    if machine.card is not None:
-        files["etc/systemd/network/10-slurm-stacks.network"] = _network_file(machine.card)
-    for path, content in (files | dict(machine.files)).items():
-        text, mode = content if isinstance(content, tuple) else (content, 0o644)
-        target = seed / path.lstrip("/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text)
-        target.chmod(mode)
-    for path, names, _ in os.walk(seed):
-        for name in names:
-            _as_in_image(Path(path) / name, machine, seed)
-
-
-def _as_in_image(folder: Path, machine: Machine, seed: Path) -> None:
-    """A folder of the upper layer has its own owner and mode, whatever those below it have."""
-    for layer in machine.layers:
-        with contextlib.suppress(OSError):
-            facts = (layer / folder.relative_to(seed)).stat()
-            folder.chmod(facts.st_mode & 0o7777)
-            os.chown(folder, facts.st_uid, facts.st_gid)
-            return
-
-
-def _network_file(card: Card) -> str:
-    lines = ["[Match]", f"Name={INTERFACE}", "[Network]", f"Address={card.address}", "LinkLocalAddressing=no"]
-    lines += ["IPv6AcceptRA=no", *([f"Gateway={card.gateway}"] if card.gateway else [])]
-    for route in card.routes:
-        lines += ["[Route]", f"Destination={route}", "Scope=link"]
-    return "\n".join([*lines, ""])
+    return ["systemd-nspawn", *options, *machine.options]
 
 
 def _short(identity: str) -> str:
