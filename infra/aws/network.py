@@ -187,7 +187,7 @@ class AwsNetwork(pulumi.ComponentResource):
             f"{self._name}-{rule.name}",
             security_group_id=self.groups[rule.group],
             description=rule.why,
-            ip_protocol="-1" if rule.ports is None else "tcp",
+            ip_protocol="-1" if rule.ports is None else rule.protocol,
             from_port=rule.ports[0] if rule.ports else None,
             to_port=rule.ports[1] if rule.ports else None,
             tags=self._tags(rule.name),

@@ -1,8 +1,6 @@
 """The design's types: made by `infra.design`, read by every machine of a cluster.
 
-Plain frozen dataclasses, so that the archive which machines run needs the standard library only;
-`infra.node.codec` carries them. Memory and disks are in MiB or GiB as the field's name says, times in
-seconds, money in USD.
+Plain frozen dataclasses, for machines have the standard library only. Units: MiB or GiB, seconds, USD.
 """
 
 from __future__ import annotations
@@ -296,6 +294,8 @@ class Site:
     """Shared by every machine: benchmark runs lie in `<shared>/bench`."""
     driver: dict[str, str] = field(default_factory=dict)
     """The elastic driver's own settings: socket, region, subnets, template ids."""
+    addresses: dict[str, str] = field(default_factory=dict)
+    """Host -> address, of the machines that live as long as the cluster; none on the local stack."""
 
     @property
     def rootless(self) -> bool:

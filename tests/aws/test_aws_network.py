@@ -273,10 +273,33 @@ def test_slurm_between_the_machines() -> None:
     design = VARIANTS["ssh-login"]
     assert pairs(design, "compute", "controller") == {reach.SLURMD, reach.SSH}
     assert pairs(design, "compute", "login") == {reach.SLURMD, reach.SSH}
-    assert pairs(design, "controller", "compute") == {reach.SLURMCTLD, reach.KEYS, reach.SRUN, reach.NFS}
-    assert pairs(design, "controller", "login") == {reach.SLURMCTLD, reach.KEYS, reach.SSH, reach.NFS}
+    assert pairs(design, "controller", "compute") == {
+        reach.SLURMCTLD,
+        reach.KEYS,
+        reach.DNS,
+        reach.SRUN,
+        reach.NFS,
+    }
+    assert pairs(design, "controller", "login") == {
+        reach.SLURMCTLD,
+        reach.KEYS,
+        reach.DNS,
+        reach.SSH,
+        reach.NFS,
+    }
     assert pairs(design, "login", "compute") == {reach.SRUN}
     assert pairs(design, "login", "controller") == {reach.SRUN}
+
+
+def test_every_machine_asks_the_controller_for_names() -> None:
+    rules = rules_of(network(VARIANTS["ssh-login"]))
+    asked = sorted(
+        (rule["ipProtocol"], rule["referencedSecurityGroupId"], rule["securityGroupId"])
+        for rule in rules
+        if rule["way"] == "in" and (rule.get("fromPort"), rule.get("toPort")) == (53, 53)
+    )
+    pairs = [(peer, "n-controller-id") for peer in ("n-compute-id", "n-login-id")]
+    assert asked == [(protocol, *pair) for protocol in ("tcp", "udp") for pair in pairs]
 
 
 def test_file_systems() -> None:
@@ -286,6 +309,7 @@ def test_file_systems() -> None:
     assert pairs(own, "controller", "compute") == {
         reach.SLURMCTLD,
         reach.KEYS,
+        reach.DNS,
         reach.SRUN,
     }, "it exports nothing"
     lustre = aws_design(mounts=(LUSTRE,), hosts=(*VARIANTS["ssm"].hosts, LOGIN))

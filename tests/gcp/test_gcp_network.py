@@ -175,13 +175,14 @@ def test_the_rules_of_slurm_and_of_the_exports() -> None:
     def tcp(*ports: str) -> list[dict[str, Any]]:
         return [{"protocol": "tcp", "ports": list(ports)}]
 
+    dns = {"protocol": "udp", "ports": ["53"]}
     assert found == {
         (compute, compute): [{"protocol": "all"}],
         (controller, compute): tcp("6818", "22"),
         (login, compute): tcp("6818", "22"),
-        (compute, controller): tcp("32768-60999", "6817", "816", "2049"),
+        (compute, controller): [*tcp("32768-60999", "6817", "816", "53", "2049"), dns],
         (compute, login): tcp("32768-60999"),
-        (login, controller): tcp("816", "6817", "22", "2049"),
+        (login, controller): [*tcp("816", "53", "6817", "22", "2049"), dns],
         (controller, login): tcp("32768-60999"),
     }
 

@@ -121,7 +121,10 @@ def named(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_the_image_gives_no_other_name_later(tmp_path: Path, named: list[str]) -> None:
     context, run = gcp_machine(tmp_path)
-    assert own.hosts(context) == "compute-0; the controller is 10.0.0.5"
+    assert (
+        own.hosts(context)
+        == "compute-0.t.slurm-stacks.internal at 10.0.1.17; the controller knows the others"
+    )
     assert named == ["compute-0"]
     (aside,) = run.having("dpkg-divert")
     assert aside.endswith(

@@ -32,6 +32,7 @@ def test_each_role_has_its_packages_and_googles_time(tmp_path: Path) -> None:
     context, _ = gcp_machine(tmp_path, "controller", "controller")
     assert distribution.wanted(context) == [
         "munge", "chrony", "slurmctld", "slurm-client", "nfs-common", "nfs-kernel-server", "nftables",
+            "dnsmasq-base",
         "python3-venv",
     ]  # fmt: skip
     distribution.install(context)
