@@ -117,7 +117,7 @@ class CloudMachines:
         found["controller"] = cluster.sh(f"cd /home/ada && /usr/bin/python3 intruder.py {words}", user="ada")
         said: dict[str, Any] = {host: json.loads(text) for host, text in found.items()}
         assert {host: one["got"] for host, one in said.items()} == {"compute-1": [], "controller": []}
-        # What a node's identity may do is harmless, and everybody's there; the controller's is for its daemons.
+        # What a node's identity may do is harmless, and any process's; the controller's is for its daemons.
         assert {host: one["role"] for host, one in said.items()} == {
             "compute-1": "compute",
             "controller": None,

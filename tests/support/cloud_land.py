@@ -25,7 +25,7 @@ from typing import Any
 import google.auth
 import pytest
 
-from infra.local.cloud import groups, nspawn
+from infra.local.cloud import groups, nspawn, seed
 from infra.local.cloud.network import BRIDGE, GATEWAY, PREFIX
 from tests.support.apart import Mounts, listener
 from tests.support.checkout import until
@@ -237,7 +237,7 @@ class Land:
             card=self._lab.card(one.address, f"{METADATA}/32"),
             datasources=[self._datasource], binds=binds, files=self._files(one), identity=identity,
         )  # fmt: skip
-        self.cards[one.id] = booted.run("cat", f"/sys/class/net/{nspawn.INTERFACE}/address").stdout.strip()
+        self.cards[one.id] = booted.run("cat", f"/sys/class/net/{seed.INTERFACE}/address").stdout.strip()
         draft = self.path / one.id
         draft.write_text(f"{self.cards[one.id]},{one.address}\n")
         draft.rename(self._leases / one.id)
