@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.local.cloud import groups, nspawn
 from infra.local.cloud.containers import traces
 from tests.support import newer_slurm
 from tests.support.checkout import ROOT, SMALL, Checkout, until
@@ -177,4 +178,6 @@ inside.run("sh", "-c", "touch $0/runs; sleep 300 & exec sleep 300", sys.argv[1],
         with kept(processes_in(namespace)[0]):
             killed.send_signal(signal.SIGKILL)
             until(lambda: processes_in(namespace) == [], 120, "the end of all that ran inside")
+    # An empty cgroup is what stays of a machine whose maker was killed.
+    assert groups.remove(lambda: groups.of(nspawn.group(f"newer-{killed.pid}"))) == []
     assert mounts_of(made) == []

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -72,11 +71,11 @@ class NewerSlurm:
         environment = (ROOT / ".venv").resolve()
         more = [] if environment.is_relative_to(ROOT.resolve()) or not environment.exists() else [environment]
         seen = [nspawn.Bind(path, str(path), read_only=True) for path in dict.fromkeys([ROOT, *more])]
-        self._folder = Path(tempfile.mkdtemp(prefix="newer-"))
+        self._folder = work.with_name(f"{work.name}-machine")
         self._machine = nspawn.Machine(
             id=f"newer-{os.getpid()}",
             host="newer",
-            folder=self._folder / "machine",
+            folder=self._folder,
             layers=made,
             card=None,
             files={"etc/hosts": Path("/etc/hosts").read_text()},
@@ -121,5 +120,4 @@ class NewerSlurm:
         nspawn.kill(self._machine.id, self._launcher)
         self._child.wait()
         nspawn.clear(self._machine.folder, self._machine.id)
-        self._folder.rmdir()
         assert groups.of(nspawn.group(self._machine.id)) == []
