@@ -39,6 +39,8 @@ CONTROLLER = "10.99.0.10"
 NFS = 2049
 CGROUPS = "/srv/cgroup"
 """Where a machine has its jobs' cgroups, on a host that keeps those of version 1."""
+OURS = "cloud-test-"
+"""How the ids of machines begin, before the number of the process that has them."""
 BOOT_SECONDS = 420.0
 OFF_SECONDS = 20.0
 UNITS = ("cloud-init-local", "cloud-init", "cloud-init-main", "cloud-init-network")
@@ -94,6 +96,7 @@ class Land:
 
     def open(self) -> None:
         """From now on what the cloud says is what is. Whatever comes of it, `close` ends what was made."""
+        _sweep()
         self._layers = layers()
         self.path.mkdir(parents=True)
         self._authority = Authority(self.path, [*self._names, *(f"*.{name}" for name in self._names)])
@@ -225,7 +228,7 @@ class Land:
         site = Path(google.auth.__file__).resolve().parents[2]
         binds.append(nspawn.Bind(site, SITE, read_only=True))
         name = f"{one.id}-{one.host}"
-        identity = f"test-{os.getpid()}-{name}"
+        identity = f"{OURS}{os.getpid()}-{name}"
         self._groups.append(nspawn.group(identity))
         binds += [
             nspawn.Bind(path, f"{CGROUPS}/{controller}")
@@ -326,6 +329,17 @@ class Land:
         """No process, mount, interface (`Lab.close`), and here: no cgroup, of machines long ended neither."""
         left = groups.remove(lambda: [path for name in self._groups for path in groups.of(name)])
         assert left == []
+
+
+def _sweep() -> None:
+    """Remove cgroups of test runs that were killed: all else of them has ended with their process."""
+
+    def dead() -> list[Path]:
+        found = groups.beginning(f"{groups.PREFIX}{OURS}")
+        pids = {path: path.name.removeprefix(f"{groups.PREFIX}{OURS}").partition("-")[0] for path in found}
+        return [path for path, pid in pids.items() if pid.isdigit() and not Path(f"/proc/{pid}").exists()]
+
+    groups.remove(dead)
 
 
 def need_clouds() -> None:
