@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -13,9 +13,16 @@ from pydantic_core import PydanticCustomError
 NAME = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"
 ACCELERATOR = r"^[a-z][a-z0-9_]*$"
 KEY_PAIR = r"^[A-Za-z0-9_ .:/=+@-]+$"
+PLACEMENT_GROUP = r"^[A-Za-z0-9][A-Za-z0-9_ .:/=+@-]*$"
+KMS_KEY = (
+    r"^arn:aws(-[a-z]+)*:kms:[a-z]{2}(-[a-z]+)+-[0-9]:[0-9]{12}:key/"
+    r"(mrk-[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$"
+)
 VERSION = r"^[0-9]+(\.[0-9]+){0,2}$"
 VPC = r"^vpc-[0-9a-f]{8,17}$"
 SUBNET = r"^subnet-[0-9a-f]{8,17}$"
+GS_BUCKET = r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?)*"
+"""Of Cloud Storage: parts of 63 characters, with dots between them; its length and more: `gs_bucket`."""
 BUCKET = r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?$"
 ROLE = r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/.+$"
 BATCH_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$"
@@ -24,6 +31,8 @@ IN_WORDS = {
     NAME: "small letters, digits and hyphens; a letter first, no hyphen last",
     ACCELERATOR: "v100, t4, a10g, a100, h100, trainium",
     KEY_PAIR: "the name of an EC2 key pair, never the key itself",
+    PLACEMENT_GROUP: "the name of a placement group, not its id (pg-…)",
+    KMS_KEY: "the ARN of a KMS key, arn:aws:kms:<region>:<account>:key/<id>: no alias",
     VERSION: 'a version in quotes, like "12.5"',
     VPC: "the id of a VPC, vpc-…",
     SUBNET: "the id of a subnet, subnet-…",
@@ -147,8 +156,30 @@ def _accelerator(value: Any) -> Any:
     return _ACCELERATORS.get(value.lower(), value.lower()) if isinstance(value, str) else value
 
 
+def gs_bucket(name: str) -> bool:
+    """Whether Cloud Storage takes this as the name of a bucket (https://cloud.google.com/storage/docs/buckets)."""
+    return (
+        re.fullmatch(GS_BUCKET, name) is not None
+        and 3 <= len(name) <= (222 if "." in name else 63)
+        and not re.fullmatch(r"(\d+\.){3}\d+", name)
+        and not name.startswith("goog")
+        and "google" not in name
+    )
+
+
 Name = Annotated[str, Field(pattern=NAME, max_length=LONGEST_NAME)]
 ClusterName = Annotated[str, Field(pattern=NAME, max_length=CLUSTER_NAME_LENGTH)]
+
+
+def _machines(value: object) -> object:
+    if value == "namespace":
+        raise refusal(
+            "one of process, container",
+            "such machines are containers that boot now: write container, and run ./cluster as root",
+        )
+    return value
+
+
 TimeLimit = Annotated[str, BeforeValidator(_time_limit)]
 Cidr = Annotated[str, BeforeValidator(_cidr)]
 MountPath = Annotated[str, AfterValidator(_path)]
@@ -156,3 +187,4 @@ CudaVersion = Annotated[str, BeforeValidator(_version), Field(pattern=VERSION)]
 Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": ["string", "number"]})]
 AcceleratorType = Annotated[str, BeforeValidator(_accelerator), Field(pattern=ACCELERATOR)]
 Usd = Annotated[float, Field(gt=0)]
+LocalMachines = Annotated[Literal["process", "container"], BeforeValidator(_machines)]
