@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import Field, field_validator
 
 from infra.config.batch import BatchConfig
 from infra.config.fields import (
@@ -17,6 +17,7 @@ from infra.config.fields import (
     Cidr,
     ClusterName,
     CudaVersion,
+    LocalMachines,
     Name,
     Section,
     TimeLimit,
@@ -298,19 +299,10 @@ class SlurmConfig(Section):
     )
 
 
-def _machines(value: object) -> object:
-    if value == "namespace":
-        raise refusal(
-            "one of process, container",
-            "such machines are containers that boot now: write container, and run ./cluster as root",
-        )
-    return value
-
-
 class LocalConfig(Section):
     """How the local cloud behaves, and what goes wrong in it; `./cluster chaos` changes it while it runs."""
 
-    machines: Annotated[Literal["process", "container"], BeforeValidator(_machines)] = Field(
+    machines: LocalMachines = Field(
         "process",
         description="process: a machine is a slurmd on its own port; container: it boots (systemd, "
         "cloud-init, sshd), with an address, a name, files and users of its own, as on a cloud; root only.",

@@ -166,11 +166,12 @@ def test_the_machine_has_its_name_and_knows_the_others(
     root = tmp_path / "root"
     (root / "etc" / "hosts").write_text("127.0.0.1 localhost\n10.99.1.0 debug-0\n")
     for _ in range(2):
-        assert own.hosts(machine()) == "debug-0; the controller is 10.99.0.2"
+        assert own.hosts(machine()).startswith("debug-0.t.slurm-stacks.internal at ")
         assert named == ["debug-0"]
     assert (root / "etc" / "hostname").read_text() == "debug-0\n"
-    names = [line for line in (root / "etc" / "hosts").read_text().splitlines() if line[0] != "#"]
-    assert names == ["127.0.0.1 localhost", "10.99.1.0 debug-0", "10.99.0.2 localhost"], "the maker's stay"
+    names = [line.split() for line in (root / "etc" / "hosts").read_text().splitlines()]
+    assert names[:2] == [["127.0.0.1", "localhost"], ["10.99.1.0", "debug-0"]], "the maker's stay"
+    assert ["10.99.0.2", "localhost.t.slurm-stacks.internal", "localhost"] in names
 
 
 # --- secrets ---------------------------------------------------------------------------------------------
@@ -420,8 +421,13 @@ def test_each_roles_daemons_and_who_runs_them(
     monkeypatch.setattr(sshd, "SSHD", tools / "slurmd")
     with_login = (HEAD, LOGIN)
     controller = machine("controller", "controller", fleet=with_login)
-    assert ready(controller) == "started munged, slurmctld and the elastic daemon"
-    assert started(controller) == [("munged", "munge"), ("elastic", "slurm"), ("slurmctld", "slurm")]
+    assert ready(controller) == "started munged, the name server, slurmctld and the elastic daemon"
+    assert started(controller) == [
+        ("munged", "munge"),
+        ("names", None),
+        ("elastic", "slurm"),
+        ("slurmctld", "slurm"),
+    ]
     login = machine("login", "login-0", fleet=with_login)
     assert ready(login) == "started munged"
     assert started(login) == [("munged", "munge")]
@@ -429,7 +435,9 @@ def test_each_roles_daemons_and_who_runs_them(
     assert ready(compute) == "started munged, slurmd"
     assert started(compute) == [("munged", "munge"), ("slurmd", None)]
     only = machine("controller", "controller")
-    assert ready(only) == "started munged, slurmctld and the elastic daemon", "people log in here"
+    assert ready(only) == "started munged, the name server, slurmctld and the elastic daemon", (
+        "people log in here"
+    )
 
 
 @pytest.mark.usefixtures("at_once", "no_sshd")
