@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from infra.local.cloud.machines import Boot
-from infra.local.cloud.namespaces import enter
 from infra.local.cloud.network import hosts_text
 from tests.support.checkout import ROOT, until
 from tests.support.cloud_programs import BUCKET
 from tests.support.machine_programs import ENVIRONMENT, PATH, STATE
-from tests.support.namespace_run import NamespaceRun, need_namespaces
+from tests.support.namespaces.maker import enter
+from tests.support.namespaces.run import NamespaceRun, need_namespaces
 
 CLOUD, CONTROLLER = "10.99.200.1", "10.99.0.2"
 PORT, NFS = 5000, 2049

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from infra.local.cloud import cgroups
+from infra.local.cloud import init
 from infra.local.cloud.machines import (
     CLUSTER_VARIABLE,
     GRACE_SECONDS,
@@ -23,7 +23,7 @@ from infra.local.cloud.machines import (
     Boot,
     of_cluster,
 )
-from infra.local.cloud.network import PREFIX, Network, link_of, read_hosts
+from infra.local.cloud.network import PREFIX, Network, read_hosts
 from infra.node.processes import (
     ProcessId,
     end_all,
@@ -32,7 +32,9 @@ from infra.node.processes import (
     with_descendants,
     with_environment,
 )
+from tests.support.namespaces import cgroups
 
+SPACE = Path(__file__).with_name("space.py")
 CODE = "/opt/slurm-stacks"
 """Where a machine has the node code: its own, as on a cloud."""
 PYTHON = "/opt/slurm-stacks-python"
@@ -56,12 +58,10 @@ class NamespaceMaker:
         self._run = run
         self._rootless = rootless
         self._hierarchies = [] if rootless else cgroups.hierarchies()
-        for name in ("init.py", "space.py", "hang.py"):
-            # Copies: machines must start while the checkout is being moved or deleted, too.
-            shutil.copyfile(Path(__file__).with_name(name), run / "cloud" / name)
+        for file in (Path(init.__file__), Path(init.__file__).with_name("hang.py"), SPACE):
+            shutil.copyfile(file, run / "cloud" / file.name)
         self._network = Network(
             run / "cloud",
-            rootless=rootless,
             environment={"PATH": SEARCH, CLUSTER_VARIABLE: str(run)},
         )
         self._children: dict[int, subprocess.Popen[str]] = {}
@@ -165,15 +165,15 @@ class NamespaceMaker:
         thaw_tree(process)
 
     def cut(self, boot: Boot, process: ProcessId) -> None:
-        self._network.cut(boot.id)
+        self._network.cut(link_of(boot.id))
 
     def join(self, boot: Boot, process: ProcessId) -> None:
-        self._network.join(boot.id)
+        self._network.join(link_of(boot.id))
 
     def clear(self, boot: Boot) -> None:
         end_all(lambda: with_descendants(with_environment(MACHINE_VARIABLE, boot.id)))
         self.reap()
-        self._network.unplug(boot.id)
+        self._network.unplug(link_of(boot.id))
         cgroups.remove(self._group(boot))
         remove_folder(self._folder(boot))
 
@@ -194,6 +194,11 @@ class NamespaceMaker:
 
     def _group(self, boot: Boot) -> str:
         return f"{_prefix(self._run)}{boot.id}"
+
+
+def link_of(machine: str) -> str:
+    """The name of a machine's cable on the bridge: an interface's name has at most 15 characters."""
+    return f"v{hashlib.sha256(machine.encode()).hexdigest()[:12]}"
 
 
 def _wait_for_end(process: ProcessId, seconds: float) -> None:

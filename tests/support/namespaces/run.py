@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from infra.errors import UserError
 from infra.local import possible
 from infra.local.cloud.machines import Boot, of_cluster
-from infra.local.cloud.namespaces import NamespaceMaker, enter
 from infra.local.cloud.network import hosts_text
 from infra.node.processes import ProcessId
 from tests.support.checkout import until
+from tests.support.namespaces.maker import NamespaceMaker, enter
 
 PORT = 7000
 LOADER = f"""
@@ -47,10 +46,8 @@ ADDRESSES = {"controller": "10.99.0.2", "debug-0": "10.99.1.0", "debug-1": "10.9
 
 def need_namespaces() -> None:
     """Skip the test where such machines are not possible."""
-    try:
-        possible.way()
-    except UserError as error:
-        pytest.skip(str(error))
+    if problem := possible.probe():
+        pytest.skip(f"this root may not make namespaces: {problem}")
 
 
 class NamespaceRun:
