@@ -83,7 +83,8 @@ def _partitions(config: StackConfig, design: ClusterDesign, facts: Catalog) -> l
             )
         if machine.previous_generation:
             found.append(
-                f"{name}: {partition.machine} is of a previous generation; newer ones cost less for more"
+                f"{name}: {partition.machine} is of a previous generation, as EC2 counts them; look at "
+                "newer ones"
             )
         built_in, chosen = machine.accelerator, partition.accelerator
         if config.cluster.provider == "aws" and built_in and chosen and chosen.count < built_in.count:

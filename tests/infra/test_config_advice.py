@@ -15,7 +15,9 @@ FACTS = catalog()
 
 
 def said(name: str, changes: dict[str, Any]) -> list[str]:
-    config = parse(values(name, {"storage": REMOVE} | changes if name == "aws" else changes), "t")
+    # The fixture's m5 is of a previous generation, and one line of its own in each answer.
+    quiet = {"storage": REMOVE, "partitions[0].machine": "m7i.xlarge"}
+    config = parse(values(name, quiet | changes if name == "aws" else changes), "t")
     return warnings(config, design(config, FACTS), FACTS)
 
 
@@ -25,7 +27,7 @@ def test_warnings() -> None:
     assert "v100 devices are simulated" in pretended
     (static,) = said("aws", {"partitions[0].nodes.min": 2})
     assert "2 static nodes" in static
-    assert "0.38 USD an hour" in static
+    assert "0.40 USD an hour" in static
     (old,) = said("aws", {"partitions[0].machine": "m4.large"})
     assert "previous generation" in old
     (paid,) = said("aws", {"partitions[1].accelerator": {"type": "v100", "count": 1}})
@@ -34,12 +36,12 @@ def test_warnings() -> None:
         "aws", {"partitions[0].reservation": "cr-0123456789", "partitions[0].placement": "cluster"}
     )
     assert "InsufficientInstanceCapacity" in group
-    always = {"name": "s", "machine": "p4d.24xlarge", "nodes": {"min": 2, "max": 2}}
+    always = {"name": "s", "machine": "t8i.medium", "nodes": {"min": 2, "max": 2}}
     up, blind = said("aws", {"partitions[0]": always, "budget.max_usd": 1})
-    assert "2 static nodes run as long as the cluster is up, price of p4d.24xlarge unknown" in up
+    assert "2 static nodes run as long as the cluster is up, price of t8i.medium unknown" in up
     assert "no price is known for the static nodes of s" in blind
     _, soon = said("aws", {"partitions[0].nodes.min": 2, "budget.max_usd": 2})
-    assert "use up the 2 USD in 5.21 h" in soon
+    assert "use up the 2 USD in 4.96 h" in soon
     _, soon = said("aws", {"partitions[0].nodes.min": 2, "budget.max_hours": 47.9})
     assert "use up the 47.9 node-hours in 23.9 h" in soon
     assert len(said("aws", {"partitions[0].nodes.min": 2, "budget": {"max_hours": 48, "max_usd": 10}})) == 1
@@ -56,7 +58,7 @@ def test_warnings() -> None:
 def test_a_zone_without_the_gpus_is_pointed_out_with_those_that_have_them() -> None:
     assert said("gcp", {"gcp:zone": "europe-west4-b"}) == []
     (elsewhere,) = said("gcp", {"gcp:zone": "europe-west1-b"})
-    assert elsewhere.startswith("partition debug: on 2026-11-21 Google Cloud offered nvidia-tesla-v100 in ")
+    assert elsewhere.startswith("partition debug: on 2026-07-30 Google Cloud offered nvidia-tesla-v100 in ")
     assert "europe-west4-a" in elsewhere
     assert elsewhere.endswith("not in europe-west1-b")
     (near,) = said("gcp", {"gcp:zone": "us-east1-b"})
