@@ -58,8 +58,6 @@ class BenchmarkRun:
             machine=partition.machine,
             digest=digest,
             price_hour=partition.price_hour,
-            # Processes share this host's address; machines of their own are found by name.
-            node_address="127.0.0.1" if design.machines == "process" else None,
         )
         return cls(script, digest)
 

@@ -111,7 +111,7 @@ def _prepare(project: Path) -> Path:
     try:
         packages.ensure_for_tests(say)
     except UserError as error:
-        say(f"tests over SSH are skipped: {error}")
+        say(f"tests over SSH, of a controller's firewall and of its name server are skipped: {error}")
     say("the training environment")
     uv = Path(sys.executable).with_name("uv")
     return training.build(project, "cpu", cache_root() / "apps" / "envs", uv, groups=("test",))

@@ -167,16 +167,21 @@ def _network(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
     if design.provider not in facts.network or not design.hosts:
         return
     # The gateway has an address, too. That of an existing network is its owner's.
-    gateways = 0 if design.network.vpc else 1
-    addresses = gateways + sum("public" in host.tags for host in design.hosts)
+    gateways = 0 if design.network.vpc or not design.network.nat else 1
+    everywhere = not design.network.nat
+    addresses = gateways + sum(everywhere or "public" in host.tags for host in design.hosts)
     each = facts.network_price(design.provider, "public_address", design.region)
-    known = _times(each, addresses)
     hosts = sum("public" not in host.tags for host in design.hosts)
     nodes = [sum(p.min for p in design.partitions), sum(p.max for p in design.partitions)]
     idle, most = (
-        _total(known, _times(_gateway(design, facts, hosts + running), gateways)) for running in nodes
+        _total(
+            _times(each, addresses + (running if everywhere else 0)),
+            _times(_gateway(design, facts, hosts + running), gateways),
+        )
+        for running in nodes
     )
     said = f"{addresses} public address{'es' * (addresses > 1)}"
+    said += " and one for each node that is up" if everywhere else ""
     what = ["NAT gateway"] * gateways + [said] * (addresses > 0)
     if what:
         yield Part(name="network", what=", ".join(what), idle=idle, max=most)

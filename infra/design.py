@@ -6,14 +6,18 @@ given is changed. Providers iterate the design and decide nothing about Slurm.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from infra.config import ClusterConfig, StackConfig
 from infra.config.checks.network import DEFAULT_CIDR, subnets
 from infra.config.checks.storage import fsx_deployment, path_of_storage
-from infra.config.cluster import LocalConfig, OwnImageConfig, PartitionConfig
+from infra.config.cluster import AwsConfig, AwsPartition, LocalConfig, OwnImageConfig, PartitionConfig
 from infra.config.fields import clock, time_limit_seconds
 from infra.config.storage import LocalScratch, SharedStorage
 from infra.machines import GRES, Catalog, Machine
 from infra.node import codec, model
+from infra.node.batch import Batch
+from infra.node.bootstrap import limits
 from infra.node.local_cloud import LocalCloud
 
 DEFAULT_MACHINE = {"aws": "m5.large", "gcp": "n1-standard-2", "local": "local.small"}
@@ -50,12 +54,12 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
     mounts = _mounts(cluster)
     batch = _batch(config, facts)
     partitions = (_batch_partition(config, batch, facts),) if batch else _partitions(config, facts)
-    return model.ClusterDesign(
+    made = model.ClusterDesign(
         **common,
         hosts=() if batch else _hosts(config, facts, mounts),
         partitions=partitions,
         mounts=mounts,
-        slurm=_slurm(cluster, partitions),
+        slurm=model.SlurmSettings(),
         hooks=tuple(
             model.Hook(role=h.role, source=h.source, args=tuple(h.args), timeout=h.timeout)
             for h in cluster.hooks
@@ -73,8 +77,10 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
         image=_image(cluster),
         local=local_cloud(local),
         batch=batch,
+        kms_key=(cluster.aws or AwsConfig()).kms_key,
         trains=_trains(config),
     )
+    return replace(made, slurm=_slurm(cluster, made))
 
 
 def local_cloud(said: LocalConfig | None) -> LocalCloud:
@@ -179,6 +185,7 @@ def _partition(
     machine = facts.machines[partition.machine]
     accelerator = _accelerator(config.cluster, partition, machine)
     attached = (accelerator.type, accelerator.count) if accelerator else None
+    own = partition.aws or AwsPartition()
     local_ssds = machine.local_ssds if config.cluster.storage.local_scratch else 0
     price = facts.price(partition.machine, config.region, accelerator=attached, spot=partition.spot)
     return model.Partition(
@@ -190,9 +197,11 @@ def _partition(
         max=partition.nodes.max,
         accelerator=accelerator,
         spot=partition.spot,
-        placement=partition.placement,
-        efa=machine.efa if partition.aws and partition.aws.efa else 0,
+        placement="cluster" if own.placement_group else partition.placement,
+        placement_group=own.placement_group,
+        efa=machine.efa if own.efa else 0,
         reservation=partition.reservation,
+        capacity_block=own.capacity_block,
         time_limit=slurm_time(partition.time_limit),
         exclusive=partition.exclusive,
         default=default,
@@ -201,6 +210,7 @@ def _partition(
         disk_gib=_disk(config.cluster, partition.disk_gib),
         zones=tuple(partition.zones or ()),
         secure_boot=bool(partition.gcp and partition.gcp.secure_boot),
+        placement_policy=partition.gcp.placement_policy if partition.gcp else None,
         local_ssds=local_ssds,
     )
 
@@ -258,8 +268,8 @@ def _shared_mount(name: str, part: SharedStorage) -> model.Mount:
     )
 
 
-def _slurm(cluster: ClusterConfig, partitions: tuple[model.Partition, ...]) -> model.SlurmSettings:
-    """Timers that fit the provider, with the stack file's over them."""
+def _slurm(cluster: ClusterConfig, made: model.ClusterDesign) -> model.SlurmSettings:
+    """Timers that fit the provider and the rest of the design, with the stack file's over them."""
     if cluster.provider == "local":
         # Starting a process costs nothing, so idle nodes go soon.
         boot = cluster.local.boot_delay + cluster.local.boot_spread if cluster.local else 0.0
@@ -271,10 +281,8 @@ def _slurm(cluster: ClusterConfig, partitions: tuple[model.Partition, ...]) -> m
             reconcile_interval=2.0,
         )
     else:
-        # Hooks run before a node registers; drivers of accelerators take minutes to install.
-        hooks = sum(h.timeout for h in cluster.hooks if h.role in ("compute", "all"))
-        drivers = any(p.accelerator or p.efa for p in partitions)
-        chosen = model.SlurmSettings(resume_timeout=(1200 if drivers else 900) + hooks)
+        longest = max(limits.boot(made, partition) for partition in made.partitions)
+        chosen = model.SlurmSettings(resume_timeout=longest)
     own = cluster.slurm.model_dump(exclude_none=True)
     return model.SlurmSettings(**(codec.to_json(chosen) | own))
 
@@ -300,6 +308,7 @@ def _network(cluster: ClusterConfig) -> model.Network:
         public_cidr=str(public),
         private_cidr=str(private),
         zones=zones,
+        nat=(cluster.aws or AwsConfig()).nat,
     )
 
 
@@ -331,14 +340,14 @@ def _local_price(cluster: ClusterConfig, partition: PartitionConfig) -> float:
     return own if own is not None else everywhere or 0.0
 
 
-def _batch(config: StackConfig, facts: Catalog) -> model.Batch | None:
+def _batch(config: StackConfig, facts: Catalog) -> Batch | None:
     cluster, batch = config.cluster, config.cluster.batch
     if batch is None or cluster.scheduler != "batch":
         return None
     machine = facts.machines[batch.instance_types[0]]
     devices = machine.accelerator.count if machine.accelerator else 0
     container = batch.container
-    return model.Batch(
+    return Batch(
         compute_environment=batch.compute_environment or f"{cluster.name}-ce",
         queue=batch.queue or f"{cluster.name}-queue",
         job_definition=batch.job_definition or f"{cluster.name}-job",
@@ -362,7 +371,7 @@ def _batch(config: StackConfig, facts: Catalog) -> model.Batch | None:
     )
 
 
-def _batch_partition(config: StackConfig, batch: model.Batch, facts: Catalog) -> model.Partition:
+def _batch_partition(config: StackConfig, batch: Batch, facts: Catalog) -> model.Partition:
     """The queue as a partition, so that costs and outputs speak of it as of any other."""
     machine = facts.machines[batch.machines[0]]
     built_in = machine.accelerator

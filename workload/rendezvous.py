@@ -28,6 +28,7 @@ from workload.errors import WorkloadError
 from workload.slurm import Step
 
 POLL_SECONDS = 0.1
+LOOPBACK = "127.0.0.1"
 
 
 def reserve_port() -> socket.socket:
@@ -38,36 +39,28 @@ def reserve_port() -> socket.socket:
     return held
 
 
-def node_address(node: str, env: Mapping[str, str]) -> str:
-    """Where the other tasks reach this one.
+def reached_by(node: str, launched_from: str) -> str:
+    """What the other tasks reach this one by: its node's name.
 
-    SLURM_STACKS_NODE_ADDRESS, where it is set: nodes that are processes of one machine have names which
-    no resolver knows. Else the IPv4 address of the node's name, which on a cloud only the node itself can
-    resolve. A name that leads to the loopback is left as it is: the others may know better. Where the name
-    does not resolve, or to several addresses, it is the one from which this machine talks to the one that
-    launched the step.
+    Where nodes are processes of one host, and its kernel allows them no names, it is the host's loopback.
+
+    Args:
+        launched_from: the address of the machine that launched the step.
+
+    Raises:
+        WorkloadError: the name is not known, and the others are on other hosts.
     """
-    if override := env.get("SLURM_STACKS_NODE_ADDRESS"):
-        return override
+    one_host = launched_from.startswith("127.")
     try:
-        found = [str(answer[4][0]) for answer in socket.getaddrinfo(node, None)]
-    except OSError:
-        return address_towards(env.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1"))
-    reachable = [ip for ip in found if ":" not in ip and not ip.startswith("127.")]
-    if not reachable:
-        return node
-    if len(set(reachable)) > 1:
-        # Of a machine's own name systemd-resolved tells every interface's address, a container bridge's too.
-        mine = address_towards(env.get("SLURM_LAUNCH_NODE_IPADDR", reachable[0]))
-        return mine if mine in reachable else reachable[0]
-    return reachable[0]
-
-
-def address_towards(other: str) -> str:
-    """This machine's IPv4 address on the way to another."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((other, 9))  # a datagram socket sends nothing here: it only picks the route
-        return str(probe.getsockname()[0])
+        found = {str(answer[4][0]) for answer in socket.getaddrinfo(node, None)}
+    except OSError as error:
+        if not one_host:
+            raise WorkloadError(
+                f"{node} does not know its own name ({error}), so no other task would find it by that"
+            ) from error
+        return LOOPBACK
+    # Where a network's DNS has an address for every name, it is some other machine's.
+    return LOOPBACK if one_host and not any(ip.startswith("127.") for ip in found) else node
 
 
 class Rendezvous:
@@ -175,6 +168,5 @@ def meet(rendezvous: Rendezvous, limit: float) -> list[str]:
 def announce(rendezvous: Rendezvous, held: socket.socket, env: Mapping[str, str] = os.environ) -> None:
     """Tell the others where this task will listen."""
     node = rendezvous.step.node
-    rendezvous.publish(
-        "address", {"node": node, "address": node_address(node, env), "port": held.getsockname()[1]}
-    )
+    address = reached_by(node, env.get("SLURM_LAUNCH_NODE_IPADDR", ""))
+    rendezvous.publish("address", {"node": node, "address": address, "port": held.getsockname()[1]})

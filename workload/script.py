@@ -42,7 +42,6 @@ def render(
     machine: str | None = None,
     digest: str | None = None,
     price_hour: float | None = None,
-    node_address: str | None = None,
 ) -> str:
     """The script's text, the same for the same arguments. Submit it with the run folder as working folder.
 
@@ -54,7 +53,6 @@ def render(
         exclusive: take whole nodes. A benchmark shares its nodes with nobody, and its one task a node needs
             all of the node's CPUs where Slurm binds tasks to what they asked for.
         cache: where data sets are kept, a folder that outlives the job.
-        node_address: where nodes are processes of one machine, the address of all of them.
         stack, machine, digest, price_hour: for the result record; the price is USD a node and hour.
 
     Raises:
@@ -79,7 +77,6 @@ def render(
         "SLURM_STACKS_MACHINE": machine,
         "SLURM_STACKS_WORKLOAD_DIGEST": digest,
         "SLURM_STACKS_PRICE_HOUR": None if price_hour is None else repr(price_hour),
-        "SLURM_STACKS_NODE_ADDRESS": node_address,
     }
     options = {
         "--profile": profile,

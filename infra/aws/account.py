@@ -70,19 +70,22 @@ def client(service: str, region: str) -> Any:
     return made
 
 
-def clients(region: str, *services: str) -> list[Any]:
+def clients(region: str, *services: str, patient: bool = True) -> list[Any]:
     """Several of one session: what each loads, the next has. Who asks again, as a wait does each second, gets
     the same ones: to make them takes half a second.
+
+    Args:
+        patient: wait for an AWS that is slow or busy; the doctor does not.
 
     Raises:
         UserError: as `session`.
     """
-    return list(_clients(region, services, frozenset(os.environ.items())))
+    return list(_clients(region, services, frozenset(os.environ.items()), patient))
 
 
 @functools.lru_cache(maxsize=8)
 def _clients(
-    region: str, services: Sequence[str], _environment: frozenset[tuple[str, str]]
+    region: str, services: Sequence[str], _environment: frozenset[tuple[str, str]], patient: bool
 ) -> tuple[Any, ...]:
     """Args:
     _environment: where boto3 finds the credentials and AWS's addresses: in another one they are others.
@@ -91,9 +94,9 @@ def _clients(
     from botocore.config import Config
 
     settings = Config(
-        connect_timeout=CONNECT_SECONDS,
-        read_timeout=READ_SECONDS,
-        retries={"mode": "standard", "max_attempts": 8},
+        connect_timeout=CONNECT_SECONDS if patient else 4.0,
+        read_timeout=READ_SECONDS if patient else 8.0,
+        retries={"mode": "standard", "max_attempts": 8 if patient else 2},
     )
     return tuple(made.client(service, region_name=region, config=settings) for service in services)
 

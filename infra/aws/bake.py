@@ -213,6 +213,7 @@ class AwsBake(pulumi.ComponentResource):
                         "volume_size": disk_gib(design, recipe.kind),
                         "volume_type": "gp3",
                         "encrypted": "true",
+                        **({"kms_key_id": design.kms_key} if design.kms_key else {}),
                         "delete_on_termination": "true",
                     },
                 }
@@ -251,7 +252,7 @@ class AwsBake(pulumi.ComponentResource):
 def foundry(
     design: ClusterDesign, network: AwsNetwork, profile: pulumi.Input[str], bucket: pulumi.Input[str]
 ) -> Foundry:
-    """Where images are built: beside the controller, behind NAT."""
+    """Where images are built: beside the controller, with its way out."""
     subnet = network.private.get(network.zones.head) or next(iter(network.private.values()))
     return Foundry(profile, network.groups[IMAGE], subnet, bucket, images.image_id(design.image))
 

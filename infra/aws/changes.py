@@ -29,7 +29,9 @@ OWN: dict[str, Row] = {
     ),
     "partitions.zones": Row(Kind.NODES, (), "a zone less: see network.zones"),
     "partitions.aws.efa": Row(Kind.RENEWED, ("partitions.efa",)),
-    "partitions.gcp": Row(Kind.NOTHING, ("partitions.secure_boot",)),
+    "partitions.aws.capacity_block": Row(Kind.RENEWED, ("partitions.capacity_block",)),
+    "partitions.aws.placement_group": Row(Kind.RENEWED, ("partitions.placement_group",)),
+    "partitions.gcp": Row(Kind.NOTHING, ("partitions.secure_boot", "partitions.placement_policy")),
     "storage.*.size_gib": Row(
         Kind.LIVE, ("storage.size_gib",), "less: EBS refuses it, Lustre is made anew", Kind.NEVER
     ),
@@ -52,6 +54,12 @@ OWN: dict[str, Row] = {
         Kind.HEAD, ("network.vpc", "network.public_subnet", "network.private_subnets"), "another network"
     ),
     "network.gcp": Row(Kind.NOTHING),
+    "aws.kms_key": Row(Kind.DATA, ("cluster.kms_key",), "a disk is encrypted once: head, /home and /apps"),
+    "aws.nat": Row(
+        Kind.RENEWED,
+        ("network.nat",),
+        "until they go, nodes that are up have no way out where the gateway goes",
+    ),
     "batch": Row(Kind.NOTHING, (), "with scheduler batch, which is refused"),
 }
 """What is not as on every cloud."""

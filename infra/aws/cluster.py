@@ -61,7 +61,7 @@ class AwsCluster(pulumi.ComponentResource):
         seats = AwsSeats(f"{name}-seats", design, stations, network.routes, own)
         fleets = AwsFleets(f"{name}-fleets", design, stations["compute"], own)
         known = site(
-            seats.private["controller"],
+            seats.private,
             region=str(design.region),
             cluster=design.name,
             subnets=json_of(network.subnets),

@@ -78,13 +78,14 @@ class AwsFleets(pulumi.ComponentResource):
                         volume_size=partition.disk_gib,
                         volume_type="gp3",
                         encrypted="true",
+                        kms_key_id=design.kms_key,
                         delete_on_termination="true",
                     ),
                 )
             ],
             network_interfaces=[
                 aws.ec2.LaunchTemplateNetworkInterfaceArgs(**interface, security_groups=[station.group])
-                for interface in interfaces(partition.efa)
+                for interface in interfaces(partition.efa, public=not design.network.nat)
             ],
             placement=self._placement(partition),
             instance_market_options=_market(partition),
@@ -97,9 +98,11 @@ class AwsFleets(pulumi.ComponentResource):
         )
 
     def _placement(self, partition: Partition) -> aws.ec2.LaunchTemplatePlacementArgs | None:
-        """In a placement group of the partition's own: its nodes are close together, in one zone."""
+        """In a placement group, of the partition's own or an existing one: its nodes are close together."""
         if partition.placement != "cluster":
             return None
+        if partition.placement_group is not None:
+            return aws.ec2.LaunchTemplatePlacementArgs(group_name=partition.placement_group)
         design = self._design
         group = aws.ec2.PlacementGroup(
             f"{self._name}-{partition.name}-group",
@@ -111,7 +114,7 @@ class AwsFleets(pulumi.ComponentResource):
         return aws.ec2.LaunchTemplatePlacementArgs(group_name=group.name)
 
 
-def interfaces(efa: int) -> list[dict[str, Any]]:
+def interfaces(efa: int, *, public: bool = False) -> list[dict[str, Any]]:
     """A machine's network interfaces, without security groups and subnets.
 
     One card: an EFA interface is an ordinary one with the fabric beside it. Several: AWS's layout, an
@@ -120,6 +123,7 @@ def interfaces(efa: int) -> list[dict[str, Any]]:
 
     Args:
         efa: EFA interfaces; 0 for none.
+        public: with a public address, where there is no NAT gateway.
     """
     first: dict[str, Any] = {
         "device_index": 0,
@@ -128,7 +132,7 @@ def interfaces(efa: int) -> list[dict[str, Any]]:
     }
     if efa <= 1:
         kind = {"interface_type": "efa"} if efa else {}
-        return [{**first, **kind, "associate_public_ip_address": "false"}]
+        return [{**first, **kind, "associate_public_ip_address": "true" if public else "false"}]
     # EC2 refuses any word about public addresses where there are several interfaces, and gives none.
     fabric = [
         {**first, "interface_type": "efa-only", "network_card_index": card, "device_index": int(card == 0)}
@@ -138,6 +142,9 @@ def interfaces(efa: int) -> list[dict[str, Any]]:
 
 
 def _market(partition: Partition) -> aws.ec2.LaunchTemplateInstanceMarketOptionsArgs | None:
+    if partition.capacity_block:
+        # EC2 refuses a launch into a block that does not say so (botocore, ec2: MarketType).
+        return aws.ec2.LaunchTemplateInstanceMarketOptionsArgs(market_type="capacity-block")
     if not partition.spot:
         return None
     return aws.ec2.LaunchTemplateInstanceMarketOptionsArgs(

@@ -65,6 +65,7 @@ class AwsHead(pulumi.ComponentResource):
                 volume_size=host.disk_gib,
                 volume_type="gp3",
                 encrypted=True,
+                kms_key_id=design.kms_key,
                 delete_on_termination=True,
                 tags=labels,
             ),

@@ -17,6 +17,9 @@ from infra.node.model import ClusterDesign, Host
 class AwsNetwork(pulumi.ComponentResource):
     """A public subnet, a private one in each zone, one NAT gateway, and the security groups.
 
+    Without the gateway (`aws.nat: false`) the private subnets' way out is the internet gateway, which serves
+    who has a public address, and machines that start there get one.
+
     Of an existing VPC (`network.aws`) only the groups are made: its subnets and routes are its owner's.
 
     Attributes:
@@ -64,7 +67,7 @@ class AwsNetwork(pulumi.ComponentResource):
         return {zone: self.private[zone] for zone in self.zones.compute}
 
     def subnet(self, host: Host) -> pulumi.Output[str]:
-        """Where a host is: in the public subnet if users reach it by a public address, else behind NAT."""
+        """Where a host is: in the public subnet if users reach it by a public address, else in another."""
         home = self.private.get(self.zones.head)
         return self.public if home is None or "public" in host.tags else home
 
@@ -101,8 +104,12 @@ class AwsNetwork(pulumi.ComponentResource):
         private = {z: self._subnet(f"private-{letter(z)}", vpc, z, cidr) for z, cidr in cidrs.items()}
         self.private = {zone: subnet.id for zone, subnet in private.items()}
         outside, out = self._table("public", vpc, {self.zones.head: public}, gateway_id=gateway.id)
-        nat = self._nat(public, [gateway, *out])
-        inside, routes = self._table("private", vpc, private, nat_gateway_id=nat.id)
+        way: dict[str, pulumi.Input[str]] = (
+            {"nat_gateway_id": self._nat(public, [gateway, *out]).id}
+            if network.nat
+            else {"gateway_id": gateway.id}
+        )
+        inside, routes = self._table("private", vpc, private, **way)
         # Free, and what nodes fetch from S3 does not pass the NAT gateway, which costs by the byte.
         store = aws.ec2.VpcEndpoint(
             f"{name}-s3",
@@ -121,8 +128,8 @@ class AwsNetwork(pulumi.ComponentResource):
             vpc_id=vpc.id,
             availability_zone=zone,
             cidr_block=cidr,
-            # Who needs a public address asks for it.
-            map_public_ip_on_launch=False,
+            # Who needs a public address asks for it; Image Builder's machines cannot.
+            map_public_ip_on_launch=part != "public" and not self._design.network.nat,
             tags=self._tags(part),
             opts=pulumi.ResourceOptions(parent=self),
         )
@@ -180,7 +187,7 @@ class AwsNetwork(pulumi.ComponentResource):
             f"{self._name}-{rule.name}",
             security_group_id=self.groups[rule.group],
             description=rule.why,
-            ip_protocol="-1" if rule.ports is None else "tcp",
+            ip_protocol="-1" if rule.ports is None else rule.protocol,
             from_port=rule.ports[0] if rule.ports else None,
             to_port=rule.ports[1] if rule.ports else None,
             tags=self._tags(rule.name),

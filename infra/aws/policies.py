@@ -46,6 +46,30 @@ MESSAGES = (
 )
 """Beside `SESSION`, how commands of Systems Manager come and are answered: Image Builder has no other way."""
 
+MANAGED = (
+    "ssm:DescribeAssociation",
+    "ssm:DescribeDocument",
+    "ssm:GetDeployablePatchSnapshotForInstance",
+    "ssm:GetDocument",
+    "ssm:GetManifest",
+    "ssm:ListAssociations",
+    "ssm:ListInstanceAssociations",
+    "ssm:PutComplianceItems",
+    "ssm:PutConfigurePackageResult",
+    "ssm:PutInventory",
+    "ssm:UpdateAssociationStatus",
+    "ssm:UpdateInstanceAssociationStatus",
+)
+"""With `SESSION` and `MESSAGES` all of AmazonSSMManagedInstanceCore, which Image Builder documents for its
+machines, but for reading the account's Parameter Store."""
+KEY = (
+    "kms:Decrypt",
+    "kms:DescribeKey",
+    "kms:GenerateDataKeyWithoutPlaintext",
+    "kms:ReEncryptFrom",
+    "kms:ReEncryptTo",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -91,6 +115,7 @@ def controller(scope: Scope, design: ClusterDesign) -> Document:
     return _document(
         _allow("Describe", _describe(design), "*"),
         *_launch(scope, design),
+        *_encrypt(scope, design),
         _allow(
             "End",
             ["ec2:TerminateInstances"],
@@ -143,7 +168,7 @@ def image(scope: Scope, design: ClusterDesign) -> Document:
             ["logs:CreateLogStream", "logs:PutLogEvents"],
             f"arn:{scope.partition}:logs:{place}:log-group:{image_log_group(design)}:*",
         ),
-        _allow("Commands", [*SESSION, *MESSAGES], "*"),
+        _allow("Commands", [*SESSION, *MESSAGES, *MANAGED], "*"),
     )
 
 
@@ -211,7 +236,7 @@ def _launch(scope: Scope, design: ClusterDesign) -> list[Statement]:
     ]
     if spot:
         statements.append(_allow("LaunchSpot", LAUNCH, spot, StringEquals=given))
-    if any(partition.placement == "cluster" for partition in design.partitions):
+    if any(p.placement == "cluster" and p.placement_group is None for p in design.partitions):
         group = scope.ec2("placement-group")
         statements.append(_allow("LaunchTogether", LAUNCH, group, StringEquals=ours))
     return statements
@@ -223,7 +248,31 @@ def _used(scope: Scope, design: ClusterDesign) -> list[str]:
         *(scope.ec2("subnet", subnet) for subnet in scope.subnets),
         *(scope.ec2("security-group", group) for group in scope.groups),
         *_reserved(scope, design),
+        *sorted(
+            {scope.ec2("placement-group", p.placement_group) for p in design.partitions if p.placement_group}
+        ),
         *([scope.ec2("key-pair", design.access.key)] if design.access.key else []),
+    ]
+
+
+def _encrypt(scope: Scope, design: ClusterDesign) -> list[Statement]:
+    """With a customer's key: who launches a machine lets EC2 use it for the machine's disks, and that alone.
+
+    The actions are those of the EBS guide ("Permissions for IAM users").
+    """
+    if design.kms_key is None:
+        return []
+    suffix = ".cn" if scope.partition == "aws-cn" else ""
+    by_ec2 = {"kms:ViaService": f"ec2.{scope.region}.amazonaws.com{suffix}"}
+    return [
+        _allow("DisksKey", list(KEY), design.kms_key, StringEquals=by_ec2),
+        _allow(
+            "DisksGrant",
+            ["kms:CreateGrant"],
+            design.kms_key,
+            StringEquals=by_ec2,
+            Bool={"kms:GrantIsForAWSResource": "true"},
+        ),
     ]
 
 

@@ -22,7 +22,8 @@ class AwsSeats(pulumi.ComponentResource):
     Attributes:
         interfaces: host -> the network interface's id.
         private: host -> its private address.
-        public: host -> its public address, for hosts tagged `public` (access.mode ssh) only.
+        public: host -> its public address, for hosts tagged `public` (access.mode ssh) only. Without a NAT
+            gateway the others have one as well, for their way out, and nobody is told.
 
     Args:
         routes: the way out. A public address needs the internet gateway, which cannot go while there is one.
@@ -53,7 +54,7 @@ class AwsSeats(pulumi.ComponentResource):
             )
             self.interfaces[host.name] = interface.id
             self.private[host.name] = interface.private_ip
-            if "public" in host.tags:
+            if "public" in host.tags or not design.network.nat:
                 address = aws.ec2.Eip(
                     f"{name}-{host.name}-public",
                     domain="vpc",
@@ -61,5 +62,6 @@ class AwsSeats(pulumi.ComponentResource):
                     tags=labels,
                     opts=pulumi.ResourceOptions(parent=self, depends_on=list(routes)),
                 )
-                self.public[host.name] = address.public_ip
+                if "public" in host.tags:
+                    self.public[host.name] = address.public_ip
         self.register_outputs({"private": self.private, "public": self.public})

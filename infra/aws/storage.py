@@ -89,6 +89,7 @@ class AwsStorage(pulumi.ComponentResource):
             size=mount.size_gib,
             type="gp3",
             encrypted=True,
+            kms_key_id=self._design.kms_key,
             tags=self._tags(mount),
             opts=pulumi.ResourceOptions(parent=self),
         )

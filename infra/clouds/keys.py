@@ -21,11 +21,7 @@ def own_key(folder: Path) -> str:
     Raises:
         UserError: exit 3; there is none.
     """
-    try:
-        listed = subprocess.run(["ssh-add", "-L"], capture_output=True, text=True, timeout=10, check=False)
-        lines = listed.stdout.splitlines() if listed.returncode == 0 else []
-    except (OSError, subprocess.TimeoutExpired):
-        lines = []
+    lines = agents()
     lines += [file.read_text().strip() for name in FILES if (file := folder / name).is_file()]
     for line in lines:
         if line.startswith(KINDS):
@@ -35,3 +31,12 @@ def own_key(folder: Path) -> str:
         "run the command again: its public half is sent for each connection, nothing else is needed.",
         EXIT_REFUSED,
     )
+
+
+def agents() -> list[str]:
+    """The public keys that the user's SSH agent holds, as lines of authorized_keys; none without an agent."""
+    try:
+        listed = subprocess.run(["ssh-add", "-L"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return listed.stdout.splitlines() if listed.returncode == 0 else []

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from infra.node import names
 from infra.node.bootstrap import key_server
 from infra.node.bootstrap.vm.images import ROLE as IMAGE
 from infra.node.model import ClusterDesign
 
 Ports = tuple[int, int]
-"""First and last TCP port."""
+"""First and last port."""
 
 ANYWHERE = "0.0.0.0/0"
 ALL = "all"
@@ -20,6 +21,7 @@ SLURMCTLD: Ports = (6817, 6817)
 SLURMD: Ports = (6818, 6818)
 SLURMDBD: Ports = (6819, 6819)
 KEYS: Ports = (key_server.PORT, key_server.PORT)
+DNS: Ports = (names.PORT, names.PORT)
 SRUN: Ports = (32768, 60999)
 """Where a waiting srun or salloc listens for its nodes and for slurmctld: ports that Linux gives out."""
 
@@ -30,7 +32,8 @@ class Rule:
     group: whose rule it is: controller | login | compute, or a file system's.
     way: in | out.
     peer: another group, or a network in CIDR notation.
-    ports: first and last TCP port; None: every protocol.
+    ports: first and last port; None: every protocol.
+    protocol: tcp | udp.
     """
 
     group: str
@@ -38,13 +41,15 @@ class Rule:
     peer: str
     ports: Ports | None
     why: str
+    protocol: str = "tcp"
 
     @property
     def name(self) -> str:
         """Unique among the rules, and the same whichever others there are."""
         ports = ALL if self.ports is None else str(self.ports[0])
         peer = self.peer.replace("/", "-").replace(":", "-").replace(".", "-")
-        return f"{self.group}-{self.way}-{peer}-{ports}"
+        protocol = "" if self.protocol == "tcp" else f"-{self.protocol}"
+        return f"{self.group}-{self.way}-{peer}-{ports}{protocol}"
 
 
 def roles(design: ClusterDesign) -> tuple[str, ...]:
@@ -70,6 +75,9 @@ def slurm(design: ClusterDesign) -> Iterator[Rule]:
         for role in roles(design):
             if role != "controller":
                 yield Rule("controller", "in", role, KEYS, "root of a machine to the munge key")
+                # An answer that is too long for UDP is asked for again over TCP.
+                for protocol in ("udp", "tcp"):
+                    yield Rule("controller", "in", role, DNS, "names of the machines", protocol)
     if design.slurm.accounting:
         for role in roles(design):
             if role != "controller":

@@ -15,7 +15,7 @@ from infra.node.bootstrap.vm.images import ImageKind
 from infra.node.model import ClusterDesign, Site
 from infra.runner.mode import UNKNOWN
 
-STEPS = ("apt", "baking", "drivers", "images", "lustre", "packages")
+STEPS = ("apt", "baking", "drivers", "images", "lustre", "neuron", "nvidia", "packages", "repositories")
 """The modules below `infra/node/bootstrap/vm` that decide what an image holds.
 
 No others: a machine from an image that older code has made goes through the same steps as any machine, and

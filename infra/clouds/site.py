@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pulumi
 
@@ -10,25 +10,27 @@ from infra.node.model import Site
 
 SLURM_USER = "slurm"
 """Of Ubuntu's packages."""
+CONTROLLER = "controller"
 
 
-def site(controller: pulumi.Output[str], **driver: pulumi.Input[str]) -> pulumi.Output[Site]:
+def site(addresses: Mapping[str, pulumi.Input[str]], **driver: pulumi.Input[str]) -> pulumi.Output[Site]:
     """Args:
-    controller: the controller's address.
+    addresses: `Site.addresses`, the controller's among them.
     driver: `Site.driver`.
     """
-    known = pulumi.Output.all(address=controller, **driver)
 
-    def made(values: Mapping[str, str]) -> Site:
+    def made(known: Sequence[Mapping[str, str]]) -> Site:
+        hosts, rest = known
         return Site(
             root="/",
             user=SLURM_USER,
-            controller_host="controller",
-            controller_address=values["address"],
-            driver={name: value for name, value in values.items() if name != "address"},
+            controller_host=CONTROLLER,
+            controller_address=hosts[CONTROLLER],
+            driver=dict(rest),
+            addresses=dict(hosts),
         )
 
-    return known.apply(made)
+    return pulumi.Output.all(pulumi.Output.all(**addresses), pulumi.Output.all(**driver)).apply(made)
 
 
 def json_of(values: Mapping[str, pulumi.Input[object]]) -> pulumi.Output[str]:

@@ -37,7 +37,7 @@ _SERVICE = """\
 [Unit]
 Description=slurm-stacks: become what the cluster needs ({what})
 Wants=network-online.target
-After=network-online.target
+After={after}
 StartLimitIntervalSec=0
 
 [Service]
@@ -53,7 +53,7 @@ WantedBy=multi-user.target
 """
 
 
-def script(start: Path, arguments: Sequence[str], what: str, limit: int) -> str:
+def script(start: Path, arguments: Sequence[str], what: str, limit: int, after: Sequence[str] = ()) -> str:
     """The shell script of a machine's first boot.
 
     Args:
@@ -61,12 +61,16 @@ def script(start: Path, arguments: Sequence[str], what: str, limit: int) -> str:
         arguments: of that.
         what: the machine's name or role, for who reads the unit.
         limit: bytes that the cloud takes.
+        after: units beside the network's that have to be through with their work before it begins.
 
     Raises:
         ValueError: it would be longer.
     """
     service = _SERVICE.format(
-        what=what, start=f"{CODE}/start.py", arguments=shlex.join(arguments).replace("%", "%%")
+        what=what,
+        start=f"{CODE}/start.py",
+        arguments=shlex.join(arguments).replace("%", "%%"),
+        after=" ".join(["network-online.target", *after]),
     )
     text = _SCRIPT.format(code=CODE, unit=UNIT, start=start.read_text(encoding="utf-8"), service=service)
     if len(text.encode()) > limit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from infra.config.load import StackConfig
 from infra.machines import Catalog
 from infra.node import words
+from infra.node.bootstrap import limits
 from infra.node.model import ClusterDesign, Partition
 
 SOON_HOURS = 24.0
@@ -20,6 +21,11 @@ def warnings(config: StackConfig, design: ClusterDesign, facts: Catalog) -> list
     found = [*_partitions(config, design, facts)]
     if config.cluster.access.allow_ssh_from_anywhere:
         found.append("cluster.access: SSH is open to the whole internet")
+    if not design.network.nat:
+        found.append(
+            "cluster.aws.nat: machines have public addresses, by which nobody comes in: the security groups "
+            "let in as much as with a NAT gateway"
+        )
     found += _budget(design)
     for mount in design.mounts:
         if mount.deployment in ("SCRATCH_1", "SCRATCH_2"):
@@ -92,12 +98,59 @@ def _partitions(config: StackConfig, design: ClusterDesign, facts: Catalog) -> l
                 f"{name}: {partition.machine} always has {built_in.count} accelerators, all are paid for; "
                 f"jobs may use {chosen.count}"
             )
-        if partition.reservation and partition.placement == "cluster" and config.cluster.provider == "aws":
-            found.append(
-                f"{name}: a reservation that AWS made for you has a placement group of its own; asking for "
-                "another one ends in InsufficientInstanceCapacity: write placement: none"
-            )
+        if config.cluster.provider == "aws":
+            found += _amazon(name, partition, design)
+        found += _boots(name, partition, design)
         found += _zones(name, partition, design, facts)
+    return found
+
+
+def _boots(name: str, partition: Partition, design: ClusterDesign) -> list[str]:
+    """How long a node takes to start, on a cloud: what it installs, and who gives it up too early."""
+    if design.machines != "vm" or design.scheduler != "slurm":
+        return []
+    found, longest = [], limits.boot(design, partition)
+    if design.slurm.resume_timeout < longest:
+        found.append(
+            f"{name}: cluster.slurm.resume_timeout is {design.slurm.resume_timeout} s, and the steps of a "
+            f"boot may take {longest} s: a slow node is given back while it installs; leave the key out"
+        )
+    kinds = {mount.kind for mount in design.mounts if "compute" in mount.roles}
+    installs = [
+        *(["the driver of its accelerators"] if partition.accelerator else []),
+        *(["EFA"] if partition.efa else []),
+        *(["a kernel with a Lustre client (and starts again)"] if "fsx_lustre" in kinds else []),
+    ]
+    ours = partition.image is None and design.image.id is None
+    if installs and ours and not limits.baked(design, partition):
+        found.append(
+            f"{name}: each node installs {' and '.join(installs)} at every start, for minutes that are paid "
+            "for: image: {bake: true} has it in an image"
+        )
+    return found
+
+
+def _amazon(name: str, partition: Partition, design: ClusterDesign) -> list[str]:
+    found = []
+    if partition.reservation and partition.placement == "cluster" and partition.placement_group is None:
+        found.append(
+            f"{name}: a reservation that AWS made for you has a placement group of its own; asking for "
+            "another one ends in InsufficientInstanceCapacity: write placement: none, or name the group in "
+            "which it was made (aws: {placement_group: …})"
+        )
+    if partition.capacity_block:
+        found.append(
+            f"{name}: a Capacity Block is paid for as it is bought, and its price is not the one here; 30 "
+            "minutes before its end EC2 ends its machines, and jobs that run there are queued again"
+        )
+    if partition.spot and design.kms_key is not None:
+        found.append(
+            f"{name}: EC2 starts spot machines with a customer's key only where its role has a grant for it: "
+            f"aws kms create-grant --region {design.region} --key-id {design.kms_key} --grantee-principal "
+            "arn:aws:iam::<account>:role/aws-service-role/spot.amazonaws.com/AWSServiceRoleForEC2Spot "
+            "--operations Decrypt Encrypt GenerateDataKey GenerateDataKeyWithoutPlaintext CreateGrant "
+            "DescribeKey ReEncryptFrom ReEncryptTo"
+        )
     return found
 
 

@@ -9,6 +9,8 @@ from pydantic import Field, field_validator
 from infra.config.batch import BatchConfig
 from infra.config.fields import (
     KEY_PAIR,
+    KMS_KEY,
+    PLACEMENT_GROUP,
     SUBNET,
     VPC,
     AcceleratorType,
@@ -100,8 +102,8 @@ class AcceleratorConfig(Section):
     """What a node carries beside its CPUs."""
 
     type: AcceleratorType = Field(
-        description="v100, t4, a10g, a100, h100 or trainium; Slurm offers it as gpu:<type>. Google's long "
-        "names (nvidia-tesla-v100) are understood."
+        description="v100, t4, a10g, a100, h100 or trainium; Slurm offers it as gpu:<type>, trainium as "
+        "neuron:trainium. Google's long names (nvidia-tesla-v100) are understood."
     )
     count: int = Field(1, ge=1, le=16, description="Devices a node.")
 
@@ -117,12 +119,28 @@ class AwsPartition(Section):
     """What only AWS has."""
 
     efa: bool = Field(False, description="Elastic Fabric Adapter on every network card that takes one.")
+    capacity_block: bool = Field(
+        False,
+        description="The reservation is a Capacity Block for ML: nodes start in it, and only while it lasts.",
+    )
+    placement_group: str | None = Field(
+        None,
+        pattern=PLACEMENT_GROUP,
+        max_length=255,
+        description="Name of an existing cluster placement group, e.g. the one that a reservation was made "
+        "in; null: one of the partition's own where placement is cluster.",
+    )
 
 
 class GcpPartition(Section):
     """What only Google Cloud has."""
 
     secure_boot: bool = Field(False, description="Shielded VM with Secure Boot: signed kernel modules only.")
+    placement_policy: Name | None = Field(
+        None,
+        description="Name of the placement policy that the partition's reservation was made with: its nodes "
+        "are as close together as the reserved machines.",
+    )
 
 
 class LocalPartition(Section):
@@ -191,6 +209,21 @@ class BudgetConfig(Section):
     )
 
 
+class AwsConfig(Section):
+    """What only AWS has, for the whole cluster."""
+
+    kms_key: str | None = Field(
+        None,
+        pattern=KMS_KEY,
+        description="ARN of a customer-managed KMS key for all EBS disks; null: the account's default key.",
+    )
+    nat: bool = Field(
+        True,
+        description="A NAT gateway is the nodes' way out. false: machines have public addresses instead, "
+        "each by the hour; the security groups let nobody in all the same.",
+    )
+
+
 class AwsNetwork(Section):
     """An existing VPC."""
 
@@ -245,7 +278,11 @@ class SlurmConfig(Section):
         None, ge=1, le=LONGEST_TIMEOUT, description="Seconds that a power-down may take."
     )
     resume_timeout: int | None = Field(
-        None, ge=1, le=LONGEST_TIMEOUT, description="Seconds from launch to registration of a node."
+        None,
+        ge=1,
+        le=LONGEST_TIMEOUT,
+        description="Seconds from launch to registration of a node. On a cloud the sum of what its "
+        "boot's steps may take, which is less with image: {bake: true}.",
     )
     slurmd_timeout: int | None = Field(
         None, ge=5, le=LONGEST_TIMEOUT, description="Seconds of silence after which a node is DOWN."
@@ -317,6 +354,7 @@ class ClusterConfig(Section):
     budget: BudgetConfig = Field(default_factory=BudgetConfig, description="What it may spend.")
     network: NetworkConfig = Field(default_factory=NetworkConfig, description="Its network.")
     slurm: SlurmConfig = Field(default_factory=SlurmConfig, description="Slurm's timers.")
+    aws: AwsConfig | None = Field(None, description="Settings of the whole cluster that only AWS has.")
     local: LocalConfig | None = Field(None, description="The local cloud's behaviour (provider local).")
     batch: BatchConfig | None = Field(None, description="AWS Batch (scheduler batch).")
     machines: dict[str, Override] = Field(

@@ -13,9 +13,16 @@ from pydantic_core import PydanticCustomError
 NAME = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"
 ACCELERATOR = r"^[a-z][a-z0-9_]*$"
 KEY_PAIR = r"^[A-Za-z0-9_ .:/=+@-]+$"
+PLACEMENT_GROUP = r"^[A-Za-z0-9][A-Za-z0-9_ .:/=+@-]*$"
+KMS_KEY = (
+    r"^arn:aws(-[a-z]+)*:kms:[a-z]{2}(-[a-z]+)+-[0-9]:[0-9]{12}:key/"
+    r"(mrk-[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$"
+)
 VERSION = r"^[0-9]+(\.[0-9]+){0,2}$"
 VPC = r"^vpc-[0-9a-f]{8,17}$"
 SUBNET = r"^subnet-[0-9a-f]{8,17}$"
+GS_BUCKET = r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?)*"
+"""Of Cloud Storage: parts of 63 characters, with dots between them; its length and more: `gs_bucket`."""
 BUCKET = r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?$"
 ROLE = r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/.+$"
 BATCH_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$"
@@ -24,6 +31,8 @@ IN_WORDS = {
     NAME: "small letters, digits and hyphens; a letter first, no hyphen last",
     ACCELERATOR: "v100, t4, a10g, a100, h100, trainium",
     KEY_PAIR: "the name of an EC2 key pair, never the key itself",
+    PLACEMENT_GROUP: "the name of a placement group, not its id (pg-…)",
+    KMS_KEY: "the ARN of a KMS key, arn:aws:kms:<region>:<account>:key/<id>: no alias",
     VERSION: 'a version in quotes, like "12.5"',
     VPC: "the id of a VPC, vpc-…",
     SUBNET: "the id of a subnet, subnet-…",
@@ -137,6 +146,17 @@ def _accelerator(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     return value.lower().removeprefix("nvidia-").removeprefix("tesla-").replace("-", "_")
+
+
+def gs_bucket(name: str) -> bool:
+    """Whether Cloud Storage takes this as the name of a bucket (https://cloud.google.com/storage/docs/buckets)."""
+    return (
+        re.fullmatch(GS_BUCKET, name) is not None
+        and 3 <= len(name) <= (222 if "." in name else 63)
+        and not re.fullmatch(r"(\d+\.){3}\d+", name)
+        and not name.startswith("goog")
+        and "google" not in name
+    )
 
 
 Name = Annotated[str, Field(pattern=NAME, max_length=LONGEST_NAME)]

@@ -80,11 +80,13 @@ class Account:
     project: in which the cluster is.
     credentials: of google.auth's.
     services: where each service answers.
+    region: the cluster's: a zone that does not answer matters in it only; None: it matters anywhere.
     """
 
     project: str
     credentials: Any
     services: Mapping[str, str] = field(default_factory=lambda: SERVICES)
+    region: str | None = None
     sleep: Callable[[float], None] = time.sleep
     _threads: threading.local = field(default_factory=threading.local)
 
@@ -124,12 +126,15 @@ class Account:
             UserError: as `call`.
         """
         token = ""
+        if "/aggregated/" in path:
+            # Without it one zone anywhere in the world that cannot be reached fails the list.
+            query["returnPartialSuccess"] = "true"
         while True:
             more = {"pageToken": token} if token else {}
             answer = self.call("GET", service, path, None, **query, **more)
             items = answer.get(key, [])
             if isinstance(items, Mapping):
-                yield from _scopes(items, answer.get("unreachables", []))
+                yield from _scopes(items, answer.get("unreachables", []), self.region)
             else:
                 yield from items
             token = answer.get("nextPageToken", "")
@@ -267,14 +272,16 @@ def refusal(status: int, content: bytes, service: str, project: str) -> GoogleEr
     return GoogleError(text, status, reason, code)
 
 
-def _scopes(items: Mapping[str, Any], silent: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _scopes(items: Mapping[str, Any], silent: Sequence[str], region: str | None) -> Iterator[dict[str, Any]]:
     """The items of an aggregated list: scope -> {kind: [item, …]}, with a warning where a scope has none.
 
     Raises:
-        UserError: a zone does not answer: what is in it would seem to have gone.
+        UserError: a zone of the region does not answer: what is in it would seem to have gone.
     """
     mute = {name for name, scope in items.items() if scope.get("warning", {}).get("code") == "UNREACHABLE"}
-    if names := sorted({*mute, *silent}):
+    here = f"{region}-" if region else ""
+    # A region itself, as one of its addresses' scopes, and each of its zones.
+    if names := sorted(name for name in {*mute, *silent} if f"{name.rpartition('/')[2]}-".startswith(here)):
         raise UserError(f"Google Cloud does not answer for {', '.join(names)}: try again in a minute")
     for scope in items.values():
         for kind, found in scope.items():

@@ -33,8 +33,12 @@ OWN: dict[str, Row] = {
         "a placement policy goes when no node has it: until then `up` says so, and is to be run again",
     ),
     "partitions.zones": Row(Kind.NODES),
-    "partitions.aws": Row(Kind.NOTHING, ("partitions.efa",), _AWS),
+    "partitions.aws": Row(
+        Kind.NOTHING, ("partitions.efa", "partitions.capacity_block", "partitions.placement_group"), _AWS
+    ),
+    "aws": Row(Kind.NOTHING, ("cluster.kms_key", "network.nat"), _AWS),
     "partitions.gcp.secure_boot": Row(Kind.RENEWED, ("partitions.secure_boot",)),
+    "partitions.gcp.placement_policy": Row(Kind.RENEWED, ("partitions.placement_policy",)),
     "storage.*.size_gib": Row(Kind.LIVE, ("storage.size_gib",), _GROWS, Kind.NEVER),
     "storage.*.tier": Row(Kind.DATA, ("storage.deployment",), "another tier is another file system"),
     "storage.*.deployment": Row(Kind.NOTHING, (), _AWS),

@@ -47,13 +47,15 @@ class GcpCloud:
             if not self.place.project:
                 raise UserError("gcp:project is missing in the stack file: name yours", EXIT_USAGE)
             self._account = self.open(self.place.project)
+            self._account.region = self.place.region
         return self._account
 
     def machines(self, *states: str, **labels: str) -> list[Machine]:
         """Those of every zone. One that was deleted is in no list, so it has no state either."""
         cluster = self.place.cluster
         found = machines.listed(self.account, cluster, **labels)
-        if self._bucket is None and any(HOST in one.get("labels", {}) for one in found):
+        hosts = [one for one in found if HOST in one.get("labels", {})]
+        if self._bucket is None and any(machines.bucket_of(one) is None for one in hosts):
             self._bucket = audit.bucket(self.account, cluster)
         there = [machines.machine(one, cluster, self._bucket) for one in found]
         return [one for one in there if not states or one.state in states]

@@ -141,7 +141,7 @@ class GcpCluster(pulumi.ComponentResource):
     ) -> pulumi.Output[Site]:
         design = self._design
         return site(
-            seats.private["controller"],
+            seats.private,
             project=str(design.project),
             region=str(design.region),
             zone=str(design.zone),

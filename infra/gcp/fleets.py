@@ -82,10 +82,14 @@ class GcpFleets(pulumi.ComponentResource):
         )
 
     def _placement(self, partition: Partition) -> pulumi.Output[str] | None:
-        """A compact policy of the partition's own: its nodes are close together, in one zone."""
+        """A compact policy of the partition's own: its nodes are close together, in one zone. Or the one that
+        its reservation was made with, which is not the cluster's: a reservation takes no other."""
+        design = self._design
+        if partition.placement_policy is not None:
+            place = f"projects/{design.project}/regions/{design.region}"
+            return pulumi.Output.from_input(f"{place}/resourcePolicies/{partition.placement_policy}")
         if partition.placement != "cluster":
             return None
-        design = self._design
         policy = compute.ResourcePolicy(
             f"{self._name}-{partition.name}-policy",
             name=f"{design.name}-{partition.name}",
@@ -109,7 +113,8 @@ def scheduling(partition: Partition) -> dict[str, Any]:
 
     A node is never started again behind Slurm's back: it would come back without its jobs.
     """
-    stays = partition.spot or partition.accelerator is not None or partition.placement == "cluster"
+    placed = partition.placement == "cluster" or partition.placement_policy is not None
+    stays = partition.spot or partition.accelerator is not None or placed
     found: dict[str, Any] = {
         "automatic_restart": False,
         "on_host_maintenance": "TERMINATE" if stays else "MIGRATE",

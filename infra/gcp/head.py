@@ -9,14 +9,14 @@ from pulumi_gcp import compute
 
 from infra.gcp import images
 from infra.gcp.labels import labels
-from infra.gcp.metadata import SCOPES, STARTUP, metadata
+from infra.gcp.metadata import SCOPES, STARTUP, USER_DATA, metadata
 from infra.gcp.parts import Station, Stations
 from infra.gcp.seats import GcpSeats
 from infra.node.elastic.drivers.gce_names import instance_of
 from infra.node.model import ClusterDesign, Host
 
 # Neither may restart a head with jobs; a new image is an explicit act (`pulumi up --replace` of its disk).
-IGNORED = [f'metadata["{STARTUP}"]']
+IGNORED = [f'metadata["{STARTUP}"]', f'metadata["{USER_DATA}"]']
 
 
 class GcpHead(pulumi.ComponentResource):

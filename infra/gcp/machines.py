@@ -13,7 +13,7 @@ from infra.gcp.account import Account, GoogleError
 from infra.gcp.audit import matching
 from infra.node import words
 from infra.node.bootstrap.vm.images import ROLE as IMAGE
-from infra.node.elastic.drivers.gce_names import COMPUTE, HOST, ROLE, node_of, short
+from infra.node.elastic.drivers.gce_names import BUCKET, COMPUTE, HOST, ROLE, node_of, short
 
 STATES = {
     "PENDING": "pending",
@@ -50,11 +50,11 @@ def listed(account: Account, cluster: str, **labels: str) -> list[dict[str, Any]
     return list(account.pages("compute", path, "items", filter=matching(cluster, **labels)))
 
 
-def machine(found: dict[str, Any], cluster: str, bucket: str | None) -> Machine:
+def machine(found: dict[str, Any], cluster: str, bucket: str | None = None) -> Machine:
     """An instance as the shared parts know machines.
 
     Args:
-        bucket: the cluster's.
+        bucket: the cluster's, where the machine's metadata does not say it.
     """
     labels = found.get("labels", {})
     interface: dict[str, Any] = next(iter(found.get("networkInterfaces", [])), {})
@@ -68,9 +68,15 @@ def machine(found: dict[str, Any], cluster: str, bucket: str | None) -> Machine:
         launched=seconds(found.get("lastStartTimestamp") or found["creationTimestamp"]),
         private=interface.get("networkIP"),
         public=next((address for address in public if address), None),
-        bucket=bucket if HOST in labels else None,
+        bucket=bucket_of(found) or bucket if HOST in labels else None,
         zone=short(str(found["zone"])),
     )
+
+
+def bucket_of(found: dict[str, Any]) -> str | None:
+    """The cluster's bucket by an instance's metadata; a node's has it not, nor one of an earlier release."""
+    items = found.get("metadata", {}).get("items", [])
+    return next((str(item["value"]) for item in items if item.get("key") == BUCKET), None)
 
 
 def start(account: Account, machines: Sequence[Machine]) -> None:

@@ -105,7 +105,8 @@ class GcpNetwork(pulumi.ComponentResource):
         )
         return compute.RouterNat(
             f"{name}-nat",
-            name=design.name,
+            # Of all names this one has two letters at least, and a cluster's may have one.
+            name=design.name if len(design.name) > 1 else f"{design.name}-nat",
             project=design.project,
             region=design.region,
             router=router.name,
@@ -134,13 +135,19 @@ class GcpNetwork(pulumi.ComponentResource):
             if opening.ranges
             else [service_accounts.email(design, opening.side)],
             target_service_accounts=[service_accounts.email(design, opening.role)],
-            allows=[_allowed(opening)],
+            allows=_allowed(opening),
             opts=pulumi.ResourceOptions(parent=self, depends_on=self._accounts),
         )
 
 
-def _allowed(opening: security.Opening) -> compute.FirewallAllowArgs:
-    if not opening.ports:
-        return compute.FirewallAllowArgs(protocol="all")
-    ports = [str(first) if first == last else f"{first}-{last}" for first, last in opening.ports]
-    return compute.FirewallAllowArgs(protocol="tcp", ports=ports)
+def _allowed(opening: security.Opening) -> list[compute.FirewallAllowArgs]:
+    of = {protocol: ports for protocol, ports in (("tcp", opening.ports), ("udp", opening.udp)) if ports}
+    if not of:
+        return [compute.FirewallAllowArgs(protocol="all")]
+    return [
+        compute.FirewallAllowArgs(
+            protocol=protocol,
+            ports=[str(first) if first == last else f"{first}-{last}" for first, last in ports],
+        )
+        for protocol, ports in of.items()
+    ]

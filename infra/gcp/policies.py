@@ -52,7 +52,7 @@ class Condition:
 def permissions(design: ClusterDesign) -> list[str]:
     """Of the controller's own role: what the elastic driver calls (`infra.node.elastic.drivers.gce*`)."""
     made = [*_LAUNCH, *_END, *_LOOK]
-    if any(partition.placement == "cluster" for partition in design.partitions):
+    if any(one.placement == "cluster" or one.placement_policy for one in design.partitions):
         made.append("compute.resourcePolicies.use")
     if design.image.bake or design.image.id or any(partition.image for partition in design.partitions):
         # Google's own images are everybody's.
@@ -104,4 +104,11 @@ def hooks(design: ClusterDesign, role: str) -> list[tuple[str, str]]:
 
 
 def one_object(bucket: str, name: str) -> Condition:
-    return Condition("script of a hook", f"resource.name == 'projects/_/buckets/{bucket}/objects/{name}'")
+    where = _quoted(f"projects/_/buckets/{bucket}/objects/{name}")
+    return Condition("script of a hook", f"resource.name == {where}")
+
+
+def _quoted(text: str) -> str:
+    """A string of CEL's: an object may have quotes and backslashes in its name."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

@@ -25,7 +25,8 @@ class Opening:
         role: controller | login | compute: whose machines.
         side: what is behind it in a word: a role, or iap, or ssh.
         ranges: networks it comes from; empty where `side` is a role.
-        ports: TCP ports; empty: every protocol.
+        ports: TCP ports; with none of either kind: every protocol.
+        udp: UDP ports.
     """
 
     role: str
@@ -33,6 +34,7 @@ class Opening:
     ranges: tuple[str, ...]
     ports: tuple[Ports, ...]
     why: str
+    udp: tuple[Ports, ...] = ()
 
     @property
     def name(self) -> str:
@@ -65,10 +67,15 @@ def _side(rule: Rule, design: ClusterDesign) -> str:
 
 def _opening(role: str, side: str, rules: list[Rule], design: ClusterDesign) -> Opening:
     """Several rules of one side are one in the firewall, which takes lists."""
+
+    def ports(protocol: str) -> tuple[Ports, ...]:
+        return tuple(dict.fromkeys(r.ports for r in rules if r.ports is not None and r.protocol == protocol))
+
     return Opening(
         role,
         side,
         tuple(dict.fromkeys(rule.peer for rule in rules if side not in roles(design))),
-        tuple(dict.fromkeys(rule.ports for rule in rules if rule.ports is not None)),
+        ports("tcp"),
         "; ".join(dict.fromkeys(rule.why for rule in rules)),
+        ports("udp"),
     )

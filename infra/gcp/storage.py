@@ -11,6 +11,7 @@ from infra.clouds.reach import roles
 from infra.gcp import service_accounts
 from infra.gcp.labels import labels
 from infra.gcp.network import GcpNetwork
+from infra.node.elastic.drivers.gce_names import resource_of
 from infra.node.model import ClusterDesign, Mount
 
 DISK_TYPE = "pd-balanced"
@@ -68,8 +69,8 @@ class GcpStorage(pulumi.ComponentResource):
     def _disk(self, mount: Mount) -> pulumi.Output[str]:
         design = self._design
         made = compute.Disk(
-            f"{self._name}-{_part(mount)}",
-            name=f"{design.name}-{_part(mount)}",
+            f"{self._name}-{_part(design, mount)}",
+            name=resource_of(design.name, mount.path),
             description=f"{mount.path} of the cluster {design.name}",
             project=design.project,
             # A disk can be used in its own zone only.
@@ -82,11 +83,11 @@ class GcpStorage(pulumi.ComponentResource):
         return made.self_link
 
     def _filestore(self, mount: Mount) -> pulumi.Output[str]:
-        design, part = self._design, _part(mount)
+        design, part = self._design, _part(self._design, mount)
         own = pulumi.ResourceOptions(parent=self)
         made = filestore.Instance(
             f"{self._name}-{part}",
-            name=f"{design.name}-{part}",
+            name=resource_of(design.name, mount.path),
             description=f"{mount.path} of the cluster {design.name}",
             project=design.project,
             location=str(design.region if mount.deployment in REGIONAL else design.zone),
@@ -107,7 +108,7 @@ class GcpStorage(pulumi.ComponentResource):
         # With NFS 3 locks are handed over by calls from the server, at ports that the client chooses.
         compute.Firewall(
             f"{self._name}-{part}-locks",
-            name=f"{design.name}-{part}-locks",
+            name=resource_of(design.name, mount.path, "-locks"),
             description=f"Filestore's locks of {mount.path}, cluster {design.name}",
             project=design.project,
             network=self._network.network,
@@ -122,7 +123,7 @@ class GcpStorage(pulumi.ComponentResource):
 
 def device(path: str) -> str:
     """The name of an exported directory's disk on the controller: `slurm-stacks-home` of /home."""
-    return f"slurm-stacks-{path.strip('/').replace('/', '-')}"
+    return resource_of("slurm-stacks", path)
 
 
 def share(path: str) -> str:
@@ -131,5 +132,6 @@ def share(path: str) -> str:
     return (letters if letters[0].isalpha() else f"s{letters}")[:16]
 
 
-def _part(mount: Mount) -> str:
-    return mount.path.strip("/").replace("/", "-")
+def _part(design: ClusterDesign, mount: Mount) -> str:
+    """The name by which the stack knows what is mounted: what is behind the cluster's in the resource's."""
+    return resource_of(design.name, mount.path).removeprefix(f"{design.name}-")

@@ -14,10 +14,19 @@ from infra.node.model import ClusterDesign
 START = Path(__file__).with_name("start.py")
 LIMIT = 256 * 1024
 """Of a value in the metadata, in bytes."""
+HOOK = "#cloud-boothook\n"
+"""Begins what cloud-init runs at each boot as soon as it has read it, before it goes on. What begins with
+`#!` instead it runs last of all, after multi-user.target."""
+AFTER = ("cloud-config.service", "google-guest-agent.service")
+"""cloud-init chooses the package mirrors, and the agent sets up OS Login: a boot goes on from there. An image
+that has not the one or the other waits for neither."""
 
 
 def render(design: ClusterDesign, bucket: str, role: str, host: str | None = None) -> str:
-    """The startup script, which Google's guest agent runs at each boot.
+    """The script that makes the boot's unit and starts it.
+
+    The guest agent runs it at each boot as the startup script, on Ubuntu after multi-user.target and after
+    snapd has seeded its snaps; cloud-init runs it sooner (`early`), and it changes nothing the second time.
 
     Args:
         role: controller | login | compute.
@@ -29,4 +38,9 @@ def render(design: ClusterDesign, bucket: str, role: str, host: str | None = Non
     arguments = ["--bucket", bucket, "--region", str(design.region), "--cluster", design.name, "--role", role]
     if host is not None:
         arguments += ["--host", host]
-    return userdata.script(START, arguments, host or role, LIMIT)
+    return userdata.script(START, arguments, host or role, LIMIT - len(HOOK), AFTER)
+
+
+def early(script: str) -> str:
+    """The same for cloud-init, as the metadata's `user-data`."""
+    return HOOK + script

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from infra.clouds.cloud import PYTHON, Place
 from infra.clouds.keys import own_key
 from infra.errors import EXIT_REFUSED, UserError
-from infra.gcp.account import Account
+from infra.gcp.account import Account, GoogleError
 
 OPERATIONS = "-m infra.gcp.operations"
 KEY_SECONDS = 12 * 3600.0
@@ -64,9 +64,13 @@ def bring_key(account: Account, folder: Path, now: float | None = None) -> str:
     user = quote(account.email(), safe="@")
     profile = account.call("GET", "oslogin", f"users/{user}/loginProfile", projectId=account.project)
     there = _key(profile, key)
-    if there is None or not _lasts(there, now) or _name(profile) is None:
-        until = str(round((now + KEY_SECONDS) * 1_000_000))
-        body = {"key": key, "expirationTimeUsec": until}
+    until = str(round((now + KEY_SECONDS) * 1_000_000))
+    if there is not None and not _lasts(there, now) and not _extend(account, user, there, until):
+        there = None
+    if there is None or _name(profile) is None:
+        # Of a key that has no end, and a user without a name, the key stays without an end.
+        ends = there is None or bool(there.get("expirationTimeUsec"))
+        body = {"key": key, **({"expirationTimeUsec": until} if ends else {})}
         path = f"users/{user}:importSshPublicKey"
         profile = account.call("POST", "oslogin", path, body, projectId=account.project)["loginProfile"]
         there = _key(profile, key)
@@ -80,6 +84,22 @@ def bring_key(account: Account, folder: Path, now: float | None = None) -> str:
     return name
 
 
+def _extend(account: Account, user: str, key: Mapping[str, Any], until: str) -> bool:
+    """Give a key that OS Login has a later end; whether it has it still.
+
+    As gcloud does (`oslogin_utils`, `UpdateSshPublicKey`): nothing says that an import of a key that is there
+    changes it.
+    """
+    path = f"users/{user}/sshPublicKeys/{quote(str(key['fingerprint']), safe='')}"
+    try:
+        account.call("PATCH", "oslogin", path, {"expirationTimeUsec": until}, updateMask="expirationTimeUsec")
+    except GoogleError as error:
+        if error.status == 404:  # what is over may be removed at any moment
+            return False
+        raise
+    return True
+
+
 def _lasts(key: Mapping[str, Any], now: float) -> bool:
     expires = key.get("expirationTimeUsec")
     return not expires or int(expires) / 1_000_000 > now + KEY_SECONDS / 2
@@ -88,8 +108,10 @@ def _lasts(key: Mapping[str, Any], now: float) -> bool:
 def _key(profile: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
     """The key in a profile; what is written behind it, a name for people, does not matter."""
     mine = key.split()[:2]
-    known = profile.get("sshPublicKeys", {}).values()
-    return next((one for one in known if str(one.get("key", "")).split()[:2] == mine), None)
+    known = profile.get("sshPublicKeys", {})
+    # The fingerprint is what they are listed by.
+    each = ({"fingerprint": mark, **one} for mark, one in known.items())
+    return next((one for one in each if str(one.get("key", "")).split()[:2] == mine), None)
 
 
 def _name(profile: Mapping[str, Any]) -> str | None:

@@ -37,8 +37,11 @@ OWN: dict[str, Row] = {
     "partitions.accelerator": Row(Kind.RENEWED, ("partitions.accelerator",)),
     "partitions.placement": Row(Kind.LIVE, ("partitions.placement",)),
     "partitions.zones": Row(Kind.LIVE, ("partitions.zones",)),
-    "partitions.aws": Row(Kind.NOTHING, ("partitions.efa",), _CLOUDS),
-    "partitions.gcp": Row(Kind.NOTHING, ("partitions.secure_boot",), _CLOUDS),
+    "partitions.aws": Row(
+        Kind.NOTHING, ("partitions.efa", "partitions.capacity_block", "partitions.placement_group"), _CLOUDS
+    ),
+    "aws": Row(Kind.NOTHING, ("cluster.kms_key", "network.nat"), _CLOUDS),
+    "partitions.gcp": Row(Kind.NOTHING, ("partitions.secure_boot", "partitions.placement_policy"), _CLOUDS),
     "storage.*.size_gib": Row(Kind.NOTHING, ("storage.size_gib",), _HERE),
     "storage.*.tier": Row(Kind.NOTHING, ("storage.deployment",), _CLOUDS),
     "storage.*.deployment": Row(Kind.NOTHING, (), _CLOUDS),

@@ -30,10 +30,12 @@ NEEDED_BY_ACCOUNTING = {
     "mariadb-server-core": "/usr/sbin/mariadbd",
     "mariadb-client-core": "/usr/bin/my_print_defaults",
 }
-# The tests' own: a login machine behind a real sshd, a controller's rules for its metadata address.
+# The tests' own: a login machine behind a real sshd, a controller's rules for its metadata address and its
+# name server, and other programs than GNU's for the shim.
 NEEDED_BY_TESTS = {
     "openssh-server": "/usr/sbin/sshd",
     "nftables": "/usr/sbin/nft",
+    "dnsmasq-base": "/usr/sbin/dnsmasq",
     "busybox": "/usr/bin/busybox",
 }
 SERVICES = {
@@ -138,7 +140,7 @@ def ensure_for_tests(say: Say) -> None:
         UserError: this user may not install packages, or the installation failed.
     """
     if wanted := [package for package, file in NEEDED_BY_TESTS.items() if not Path(file).exists()]:
-        _install(wanted, "the tests over SSH need", say)
+        _install(wanted, "the tests need", say)
 
 
 def command(wanted: list[str]) -> str:

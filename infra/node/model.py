@@ -1,9 +1,6 @@
 """The design's types: made by `infra.design`, read by every machine of a cluster.
 
-Plain frozen dataclasses, so that the archive which machines run needs the standard library only.
-`infra.node.codec` carries them between the two.
-
-Units: memory and disks in MiB or GiB as the field's name says, times in seconds, money in USD.
+Plain frozen dataclasses, for machines have the standard library only. Units: MiB or GiB, seconds, USD.
 """
 
 from __future__ import annotations
@@ -11,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from infra.node.batch import Batch
 from infra.node.local_cloud import LocalCloud
 
 SETTINGS_VERSION = "slurm-stacks/settings/v1"
@@ -65,9 +63,13 @@ class Partition:
     spot: bool = False
     placement: str = "none"
     """none | cluster"""
+    placement_group: str | None = None
+    """AWS: an existing group by its name; None: one of the partition's own where there shall be one."""
     efa: int = 0
     """Elastic Fabric Adapter interfaces a node; 0 without."""
     reservation: str | None = None
+    capacity_block: bool = False
+    """AWS: the reservation is a Capacity Block for ML."""
     time_limit: str = "INFINITE"
     """Slurm's notation: [days-]hours:minutes:seconds, or INFINITE."""
     exclusive: bool = False
@@ -81,6 +83,8 @@ class Partition:
     """Zones in which nodes may start, tried in this order; empty for the cluster's."""
     secure_boot: bool = False
     """Google Cloud: signed kernel modules only."""
+    placement_policy: str | None = None
+    """Google Cloud: the placement policy of the reservation, which is not the cluster's own."""
     local_ssds: int = 0
     """Google Cloud: local SSDs of 375 GiB attached to a node, where a local scratch asks for them."""
 
@@ -178,6 +182,8 @@ class Network:
     """Existing network: VPC id (aws) or network name (gcp)."""
     public_subnet: str | None = None
     private_subnets: tuple[str, ...] = ()
+    nat: bool = True
+    """AWS: a NAT gateway is the way out; False: machines have public addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,35 +198,6 @@ class Image:
     """Build images by the bootstrap's own steps first, upon `source` or `id`."""
     cuda: str | None = None
     """CUDA to install, e.g. "12.5"; None for the newest that the accelerator takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """AWS Batch instead of Slurm: one multi-node parallel job definition and where it runs."""
-
-    compute_environment: str
-    queue: str
-    """Also the name of the design's one partition."""
-    job_definition: str
-    nodes: int
-    machines: tuple[str, ...]
-    min_vcpus: int
-    desired_vcpus: int
-    max_vcpus: int
-    container_image: str
-    container_vcpus: int
-    container_memory_mib: int
-    container_gpus: int = 0
-    command: tuple[str, ...] = ()
-    job_role: str | None = None
-    environment: dict[str, str] = field(default_factory=dict)
-    volumes: dict[str, str] = field(default_factory=dict)
-    """Folder on the machine -> folder in the container."""
-    placement_group: str | None = None
-    attempts: int = 1
-    timeout: int | None = None
-    """Seconds for the whole job."""
-    tags: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +227,8 @@ class ClusterDesign:
     image: Image = field(default_factory=Image)
     local: LocalCloud = field(default_factory=LocalCloud)
     batch: Batch | None = None
+    kms_key: str | None = None
+    """AWS: the ARN of the key of all EBS disks; None: the account's default key."""
     trains: bool = True
     """Whether a training follows creation: then a cloud's controller makes its environment."""
 
@@ -315,6 +294,8 @@ class Site:
     """Shared by every machine: benchmark runs lie in `<shared>/bench`."""
     driver: dict[str, str] = field(default_factory=dict)
     """The elastic driver's own settings: socket, region, subnets, template ids."""
+    addresses: dict[str, str] = field(default_factory=dict)
+    """Host -> address, of the machines that live as long as the cluster; none on the local stack."""
 
     @property
     def rootless(self) -> bool:
@@ -392,7 +373,6 @@ class Folders:
 
     @property
     def daemon_socket(self) -> PurePosixPath:
-        """The elastic daemon's."""
         return self.run / "elastic.sock"
 
     @property

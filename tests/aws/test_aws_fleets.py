@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from botocore.session import Session
 
 from infra.aws.fleets import AwsFleets, interfaces
 from infra.node.model import Access, ClusterDesign, Image
 from tests.support.aws_machines import AMI, STATIONS, Machines
-from tests.support.aws_mocks import CPU, GPU, aws_design, declare
+from tests.support.aws_mocks import CPU, GPU, OWN, aws_design, declare
 from tests.support.aws_rules import weaknesses
 from tests.support.recorder import Recorder, counts
 
@@ -162,3 +163,41 @@ def test_templates_have_no_weakness(change: dict[str, Any]) -> None:
         {"type": kind, "name": name, "inputs": made.inputs(name)} for name, kind in made.types().items()
     ]
     assert weaknesses(resources) == []
+
+
+def test_a_capacity_block_is_a_market_of_its_own() -> None:
+    """Without it EC2 refuses the launch: "The market type (purchasing) option is not valid"."""
+    made = template(reservation="cr-0123456789abcdef0", capacity_block=True)
+    assert made["instanceMarketOptions"] == {"marketType": "capacity-block"}
+    assert made["capacityReservationSpecification"] == {
+        "capacityReservationPreference": "capacity-reservations-only",
+        "capacityReservationTarget": {"capacityReservationId": "cr-0123456789abcdef0"},
+    }
+    model = Session().get_service_model("ec2")
+    launch = model.operation_model("CreateLaunchTemplate").input_shape.members["LaunchTemplateData"]
+    market = launch.members["InstanceMarketOptions"].members["MarketType"]
+    assert "capacity-block" in market.enum
+    assert "instanceMarketOptions" not in template(reservation="cr-0123456789abcdef0")
+
+
+def test_a_group_by_name_is_nobodys_to_make_here() -> None:
+    named = replace(GPU, placement_group="lab p4d")
+    made = fleets(aws_design(partitions=(named,)))
+    assert made.inputs("f-gpu")["placement"] == {"groupName": "lab p4d"}
+    assert counts(made) == {FLEETS: 1, TEMPLATE: 1}
+
+
+def test_disks_have_the_customers_key() -> None:
+    key = "arn:aws:kms:eu-west-1:123456789012:key/12345678-1234-1234-1234-123456789012"
+    made = fleets(aws_design(kms_key=key)).inputs("f-cpu")
+    (disk,) = made["blockDeviceMappings"]
+    assert (disk["ebs"]["encrypted"], disk["ebs"]["kmsKeyId"]) == ("true", key)
+    assert "kmsKeyId" not in template()["blockDeviceMappings"][0]["ebs"]
+
+
+def test_without_a_nat_gateway_a_node_has_a_public_address() -> None:
+    open_air = aws_design(network=replace(OWN, nat=False))
+    made = fleets(open_air)
+    for name in ("f-cpu", "f-gpu"):
+        (only,) = made.inputs(name)["networkInterfaces"]
+        assert (only["associatePublicIpAddress"], only["securityGroups"]) == ("true", ["sg-compute"])

@@ -11,7 +11,7 @@ from infra.aws.head import AwsHead
 from infra.aws.seats import AwsSeats
 from infra.node.model import ClusterDesign
 from tests.support.aws_machines import AMI, STATIONS, Machines
-from tests.support.aws_mocks import CONTROLLER, LOGIN, aws_design, declare, ssh_design
+from tests.support.aws_mocks import CONTROLLER, LOGIN, OWN, aws_design, declare, ssh_design
 from tests.support.recorder import Recorder, counts
 
 INSTANCE, SEAT = "aws:ec2/instance:Instance", "aws:ec2/networkInterface:NetworkInterface"
@@ -49,6 +49,21 @@ def test_only_access_by_ssh_gives_a_public_address() -> None:
     assert counts(head(ssh_design()))[EIP] == 1
     for made in (head(aws_design()), head(ssh_design())):
         assert "associatePublicIpAddress" not in made.inputs("h-controller")
+
+
+def test_without_a_nat_gateway_every_host_has_an_address_for_its_way_out() -> None:
+    """It is not where people log in: that is the way that access.mode says."""
+    design = aws_design(hosts=(CONTROLLER, LOGIN), network=replace(OWN, nat=False))
+    assert counts(head(design))[EIP] == 2
+    seen: list[AwsSeats] = []
+    declare(lambda: seen.append(AwsSeats("s", design, STATIONS)), aws=Machines())
+    assert seen[0].public == {}
+
+
+def test_disks_of_hosts_have_the_customers_key() -> None:
+    key = "arn:aws:kms:eu-west-1:123456789012:key/12345678-1234-1234-1234-123456789012"
+    disk = head(aws_design(kms_key=key)).inputs("h-controller")["rootBlockDevice"]
+    assert (disk["encrypted"], disk["kmsKeyId"]) == (True, key)
 
 
 def test_an_address_outlives_its_machine() -> None:

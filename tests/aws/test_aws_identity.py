@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from botocore.session import Session
 
 from infra.aws import policies
 from infra.aws.identity import AwsIdentity, Reach, physical_name
@@ -36,6 +37,10 @@ VARIANTS = {
     "ssh": ssh_design(login=True),
     "spot": aws_design(partitions=(dataclasses.replace(CPU, spot=True), GPU)),
     "reserved": aws_design(partitions=(dataclasses.replace(CPU, reservation="cr-1"),)),
+    "own": aws_design(
+        kms_key=f"arn:aws:kms:eu-west-1:{ACCOUNT}:key/12345678-1234-1234-1234-123456789012",
+        partitions=(CPU, dataclasses.replace(GPU, placement_group="lab")),
+    ),
     "hooks": aws_design(hooks=(Hook("compute", "s3://own/hooks/a.sh"), Hook("all", "hooks/b.sh"))),
 }
 DOCUMENTS = [
@@ -352,3 +357,52 @@ def test_the_helper_passes_no_condition_over() -> None:
     }
     with pytest.raises(AssertionError, match="NumericLessThan"):
         allowed(document, "a:b", "x")
+
+
+KMS = f"arn:aws:kms:eu-west-1:{ACCOUNT}:key/12345678-1234-1234-1234-123456789012"
+
+
+def test_a_customers_key_is_for_the_disks_of_nodes_alone() -> None:
+    """Who launches needs a grant on the key, or EC2 ends the machine as it starts: Client.InternalError."""
+    design = aws_design(kms_key=KMS)
+    by_ec2 = {"kms:ViaService": "ec2.eu-west-1.amazonaws.com"}
+    grant = {**by_ec2, "kms:GrantIsForAWSResource": "true"}
+    assert may("kms:CreateGrant", KMS, design=design, context=grant)
+    assert not may(
+        "kms:CreateGrant", KMS, design=design, context={**grant, "kms:GrantIsForAWSResource": "false"}
+    )
+    assert not may("kms:CreateGrant", KMS, design=design, context={"kms:GrantIsForAWSResource": "true"})
+    for action in policies.KEY:
+        assert may(action, KMS, design=design, context=by_ec2)
+        assert not may(action, KMS, design=design, context={"kms:ViaService": "s3.eu-west-1.amazonaws.com"})
+        assert not may(action, KMS.replace("1234-1234", "9999-1234"), design=design, context=by_ec2)
+        assert not may(action, KMS, context=by_ec2), "nobody has named a key"
+    for role in ("login", "compute", "image"):
+        assert not may("kms:Decrypt", KMS, design=design, role=role, context=by_ec2)
+    known = Session().get_service_model("kms").operation_names
+    named = {action.removeprefix("kms:") for action in policies.KEY} | {"CreateGrant"}
+    # IAM knows the two sides of ReEncrypt apart.
+    assert {name for name in named if not name.startswith("ReEncrypt")} <= set(known)
+
+
+def test_a_group_by_name_may_be_launched_into_whatever_its_tags() -> None:
+    named = dataclasses.replace(GPU, placement_group="lab p4d")
+    design = aws_design(partitions=(CPU, named))
+    assert may("ec2:RunInstances", f"{EC2}placement-group/lab p4d", design=design)
+    assert not may("ec2:RunInstances", f"{EC2}placement-group/another", design=design, context=OURS)
+    assert not may("ec2:RunInstances", f"{EC2}placement-group/lab p4d")
+
+
+def test_a_machine_that_becomes_an_image_may_what_image_builder_documents() -> None:
+    """AmazonSSMManagedInstanceCore, version 2, but for reading the account's parameters."""
+    documented = """
+        ssm:DescribeAssociation ssm:GetDeployablePatchSnapshotForInstance ssm:GetDocument ssm:DescribeDocument
+        ssm:GetManifest ssm:ListAssociations ssm:ListInstanceAssociations ssm:PutInventory
+        ssm:PutComplianceItems ssm:PutConfigurePackageResult ssm:UpdateAssociationStatus
+        ssm:UpdateInstanceAssociationStatus ssm:UpdateInstanceInformation ssmmessages:CreateControlChannel
+        ssmmessages:CreateDataChannel ssmmessages:OpenControlChannel ssmmessages:OpenDataChannel
+        ec2messages:AcknowledgeMessage ec2messages:DeleteMessage ec2messages:FailMessage
+        ec2messages:GetEndpoint ec2messages:GetMessages ec2messages:SendReply"""
+    assert [action for action in documented.split() if not may(action, "*", role="image")] == []
+    for action in ("ssm:GetParameter", "ssm:GetParameters", "secretsmanager:GetSecretValue"):
+        assert not may(action, "*", role="image")

@@ -273,10 +273,33 @@ def test_slurm_between_the_machines() -> None:
     design = VARIANTS["ssh-login"]
     assert pairs(design, "compute", "controller") == {reach.SLURMD, reach.SSH}
     assert pairs(design, "compute", "login") == {reach.SLURMD, reach.SSH}
-    assert pairs(design, "controller", "compute") == {reach.SLURMCTLD, reach.KEYS, reach.SRUN, reach.NFS}
-    assert pairs(design, "controller", "login") == {reach.SLURMCTLD, reach.KEYS, reach.SSH, reach.NFS}
+    assert pairs(design, "controller", "compute") == {
+        reach.SLURMCTLD,
+        reach.KEYS,
+        reach.DNS,
+        reach.SRUN,
+        reach.NFS,
+    }
+    assert pairs(design, "controller", "login") == {
+        reach.SLURMCTLD,
+        reach.KEYS,
+        reach.DNS,
+        reach.SSH,
+        reach.NFS,
+    }
     assert pairs(design, "login", "compute") == {reach.SRUN}
     assert pairs(design, "login", "controller") == {reach.SRUN}
+
+
+def test_every_machine_asks_the_controller_for_names() -> None:
+    rules = rules_of(network(VARIANTS["ssh-login"]))
+    asked = sorted(
+        (rule["ipProtocol"], rule["referencedSecurityGroupId"], rule["securityGroupId"])
+        for rule in rules
+        if rule["way"] == "in" and (rule.get("fromPort"), rule.get("toPort")) == (53, 53)
+    )
+    pairs = [(peer, "n-controller-id") for peer in ("n-compute-id", "n-login-id")]
+    assert asked == [(protocol, *pair) for protocol in ("tcp", "udp") for pair in pairs]
 
 
 def test_file_systems() -> None:
@@ -286,6 +309,7 @@ def test_file_systems() -> None:
     assert pairs(own, "controller", "compute") == {
         reach.SLURMCTLD,
         reach.KEYS,
+        reach.DNS,
         reach.SRUN,
     }, "it exports nothing"
     lustre = aws_design(mounts=(LUSTRE,), hosts=(*VARIANTS["ssm"].hosts, LOGIN))
@@ -458,3 +482,22 @@ def test_every_node_has_an_address() -> None:
     many = dataclasses.replace(CPU, max=23)
     with pytest.raises(UserError, match="partition cpu: 23 nodes, but its subnets have 22 addresses;"):
         layout.check_room(aws_design(partitions=(many, GPU)), ZONES, cidrs)
+
+
+def test_without_a_nat_gateway_the_way_out_is_the_internet_gateway() -> None:
+    """And as many rules of who comes in as with it."""
+    made = network(aws_design(network=dataclasses.replace(OWN, nat=False)))
+    kinds = {key: count for key, count in counts(made).items() if key in OWN_VPC}
+    gone = {"aws:ec2/eip:Eip", "aws:ec2/natGateway:NatGateway"}
+    assert kinds == {key: count for key, count in OWN_VPC.items() if key not in gone}
+    routes = {name: made.inputs(name) for name, kind in made.types().items() if kind.endswith(":Route")}
+    assert {route["gatewayId"] for route in routes.values()} == {"n-internet-id"}
+    subnets = {name: made.inputs(name) for name, kind in made.types().items() if kind.endswith(":Subnet")}
+    # Image Builder asks for no address: its machines have what the subnet gives.
+    given = {name: subnet["mapPublicIpOnLaunch"] for name, subnet in subnets.items()}
+    assert given == {"n-public": False, "n-private-a": True, "n-private-b": True}
+
+    def rules(of: Recorder) -> dict[str, Any]:
+        return {name: of.inputs(name) for name, kind in of.types().items() if kind in (INGRESS, EGRESS)}
+
+    assert rules(made) == rules(network(VARIANTS["ssm"]))

@@ -43,7 +43,7 @@ PLAIN = {
     "aws:ec2/routeTableAssociation:RouteTableAssociation": 4,
     "aws:ec2/vpcEndpoint:VpcEndpoint": 1,
     "aws:ec2/securityGroup:SecurityGroup": 2,
-    "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule": 7,
+    "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule": 9,
     "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule": 3,
     "aws:iam/role:Role": 2,
     "aws:iam/rolePolicy:RolePolicy": 2,
@@ -82,9 +82,9 @@ SHOWN = dataclasses.replace(LUSTRE, s3_import="s3://b/p")
 VARIANTS: dict[str, tuple[ClusterDesign, dict[str, int]]] = {
     "ssm": (aws_design(), {}),
     "ssh": (ssh_design(), {EIP: 1, INGRESS: 1}),
-    "login": (ssh_design(login=True), {**LOGIN_MACHINE, INGRESS: 9}),
+    "login": (ssh_design(login=True), {**LOGIN_MACHINE, INGRESS: 11}),
     "accounting": (
-        ssh_design(login=True, slurm=SlurmSettings(accounting=True)), {**LOGIN_MACHINE, INGRESS: 11}
+        ssh_design(login=True, slurm=SlurmSettings(accounting=True)), {**LOGIN_MACHINE, INGRESS: 13}
     ),
     "one-partition": (
         aws_design(partitions=(CPU,)),

@@ -33,12 +33,11 @@ def run(folder: Path, tasks: int, *arguments: str) -> tuple[dict[str, Any], floa
     for rank in range(tasks):
         env = os.environ | {
             "PYTHONPATH": str(ROOT),
-            "SLURM_STEP_NODELIST": f"bench[0-{tasks - 1}]",
+            "SLURM_STEP_NODELIST": f"127.0.0.[1-{tasks}]",
             "SLURM_STEP_NUM_TASKS": str(tasks),
             "SLURM_STEP_TASKS_PER_NODE": f"1(x{tasks})",
             "SLURM_PROCID": str(rank),
-            "SLURMD_NODENAME": f"bench{rank}",
-            "SLURM_STACKS_NODE_ADDRESS": "127.0.0.1",
+            "SLURMD_NODENAME": f"127.0.0.{rank + 1}",
         }
         with (folder / f"out-{rank}.txt").open("wb") as out:
             processes.append(

@@ -145,6 +145,14 @@ def test_a_boot_again_changes_nothing_and_keeps_the_queue(land: Ec2Land, control
     land.shell("controller", f"scancel {job}")
 
 
+def boot_node(land: Ec2Land, design: ClusterDesign, node: str, instance: dict[str, Any]) -> dict[str, Any]:
+    """The boot report of a node that EC2 has launched."""
+    tags = {f"meta-data/tags/instance/{name}": value for name, value in instance["tags"].items()}
+    found = metadata("compute", **tags, **{"meta-data/ami-launch-index": str(instance["index"])})
+    land.boot(node, found, userdata.render(design, BUCKET, "compute"))
+    return come_up(land, node)
+
+
 def test_a_node_that_a_job_wants_is_launched_boots_and_runs_it(
     land: Ec2Land, controller: dict[str, Any], design: ClusterDesign
 ) -> None:
@@ -154,14 +162,55 @@ def test_a_node_that_a_job_wants_is_launched_boots_and_runs_it(
     (launched,) = until(lambda: list(land.instances().values()), 120, "a launch", 0.3)
     assert launched["tags"]["slurm-stacks:cluster"] == "t"
     node = node_of(launched["tags"][NODES], launched["index"])
-    tags = {f"meta-data/tags/instance/{name}": value for name, value in launched["tags"].items()}
-    found = metadata("compute", **tags, **{"meta-data/ami-launch-index": str(launched["index"])})
-    land.boot(node, found, userdata.render(design, BUCKET, "compute"))
-    report = come_up(land, node)
+    report = boot_node(land, design, node, launched)
     assert steps(report)["ready"] == "done"
     assert land.shell(node, "cat /var/lib/hook") == f"compute {node} x"
     until(lambda: "COMPLETED" in land.shell("controller", f"scontrol show job {job}"), 120, "the job", 0.5)
     assert land.shell(node, f"cat {out}") == f"{node} {node}"
+
+
+BY_NAME = """
+import json, os, socket, subprocess, sys
+found = {"": socket.gethostname(), "MASTER_ADDR": socket.gethostbyname(os.environ["MASTER_ADDR"])}
+for name in sys.argv[1:]:
+    found[name] = socket.gethostbyname(name)
+    said = subprocess.run(["getent", "hosts", name], stdout=subprocess.PIPE, text=True).stdout.split()
+    assert said[0] == found[name], said
+print(json.dumps(found))
+"""
+NAMES_JOB = """\
+#!/bin/sh
+export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -1)
+exec srun --ntasks-per-node=1 /usr/bin/python3 "$@"
+"""
+
+
+def test_nodes_find_each_other_and_the_controller_by_name(
+    land: Ec2Land, controller: dict[str, Any], design: ClusterDesign
+) -> None:
+    """A job's script finds all of its nodes from its first line on, and the controller finds them, too."""
+    land.shell("controller", f"printf %s {shlex.quote(NAMES_JOB)} >/tmp/names.sh")
+    hosts = ("controller", *PARTITION.nodes())
+    asked = f"-c {shlex.quote(BY_NAME)} {' '.join(hosts)}"
+    out = "--output=/var/spool/slurmd/names"
+    job = land.shell("controller", f"sbatch --parsable --nodes=2 --chdir=/tmp {out} /tmp/names.sh {asked}")
+    up = {node for node in PARTITION.nodes() if land.report(node)["state"] == "ready"}
+
+    def launched() -> dict[str, dict[str, Any]]:
+        found = (i for i in land.instances().values() if NODES in i["tags"])
+        return {str(node_of(i["tags"][NODES], i["index"])): i for i in found}
+
+    until(lambda: launched().keys() >= set(PARTITION.nodes()), 120, "two machines", 0.3)
+    for node in launched().keys() - up:
+        boot_node(land, design, node, launched()[node])
+    until(lambda: "COMPLETED" in land.shell("controller", f"scontrol show job {job}"), 120, "the job", 0.5)
+    addresses = {host: land.addresses[host] for host in hosts}
+    said = [json.loads(line) for line in land.shell("compute-0", "cat /var/spool/slurmd/names").splitlines()]
+    assert sorted(said, key=lambda one: str(one[""])) == [
+        {"": node, "MASTER_ADDR": addresses["compute-0"], **addresses} for node in PARTITION.nodes()
+    ]
+    here = json.loads(land.shell("controller", f"MASTER_ADDR=compute-1 /usr/bin/python3 {asked}"))
+    assert here == {"": "controller", "MASTER_ADDR": addresses["compute-1"], **addresses}
 
 
 TRIES = """
@@ -203,7 +252,7 @@ def test_no_ordinary_process_has_the_munge_key_or_the_controllers_identity(
     land: Ec2Land, controller: dict[str, Any], aws: dict[str, str], design: ClusterDesign
 ) -> None:
     """After the job: its node is up. What a node's identity may do is harmless: the key is not among it."""
-    (node,) = (report for report in PARTITION.nodes() if land.report(report)["state"] == "ready")
+    node = next(node for node in PARTITION.nodes() if land.report(node)["state"] == "ready")
     assert tries(land, node, "65534") == {"file": "PermissionError", "server": "", "role": "compute"}
     compute = policies.compute(scope(aws), design)
     assert not allowed(compute, "secretsmanager:GetSecretValue", aws["secret"], {})

@@ -96,3 +96,10 @@ def test_what_two_of_the_large_nodes_cost() -> None:
     (part,) = [p for p in cost(stack("aws-gpu"))["parts"] if "p3dn" in p["what"]]
     assert part["max"] is not None
     assert f"{part['max'] / 4 * 2:.0f} USD an hour while they are up" in TEXT.replace("\n", " ")
+
+
+def test_what_it_costs_without_a_nat_gateway() -> None:
+    made = stack("aws-cpu")
+    without = dataclasses.replace(made, network=dataclasses.replace(made.network, nat=False))
+    figures = [f"{cost(one)['idle_usd_per_hour']:.2f}" for one in (without, made)]
+    assert "idles at {} USD an hour instead of {}".format(*figures) in TEXT

@@ -226,7 +226,14 @@ def test_a_zone_that_does_not_answer_is_no_zone_without_machines(there: Project)
     there.node("cpu-0")
     there.gce.unreachable = {"europe-west4-a"}
     try:
-        with pytest.raises(UserError, match="does not answer for zones/europe-west4-a"):
-            list(there.account.pages("compute", "projects/{project}/aggregated/instances", "items"))
+        path = "projects/{project}/aggregated/instances"
+        for region in (None, "europe-west4"):
+            there.account.region = region
+            with pytest.raises(UserError, match="does not answer for zones/europe-west4-a"):
+                list(there.account.pages("compute", path, "items"))
+        # The cluster has nothing there, so it has no word to say on it.
+        there.gce.unreachable = {"us-east1-b", "europe-west40-a"}
+        assert [one["name"] for one in there.account.pages("compute", path, "items")] == ["c-cpu-0"]
     finally:
+        there.account.region = None
         there.gce.unreachable = set()

@@ -55,7 +55,10 @@ def test_what_a_machine_is_that_becomes_an_image() -> None:
     assert "guestAccelerators" not in machine, "a GPU would cost, and an image needs none to hold its driver"
     assert machine["machineType"] == "n1-standard-2"
     assert machine["scheduling"]["automaticRestart"] is False
-    assert "--role image --host image-compute-nvidia-closed" in machine["metadata"]["startup-script"]
+    assert "--role image --host image-compute-nvidia-closed" in machine["metadata"]["user-data"]
+    # It runs late: a machine that has tidied up and is being switched off would get its unit back, and a node
+    # from its image would switch itself off.
+    assert "startup-script" not in machine["metadata"]
     assert machine["labels"]["slurm-stacks-role"] == "image", "neither a node nor a host"
     assert machine["bootDisk"]["autoDelete"] is False, "its disk is the image"
     resources = [{"type": kind, "name": n, "inputs": made.inputs(n)} for n, kind in made.types().items()]

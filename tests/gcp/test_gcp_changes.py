@@ -50,6 +50,7 @@ CASES = [
     (cpu(machine="n1-standard-8", cpus=8, memory_mib=29420), [("partitions.machine", Kind.RENEWED)]),
     (gpu(accelerator=Accelerator("v100", 4)), [("partitions.accelerator", Kind.RENEWED)]),
     (gpu(secure_boot=True), [("partitions.gcp.secure_boot", Kind.RENEWED)]),
+    (gpu(placement_policy="p"), [("partitions.gcp.placement_policy", Kind.RENEWED)]),
     (cpu(zones=("europe-west4-a", "europe-west4-b")), [("partitions.zones", Kind.NODES)]),
     (cpu(zones=("europe-west4-a",)), []),
     ({"partitions": (CPU,)}, [("partitions.name", Kind.ENDS)]),
@@ -84,6 +85,7 @@ def test_nodes_are_renewed_for_their_template_and_their_line_in_slurm_conf_and_n
     assert renewed == {
         "partitions.machine", "partitions.accelerator", "partitions.spot", "partitions.placement",
         "partitions.reservation", "partitions.disk_gib", "partitions.image", "partitions.gcp.secure_boot",
+        "partitions.gcp.placement_policy",
         "storage.local_scratch", "image.source", "image.id", "image.bake",
         "machines.vcpus", "machines.memory_mib",
     }  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from infra.gcp.fleets import LONGEST_PREFIX, GcpFleets, prefix
+from infra.gcp.policies import permissions
 from infra.node.elastic.drivers.gce_names import NAME_LENGTH
 from infra.node.model import Accelerator, ClusterDesign, Partition
 from tests.support.gcp_machines import IMAGE, STATIONS, Machines
@@ -45,6 +46,7 @@ def test_fleets_are_exactly_these_resources(preview: bool) -> None:
 def test_a_template_is_whole_but_for_zone_and_name() -> None:
     made = template(disk_gib=77)
     script = made["metadata"].pop("startup-script")
+    assert made["metadata"].pop("user-data") == f"#cloud-boothook\n{script}"
     labels = {
         "slurm-stacks-cluster": "c",
         "slurm-stacks-stack": "test",
@@ -140,6 +142,18 @@ def test_a_full_reservation_never_falls_back_to_on_demand() -> None:
         "specificReservation": {"key": "compute.googleapis.com/reservation-name", "values": ["ours"]},
     }
     assert "reservationAffinity" not in template()
+
+
+def test_the_policy_of_a_reservation_is_used_and_not_made() -> None:
+    """As slurm-gcp does (`update_reservation_props`): those that are attached to it, and none else."""
+    own = replace(CLOSE, placement="none", reservation="close", placement_policy="its-policy")
+    made = fleets(own)
+    assert counts(made) == {FLEETS: 1, TEMPLATE: 1}
+    inputs = made.inputs("f-cpu")
+    assert inputs["resourcePolicies"] == "projects/acme-ml/regions/europe-west4/resourcePolicies/its-policy"
+    assert inputs["scheduling"]["onHostMaintenance"] == "TERMINATE", "nothing with a policy moves elsewhere"
+    assert "compute.resourcePolicies.use" in permissions(gcp_design(partitions=(own,)))
+    assert "compute.resourcePolicies.use" not in permissions(gcp_design(partitions=(CPU,)))
 
 
 def test_secure_boot_is_the_partitions_choice() -> None:

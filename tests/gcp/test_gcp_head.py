@@ -103,7 +103,7 @@ def test_an_address_outlives_its_machine() -> None:
 def test_neither_a_new_image_nor_a_new_script_touches_a_head_with_jobs() -> None:
     made = head(gcp_design())
     machine, disk = made.asked["h-controller"], made.asked["h-controller-disk"]
-    assert list(machine.ignoreChanges) == ['metadata["startup-script"]']
+    assert list(machine.ignoreChanges) == ['metadata["startup-script"]', 'metadata["user-data"]']
     assert list(disk.ignoreChanges) == ["image"]
     assert machine.deleteBeforeReplace is True, "its seat has one machine at a time"
     assert disk.deleteBeforeReplace is True, "a name has one disk at a time"
@@ -131,6 +131,7 @@ def test_the_root_disk_grows_and_outlives_the_machine() -> None:
 def test_what_a_head_is_made_of() -> None:
     made = head(gcp_design()).inputs("h-controller")
     script = made["metadata"].pop("startup-script")
+    assert made["metadata"].pop("user-data") == f"#cloud-boothook\n{script}"
     for part in ("bootDisk", "networkInterfaces"):
         made.pop(part)
     assert made == {
@@ -154,6 +155,8 @@ def test_what_a_head_is_made_of() -> None:
             "enable-oslogin": "TRUE",
             "block-project-ssh-keys": "TRUE",
             "serial-port-enable": "FALSE",
+            # For whoever may see the machine, and not list buckets.
+            "slurm-stacks-bucket": "bucket-1",
         },
         "labels": LABELS,
         "allowStoppingForUpdate": True,

@@ -248,6 +248,14 @@ def test_hooks_in_cloud_storage_are_read_by_whom_they_are_for() -> None:
     assert not any(name.startswith("i-controller-hook") for name in made.types())
 
 
+def test_a_script_may_have_quotes_in_its_name() -> None:
+    odd = "it's/a \\ b' || resource.name != '"
+    expression = policies.one_object("own", odd).expression
+    assert holds(expression, OBJECT, f"projects/_/buckets/own/objects/{odd}")
+    assert not holds(expression, OBJECT, "projects/_/buckets/own/objects/it")
+    assert operators(expression) == 0
+
+
 def test_the_helper_passes_nothing_over() -> None:
     with pytest.raises(AssertionError, match="not understood"):
         holds("resource.name.matches('x')  + 1", INSTANCE, "x")

@@ -99,6 +99,13 @@ def test_one_subnetwork_with_all_addresses_and_a_way_out() -> None:
     assert nat["enableDynamicPortAllocation"] is not nat["enableEndpointIndependentMapping"]
 
 
+def test_the_nat_of_a_cluster_of_one_letter_has_a_name_of_more() -> None:
+    """The upstream provider asks for two letters of a RouterNat, and for one of everything else."""
+    for cluster, wanted in (("c", "c-nat"), ("ab", "ab")):
+        made = network(gcp_design(name=cluster))
+        assert (made.inputs("n-nat")["name"], made.inputs("n-router")["name"]) == (wanted, cluster)
+
+
 @pytest.mark.parametrize("preview", [False, True])
 def test_an_existing_network_keeps_all_that_it_has(preview: bool) -> None:
     seen: list[Any] = []
@@ -168,13 +175,14 @@ def test_the_rules_of_slurm_and_of_the_exports() -> None:
     def tcp(*ports: str) -> list[dict[str, Any]]:
         return [{"protocol": "tcp", "ports": list(ports)}]
 
+    dns = {"protocol": "udp", "ports": ["53"]}
     assert found == {
         (compute, compute): [{"protocol": "all"}],
         (controller, compute): tcp("6818", "22"),
         (login, compute): tcp("6818", "22"),
-        (compute, controller): tcp("32768-60999", "6817", "816", "2049"),
+        (compute, controller): [*tcp("32768-60999", "6817", "816", "53", "2049"), dns],
         (compute, login): tcp("32768-60999"),
-        (login, controller): tcp("816", "6817", "22", "2049"),
+        (login, controller): [*tcp("816", "53", "6817", "22", "2049"), dns],
         (controller, login): tcp("32768-60999"),
     }
 

@@ -148,7 +148,15 @@ def test_the_startup_script_is_text_that_can_be_read_and_fits(plans: dict[str, P
         ("head-login-0", "--role login --host login-0"),
         ("fleets-debug", "--role compute"),
     ):
-        text = named(plans[stack], name)["inputs"]["metadata"]["startup-script"]
+        metadata = named(plans[stack], name)["inputs"]["metadata"]
+        text = metadata["startup-script"]
+        # As cloud-init's handler (handlers/boot_hook.py) makes a program of it: without its first line.
+        assert metadata["user-data"].removeprefix("#cloud-boothook").lstrip() == text
+        assert text.startswith("#!/bin/sh\n")
+        (after,) = [line for line in text.splitlines() if line.startswith("After=")]
+        # Neither multi-user.target, which it is wanted by, nor what waits for that or for snapd: on Ubuntu
+        # cloud-final.service, google-startup-scripts.service, snapd.seeded.service.
+        assert after == "After=network-online.target cloud-config.service google-guest-agent.service"
         assert len(text.encode()) < userdata.LIMIT / 2
         assert f"<{STACKS[stack]}-bucket-store.name>" in text, "a placeholder, and not an unknown"
         assert words in text

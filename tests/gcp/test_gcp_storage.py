@@ -17,6 +17,7 @@ from infra.config.checks.storage import FILESTORE as CAPACITIES
 from infra.config.storage import SharedStorage
 from infra.gcp.network import GcpNetwork
 from infra.gcp.storage import REGIONAL, GcpStorage, device, share
+from infra.node.elastic.drivers.gce_names import resource_of
 from infra.node.model import ClusterDesign, Mount
 from tests.support.gcp_mocks import EXISTING, FILESTORE, LOGIN, NFS, PROJECT, declare, gcp_design
 from tests.support.recorder import Recorder
@@ -162,6 +163,38 @@ def test_a_preview_knows_the_site_only_where_there_is_nothing(mounts: Any, wante
 def test_names_of_shares(path: str, name: str) -> None:
     assert share(path) == name
     assert len(share("/a-directory-with-a-very-long-name")) == 16
+
+
+# --- names of all paths ------------------------------------------------------------------------------------
+
+RFC1035 = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
+"""What the API takes as the name of a disk, a Filestore instance and a firewall's rule."""
+ODD = ["/Home", "/my.home_dir", "/data-", "/-", "/9", "/a/B_c/d", "/" + "x" * 70, "/" + "x" * 52, "/._"]
+
+
+@pytest.mark.parametrize("path", ODD)
+def test_every_path_has_names_that_google_takes(path: str) -> None:
+    nfs, other = dataclasses.replace(NFS[0], path=path), dataclasses.replace(FILESTORE, path=path)
+    attached: list[Any] = []
+    for mount in (nfs, other):
+        design = gcp_design(mounts=(mount,), name="c" * 12)
+        made = storage(design, attached=attached)
+        own = [n for n, kind in made.types().items() if kind in (DISK, SYSTEM, FIREWALL) and n[:2] == "s-"]
+        names = [made.inputs(n)["name"] for n in own]
+        assert names
+        for name in names:
+            assert re.fullmatch(RFC1035, name), name
+    for disk in attached:
+        assert re.fullmatch(RFC1035, disk.device_name), disk.device_name
+
+
+def test_a_name_is_changed_only_where_it_must_be() -> None:
+    """A disk of another name is another disk: what clusters have is called as it ever was."""
+    for path in ("/home", "/apps", "/scratch/fast-1", "/9", "/data-sets", "/" + "x" * 61):
+        assert resource_of("c", path) == f"c-{path[1:].replace('/', '-')}"
+    odd = [resource_of("c", path) for path in (*ODD, "/home", "/data", "/my-home-dir", "/x-", "/x_", "/x.")]
+    assert len(set(odd)) == len(odd)
+    assert resource_of("c", "/Home").startswith("c-home-")
 
 
 # --- what the provider's own documentation says -----------------------------------------------------------

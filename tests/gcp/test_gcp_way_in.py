@@ -83,7 +83,28 @@ def test_a_key_that_is_there_is_left_as_long_as_it_lasts(
     there.accounts.append({"username": USER})
     there.keys["old"] = {"key": KEY, **({"expirationTimeUsec": expires} if expires else {})}
     assert way_in.bring_key(there.account, home / ".ssh", NOW) == USER
-    assert any(call.startswith("POST") for call in there.calls) is brought
+    assert any(call.startswith("PATCH") for call in there.calls) is brought
+    (key,) = there.keys.values()
+    wanted = str(round((NOW + KEY_SECONDS) * 1e6)) if brought else expires
+    assert key.get("expirationTimeUsec") == wanted, "an import changes no key that is there"
+
+
+def test_a_key_that_went_as_it_was_looked_at_is_brought_anew(
+    there: Project, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there.accounts.append({"username": USER})
+    there.keys["old"] = {"key": KEY, "expirationTimeUsec": str(int((NOW - 60) * 1e6))}
+    profile = there._profile
+
+    def gone() -> dict[str, object]:
+        said = {**profile(), "sshPublicKeys": dict(there.keys)}
+        there.keys.pop("old", None)
+        return said
+
+    monkeypatch.setattr(there, "_profile", gone)
+    assert way_in.bring_key(there.account, home / ".ssh", NOW) == USER
+    (key,) = there.keys.values()
+    assert key["expirationTimeUsec"] == str(round((NOW + KEY_SECONDS) * 1e6))
 
 
 def test_of_several_names_the_marked_one_is_taken(there: Project, home: Path) -> None:
@@ -94,6 +115,7 @@ def test_of_several_names_the_marked_one_is_taken(there: Project, home: Path) ->
 def test_a_user_without_a_name_on_machines_gets_one(there: Project, home: Path) -> None:
     there.keys["old"] = {"key": KEY}
     assert way_in.bring_key(there.account, home / ".ssh", NOW) == USER
+    assert there.keys == {"old": {"key": KEY}}
 
 
 def test_an_organisation_that_takes_no_keys_is_said(there: Project, home: Path) -> None:

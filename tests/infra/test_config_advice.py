@@ -12,6 +12,7 @@ from infra.design import design
 from infra.machines import catalog
 
 FACTS = catalog()
+KEY = "arn:aws:kms:us-east-1:123456789012:key/12345678-1234-1234-1234-123456789012"
 
 
 def said(name: str, changes: dict[str, Any]) -> list[str]:
@@ -21,48 +22,88 @@ def said(name: str, changes: dict[str, Any]) -> list[str]:
     return warnings(config, design(config, FACTS), FACTS)
 
 
+def others(name: str, changes: dict[str, Any]) -> list[str]:
+    """Without what nodes install at their start, of which many have some."""
+    return [line for line in said(name, changes) if "at every start" not in line]
+
+
 def test_warnings() -> None:
-    assert said("aws", {}) == []
+    assert others("aws", {}) == []
     (pretended,) = said("local", {"partitions[0].accelerator": {"type": "v100"}})
     assert "v100 devices are simulated" in pretended
-    (static,) = said("aws", {"partitions[0].nodes.min": 2})
+    (static,) = others("aws", {"partitions[0].nodes.min": 2})
     assert "2 static nodes" in static
     assert "0.40 USD an hour" in static
-    (old,) = said("aws", {"partitions[0].machine": "m4.large"})
+    (old,) = others("aws", {"partitions[0].machine": "m4.large"})
     assert "previous generation" in old
-    (paid,) = said("aws", {"partitions[1].accelerator": {"type": "v100", "count": 1}})
+    (paid,) = others("aws", {"partitions[1].accelerator": {"type": "v100", "count": 1}})
     assert "always has 8" in paid
-    (group,) = said(
+    (group,) = others(
         "aws", {"partitions[0].reservation": "cr-0123456789", "partitions[0].placement": "cluster"}
     )
     assert "InsufficientInstanceCapacity" in group
+    assert "aws: {placement_group: …}" in group
+    own = {"reservation": "cr-0123456789", "aws": {"placement_group": "lab"}}
+    assert others("aws", {f"partitions[0].{key}": value for key, value in own.items()}) == []
+    block = {"name": "b", "machine": "p4d.24xlarge", "reservation": "cr-0123456789", "zones": ["us-east-1a"]}
+    (paid,) = others("aws", {"partitions[0]": {**block, "aws": {"capacity_block": True}}})
+    assert "partition b: a Capacity Block is paid for as it is bought" in paid
+    (out,) = others("aws", {"aws": {"nat": False}})
+    assert "cluster.aws.nat: machines have public addresses" in out
+    (spot,) = others("aws", {"aws": {"kms_key": KEY}, "partitions[0].spot": True})
+    assert f"aws kms create-grant --region us-east-1 --key-id {KEY} " in spot
     always = {"name": "s", "machine": "t8i.medium", "nodes": {"min": 2, "max": 2}}
-    up, blind = said("aws", {"partitions[0]": always, "budget.max_usd": 1})
+    up, blind = others("aws", {"partitions[0]": always, "budget.max_usd": 1})
     assert "2 static nodes run as long as the cluster is up, price of t8i.medium unknown" in up
     assert "no price is known for the static nodes of s" in blind
-    _, soon = said("aws", {"partitions[0].nodes.min": 2, "budget.max_usd": 2})
+    _, soon = others("aws", {"partitions[0].nodes.min": 2, "budget.max_usd": 2})
     assert "use up the 2 USD in 4.96 h" in soon
-    _, soon = said("aws", {"partitions[0].nodes.min": 2, "budget.max_hours": 47.9})
+    _, soon = others("aws", {"partitions[0].nodes.min": 2, "budget.max_hours": 47.9})
     assert "use up the 47.9 node-hours in 23.9 h" in soon
-    assert len(said("aws", {"partitions[0].nodes.min": 2, "budget": {"max_hours": 48, "max_usd": 10}})) == 1
+    assert len(others("aws", {"partitions[0].nodes.min": 2, "budget": {"max_hours": 48, "max_usd": 10}})) == 1
     (free,) = said("local", {"budget.max_usd": 2})
     assert "local.price_hour" in free
     assert said("local", {"budget.max_usd": 2, "local.price_hour": 1}) == []
-    (scratch,) = said("aws", {"storage": {"scratch": {"kind": "fsx_lustre", "size_gib": 1200}}})
+    (scratch,) = others("aws", {"storage": {"scratch": {"kind": "fsx_lustre", "size_gib": 1200}}})
     assert "one copy" in scratch
     open_door = {"mode": "ssh", "ssh_cidrs": ["0.0.0.0/0"], "allow_ssh_from_anywhere": True}
-    (door,) = said("gcp", {"access": open_door})
+    (door,) = others("gcp", {"access": open_door})
     assert "whole internet" in door
 
 
 def test_a_zone_without_the_gpus_is_pointed_out_with_those_that_have_them() -> None:
-    assert said("gcp", {"gcp:zone": "europe-west4-b"}) == []
-    (elsewhere,) = said("gcp", {"gcp:zone": "europe-west1-b"})
-    assert elsewhere.startswith("partition debug: on 2026-07-30 Google Cloud offered nvidia-tesla-v100 in ")
+    assert others("gcp", {"gcp:zone": "europe-west4-b"}) == []
+    (elsewhere,) = others("gcp", {"gcp:zone": "europe-west1-b"})
+    assert elsewhere.startswith("partition debug: on 2026-11-21 Google Cloud offered nvidia-tesla-v100 in ")
     assert "europe-west4-a" in elsewhere
     assert elsewhere.endswith("not in europe-west1-b")
-    (near,) = said("gcp", {"gcp:zone": "us-east1-b"})
+    (near,) = others("gcp", {"gcp:zone": "us-east1-b"})
     assert "in us-east1-c of us-east1, not in us-east1-b" in near
-    (one,) = said("gcp", {"partitions[0].zones": ["europe-west4-a", "europe-west4-d"]})
+    (one,) = others("gcp", {"partitions[0].zones": ["europe-west4-a", "europe-west4-d"]})
     assert one.endswith("not in europe-west4-d")
-    assert said("gcp", {"partitions[0].accelerator.type": "t4"}) == []
+    assert others("gcp", {"partitions[0].accelerator.type": "t4"}) == []
+
+
+def test_who_installs_at_every_start_is_told_what_an_image_saves() -> None:
+    (gpus,) = said("aws", {"partitions[1].aws": {"efa": True}})
+    assert gpus == (
+        "partition gpu: each node installs the driver of its accelerators and EFA at every start, for "
+        "minutes that are paid for: image: {bake: true} has it in an image"
+    )
+    assert said("aws", {"image": {"bake": True}}) == []
+    assert said("aws", {"partitions[1].image": {"id": "ami-0123456789abcdef0"}}) == []
+    lustre = {"storage": {"scratch": {"kind": "fsx_lustre", "size_gib": 1200}}}
+    cpu, gpu, _ = said("aws", lustre)
+    assert "partition cpu: each node installs a kernel with a Lustre client (and starts again) at" in cpu
+    assert "accelerators and a kernel" in gpu
+
+
+def test_who_gives_nodes_up_while_they_may_still_install_is_told_so() -> None:
+    own = {"slurm": {"resume_timeout": 1200}, "image": {"bake": True}}
+    cpu, gpu = said("aws", own)
+    assert cpu.startswith(
+        "partition cpu: cluster.slurm.resume_timeout is 1200 s, and the steps of a boot may "
+    )
+    assert "take 1620 s: " in gpu
+    assert said("aws", {**own, "slurm": {"resume_timeout": 1620}}) == []
+    assert said("local", {"slurm": {"resume_timeout": 9}}) == []

@@ -12,6 +12,12 @@ from infra.local import site
 
 EFA = {"machine": "m5.xlarge", "aws": {"efa": True}}
 GROUP = "arn:aws:resource-groups:us-east-1:123456789012:group/MyCRGroup"
+KEY = "arn:aws:kms:us-east-1:123456789012:key/12345678-1234-1234-1234-123456789012"
+BLOCK: dict[str, Any] = {
+    "name": "block", "machine": "p4d.24xlarge", "reservation": "cr-0123456789abcdef0",
+    "zones": ["us-east-1a"], "aws": {"capacity_block": True},
+}  # fmt: skip
+CLOSE: dict[str, Any] = {"name": "close", "machine": "m5.xlarge", "aws": {"placement_group": "lab p4d"}}
 VPC = {"vpc": "vpc-12345678", "public_subnet": "subnet-12345678", "private_subnets": ["subnet-12345679"]}
 
 # stack, changes, path of the one mistake, words that its message must have
@@ -61,6 +67,68 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         {"partitions[0].default": True, "partitions[1].default": True},
         "partitions[1].default",
         ["one default"],
+    ),
+    # what only AWS has
+    ("gcp", {"aws": {"nat": False}}, "aws", ["settings of gcp", "remove aws:"]),
+    (
+        "aws",
+        {"aws": {"kms_key": KEY.replace("us-east-1", "eu-west-1")}},
+        "aws.kms_key",
+        ["a key of us-east-1"],
+    ),
+    ("aws", {"aws": {"kms_key": "alias/disks"}}, "aws.kms_key", ["ARN of a KMS key", "no alias"]),
+    ("aws", {"aws": {"nat": False}, "network": {"aws": VPC}}, "aws.nat", ["with an existing VPC"]),
+    (
+        "aws",
+        {"aws": {"nat": False}, "partitions[0]": {**BLOCK, "reservation": None, "aws": {"efa": True}}},
+        "aws.nat",
+        ["p4d.24xlarge (partition block)", "4 EFA interfaces"],
+    ),
+    ("aws", {"partitions[0]": {**BLOCK, "reservation": None}}, "partitions[0].reservation", ["cr-…"]),
+    ("aws", {"partitions[0]": {**BLOCK, "reservation": GROUP}}, "partitions[0].reservation", ["own id"]),
+    ("aws", {"partitions[0]": {**BLOCK, "spot": True}}, "partitions[0].reservation", ["or spot"]),
+    ("aws", {"partitions[0]": {**BLOCK, "zones": None}}, "partitions[0].zones", ["one zone", "us-east-1a"]),
+    (
+        "aws",
+        {"partitions[0]": {**BLOCK, "placement": "cluster"}},
+        "partitions[0].placement",
+        ["close together already"],
+    ),
+    (
+        "aws",
+        {"partitions[0]": {**BLOCK, "aws": {"capacity_block": True, "placement_group": "lab"}}},
+        "partitions[0].aws.placement_group",
+        ["close together already"],
+    ),
+    (
+        "aws",
+        {"partitions[0]": {**BLOCK, "machine": "m5.xlarge"}},
+        "partitions[0].aws.capacity_block",
+        ["m5.xlarge has no accelerators"],
+    ),
+    (
+        "aws",
+        {"partitions[0]": {**CLOSE, "placement": "none"}},
+        "partitions[0].placement",
+        ["with a placement group by name"],
+    ),
+    (
+        "aws",
+        {"partitions[0]": {**CLOSE, "aws": {"placement_group": "pg-0123456789abcdef0"}}},
+        "partitions[0].aws.placement_group",
+        ["name of a placement group, not its id"],
+    ),
+    (
+        "aws",
+        {"partitions[0]": {**CLOSE, "zones": ["us-east-1a", "us-east-1b"]}},
+        "partitions[0].aws.placement_group",
+        ["one zone only"],
+    ),
+    (
+        "aws",
+        {"partitions[0]": {**CLOSE, "machine": "t3.medium"}},
+        "partitions[0].aws.placement_group",
+        ["does not take a cluster placement group", "remove it"],
     ),
     ("gcp", {"partitions[0].aws": {"efa": True}}, "partitions[0].aws", ["settings of gcp"]),
     ("aws", {"partitions[0].gcp": {"secure_boot": True}}, "partitions[0].gcp", ["settings of aws"]),
@@ -272,6 +340,10 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("local", {"access.mode": "ssh"}, "access.mode", ["this machine"]),
     # network
     ("aws", {"network.cidr": "8.8.0.0/16"}, "network.cidr", ["private IPv4"]),
+    ("aws", {"network.cidr": "0.0.0.0/16"}, "network.cidr", ["0.0.0.0/8 is nobody's"]),
+    ("gcp", {"network.cidr": "127.0.0.0/16"}, "network.cidr", ["127.0.0.0/8 is each machine's own loopback"]),
+    ("gcp", {"network.cidr": "169.254.0.0/16"}, "network.cidr", ["the metadata server answers there"]),
+    ("gcp", {"network.cidr": "255.255.255.0/24"}, "network.cidr", ["255.255.255.255/32 is everybody's"]),
     ("aws", {"network.cidr": "10.0.0.0/8"}, "network.cidr", ["/16 to /24"]),
     ("aws", {"network.public_cidr": "10.1.0.0/24"}, "network.public_cidr", ["10.0.0.0/16"]),
     (
@@ -407,12 +479,63 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         ["apart from home's, /data/home"],
     ),
     ("aws", {"storage.scratch.path": "/usr/local"}, "storage.scratch.path", ["not the system's"]),
+    (
+        "gcp",
+        {"partitions[1].placement": "cluster", "partitions[1].reservation": "close"},
+        "partitions[1].placement",
+        ["none with a reservation", "a policy that close was made with", "placement_policy"],
+    ),
+    (
+        "gcp",
+        {"partitions[1].gcp": {"placement_policy": "mine"}},
+        "partitions[1].gcp.placement_policy",
+        ["nothing without a reservation", "placement: cluster"],
+    ),
+    # A disk of Google's has the name of its directory, and a machine's that of the machine.
+    (
+        "gcp",
+        {"storage.scratch": {"kind": "nfs", "path": "/controller"}},
+        "storage.scratch.path",
+        ["not spelled like a machine", "-controller, and so is that of the machine controller"],
+    ),
+    (
+        "gcp",
+        {"storage.scratch": {"kind": "nfs", "path": "/login-0"}},
+        "storage.scratch.path",
+        ["-login-0, and so is that of the machine login-0"],
+    ),
+    (
+        "gcp",
+        {"storage.scratch": {"kind": "nfs", "path": "/image-cpu"}},
+        "storage.scratch.path",
+        ["that of the machine image-cpu"],
+    ),
+    (
+        "gcp",
+        {"storage.apps": {"kind": "nfs", "path": "/debug/0"}},
+        "storage.apps.path",
+        ["-debug-0, and so is that of the machine debug-0"],
+    ),
+    (
+        "gcp",
+        {"storage.home": {"kind": "nfs", "path": "/a/b"}, "storage.apps": {"kind": "nfs", "path": "/a-b"}},
+        "storage.apps.path",
+        ["not spelled like /a/b", "both disks would be called", "-a-b"],
+    ),
     # hooks, local, login
     ("aws", {"hooks[0]": {"role": "all", "source": "/root/x.sh"}}, "hooks[0].source", ["this project"]),
     ("aws", {"hooks[0]": {"role": "all", "source": "a/../../x"}}, "hooks[0].source", ["this project"]),
     ("aws", {"hooks[0]": {"role": "all", "source": "gs://b/x"}}, "hooks[0].source", ["s3://"]),
     ("local", {"hooks[0]": {"role": "all", "source": "https://b/x"}}, "hooks[0].source", ["this project"]),
     ("gcp", {"hooks[0]": {"role": "all", "source": "http://b/x"}}, "hooks[0].source", ["not protected"]),
+    ("gcp", {"hooks[0]": {"role": "all", "source": "gs://My_Bucket/x"}}, "hooks[0].source", ["My_Bucket is"]),
+    ("gcp", {"hooks[0]": {"role": "all", "source": "gs://10.0.0.1/x"}}, "hooks[0].source", ["10.0.0.1 is"]),
+    ("gcp", {"hooks[0]": {"role": "all", "source": "gs://googol/x"}}, "hooks[0].source", ["googol is"]),
+    ("gcp", {"hooks[0]": {"role": "all", "source": "gs://ab/x"}}, "hooks[0].source", ["3 to 63"]),
+    ("gcp", {"hooks[0]": {"role": "all", "source": "gs:///x"}}, "hooks[0].source", ["nothing is none"]),
+    ("gcp", {"hooks[0]": {"role": "all", "source": "gs://bucket"}}, "hooks[0].source", ["one object"]),
+    ("gcp", {"hooks[0]": {"role": "all", "source": "gs://bucket/f/"}}, "hooks[0].source", ["one object"]),
+    ("gcp", {"hooks[0]": {"role": "all", "source": "gs://bucket/a\nb"}}, "hooks[0].source", ["line breaks"]),
     ("local", {"login.count": 1}, "login.count", ["this machine"]),
     ("aws", {"local": {"boot_delay": 1.0}}, "local", ["settings of aws"]),
     (
@@ -566,9 +689,17 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ("gcp", {"network.gcp": {"network": "lab", "subnetwork": "nodes"}}),
     ("gcp", {"storage.scratch": {"kind": "filestore", "tier": "ZONAL", "size_gib": 100}}),
     ("gcp", {"storage.local_scratch": {}}),
+    # A file system's name is no disk's.
+    (
+        "gcp",
+        {"storage.scratch": {"kind": "filestore", "path": "/controller", "size_gib": 1024}},
+    ),
+    ("gcp", {"storage.scratch": {"kind": "nfs", "path": "/debug-x"}}),
+    ("gcp", {"hooks[0]": {"role": "all", "source": "gs://my_bucket.example.com/it's/a \\ b.sh"}}),
     ("gcp", {"image.id": "projects/lab/global/images/slurm-1"}),
     ("gcp", {"image.id": "projects/lab/global/images/family/slurm"}),
     ("gcp", {"partitions[0].reservation": "v100s", "login.count": 2}),
+    ("gcp", {"partitions[1].reservation": "close", "partitions[1].gcp": {"placement_policy": "its"}}),
     ("local", {"partitions[0].placement": "cluster", "partitions[0].spot": True}),
     ("local", {"local": {"machines": "process", "boot_delay": 5, "quota_nodes": 4, "price_hour": 1}}),
     (
@@ -597,6 +728,9 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
             "budget.max_usd": 9,
         },
     ),
+    ("aws", {"partitions[0]": BLOCK, "aws": {"kms_key": KEY, "nat": True}}),
+    ("aws", {"partitions[0]": CLOSE, "aws": {"nat": False}}),
+    ("aws", {"partitions[0]": {**CLOSE, "placement": "cluster", "reservation": "cr-0123456789"}}),
     ("batch", {"@enabled": False, "batch.container.environment": {"MPI_GPUS": 32}}),
     ("batch", {"batch.container.gpus": 1, "batch.container.environment": {"MPI_GPUS": "4"}}),
 ]

@@ -66,6 +66,15 @@ def test_a_network_costs_something_with_nobody_on_it() -> None:
     assert "network" not in parts(of("local"))
 
 
+def test_public_addresses_in_the_place_of_a_nat_gateway() -> None:
+    """Each machine's, while it is up."""
+    nodes = {"partitions[0].nodes": {"min": 1, "max": 10}, "partitions[1].nodes": {"min": 0, "max": 4}}
+    without = {**nodes, "aws": {"nat": False}}
+    assert parts(of("aws", without))["network"] == (pytest.approx(2 * 0.005), pytest.approx(15 * 0.005))
+    (line,) = [part["what"] for part in of("aws", without)["parts"] if part["name"] == "network"]
+    assert line == "1 public address and one for each node that is up"
+
+
 def test_google_asks_for_its_network_by_the_machine() -> None:
     """Of Cloud NAT for each machine behind it up to 32, and for an address; a public one is not behind."""
     debug = {"partitions[0].nodes": {"min": 1, "max": 4}, "partitions[1].nodes.max": 4}

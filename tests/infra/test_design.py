@@ -14,6 +14,7 @@ from stack_values import BENCHMARK, CLUSTER, REMOVE, STACKS, values
 from infra.config import load_file, parse
 from infra.design import benchmark_design, design, real_memory, slurm_time
 from infra.machines import catalog
+from infra.node.bootstrap import limits
 from infra.node.codec import from_json, to_json
 from infra.node.model import BenchmarkDesign, Budget, ClusterDesign, Partition
 
@@ -138,9 +139,10 @@ def test_timers_by_provider() -> None:
     local, gcp, aws = made("local").slurm, made("gcp").slurm, made("aws").slurm
     assert (local.suspend_time, local.resume_timeout, local.reconcile_interval) == (20, 60, 2.0)
     assert (local.suspend_timeout, local.slurmd_timeout) == (5, 20)
-    assert (aws.suspend_time, aws.resume_timeout, aws.reconcile_interval) == (300, 1200, 30.0)
+    assert (aws.suspend_time, aws.reconcile_interval) == (300, 30.0)
     plain = made("gcp", {"partitions[0].accelerator": REMOVE}).slurm
-    assert (gcp.resume_timeout, plain.resume_timeout) == (1200, 900)
+    assert gcp.resume_timeout == plain.resume_timeout + limits.ACCELERATORS
+    assert aws.resume_timeout == gcp.resume_timeout + limits.RESTART, "it starts again, for Lustre's kernel"
     assert made("local", {"local.boot_delay": 30}).slurm.resume_timeout == 90
     slow = made("local", {"local.boot_delay": 30, "local.boot_spread": 45}).slurm
     assert slow.resume_timeout == 60 + 30 + 45, "the slowest machine registers in time too"
@@ -224,6 +226,7 @@ def test_existing_networks_are_named_by_their_ids() -> None:
         "vpc": "vpc-12345678",
         "public_subnet": "subnet-12345678",
         "private_subnets": ("subnet-12345679",),
+        "nat": True,
     }
     gcp = {"network": "lab", "subnetwork": "nodes"}
     network = made("gcp", {"network": {"gcp": gcp, "zones": ["europe-west4-a"]}}).network

@@ -100,7 +100,7 @@ def test_s4_reference_architectures() -> None:
         ("all", "hooks/docker.sh", (), 600),
         ("all", "hooks/pyxis-enroot.sh", ("/fsx/enroot",), 1200),
     ]
-    assert containers.slurm.resume_timeout == 1200 + 600 + 1200
+    assert containers.slurm.resume_timeout == own_image.slurm.resume_timeout + 600 + 1200
     assert [p.machine for p in inference.partitions] == ["p4de.24xlarge", "g5.12xlarge"]
     trainium = stack("aws-trn1").partitions[0]
     assert trainium.accelerator is not None

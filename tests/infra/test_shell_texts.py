@@ -17,7 +17,7 @@ from infra.aws import bake, operations, userdata, way_in
 from infra.clouds.operations import line
 from infra.gcp import userdata as gcp_userdata
 from infra.local import packages
-from infra.node.bootstrap.vm import images, os_login, people
+from infra.node.bootstrap.vm import images, os_login
 from infra.node.elastic import programs
 from infra.ssh import lines
 from tests.support.aws_mocks import aws_design
@@ -44,7 +44,6 @@ def texts() -> Iterator[tuple[str, str, str]]:
         steps = yaml.safe_load(bake.document(baked, "c-bucket-1a2b3c4", kind))["phases"][0]["steps"]
         for number, step in enumerate(steps):
             yield f"bake-{kind.name}-{number}", "bash", "\n".join(step["inputs"]["commands"])
-    yield "reach-node", "sh", people.PROGRAM_TEXT
     yield "policy-rc.d", "sh", packages.OUR_POLICY
     yield "epilog", "sh", programs.EPILOG_TEXT.format(path="/bin", conf="'/a b/slurm.conf'", seconds=9)
     yield "wait-for-environment", "sh", lines.wait_for_environment(PLACE, "0123abcd", 60)
@@ -109,7 +108,6 @@ def test_no_shell_text_in_the_project_is_left_out() -> None:
         "infra/clouds/userdata.py",
         "infra/local/packages.py",
         "infra/node/bootstrap/vm/os_login.py",
-        "infra/node/bootstrap/vm/people.py",
         "infra/node/elastic/programs.py",
         "workload/run_keras.j2",
     }

@@ -34,7 +34,8 @@ AT = 1_795_269_720.0  # 2026-11-21 14:02:00 UTC
 REBALANCE, INTERRUPTION = "meta-data/events/recommendations/rebalance", "meta-data/spot/instance-action"
 RECOMMENDED = '{"noticeTime": "2026-11-21T13:00:00Z"}'
 INTERRUPTED = '{"action": "terminate", "time": "2026-11-21T14:02:00Z"}'
-AT_RISK = f"{REASON_PREFIX}preempted: the cloud may take this machine soon"
+RISK = "preempted: the cloud may take this machine soon"
+AT_RISK = f"{REASON_PREFIX}{RISK}"
 TAKEN = f"{REASON_PREFIX}preempted: the cloud takes this machine at 14:02:00 UTC"
 SPOT = (dataclasses.replace(COMPUTE, spot=True), T4)
 
@@ -91,11 +92,11 @@ def test_a_node_at_risk_takes_no_more_jobs_and_keeps_those_that_it_has(
 ) -> None:
     """Whoever has drained it first, or if it is not up yet."""
     control = FakeControl([state, node("compute-4")], [job(7, nodes=(NAME,))])
-    assert notices.spare(control, NAME) is done
+    assert notices.spare(control, NAME, RISK) is done
     assert control.calls == ([("node", (NAME,), "DRAIN", AT_RISK)] if told else [])
     control.calls.clear()
     if done:  # started again
-        assert notices.spare(control, NAME) is True
+        assert notices.spare(control, NAME, RISK) is True
         assert control.calls == []
 
 
@@ -111,20 +112,21 @@ def test_a_slurm_that_does_not_answer_is_told_later_and_once(monkeypatch: pytest
             raise said
         return said
 
-    def spare() -> bool:
+    def spare(reason: str) -> bool:
+        assert reason == RISK
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    assert notices.watch(wait, spare) == AT
+    assert notices.watch(wait, spare, lambda _at: pytest.fail("the driver hears of it by itself")) == AT
     assert (told, answers) == ([], [])
 
 
 def test_a_node_at_risk_that_is_taken_after_all_is_evacuated(ec2: FakeImds, booted: Context) -> None:
     """Its drain is not one of an evacuation: the reason says what is the case by now, and its jobs move."""
     control = FakeControl([node(NAME, "ALLOCATED")], [job(7, nodes=(NAME,)), job(8, nodes=("compute-1",))])
-    notices.spare(control, NAME)
+    notices.spare(control, NAME, RISK)
     own = report_of(booted)
     notices.tell(booted.settings, control, NAME, AT)
     assert [call for call in control.calls if call[0] == "node"] == [

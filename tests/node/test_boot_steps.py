@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from infra.node.bootstrap import daemons, shared, steps
+from infra.node.bootstrap import daemons, limits, shared, steps
 from infra.node.bootstrap import main as boot
 from infra.node.bootstrap.context import ALL, Context, SkipStep, Step
 from infra.node.bootstrap.execute import run_steps
 from infra.node.bootstrap.report import BootReport, file_sink
 from infra.node.bootstrap.steps import STEPS
-from infra.node.model import Accelerator, ClusterDesign, Folders, Hook, Partition
+from infra.node.model import Accelerator, ClusterDesign, Folders, Hook, Image, Mount, Partition
 from tests.support.doubles import FakeServices, design, settings
 
 
@@ -146,7 +146,8 @@ def test_what_a_step_waits_for_is_on_the_report(machine: Callable[..., Context],
 
 
 def test_the_order_is_that_of_the_contract() -> None:
-    assert [s.name for s in STEPS if s.machines is None] == [
+    # `secrets` is there twice: hosts and nodes have their own limits.
+    assert list(dict.fromkeys(s.name for s in STEPS if s.machines is None)) == [
         "users", "hosts", "secrets", "disks", "mounts", "slurm", "accelerators", "hooks", "ready",
     ]  # fmt: skip
     assert [s.name for s in STEPS if s.machines is not None] == [
@@ -155,8 +156,26 @@ def test_the_order_is_that_of_the_contract() -> None:
     names = [s.name for s in STEPS]
     assert names.index("disks") + 1 == names.index("packages") == names.index("mounts") - 2
     assert all(0 < s.timeout <= 3600 for s in STEPS)
-    assert [s.name for s in STEPS if "controller" not in s.roles] == ["accelerators"]
-    assert [s.name for s in STEPS if "compute" not in s.roles] == ["metadata", "environment"]
+    assert [s.name for s in STEPS if "controller" not in s.roles] == ["secrets", "accelerators"]
+    assert [s.name for s in STEPS if "compute" not in s.roles] == ["secrets", "metadata", "environment"]
+
+
+def test_a_nodes_time_covers_what_its_steps_may_take() -> None:
+    """Else Slurm gives it back while it installs, and the next one as well."""
+    mine = {s.name: s.timeout for s in STEPS if "compute" in s.roles}
+    before = [*list(mine)[: list(mine).index("ready")], "ready"]
+    gpu = Partition("gpu", "p3dn.24xlarge", 96, 9, 0, 1, Accelerator("v100", 8), efa=1)
+    lustre = (Mount("/fsx", "fsx_lustre"),)
+    hooks = (Hook("compute", "a.sh", timeout=60), Hook("all", "b.sh", timeout=5), Hook("login", "c.sh"))
+    made = design(gpu, machines="vm", provider="aws", mounts=lustre, hooks=hooks)
+    steps = sum(mine[name] for name in before if name != "hooks")
+    assert limits.boot(made, gpu) == limits.START + limits.RESTART + steps + 65
+    plain = dataclasses.replace(gpu, accelerator=None, efa=0)
+    assert limits.boot(made, gpu) - limits.boot(made, plain) == mine["accelerators"]
+    baked = dataclasses.replace(made, image=Image(bake=True))
+    assert limits.boot(baked, gpu) < limits.boot(made, plain) - 1000
+    own = dataclasses.replace(gpu, image="ami-1")
+    assert limits.boot(baked, own) == limits.boot(made, own), "what is in it is not known"
 
 
 def test_boot_reports_to_the_machine_and_to_the_bucket_and_stays(

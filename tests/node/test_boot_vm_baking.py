@@ -16,7 +16,7 @@ import pytest
 from infra import bundle
 from infra.node.bootstrap import own
 from infra.node.bootstrap.context import Context
-from infra.node.bootstrap.vm import baking, drivers, logs, lustre, packages
+from infra.node.bootstrap.vm import baking, drivers, logs, lustre, nvidia, packages
 from infra.node.cloud import call
 from infra.node.cloud.call import Answer
 from infra.node.model import Mount, Partition, Settings, SlurmSettings
@@ -114,6 +114,18 @@ def test_a_controllers_image_has_its_packages(root: Path, tmp_path: Path) -> Non
     assert not (root / "etc/systemd/system/apt-daily.timer").is_symlink()
 
 
+def nvidia_packages(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, bool]]]:
+    """What is asked of NVIDIA's packages: which of them fit is `test_drivers_apt.py`'s."""
+    asked: list[tuple[str, dict[str, bool]]] = []
+
+    def install(_context: Context, flavour: nvidia.Flavour, **how: bool) -> nvidia.Choice:
+        asked.append((flavour.name, how))
+        return nvidia.Choice((), "580.173.02", built=True)
+
+    monkeypatch.setattr(nvidia, "install", install)
+    return asked
+
+
 @pytest.mark.parametrize(
     ("partition", "host", "flavour"),
     [
@@ -127,23 +139,26 @@ def test_drivers_are_placed_and_not_loaded(
     """The machine has neither a GPU nor EFA."""
     fetched: list[Context] = []
     monkeypatch.setattr(drivers, "_install_efa", fetched.append)
-    monkeypatch.setattr(platform, "release", lambda: "6.8.0-1021-aws")
+    asked = nvidia_packages(monkeypatch)
     run = Recorder()
     run.answer("nvidia-smi", AssertionError("there is none"))
     run.answer("modprobe", AssertionError("there is none"))
-    run.answer("apt-cache show", "Package: x\nVersion: 1\n")
     status, report = bake(tmp_path, host, run, partition)
     assert status == 0
-    assert f"linux-modules-nvidia-{flavour}-6.8.0-1021-aws" in run.having("install")[-1].split()
+    assert asked == [(flavour, {"signed": False, "baking": True})]
     assert len(fetched) == partition.efa
     (said,) = [step["note"] for step in report["steps"] if step["name"] == "accelerators"]
-    assert f"NVIDIA's driver ({flavour})" in said
+    assert f"NVIDIA's driver 580.173.02 ({flavour})" in said
     assert ("EFA" in said) == bool(partition.efa)
 
 
-def test_joined_gpus_get_their_fabric_at_the_boot_of_a_node(root: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("root")
+def test_joined_gpus_get_their_fabric_at_the_boot_of_a_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from infra.node.model import Accelerator
 
+    nvidia_packages(monkeypatch)
     run = Recorder()
     a100 = Partition("a", "p4d.24xlarge", 96, 9, 0, 1, Accelerator("a100", 8))
     assert bake(tmp_path, "image-compute-nvidia-open-switched", run, a100)[0] == 0

@@ -14,13 +14,14 @@ from infra.node.bootstrap import steps
 from infra.node.bootstrap.command import CommandError
 from infra.node.bootstrap.command import run as really
 from infra.node.bootstrap.context import Context, SkipStep
-from infra.node.bootstrap.vm import drivers
+from infra.node.bootstrap.vm import drivers, nvidia
 from infra.node.cloud import call
 from infra.node.cloud.call import Answer
 from infra.node.model import Accelerator, Partition
 from tests.support.recorded import COMPUTE, T4, V100, Recorder, machine
 
 KERNEL = "6.8.0-1021-aws"
+Asked = list[tuple[nvidia.Flavour, dict[str, bool]]]
 
 
 @pytest.fixture(autouse=True)
@@ -40,64 +41,50 @@ def gpus(run: Recorder, count: int, *, after_install: bool = True) -> None:
     run.answer("nvidia-smi --list-gpus", smi)
 
 
-def known(run: Recorder, *names: str) -> None:
-    run.answer("apt-cache show", "")
-    for name in names:
-        run.answer(f"apt-cache show --no-all-versions {name}", f"Package: {name}\nVersion: 1\n")
-
-
 def node(tmp_path: Path, partition: Partition) -> tuple[Context, Recorder]:
     return machine(tmp_path, host=f"{partition.name}-0", partitions=(partition,))
 
 
-def installed(run: Recorder) -> list[str]:
-    (line,) = run.having("install")
-    return line.partition("--no-install-recommends ")[2].split()
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """What is asked of NVIDIA's packages: which of them fit is `test_drivers_apt.py`'s, upon a real apt."""
+    calls: Asked = []
+
+    def install(_context: Context, flavour: nvidia.Flavour, **how: bool) -> nvidia.Choice:
+        calls.append((flavour, how))
+        return nvidia.Choice((), "580.173.02", built=True)
+
+    monkeypatch.setattr(nvidia, "install", install)
+    return calls
 
 
 @pytest.mark.parametrize(("partition", "flavour"), [(V100, "580-server"), (T4, "580-server-open")])
 def test_the_closed_modules_for_volta_and_the_open_ones_for_newer(
-    tmp_path: Path, partition: Partition, flavour: str
+    tmp_path: Path, asked: Asked, partition: Partition, flavour: str
 ) -> None:
     partition = dataclasses.replace(partition, efa=0)
     context, run = node(tmp_path, partition)
     assert partition.accelerator is not None
     gpus(run, partition.accelerator.count)
-    known(run, f"linux-modules-nvidia-{flavour}-{KERNEL}")
     said = steps.accelerators(context)
     assert said == f"{partition.accelerator.count} {partition.accelerator.type}"
-    assert installed(run) == [
-        f"linux-modules-nvidia-{flavour}-{KERNEL}",
-        f"nvidia-headless-no-dkms-{flavour}",
-        "nvidia-utils-580-server",
-        "nvidia-modprobe",
-    ]
-    assert not run.having("nvidia-fabricmanager")
+    assert [(its.name, its.switched, how) for its, how in asked] == [(flavour, False, {"signed": False})]
 
 
-def test_a_kernel_without_built_modules_builds_them(tmp_path: Path) -> None:
-    context, run = node(tmp_path, T4)
-    gpus(run, 1)
-    known(run)
-    steps.accelerators(context)
-    assert installed(run)[:2] == ["nvidia-dkms-580-server-open", f"linux-headers-{KERNEL}"]
-
-
-def test_joined_gpus_need_their_fabric(tmp_path: Path) -> None:
+def test_joined_gpus_need_their_fabric(tmp_path: Path, asked: Asked) -> None:
     context, run = node(tmp_path, Partition("a", "p4d.24xlarge", 96, 9, 0, 1, Accelerator("a100", 8)))
     gpus(run, 8)
-    known(run)
     (tmp_path / "root" / drivers.SWITCHES / "0000:c0:00.0").mkdir(parents=True)
     steps.accelerators(context)
-    assert "nvidia-fabricmanager-580" in installed(run)
+    assert [its.switched for its, _ in asked] == [True]
     assert run.calls.index("systemctl enable --now nvidia-fabricmanager") > 0
 
 
+@pytest.mark.usefixtures("asked")
 def test_switches_that_the_cloud_keeps_to_itself_need_no_manager(tmp_path: Path) -> None:
     """The manager's unit would fail: there is nothing for it to do."""
     context, run = node(tmp_path, Partition("a", "a2-highgpu-8g", 96, 9, 0, 1, Accelerator("a100", 8)))
     gpus(run, 8)
-    known(run)
     assert steps.accelerators(context) == "8 a100"
     assert not run.having("enable")
 
@@ -114,6 +101,7 @@ def test_an_image_with_the_driver_installs_nothing(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.usefixtures("asked")
 def test_a_gpu_that_is_missing_keeps_the_node_away(tmp_path: Path) -> None:
     context, run = node(tmp_path, dataclasses.replace(V100, efa=0))
     gpus(run, 7)

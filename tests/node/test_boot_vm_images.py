@@ -55,7 +55,7 @@ def test_drivers_tell_images_apart() -> None:
     assert names(made(one, T4)) == ["controller", "compute-nvidia-open"], "one GPU needs no fabric"
     counted = dataclasses.replace(T4, accelerator=Accelerator("t4", 1, simulated=True))
     neuron = dataclasses.replace(T4, name="n", accelerator=Accelerator("trainium", 16, gres="neuron"))
-    assert names(made(counted, neuron)) == ["controller", "compute"]
+    assert names(made(counted, neuron)) == ["controller", "compute", "compute-neuron"]
 
 
 def test_a_machine_with_an_image_of_its_own_needs_none() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import signal
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ from typing import Any
 import boto3
 import pytest
 
-from infra.node.bootstrap import execute, files, own
+from infra.node.bootstrap import execute, own
 from infra.node.bootstrap.context import Context
 from infra.node.bootstrap.report import BootReport, failure, file_sink
 from infra.node.bootstrap.vm import clouds, disks, machine
@@ -137,40 +136,9 @@ def test_slurms_programs_are_there_while_a_head_boots_again(tmp_path: Path) -> N
     }
 
 
-# --- hosts -----------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def named(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return whole_boot.name_is_noted(monkeypatch, "ip-10-0-1-17")
-
-
-def test_the_name_lasts_and_others_lines_stay(tmp_path: Path, named: list[str]) -> None:
-    context, _ = make(tmp_path)
-    etc = tmp_path / "root" / "etc"
-    (etc / "hosts").write_text("127.0.0.1 localhost\n::1 ip6-localhost\n")
-    for _ in range(2):
-        assert own.hosts(context) == "compute-0; the controller is 10.0.0.5"
-    assert named == ["compute-0"]
-    assert (etc / "hostname").read_text() == "compute-0\n"
-    lines = (etc / "hosts").read_text().splitlines()
-    assert lines == [
-        "127.0.0.1 localhost", "::1 ip6-localhost", files.BEGIN, "10.0.0.5 controller", files.END,
-    ]  # fmt: skip
-    assert "preserve_hostname: true" in (etc / "cloud/cloud.cfg.d/99-slurm-stacks.cfg").read_text()
-    # A controller that moved.
-    site = dataclasses.replace(context.settings.site, controller_address="10.0.0.9")
-    context.settings = dataclasses.replace(context.settings, site=site)
-    own.hosts(context)
-    assert "10.0.0.5" not in (etc / "hosts").read_text()
-    assert "10.0.0.9 controller" in (etc / "hosts").read_text().splitlines()
-
-
-@pytest.mark.usefixtures("named")
-def test_no_name_of_its_own_is_a_loopback_address(tmp_path: Path) -> None:
-    context, _ = make(tmp_path, "controller", "controller")
-    own.hosts(context)
-    assert not (tmp_path / "root" / "etc" / "hosts").exists()
 
 
 # --- secrets ---------------------------------------------------------------------------------------------

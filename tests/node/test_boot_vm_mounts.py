@@ -251,21 +251,13 @@ def test_the_login_user_gets_from_the_head_to_the_nodes(
     assert not [name for name in given if name.startswith(("root", "x"))]
 
 
-def test_ssh_finds_nodes_where_slurm_knows_them(tmp_path: Path) -> None:
-    """The real program, with a scontrol and an nc that say what they are asked."""
+def test_ssh_takes_the_users_key_of_the_cluster_to_its_nodes(tmp_path: Path) -> None:
     context, _ = machine(tmp_path, "login", "login-0")
     people.way_to_nodes(context)
-    root = tmp_path / "root"
-    config = (root / people.CLIENT).read_text()
-    assert "Host compute-* v100-* t4-*" in config
-    assert f"ProxyCommand /{people.PROGRAM} %h %p" in config
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for name, text in (
-        ("scontrol", 'echo "NodeName=$4 CPUTot=2 NodeAddr=10.0.1.17 NodeHostName=$4"'),
-        ("nc", 'echo "nc $*"'),
-    ):
-        (tools / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tools / name).chmod(0o755)
-    said = really(str(root / people.PROGRAM), "compute-3", "22", env={"PATH": f"{tools}:/usr/bin:/bin"})
-    assert said == "nc 10.0.1.17 22\n"
+    client = tmp_path / "root" / people.CLIENT
+    assert "ProxyCommand" not in client.read_text(), "nodes are found by their names"
+    known = dict(line.split(" ", 1) for line in really("ssh", "-G", "-F", str(client), "t4-3").splitlines())
+    assert known["hostname"] == "t4-3"
+    assert known["identityfile"] == "~/.ssh/id_slurm_stacks"
+    assert (known["stricthostkeychecking"], known["userknownhostsfile"]) == ("false", "/dev/null")
+    assert "id_slurm_stacks" not in really("ssh", "-G", "-F", str(client), "github.com")

@@ -43,6 +43,7 @@ def test_each_role_has_its_packages(tmp_path: Path) -> None:
 
     assert wanted("controller", "controller") == [
         "munge", "chrony", "slurmctld", "slurm-client", "nfs-common", "nfs-kernel-server", "nftables",
+            "dnsmasq-base",
         "python3-boto3", "python3-venv",
     ]  # fmt: skip
     assert wanted("compute", "compute-0") == ["munge", "chrony", "slurmd", "slurm-client", "nfs-common"]

@@ -140,3 +140,28 @@ def test_the_driver_reads_the_clusters_bucket_by_default(
     assert {m.node: m.failure for m in driver.list()} == {
         "compute-0": None, "compute-1": "step mounts: no route: x",
     }  # fmt: skip
+
+
+def test_a_machine_that_says_nothing_for_long_has_failed(bucket: Bucket) -> None:
+    """Its node would be waited for until ResumeTimeout, which covers every step of a boot."""
+    clock = Clock()
+    boots = Ec2Boots(lambda: bucket, "t-bucket", clock)
+    bucket.report("c-1", "booting")
+    late, early = clock.now - boot_reports.SILENT_SECONDS, clock.now - boot_reports.SILENT_SECONDS + 1
+    running = {"c-0": late, "c-1": time.time() - 60, "c-3": early}
+    assert boots(running) == {"c-0": Told(boot_reports.SILENCE)}
+    clock.pass_by()
+    assert boots(running) == {node: Told(boot_reports.SILENCE) for node in ("c-0", "c-3")}
+    bucket.report("c-0", "booting")
+    clock.pass_by()
+    assert boots(running) == {"c-3": Told(boot_reports.SILENCE)}
+
+
+def test_while_the_bucket_does_not_answer_nobody_is_silent(bucket: Bucket) -> None:
+    clock = Clock()
+
+    def down() -> Any:
+        raise OSError("no answer")
+
+    boots = Ec2Boots(down, "t-bucket", clock)
+    assert boots({"c-0": clock.now - HOUR}) == {}

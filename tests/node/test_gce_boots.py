@@ -56,7 +56,8 @@ def test_failures_and_notices(shelf: Shelf, boots: GceBoots, monkeypatch: pytest
     monkeypatch.setattr(report, "notice", lambda file, since: 7.0 if "2" in file.stem else None)
     shelf.put("compute-0", **FAILED)
     shelf.put("stranger-0", **FAILED)
-    told = boots({"compute-0": 900.0, "compute-1": 900.0, "compute-2": 900.0})
+    launched = time.time() - 600
+    told = boots({"compute-0": launched, "compute-1": launched, "compute-2": launched})
     assert told == {"compute-0": Told("compute-0"), "compute-2": Told(None, 7.0)}
     assert shelf.calls == ["list boot/", "get boot/compute-0.json"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -13,7 +14,7 @@ from google.cloud import compute_v1 as gce
 
 from infra.node.elastic.driver import LaunchGroup, Machine, MachineState
 from infra.node.elastic.drivers import gce as gce_driver
-from infra.node.elastic.drivers import gce_ending, gce_notices, gce_operations
+from infra.node.elastic.drivers import gce_ending, gce_notices, gce_operations, gce_zones
 from infra.node.elastic.drivers.boot_reports import Told
 from infra.node.elastic.drivers.gce import GceDriver
 from infra.node.elastic.drivers.gce_client import google_clients
@@ -103,14 +104,60 @@ def test_a_list_that_lags_shows_machines_later(fake: FakeGce, driver: GceDriver)
 
 def test_half_a_list_is_none(fake: FakeGce, driver: GceDriver) -> None:
     fake.page = 1
-    launch(driver, 0, 1, 2)
-    fake.faults = [Fault("instances.aggregated_list", "backendError", 503, skip=1, times=1)]
+    only = fake.driver(
+        Settings(DESIGN, Site("/", "slurm", "h", "10.0.0.1", driver=fake.driver_settings([A])))
+    )
+    launch(only, 0, 1, 2)
+    fake.faults = [Fault("instances.list", "backendError", 503, skip=1, times=1)]
     with pytest.raises(GceError, match=r"throttled: the cloud's own words \(backendError\)"):
+        only.list()
+    assert len(only.list()) == 3
+    fake.faults = [Fault("instances.list", "forbidden", 403, times=1)]
+    with pytest.raises(GceError, match="permission"):
         driver.list()
-    assert len(driver.list()) == 3
-    fake.unreachable = {B}
-    with pytest.raises(GceError, match=r"no word of zones/europe-west4-"):
+
+
+def test_a_zone_that_cannot_be_reached_blinds_only_itself(
+    fake: FakeGce, driver: GceDriver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was known there counts, what others say is news, and where the cluster has nothing is nothing."""
+    launch(driver, 0, 1)
+    launch(driver, 2, zone=B)
+    assert {m.node: m.zone for m in driver.list()} == {"compute-0": A, "compute-1": A, "compute-2": B}
+    capsys.readouterr()
+    fake.unreachable = {B, "us-east1-b"}
+    for node in ("t-compute-0", "t-compute-2"):
+        fake.cloud.system_end(node)
+    fake.cloud.advance(1)
+    found = by_node(driver)
+    assert found["compute-2"].state is MachineState.RUNNING, "nobody says that it has ended"
+    assert found["compute-0"].state is MachineState.TERMINATED
+    driver.list()
+    (said,) = [line for line in capsys.readouterr().out.splitlines() if "no word of zone" in line]
+    assert f"zone {B}, what was there counts as it was, 1 machine: throttled: " in said
+    fake.unreachable = set()
+    assert by_node(driver)["compute-2"].state is MachineState.TERMINATED
+    assert f"zone {B} answers again" in capsys.readouterr().out
+    fake.unreachable = set(fake.cloud.zones)
+    with pytest.raises(GceError, match="cannot be reached"):
         driver.list()
+
+
+def test_machines_in_a_zone_that_the_stack_file_names_no_more_are_found(
+    fake: FakeGce, driver: GceDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch(driver, 0, zone=B)
+    only = Settings(DESIGN, Site("/", "slurm", "h", "10.0.0.1", driver=fake.driver_settings([A])))
+    later = fake.driver(only)
+    fake.unreachable = {"us-east1-b"}
+    assert later.list() == [], "the look at all zones fails, and that at the cluster's own does not"
+    fake.unreachable = set()
+    monkeypatch.setattr(gce_zones, "AGAIN_SECONDS", 0.0)
+    again = fake.driver(only)
+    assert [m.node for m in again.list()] == ["compute-0"]
+    fake.forget()
+    assert [m.node for m in again.list()] == ["compute-0"], "known from then on"
+    assert fake.counts() == {"instances.list": 2}
 
 
 def test_a_cloud_that_is_not_there(fake: FakeGce) -> None:
@@ -160,7 +207,7 @@ def test_a_preempted_machine_that_is_deleted_is_told_of_as_ended(fake: FakeGce) 
     assert ended.failure == "Compute Engine has preempted the machine"
     fake.forget()
     driver.list()
-    assert fake.counts() == {"instances.aggregated_list": 1}, "the reason is known"
+    assert fake.counts() == {"instances.list": 2}, "the reason is known"
 
 
 def test_a_machine_that_ends_before_any_list_shows_it_is_told_of(fake: FakeGce) -> None:
@@ -221,8 +268,31 @@ def test_ends_that_were_wanted_are_not_asked_about(fake: FakeGce, driver: GceDri
     fake.cloud.advance(1)
     fake.forget()
     assert driver.list() == []
-    assert "operationType=delete" in {call.request.filter for call in fake.calls}
-    assert not [c for c in fake.calls if "compute.instances" in getattr(c.request, "filter", "")]
+    lists = [call.request for call in fake.calls if call.name == "zone_operations.list"]
+    assert len(lists) == 1, "what became of the delete, and not why it ended"
+    assert re.fullmatch(r'\(user = "me"\) AND \(creationTimestamp >= "20\S+"\)', lists[0].filter)
+
+
+def test_a_busy_project_hides_no_reason(fake: FakeGce, driver: GceDriver) -> None:
+    """Others' operations of the same moments fill more than a page, and older ones are not read."""
+    launch(driver, 0)
+    driver.list()
+    fake.page = 50
+
+    def others(count: int) -> None:
+        with fake.lock:
+            for number in range(count):
+                fake.cloud.operation(f"zones/{A}", "setLabels", f"x/{number}", user="somebody")
+
+    others(60)
+    fake.cloud.advance(300)
+    others(60)
+    fake.cloud.system_end("t-compute-0")
+    others(120)
+    fake.forget()
+    (machine,) = driver.list()
+    assert machine.failure == "Compute Engine has preempted the machine"
+    assert fake.counts()["zone_operations.list"] == 3, "newest first, as far as they are in question"
 
 
 def test_a_list_does_not_depend_on_reasons(fake: FakeGce, driver: GceDriver) -> None:
@@ -248,7 +318,10 @@ def test_maintenance_that_ends_a_machine_is_a_notice_when_it_is_near(
         instance.scheduling.on_host_maintenance = policy
         instance.resource_status.upcoming_maintenance.window_start_time = when
     found = sorted(fake.cloud.instances(), key=lambda i: str(i.name))
-    assert [gce_notices.maintenance(i, at - 60) for i in found] == [pytest.approx(at), None, None]
+    # An hour ahead, as a machine with GPUs is told of it itself.
+    for ahead in (60, 3500):
+        assert [gce_notices.maintenance(i, at - ahead) for i in found] == [pytest.approx(at), None, None]
+    assert gce_notices.maintenance(found[0], at - 3700) is None
 
 
 # --- boot reports --------------------------------------------------------------------------------------
@@ -385,14 +458,14 @@ def test_a_delete_that_fails_later_is_noticed_and_can_be_asked_for_again(
 
 def test_a_thousand_machines_come_in_one_launch() -> None:
     """A page of 500 and a burst of 300 are what the calls below are counted with, in tenths."""
-    assert (gce_driver.PAGE, gce_operations.PAGE, gce_ending.PAGE, gce_ending.BURST) == (500, 500, 500, 300)
+    assert (gce_driver.PAGE, gce_operations.PAGE, gce_ending.BURST) == (500, 500, 300)
 
 
 def test_machines_of_two_pages_cost_few_calls(fake: FakeGce, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the calls: one launch, two pages of its operations; a list in two pages; a call each to delete, and
     two pages that tell what came of all of them."""
     monkeypatch.setattr(gce_ending, "BURST", 100)
-    for module in (gce_driver, gce_operations, gce_ending):
+    for module in (gce_driver, gce_operations):
         monkeypatch.setattr(module, "PAGE", 50)
     big = doubles.design(replace(COMPUTE, max=100), provider="gcp", machines="vm")
     driver = fake.driver(settings(fake, big))
@@ -401,11 +474,12 @@ def test_machines_of_two_pages_cost_few_calls(fake: FakeGce, monkeypatch: pytest
     assert fake.counts() == {"instances.bulk_insert": 1, "zone_operations.wait": 1, "zone_operations.list": 3}
     fake.forget()
     assert len(driver.list()) == 100
-    assert fake.counts() == {"instances.aggregated_list": 2}
+    # The other zone's is empty; all zones are looked at once in a while, and not at each list.
+    assert fake.counts() == {"instances.list": 3, "instances.aggregated_list": 2}
     fake.forget()
     driver.terminate(list(result.launched.values()))
     fake.cloud.advance(1)
     assert driver.list() == []
     assert fake.counts() == {
-        "instances.delete": 100, "instances.aggregated_list": 1, "zone_operations.list": 2,
+        "instances.delete": 100, "instances.list": 2, "zone_operations.list": 2,
     }  # fmt: skip

@@ -238,6 +238,37 @@ def test_a_filter_that_compute_engine_does_not_promise_is_refused(fake: FakeGce,
         list(client.list(request={"project": "p-1", "zone": A, "filter": expression}))
 
 
+@pytest.mark.parametrize(
+    ("expression", "names"),
+    [
+        ('(user = "me") AND (creationTimestamp >= "{then}")', ["later", "then"]),
+        ('creationTimestamp > "{then}"', ["later"]),
+        ("operationType=insert", None),
+        ('(user = "me") AND (operationGroupId = "g")', None),
+        ("operationType eq compute.instances.*", None),
+    ],
+)
+def test_operations_are_filtered_by_what_is_indexed(
+    fake: FakeGce, expression: str, names: list[str] | None
+) -> None:
+    fake.cloud.freeze()
+    scope = f"zones/{A}"
+    for name in ("before", "then", "later"):
+        fake.cloud.operation(scope, "insert", name)
+        fake.cloud.advance(1)
+    then = next(one for one in fake.cloud.shown(scope, "operations") if one.target_link == "then")
+    request = {
+        "project": "p-1", "zone": A, "order_by": "creationTimestamp desc",
+        "filter": expression.format(then=then.insert_time),
+    }  # fmt: skip
+    client = gce.ZoneOperationsClient(**fake.options())
+    if names is not None:
+        assert [one.target_link for one in client.list(request=request)] == names
+        return
+    with pytest.raises(Forbidden, match="filtered_list_cost_overhead"):
+        list(client.list(request=request))
+
+
 @pytest.mark.parametrize("option", [{"max_results": 501}, {"order_by": "status"}])
 def test_a_list_has_its_limits(fake: FakeGce, option: dict[str, Any]) -> None:
     client = gce.InstancesClient(**fake.options())

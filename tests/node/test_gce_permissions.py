@@ -17,6 +17,7 @@ from tests.support.fake_gce import FakeGce, fake_gce
 
 PERMISSIONS = {
     "instances.aggregated_list": {"compute.instances.list"},
+    "instances.list": {"compute.instances.list"},
     "instances.get": {"compute.instances.get"},
     "instances.delete": {"compute.instances.delete"},
     "zone_operations.get": {"compute.zoneOperations.get"},

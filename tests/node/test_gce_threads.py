@@ -14,11 +14,12 @@ from infra.node.elastic.drivers import gce_late, gce_operations
 from infra.node.elastic.drivers.gce_client import Clients
 from infra.node.elastic.drivers.gce_late import Late
 from infra.node.elastic.drivers.gce_notices import PREEMPTED, Ends
-from infra.node.elastic.drivers.gce_operations import Bulk, Operations
+from infra.node.elastic.drivers.gce_operations import Bulk, Mark, Operations
 from infra.node.elastic.errors import ErrorClass
 
 ZONE = "europe-west4-a"
-BULK = Bulk("launch", "group", ZONE, {"t-compute-0": "compute-0"}, 1)
+MARK = Mark("me", "2026-11-22T10:00:00.000-08:00")
+BULK = Bulk("launch", "group", ZONE, {"t-compute-0": "compute-0"}, 1, MARK)
 SECONDS = 60.0
 
 
@@ -43,10 +44,6 @@ class Slow:
 
     def __iter__(self) -> Any:
         return iter(self.operations)
-
-    @property
-    def pages(self) -> Any:
-        return iter([gce.OperationList(items=list(self.operations))])
 
     def get(self, request: Any, **_: Any) -> gce.Operation:
         return gce.Operation(name="launch", status=gce.Operation.Status.DONE)
@@ -82,6 +79,7 @@ def test_a_late_failure_is_told_once_also_where_two_listings_look_for_it(
     monkeypatch.setattr(gce_late, "ASK_SECONDS", 0.0)
     failed = gce.Operation(
         operation_type="insert",
+        operation_group_id="group",
         target_link=f"https://x/zones/{ZONE}/instances/t-compute-0",
         http_error_status_code=503,
         error=gce.Error(errors=[gce.Errors(code="ZONE_RESOURCE_POOL_EXHAUSTED", message="full")]),

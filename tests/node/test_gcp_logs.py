@@ -46,12 +46,12 @@ def test_each_role_sends_its_own(tmp_path: Path, asked: list[str]) -> None:
     assert install.endswith(" google-cloud-ops-agent")
     assert run.calls.count("systemctl restart google-cloud-ops-agent.service") == 1
     root = tmp_path / "root"
-    source = (root / ops_agent.LIST).read_text()
+    source = (root / "etc/apt/sources.list.d/google-cloud-ops-agent.list").read_text()
     assert source == (
         "deb [signed-by=/etc/apt/keyrings/google-cloud-ops-agent.asc] https://packages.cloud.google.com/apt "
         "google-cloud-ops-agent-noble-2 main\n"
     )
-    assert (root / ops_agent.KEYRING).read_bytes() == KEY
+    assert (root / "etc/apt/keyrings/google-cloud-ops-agent.asc").read_bytes() == KEY
     known = json.loads((root / ops_agent.CONFIG).read_text())["logging"]
     log = root / "var/log/slurm"
     assert {name: one["include_paths"] for name, one in known["receivers"].items()} == {

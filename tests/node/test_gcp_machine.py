@@ -24,7 +24,7 @@ from infra.node.bootstrap.vm import (
 )
 from infra.node.bootstrap.vm.systemd import SystemdServices
 from infra.node.cloud import call
-from infra.node.model import Hook, Mount
+from infra.node.model import Hook, Mount, Network
 from tests.support import whole_boot
 from tests.support.checkout import until
 from tests.support.fake_metadata import FakeMetadata, environment, fake_metadata
@@ -121,7 +121,10 @@ def named(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_the_image_gives_no_other_name_later(tmp_path: Path, named: list[str]) -> None:
     context, run = gcp_machine(tmp_path)
-    assert own.hosts(context) == "compute-0; the controller is 10.0.0.5"
+    assert (
+        own.hosts(context)
+        == "compute-0.t.slurm-stacks.internal at 10.0.1.17; the controller knows the others"
+    )
     assert named == ["compute-0"]
     (aside,) = run.having("dpkg-divert")
     assert aside.endswith(
@@ -280,6 +283,54 @@ def first_login(tmp_path: Path, *, mounted: bool = True) -> subprocess.Completed
         ["/bin/sh", str(program)], env={"PAM_TYPE": "open_session", "PAM_USER": "ada_example_com"},
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
+
+
+def sshd_of(tmp_path: Path, address: str) -> str:
+    """Where the real sshd looks for keys of a user who comes from an address."""
+    root = tmp_path / "root"
+    key = tmp_path / "host-key"
+    if not key.exists():
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    main = tmp_path / "sshd_config"
+    # As Ubuntu's begins, and as it goes on.
+    main.write_text(f"Include {root}/etc/ssh/sshd_config.d/*.conf\nAuthorizedKeysFile .ssh/authorized_keys\n")
+    told = subprocess.run(
+        ["/usr/sbin/sshd", "-T", "-f", str(main), "-h", str(key), "-C", f"user=ada,host=h,addr={address}"],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    (line,) = [line for line in told.stdout.splitlines() if line.startswith("authorizedkeysfile ")]
+    return line.partition(" ")[2]
+
+
+@pytest.mark.skipif(not Path("/usr/sbin/sshd").exists(), reason="openssh-server is not installed")
+@pytest.mark.parametrize("role", ["controller", "login"])
+def test_keys_in_files_let_nobody_in_from_outside(tmp_path: Path, role: str) -> None:
+    """They have no end: OS Login's own have one, and are asked for whether their user may still log in."""
+    host = "controller" if role == "controller" else "login-0"
+    context, run = gcp_machine(tmp_path, role, host, network=Network(cidr="10.7.0.0/16"))
+    oslogin(tmp_path)
+    for _ in range(2):
+        os_login.prepare(context)
+    assert run.calls.count("systemctl try-reload-or-restart ssh.service") == 1, "again only for another text"
+    proxy, world, node = "35.235.240.9", "203.0.113.9", "10.7.1.2"
+    assert [sshd_of(tmp_path, address) for address in (proxy, world)] == ["none", "none"]
+    assert sshd_of(tmp_path, node) == ".ssh/authorized_keys", "from one machine of the cluster to another"
+
+
+@pytest.mark.skipif(not Path("/usr/sbin/sshd").exists(), reason="openssh-server is not installed")
+def test_in_an_existing_network_no_address_is_the_clusters_alone(tmp_path: Path) -> None:
+    context, _ = gcp_machine(tmp_path, "controller", "controller", network=Network(vpc="corp"))
+    oslogin(tmp_path)
+    os_login.prepare(context)
+    assert sshd_of(tmp_path, "10.7.1.2") == "none"
+
+
+def test_nodes_let_in_who_comes_from_the_cluster(tmp_path: Path) -> None:
+    context, run = gcp_machine(tmp_path)
+    oslogin(tmp_path)
+    os_login.prepare(context)
+    assert not (tmp_path / "root" / os_login.SSHD).exists()
+    assert run.calls == []
 
 
 def test_a_first_login_makes_a_home_and_a_key_once(tmp_path: Path) -> None:

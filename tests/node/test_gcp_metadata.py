@@ -93,6 +93,34 @@ def test_notices(server: FakeMetadata, instance: dict[str, str], told: tuple[str
         assert before <= said.at - told[1] <= time.time()
 
 
+@pytest.mark.parametrize("key", ["windowStartTime", "window_start_time"])
+def test_the_window_of_the_maintenance_counts_where_the_machine_is_told_of_it(
+    server: FakeMetadata, key: str
+) -> None:
+    """https://cloud.google.com/compute/docs/instances/monitor-plan-host-maintenance-event has the values."""
+    metadata = Metadata(maintenance_seconds=3600)
+
+    def at(window: object) -> float:
+        server.change(maintenanceEvent="TERMINATE_ON_HOST_MAINTENANCE", upcomingMaintenance=window)
+        said = metadata.notice()
+        assert said is not None
+        assert said.at is not None
+        return said.at - time.time()
+
+    def within(seconds: float) -> dict[str, str]:
+        start = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + seconds))
+        return {"can_reschedule": "true", "maintenance_status": "PENDING", "type": "SCHEDULED", key: start}
+
+    assert at(within(1200)) == pytest.approx(1200, abs=60)
+    assert at(within(-1200)) == pytest.approx(0, abs=60), "it has begun"
+    assert at(within(86400)) == pytest.approx(3600, abs=60), "the notice says that it is now"
+    for nothing in ("NONE", {}, {"error": "no notifications have been received yet, try again later"}):
+        assert at(nothing) == pytest.approx(3600, abs=60)
+    # Announced for later, and not to be told of by now: the reconciler reads that from the API.
+    server.change(maintenanceEvent="NONE", upcomingMaintenance=within(1200))
+    assert metadata.notice() is None
+
+
 def test_a_notice_is_waited_for_and_none_is_missed(server: FakeMetadata) -> None:
     metadata = Metadata()
     before = time.time()

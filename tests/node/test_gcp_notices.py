@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from infra.node.bootstrap.context import Context
 from infra.node.bootstrap.report import notice as read_notice
-from infra.node.bootstrap.vm import notices
+from infra.node.bootstrap.vm import clouds, notices
 from infra.node.bootstrap.vm.systemd import text
 from infra.node.cloud.errors import UnreachableError
 from infra.node.cloud.notice import Notice
 from infra.node.elastic.plan import Action
 from infra.node.elastic.requeue import Requeue
-from infra.node.elastic.rules import Verb
+from infra.node.elastic.rules import NEAR_SECONDS, Verb
 from infra.node.elastic.view import REASON_PREFIX
+from infra.node.model import Accelerator
 from infra.node.slurm.control import SlurmDown
 from tests.support.doubles import FakeControl, job, node
 from tests.support.fake_metadata import FakeMetadata, environment, fake_metadata
+from tests.support.recorded import COMPUTE
 from tests.support.recorded import machine as make
 from tests.support.watches import ended, report, until, watching
 
@@ -107,8 +111,119 @@ def test_a_server_that_stumbles_is_asked_again(monkeypatch: pytest.MonkeyPatch) 
             raise answer
         return answer
 
-    assert notices.watch(wait, lambda: pytest.fail("there was no recommendation")) == NOW + 30
+    def nothing(said: object) -> NoReturn:
+        pytest.fail(f"there was no recommendation, and no hour's notice: {said}")
+
+    assert notices.watch(wait, nothing, nothing) == NOW + 30
     assert answers == []
+
+
+# --- an hour ahead -----------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Stands where `notices` says `time`; a wait takes as long as it may."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def time(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(notices, "time", made)
+    return made
+
+
+def test_with_an_hour_left_jobs_go_on_until_the_end_is_near(clock: Clock) -> None:
+    done: list[object] = []
+    waits: list[float] = []
+    replies: list[bool | Exception] = [SlurmDown(["scontrol"], 1, "down"), False, True]
+
+    def wait(seconds: float) -> Notice:
+        waits.append(seconds)
+        clock.now += seconds
+        # As the metadata server has it: the hour begins anew at each answer.
+        return Notice("maintenance", clock.now + 3600)
+
+    def spare(reason: str) -> bool:
+        reply = replies.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        done.append(reason)
+        return reply
+
+    at = notices.watch(wait, spare, done.append)
+    assert at == NOW + 60 + 3600, "the first word of it counts"
+    reason = "preempted: the cloud will take this machine at 15:01:00 UTC"
+    assert done == [at, reason, reason], "announced once, and asked of Slurm until it is done"
+    assert clock.now == pytest.approx(at - NEAR_SECONDS, abs=2)
+    assert max(waits) == notices.WAIT_SECONDS
+
+
+def test_a_watch_that_is_started_again_keeps_the_hour_that_has_begun(clock: Clock, booted: Context) -> None:
+    assert notices.announced(booted.settings) is None
+    own = Path(str(booted.folders.lib)) / "boot.json"
+    own.write_text(json.dumps({**json.loads(own.read_text()), "notice": NOW + 400}))
+
+    def wait(seconds: float) -> Notice:
+        clock.now += seconds
+        return Notice("maintenance", clock.now + 3600)
+
+    due = notices.announced(booted.settings)
+    at = notices.watch(wait, lambda _reason: True, lambda _at: pytest.fail("it is announced"), due)
+    assert at == NOW + 400
+    assert clock.now == pytest.approx(at - NEAR_SECONDS, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("left", "flags", "told"),
+    [
+        (3600, ("POWERING_DOWN",), False),
+        # Sooner than announced: its jobs are still there.
+        (3600, ("DRAIN",), True),
+        (30, ("POWERING_DOWN",), True),
+    ],
+)
+def test_a_machine_that_slurm_gives_back_within_the_hour_says_nothing(
+    google: FakeMetadata, booted: Context, clock: Clock, left: int, flags: tuple[str, ...], told: bool
+) -> None:
+    reason = f"{REASON_PREFIX}preempted: the cloud will take this machine at 15:00:00 UTC"
+    control = FakeControl([node("compute-3", "IDLE", *flags, reason=reason)], [])
+    notices.last_word(booted.settings, control, "compute-3", Notice("maintenance", NOW + left))
+    assert bool(control.calls) is told
+    assert ("boot/compute-3.json" in google.objects) is told
+    control.calls.clear()
+    for nothing in (None, Notice("rebalance recommendation", None)):
+        notices.last_word(booted.settings, control, "compute-3", nothing)
+    assert control.calls == []
+
+
+def test_a_preemption_within_the_hour_counts_at_once(clock: Clock) -> None:
+    said = [Notice("maintenance", NOW + 3600), Notice("preempted", NOW + 30)]
+    assert notices.watch(lambda _seconds: said.pop(0), lambda _reason: True, lambda _at: None) == NOW + 30
+
+
+@pytest.mark.parametrize(("gpus", "seconds"), [(True, 3600.0), (False, 60.0)])
+def test_a_machine_with_gpus_has_an_hour(
+    google: FakeMetadata, tmp_path: Path, gpus: bool, seconds: float
+) -> None:
+    """By https://cloud.google.com/compute/docs/gpus/gpu-host-maintenance: one hour, and 60 seconds."""
+    v100 = dataclasses.replace(COMPUTE, machine="n1-standard-8", accelerator=Accelerator("v100", 1))
+    partition = v100 if gpus else COMPUTE
+    context, _ = make(tmp_path, host="compute-3", provider="gcp", driver=DRIVER, partitions=(partition,))
+    google.change(maintenanceEvent="TERMINATE_ON_HOST_MAINTENANCE")
+    before = time.time()
+    said = clouds.of(context.settings).notices("compute-3").notice()
+    assert said is not None
+    assert said.at is not None
+    assert before <= said.at - seconds <= time.time()
 
 
 def test_reports_without_a_notice(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import platform
 import subprocess
 import zipfile
 from importlib import metadata
@@ -18,7 +17,7 @@ from packaging.utils import canonicalize_name
 from infra import bundle
 from infra.node.bootstrap import steps
 from infra.node.bootstrap.context import Context
-from infra.node.bootstrap.vm import client
+from infra.node.bootstrap.vm import client, nvidia
 from infra.node.bootstrap.vm import packages as distribution
 from infra.node.elastic import programs
 from infra.node.model import Accelerator, Partition
@@ -33,6 +32,7 @@ def test_each_role_has_its_packages_and_googles_time(tmp_path: Path) -> None:
     context, _ = gcp_machine(tmp_path, "controller", "controller")
     assert distribution.wanted(context) == [
         "munge", "chrony", "slurmctld", "slurm-client", "nfs-common", "nfs-kernel-server", "nftables",
+            "dnsmasq-base",
         "python3-venv",
     ]  # fmt: skip
     distribution.install(context)
@@ -134,19 +134,13 @@ def test_a_machine_runs_with_its_own_clouds_code_alone(tmp_path: Path, provider:
 def test_signed_modules_for_volta_where_secure_boot_wants_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel = "6.14.0-1018-gcp"
-    monkeypatch.setattr(platform, "release", lambda: kernel)
+    """Which packages that are: tests/node/test_drivers_apt.py."""
     monkeypatch.setattr(steps.gres, "devices", lambda _accelerator: ["/dev/null"])  # type: ignore[attr-defined]
     context, run = gcp_machine(tmp_path, host="v100-0", partitions=(V100,))
-    built = f"linux-modules-nvidia-580-server-{kernel}"
     run.answer("nvidia-smi --list-gpus", lambda *_: "GPU 0: x\nGPU 1: x\n" if run.having("modprobe") else "")
-    run.answer("apt-cache show", "")
-    with pytest.raises(
-        RuntimeError, match=rf"no signed NVIDIA modules for Linux {kernel}.*secure_boot: false"
-    ):
-        steps.accelerators(context)
-    run.answer(f"apt-cache show --no-all-versions {built}", f"Package: {built}\nVersion: 1\n")
+    asked: list[object] = []
+    monkeypatch.setattr(
+        nvidia, "install", lambda _context, flavour, **how: asked.append((flavour.closed, how))
+    )
     assert steps.accelerators(context) == "2 v100"
-    (line,) = run.having("install")
-    assert built in line.split()
-    assert not [word for word in line.split() if "dkms" in word and "no-dkms" not in word]
+    assert asked == [(True, {"signed": True})]

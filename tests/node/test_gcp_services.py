@@ -155,12 +155,38 @@ def test_a_secret_that_does_not_exist_cannot_be_filled(cloud: FakeMetadata) -> N
         Secret(SECRET, Metadata().token).put(b"x")
 
 
+class Clock:
+    """Stands where the module says `time`."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
 def test_a_permission_that_is_not_known_yet_is_waited_for(
     cloud: FakeMetadata, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cloud.versions = [b"key"]
-    cloud.refuse = [(403, "PERMISSION_DENIED")] * 3
+    clock = Clock()
+    monkeypatch.setattr(secretmanager, "time", clock)
+    monkeypatch.setattr(secretmanager, "PAUSE_SECONDS", 5.0)
+    # Eight minutes, a question every five seconds.
+    cloud.refuse = [(403, "PERMISSION_DENIED")] * 96
     assert Secret(SECRET, Metadata().token).get() == b"key"
+    assert clock.now == 480
+    # Both rights were given together: who has waited for one does not wait as long again for the other.
+    cloud.refuse = [(403, "PERMISSION_DENIED")] * 96
+    secret = Secret(SECRET, Metadata().token)
+    assert secret.get() == b"key"
+    cloud.refuse = [(403, "PERMISSION_DENIED")] * 96
+    with pytest.raises(ServiceError, match="PERMISSION_DENIED"):
+        secret.put(b"new")
+    assert clock.now == pytest.approx(480 + 600, abs=10)
+    cloud.refuse = []
     monkeypatch.setattr(secretmanager, "DENIED_SECONDS", -1)
     cloud.refuse = [(403, "PERMISSION_DENIED")]
     with pytest.raises(ServiceError, match=r"may not do that \(PERMISSION_DENIED: why\)"):

@@ -30,6 +30,7 @@ CELLS: dict[Cell, tuple[Verb | None, float]] = {
     (N.POWERED_DOWN, M.RUNNING): (Verb.TERMINATE, 5),
     (N.POWERED_DOWN, M.FAILED): (Verb.TERMINATE, 5),
     (N.POWERED_DOWN, M.NOTICED): (Verb.TERMINATE, 5),
+    (N.POWERED_DOWN, M.ANNOUNCED): (Verb.TERMINATE, 5),
     (N.POWERED_DOWN, M.SEVERAL): (Verb.TERMINATE, 5),
     (N.STUCK, M.NONE): (Verb.POWER_DOWN, 5),
     (N.STUCK, M.GONE): (Verb.POWER_DOWN, 5),
@@ -37,6 +38,7 @@ CELLS: dict[Cell, tuple[Verb | None, float]] = {
     (N.STUCK, M.RUNNING): (Verb.TERMINATE, 5),
     (N.STUCK, M.FAILED): (Verb.TERMINATE, 5),
     (N.STUCK, M.NOTICED): (Verb.TERMINATE, 5),
+    (N.STUCK, M.ANNOUNCED): (Verb.TERMINATE, 5),
     (N.STUCK, M.SEVERAL): (Verb.TERMINATE, 5),
     (N.POWERING_UP, M.NONE): (Verb.LAUNCH, 10),
     (N.POWERING_UP, M.GONE): (Verb.LAUNCH, 0),
@@ -44,6 +46,7 @@ CELLS: dict[Cell, tuple[Verb | None, float]] = {
     (N.POWERING_UP, M.RUNNING): (Verb.POWER_DOWN, 60),
     (N.POWERING_UP, M.FAILED): (Verb.POWER_DOWN, 0),
     (N.POWERING_UP, M.NOTICED): (Verb.POWER_DOWN, 0),
+    (N.POWERING_UP, M.ANNOUNCED): (Verb.POWER_DOWN, 0),
     (N.POWERING_UP, M.SEVERAL): (Verb.POWER_DOWN, 60),
     (N.UP, M.NONE): NOTHING,
     (N.UP, M.GONE): (Verb.POWER_DOWN, 5),
@@ -51,6 +54,7 @@ CELLS: dict[Cell, tuple[Verb | None, float]] = {
     (N.UP, M.RUNNING): NOTHING,
     (N.UP, M.FAILED): NOTHING,
     (N.UP, M.NOTICED): (Verb.EVACUATE, 0),
+    (N.UP, M.ANNOUNCED): (Verb.DRAIN, 0),
     (N.UP, M.SEVERAL): (Verb.RETIRE, 5),
     (N.DRAINING, M.NONE): NOTHING,
     (N.DRAINING, M.GONE): (Verb.POWER_DOWN, 5),
@@ -58,6 +62,7 @@ CELLS: dict[Cell, tuple[Verb | None, float]] = {
     (N.DRAINING, M.RUNNING): NOTHING,
     (N.DRAINING, M.FAILED): NOTHING,
     (N.DRAINING, M.NOTICED): (Verb.EVACUATE, 0),
+    (N.DRAINING, M.ANNOUNCED): NOTHING,
     (N.DRAINING, M.SEVERAL): NOTHING,
     (N.DRAINED, M.NONE): (Verb.POWER_DOWN, 5),
     (N.DRAINED, M.GONE): (Verb.POWER_DOWN, 0),
@@ -65,6 +70,7 @@ CELLS: dict[Cell, tuple[Verb | None, float]] = {
     (N.DRAINED, M.RUNNING): (Verb.POWER_DOWN, 5),
     (N.DRAINED, M.FAILED): (Verb.POWER_DOWN, 5),
     (N.DRAINED, M.NOTICED): (Verb.POWER_DOWN, 0),
+    (N.DRAINED, M.ANNOUNCED): (Verb.POWER_DOWN, 5),
     (N.DRAINED, M.SEVERAL): (Verb.POWER_DOWN, 5),
     (N.UNFIT, M.NONE): (Verb.POWER_DOWN, 5),
     (N.UNFIT, M.GONE): (Verb.POWER_DOWN, 0),
@@ -72,6 +78,7 @@ CELLS: dict[Cell, tuple[Verb | None, float]] = {
     (N.UNFIT, M.RUNNING): (Verb.POWER_DOWN, 5),
     (N.UNFIT, M.FAILED): (Verb.POWER_DOWN, 5),
     (N.UNFIT, M.NOTICED): (Verb.POWER_DOWN, 0),
+    (N.UNFIT, M.ANNOUNCED): (Verb.POWER_DOWN, 0),
     (N.UNFIT, M.SEVERAL): (Verb.POWER_DOWN, 5),
     (N.SILENT, M.NONE): NOTHING,
     (N.SILENT, M.GONE): (Verb.POWER_DOWN, 5),
@@ -79,6 +86,7 @@ CELLS: dict[Cell, tuple[Verb | None, float]] = {
     (N.SILENT, M.RUNNING): NOTHING,
     (N.SILENT, M.FAILED): NOTHING,
     (N.SILENT, M.NOTICED): (Verb.EVACUATE, 0),
+    (N.SILENT, M.ANNOUNCED): NOTHING,
     (N.SILENT, M.SEVERAL): NOTHING,
     (N.POWERING_DOWN, M.NONE): NOTHING,
     (N.POWERING_DOWN, M.GONE): NOTHING,
@@ -86,6 +94,7 @@ CELLS: dict[Cell, tuple[Verb | None, float]] = {
     (N.POWERING_DOWN, M.RUNNING): (Verb.TERMINATE, 5),
     (N.POWERING_DOWN, M.FAILED): (Verb.TERMINATE, 5),
     (N.POWERING_DOWN, M.NOTICED): (Verb.TERMINATE, 5),
+    (N.POWERING_DOWN, M.ANNOUNCED): (Verb.TERMINATE, 5),
     (N.POWERING_DOWN, M.SEVERAL): (Verb.TERMINATE, 5),
     (N.DOWN, M.NONE): (Verb.POWER_DOWN, 5),
     (N.DOWN, M.GONE): (Verb.POWER_DOWN, 0),
@@ -93,6 +102,7 @@ CELLS: dict[Cell, tuple[Verb | None, float]] = {
     (N.DOWN, M.RUNNING): (Verb.POWER_DOWN, 8),
     (N.DOWN, M.FAILED): (Verb.POWER_DOWN, 8),
     (N.DOWN, M.NOTICED): (Verb.POWER_DOWN, 0),
+    (N.DOWN, M.ANNOUNCED): (Verb.POWER_DOWN, 0),
     (N.DOWN, M.SEVERAL): (Verb.POWER_DOWN, 8),
     (N.FORGOTTEN, M.NONE): NOTHING,
     (N.FORGOTTEN, M.GONE): NOTHING,
@@ -100,6 +110,7 @@ CELLS: dict[Cell, tuple[Verb | None, float]] = {
     (N.FORGOTTEN, M.RUNNING): (Verb.TERMINATE, 90),
     (N.FORGOTTEN, M.FAILED): (Verb.TERMINATE, 90),
     (N.FORGOTTEN, M.NOTICED): (Verb.TERMINATE, 90),
+    (N.FORGOTTEN, M.ANNOUNCED): (Verb.TERMINATE, 90),
     (N.FORGOTTEN, M.SEVERAL): (Verb.TERMINATE, 90),
 }
 OTHER = NodeView("other-0", N.POWERED_DOWN)
@@ -117,6 +128,7 @@ MACHINES: dict[MachinePhase, tuple[Machine, ...]] = {
     M.RUNNING: (machine("debug-0", MachineState.RUNNING),),
     M.FAILED: (replace(machine("debug-0", MachineState.RUNNING), failure="step ready: port 1 is taken"),),
     M.NOTICED: (replace(machine("debug-0", MachineState.RUNNING), notice=3723.0),),
+    M.ANNOUNCED: (replace(machine("debug-0", MachineState.RUNNING), notice=3723.0),),
     M.SEVERAL: (
         machine("debug-0", MachineState.RUNNING),
         machine("debug-0", MachineState.RUNNING, "m-2", 9.0),
@@ -126,7 +138,8 @@ MACHINES: dict[MachinePhase, tuple[Machine, ...]] = {
 
 def observe(node: NodePhase, seen: MachinePhase, **view: Any) -> Observation:
     nodes = (OTHER,) if node is N.FORGOTTEN else (OTHER, NodeView("debug-0", node, **view))
-    return Observation(nodes, MACHINES[seen])
+    # Its machine goes at 3723: the last five minutes have begun, or not.
+    return Observation(nodes, MACHINES[seen], utc=3422.0 if seen is M.ANNOUNCED else 3423.0)
 
 
 def before(pair: Cell) -> Memory:
@@ -190,6 +203,18 @@ def test_a_machine_that_the_stack_file_outgrew_is_no_failed_boot() -> None:
 def test_an_evacuation_says_until_when() -> None:
     actions, _ = plan(observe(N.UP, M.NOTICED), Memory(), 0.0, POLICY)
     assert [a.reason for a in actions] == ["preempted: the cloud takes this machine at 01:02:03 UTC"]
+
+
+def test_a_machine_that_goes_later_takes_no_more_jobs_and_keeps_those_that_it_has() -> None:
+    """Host maintenance of a machine with GPUs is announced an hour ahead."""
+    actions, memory = plan(observe(N.UP, M.ANNOUNCED), Memory(), 0.0, POLICY)
+    assert actions == [
+        Action(Verb.DRAIN, "debug-0", None, "preempted: the cloud will take this machine at 01:02:03 UTC")
+    ]
+    actions, memory = plan(observe(N.DRAINING, M.ANNOUNCED), memory, 5.0, POLICY)
+    assert actions == [], "its jobs go on"
+    actions, _ = plan(observe(N.DRAINING, M.NOTICED), memory, 10.0, POLICY)
+    assert [a.verb for a in actions] == [Verb.EVACUATE]
 
 
 def test_a_changed_pair_starts_its_time_anew() -> None:

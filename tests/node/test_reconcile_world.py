@@ -381,7 +381,7 @@ def test_a_suspended_job_that_loses_its_machine_is_told_who_lets_it_go(world: Wo
     record = machine(world, job)
     world.slurm.suspend(job.id)
     if loss == "notice":
-        record.taken_at = world.clock.now + 1000
+        record.taken_at = world.clock.now + 250
     else:
         world.cloud.kill(record)
     assert world.until(lambda: job.state == "PENDING", 60), world.story()
@@ -414,7 +414,7 @@ def test_a_job_that_no_node_can_start_is_left_to_a_person(world: World) -> None:
 def test_a_job_that_a_person_holds_stays_held(world: World) -> None:
     held, later = world.slurm.submit(1, 10, held=True), run(world, 1, 60)
     world.slurm.update_job(later.id, hold=True)
-    machine(world, later).taken_at = world.clock.now + 1000
+    machine(world, later).taken_at = world.clock.now + 250
     world.step(300)
     assert (held.state, held.held, later.state, later.held) == (
         "PENDING", "JobHeldUser", "PENDING", "JobHeldAdmin",
@@ -433,7 +433,7 @@ def test_a_task_of_an_array_starts_elsewhere_at_once_and_the_others_stay_as_they
 
     assert world.until(lambda: len(tasks("RUNNING")) == 2, 15)
     first, other = tasks("RUNNING")
-    machine(world, first).taken_at = world.clock.now + 1000
+    machine(world, first).taken_at = world.clock.now + 250
     assert seconds_until(world, lambda: first.restarts, 6) <= 6
     assert first.comment is not None
     assert first.comment.startswith("preempted: ")
@@ -588,11 +588,36 @@ def test_a_node_at_risk_that_is_taken_lets_its_job_go(world: World) -> None:
     world.slurm.update_node([name], state="DRAIN", reason=REASON_PREFIX + AT_RISK)
     world.step(60)
     assert (job.state, job.restarts) == ("RUNNING", 0)
-    machine(world, job).taken_at = world.clock.now + 1000
+    machine(world, job).taken_at = world.clock.now + 100
     assert world.until(lambda: job.restarts, 12), world.story()
     assert any(line.endswith(" UTC") and f"evacuates {name}: {TAKEN} at" in line for line in world.lines)
     rest(world)
     assert (job.state, job.restarts) == ("COMPLETED", 1)
+
+
+# --- machines that will be taken, and not soon -----------------------------------------------------------
+
+
+def test_a_job_goes_on_until_shortly_before_its_machine_is_taken(world: World) -> None:
+    """As Compute Engine announces host maintenance of machines with GPUs: an hour ahead."""
+    long, short = run(world, 1, 5000), run(world, 1, 600)
+    records = machine(world, long), machine(world, short)
+    for record in records:
+        record.taken_at = world.clock.now + 3600
+    world.step(10)
+    assert all(world.slurm.members[record.node].drained for record in records)
+    other = run(world, 2, 5)
+    assert not {record.node for record in records} & set(other.nodes), "no other job starts there"
+    world.step(700)
+    assert (short.state, short.restarts, records[1].lives) == ("COMPLETED", 0, False), world.story()
+    again = run(world, 4, 5)
+    assert records[1].node in again.nodes, "its node is back on another machine"
+    world.step(2500)
+    assert (long.state, long.restarts) == ("RUNNING", 0), "the hour is its own"
+    assert world.until(lambda: long.restarts, 120), world.story()
+    assert records[0].lives, "queued again while it can still save its work"
+    rest(world, 6000)
+    assert (long.state, long.restarts) == ("COMPLETED", 1)
 
 
 # --- killed at any instruction ---------------------------------------------------------------------------
@@ -647,7 +672,7 @@ def test_killed_between_any_two_calls_the_next_daemon_comes_to_the_same_end(
 def test_an_evacuation_that_is_cut_off_is_gone_on_with(world: World, kill_at: int) -> None:
     """Between the drain and the requeue too: the job must not wait until the machine is taken."""
     job = run(world, 2, 300)
-    machine(world, job).taken_at = world.clock.now + 1000
+    machine(world, job).taken_at = world.clock.now + 250
     world.kill_at = world.calls + kill_at
     assert world.until(lambda: job.restarts, 12), world.story()
     assert world.until(lambda: job.state == "RUNNING", 40)

@@ -14,9 +14,12 @@ WIDEST = {4: 8, 6: 19}
 """Prefixes shorter than these are the internet in all but name: 0.0.0.0/1 and 128.0.0.0/1 together are."""
 NO_NARROWER = re.compile(
     r"ec2:Describe\w+|ssmmessages:(Create|Open)(Control|Data)Channel|ssm:UpdateInstanceInformation|"
-    r"ec2messages:\w+"
+    r"ec2messages:\w+|ssm:(DescribeAssociation|DescribeDocument|GetDeployablePatchSnapshotForInstance|GetDocument|"
+    r"GetManifest|ListAssociations|ListInstanceAssociations|PutComplianceItems|PutConfigurePackageResult|"
+    r"PutInventory|UpdateAssociationStatus|UpdateInstanceAssociationStatus)"
 )
-"""Actions for which the service authorization reference has no resource, or whose resource is the caller."""
+"""Actions for which the service authorization reference has no resource, or whose resource is the caller; and
+what Image Builder documents for its machines, with no narrower resource (AmazonSSMManagedInstanceCore)."""
 BOUND = {"cloudwatch:PutMetricData": "cloudwatch:namespace"}
 """Actions without a resource that a condition key bounds: it has to be there."""
 SHARED = re.compile(r"arn:[^:*]+:ec2:[^:*]+:\*:capacity-reservation/(cr-\w+|\*)")

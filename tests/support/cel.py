@@ -12,7 +12,7 @@ from collections.abc import Callable
 MOST_OPERATORS = 12
 """Logical operators in one expression, by IAM's limits."""
 
-_TOKEN = re.compile(r"\s+|('[^']*')|(&&|\|\||!=|==|!)|([A-Za-z_.]+)|([()])")
+_TOKEN = re.compile(r"\s+|('(?:[^'\\]|\\.)*')|(&&|\|\||!=|==|!)|([A-Za-z_.]+)|([()])")
 _WORDS = {"&&": " and ", "||": " or ", "!": " not "}
 
 
@@ -27,7 +27,7 @@ def holds(expression: str, kind: str, name: str) -> bool:
 
 
 def operators(expression: str) -> int:
-    bare = re.sub(r"'[^']*'", "", expression)
+    bare = re.sub(r"'(?:[^'\\]|\\.)*'", "", expression)
     return len(re.findall(r"&&|\|\||!(?!=)", bare))
 
 

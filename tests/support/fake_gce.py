@@ -33,6 +33,7 @@ __all__ = ["Call", "Cloud", "Failing", "FakeGce", "Fault", "fake_gce"]
 
 WAIT_SECONDS = 110.0
 """How long `wait` waits, at most."""
+PARTIAL = "returnPartialSuccess=true"
 _OPERATIONS = ("zone_operations", "region_operations", "global_operations")
 
 
@@ -41,7 +42,7 @@ class FakeGce:
     """Attributes:
     calls: since the last `forget`.
     page: things of one page of any list, at most.
-    unreachable: zones of which aggregated lists have nothing to say.
+    unreachable: zones that do not answer.
     wait_seconds: how long `wait` waits, at most.
     """
 
@@ -128,7 +129,11 @@ class FakeGce:
         parts = urlsplit(target)
         call: Call | None = None
         try:
-            route, request = parse(verb, parts.path, parts.query, body)
+            # A parameter of REST's, in the API's discovery document, that the library's messages have not.
+            asked = parts.query.split("&")
+            partial = PARTIAL in asked
+            query = "&".join(one for one in asked if one != PARTIAL)
+            route, request = parse(verb, parts.path, query, body)
             with self.lock:
                 call = Call(route.name, request)
                 self.calls.append(call)
@@ -137,7 +142,7 @@ class FakeGce:
                 content = self._wait(request, route) if route.method == "wait" else None
                 with self.lock:
                     self.cloud.tick()
-                    content = content or self._handle(route, request)
+                    content = content or self._handle(route, request, partial)
             if fault is not None:
                 time.sleep(fault.hang)
                 raise RefusalError(fault.status, fault.code, fault.message)
@@ -158,7 +163,7 @@ class FakeGce:
                     return as_json(found)
             time.sleep(0.005)
 
-    def _handle(self, route: Route, request: Any) -> dict[str, Any]:
+    def _handle(self, route: Route, request: Any, partial: bool) -> dict[str, Any]:
         if request.project != self.cloud.project:
             raise RefusalError(403, "forbidden", f"Required permission for 'projects/{request.project}'")
         special = getattr(self, f"_{route.service}_{route.method}", None)
@@ -167,7 +172,7 @@ class FakeGce:
         if route.method == "list":
             return self._list(route, request, [_scope(request, route)])
         if route.method == "aggregated_list":
-            return self._aggregated(route, request)
+            return self._aggregated(route, request, partial)
         name = getattr(request, _last(route), "")
         if route.method == "get":
             return as_json(self.cloud.get(_scope(request, route), route.collection, name))
@@ -198,6 +203,8 @@ class FakeGce:
         return operation
 
     def _list(self, route: Route, request: Any, scopes: list[str]) -> dict[str, Any]:
+        if down := {scope.rpartition("/")[2] for scope in scopes} & self.unreachable:
+            raise RefusalError(503, "backendError", f"{', '.join(down)} cannot be reached")
         found = [one for scope in scopes for one in self._found(route, request, scope)]
         page, token = self._page(found, request)
         return {"items": [as_json(one) for one in page], **({"nextPageToken": token} if token else {})}
@@ -206,6 +213,8 @@ class FakeGce:
         things = self.cloud.shown(scope, route.collection)
         check_page(request)
         is_wanted = wanted(request.filter, route)
+        if request.order_by == "creationTimestamp desc":
+            things = sorted(things, key=lambda thing: (thing.creation_timestamp, thing.id), reverse=True)
         return [thing for thing in things if not request.filter or is_wanted(as_json(thing))]
 
     def _page(self, found: list[Any], request: Any) -> tuple[list[Any], str]:
@@ -213,7 +222,10 @@ class FakeGce:
         first = int(request.page_token or 0)
         return found[first : first + size], str(first + size) if first + size < len(found) else ""
 
-    def _aggregated(self, route: Route, request: Any) -> dict[str, Any]:
+    def _aggregated(self, route: Route, request: Any, partial: bool) -> dict[str, Any]:
+        if self.unreachable and not partial:
+            # The method's own description: to prevent failure, set returnPartialSuccess to true.
+            raise RefusalError(503, "backendError", f"{', '.join(self.unreachable)} cannot be reached")
         scopes = sorted({scope for scope, kind in self.cloud.store if kind == route.collection})
         scopes = sorted({*scopes, *(f"zones/{zone}" for zone in self.cloud.zones)})
         found = [(scope, one) for scope in scopes for one in self._found(route, request, scope)

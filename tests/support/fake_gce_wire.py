@@ -178,8 +178,15 @@ def wanted(expression: str, route: Route) -> Callable[[dict[str, Any]], bool]:
     Raises:
         RefusalError: it cannot be read, or the listed things have no such field.
     """
+    kind = _listed(route)
     try:
-        return fake_gce_filter.parse(expression, _listed(route))
+        test = fake_gce_filter.parse(expression, kind)
+        free = fake_gce_filter.INDEXED.get(kind.name)
+        if free is not None and (costly := fake_gce_filter.fields(expression) - free):
+            # Not after 750,000 of them in a minute, as there: a test has no such project.
+            said = f"Quota exceeded for 'filtered_list_cost_overhead': {', '.join(sorted(costly))}"
+            raise RefusalError(403, "rateLimitExceeded", said)
+        return test
     except fake_gce_filter.BadFilterError as error:
         said = f"Invalid value for field 'filter': '{expression}'. {error}"
         raise RefusalError(400, "invalid", said) from error

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import threading
@@ -19,6 +20,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from google.cloud import compute_v1 as gce
 
 from infra.gcp.account import Account
+from infra.node.elastic.drivers.gce_names import BUCKET as NAMED
 from infra.node.elastic.drivers.gce_names import CLUSTER, HOST, PARTITION, ROLE, instance_of
 from tests.support.fake_gce import FakeGce, fake_gce
 
@@ -89,15 +91,25 @@ class Project:
         self.managed = True
 
     def machine(
-        self, name: str, zone: str = "europe-west4-a", status: str = "RUNNING", **labels: str
+        self,
+        name: str,
+        zone: str = "europe-west4-a",
+        status: str = "RUNNING",
+        bucket: str | None = None,
+        **labels: str,
     ) -> None:
-        """An instance of a cluster, with its labels as they are on Google Cloud."""
+        """An instance of a cluster, with its labels as they are on Google Cloud.
+
+        Args:
+            bucket: what its metadata says.
+        """
         cloud = self.gce.cloud
         stamp = cloud.stamp()
         interface = gce.NetworkInterface(network_i_p="10.0.0.2")
         made = gce.Instance(
             name=name, status=status, zone=cloud.link(f"zones/{zone}", "", "").rstrip("/"), labels=labels,
             creation_timestamp=stamp, last_start_timestamp=stamp, network_interfaces=[interface],
+            metadata=gce.Metadata(items=[gce.Items(key=NAMED, value=bucket)] if bucket else []),
         )  # fmt: skip
         cloud.put(f"zones/{zone}", "instances", made)
 
@@ -105,9 +117,11 @@ class Project:
         marks = {CLUSTER: cluster, ROLE: "compute", PARTITION: node.rpartition("-")[0]}
         self.machine(instance_of(cluster, node), **where, **marks)
 
-    def head(self, host: str = "controller", cluster: str = "c", **where: str) -> None:
+    def head(
+        self, host: str = "controller", cluster: str = "c", bucket: str | None = BUCKET, **where: str
+    ) -> None:
         marks = {CLUSTER: cluster, ROLE: host.partition("-")[0], HOST: host}
-        self.machine(instance_of(cluster, host), **where, **marks)
+        self.machine(instance_of(cluster, host), bucket=bucket, **where, **marks)
 
     def bucket(self, cluster: str = "c", name: str = BUCKET) -> None:
         self.buckets.append({"name": name, "labels": {CLUSTER: cluster}})
@@ -168,8 +182,14 @@ class Project:
         return {"instances": _labelled(self.filestores, query)}
 
     def _oslogin(self, method: str, rest: str, query: dict[str, str], body: bytes) -> Any:
-        assert query == {"projectId": self.account.project}
         user, _, what = rest.removeprefix("users/").partition("/")
+        if method == "PATCH":
+            assert (unquote(user), query) == (EMAIL, {"updateMask": "expirationTimeUsec"})
+            known = self.keys.get(unquote(what.removeprefix("sshPublicKeys/")))
+            if known is not None:
+                known.update(json.loads(body))
+            return known
+        assert query == {"projectId": self.account.project}
         if method == "GET" and what == "loginProfile":
             assert unquote(user) == EMAIL
             return self._profile()
@@ -177,7 +197,9 @@ class Project:
         key = json.loads(body)
         assert set(key) <= {"key", "expirationTimeUsec", "fingerprint", "name"}, "SshPublicKey's fields"
         if self.managed:
-            self.keys[str(hash(key["key"].split()[1]))] = key
+            # A key that is there stays as it is: nothing promises that an import changes it.
+            if not any(one["key"].split()[:2] == key["key"].split()[:2] for one in self.keys.values()):
+                self.keys[hashlib.sha256(key["key"].split()[1].encode()).hexdigest()] = key
             self.accounts = self.accounts or [{"username": USER, "primary": True, "uid": "1234"}]
         return {"loginProfile": self._profile()}
 
@@ -225,7 +247,7 @@ def project() -> Iterator[Project]:
                 self.end_headers()
                 self.wfile.write(data)
 
-            do_GET = do_POST = do_DELETE = _serve  # noqa: N815
+            do_GET = do_POST = do_PATCH = do_DELETE = _serve  # noqa: N815
 
             def log_message(self, *_: Any) -> None:
                 pass

@@ -50,10 +50,10 @@ class Run:
             "SLURM_JOB_PARTITION": "debug",
             "SLURM_JOB_NUM_NODES": str(tasks),
             "SLURM_STEP_ID": "0",
-            "SLURM_STEP_NODELIST": f"debug-[0-{tasks - 1}]",
+            # Addresses for names: nobody has to be asked for them.
+            "SLURM_STEP_NODELIST": f"127.0.0.[1-{tasks}]",
             "SLURM_STEP_NUM_TASKS": str(tasks),
             "SLURM_STEP_TASKS_PER_NODE": f"1(x{tasks})",
-            "SLURM_STACKS_NODE_ADDRESS": "127.0.0.1",
             "SLURM_STACKS_STACK": "local",
             "SLURM_STACKS_MACHINE": "process",
             "SLURM_STACKS_PRICE_HOUR": "3.6",
@@ -64,7 +64,7 @@ class Run:
             step["SLURM_RESTART_COUNT"] = str(restarts)
         self.processes = []
         for rank in range(tasks):
-            env = os.environ | step | {"SLURM_PROCID": str(rank), "SLURMD_NODENAME": f"debug-{rank}"}
+            env = os.environ | step | {"SLURM_PROCID": str(rank), "SLURMD_NODENAME": f"127.0.0.{rank + 1}"}
             with self._output(rank).open("wb") as out:
                 self.processes.append(
                     subprocess.Popen(

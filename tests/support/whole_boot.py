@@ -17,7 +17,7 @@ from infra.node.bootstrap import key_server, own_slurm, sshd
 from infra.node.bootstrap.context import Context, Step
 from infra.node.bootstrap.report import BootReport, file_sink
 from infra.node.bootstrap.steps import STEPS
-from infra.node.bootstrap.vm import disks, machine, mounts
+from infra.node.bootstrap.vm import disks, machine, mounts, names
 from infra.node.codec import to_json
 
 ME = pwd.getpwuid(os.getuid())
@@ -32,10 +32,12 @@ def short_folder() -> Iterator[Path]:
 
 
 def name_is_noted(monkeypatch: pytest.MonkeyPatch, first: str) -> list[str]:
-    """The host is not renamed. Returns the names that it is given; before, it is called `first`."""
+    """The host is not renamed, and is at 10.0.1.17. Returns its names; before, it is called `first`."""
     given: list[str] = []
     monkeypatch.setattr(socket, "sethostname", given.append)
     monkeypatch.setattr(socket, "gethostname", lambda: given[-1] if given else first)
+    # Else by the ways that this host has.
+    monkeypatch.setattr(names, "address_towards", lambda _other: "10.0.1.17")
     return given
 
 

@@ -5,14 +5,37 @@ import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from workload.errors import WorkloadError
-from workload.rendezvous import Rendezvous, announce, meet, node_address, reserve_port
+from workload.rendezvous import LOOPBACK, Rendezvous, announce, meet, reached_by, reserve_port
 from workload.slurm import Step
 
-ENV = {"SLURM_STACKS_NODE_ADDRESS": "127.0.0.1"}
+ENV = {"SLURM_LAUNCH_NODE_IPADDR": "10.0.128.1"}
+LOCAL = {"SLURM_LAUNCH_NODE_IPADDR": "127.9.64.1"}
+ADDRESSES = {
+    **{f"n{number}": f"10.0.128.{number}" for number in range(9)},
+    "debug-0": "127.9.65.0",
+    "printer": "192.0.2.1",
+    "localhost": "127.0.0.1",
+}
+REAL = socket.getaddrinfo
+
+
+@pytest.fixture(autouse=True)
+def resolver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These names and no others: nobody outside is asked."""
+
+    def resolve(host: str, *rest: Any, **options: Any) -> Any:
+        if host[:1].isdigit():
+            return REAL(host, *rest, **options)
+        if host not in ADDRESSES:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(0, 0, 0, "", (ADDRESSES[host], 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
 
 
 def steps(key: str, *nodes: str) -> list[Step]:
@@ -85,11 +108,10 @@ def test_a_cyclic_distribution_keeps_each_tasks_own_node(tmp_path: Path) -> None
     block = ("n0", "n0", "n1", "n1")
     real = ("n0", "n1", "n0", "n1")
     meetings = [Rendezvous(tmp_path, Step(rank, block, node, "k")) for rank, node in enumerate(real)]
-    for rendezvous, address in zip(meetings, ("10.0.0.1", "10.0.0.2", "10.0.0.1", "10.0.0.2"), strict=True):
+    for rendezvous in meetings:
         with reserve_port() as held:
-            announce(rendezvous, held, {"SLURM_STACKS_NODE_ADDRESS": address})
-    hosts = [address.rpartition(":")[0] for address in meet(meetings[3], 1)]
-    assert hosts == ["10.0.0.1", "10.0.0.2", "10.0.0.1", "10.0.0.2"]
+            announce(rendezvous, held, ENV)
+    assert [address.rpartition(":")[0] for address in meet(meetings[3], 1)] == list(real)
 
 
 def test_tasks_on_other_nodes_are_refused(tmp_path: Path) -> None:
@@ -124,26 +146,6 @@ def test_a_late_task_is_waited_for(tmp_path: Path) -> None:
     timer.join()
 
 
-def test_a_name_that_only_its_node_resolves_is_not_published(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on EC2: each node's hosts file has its own name, and no name server has any."""
-    ips = {"compute-0": "10.0.128.7", "compute-1": "10.0.128.8"}
-    meetings = [Rendezvous(tmp_path, step) for step in steps("k", *ips)]
-    for rendezvous in meetings:
-        mine = rendezvous.step.node
-
-        def resolve(host: str, *_: object, mine: str = mine) -> list[tuple[object, ...]]:
-            if host != mine:
-                raise socket.gaierror("unknown name")
-            return [(0, 0, 0, "", (ips[mine], 0))]
-
-        monkeypatch.setattr(socket, "getaddrinfo", resolve)
-        with reserve_port() as held:
-            announce(rendezvous, held, {})
-    assert [address.rpartition(":")[0] for address in meet(meetings[0], 1)] == list(ips.values())
-
-
 def test_nothing_is_left(tmp_path: Path) -> None:
     only, other = steps("k", "n0")[0], steps("other", "n0")[0]
     one, two = Rendezvous(tmp_path, only), Rendezvous(tmp_path, other)
@@ -162,34 +164,19 @@ def test_notes_of_an_earlier_run_are_not_read(tmp_path: Path) -> None:
         Rendezvous(tmp_path, only).collect("data", range(1), 0.1, "data")
 
 
-def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert node_address("n0", ENV) == "127.0.0.1"
-    assert node_address("localhost", {}) == "localhost"
-    known: dict[str, list[str]] = {
-        # The resolver lists IPv6 first, and each address once a kind of socket.
-        "compute-0": ["fe80::1", "10.0.128.7", "10.0.128.7", "10.0.128.9"],
-        # Debian's installer gives a machine's own name this address.
-        "n1": ["127.0.1.1"],
-        "n2": ["127.0.1.1", "10.0.0.2"],
-        "n3": ["fd00::3"],
-        "n4": ["172.17.0.1", "10.0.0.4"],
-    }
-    # Which way leads to the launcher.
-    ways = {"10.0.128.1": "10.0.0.4"}
-    monkeypatch.setattr("workload.rendezvous.address_towards", lambda other: ways.get(other, other))
+def test_tasks_are_reached_by_their_nodes_names() -> None:
+    assert reached_by("n1", "10.0.128.1") == "n1"
+    assert reached_by("debug-0", "127.9.64.1") == "debug-0"
+    assert reached_by("localhost", "127.0.0.1") == "localhost"
+    with pytest.raises(WorkloadError, match=r"n12 does not know its own name \(.*not known\)"):
+        reached_by("n12", "10.0.128.1")
 
-    def resolve(host: str, *_: object) -> list[tuple[object, ...]]:
-        return [(0, 0, 0, "", (ip, 0)) for ip in known[host]]
 
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    addresses = {name: node_address(name, {}) for name in known}
-    others = {"n1": "n1", "n2": "10.0.0.2", "n3": "n3", "n4": "172.17.0.1"}
-    assert addresses == {"compute-0": "10.0.128.7", **others}
-    assert node_address("n4", {"SLURM_LAUNCH_NODE_IPADDR": "10.0.128.1"}) == "10.0.0.4"
-    assert node_address("compute-0", ENV) == "127.0.0.1", "what is set wins"
-
-    def unknown(*_: object) -> None:
-        raise socket.gaierror("unknown name")
-
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    assert node_address("n0", {"SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1"}) == "127.0.0.1"
+def test_where_a_host_gives_its_processes_no_names_they_share_its_loopback(tmp_path: Path) -> None:
+    assert reached_by("debug-1", "127.9.64.1") == LOOPBACK
+    assert reached_by("printer", "127.0.0.1") == LOOPBACK, "a network's DNS may have an address for any name"
+    meetings = [Rendezvous(tmp_path, step) for step in steps("k", "debug-1", "debug-2")]
+    for rendezvous in meetings:
+        with reserve_port() as held:
+            announce(rendezvous, held, LOCAL)
+    assert {address.rpartition(":")[0] for address in meet(meetings[0], 1)} == {LOOPBACK}

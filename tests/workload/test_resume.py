@@ -181,8 +181,8 @@ def test_a_synchronous_training_through_everything(make: Callable[..., Job]) -> 
     assert (int(epoch), int(step)) >= (1, 10)
     run.signal(TERM, 1)
     lines = stopped(run)
-    assert any(line.startswith("debug-0: stopped after step ") and "saved in" in line for line in lines)
-    assert "debug-1: SIGTERM received while training: stopping" in run.output(1)
+    assert any(line.startswith("127.0.0.1: stopped after step ") and "saved in" in line for line in lines)
+    assert "127.0.0.2: SIGTERM received while training: stopping" in run.output(1)
 
     run = job.start()  # 3: all are told, while TensorFlow builds the first call
     run.wait_for("Train on ")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from infra.config.checks.amazon import check_amazon
 from infra.config.checks.budget import check_budget
 from infra.config.checks.context import CLUSTER, Context, Place
 from infra.config.checks.google import check_google
@@ -60,5 +61,6 @@ def check(
             step(context)
         for step in (check_local_cloud, check_hooks, check_batch, check_budget, check_benchmark):
             step(context)
+        check_amazon(context)
         check_google(context)
     return context.mistakes

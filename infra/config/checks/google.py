@@ -6,7 +6,10 @@ import ipaddress
 import re
 
 from infra.config.checks.context import CLUSTER, Context
+from infra.config.checks.storage import path_of_storage
 from infra.config.fields import IN_WORDS, LONGEST_NAME, NAME
+from infra.config.storage import SharedStorage
+from infra.node.elastic.drivers.gce_names import resource_of
 
 HOSTS = ("login-", "image-")
 """How the names of machines begin that are no nodes."""
@@ -15,7 +18,7 @@ HOSTS = ("login-", "image-")
 def check_google(c: Context) -> None:
     if c.provider != "gcp":
         return
-    for step in (_names, _network, _ssh, _reservations):
+    for step in (_names, _disks, _network, _ssh, _reservations):
         step(c)
 
 
@@ -37,6 +40,34 @@ def _names(c: Context) -> None:
                 f"a name that does not begin with {' or '.join(HOSTS)}",
                 "IAM tells nodes by their names from login machines and from those that become images",
             )
+
+
+def _disks(c: Context) -> None:
+    """A machine's disk is named after it, so a directory's disk must not be called as a machine.
+
+    And two directories must not have disks of one name: /a/b and /a-b.
+    """
+    storage, cluster = c.cluster.storage, c.cluster.name
+    taken: dict[str, str] = {}
+    for key in ("home", "apps", "scratch"):
+        part = getattr(storage, key)
+        if part is None and key == "scratch":
+            continue
+        path = path_of_storage(key, part or SharedStorage())
+        if part is not None and part.kind != "nfs":
+            continue
+        name = resource_of(cluster, path)
+        machine = name.removeprefix(f"{cluster}-")
+        partition, _, number = machine.rpartition("-")
+        nodes = {one.name for one in c.cluster.partitions}
+        where = (*CLUSTER, "storage", key, *(["path"] if part is not None else []))
+        if machine == "controller" or machine.startswith(HOSTS) or (partition in nodes and number.isdigit()):
+            allowed = "a path that is not spelled like a machine of the cluster"
+            c.add(where, path, allowed, f"its disk would be {name}, and so is that of the machine {machine}")
+        elif name in taken:
+            allowed = f"a path that is not spelled like {taken[name]}, with hyphens for slashes"
+            c.add(where, path, allowed, f"both disks would be called {name}")
+        taken[name] = path
 
 
 def _network(c: Context) -> None:
@@ -74,7 +105,11 @@ def _ssh(c: Context) -> None:
 
 
 def _reservations(c: Context) -> None:
-    """A reservation of Google's lies in one zone, and a node elsewhere cannot be of it."""
+    """A reservation of Google's lies in one zone, and a node elsewhere cannot be of it.
+
+    Nor one with a placement policy of the cluster's own: a reservation takes no policies but those that were
+    attached to it as it was made (slurm-gcp leaves its own away there: `update_reservation_props`).
+    """
     for index, partition in enumerate(c.cluster.partitions):
         zones = partition.zones if partition.zones is not None else c.cluster.network.zones
         if partition.reservation is not None and len(set(zones)) > 1:
@@ -83,4 +118,21 @@ def _reservations(c: Context) -> None:
                 partition.reservation,
                 "one zone only: the reservation's",
                 f"nodes may start in {', '.join(zones)}: give this partition one zone",
+            )
+        if partition.reservation is not None and partition.placement == "cluster":
+            c.add(
+                (*CLUSTER, "partitions", index, "placement"),
+                partition.placement,
+                "none with a reservation, which has its machines where they are",
+                f"remove placement; a policy that {partition.reservation} was made with is named by "
+                "gcp: {placement_policy: …}",
+            )
+        if partition.gcp is None or partition.gcp.placement_policy is None:
+            continue
+        if partition.reservation is None:
+            c.add(
+                (*CLUSTER, "partitions", index, "gcp", "placement_policy"),
+                partition.gcp.placement_policy,
+                "nothing without a reservation: it is the reservation's policy",
+                "write placement: cluster for one of the cluster's own",
             )

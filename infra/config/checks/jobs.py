@@ -8,12 +8,16 @@ from infra.config.batch import BatchConfig
 from infra.config.checks.context import BENCHMARK, CLUSTER, MISSING, Context
 from infra.config.checks.machines import check_machine
 from infra.config.cluster import LONGEST_TIMEOUT
+from infra.config.fields import gs_bucket
+from infra.config.mistakes import Location
 from infra.node import words
 from infra.node.slurm.places import PORT_BLOCK
 
 # slurmd's ports on this machine, which each partition takes in blocks (see infra.local.site).
 MOST_LOCAL_PORTS = 15_700
 
+LONGEST_OBJECT = 1024
+"""Bytes of an object's name in Cloud Storage."""
 SCHEMES = {"s3": ("aws",), "gs": ("gcp",), "https": ("aws", "gcp")}
 
 
@@ -30,6 +34,8 @@ def check_hooks(c: Context) -> None:
             allowed = [f"{s}://" for s, providers in SCHEMES.items() if c.provider in providers]
             why = "it runs as root and http:// is not protected" if scheme[1] == "http" else ""
             c.add(where, hook.source, " or ".join(["a path in this project", *allowed]), why)
+        elif scheme[1] == "gs":
+            _object(c, hook.source, where)
 
     # A node's time to boot covers its hooks, unless the file says otherwise.
     longest = LONGEST_TIMEOUT - 5000
@@ -38,6 +44,21 @@ def check_hooks(c: Context) -> None:
         if total > longest:
             most = f"timeouts of {longest} seconds together, of those hooks that run on nodes"
             c.add((*CLUSTER, "hooks"), total, most, "lower timeout")
+
+
+def _object(c: Context, source: str, where: Location) -> None:
+    """A script in Cloud Storage is one object of a bucket."""
+    bucket, _, name = source.removeprefix("gs://").partition("/")
+    if not gs_bucket(bucket):
+        allowed = (
+            "a bucket's name: 3 to 63 small letters, digits, '-', '_', '.'; a letter or digit at both ends"
+        )
+        c.add(where, source, allowed, f"{bucket or 'nothing'} is none that Cloud Storage takes")
+    elif not name or name.endswith("/"):
+        c.add(where, source, "one object: gs://bucket/path/script.sh", "this is a bucket or a folder in it")
+    elif len(name.encode()) > LONGEST_OBJECT or re.search(r"[\x00-\x1f\x7f]", name):
+        allowed = f"an object's name: {LONGEST_OBJECT} bytes at most, no line breaks or control characters"
+        c.add(where, source, allowed, "")
 
 
 def check_local(c: Context) -> None:

@@ -15,6 +15,13 @@ Net = ipaddress.IPv4Network | ipaddress.IPv6Network
 DEFAULT_CIDR = "10.0.0.0/16"
 # A network this large is the internet in all but name: 0.0.0.0/1 and 128.0.0.0/1 together are.
 ANYWHERE = {4: 8, 6: 19}
+RESERVED = {
+    "0.0.0.0/8": "nobody's: an address that is not known yet",
+    "127.0.0.0/8": "each machine's own loopback",
+    "169.254.0.0/16": "of links alone: the metadata server answers there",
+    "255.255.255.255/32": "everybody's on a link",
+}
+"""Networks that are private to Python and that neither cloud gives to machines."""
 SIDES = "north|south|east|west|central|northeast|northwest|southeast|southwest"
 REGION = rf"[a-z]{{2}}(?:-gov|-iso[a-z]?)?-(?:{SIDES})-\d"
 """Of AWS: by its form, for there are regions that no machine of the snapshot names."""
@@ -179,6 +186,15 @@ def _existing(c: Context) -> None:
 def _addresses(c: Context) -> None:
     network, at = c.cluster.network, (*CLUSTER, "network")
     whole = ipaddress.ip_network(network.cidr or DEFAULT_CIDR)
+    for reserved, why in RESERVED.items():
+        if whole.version == 4 and whole.overlaps(ipaddress.ip_network(reserved)):
+            c.add(
+                (*at, "cidr"),
+                network.cidr,
+                "a private network that machines can have addresses of",
+                f"{reserved} is {why}; write for example {DEFAULT_CIDR}",
+            )
+            return
     if network.cidr is not None and not (
         whole.version == 4 and 16 <= whole.prefixlen <= 24 and whole.is_private
     ):

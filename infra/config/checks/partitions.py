@@ -196,20 +196,23 @@ def _efa_and_placement(c: Context, partition: PartitionConfig, machine: Machine,
             f"false: {partition.machine} has no EFA",
             f"machines with EFA: {having}",
         )
-    placed = partition.placement == "cluster"
-    where = (*at, "placement")
+    group = partition.aws.placement_group if partition.aws is not None and c.provider == "aws" else None
+    placed = partition.placement == "cluster" or group is not None
+    where = (*at, "aws", "placement_group") if group is not None else (*at, "placement")
+    said = group or "cluster"
     if placed and not machine.placement:
         what = {"gcp": "a compact placement policy (N1 and E2 take none)"}.get(
             c.provider, "a cluster placement group"
         )
-        c.add(where, "cluster", f"none: {partition.machine} does not take {what}", "write placement: none")
+        advice = "remove it" if group is not None else "write placement: none"
+        c.add(where, said, f"none: {partition.machine} does not take {what}", advice)
     elif placed and c.provider == "gcp" and partition.nodes.max > COMPACT_PLACEMENT_NODES:
         c.add(where, "cluster", f"at most {COMPACT_PLACEMENT_NODES} nodes close together", "lower nodes.max")
     zones = partition.zones if partition.zones is not None else c.cluster.network.zones
     if (placed or efa) and len(set(zones)) > 1:
         # Neither reaches from one zone into another.
         which = where if placed else (*at, "aws", "efa")
-        value = "cluster" if placed else True
+        value = said if placed else True
         c.add(
             which,
             value,

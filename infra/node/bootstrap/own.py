@@ -18,8 +18,11 @@ from infra.node.model import Mount
 __all__ = ["hosts", "mounts", "ready", "secrets", "slurm", "users"]
 
 KEY = "munge.key"
-KEY_SECONDS = 110.0
-"""How long a machine waits for the controller's key: within the step's limit, so that it can say more."""
+KEY_SECONDS = {"login": 750.0, "compute": 110.0}
+"""How long a machine waits for the controller's key: within the step's limit, so that it can say more.
+
+A login machine is made with the controller, which may have to wait for its own right to the key; a node is
+made much later."""
 KEY_PAUSE_SECONDS = 1.0
 TOOK = "took the cluster's munge key"
 IDS = {"slurm": 64030}
@@ -103,14 +106,15 @@ def _key_of_the_cluster(context: Context) -> tuple[bytes, str]:
 
 
 def _key_from_controller(context: Context) -> bytes:
-    deadline = time.monotonic() + KEY_SECONDS
+    longest = KEY_SECONDS[context.role]
+    deadline = time.monotonic() + longest
     while True:
         try:
             return key_server.fetch(context.settings.site.controller_address)
         except key_server.KeyUnavailableError as error:
             if time.monotonic() > deadline:
                 raise TimeoutError(
-                    f"the controller has given no munge key for {KEY_SECONDS:g} s ({error}): "
+                    f"the controller has given no munge key for {longest:g} s ({error}): "
                     "see what its boot came to "
                     f"(./cluster logs --stack {context.settings.design.stack} controller)"
                 ) from error

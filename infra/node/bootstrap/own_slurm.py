@@ -101,6 +101,10 @@ def ready(context: Context) -> str:
             from infra.node.bootstrap import accounting
 
             said.append(accounting.start(context))
+        if context.vm:
+            from infra.node.bootstrap.vm import name_server
+
+            said.append(name_server.start(context))
         daemons.see_port(context, context.settings.site.slurmctld_port)
         daemons.controller(context)
         if context.vm:

@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 from typing import Protocol
 
-from infra.node.bootstrap import shared
+from infra.node.bootstrap import limits, shared
 from infra.node.bootstrap.context import ALL, Context, SkipStep, Step
 from infra.node.bootstrap.daemons import end_of
 from infra.node.slurm import gres
@@ -143,23 +143,27 @@ def logs(context: Context) -> str:
     return clouds.of(context.settings).ship_logs(context)
 
 
+HOSTS = frozenset({"controller", "login"})
+"""The roles of machines that are made with their cluster, and not for a job."""
 VM = frozenset({"vm"})
 """Machines that have no software of ours yet; others share their host's."""
 
 STEPS: tuple[Step, ...] = (
-    Step("users", 30, ALL, lambda context: kind(context).users(context)),
-    Step("hosts", 30, ALL, lambda context: kind(context).hosts(context)),
-    Step("secrets", 120, ALL, lambda context: kind(context).secrets(context)),
-    Step("disks", 300, ALL, disks),
-    Step("packages", 1500, ALL, packages, VM),
-    Step("metadata", 60, frozenset({"controller"}), metadata, VM),
-    Step("mounts", 300, ALL, lambda context: kind(context).mounts(context)),
-    Step("slurm", 300, ALL, lambda context: kind(context).slurm(context)),
-    Step("accelerators", 900, frozenset({"compute"}), accelerators),
-    Step("hooks", 3600, ALL, hooks),
-    Step("ready", 120, ALL, lambda context: kind(context).ready(context)),
-    Step("logs", 240, ALL, logs, VM),
+    Step("users", limits.USERS, ALL, lambda context: kind(context).users(context)),
+    Step("hosts", limits.HOSTS, ALL, lambda context: kind(context).hosts(context)),
+    # A controller waits until its cloud knows that it may read the key, a login machine for the controller.
+    Step("secrets", limits.HOSTS_SECRETS, HOSTS, lambda context: kind(context).secrets(context)),
+    Step("secrets", limits.SECRETS, ALL - HOSTS, lambda context: kind(context).secrets(context)),
+    Step("disks", limits.DISKS, ALL, disks),
+    Step("packages", limits.PACKAGES, ALL, packages, VM),
+    Step("metadata", limits.METADATA, frozenset({"controller"}), metadata, VM),
+    Step("mounts", limits.MOUNTS, ALL, lambda context: kind(context).mounts(context)),
+    Step("slurm", limits.SLURM, ALL, lambda context: kind(context).slurm(context)),
+    Step("accelerators", limits.ACCELERATORS, frozenset({"compute"}), accelerators),
+    Step("hooks", limits.HOOKS, ALL, hooks),
+    Step("ready", limits.READY, ALL, lambda context: kind(context).ready(context)),
+    Step("logs", limits.LOGS, ALL, logs, VM),
     # Last, so that jobs that do not need it run meanwhile; with the others in one report, so that who waits
     # for the cluster sees it.
-    Step("environment", 1800, frozenset({"controller"}), environment, VM),
+    Step("environment", limits.ENVIRONMENT, frozenset({"controller"}), environment, VM),
 )

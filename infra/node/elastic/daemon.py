@@ -27,6 +27,7 @@ from infra.node.elastic.driver import Driver
 from infra.node.elastic.fencing import Fencing
 from infra.node.elastic.launcher import Launcher
 from infra.node.elastic.ledger import Ledger
+from infra.node.elastic.names import Names
 from infra.node.elastic.observer import Observer
 from infra.node.elastic.overspent import Overspent
 from infra.node.elastic.pools import Pools
@@ -56,8 +57,10 @@ class Elastic:
         self._driver = driver
         self._lib = lib
         self._ledger = Ledger(lib / "ledger.json", settings.design, time.monotonic)
+        self.names = Names.of(settings, control)
         self._observer = Observer(
-            control.nodes, lambda: {job.id for job in control.jobs().values() if not job.is_over}
+            self.names.nodes if self.names else control.nodes,
+            lambda: {job.id for job in control.jobs().values() if not job.is_over},
         )
         pools, budget = Pools(settings.design), Budget(settings.design, self._ledger)
         self.renewal = Renewal(settings.design, control, lib)
@@ -100,6 +103,8 @@ class Elastic:
             file.unlink(missing_ok=True)
         threading.Thread(target=self._reconcile_loop, daemon=True, name="reconcile").start()
         threading.Thread(target=self.fencing.run, daemon=True, name="fences").start()
+        if self.names:
+            threading.Thread(target=self.names.run, daemon=True, name="names").start()
         while True:
             request = self._queue.get()
             try:
@@ -121,6 +126,8 @@ class Elastic:
             if request.get("late"):
                 wish = self._still_wanted(wish)
             self.launcher.resume(self.renewal.without_kept(wish), request["id"])
+            if self.names:
+                self.names.expect()
         elif request["program"] == "resume-fail":
             # Slurm has set these nodes DOWN; the reconciler gives them back with the machine's state at hand.
             log(f"not registered in time: {request['nodes']}")

@@ -7,6 +7,7 @@ that very pair has been seen.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,9 @@ from dataclasses import dataclass, field, replace
 from infra.node.elastic.driver import Machine, MachineState
 from infra.node.elastic.rules import (
     BOOTSTRAP,
+    LATER,
     LAUNCHED_TWICE,
+    NEAR_SECONDS,
     OUTDATED,
     RULES,
     STATIC,
@@ -87,6 +90,8 @@ class Observation:
         launched: node -> the machine that the cloud took for it, as far as this daemon launched it: a list
             that does not show it yet lags behind.
         own: node -> the newest machine that this daemon launched for it, listed or not: it counts as seen.
+        utc: when it was read, in seconds since the epoch: machines are taken back at such times. By default
+            all that will be taken are taken now.
     """
 
     nodes: tuple[NodeView, ...]
@@ -94,6 +99,7 @@ class Observation:
     busy: frozenset[str] = frozenset()
     launched: Mapping[str, str] = field(default_factory=dict)
     own: Mapping[str, str] = field(default_factory=dict)
+    utc: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +165,7 @@ def plan(observation: Observation, memory: Memory, now: float, policy: Policy) -
     for name, view in views.items():
         mine = machines.get(name, [])
         launched, own = observation.launched.get(name), observation.own.get(name)
-        sight = _look(view, mine, memory.sights.get(name), launched, own, passed)
+        sight = _look(view, mine, memory.sights.get(name), launched, own, passed, observation.utc)
         sights[name] = sight
         if name in observation.busy:
             sights[name] = replace(sight, age=0.0)
@@ -191,7 +197,7 @@ def _actions(rule: Rule, view: NodeView, machines: list[Machine]) -> list[Action
     assert rule.verb is not None
     if rule.verb is Verb.TERMINATE:
         return [Action(rule.verb, m.node, m.id, rule.reason) for m in machines if m.state.alive]
-    if rule.verb is Verb.EVACUATE:
+    if rule.verb is Verb.EVACUATE or rule.reason == LATER:
         notices = [m.notice for m in machines if m.state.alive and m.notice is not None]
         return [Action(rule.verb, view.name, None, f"{rule.reason} at {clock(min(notices))}")]
     if rule.reason == UNFIT and view.reason:
@@ -214,6 +220,7 @@ def _look(
     launched: str | None,
     own: str | None,
     passed: float,
+    utc: float,
 ) -> Sight:
     """What is seen of a name now, with what is remembered of it."""
     living = [m for m in machines if m.state.alive]
@@ -226,7 +233,7 @@ def _look(
     elif alive is None and lives:
         # It may have ended before anybody looked.
         alive = own
-    phase = _phase(machines, living, alive, launched)
+    phase = _phase(machines, living, alive, launched, utc)
     pair = (view.phase, phase)
     machine = living[0].id if living else None
     unchanged = before is not None and (before.pair, before.machine) == (pair, machine)
@@ -245,7 +252,7 @@ def _same_life(before: float | None, boot: float | None) -> bool:
 
 
 def _phase(
-    machines: list[Machine], living: list[Machine], alive: str | None, launched: str | None
+    machines: list[Machine], living: list[Machine], alive: str | None, launched: str | None, utc: float
 ) -> MachinePhase:
     if not living:
         if launched is not None and all(m.id != launched for m in machines):
@@ -253,8 +260,8 @@ def _phase(
         # One that ended before this life of the node began says nothing of it.
         ended = alive is not None and any(m.id == alive for m in machines)
         return MachinePhase.GONE if ended else MachinePhase.NONE
-    if any(m.notice is not None for m in living):
-        return MachinePhase.NOTICED
+    if notices := [m.notice for m in living if m.notice is not None]:
+        return MachinePhase.NOTICED if min(notices) - utc <= NEAR_SECONDS else MachinePhase.ANNOUNCED
     if len(living) > 1:
         return MachinePhase.SEVERAL
     if living[0].state is MachineState.PENDING:

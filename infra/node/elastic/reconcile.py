@@ -89,7 +89,7 @@ class Reconciler:
         # Slurm is told of another machine only when this one is gone.
         machines = [replace(m, outdated=True) if m.node in kept else m for m in machines]
         own = self._launcher.own()
-        observation = Observation(views, tuple(machines), frozenset(busy), unlisted, own)
+        observation = Observation(views, tuple(machines), frozenset(busy), unlisted, own, time.time())
         actions, self._memory = plan(observation, self._memory, time.monotonic(), self.policy)
         self._requeue.watch(views)
         self.apply(actions, nodes)
@@ -131,6 +131,7 @@ class Reconciler:
         yield of[Verb.TERMINATE], self._terminate
         for verb, step in (
             (Verb.POWER_DOWN, self._power_down),
+            (Verb.DRAIN, self._drain),
             (Verb.RETIRE, self._retire),
             (Verb.POWER_UP, self._power_up),
         ):
@@ -180,6 +181,11 @@ class Reconciler:
             self._control.update_node(lost, state="DOWN", reason=REASON_PREFIX + reason)
         self._control.power_down_force(names, REASON_PREFIX + reason)
         self._requeue.explain(jobs, reason)
+
+    def _drain(self, actions: list[Action]) -> None:
+        # Not POWER_DOWN_ASAP: Slurm switches a node whose only job is suspended off at once.
+        reason = REASON_PREFIX + actions[0].reason
+        self._control.update_node(_names(actions), state="DRAIN", reason=reason)
 
     def _retire(self, actions: list[Action]) -> None:
         reason = REASON_PREFIX + actions[0].reason

@@ -47,7 +47,9 @@ class MachinePhase(StrEnum):
     FAILED = "failed"
     """It runs, and its boot failed: it will not become a node."""
     NOTICED = "noticed"
-    """The cloud has said when it takes it back."""
+    """The cloud takes it back within NEAR_SECONDS."""
+    ANNOUNCED = "announced"
+    """The cloud has said when it takes it back, and that is later."""
     SEVERAL = "several"
     """More than one lives; which of them is the node cannot be told from here."""
 
@@ -63,6 +65,8 @@ class Verb(StrEnum):
     """Tell Slurm to bring a static node up."""
     EVACUATE = "evacuate"
     """Take no new job, and queue those again that may be: the machine will be taken."""
+    DRAIN = "drain"
+    """Take no new job; what runs goes on, and the node is given back after it."""
     RETIRE = "retire"
     """Tell Slurm to give the node back as soon as its jobs are over."""
 
@@ -93,6 +97,15 @@ PREEMPTED = "preempted: "
 """Begins the reason of a machine that is no more, or will not be: it says nothing against the next one."""
 MUTE = PREEMPTED + "the machine does not respond"
 TAKEN = PREEMPTED + "the cloud takes this machine"
+NEAR_SECONDS = 300.0
+"""How long before a machine is taken its jobs are queued again; before that they go on, and no other starts.
+
+It holds Slurm's KillWait (30 s), in which a job saves its work, an epilog, and what an announcement is off
+by: Compute Engine says "an hour" of the host maintenance of a machine with GPUs, and not until when. The
+short notices (30 s, 60 s, EC2's two minutes) all lie within it.
+"""
+LATER = PREEMPTED + "the cloud will take this machine"
+"""Of a node that takes no more jobs; what runs on it goes on until shortly before that."""
 AT_RISK = PREEMPTED + "the cloud may take this machine soon"
 """Of a node that takes no more jobs; what runs on it goes on, for it may never come to that."""
 
@@ -112,6 +125,7 @@ _EMPTIED = Rule(Verb.POWER_DOWN, Patience.SETTLE, EMPTIED)
 _UNRESPONSIVE = Rule(Verb.POWER_DOWN, Patience.SILENCE, MUTE)
 _UNFIT = Rule(Verb.POWER_DOWN, Patience.SETTLE, UNFIT)
 _EVACUATE = Rule(Verb.EVACUATE, Patience.NOW, TAKEN)
+_TAKEN = Rule(Verb.POWER_DOWN, Patience.NOW, TAKEN)
 # Switched off once more it comes back as new; RESUME would leave NOT_RESPONDING.
 _USABLE = Rule(Verb.POWER_DOWN, Patience.SETTLE, USABLE)
 _DIED = Rule(Verb.POWER_DOWN, Patience.SETTLE, _GONE)
@@ -133,6 +147,7 @@ RULES: dict[NodePhase, dict[MachinePhase, Rule]] = {
         _M.RUNNING: _UNUSED,
         _M.FAILED: _UNUSED,
         _M.NOTICED: _UNUSED,
+        _M.ANNOUNCED: _UNUSED,
         _M.SEVERAL: _UNUSED,
     },
     NodePhase.STUCK: {
@@ -143,6 +158,7 @@ RULES: dict[NodePhase, dict[MachinePhase, Rule]] = {
         _M.RUNNING: _UNUSED,
         _M.FAILED: _UNUSED,
         _M.NOTICED: _UNUSED,
+        _M.ANNOUNCED: _UNUSED,
         _M.SEVERAL: _UNUSED,
     },
     NodePhase.POWERING_UP: {
@@ -151,7 +167,8 @@ RULES: dict[NodePhase, dict[MachinePhase, Rule]] = {
         _M.PENDING: Rule(Verb.POWER_DOWN, Patience.BOOT, BOOTSTRAP + "the machine did not start in time"),
         _M.RUNNING: _LATE,
         _M.FAILED: Rule(Verb.POWER_DOWN, Patience.NOW, BOOTSTRAP + "the machine's boot failed"),
-        _M.NOTICED: Rule(Verb.POWER_DOWN, Patience.NOW, TAKEN),
+        _M.NOTICED: _TAKEN,
+        _M.ANNOUNCED: _TAKEN,
         _M.SEVERAL: _LATE,
     },
     NodePhase.UP: {
@@ -164,6 +181,7 @@ RULES: dict[NodePhase, dict[MachinePhase, Rule]] = {
         # Slurm's word counts: it registered.
         _M.FAILED: _FINE,
         _M.NOTICED: _EVACUATE,
+        _M.ANNOUNCED: Rule(Verb.DRAIN, Patience.NOW, LATER),
         # Either of them may run the jobs.
         _M.SEVERAL: Rule(Verb.RETIRE, Patience.SETTLE, "several machines have this node's name"),
     },
@@ -175,6 +193,7 @@ RULES: dict[NodePhase, dict[MachinePhase, Rule]] = {
         _M.FAILED: _FINE,
         # Again, for what an evacuation that was cut off has left.
         _M.NOTICED: _EVACUATE,
+        _M.ANNOUNCED: _FINE,
         _M.SEVERAL: _FINE,
     },
     NodePhase.DRAINED: {
@@ -183,7 +202,8 @@ RULES: dict[NodePhase, dict[MachinePhase, Rule]] = {
         _M.PENDING: _EMPTIED,
         _M.RUNNING: _EMPTIED,
         _M.FAILED: _EMPTIED,
-        _M.NOTICED: Rule(Verb.POWER_DOWN, Patience.NOW, TAKEN),
+        _M.NOTICED: _TAKEN,
+        _M.ANNOUNCED: _EMPTIED,
         _M.SEVERAL: _EMPTIED,
     },
     NodePhase.UNFIT: {
@@ -193,7 +213,8 @@ RULES: dict[NodePhase, dict[MachinePhase, Rule]] = {
         _M.PENDING: _UNFIT,
         _M.RUNNING: _UNFIT,
         _M.FAILED: _UNFIT,
-        _M.NOTICED: Rule(Verb.POWER_DOWN, Patience.NOW, TAKEN),
+        _M.NOTICED: _TAKEN,
+        _M.ANNOUNCED: _TAKEN,
         _M.SEVERAL: _UNFIT,
     },
     NodePhase.SILENT: {
@@ -204,6 +225,7 @@ RULES: dict[NodePhase, dict[MachinePhase, Rule]] = {
         _M.RUNNING: _FINE,
         _M.FAILED: _FINE,
         _M.NOTICED: _EVACUATE,
+        _M.ANNOUNCED: _FINE,
         _M.SEVERAL: _FINE,
     },
     NodePhase.POWERING_DOWN: {
@@ -213,6 +235,7 @@ RULES: dict[NodePhase, dict[MachinePhase, Rule]] = {
         _M.RUNNING: _LOST,
         _M.FAILED: _LOST,
         _M.NOTICED: _LOST,
+        _M.ANNOUNCED: _LOST,
         _M.SEVERAL: _LOST,
     },
     NodePhase.DOWN: {
@@ -222,7 +245,8 @@ RULES: dict[NodePhase, dict[MachinePhase, Rule]] = {
         _M.PENDING: _UNRESPONSIVE,
         _M.RUNNING: _UNRESPONSIVE,
         _M.FAILED: _UNRESPONSIVE,
-        _M.NOTICED: Rule(Verb.POWER_DOWN, Patience.NOW, TAKEN),
+        _M.NOTICED: _TAKEN,
+        _M.ANNOUNCED: _TAKEN,
         _M.SEVERAL: _UNRESPONSIVE,
     },
     NodePhase.FORGOTTEN: {
@@ -232,6 +256,7 @@ RULES: dict[NodePhase, dict[MachinePhase, Rule]] = {
         _M.RUNNING: _NAMELESS,
         _M.FAILED: _NAMELESS,
         _M.NOTICED: _NAMELESS,
+        _M.ANNOUNCED: _NAMELESS,
         _M.SEVERAL: _NAMELESS,
     },
 }

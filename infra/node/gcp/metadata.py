@@ -7,6 +7,7 @@ import os
 import time
 import urllib.parse
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from infra.node.cloud.call import ATTEMPTS, Answer, call
@@ -23,15 +24,21 @@ TIMEOUT_SECONDS = 3.0
 PREEMPTION_SECONDS = 30.0
 """Between the notice and the end of a machine that is preempted."""
 MAINTENANCE_SECONDS = 60.0
-"""As much at least, where the host is maintained and the machine cannot move to another."""
+"""Between the notice of host maintenance and the end of a machine that cannot move to another host."""
+GPU_MAINTENANCE_SECONDS = 3600.0
+"""The same of a machine with GPUs, by Google's page on the host maintenance of GPUs."""
 
 
 class Metadata:
     """Args:
     endpoint: None for the environment's, or the one that every machine has.
+    maintenance_seconds: how long ahead this machine is told of its host's maintenance.
     """
 
-    def __init__(self, endpoint: str | None = None) -> None:
+    def __init__(
+        self, endpoint: str | None = None, *, maintenance_seconds: float = MAINTENANCE_SECONDS
+    ) -> None:
+        self._maintenance_seconds = maintenance_seconds
         self._endpoint = (endpoint or f"http://{os.environ.get(HOST_VARIABLE) or HOST}").rstrip("/")
         self._token: tuple[str, float] | None = None
         self._etag = "0"
@@ -94,7 +101,7 @@ class Metadata:
 
     def notice(self) -> Notice | None:
         """Whether the machine will be taken, as the server has it now."""
-        return _notice(json.loads(self._get("instance/?recursive=true", attempts=1).body))
+        return self._notice(json.loads(self._get("instance/?recursive=true", attempts=1).body))
 
     def wait(self, seconds: float) -> Notice | None:
         """Whether the machine will be taken: answers when anything of the machine has changed.
@@ -115,7 +122,7 @@ class Metadata:
         path = f"instance/?{urllib.parse.urlencode(query)}"
         answer = self._get(path, attempts=1, timeout=seconds + TIMEOUT_SECONDS)
         self._etag = answer.headers.get("etag", "0")
-        return _notice(json.loads(answer.body))
+        return self._notice(json.loads(answer.body))
 
     def _get(self, path: str, *, attempts: int = ATTEMPTS, timeout: float = TIMEOUT_SECONDS) -> Answer:
         url = f"{self._endpoint}/computeMetadata/v1/{path}"
@@ -131,11 +138,29 @@ class Metadata:
             raise ServiceError(said, status=answer.status)
         return answer
 
+    def _notice(self, instance: Mapping[str, Any]) -> Notice | None:
+        now = time.time()
+        if instance.get("preempted") == "TRUE":
+            return Notice("preempted", now + PREEMPTION_SECONDS)
+        # A machine that can move on to another host notices hardly anything: MIGRATE_ON_HOST_MAINTENANCE.
+        if not str(instance.get("maintenanceEvent", "")).startswith("TERMINATE"):
+            return None
+        # Of when the notice came the server says nothing: from a first look on it is right.
+        at, window = now + self._maintenance_seconds, _window(instance)
+        return Notice("maintenance", at if window is None else max(now, min(at, window)))
 
-def _notice(instance: Mapping[str, Any]) -> Notice | None:
-    if instance.get("preempted") == "TRUE":
-        return Notice("preempted", time.time() + PREEMPTION_SECONDS)
-    # A machine that can move on to another host notices hardly anything: MIGRATE_ON_HOST_MAINTENANCE.
-    if instance.get("maintenanceEvent", "").startswith("TERMINATE"):
-        return Notice("maintenance", time.time() + MAINTENANCE_SECONDS)
-    return None
+
+def _window(instance: Mapping[str, Any]) -> float | None:
+    """When maintenance begins, in seconds since the epoch; None: the machine's kind is not told of it.
+
+    Google's page on planning for host maintenance has the key with underscores, the server's own JSON of
+    all keys as every other one of it. Where there is none it says `NONE`, nothing, or an error in words.
+    """
+    told = instance.get("upcomingMaintenance")
+    if not isinstance(told, Mapping):
+        return None
+    stamp = told.get("windowStartTime") or told.get("window_start_time")
+    try:
+        return datetime.fromisoformat(str(stamp)).timestamp()
+    except ValueError:
+        return None

@@ -13,8 +13,9 @@ from infra.node.gcp.service import Token, request
 
 ENDPOINT = "https://secretmanager.googleapis.com"
 ENDPOINT_VARIABLE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER"
-DENIED_SECONDS = 60.0
-"""A permission that was given a moment ago is not known everywhere at once."""
+DENIED_SECONDS = 600.0
+"""How long a refusal may mean that a permission was given a moment ago: two minutes as a rule, and seven or
+more at times (https://cloud.google.com/iam/docs/access-change-propagation)."""
 PAUSE_SECONDS = 5.0
 
 
@@ -26,6 +27,7 @@ class Secret:
     def __init__(self, name: str, token: Token) -> None:
         self.name = name
         self._token = token
+        self._deadline: float | None = None
 
     def get(self) -> bytes | None:
         """Its newest value; None where it was given none yet.
@@ -57,12 +59,14 @@ class Secret:
         base = os.environ.get(ENDPOINT_VARIABLE) or ENDPOINT
         headers = {} if body is None else {"content-type": "application/json"}
         url, what = f"{base.rstrip('/')}/v1/{path}", f"secret {self.name}"
-        deadline = time.monotonic() + DENIED_SECONDS
+        # For all calls together: the rights to read and to write were given at the same time.
+        if self._deadline is None:
+            self._deadline = time.monotonic() + DENIED_SECONDS
         while True:
             try:
                 answer = request(method, url, what, self._token, body, headers)
             except ServiceError as error:
-                if error.status != 403 or time.monotonic() > deadline:
+                if error.status != 403 or time.monotonic() > self._deadline:
                     raise
                 time.sleep(PAUSE_SECONDS)
             else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from infra.node.bootstrap import files
 from infra.node.bootstrap.context import Context
@@ -26,6 +28,30 @@ OPTIONS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One version of a package in the lists."""
+
+    version: str
+    depends: str
+    """The field as it is written; empty without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What apt would do.
+
+    Attributes:
+        possible: whether it found a way.
+        versions: package -> version, of all that it would install or change.
+        said: why it could not, in its own words.
+    """
+
+    possible: bool
+    versions: dict[str, str]
+    said: str = ""
+
+
 def missing(context: Context, names: Iterable[str]) -> list[str]:
     """Those that are not installed, in their order."""
     wanted = list(dict.fromkeys(names))
@@ -44,11 +70,14 @@ def update(context: Context) -> None:
     context.run(*command, timeout=UPDATE_SECONDS, env=ENVIRONMENT, attempts=12, pause=10.0)
 
 
-def install(context: Context, names: Iterable[str], *, fresh: bool = False) -> list[str]:
+def install(
+    context: Context, names: Iterable[str], *, fresh: bool = False, downgrade: bool = False
+) -> list[str]:
     """Have these packages. Returns those that were missing.
 
     Args:
         fresh: the lists have been read a moment ago.
+        downgrade: what is pinned to an older version may become older.
 
     Raises:
         CommandError: apt could not; its last lines are with it.
@@ -57,10 +86,40 @@ def install(context: Context, names: Iterable[str], *, fresh: bool = False) -> l
         return []
     if not fresh:
         update(context)
-    command = ("apt-get", *OPTIONS, "install", "--no-install-recommends", *wanted)
+    command = ("apt-get", *OPTIONS, "install", *_how(downgrade), *wanted)
     # A mirror that is just being filled knows a version in its lists that it does not have yet.
     context.run(*command, timeout=INSTALL_SECONDS, env=ENVIRONMENT, attempts=3, pause=10.0)
     return wanted
+
+
+def simulate(context: Context, names: Iterable[str], *, downgrade: bool = False) -> Plan:
+    """What `install` would do with these packages, by apt's own resolver. Nothing changes."""
+    command = ("apt-get", *OPTIONS, "--simulate", "install", *_how(downgrade), *names)
+    # Its words are read, so they are English.
+    said = context.run(*command, timeout=120.0, env={**ENVIRONMENT, "LC_ALL": "C"}, allow=(0, 100))
+    # Inst name [installed version] (version origin [architecture])
+    lines = re.findall(r"^Inst (\S+)(?: \[\S+\])? \((\S+) ", said, re.MULTILINE)
+    # apt ends a refusal with E: on the standard error, and says on the standard output what does not fit.
+    possible = "unmet dependencies" not in said and (bool(lines) or not missing(context, names))
+    return Plan(possible, dict(lines), "" if possible else said.strip())
+
+
+def _how(downgrade: bool) -> tuple[str, ...]:
+    return ("--no-install-recommends", *(("--allow-downgrades",) if downgrade else ()))
+
+
+def offers(context: Context, name: str) -> list[Offer]:
+    """Every version of a package that the lists have, or that is installed."""
+    said = context.run("apt-cache", "show", name, allow=(0, 100))
+    stanzas = [dict(re.findall(r"^([A-Za-z-]+): (.*)$", text, re.MULTILINE)) for text in said.split("\n\n")]
+    return [Offer(s["Version"], s.get("Depends", "")) for s in stanzas if "Version" in s]
+
+
+def installed(context: Context, names: Iterable[str]) -> dict[str, str]:
+    """Package -> version, of those that are installed."""
+    query = ("dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package} ${Version}\n", *names)
+    rows = [line.split() for line in context.run(*query, allow=(0, 1)).splitlines()]
+    return {row[1]: row[2] for row in rows if row[0] == "installed" and len(row) == 3}
 
 
 def purge(context: Context, names: Iterable[str]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from infra.node import words
-from infra.node.bootstrap import files, own
+from infra.node.bootstrap import files, limits, own
 from infra.node.bootstrap.command import CommandError, Runner, run
 from infra.node.bootstrap.context import Context, SkipStep, Step
 from infra.node.bootstrap.execute import run_steps
@@ -90,10 +90,10 @@ def steps(kind: ImageKind) -> list[Step]:
     """What an image of a kind holds, in the order of a boot's steps; then what it must not hold."""
     role = frozenset({kind.role})
     return [
-        Step("users", 30, role, own.users),
-        Step("packages", 1500, role, packages.install),
-        Step("accelerators", 900, role, lambda context: _drivers(context, kind)),
-        Step("logs", 240, role, _agent),
+        Step("users", limits.USERS, role, own.users),
+        Step("packages", limits.PACKAGES, role, packages.install),
+        Step("accelerators", limits.ACCELERATORS, role, lambda context: _drivers(context, kind)),
+        Step("logs", limits.LOGS, role, _agent),
         Step("clean", 120, role, clean),
     ]
 

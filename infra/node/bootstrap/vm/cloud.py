@@ -58,7 +58,6 @@ class Cloud(Protocol):
     packages: of the distribution's, for what the elastic driver asks the cloud with.
     storage: the kinds of shared storage that it offers beside disks.
     write_seconds: an object takes no second write within this time.
-    notices: what tells this machine of its end.
     tells_controller: the driver hears of it too, without a word of the machine's.
     metadata_openings: what every user of a controller may ask the metadata address.
     """
@@ -68,9 +67,12 @@ class Cloud(Protocol):
     packages: tuple[str, ...]
     storage: tuple[str, ...]
     write_seconds: float
-    notices: Notices
     tells_controller: bool
     metadata_openings: Openings
+
+    def notices(self, node: str) -> Notices:
+        """What tells this machine, which is that node, of its end."""
+        ...
 
     def node(self) -> str:
         """The node that this machine is.

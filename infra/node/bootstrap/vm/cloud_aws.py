@@ -37,8 +37,10 @@ class Aws:
 
     def __init__(self, settings: Settings) -> None:
         self._metadata = Metadata()
-        self.notices: Notices = self._metadata
         self._region = settings.site.driver.get("region")
+
+    def notices(self, node: str) -> Notices:
+        return self._metadata
 
     def node(self) -> str:
         """The element of its launch's host list at its number in the launch."""

@@ -11,7 +11,7 @@ from infra.node.bootstrap.vm.metadata_guard import Openings
 from infra.node.cloud import call as http
 from infra.node.cloud.notice import Notices
 from infra.node.elastic.drivers.gce_names import node_of
-from infra.node.gcp.metadata import Metadata
+from infra.node.gcp.metadata import GPU_MAINTENANCE_SECONDS, Metadata
 from infra.node.gcp.secretmanager import Secret
 from infra.node.gcp.storage import SCHEME, Bucket
 from infra.node.model import Mount, Settings
@@ -41,8 +41,15 @@ class Gcp:
 
     def __init__(self, settings: Settings) -> None:
         self._metadata = Metadata()
-        self.notices: Notices = self._metadata
+        self._design = settings.design
         self._cluster = settings.site.driver.get("cluster") or settings.design.name
+
+    def notices(self, node: str) -> Notices:
+        """A machine with GPUs is told of its host's maintenance an hour ahead, any other one a minute."""
+        partition = self._design.partition_of(node)
+        if partition is None or partition.accelerator is None:
+            return self._metadata
+        return Metadata(maintenance_seconds=GPU_MAINTENANCE_SECONDS)
 
     def node(self) -> str:
         instance = self._metadata.name()

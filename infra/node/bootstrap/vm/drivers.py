@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import tarfile
 import urllib.parse
 from pathlib import Path
@@ -11,13 +10,11 @@ from infra.node import words
 from infra.node.bootstrap import files
 from infra.node.bootstrap.command import CommandError
 from infra.node.bootstrap.context import Context
-from infra.node.bootstrap.vm import apt
+from infra.node.bootstrap.vm import apt, neuron, nvidia
 from infra.node.cloud import call
 from infra.node.cloud.errors import ServiceError
 from infra.node.model import Accelerator, Partition
 
-NVIDIA = "580-server"
-"""The last series that knows Volta."""
 CLOSED_ONLY = frozenset({"p4", "p100", "v100"})
 """Older than Turing: the open kernel modules do not drive them."""
 SWITCHED = frozenset({"a100", "h100", "h200", "b200"})
@@ -36,12 +33,16 @@ EFA_SYSCTL_TEXT = """\
 # which Ubuntu forbids to processes that are not parent and child.
 kernel.yama.ptrace_scope = 0
 """
-KERNELS = "lib/modules"
 
 
 def has_nvidia(accelerator: Accelerator) -> bool:
     """Whether it is a GPU with a driver, and not one that Slurm only counts."""
     return accelerator.gres == "gpu" and not accelerator.simulated
+
+
+def has_neuron(accelerator: Accelerator) -> bool:
+    """Whether it is a Trainium device with a driver."""
+    return accelerator.gres == "neuron" and not accelerator.simulated
 
 
 def closed(accelerator: Accelerator) -> bool:
@@ -56,7 +57,9 @@ def install(context: Context, partition: Partition) -> str:
     """What this partition's nodes need. Returns a word on EFA; empty where it has none."""
     accelerator = partition.accelerator
     if accelerator is not None and has_nvidia(accelerator):
-        nvidia(context, accelerator, signed=partition.secure_boot)
+        have_gpus(context, accelerator, signed=partition.secure_boot)
+    if accelerator is not None and has_neuron(accelerator):
+        neuron.have(context, accelerator.count)
     return efa(context, partition.efa) if partition.efa else ""
 
 
@@ -69,11 +72,14 @@ def place(context: Context, partition: Partition) -> list[str]:
     accelerator = partition.accelerator
     if accelerator is not None and has_nvidia(accelerator):
         apt.update(context)
-        wanted = nvidia_packages(context, accelerator, signed=partition.secure_boot)
-        apt.install(context, wanted, fresh=True)
+        flavour = _flavour(accelerator)
+        choice = nvidia.install(context, flavour, signed=partition.secure_boot, baking=True)
         if switched(accelerator):
             context.run("systemctl", "enable", "nvidia-fabricmanager", timeout=120.0)
-        placed.append(f"NVIDIA's driver ({_flavour(accelerator)})")
+        placed.append(f"NVIDIA's driver {choice.driver} ({flavour.name})")
+    if accelerator is not None and has_neuron(accelerator):
+        neuron.install(context)
+        placed.append("the Neuron driver")
     if partition.efa:
         if not context.at(EFA_FI_INFO).exists():
             _install_efa(context)
@@ -82,18 +88,18 @@ def place(context: Context, partition: Partition) -> list[str]:
     return placed
 
 
-def nvidia(context: Context, accelerator: Accelerator, *, signed: bool = False) -> None:
+def have_gpus(context: Context, accelerator: Accelerator, *, signed: bool = False) -> None:
     """Have the driver, and all of the machine's GPUs with their device files.
 
     Args:
         signed: the machine loads signed kernel modules only (Secure Boot).
 
     Raises:
-        RuntimeError: fewer answer than there should be.
+        RuntimeError: fewer answer than there should be, or no driver can be had.
     """
     if _gpus(context) != accelerator.count:
         apt.update(context)
-        apt.install(context, nvidia_packages(context, accelerator, signed=signed), fresh=True)
+        nvidia.install(context, _flavour(accelerator), signed=signed)
         context.run("modprobe", "nvidia", timeout=120.0)
         # Where the cloud keeps the switches to itself it manages them, and the manager finds nothing to do.
         if switched(accelerator) and any(context.at(SWITCHES).glob("*")):
@@ -108,35 +114,8 @@ def nvidia(context: Context, accelerator: Accelerator, *, signed: bool = False) 
     context.run("nvidia-smi", "--persistence-mode=1", timeout=120.0)
 
 
-def nvidia_packages(context: Context, accelerator: Accelerator, *, signed: bool = False) -> list[str]:
-    """By GPU and kernel: modules that Canonical has built and signed, where there are any for this one.
-
-    Raises:
-        RuntimeError: there are none, and the machine would load no others.
-    """
-    flavour = _flavour(accelerator)
-    kernel = platform.release()
-    built = f"linux-modules-nvidia-{flavour}-{kernel}"
-    by_hand = [f"nvidia-dkms-{flavour}", f"linux-headers-{kernel}"]
-    known = apt.known(context, built)
-    if signed and not known:
-        raise RuntimeError(
-            f"Ubuntu has no signed NVIDIA modules for Linux {kernel} ({built}), and Secure Boot loads no "
-            "others: give the partition secure_boot: false, or an image that has the driver (image)"
-        )
-    modules = [built] if known else by_hand
-    more = ["nvidia-fabricmanager-580"] if switched(accelerator) else []
-    return [
-        *modules,
-        f"nvidia-headless-no-dkms-{flavour}",
-        f"nvidia-utils-{NVIDIA}",
-        "nvidia-modprobe",
-        *more,
-    ]
-
-
-def _flavour(accelerator: Accelerator) -> str:
-    return NVIDIA if closed(accelerator) else f"{NVIDIA}-open"
+def _flavour(accelerator: Accelerator) -> nvidia.Flavour:
+    return nvidia.Flavour(closed(accelerator), switched(accelerator))
 
 
 def _gpus(context: Context) -> int:
@@ -171,21 +150,8 @@ def _allow_shared_memory(context: Context) -> None:
     context.run("sysctl", "--load", str(path))
 
 
-def _leave_one_kernel(context: Context) -> None:
-    """Remove the headers of kernels that do not run: DKMS builds for every kernel that has headers.
-
-    A build for a kernel that the driver does not know yet would fail the whole installation.
-    """
-    running = platform.release()
-    others = sorted(build.parent.name for build in context.at(KERNELS).glob("*/build"))
-    packages = [f"linux-headers-{kernel}" for kernel in others if kernel != running]
-    installed = [name for name in packages if name not in apt.missing(context, packages)]
-    if installed:
-        apt.purge(context, installed)
-
-
 def _install_efa(context: Context) -> None:
-    _leave_one_kernel(context)
+    nvidia.leave_one_kernel(context)
     answer = call.call("GET", EFA_URL, dict, timeout=60.0)
     if answer.status != 200:
         raise ServiceError(f"{EFA_URL}: HTTP status {answer.status}", status=answer.status)

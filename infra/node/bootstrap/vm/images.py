@@ -82,6 +82,8 @@ def _drivers(partition: Partition) -> list[str]:
     if accelerator is not None and drivers.has_nvidia(accelerator):
         words.append("nvidia-closed" if drivers.closed(accelerator) else "nvidia-open")
         words += ["switched"] if drivers.switched(accelerator) else []
+    if accelerator is not None and drivers.has_neuron(accelerator):
+        words.append("neuron")
     return words + (["efa"] if partition.efa else [])
 
 

@@ -12,13 +12,10 @@ import re
 
 from infra.node.bootstrap import files
 from infra.node.bootstrap.context import Context
-from infra.node.bootstrap.vm import apt
-from infra.node.cloud import call
-from infra.node.cloud.errors import ServiceError
+from infra.node.bootstrap.vm import apt, repositories
 
 KEY_URL = "https://fsx-lustre-client-repo-public-keys.s3.amazonaws.com/fsx-ubuntu-public-key.asc"
-KEYRING = "etc/apt/keyrings/fsx-lustre.asc"
-SOURCE = f"deb [signed-by=/{KEYRING}] https://fsx-lustre-client-repo.s3.amazonaws.com/ubuntu noble main\n"
+REPOSITORY = "https://fsx-lustre-client-repo.s3.amazonaws.com/ubuntu noble main"
 MODULES = "lustre-client-modules-"
 UTILITIES = "lustre-client-utils"
 """Holds `mount.lustre`. The module packages only recommend it (lustre-release v2_15_6,
@@ -67,7 +64,7 @@ def _install(context: Context, *, fresh: bool) -> tuple[str | None, list[str]]:
         loaded = False
     if loaded and context.at(HELPER).exists():
         return None, []
-    repository(context)
+    repositories.add(context, "fsx-lustre", KEY_URL, REPOSITORY)
     apt.update(context)
     if loaded:
         return None, apt.install(context, [UTILITIES], fresh=True)
@@ -105,18 +102,6 @@ def _install(context: Context, *, fresh: bool) -> tuple[str | None, list[str]]:
     mark.parent.mkdir(parents=True, exist_ok=True)
     files.place(mark, f"{kernel}\n".encode())
     return kernel, made
-
-
-def repository(context: Context) -> None:
-    """Have FSx's package repository among apt's sources."""
-    answer = call.call("GET", KEY_URL, dict)
-    if answer.status != 200 or b"BEGIN PGP PUBLIC KEY BLOCK" not in answer.body:
-        raise ServiceError(f"{KEY_URL}: no key (HTTP status {answer.status})", status=answer.status)
-    keyring, source = context.at(KEYRING), context.at("etc/apt/sources.list.d/fsx-lustre.list")
-    for path in (keyring, source):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    files.place(keyring, answer.body)
-    files.place(source, SOURCE.encode())
 
 
 def newest(context: Context, kernels: set[str]) -> str:

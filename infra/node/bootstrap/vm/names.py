@@ -1,9 +1,16 @@
-"""The machine's name, which has to be its node's at every boot, and the controller's address."""
+"""The machine's name, which has to be its node's at every boot, and how it finds the others by theirs.
+
+Machines that live as long as the cluster are in /etc/hosts, with the machine itself. Nodes come and go: the
+controller's name server knows those that are up (`name_server`), and each machine asks it for names of the
+cluster's domain, which it also searches for names without a dot. All other names are the cloud's resolver's.
+"""
 
 from __future__ import annotations
 
+import os
 import socket
 
+from infra.node import names
 from infra.node.bootstrap import files
 from infra.node.bootstrap.context import Context
 from infra.node.bootstrap.vm import clouds
@@ -11,14 +18,31 @@ from infra.node.bootstrap.vm import clouds
 KEEP = (
     "# slurm-stacks: the boot's steps name the machine.\npreserve_hostname: true\nmanage_etc_hosts: false\n"
 )
+RESOLVED = "etc/systemd/resolved.conf.d/slurm-stacks.conf"
+RESOLVED_TEXT = """\
+# Written by slurm-stacks: the controller knows the names of the cluster's machines. It refuses others, for
+# which the servers of the machine's links are asked as well.
+[Resolve]
+DNS={server}
+Domains={domain}
+# What is no machine's name is unknown at once, and not for the moment only.
+ResolveUnicastSingleLabel=yes
+LLMNR=no
+MulticastDNS=no
+"""
+RESOLVED_SECONDS = 60.0
+STUB = "run/systemd/resolve/"
+RESOLV = "etc/resolv.conf"
+MARK = "# slurm-stacks: the first server and the first domain are the cluster's."
+OPTIONS = "options timeout:2"
+"""A controller that is away keeps the machine's other look-ups waiting no longer."""
+SEARCH = ("search ", "domain ")
+MOST_SERVERS = 3
+"""Of resolv.conf(5): what is behind them is not asked."""
 
 
 def place(context: Context) -> str:
-    """Name the machine, and know the controller by its name.
-
-    The own name stays out of /etc/hosts: there it would be a loopback address, which a job would hand to the
-    machines that it works with.
-    """
+    """Name the machine, and have it know the others."""
     files.place(context.at("etc/hostname"), f"{context.host}\n".encode())
     cloud_init = context.at("etc/cloud/cloud.cfg.d/99-slurm-stacks.cfg")
     cloud_init.parent.mkdir(parents=True, exist_ok=True)
@@ -27,11 +51,65 @@ def place(context: Context) -> str:
     clouds.of(context.settings).keep_name(context)
     if socket.gethostname() != context.host:
         socket.sethostname(context.host)
-    site = context.settings.site
-    if context.host == site.controller_host:
-        return f"{context.host}; nodes tell Slurm their addresses"
+    site, domain = context.settings.site, names.domain(context.settings.design)
+    known = names.hosts(site)
+    if context.host not in known:
+        known[context.host] = address_towards(site.controller_address)
     hosts = context.at("etc/hosts")
     before = hosts.read_text() if hosts.exists() else "127.0.0.1 localhost\n"
-    line = f"{site.controller_address} {site.controller_host}\n"
-    files.place(hosts, files.with_part(before, line).encode())
-    return f"{context.host}; the controller is {site.controller_address}"
+    text = files.with_part(without(before, context.host), names.lines(known, domain))
+    files.place(hosts, text.encode())
+    _ask_controller(context, domain)
+    return f"{context.host}.{domain} at {known[context.host]}; the controller knows the others"
+
+
+def without(hosts: str, name: str) -> str:
+    """The lines of /etc/hosts, none of which gives the name a loopback address.
+
+    Debian's installer and cloud-init write such a line. By that address no other machine reaches what a
+    program offers at its machine's own name.
+    """
+    kept = []
+    for line in hosts.splitlines():
+        address, *words = line.partition("#")[0].split() or [""]
+        if not (address.startswith(("127.", "::1")) and name in words):
+            kept.append(line)
+        elif left := [word for word in words if word.partition(".")[0] != name]:
+            kept.append(" ".join([address, *left]))
+    return "".join(f"{line}\n" for line in kept)
+
+
+def address_towards(other: str) -> str:
+    """This machine's IPv4 address on the way to another; it may have several."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((other, names.PORT))  # a datagram socket sends nothing here: it only picks the route
+        return str(probe.getsockname()[0])
+
+
+def _ask_controller(context: Context, domain: str) -> None:
+    server, resolv = context.settings.site.controller_address, context.at(RESOLV)
+    if str(context.at(STUB)) in os.path.realpath(resolv):
+        path = context.at(RESOLVED)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if files.place(path, RESOLVED_TEXT.format(server=server, domain=domain).encode()):
+            context.run("systemctl", "restart", "systemd-resolved.service", timeout=RESOLVED_SECONDS)
+        return
+    before = resolv.read_text() if resolv.exists() else ""
+    files.place(resolv, resolv_conf(before, server, domain).encode())
+
+
+def resolv_conf(before: str, server: str, domain: str) -> str:
+    """resolv.conf of a machine without systemd-resolved.
+
+    The C library asks the controller first, and the next server for what the controller refuses.
+
+    Args:
+        before: what is there, perhaps from an earlier boot.
+    """
+    lines = [line for line in before.splitlines() if line not in (MARK, OPTIONS)]
+    servers = [line.split()[1] for line in lines if line.startswith("nameserver ")]
+    searched = [word for line in lines if line.startswith(SEARCH) for word in line.split()[1:]]
+    rest = [line for line in lines if not line.startswith(("nameserver ", *SEARCH))]
+    asked = list(dict.fromkeys([server, *servers]))[:MOST_SERVERS]
+    made = [MARK, " ".join(["search", *dict.fromkeys([domain, *searched])]), OPTIONS]
+    return "".join(f"{line}\n" for line in [*made, *(f"nameserver {one}" for one in asked), *rest])

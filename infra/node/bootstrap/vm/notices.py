@@ -2,14 +2,17 @@
 
 There are 30 seconds on Compute Engine, and two minutes on EC2. So the node itself has Slurm give it no more
 jobs and queue those again that it has, as the reconciler would; then it writes the notice into its boot
-report, for a driver that hears of it from nobody else. Where the cloud says only that it may take the machine
-(EC2's rebalance recommendation) it takes no more jobs; the reconciler gives it back after those that it has.
+report, for a driver that hears of it from nobody else. Where there is more time (Compute Engine's hour ahead
+of the host maintenance of a machine with GPUs) it takes no more jobs at once, and those that it has are
+queued again only when the end is near. Where the cloud says only that it may take the machine (EC2's
+rebalance recommendation) it takes no more jobs; the reconciler gives it back after those that it has.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import signal
 import sys
 import time
@@ -17,8 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+from infra.node.bootstrap import report
 from infra.node.bootstrap.context import Context
-from infra.node.bootstrap.report import file_sink
 from infra.node.bootstrap.services import Service
 from infra.node.bootstrap.vm import clouds
 from infra.node.cloud.errors import ServiceError
@@ -26,12 +29,14 @@ from infra.node.cloud.notice import Notice
 from infra.node.codec import from_json
 from infra.node.elastic.plan import Action, clock
 from infra.node.elastic.requeue import Requeue
-from infra.node.elastic.rules import AT_RISK, TAKEN, NodePhase, Verb
+from infra.node.elastic.rules import AT_RISK, LATER, NEAR_SECONDS, TAKEN, NodePhase, Verb
 from infra.node.elastic.view import REASON_PREFIX, phase
 from infra.node.model import Folders, Settings
 from infra.node.slurm.control import Control, Slurm, SlurmError
 
 WAIT_SECONDS = 60.0
+SAME_SECONDS = 30.0
+"""By how much two words on the same end may differ."""
 PAUSE_SECONDS = 1.0
 REPORT_SECONDS = 3.0
 SLURM_SECONDS = 10.0
@@ -54,18 +59,22 @@ def start(context: Context) -> str:
 
 def main(settings_file: str, node: str) -> None:
     settings = from_json(Settings, json.loads(Path(settings_file).read_text()))
-    notices = clouds.of(settings).notices
+    notices = clouds.of(settings).notices(node)
     control = Control(Folders(settings).slurm_conf, SLURM_SECONDS)
     signal.signal(signal.SIGTERM, _ends)
     try:
-        at = watch(notices.wait, lambda: spare(control, node))
+        at = watch(
+            notices.wait,
+            lambda reason: spare(control, node, reason),
+            lambda at: announce(settings, node, at),
+            announced(settings),
+        )
         # Who ends it from here on waits until all is told: ignored, the signal would be lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     except _Ending:
         # The machine is being switched off, which may be for what nobody has told us yet.
-        with contextlib.suppress(ServiceError):
-            if (last := notices.notice()) is not None and last.at is not None:
-                tell(settings, control, node, last.at)
+        with contextlib.suppress(ServiceError, SlurmError, KeyError):
+            last_word(settings, control, node, notices.notice())
         return
     tell(settings, control, node, at)
     # Started again it would tell the same once more.
@@ -82,26 +91,67 @@ def _ends(_number: int, _frame: FrameType | None) -> None:
     raise _Ending
 
 
-def watch(wait: Callable[[float], Notice | None], spare: Callable[[], bool]) -> float:
-    """When the machine will be taken, as soon as that is said. What does not answer is asked again.
+def watch(
+    wait: Callable[[float], Notice | None],
+    spare: Callable[[str], bool],
+    announce: Callable[[float], None],
+    due: float | None = None,
+) -> float:
+    """When the machine will be taken, as soon as that is near. What does not answer is asked again.
 
     Args:
-        spare: called while it may be taken, until it has had Slurm use the node no more.
+        spare: called with the reason while it may be taken, or will be later, until it has had Slurm use the
+            node no more.
+        announce: called with the time as soon as that is known and not near.
+        due: when it will be taken, as an earlier watch has announced it.
     """
     spared = False
     while True:
         try:
-            if (notice := wait(WAIT_SECONDS)) is not None:
-                if notice.at is not None:
-                    print(f"{notice.cause}: this machine will be taken at {clock(notice.at)}", flush=True)
+            left = math.inf if due is None else due - NEAR_SECONDS - time.time()
+            if due is not None and left <= 0:
+                print(f"this machine will be taken at {clock(due)}", flush=True)
+                return due
+            if (notice := wait(max(1.0, min(WAIT_SECONDS, left)))) is not None and notice.at is not None:
+                # Of its hour the cloud does not say when it began: the first word of it counts.
+                sooner = due is None or notice.at < due - SAME_SECONDS
+                if sooner:
+                    due = notice.at
+                    print(f"{notice.cause}: this machine will be taken at {clock(due)}", flush=True)
+                if notice.at - time.time() <= NEAR_SECONDS:
                     return notice.at
-                spared = spared or spare()
+                if sooner:
+                    announce(notice.at)
+            if due is not None:
+                spared = spared or spare(f"{LATER} at {clock(due)}")
+            elif notice is not None:
+                spared = spared or spare(AT_RISK)
         except (ServiceError, SlurmError, ValueError, KeyError) as error:
             print(error, file=sys.stderr, flush=True)
             time.sleep(PAUSE_SECONDS)
 
 
-def spare(control: Slurm, node: str) -> bool:
+def last_word(settings: Settings, control: Slurm, node: str, notice: Notice | None) -> None:
+    """What is told by a machine that is being switched off: nothing where that is Slurm's doing.
+
+    An announcement stands for an hour, and Slurm gives the node back as soon as its jobs are over: a drain
+    would keep the node's next machine from its jobs.
+
+    Args:
+        notice: as the cloud has it now.
+
+    Raises:
+        SlurmError, KeyError: Slurm does not answer, or does not know the node.
+    """
+    if notice is None or notice.at is None:
+        return
+    far = notice.at - time.time() > NEAR_SECONDS
+    if far and phase(control.nodes()[node]) is NodePhase.POWERING_DOWN:
+        return
+    tell(settings, control, node, min(notice.at, announced(settings) or notice.at))
+
+
+def spare(control: Slurm, node: str, reason: str) -> bool:
     """Have Slurm give the node no more jobs; those that it has go on.
 
     Returns:
@@ -114,8 +164,8 @@ def spare(control: Slurm, node: str) -> bool:
     now = phase(state)
     # What is drained stays so: by a person, or by this watch before it was started again.
     if now is NodePhase.UP and not state.is_drained:
-        print(f"the node takes no more jobs: {AT_RISK}", flush=True)
-        control.update_node([node], state="DRAIN", reason=REASON_PREFIX + AT_RISK)
+        print(f"the node takes no more jobs: {reason}", flush=True)
+        control.update_node([node], state="DRAIN", reason=REASON_PREFIX + reason)
     return now not in (NodePhase.POWERING_UP, NodePhase.SILENT)
 
 
@@ -130,6 +180,16 @@ def tell(settings: Settings, control: Slurm, node: str, at: float) -> None:
         Requeue(control).evacuate([action], {})
     except SlurmError as error:
         print(error, file=sys.stderr, flush=True)
+    announce(settings, node, at)
+
+
+def announced(settings: Settings) -> float | None:
+    """When this machine will be taken, as its boot report has it from an earlier watch."""
+    return report.notice(_report(settings))
+
+
+def announce(settings: Settings, node: str, at: float) -> None:
+    """Tell the driver, where it hears of it from nobody else. What fails is printed."""
     if clouds.of(settings).tells_controller:
         return
     try:
@@ -144,9 +204,13 @@ def publish(settings: Settings, node: str, at: float) -> None:
     Raises:
         OSError, ValueError: there is no report, or the bucket takes none.
     """
-    own = Path(str(Folders(settings).lib)) / "boot.json"
+    own = _report(settings)
     text = json.dumps({**json.loads(own.read_text()), "notice": at}, indent=1)
-    file_sink(own)(text)
+    report.file_sink(own)(text)
     where, name = clouds.of(settings), settings.site.driver["bucket"]
     url = name if "://" in name else f"{where.scheme}{name}"
     where.bucket(url, attempts=3, timeout=REPORT_SECONDS).put(f"boot/{node}.json", text.encode())
+
+
+def _report(settings: Settings) -> Path:
+    return Path(str(Folders(settings).lib)) / "boot.json"

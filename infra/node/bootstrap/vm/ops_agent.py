@@ -10,18 +10,14 @@ import json
 from infra.node.bootstrap import files
 from infra.node.bootstrap.command import CommandError
 from infra.node.bootstrap.context import Context, SkipStep
-from infra.node.bootstrap.vm import apt
+from infra.node.bootstrap.vm import apt, repositories
 from infra.node.bootstrap.vm.cloud import LOGS
-from infra.node.cloud import call
-from infra.node.cloud.errors import ServiceError
 
 PACKAGE = "google-cloud-ops-agent"
 REPOSITORY = "https://packages.cloud.google.com/apt"
 KEY_URL = f"{REPOSITORY}/doc/apt-key.gpg"
-KEYRING = "etc/apt/keyrings/google-cloud-ops-agent.asc"
-SOURCE = f"deb [signed-by=/{KEYRING}] {REPOSITORY} {PACKAGE}-noble-2 main\n"
+PLACES = f"{REPOSITORY} {PACKAGE}-noble-2 main"
 """The second major version: its configuration is the one below."""
-LIST = f"etc/apt/sources.list.d/{PACKAGE}.list"
 CONFIG = f"etc/{PACKAGE}/config.yaml"
 SERVICE = f"{PACKAGE}.service"
 
@@ -59,7 +55,7 @@ def have_agent(context: Context) -> None:
         CommandError: it cannot be installed.
     """
     if apt.missing(context, [PACKAGE]):
-        _repository(context)
+        repositories.add(context, PACKAGE, KEY_URL, PLACES, attempts=2)
         apt.install(context, [PACKAGE])
 
 
@@ -76,15 +72,3 @@ def wanted(context: Context) -> dict[str, object]:
     }
     pipelines = {"slurm": {"receivers": list(receivers)}} if receivers else {}
     return {"logging": {"receivers": receivers, "service": {"pipelines": pipelines}}}
-
-
-def _repository(context: Context) -> None:
-    """Have the agent's package repository among apt's sources, with the key that signs it."""
-    answer = call.call("GET", KEY_URL, dict, attempts=2, timeout=30.0)
-    if answer.status != 200 or b"BEGIN PGP PUBLIC KEY BLOCK" not in answer.body:
-        raise ServiceError(f"{KEY_URL}: no key (HTTP status {answer.status})", status=answer.status)
-    keyring, source = context.at(KEYRING), context.at(LIST)
-    for path in (keyring, source):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    files.place(keyring, answer.body)
-    files.place(source, SOURCE.encode())

@@ -3,6 +3,11 @@
 The image's guest agent sets up NSS, PAM and sshd where the machine's metadata says `enable-oslogin`. What it
 does not do: a home on the shared disk with a key for the cluster's other machines. Who people are is known
 only when they come, so that is done at each one's first login.
+
+Nor does it end what a user has written into `~/.ssh/authorized_keys`: it is the command that gives sshd OS
+Login's keys which asks whether the user may log in, and PAM asks nothing (`updatePAMsshdPamless` in
+GoogleCloudPlatform/guest-agent). A key in that file would let its owner in for ever, after OS Login's own has
+ended and after the role was taken away. So where people come in from outside such files do not count.
 """
 
 from __future__ import annotations
@@ -45,6 +50,19 @@ grep -qxFf {key}.pub authorized_keys 2>/dev/null || cat {key}.pub >>authorized_k
 """
 
 
+SSHD = "etc/ssh/sshd_config.d/10-slurm-stacks.conf"
+"""Before others: of each setting sshd takes the first value, and that of a Match that fits before all."""
+SSHD_TEXT = """\
+# Written by slurm-stacks: OS Login says who comes in from outside, and until when. Keys in files have no end:
+# they count between the cluster's own machines only.
+AuthorizedKeysFile none
+"""
+SSHD_INSIDE = """\
+Match Address {cidr}
+    AuthorizedKeysFile .ssh/authorized_keys
+"""
+
+
 def prepare(context: Context) -> None:
     """Wait until people are known here; where they log in, have their first login make what they need.
 
@@ -62,6 +80,8 @@ def prepare(context: Context) -> None:
         time.sleep(POLL_SECONDS)
     if context.people:
         _first_login(context)
+    if context.role in ("controller", "login"):
+        _only_os_login(context)
 
 
 def _known(context: Context) -> bool:
@@ -82,3 +102,16 @@ def _first_login(context: Context) -> None:
     files.place(program, text.encode(), 0o755)
     before = pam.read_text() if pam.exists() else ""
     files.place(pam, files.with_part(before, PAM_TEXT.format(program=PROGRAM)).encode())
+
+
+def _only_os_login(context: Context) -> None:
+    """Of a machine that can be reached from outside: a node is reached from the cluster alone."""
+    cidr = context.settings.design.network.cidr
+    # Whose the addresses of an existing network are is not known here.
+    text = SSHD_TEXT + (SSHD_INSIDE.format(cidr=cidr) if cidr else "")
+    file = context.at(SSHD)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if file.exists() and file.read_text() == text:
+        return
+    files.place(file, text.encode())
+    context.run("systemctl", "try-reload-or-restart", "ssh.service")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from infra.node.bootstrap import files
 from infra.node.bootstrap.context import Context, Reboot
-from infra.node.bootstrap.vm import apt, client, clouds, lustre
+from infra.node.bootstrap.vm import apt, client, clouds, lustre, name_server
 from infra.node.model import ClusterDesign
 
 SLURM = {
@@ -35,7 +35,7 @@ def of_role(design: ClusterDesign, role: str) -> list[str]:
     if "nvme" in kinds:
         names.append("mdadm")
     if role == "controller":
-        names.append("nftables")
+        names += ["nftables", name_server.PACKAGE]
         names += clouds.kind(design.provider).packages
         names += ACCOUNTING if design.slurm.accounting else []
         names += ["python3-venv"] if design.trains else []  # for the training environment

@@ -13,22 +13,14 @@ NOBODY = 65534
 KEY = "id_slurm_stacks"
 CLIENT = "etc/ssh/ssh_config.d/slurm-stacks.conf"
 # Each launch makes another machine of a node's name, in a network of the cluster's own: its key cannot be
-# known. Slurm knows where a node is; no DNS does.
+# known.
 CLIENT_TEXT = """\
-# Written by slurm-stacks: the nodes, as Slurm knows them.
+# Written by slurm-stacks: the cluster's nodes.
 Host {patterns}
     IdentityFile ~/.ssh/{key}
     StrictHostKeyChecking no
     UserKnownHostsFile /dev/null
     LogLevel ERROR
-    ProxyCommand {program} %h %p
-"""
-PROGRAM = "usr/local/lib/slurm-stacks/reach-node"
-PROGRAM_TEXT = """\
-#!/bin/sh
-# Written by slurm-stacks: connect to a node (name, port) at the address that Slurm knows.
-address=$(scontrol --oneliner show node "$1" | grep -o 'NodeAddr=[^ ]*' | cut -d= -f2)
-exec nc "${address:-$1}" "$2"
 """
 
 
@@ -44,13 +36,11 @@ def prepare(context: Context) -> None:
 
 
 def way_to_nodes(context: Context) -> None:
-    """Where people log in: `ssh NODE` finds it."""
-    program, client = context.at(PROGRAM), context.at(CLIENT)
-    for path in (program, client):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    files.place(program, PROGRAM_TEXT.encode(), 0o755)
+    """Where people log in: `ssh NODE` needs no key of their own, and asks nothing."""
+    client = context.at(CLIENT)
+    client.parent.mkdir(parents=True, exist_ok=True)
     patterns = " ".join(f"{partition.name}-*" for partition in context.settings.design.partitions)
-    files.place(client, CLIENT_TEXT.format(patterns=patterns, key=KEY, program=f"/{PROGRAM}").encode())
+    files.place(client, CLIENT_TEXT.format(patterns=patterns, key=KEY).encode())
 
 
 def keys(context: Context, user: str, folder: Path) -> None:

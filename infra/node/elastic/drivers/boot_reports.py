@@ -28,6 +28,13 @@ REST_SECONDS = 5.0
 READS = 100
 """Reports of one look, at most: the others are read in the next ones."""
 THREADS = 8
+SILENT_SECONDS = 900.0
+"""A machine that runs and has not begun to report by then will not: a boot's first words come in a minute or
+two, and Slurm waits for all that it may do after them (`infra.node.bootstrap.limits`)."""
+SILENCE = (
+    f"the machine has reported nothing in {SILENT_SECONDS / 60:g} minutes: its image does not start, or it "
+    "does not reach the cluster's bucket (routes, its role)"
+)
 
 
 class Told(NamedTuple):
@@ -68,6 +75,8 @@ class BootReports:
         self._clock = clock
         self._looking = threading.Lock()
         self._looked: float | None = None
+        self._listed = float("-inf")
+        self._heard: frozenset[str] = frozenset()
         self._read: dict[str, str] = {}
         self._trouble = ""
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -95,7 +104,10 @@ class BootReports:
         mirror, found = Path(self._folder.name), {}
         for node, at in running.items():
             file = mirror / f"{node}.json"
-            found[node] = Told(report.failure(file, since=at), report.notice(file, since=at))
+            # By when the bucket has answered: while it does not, nobody is known to be silent.
+            silent = node not in self._heard and self._listed - at >= SILENT_SECONDS
+            failure = SILENCE if silent else report.failure(file, since=at)
+            found[node] = Told(failure, report.notice(file, since=at))
         return {node: told for node, told in found.items() if told != Told()}
 
     def _look(self, mirror: Path, running: Mapping[str, float], now: float) -> Exception | None:
@@ -105,12 +117,15 @@ class BootReports:
             entries = self._bucket.list(FOLDER)
         except Exception as error:  # whatever the bucket's client raises
             return error
+        heard = set()
         for name, entry in entries.items():
             node = name.removeprefix(FOLDER).removesuffix(".json")
             # Older than the machine: the report of an earlier one of the same name.
             ours = node in running and entry.updated >= running[node]
+            heard |= {node} if ours else set()
             if ours and now - entry.updated >= REST_SECONDS and self._read.get(node) != entry.etag:
                 due.append((entry.updated, node, entry.etag))
+        self._heard, self._listed = frozenset(heard), now
         with ThreadPoolExecutor(THREADS, thread_name_prefix="boots") as threads:
             wanted = sorted(due)[:READS]
             errors = list(threads.map(lambda one: self._fetch(mirror, one[1], one[2]), wanted))

@@ -19,17 +19,17 @@ from infra.node.elastic.drivers.boot_reports import Boots, with_boots
 from infra.node.elastic.drivers.gce_boots import GceBoots
 from infra.node.elastic.drivers.gce_client import Clients, google_clients, once, refusals
 from infra.node.elastic.drivers.gce_ending import Ending
-from infra.node.elastic.drivers.gce_errors import GceError, error_of, failure_of, words
+from infra.node.elastic.drivers.gce_errors import error_of, failure_of, words
 from infra.node.elastic.drivers.gce_launch import GceLaunches
 from infra.node.elastic.drivers.gce_names import Identity
-from infra.node.elastic.drivers.gce_notices import Ends, maintenance, moment
-from infra.node.elastic.drivers.gce_operations import Operations
+from infra.node.elastic.drivers.gce_notices import Ends, maintenance
+from infra.node.elastic.drivers.gce_operations import Operations, moment
 from infra.node.elastic.drivers.gce_room import Quotas
+from infra.node.elastic.drivers.gce_zones import Zones
 from infra.node.elastic.view import log
 from infra.node.model import Settings
 
 PAGE = 500
-UNREACHABLE = "UNREACHABLE"
 _STATES = {
     "PROVISIONING": MachineState.PENDING,
     "STAGING": MachineState.PENDING,
@@ -72,6 +72,9 @@ class GceDriver:
         self._lock = threading.Lock()
         self._made: Clients | None = None
         self._trouble = ""
+        zones = json.loads(site["zones"])
+        own = [zone for known in zones.values() for zone in known]
+        self._zones = Zones(own, self._in_zone, self._everywhere)
         self._ending = Ending(self._project, self._clients)
         self._ends = Ends(self._project, self._clients, self._ending.by_us)
         self._quotas = Quotas(self._project, site["region"], self._clients)
@@ -81,7 +84,7 @@ class GceDriver:
             self._project,
             self._clients,
             self._templates,
-            json.loads(site["zones"]),
+            zones,
             self._undo,
             Operations(self._project, self._clients),
         )
@@ -102,12 +105,14 @@ class GceDriver:
             raise error_of(error) from error
 
     def list(self) -> builtins.list[Machine]:
-        """Raises:
-        GceError: Compute Engine refuses, or does not answer: half a list is none.
+        """All machines; of a zone that does not answer those that were there when it last did.
+
+        Raises:
+            GceError: Compute Engine refuses, or does not answer: half a list is none.
         """
         self._launches.late.look()
         try:
-            machines = self._listed()
+            machines = self._zones.machines()
         except refusals() as error:
             raise error_of(error) from error
         self._ending.look()
@@ -126,26 +131,32 @@ class GceDriver:
             log(f"quotas: {failure_of(error).sentence()}")
             return None
 
-    def _listed(self) -> builtins.list[Machine]:
-        """All pages of all zones in the cluster's labels."""
+    def _in_zone(self, zone: str) -> builtins.list[Machine]:
+        """All pages of one zone in the cluster's labels."""
+        request = {**self._filtered(), "zone": zone}
+        now = time.time()
+        instances = self._clients().instances.list(request=request, **once())
+        return [self._machine(zone, instance, now) for instance in instances]
+
+    def _everywhere(self) -> set[str]:
+        """The zones of the world that have machines of the cluster, as far as they can be reached."""
+        pages = self._clients().instances.aggregated_list(request=self._filtered(), **once()).pages
+        return {
+            gce_names.short(scope)
+            for page in pages
+            for scope, scoped in page.items.items()
+            if scoped.instances
+        }
+
+    def _filtered(self) -> dict[str, Any]:
         filters = {gce_names.CLUSTER: self._cluster, gce_names.ROLE: gce_names.COMPUTE}
-        request = {
+        return {
             "project": self._project,
             "filter": " AND ".join(f"(labels.{key}={value})" for key, value in filters.items()),
             "max_results": PAGE,
         }
-        now = time.time()
-        found: dict[str, Machine] = {}
-        for page in self._clients().instances.aggregated_list(request=request, **once()).pages:
-            for scope, scoped in page.items.items():
-                if page.unreachables or scoped.warning.code == UNREACHABLE:
-                    raise GceError(UNREACHABLE, f"Compute Engine has no word of {scope}")
-                for instance in scoped.instances:
-                    machine = self._machine(scope, instance, now)
-                    found[machine.id] = machine
-        return builtins.list(found.values())
 
-    def _machine(self, scope: str, instance: Any, now: float) -> Machine:
+    def _machine(self, zone: str, instance: Any, now: float) -> Machine:
         try:
             node = gce_names.node_of(self._cluster, instance.name)
         except ValueError:
@@ -158,7 +169,6 @@ class GceDriver:
             failure = (
                 f"the instance is {instance.status.lower()}: {instance.status_message or 'no reason given'}"
             )
-        zone = gce_names.short(scope)
         return Machine(
             str(Identity(zone, instance.name, int(instance.id))),
             node,

@@ -1,7 +1,7 @@
 """Deletes on Compute Engine: one call an instance, many at once, no faster than the project may.
 
-A call only begins the delete. Each one's operation is looked at by the listings that follow, by pages of all
-deletes of a zone and not one by one.
+A call only begins the delete. Each one's operation is looked at by the listings that follow, by pages of what
+this user has begun in a zone and not one by one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from infra.node.elastic.drivers.gce_client import Clients, once, refusals
 from infra.node.elastic.drivers.gce_errors import NOT_FOUND, NOT_READY, code_of, failure_of, operation_failure
 from infra.node.elastic.drivers.gce_names import Identity
+from infra.node.elastic.drivers.gce_operations import Mark, listed, moment
 from infra.node.elastic.errors import ErrorClass
 from infra.node.elastic.view import log
 
@@ -25,8 +26,6 @@ THREADS = 8
 RATE = 20.0
 """Deletes a second. With the burst they are 1,500 in the first minute, which is what a project may."""
 BURST = 300
-PAGE = 500
-"""Operations of one page of a list, at most."""
 PAUSES = (1.0, 2.0, 4.0)
 """Seconds between tries while the cloud is busy."""
 ASK_SECONDS = 5.0
@@ -39,6 +38,7 @@ _SPACE = uuid.UUID("6f1c3f0a-54a5-4e0e-9a0a-2b7c6a4f9d11")
 class _Delete:
     operation: str
     at: float
+    mark: Mark
 
 
 class Pace:
@@ -115,22 +115,18 @@ class Ending:
             if not self._under_way or (self._asked is not None and now - self._asked < ASK_SECONDS):
                 return
             self._asked = now
-            left = {one.operation: identity for identity, one in self._under_way.items()}
-        for zone in sorted({identity.zone for identity in left.values()}):
+            left = dict(self._under_way)
+        for zone in sorted({identity.zone for identity in left}):
+            here = {identity: one for identity, one in left.items() if identity.zone == zone}
+            # The one that was begun first: what follows is in one list with it.
+            mark = min((one.mark for one in here.values()), key=lambda one: moment(one.since) or 0.0)
             try:
-                self._look(zone, {name: i for name, i in left.items() if i.zone == zone})
+                self._look(zone, {one.operation: identity for identity, one in here.items()}, mark)
             except refusals() as error:
                 log(f"deletes in {zone}: {failure_of(error).sentence()}")
 
-    def _look(self, zone: str, left: dict[str, Identity]) -> None:
-        request = {
-            "project": self._project,
-            "zone": zone,
-            "filter": "operationType=delete",
-            "order_by": "creationTimestamp desc",
-            "max_results": PAGE,
-        }
-        for operation in self._clients().operations.list(request=request, **once()):
+    def _look(self, zone: str, left: dict[str, Identity], mark: Mark) -> None:
+        for operation in listed(self._clients(), self._project, zone, mark):
             identity = left.pop(operation.name, None)
             if identity is not None:
                 self._note(identity, operation)
@@ -170,5 +166,7 @@ class Ending:
                 self._sleep(pauses.pop(0))
                 continue
             with self._lock:
-                self._under_way.setdefault(identity, _Delete(operation.name, self._clock()))
+                self._under_way.setdefault(
+                    identity, _Delete(operation.name, self._clock(), Mark.of(operation))
+                )
             return None

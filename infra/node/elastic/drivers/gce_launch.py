@@ -21,7 +21,7 @@ from infra.node.elastic.drivers.gce_client import Clients, once, refusals
 from infra.node.elastic.drivers.gce_errors import failure_of
 from infra.node.elastic.drivers.gce_late import Late
 from infra.node.elastic.drivers.gce_names import Identity
-from infra.node.elastic.drivers.gce_operations import Bulk, Operations, Outcome
+from infra.node.elastic.drivers.gce_operations import Bulk, Mark, Operations, Outcome
 from infra.node.elastic.errors import ErrorClass, Failure
 from infra.node.elastic.pools import together
 from infra.node.elastic.view import log
@@ -185,7 +185,8 @@ class GceLaunches:
                 self._use_up(group)
             return Outcome({}, (failure,))
         names = {gce_names.instance_of(self._cluster, node): node for node in nodes}
-        bulk = Bulk(operation.name, operation.operation_group_id, zone, names, least)
+        mark = Mark.of(operation)
+        bulk = Bulk(operation.name, operation.operation_group_id, zone, names, least, mark)
         try:
             outcome = self._operations.watch(bulk, WATCH_SECONDS)
         except refusals() as error:

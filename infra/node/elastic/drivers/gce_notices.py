@@ -7,7 +7,6 @@ for only where a machine has ended that should not have.
 
 from __future__ import annotations
 
-import datetime
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from infra.node.elastic.driver import Machine, MachineState
-from infra.node.elastic.drivers.gce_client import Clients, once, refusals
+from infra.node.elastic.drivers.gce_client import Clients, refusals
 from infra.node.elastic.drivers.gce_errors import failure_of, words
 from infra.node.elastic.drivers.gce_names import Identity
+from infra.node.elastic.drivers.gce_operations import listed, moment
 from infra.node.elastic.view import log
 
 ASK_SECONDS = 5.0
@@ -26,8 +26,9 @@ SHOW_SECONDS = 600.0
 """For how long a machine that has vanished is still told of, as one that has ended."""
 MISS_SECONDS = 120.0
 """For how long the reason of a machine that has vanished is looked for."""
-EVENT_LEAD_SECONDS = 900.0
-"""Maintenance is announced long ahead; a job that ends before its machine does is left alone."""
+EVENT_LEAD_SECONDS = 3600.0
+"""Maintenance is announced up to weeks ahead; from here on the node takes no more jobs, as where the machine
+itself is told. What runs goes on until shortly before (`rules.NEAR_SECONDS`)."""
 PREEMPTED = "compute.instances.preempted"
 REASONS = {
     PREEMPTED: "Compute Engine has preempted the machine",
@@ -35,13 +36,20 @@ REASONS = {
     "compute.instances.terminateOnHostMaintenance": "its host is in maintenance",
     "compute.instances.guestTerminate": "it was shut down from within",
 }
-_SYSTEM = "operationType eq compute.instances.*"
+SLACK_SECONDS = 60.0
+"""By how much this machine's clock and Compute Engine's may differ, and a list lag behind."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
+    """Attributes:
+    since: when that was first seen, on the clock that never jumps.
+    after: it was alive then, in seconds since the epoch.
+    """
+
     machine: Machine
     since: float
+    after: float
     reason: str | None = None
 
 
@@ -68,6 +76,7 @@ class Ends:
         self._alive: dict[str, Machine] = {}
         self._ended: dict[str, _Ended] = {}
         self._asked: dict[str, float] = {}
+        self._read = time.time()
 
     def launched(self, made: Mapping[str, str]) -> None:
         """Machines that were launched now: they may end before any listing shows them.
@@ -86,14 +95,14 @@ class Ends:
         One that has vanished without the cloud's word is not among them: lists lag.
         """
         with self._lock:
-            now = self._clock()
+            now, before, self._read = self._clock(), self._read, time.time()
             shown = {machine.id: machine for machine in listed}
             self._ended = {i: one for i, one in self._ended.items() if now - one.since < SHOW_SECONDS}
             for machine in [*listed, *(m for i, m in self._alive.items() if i not in shown)]:
                 if machine.id in shown and machine.state.alive:
                     self._ended.pop(machine.id, None)
                 elif not self._by_us(Identity.parse(machine.id)):
-                    self._ended.setdefault(machine.id, _Ended(machine, now))
+                    self._ended.setdefault(machine.id, _Ended(machine, now, before - SLACK_SECONDS))
             self._alive = {i: m for i, m in shown.items() if m.state.alive}
             due = self._due(now)
         # Launches tell of their machines meanwhile, and other listings go on.
@@ -110,18 +119,19 @@ class Ends:
         ended = self._ended.get(machine.id)
         return machine if ended is None or ended.reason is None else replace(machine, failure=ended.reason)
 
-    def _due(self, now: float) -> dict[str, dict[int, str]]:
-        """Zones to ask now -> the numbers of the instances in question, and their machines' ids."""
-        due: dict[str, dict[int, str]] = {}
+    def _due(self, now: float) -> dict[str, dict[int, tuple[str, float]]]:
+        """Zones to ask now -> the numbers of the instances in question, their machines' ids, and when they
+        were alive."""
+        due: dict[str, dict[int, tuple[str, float]]] = {}
         for text, one in self._ended.items():
             identity = Identity.parse(text)
             recent = one.reason is None and now - one.since < MISS_SECONDS
             if recent and now - self._asked.get(identity.zone, -ASK_SECONDS) >= ASK_SECONDS:
-                due.setdefault(identity.zone, {})[identity.number] = text
+                due.setdefault(identity.zone, {})[identity.number] = text, one.after
         self._asked |= dict.fromkeys(due, now)
         return due
 
-    def _ask(self, due: Mapping[str, Mapping[int, str]]) -> None:
+    def _ask(self, due: Mapping[str, Mapping[int, tuple[str, float]]]) -> None:
         for zone, wanted in sorted(due.items()):
             try:
                 reasons = self._reasons(zone, wanted)
@@ -130,24 +140,23 @@ class Ends:
                 continue
             with self._lock:
                 for number, reason in reasons.items():
-                    if (one := self._ended.get(wanted[number])) is not None:
-                        self._ended[wanted[number]] = replace(one, reason=reason)
+                    text, _ = wanted[number]
+                    if (one := self._ended.get(text)) is not None:
+                        self._ended[text] = replace(one, reason=reason)
 
-    def _reasons(self, zone: str, wanted: Mapping[int, str]) -> dict[int, str]:
-        """Instance's number -> why the system ended it. The newest page tells of what has just ended."""
-        request = {
-            "project": self._project,
-            "zone": zone,
-            "filter": _SYSTEM,
-            "order_by": "creationTimestamp desc",
-            "max_results": 500,
-        }
-        pages = self._clients().operations.list(request=request, **once()).pages
+    def _reasons(self, zone: str, wanted: Mapping[int, tuple[str, float]]) -> dict[int, str]:
+        """Instance's number -> why the system ended it.
+
+        Page after page of all of the zone's operations, until they are older than the ends in question.
+        """
+        oldest = min(after for _, after in wanted.values())
         found: dict[int, str] = {}
-        for operation in next(iter(pages)).items:
-            number = int(operation.target_id)
+        for operation in listed(self._clients(), self._project, zone):
+            number, at = int(operation.target_id), moment(operation.insert_time)
             if number in wanted and operation.operation_type in REASONS:
                 found.setdefault(number, words(REASONS[operation.operation_type]))
+            if len(found) == len(wanted) or (at is not None and at < oldest):
+                break
         return found
 
 
@@ -161,11 +170,3 @@ def maintenance(instance: Any, now: float) -> float | None:
     begins = instance.resource_status.upcoming_maintenance.window_start_time
     at = moment(begins)
     return at if at is not None and at - now < EVENT_LEAD_SECONDS else None
-
-
-def moment(stamp: str) -> float | None:
-    """RFC 3339 as seconds since the epoch; None: it is none."""
-    try:
-        return datetime.datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
-    except ValueError:
-        return None

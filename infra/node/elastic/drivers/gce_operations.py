@@ -1,9 +1,17 @@
-"""What became of a launch: the operation of a bulkInsert, and the one of each instance in its group."""
+"""What became of a launch: the operation of a bulkInsert, and the one of each instance in its group.
+
+Lists of operations are asked for by user and time alone, which Compute Engine has indexed, and what else is
+wanted of them is looked for here: a filter by anything else goes through all operations that the project
+has had, and past 10,000 the project pays for those that do not fit until its lists are refused
+(rateLimitExceeded, https://cloud.google.com/compute/api-quota). slurm-gcp came to the same (cluster-toolkit,
+pull request 4091).
+"""
 
 from __future__ import annotations
 
+import datetime
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +34,43 @@ SHORT = "BULK_INSERT_SHORT"
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """Attributes:
+    user: who asked for an operation; empty: it does not say.
+    since: when, as Compute Engine writes it; empty likewise.
+    """
+
+    user: str
+    since: str
+
+    @classmethod
+    def of(cls, operation: Any) -> Mark:
+        return cls(operation.user, operation.insert_time)
+
+    def filter(self) -> str:
+        """What a list of this operation and all later ones of the same user is filtered by."""
+        # The time is the API's own: it is given back as it was written.
+        tests = [f'(user = "{self.user}")'] if self.user else []
+        tests += [f'(creationTimestamp >= "{self.since}")'] if self.since else []
+        return " AND ".join(tests)
+
+
+def listed(clients: Clients, project: str, zone: str, mark: Mark | None = None) -> Iterator[Any]:
+    """A zone's operations, the newest first, page after page as they are taken.
+
+    Args:
+        mark: those of this user from this time on; None: all.
+
+    Raises:
+        one of the client's refusals.
+    """
+    request = {"project": project, "zone": zone, "order_by": "creationTimestamp desc", "max_results": PAGE}
+    if mark is not None and (wanted := mark.filter()):
+        request["filter"] = wanted
+    yield from clients.operations.list(request=request, **once())
+
+
+@dataclass(frozen=True, slots=True)
 class Bulk:
     """A bulkInsert that Compute Engine has taken.
 
@@ -33,6 +78,7 @@ class Bulk:
         group: the id that it shares with the operations of its instances.
         nodes: instance's name -> node.
         least: with fewer machines none is kept.
+        mark: from which on its operations are, and whose.
     """
 
     operation: str
@@ -40,6 +86,7 @@ class Bulk:
     zone: str
     nodes: Mapping[str, str]
     least: int
+    mark: Mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,18 +189,13 @@ class Operations:
         return Outcome(launched, tuple(why), tuple(existing))
 
     def _children(self, bulk: Bulk) -> dict[str, Any]:
-        request = {
-            "project": self._project,
-            "zone": bulk.zone,
-            "filter": f"operationGroupId={bulk.group}",
-            "max_results": PAGE,
-        }
         found: dict[str, Any] = {}
-        for operation in self._clients().operations.list(request=request, **once()):
+        for operation in listed(self._clients(), self._project, bulk.zone, bulk.mark):
             name = gce_names.short(operation.target_link)
+            ours = operation.operation_group_id == bulk.group and name in bulk.nodes
             # A group has the deletes of what is taken back, too.
-            if operation.operation_type == "insert" and name in bulk.nodes:
-                found[name] = operation
+            if ours and operation.operation_type == "insert":
+                found.setdefault(name, operation)
         return found
 
     def _wait(self, zone: str, name: str, seconds: float) -> Any:
@@ -184,3 +226,11 @@ def _done(operation: Any) -> bool:
 def _short(bulk: Bulk, count: int) -> Failure:
     message = f"Compute Engine gave {count} of {words.count(len(bulk.nodes), 'machine')} in zone {bulk.zone}"
     return Failure((), classify("VM_MIN_COUNT_NOT_REACHED", None), SHORT, message)
+
+
+def moment(stamp: str) -> float | None:
+    """RFC 3339 as seconds since the epoch; None: it is none."""
+    try:
+        return datetime.datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return None

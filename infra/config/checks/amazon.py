@@ -1,0 +1,111 @@
+"""Checks of what only AWS has: Capacity Blocks, placement groups by name, disks' keys, the way out."""
+
+from __future__ import annotations
+
+import re
+
+from infra.config.checks.context import CLUSTER, MISSING, Context
+from infra.config.cluster import PartitionConfig
+from infra.config.fields import IN_WORDS, PLACEMENT_GROUP
+from infra.config.mistakes import Location
+
+
+def check_amazon(c: Context) -> None:
+    if c.provider != "aws":
+        if c.cluster.aws is not None:
+            c.add((*CLUSTER, "aws"), "nothing that applies", f"settings of {c.provider}", "remove aws:")
+        return
+    _key(c)
+    _way_out(c)
+    for index, partition in enumerate(c.cluster.partitions):
+        at = (*CLUSTER, "partitions", index)
+        if partition.aws is not None and partition.aws.capacity_block:
+            _block(c, partition, at)
+        if partition.aws is not None and partition.aws.placement_group is not None:
+            _group(c, partition, at)
+
+
+def _key(c: Context) -> None:
+    """A key encrypts in its own region."""
+    key = c.cluster.aws.kms_key if c.cluster.aws is not None else None
+    if key is not None and c.region is not None and (its := key.split(":")[3]) != c.region:
+        advice = f"a key of {its} encrypts nothing here: take one of {c.region}"
+        c.add((*CLUSTER, "aws", "kms_key"), key, f"a key of {c.region}", advice)
+
+
+def _way_out(c: Context) -> None:
+    if c.cluster.aws is None or c.cluster.aws.nat:
+        return
+    at = (*CLUSTER, "aws", "nat")
+    if c.cluster.network.aws is not None:
+        c.add(
+            at,
+            False,
+            "true, or nothing, with an existing VPC",
+            "its subnets and routes are its owner's, and no NAT gateway is made there: remove nat",
+        )
+    for partition in c.cluster.partitions:
+        machine = c.machine(partition.machine)
+        if partition.aws is not None and partition.aws.efa and machine is not None and machine.efa > 1:
+            c.add(
+                at,
+                False,
+                "true with machines of several network interfaces",
+                f"EC2 gives {partition.machine} (partition {partition.name}) no public address with "
+                f"{machine.efa} EFA interfaces, so its nodes would have no way out",
+            )
+
+
+def _block(c: Context, partition: PartitionConfig, at: Location) -> None:
+    """A Capacity Block is one reservation, in one zone, of accelerated machines that are close already."""
+    where, machine = (*at, "aws", "capacity_block"), c.machine(partition.machine)
+    if partition.reservation is None:
+        c.add((*at, "reservation"), MISSING, "the Capacity Block's id, cr-…", "see the EC2 console")
+    elif partition.reservation.startswith("arn:"):
+        c.add(
+            (*at, "reservation"),
+            partition.reservation,
+            "the Capacity Block's own id, cr-…",
+            "nodes start in one block; another block is another partition",
+        )
+    if machine is not None and machine.accelerator is None:
+        c.add(
+            where,
+            True,
+            f"false: {partition.machine} has no accelerators",
+            "Capacity Blocks are of accelerated machines; any other reservation needs no such key",
+        )
+    group = partition.aws is not None and partition.aws.placement_group is not None
+    if partition.placement == "cluster" or group:
+        c.add(
+            (*at, "aws", "placement_group") if group else (*at, "placement"),
+            partition.aws.placement_group if group and partition.aws else "cluster",
+            "nothing with a Capacity Block",
+            "its machines are close together already, and another group finds no room in it: remove it",
+        )
+    zones = partition.zones if partition.zones is not None else c.cluster.network.zones
+    if len(set(zones)) != 1:
+        c.add(
+            (*at, "zones"),
+            zones or MISSING,
+            "one zone: the Capacity Block's",
+            f"write for example zones: [{c.region or 'us-east-2'}a], with the block's own letter",
+        )
+
+
+def _group(c: Context, partition: PartitionConfig, at: Location) -> None:
+    group = str(partition.aws.placement_group if partition.aws is not None else None)
+    if re.fullmatch(r"pg-[0-9a-f]{8,17}", group):
+        c.add(
+            (*at, "aws", "placement_group"),
+            group,
+            IN_WORDS[PLACEMENT_GROUP],
+            "the EC2 console shows its name",
+        )
+    if partition.placement == "none" and "placement" in partition.model_fields_set:
+        c.add(
+            (*at, "placement"),
+            "none",
+            "cluster, or nothing, with a placement group by name",
+            "remove placement, or aws.placement_group",
+        )

@@ -1,0 +1,68 @@
+"""systemd-resolved, as Ubuntu's images have it, on a machine of `named_machines`.
+
+The distribution's package would put itself in charge of this host's names. So the program alone is taken out
+of it, kept in the cache, and run where it sees a /run and users of its own.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from infra.runner.locations import cache_root
+from tests.support.checkout import until
+from tests.support.net_machines import CLOUD, NetMachines
+
+PACKAGE, USER = "systemd-resolved", "systemd-resolve"
+INSTALLED = Path("/usr/lib/systemd/systemd-resolved")
+STUB = "../run/systemd/resolve/stub-resolv.conf"
+# What systemd-networkd leaves there of a link that is up, with what DHCP said.
+LINK = f"ADMIN_STATE=configured\nOPER_STATE=routable\nDNS={CLOUD}\nDOMAINS=example.org\n"
+DOWNLOAD_SECONDS = 120.0
+
+
+def program() -> Path:
+    """Skips the test where there is no such program of this distribution's."""
+    if INSTALLED.exists():
+        return INSTALLED
+    folder = cache_root() / "tests" / f"{PACKAGE}-{platform.freedesktop_os_release()['VERSION_ID']}"
+    made = folder / "lib" / "systemd" / PACKAGE
+    if made.exists():
+        return made
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        for command in (["apt-get", "download", PACKAGE], ["sh", "-c", "dpkg-deb -x *.deb ."]):
+            subprocess.run(command, cwd=folder, capture_output=True, check=True, timeout=DOWNLOAD_SECONDS)
+    except (OSError, subprocess.SubprocessError) as error:
+        pytest.skip(f"no {PACKAGE} of this distribution's: {error}")
+    return made
+
+
+def prepare(root: Path) -> None:
+    """Files of a machine that is about to start: its resolv.conf, and the program's user."""
+    etc = root / "etc"
+    (etc / "resolv.conf").unlink(missing_ok=True)
+    (etc / "resolv.conf").symlink_to(STUB)
+    for name, line in (("passwd", f"{USER}:x:991:991::/:/usr/sbin/nologin"), ("group", f"{USER}:x:991:")):
+        (etc / name).write_text(f"{Path('/etc', name).read_text()}{line}\n")
+
+
+def start(net: NetMachines, host: str, log: Path) -> None:
+    """Run it on a machine; it answers when this returns."""
+    binary = program()
+    state = "/run/systemd/netif/links"
+    net.shell(host, f"mount -t tmpfs -o mode=755 tmpfs /run; mkdir -p {state}")
+    number = net.shell(host, "ip -o link show eth0 | cut -d: -f1")
+    net.shell(host, f"printf '{LINK}' >{state}/{number}")
+    net.daemon(host, [str(binary)], log)
+    try:
+        until(lambda: net.run(host, "test", "-e", f"/etc/{STUB}").returncode == 0, 60, "systemd-resolved")
+        until(lambda: net.shell(host, "ss -Hlnu 'src 127.0.0.53'"), 60, "its stub")
+    except AssertionError as error:
+        error.add_note(log.read_text())
+        raise
