@@ -112,6 +112,15 @@ class Unusable(Facts):
 
     provider: Provider
     why: str
+    asked: bool = False
+    """Because of a cloud's answer, kept on this machine."""
+
+
+class Described(Facts):
+    """A cloud's answer about some of its types; what it does not have is in neither part."""
+
+    machines: dict[str, Machine]
+    unusable: dict[str, Unusable]
 
 
 class Series(Facts):
@@ -317,7 +326,7 @@ def _catalog(_stamp: tuple[str, int]) -> Catalog:
             machines[name] = Machine.model_validate(facts).model_copy(update={"asked": True})
     for name, facts in more["unusable"].items():
         with contextlib.suppress(ValueError):
-            unusable[name] = Unusable.model_validate(facts)
+            unusable[name] = Unusable.model_validate(facts).model_copy(update={"asked": True})
     unknown = {name for name in unusable if name not in known.machines}
     return known.model_copy(
         update={

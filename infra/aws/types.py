@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from infra.aws.account import explained
-from infra.machines import Facts, Machine, Unusable
+from infra.machines import Described, Machine, Unusable
 
 GB, GIB = 10**9, 2**30
 ACCELERATED = re.compile(r"(p|gr?|inf|trn|dl)[0-9]")
@@ -22,19 +22,7 @@ BATCH = 100
 """Types of one DescribeInstanceTypes call."""
 
 
-class Said(Facts):
-    """EC2's answer about some types.
-
-    Attributes:
-        machines: facts of those that machines here can be made of.
-        unusable: why the others cannot be used.
-    """
-
-    machines: dict[str, Machine]
-    unusable: dict[str, Unusable]
-
-
-def ask(ec2: Any, region: str, names: Iterable[str]) -> Said:
+def ask(ec2: Any, region: str, names: Iterable[str]) -> Described:
     """What EC2 says of types; those that it does not offer in the region are in neither part.
 
     Raises:
@@ -51,20 +39,21 @@ def ask(ec2: Any, region: str, names: Iterable[str]) -> Said:
     return said(found, (region,))
 
 
-def said(described: Iterable[Mapping[str, Any]], regions: tuple[str, ...] | None = None) -> Said:
+def said(described: Iterable[Mapping[str, Any]], regions: tuple[str, ...] | None = None) -> Described:
     """DescribeInstanceTypes' answer, read.
 
     Args:
         regions: in which all of them are offered; None: not known.
     """
-    machines, unusable = {}, {}
+    machines: dict[str, Machine] = {}
+    unusable: dict[str, Unusable] = {}
     for one in described:
         name = str(one["InstanceType"])
         if why := _refused(name, one):
             unusable[name] = Unusable(provider="aws", why=why)
         else:
             machines[name] = Machine.model_validate({**read(one), "regions": regions})
-    return Said(machines=machines, unusable=unusable)
+    return Described(machines=machines, unusable=unusable)
 
 
 def read(described: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from infra.gcp.account import Account, GoogleError
-from infra.machines import LOCAL_SSD_GIB, Machine, Unusable, series
+from infra.machines import LOCAL_SSD_GIB, Described, Machine, Unusable, series
 
 
-def ask(account: Account, zone: str, names: Iterable[str]) -> tuple[dict[str, Machine], dict[str, Unusable]]:
-    """What Compute Engine says of types: facts of those that machines here can be made of, and why the
-    others cannot be used; those that the zone does not have are in neither part.
+def ask(account: Account, zone: str, names: Iterable[str]) -> Described:
+    """What Compute Engine says of types; those that the zone does not have are in neither part.
 
     Raises:
         UserError: Google Cloud refuses, or does not answer.
     """
-    machines, unusable = {}, {}
+    machines: dict[str, Machine] = {}
+    unusable: dict[str, Unusable] = {}
     for name in sorted(set(names)):
         path = f"projects/{{project}}/zones/{zone}/machineTypes/{name}"
         try:
@@ -31,7 +31,7 @@ def ask(account: Account, zone: str, names: Iterable[str]) -> tuple[dict[str, Ma
             machines[name] = Machine.model_validate(
                 {**read(name, said), "regions": (zone.rpartition("-")[0],)}
             )
-    return machines, unusable
+    return Described(machines=machines, unusable=unusable)
 
 
 def read(name: str, said: Mapping[str, Any]) -> dict[str, Any]:
