@@ -149,11 +149,8 @@ def _in_words(machine: Machine) -> str:
     if machine.accelerator:
         said.append(f"{machine.accelerator.count} × {machine.accelerator.type}")
     if machine.efa:
-        efa, cards = (
-            words.count(machine.efa, "EFA interface"),
-            words.count(machine.network_cards, "network card"),
-        )
-        said.append(f"{efa} on {cards}")
+        cards = words.count(machine.network_cards, "network card")
+        said.append(f"{words.count(machine.efa, 'EFA interface')} on {cards}")
     if machine.nvme_gib:
         said.append(f"{machine.nvme_gib} GiB of NVMe")
     return f"{', '.join(said)}; its price is not known"

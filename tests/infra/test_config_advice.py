@@ -19,7 +19,8 @@ def said(name: str, changes: dict[str, Any]) -> list[str]:
     # The fixture's m5 is of a previous generation, and one line of its own in each answer.
     quiet = {"storage": REMOVE, "partitions[0].machine": "m7i.xlarge"}
     config = parse(values(name, quiet | changes if name == "aws" else changes), "t")
-    return warnings(config, design(config, FACTS), FACTS)
+    found = warnings(config, design(config, FACTS), FACTS)
+    return [line for line in found if not line.startswith("cost: disks and file systems")]
 
 
 def others(name: str, changes: dict[str, Any]) -> list[str]:
@@ -107,3 +108,16 @@ def test_who_gives_nodes_up_while_they_may_still_install_is_told_so() -> None:
     assert "take 1620 s: " in gpu
     assert said("aws", {**own, "slurm": {"resume_timeout": 1620}}) == []
     assert said("local", {"slurm": {"resume_timeout": 9}}) == []
+
+
+def test_where_the_prices_of_storage_are_another_regions_is_said() -> None:
+    def told(name: str, **changes: str) -> list[str]:
+        config = parse(values(name, changes), "t")
+        return [line for line in warnings(config, design(config, FACTS), FACTS) if line.startswith("cost: ")]
+
+    assert told("gcp") == [
+        "cost: disks and file systems are counted at us-central1's prices, europe-west4's are not known"
+    ]
+    assert told("gcp", **{"gcp:zone": "us-central1-a"}) == []
+    assert told("aws") == []
+    assert told("local") == []
