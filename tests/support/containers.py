@@ -160,14 +160,16 @@ class Lab:
         """Power a machine on.
 
         Args:
-            more: further fields of `nspawn.Machine`: user_data, datasources, files, binds, ….
+            more: further fields of `nspawn.Machine`: user_data, datasources, files, binds, …; `identity` for
+                its id.
         """
-        identity = f"test-{os.getpid()}-{len(self.machines)}-{host}"
+        identity = more.pop("identity", f"test-{os.getpid()}-{len(self.machines)}-{host}")
         card = more.pop("card", None) or self.card(address)
         machine = nspawn.Machine(
             identity, host, self.path / "machines" / host, layers, card, marks=self._marks, **more
         )
-        booted = Booted(machine, nspawn.start(machine))
+        # It ends with whoever has started it, however that ends.
+        booted = Booted(machine, nspawn.start(machine, tied=True))
         self.machines[host] = booted
         nspawn.wait_for(booted.launcher, machine.console)
         return booted
@@ -189,7 +191,7 @@ class Lab:
         """Start a program in the machines' network; it ends with the lab."""
         with (log or Path(os.devnull)).open("ab") as output:
             child = subprocess.Popen(
-                [*self.network.enter(), *command],
+                ["setpriv", "--pdeathsig", "KILL", "--", *self.network.enter(), *command],
                 env={**os.environ, **(env or {}), **self._marks},
                 stdin=subprocess.DEVNULL,
                 stdout=output,

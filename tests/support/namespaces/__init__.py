@@ -1,1 +1,0 @@
-"""EC2 instances of one test, as sets of namespaces: no systemd, no image, this host's own files."""
