@@ -72,9 +72,13 @@ def up(
     ] = False,
 ) -> None:
     """Bring a stack up, run its benchmark, wait for the result."""
+    from infra import asking
     from infra.console.progress import Console
     from infra.operate import bring_up
 
+    answer = asking.learn(project(), stack)
+    for line in (*answer.known, *answer.unknown):
+        Console().say(line)
     config = load(stack, scripts=True)
     made = bring_up(
         project(), config, Console(), replace=replace, benchmark=not no_benchmark, quiet=json_output

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from infra.changes.table import Rules
     from infra.clouds.shell import CloudCluster
     from infra.doctor.finding import Check
+    from infra.machines import Described
 
 
 class AwsProvider(CloudProvider):
@@ -50,6 +51,12 @@ class AwsProvider(CloudProvider):
         with contextlib.suppress(UserError):  # the failure itself is what the user has to see
             return builds.failure(AwsCloud(Place.of(design)), design, since)
         return None
+
+    def describe(self, place: Place, types: Sequence[str]) -> Described:
+        from infra.aws import account
+        from infra.aws.types import ask
+
+        return ask(account.client("ec2", place.region), place.region, types)
 
     def rules(self) -> Rules:
         from infra.aws import changes

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from infra.clouds.shell import CloudCluster
     from infra.config import StackConfig
     from infra.doctor.finding import Check
+    from infra.machines import Described
     from infra.provider import ClusterComponent
     from infra.ssh.target import Target
 
@@ -59,6 +60,14 @@ class CloudProvider(abc.ABC):
 
         Raises:
             UserError: exit 3; with the path, the value and what is allowed.
+        """
+
+    @abc.abstractmethod
+    def describe(self, place: Place, types: Sequence[str]) -> Described:
+        """What the cloud says of machine types.
+
+        Raises:
+            UserError: there are no credentials, or the cloud refuses or does not answer.
         """
 
     @abc.abstractmethod

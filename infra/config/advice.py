@@ -27,12 +27,21 @@ def warnings(config: StackConfig, design: ClusterDesign, facts: Catalog) -> list
             "let in as much as with a NAT gateway"
         )
     found += _budget(design)
+    found += _elsewhere(design, facts)
     for mount in design.mounts:
         if mount.deployment in ("SCRATCH_1", "SCRATCH_2"):
             found.append(
                 f"{mount.path}: {mount.deployment} keeps one copy of the data, a failed server loses it"
             )
     return found
+
+
+def _elsewhere(design: ClusterDesign, facts: Catalog) -> list[str]:
+    """Prices of storage are known of one region a provider; theirs elsewhere are some per cent off."""
+    known = facts.storage_of.get(design.provider)
+    if known is None or design.region in (None, known):
+        return []
+    return [f"cost: disks and file systems are counted at {known}'s prices, {design.region}'s are not known"]
 
 
 def _budget(design: ClusterDesign) -> list[str]:
@@ -89,7 +98,8 @@ def _partitions(config: StackConfig, design: ClusterDesign, facts: Catalog) -> l
             )
         if machine.previous_generation:
             found.append(
-                f"{name}: {partition.machine} is of a previous generation; newer ones cost less for more"
+                f"{name}: {partition.machine} is of a previous generation, as EC2 counts them; look at "
+                "newer ones"
             )
         built_in, chosen = machine.accelerator, partition.accelerator
         if config.cluster.provider == "aws" and built_in and chosen and chosen.count < built_in.count:

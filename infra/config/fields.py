@@ -139,21 +139,13 @@ def _text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-# Both clouds' own long names are what people copy from consoles and the published files.
-_ACCELERATORS = {
-    "nvidia-tesla-v100": "v100",
-    "nvidia-v100": "v100",
-    "nvidia-tesla-t4": "t4",
-    "nvidia-t4": "t4",
-    "nvidia-a10g": "a10g",
-    "nvidia-tesla-a100": "a100",
-    "nvidia-a100": "a100",
-    "nvidia-h100": "h100",
-}
-
-
 def _accelerator(value: Any) -> Any:
-    return _ACCELERATORS.get(value.lower(), value.lower()) if isinstance(value, str) else value
+    """A cloud's own long name, as people copy it from consoles and published files, becomes Slurm's short
+    one: nvidia-tesla-v100 is v100, nvidia-a100-80gb is a100_80gb.
+    """
+    if not isinstance(value, str):
+        return value
+    return value.lower().removeprefix("nvidia-").removeprefix("tesla-").replace("-", "_")
 
 
 def gs_bucket(name: str) -> bool:

@@ -1,6 +1,7 @@
 """`./cluster doctor`: what would stop `up` of a stack here, before anything is made.
 
-Nothing is changed and no network is used. What differs by provider is the provider's own (`diagnose`).
+Nothing is changed but what is kept of machine types (`infra.asking`). What differs by provider is the
+provider's own (`diagnose`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ def run(project: Path, stack: str, *, as_json: bool) -> int:
 
 def findings_of(project: Path, stack: str) -> list[Finding]:
     """All that was found, in the order in which a person wants to read it."""
+    types = list(general.machine_types(project, stack))
     try:
         file, design, training, provider = general.stack_file(project, stack)
     except Exception as error:  # as for every check: what is broken keeps nothing else from being told
@@ -40,7 +42,7 @@ def findings_of(project: Path, stack: str) -> list[Finding]:
         Check("environment", general.environment),
         Check("state", functools.partial(general.state, project, stack)),
     ]
-    known: list[Finding] = [file]
+    known: list[Finding] = [file, *types]
     if design is not None:
         # Before the checks that run side by side: the program wants the current folder to itself.
         known += general.planned(project, stack)

@@ -53,6 +53,21 @@ def stack_file(
     return fine(check, text), cluster, training, cluster.provider
 
 
+def machine_types(project: Path, stack: str) -> Iterable[Finding]:
+    """Types that no table has: their cloud is asked, and what it says is kept for `plan` and `up`."""
+    from infra import asking
+
+    check = "machines.types"
+    try:
+        answer = asking.learn(project, stack, again=True)
+    except Exception as error:
+        yield broken(check, error)
+        return
+    yield from (fine(check, line) for line in answer.known)
+    cure = "Take another machine, or give its facts under slurm-stacks:cluster.machines."
+    yield from (warns(check, line, cure) for line in answer.unknown)
+
+
 def planned(project: Path, stack: str) -> Iterable[Finding]:
     """What `plan` refuses although each key of the stack file is in order."""
     from infra.runner.plan import plan

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from infra.changes.table import Rules
     from infra.clouds.shell import CloudCluster
     from infra.doctor.finding import Check
+    from infra.machines import Described
 
 
 class GcpProvider(CloudProvider):
@@ -35,6 +36,12 @@ class GcpProvider(CloudProvider):
 
     def possible(self, design: ClusterDesign) -> None:
         """Everything that a stack file may say of Google Cloud."""
+
+    def describe(self, place: Place, types: Sequence[str]) -> Described:
+        from infra.gcp import account
+        from infra.gcp.types import ask
+
+        return ask(account.of(str(place.project)), str(place.zone), types)
 
     def rules(self) -> Rules:
         from infra.gcp import changes

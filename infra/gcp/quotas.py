@@ -18,12 +18,22 @@ OWN_CPUS = {"n2", "n2d", "c2", "c2d", "c3", "m1", "m2", "a2"}
 """Families of machines whose vCPUs have a quota of their own; others share one."""
 
 
+BUILT_IN = {
+    "a100": "nvidia-tesla-a100",
+    "a100_80gb": "nvidia-a100-80gb",
+    "h100_80gb": "nvidia-h100-80gb",
+    "h100_mega_80gb": "nvidia-h100-mega-80gb",
+    "l4": "nvidia-l4",
+}
+"""GPUs that come with a machine, by Google's names (`gcloud compute accelerator-types list`)."""
+
+
 def gpu(partition: Partition) -> str | None:
-    """Google's name of the GPUs that a partition attaches; None: it attaches none."""
+    """Google's name of a partition's GPUs; None: it has none, or of a kind that is not known here."""
     if partition.accelerator is None:
         return None
     found = catalog().attachable_to(partition.machine, partition.accelerator.type)
-    return found.name if found is not None else None
+    return found.name if found is not None else BUILT_IN.get(partition.accelerator.type)
 
 
 def wanted(design: ClusterDesign) -> tuple[dict[str, int], dict[str, int]]:

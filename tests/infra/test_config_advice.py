@@ -16,8 +16,11 @@ KEY = "arn:aws:kms:us-east-1:123456789012:key/12345678-1234-1234-1234-1234567890
 
 
 def said(name: str, changes: dict[str, Any]) -> list[str]:
-    config = parse(values(name, {"storage": REMOVE} | changes if name == "aws" else changes), "t")
-    return warnings(config, design(config, FACTS), FACTS)
+    # The fixture's m5 is of a previous generation, and one line of its own in each answer.
+    quiet = {"storage": REMOVE, "partitions[0].machine": "m7i.xlarge"}
+    config = parse(values(name, quiet | changes if name == "aws" else changes), "t")
+    found = warnings(config, design(config, FACTS), FACTS)
+    return [line for line in found if not line.startswith("cost: disks and file systems")]
 
 
 def others(name: str, changes: dict[str, Any]) -> list[str]:
@@ -31,7 +34,7 @@ def test_warnings() -> None:
     assert "v100 devices are simulated" in pretended
     (static,) = others("aws", {"partitions[0].nodes.min": 2})
     assert "2 static nodes" in static
-    assert "0.38 USD an hour" in static
+    assert "0.40 USD an hour" in static
     (old,) = others("aws", {"partitions[0].machine": "m4.large"})
     assert "previous generation" in old
     (paid,) = others("aws", {"partitions[1].accelerator": {"type": "v100", "count": 1}})
@@ -50,12 +53,12 @@ def test_warnings() -> None:
     assert "cluster.aws.nat: machines have public addresses" in out
     (spot,) = others("aws", {"aws": {"kms_key": KEY}, "partitions[0].spot": True})
     assert f"aws kms create-grant --region us-east-1 --key-id {KEY} " in spot
-    always = {"name": "s", "machine": "p4d.24xlarge", "nodes": {"min": 2, "max": 2}}
+    always = {"name": "s", "machine": "t8i.medium", "nodes": {"min": 2, "max": 2}}
     up, blind = others("aws", {"partitions[0]": always, "budget.max_usd": 1})
-    assert "2 static nodes run as long as the cluster is up, price of p4d.24xlarge unknown" in up
+    assert "2 static nodes run as long as the cluster is up, price of t8i.medium unknown" in up
     assert "no price is known for the static nodes of s" in blind
     _, soon = others("aws", {"partitions[0].nodes.min": 2, "budget.max_usd": 2})
-    assert "use up the 2 USD in 5.21 h" in soon
+    assert "use up the 2 USD in 4.96 h" in soon
     _, soon = others("aws", {"partitions[0].nodes.min": 2, "budget.max_hours": 47.9})
     assert "use up the 47.9 node-hours in 23.9 h" in soon
     assert len(others("aws", {"partitions[0].nodes.min": 2, "budget": {"max_hours": 48, "max_usd": 10}})) == 1
@@ -72,7 +75,7 @@ def test_warnings() -> None:
 def test_a_zone_without_the_gpus_is_pointed_out_with_those_that_have_them() -> None:
     assert others("gcp", {"gcp:zone": "europe-west4-b"}) == []
     (elsewhere,) = others("gcp", {"gcp:zone": "europe-west1-b"})
-    assert elsewhere.startswith("partition debug: on 2026-11-21 Google Cloud offered nvidia-tesla-v100 in ")
+    assert elsewhere.startswith("partition debug: on 2026-07-30 Google Cloud offered nvidia-tesla-v100 in ")
     assert "europe-west4-a" in elsewhere
     assert elsewhere.endswith("not in europe-west1-b")
     (near,) = others("gcp", {"gcp:zone": "us-east1-b"})
@@ -105,3 +108,16 @@ def test_who_gives_nodes_up_while_they_may_still_install_is_told_so() -> None:
     assert "take 1620 s: " in gpu
     assert said("aws", {**own, "slurm": {"resume_timeout": 1620}}) == []
     assert said("local", {"slurm": {"resume_timeout": 9}}) == []
+
+
+def test_where_the_prices_of_storage_are_another_regions_is_said() -> None:
+    def told(name: str, **changes: str) -> list[str]:
+        config = parse(values(name, changes), "t")
+        return [line for line in warnings(config, design(config, FACTS), FACTS) if line.startswith("cost: ")]
+
+    assert told("gcp") == [
+        "cost: disks and file systems are counted at us-central1's prices, europe-west4's are not known"
+    ]
+    assert told("gcp", **{"gcp:zone": "us-central1-a"}) == []
+    assert told("aws") == []
+    assert told("local") == []

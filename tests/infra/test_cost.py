@@ -113,7 +113,7 @@ def test_unknown_prices_are_named_and_not_zero() -> None:
     total = of(
         "aws",
         {
-            "partitions[0].machine": "p4d.24xlarge",
+            "partitions[0].machine": "t8i.medium",
             "storage": {
                 "home": {"kind": "efs"},
                 "scratch": {
@@ -126,7 +126,7 @@ def test_unknown_prices_are_named_and_not_zero() -> None:
         },
     )
     assert total["unknown"] == [
-        "partition cpu (p4d.24xlarge)",
+        "partition cpu (t8i.medium)",
         "/home (efs)",
         "/fsx (fsx_lustre PERSISTENT_2 4800 GiB)",
     ]
@@ -134,7 +134,7 @@ def test_unknown_prices_are_named_and_not_zero() -> None:
     idle, most = total["idle_usd_per_hour"], total["max_usd_per_hour"]
     assert sentence(total) == (
         f"at least {idle:.2f} USD an hour idle, at least {most:.2f} USD an hour with every node up, price of "
-        "p4d.24xlarge, /home (efs), /fsx (fsx_lustre PERSISTENT_2 4800 GiB) unknown"
+        "t8i.medium, /home (efs), /fsx (fsx_lustre PERSISTENT_2 4800 GiB) unknown"
     )
     enterprise = {"kind": "filestore", "tier": "ENTERPRISE", "size_gib": 1024}
     assert of("gcp", {"storage.scratch": enterprise})["unknown"] == [
@@ -165,24 +165,24 @@ def test_prices_of_storage_can_be_given() -> None:
 
 def test_a_sum_that_leaves_out_nodes_is_never_called_the_most() -> None:
     """Of nodes that are off while no job runs nothing is left out of the idle floor."""
-    spot = {"machine": "p4d.24xlarge", "spot": True}
+    spot = {"machine": "t8i.medium", "spot": True}
     total = of("aws", {"partitions[0]": {"name": "a", **spot}, "partitions[1]": {"name": "b", **spot}})
     idle, most = total["idle_usd_per_hour"], total["max_usd_per_hour"]
     assert sentence(total) == (
         f"{idle:.2f} USD an hour idle, at least {most:.2f} USD an hour with every node up, price of "
-        "p4d.24xlarge unknown"
+        "t8i.medium unknown"
     )
     known = of("local")
     assert sentence(known) == "0.00 USD an hour idle, at most 0.00 USD an hour"
 
 
 def test_a_budget_that_does_not_count_every_node_lasts_at_most_so_long() -> None:
-    static = {"name": "s", "machine": "p4d.24xlarge", "nodes": {"min": 2, "max": 2}}
+    static = {"name": "s", "machine": "t8i.medium", "nodes": {"min": 2, "max": 2}}
     outlook = budget(
         design(parse(values("aws", {"partitions[0]": static, "budget.max_usd": 100}), "t"), FACTS)
     )
     assert outlook is not None
-    assert outlook["unknown"] == ["p4d.24xlarge"]
+    assert outlook["unknown"] == ["t8i.medium"]
     assert reach(outlook).startswith("The budget of 100 USD lasts at most ")
     hours = {"partitions[0]": static, "budget.max_hours": 8}
     outlook = budget(design(parse(values("aws", hours), "t"), FACTS))

@@ -77,7 +77,7 @@ def test_s3_gpus_on_both_clouds() -> None:
     (debug,) = gcp.partitions
     assert debug.accelerator is not None
     assert (debug.accelerator.type, debug.accelerator.count) == ("v100", 1)
-    assert debug.price_hour == pytest.approx(0.1046 + 2.604)
+    assert debug.price_hour == pytest.approx(0.104584 + 2.604)
 
 
 def test_s4_reference_architectures() -> None:

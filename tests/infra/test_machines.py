@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-import pytest
+import gzip
+import importlib.metadata
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
-from infra.machines import Override, catalog
+import moto
+import pytest
+import yaml
+
+from infra.aws import types
+from infra.config.checks.machines import is_arm
+from infra.machines import Machine, Override, catalog, series
+from tests.support.checkout import ROOT
 
 FACTS = catalog()
 
@@ -43,7 +57,8 @@ def test_published_facts(
 
 def test_the_snapshot_agrees_with_itself() -> None:
     for name, machine in FACTS.machines.items():
-        assert machine.efa == 0 or machine.placement, name
+        # EC2 lists no placement group for VT1, which has EFA all the same.
+        assert machine.efa == 0 or machine.placement or name == "vt1.24xlarge", name
         assert machine.efa <= machine.network_cards, name
         regions = set(machine.regions or machine.price)
         assert set(machine.price) <= regions, name
@@ -55,23 +70,25 @@ def test_the_snapshot_agrees_with_itself() -> None:
 def test_placement_as_the_clouds_have_it() -> None:
     for name, machine in FACTS.machines.items():
         if machine.provider == "gcp":
-            assert machine.placement == (not name.startswith(("n1-", "e2-"))), name
-        elif machine.provider == "aws":
-            assert machine.placement == (not name.startswith("t3.")), name
+            assert machine.placement == (not name.startswith(("n1-", "e2-", "t2d-"))), name
+    for name in ("t3.medium", "t2.micro", "m1.small"):
+        assert not FACTS.machines[name].placement
+    for name in ("m4.large", "c5n.18xlarge", "hpc7a.96xlarge", "p5en.48xlarge", "trn2.48xlarge"):
+        assert FACTS.machines[name].placement
 
 
 @pytest.mark.parametrize(
     ("name", "region", "accelerator", "spot", "price"),
     [
         ("m4.large", "eu-central-1", None, False, 0.12),
-        ("m4.large", "sa-east-1", None, False, 0.10),
-        ("m4.large", None, None, False, 0.10),
-        ("p3dn.24xlarge", "eu-west-1", ("v100", 8), False, 31.212),
-        ("p4d.24xlarge", "us-east-1", None, False, None),
-        ("n1-standard-2", "europe-west4", None, False, 0.1046),
-        ("n1-standard-2", "europe-west4", ("v100", 2), False, 0.1046 + 2 * 2.604),
-        ("n1-standard-2", "us-central1", ("v100", 2), True, 0.095 + 2 * 0.992),
-        ("n1-standard-2", "us-central1", ("t4", 1), True, 0.095 + 0.14),
+        ("m4.large", "sa-east-1", None, False, None),
+        ("m4.large", None, None, False, None),
+        ("p3dn.24xlarge", "eu-west-1", ("v100", 8), False, 33.711),
+        ("p5e.48xlarge", "us-east-2", None, False, None),
+        ("n1-standard-2", "europe-west4", None, False, 0.104584),
+        ("n1-standard-2", "europe-west4", ("v100", 2), False, 0.104584 + 2 * 2.604),
+        ("n1-standard-2", "us-central1", ("v100", 2), True, 0.095 + 2 * 1.2338),
+        ("n1-standard-2", "us-central1", ("t4", 1), True, 0.095 + 0.1915),
         ("n1-standard-2", "us-central1", ("a100", 1), False, None),
         ("nowhere.large", "us-east-1", None, False, None),
     ],
@@ -95,7 +112,7 @@ def test_near_names_are_of_the_same_provider() -> None:
 
 
 def test_overrides_win_and_leave_the_snapshot_alone() -> None:
-    before = FACTS.model_dump()
+    before = dict(FACTS.machines), dict(FACTS.retired)
     mine = FACTS.with_overrides(
         {
             "p3dn.24xlarge": Override(price_hour=20.0),
@@ -108,6 +125,177 @@ def test_overrides_win_and_leave_the_snapshot_alone() -> None:
     assert mine.machines["p3dn.24xlarge"].accelerator == FACTS.machines["p3dn.24xlarge"].accelerator
     assert (mine.machines["new.large"].provider, mine.machines["new.large"].efa) == ("aws", 2)
     assert "p3.2xlarge" not in mine.retired
-    assert FACTS.model_dump() == before
+    assert (dict(FACTS.machines), FACTS.retired) == before
     with pytest.raises(ValueError, match=r"new\.small"):
         FACTS.with_overrides({"new.small": Override(vcpus=1)}, "aws")
+
+
+def of_moto() -> dict[str, dict[str, Any]]:
+    """EC2's own description of its types, as moto carries it."""
+    file = Path(moto.__file__).parent / "ec2" / "resources" / "instance_types.json.gz"
+    found: dict[str, dict[str, Any]] = json.loads(gzip.decompress(file.read_bytes()))
+    return found
+
+
+def test_the_table_of_ec2_is_what_the_tool_makes_of_ec2s_description(tmp_path: Path) -> None:
+    """Nobody edits it by hand: what is to differ is said in `infra/aws/types.py`, and why."""
+    about = json.loads((ROOT / "infra/machine_facts/ec2.json").read_text())
+    assert importlib.metadata.version("moto") in about["source"], "a newer moto: run tools/machine_facts.py"
+    code = (
+        "import pathlib, sys, tools.machine_facts as t; t.FOLDER = pathlib.Path(sys.argv[1]); "
+        "sys.argv = sys.argv[:1]; t.main()"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
+    for file in ("ec2.csv", "ec2.json"):
+        assert (tmp_path / file).read_bytes() == (ROOT / "infra/machine_facts" / file).read_bytes()
+
+
+def test_every_type_of_ec2_is_known_or_refused_with_a_reason() -> None:
+    """And ARM is refused by the name alone, so that a type of tomorrow is, too."""
+    described = of_moto()
+    assert len(described) > 900
+    for name, one in described.items():
+        known = (name in FACTS.machines, name in FACTS.unusable, is_arm(name, "aws"))
+        x86 = "x86_64" in one["ProcessorInfo"]["SupportedArchitectures"]
+        assert known.count(True) == 1 if name != "mac1.metal" else not any(known), name
+        assert x86 != known[2] or name == "mac1.metal", name
+
+
+@pytest.mark.parametrize(
+    ("name", "vcpus", "gib", "devices", "cards", "efa", "nvme"),
+    [
+        # Amazon EC2's pages of instance types (accelerated computing, HPC), not moto.
+        ("p5en.48xlarge", 192, 2048, ("h200", 8), 16, 16, 28312),
+        ("p6-b200.48xlarge", 192, 2048, ("b200", 8), 8, 8, 28312),
+        ("g6.12xlarge", 48, 192, ("l4", 4), 1, 1, 3501),
+        ("g6e.48xlarge", 192, 1536, ("l40s", 8), 4, 4, 7078),
+        ("inf2.48xlarge", 192, 768, ("inferentia2", 12), 1, 0, 0),
+        ("trn2.48xlarge", 192, 2048, ("trainium2", 16), 16, 16, 7078),
+        ("hpc7a.96xlarge", 192, 768, None, 2, 2, 0),
+        ("c7i.8xlarge", 32, 64, None, 1, 0, 0),
+    ],
+)
+def test_machines_that_a_user_would_have_had_to_describe(
+    name: str, vcpus: int, gib: int, devices: tuple[str, int] | None, cards: int, efa: int, nvme: int
+) -> None:
+    machine = FACTS.machines[name]
+    have = (machine.accelerator.type, machine.accelerator.count) if machine.accelerator else None
+    assert (machine.vcpus, machine.memory_mib, have) == (vcpus, gib * 1024, devices)
+    assert (machine.network_cards, machine.efa, machine.nvme_gib) == (cards, efa, nvme)
+
+
+@pytest.mark.parametrize(
+    ("name", "vcpus", "gib", "devices", "nvme", "placement"),
+    [
+        ("a2-highgpu-8g", 96, 680, ("a100", 8), 0, True),
+        ("a2-ultragpu-2g", 24, 340, ("a100_80gb", 2), 750, True),
+        ("a3-highgpu-8g", 208, 1872, ("h100_80gb", 8), 6000, True),
+        ("a3-megagpu-8g", 208, 1872, ("h100_mega_80gb", 8), 6000, True),
+        ("c2d-standard-112", 112, 448, None, 0, True),
+        ("c3-standard-88-lssd", 88, 352, None, 6000, True),
+        ("e2-standard-4", 4, 16, None, 0, False),
+        ("g2-standard-24", 24, 96, ("l4", 2), 0, True),
+        ("n2-standard-128", 128, 512, None, 0, True),
+    ],
+)
+def test_googles_series(
+    name: str, vcpus: int, gib: int, devices: tuple[str, int] | None, nvme: int, placement: bool
+) -> None:
+    """Of prices.yaml's sources (vCPUs, memory, GPUs, SSDs), read apart from the table's."""
+    machine = FACTS.machines[name]
+    have = (machine.accelerator.type, machine.accelerator.count) if machine.accelerator else None
+    assert (machine.vcpus, machine.memory_mib, have) == (vcpus, gib * 1024, devices)
+    assert (machine.nvme_gib, machine.placement) == (nvme, placement)
+
+
+def test_local_ssds_of_n2_by_its_vcpus() -> None:
+    counts = {vcpus: FACTS.machines[f"n2-standard-{vcpus}"].local_ssds for vcpus in (2, 8, 16, 32, 80, 128)}
+    assert counts == {2: 1, 8: 1, 16: 2, 32: 4, 80: 8, 128: 16}
+
+
+def test_series_of_google_that_no_machine_here_can_be_of() -> None:
+    for name in ("n4-standard-2", "c4-standard-8", "a4-highgpu-8g"):
+        assert "Hyperdisks only" in str(series(name).unusable)
+        assert name not in FACTS.machines
+    assert series("z9-standard-2").unusable is None
+
+
+# What was said by hand, and what EC2 and Google say: key -> the machines' names. Prices that differ are
+# Google's, rounded then to four digits of one vCPU's; those of further regions are new.
+DIFFERS = {
+    # EC2 calls them previous generations by now (CurrentGeneration: false).
+    "previous_generation": r"m5\.(x?|2x|8x)large|g5\.(8|12)xlarge",
+    # `None` meant that nobody had looked; and G5 came to two more regions.
+    "regions": r"t3\.medium|m5\..*|c5n\.18xlarge|g5\..*|(n1|n2|e2)-.*",
+}
+
+
+def test_what_was_kept_by_hand_has_not_changed_but_where_it_is_said() -> None:
+    former = yaml.safe_load((ROOT / "tests/infra/former_machines.yaml").read_text())
+    assert (len(former["machines"]), len(former["attachable"])) == (34, 2)
+    changed: dict[str, list[str]] = {}
+    for name, facts in former["machines"].items():
+        old = Machine.model_validate(facts)
+        new = FACTS.machines[name]
+        for key in sorted(set(Machine.model_fields) - {"price"}):
+            was, now = getattr(old, key), getattr(new, key)
+            if key == "regions" and was and now:  # in any order
+                was, now = set(was), set(now)
+            if was != now:
+                changed.setdefault(key, []).append(name)
+        if old.regions is not None:
+            assert set(old.regions) <= set(new.regions or old.regions), name
+        for region, usd in old.price.items():
+            assert new.price[region] == pytest.approx(usd, rel=4e-4 if old.provider == "gcp" else 0), name
+    assert set(changed) == set(DIFFERS)
+    for key, names in changed.items():
+        for name in names:
+            assert re.fullmatch(DIFFERS[key], name), (key, name)
+    for name, facts in former["attachable"].items():
+        gpu = FACTS.attachable[name]
+        assert (gpu.name, gpu.families, gpu.max_vcpus) == (
+            facts["name"],
+            tuple(facts["families"]),
+            facts["max_vcpus"],
+        )
+        assert set(gpu.zones) == set(facts["zones"]), name
+        assert {region: gpu.price[region] for region in facts["price"]} == facts["price"]
+
+
+@pytest.mark.parametrize(
+    ("name", "region", "usd"),
+    [
+        # Three regions of one type, read in two sources (skypilot's catalog; karpenter's for us-east-1).
+        ("m7i.xlarge", "us-east-1", 0.2016),
+        ("m7i.xlarge", "eu-central-1", 0.2415),
+        ("g5.48xlarge", "eu-central-1", 20.3681),
+        ("p5.48xlarge", "eu-north-1", 58.8928),
+        ("a3-highgpu-8g", "europe-west4", 112.540479),
+        ("c6a.xlarge", "us-east-1", 0.153),
+        # Nobody has said: not another region's.
+        ("c6a.xlarge", "eu-west-1", None),
+        ("p5.48xlarge", "sa-east-1", None),
+        ("n2d-standard-4", "europe-west4", None),
+    ],
+)
+def test_prices_are_the_regions_own(name: str, region: str, usd: float | None) -> None:
+    assert FACTS.price(name, region) == usd
+
+
+def test_a_region_that_the_tables_do_not_know_refuses_no_machine() -> None:
+    assert FACTS.offered("p3dn.24xlarge", "us-east-1")
+    assert not FACTS.offered("p3dn.24xlarge", "eu-central-1")
+    assert FACTS.offered("p3dn.24xlarge", "mx-central-1"), "newer than the table"
+
+
+def test_ec2_types_that_cannot_be_used_say_why() -> None:
+    whys = {name: FACTS.unusable[name].why for name in ("g6f.large", "inf1.xlarge", "p6-b300.48xlarge")}
+    assert "a part of a GPU" in whys["g6f.large"]
+    assert "take inf2" in whys["inf1.xlarge"]
+    assert "no EFA interface" in whys["p6-b300.48xlarge"]
+    amd = {"Count": 1, "Manufacturer": "AMD", "Name": "Radeon Pro V520", "MemoryInfo": {"SizeInMiB": 8192}}
+    g4ad = {**of_moto()["g4dn.xlarge"], "InstanceType": "g4ad.xlarge", "GpuInfo": {"Gpus": [amd]}}
+    said = types.said([g4ad, of_moto()["m7g.large"]])
+    assert not said.machines
+    assert "no accelerators" in said.unusable["g4ad.xlarge"].why
+    assert "arm64" in said.unusable["m7g.large"].why

@@ -73,7 +73,7 @@ def test_what_the_output_says() -> None:
         0,
         8,
     )
-    assert partition["price_usd_per_hour"] == pytest.approx(0.1046 + 2.604)
+    assert partition["price_usd_per_hour"] == pytest.approx(0.104584 + 2.604)
     assert [(m["path"], m["kind"], m["shared"]) for m in output["mounts"]] == [
         ("/home", "nfs", True),
         ("/apps", "nfs", True),

@@ -112,10 +112,10 @@ def test_prices_are_the_articles_else_the_snapshots_else_unknown() -> None:
     assert prices == {
         ("m4.large", 0): 0.12,
         ("c4.2xlarge", 0): 0.454,
-        ("n1-standard-2", 0): 0.1046,  # europe-west4, where they ran
-        ("n1-standard-2", 1): pytest.approx(0.1046 + 2.604),
-        ("n1-standard-2", 2): pytest.approx(0.1046 + 2 * 2.604),
-        ("n1-standard-2", 4): pytest.approx(0.1046 + 4 * 2.604),
+        ("n1-standard-2", 0): 0.104584,  # europe-west4, where they ran
+        ("n1-standard-2", 1): pytest.approx(0.104584 + 2.604),
+        ("n1-standard-2", 2): pytest.approx(0.104584 + 2 * 2.604),
+        ("n1-standard-2", 4): pytest.approx(0.104584 + 4 * 2.604),
         ("p3.2xlarge", 1): None,
     }
     ten = next(run for run in published.runs() if run.machine == "m4.large" and run.nodes == 10)

@@ -18,6 +18,7 @@ from infra.clouds.provider import CloudProvider
 from infra.clouds.shell import CloudCluster
 from infra.doctor.finding import Check
 from infra.errors import UserError
+from infra.machines import Described
 from infra.node.model import Access, ClusterDesign, Settings, Site
 from infra.ssh import openssh
 from infra.ssh.target import Target
@@ -178,6 +179,9 @@ class FakeProvider(CloudProvider):
 
     def component(self, design: ClusterDesign) -> CloudCluster:
         raise NotImplementedError
+
+    def describe(self, place: Place, types: Sequence[str]) -> Described:
+        return Described(machines={}, unusable={})
 
     def rules(self) -> Rules:
         return Rules(

@@ -6,10 +6,11 @@ import re
 
 from infra.config.checks.context import CLUSTER, Context
 from infra.config.mistakes import Location
+from infra.machines import Machine
 
 # EC2 writes the processor's maker behind the generation: g is AWS's own, Graviton (m7g, c7gn), and
 # Grace in p6e-gb200. A1 is older than that rule, and Apple's machines do not follow it.
-_EC2_ARM = re.compile(r"[a-z]+[0-9]+[a-z-]*g[a-z0-9-]*\..+|a1\..+|mac(?!1\.)[0-9].*")
+_EC2_ARM = re.compile(r"[a-z]+[0-9]+[a-z-]*g[a-z0-9-]*\..+|a1\..+|mac(?!1\.).*")
 _GOOGLE_ARM = ("t2a", "c4a", "n4a", "a4x")
 """Families with Ampere's, Google's own and NVIDIA's ARM processors."""
 
@@ -36,25 +37,7 @@ def check_machine(c: Context, location: Location, name: str) -> None:
         instead = ", or ".join(f"{machine} ({what})" for machine, what in retired.replaced_by.items())
         c.add(location, name, f"a machine that exists: {retired.why}", f"take {instead}")
         return
-    machine = c.facts.machine(name)
-    if machine is None:
-        near = c.facts.near(name, c.provider)
-        advice = f"did you mean {' or '.join(near)}?" if near else ""
-        known = f"known: {', '.join(c.facts.names(c.provider))}"
-        own = f"another one needs its facts under {CLUSTER[0]}.machines"
-        c.add(location, name, f"a machine of {c.provider}; {known}", f"{advice} {own}".strip())
-    elif machine.provider != c.provider:
-        names = ", ".join(c.facts.names(c.provider))
-        c.add(
-            location,
-            name,
-            f"a machine of {c.provider}: {names}",
-            f"{name} is a machine of {machine.provider}",
-        )
-    elif machine.regions is not None and c.region is not None and c.region not in machine.regions:
-        where = ", ".join(machine.regions)
-        c.add(location, name, f"a machine that {c.region} offers", f"{name} is offered in {where}")
-    elif is_arm(name, c.provider):
+    if is_arm(name, c.provider):
         c.add(
             location,
             name,
@@ -62,3 +45,50 @@ def check_machine(c: Context, location: Location, name: str) -> None:
             f"{name} has ARM processors, and Ubuntu's image, the cloud's agent and the training environment "
             "that machines here get are of x86-64",
         )
+        return
+    machine = c.facts.machine(name)
+    unusable = c.facts.unusable.get(name)
+    series = c.facts.series.get(name.partition("-")[0]) if c.provider == "gcp" else None
+    why = unusable.why if unusable and unusable.provider == c.provider else series and series.unusable
+    if why and machine is None:
+        c.add(location, name, "a machine that a cluster here can use", f"{name} is none: {why}")
+    elif machine is None:
+        _unknown(c, location, name)
+    elif machine.provider != c.provider:
+        c.add(
+            location,
+            name,
+            f"a machine of {c.provider}, as {c.facts.some(name, c.provider, _any)}",
+            f"{name} is a machine of {machine.provider}",
+        )
+    elif c.region is not None and not c.facts.offered(name, c.region):
+        where = ", ".join(machine.regions or ())
+        advice = f"{name} is offered in {where}"
+        if machine.asked:
+            advice = f"its facts are kept of {where} only; {_ask(c)}"
+        c.add(location, name, f"a machine that {c.region} offers", advice)
+
+
+def _unknown(c: Context, location: Location, name: str) -> None:
+    near = c.facts.near(name, c.provider)
+    if c.provider == "local":
+        known = f"a machine of local: {', '.join(c.facts.names(c.provider))}"
+        c.add(location, name, known, f"did you mean {' or '.join(near)}?" if near else "")
+        return
+    advice = f"did you mean {' or '.join(near)}? " if near else ""
+    c.add(
+        location,
+        name,
+        f"a machine of {c.provider}; {len(c.facts.names(c.provider))} are known",
+        f"{advice}another one: {_ask(c)}, or give its facts under {CLUSTER[0]}.machines",
+    )
+
+
+def _ask(c: Context) -> str:
+    """How a cloud is asked about a type; `plan` asks nobody."""
+    cloud = {"aws": "AWS", "gcp": "Google Cloud"}[c.provider]
+    return f"`./cluster doctor` asks {cloud} about it, with your credentials, and keeps the answer"
+
+
+def _any(_: Machine) -> bool:
+    return True

@@ -86,6 +86,8 @@ def _on_provider(c: Context, partition: PartitionConfig, at: Location) -> None:
     machine = c.machine(partition.machine)
     if machine is None:
         return
+    if partition.spot and not machine.spot:
+        c.add((*at, "spot"), True, f"false: {partition.machine} is never a spot machine", "write spot: false")
     _accelerator(c, partition, machine, at)
     _efa_and_placement(c, partition, machine, at)
     _cuda(c, partition, machine)
@@ -126,12 +128,17 @@ def _accelerator(c: Context, partition: PartitionConfig, machine: Machine, at: L
         if wanted.count > MOST_SIMULATED:
             c.add((*where, "count"), wanted.count, f"at most {MOST_SIMULATED} simulated devices a node", "")
     elif machine.accelerator is None:
-        having = [n for n in c.facts.names(c.provider) if (m := c.machine(n)) and m.accelerator]
+        having = c.facts.some(
+            partition.machine,
+            c.provider,
+            lambda m: m.accelerator,
+            best=lambda m: m.accelerator is not None and m.accelerator.type == wanted.type,
+        )
         c.add(
             where,
             {"type": wanted.type, "count": wanted.count},
             f"no accelerator: {partition.machine} has none",
-            f"machines with some: {', '.join(having)}",
+            f"machines with some: {having}",
         )
     elif wanted.type != machine.accelerator.type:
         own = machine.accelerator
@@ -182,12 +189,12 @@ def _attached(c: Context, partition: PartitionConfig, machine: Machine, where: L
 def _efa_and_placement(c: Context, partition: PartitionConfig, machine: Machine, at: Location) -> None:
     efa = partition.aws is not None and partition.aws.efa and c.provider == "aws"
     if efa and machine.efa == 0:
-        having = [n for n in c.facts.names("aws") if (m := c.facts.machine(n)) and m.efa]
+        having = c.facts.some(partition.machine, "aws", lambda m: m.efa)
         c.add(
             (*at, "aws", "efa"),
             True,
             f"false: {partition.machine} has no EFA",
-            f"machines with EFA: {', '.join(having)}",
+            f"machines with EFA: {having}",
         )
     group = partition.aws.placement_group if partition.aws is not None and c.provider == "aws" else None
     placed = partition.placement == "cluster" or group is not None

@@ -158,12 +158,13 @@ def _local_scratch(c: Context, at: Location) -> None:
     if any(m is None for m in machines) or any(m and _own_disks(m) for m in machines):
         return
     if c.cluster.batch is None:
-        having = [n for n in c.facts.names(c.provider) if (m := c.machine(n)) and _own_disks(m)]
+        first = c.cluster.partitions[0].machine if c.cluster.partitions else ""
+        having = c.facts.some(first, c.provider, _own_disks)
         c.add(
             at,
             {"kind": "nvme"},
             "a partition whose machine has NVMe disks",
-            f"machines with NVMe: {', '.join(having)}" if having else "remove it",
+            f"machines with NVMe: {having}" if having else "remove it",
         )
 
 
