@@ -420,7 +420,9 @@ def test_all_steps_of_a_head_and_of_a_node(
 
 
 def test_a_provider_without_machines_is_said(tmp_path: Path) -> None:
-    context, _ = make(tmp_path, provider="local")
-    with pytest.raises(ValueError, match=r"provider 'local' has no machines of a cloud's; known: aws, gcp"):
+    context, _ = make(tmp_path, provider="azure")
+    with pytest.raises(
+        ValueError, match=r"provider 'azure' has no machines of a cloud's; known: aws, gcp, local"
+    ):
         clouds.of(context.settings)
     assert isinstance(clouds.of(gcp_machine(tmp_path)[0].settings), cloud_gcp.Gcp)
