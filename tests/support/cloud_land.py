@@ -9,6 +9,7 @@ datasource finds its user data. Nothing of it is this host's, and it ends with `
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -26,7 +27,9 @@ import google.auth
 import pytest
 
 from infra.local.cloud import groups, nspawn, seed
+from infra.local.cloud.machines import CLUSTER_VARIABLE, of_cluster
 from infra.local.cloud.network import BRIDGE, GATEWAY, PREFIX
+from infra.node.processes import end_all, having
 from tests.support.apart import Mounts, listener
 from tests.support.checkout import until
 from tests.support.cloud_authority import Authority
@@ -41,6 +44,8 @@ CGROUPS = "/srv/cgroup"
 """Where a machine has its jobs' cgroups, on a host that keeps those of version 1."""
 OURS = "cloud-test-"
 """How the ids of machines begin, before the number of the process that has them."""
+OWNER = "cloud-test"
+"""Has the number of the process that has a land, in its folder."""
 BOOT_SECONDS = 420.0
 OFF_SECONDS = 20.0
 UNITS = ("cloud-init-local", "cloud-init", "cloud-init-main", "cloud-init-network")
@@ -99,6 +104,7 @@ class Land:
         _sweep()
         self._layers = layers()
         self.path.mkdir(parents=True)
+        (self.path / OWNER).write_text(str(os.getpid()))
         self._authority = Authority(self.path, [*self._names, *(f"*.{name}" for name in self._names)])
         places = {self.path / "shares" / at.lstrip("/"): name for at, name in self._shares.items()}
         self._mounts = self._ends.enter_context(contextlib.closing(Mounts(places)))
@@ -332,7 +338,19 @@ class Land:
 
 
 def _sweep() -> None:
-    """Remove cgroups of test runs that were killed: all else of them has ended with their process."""
+    """End what is left of test runs that were killed: networks and cgroups. Machines end by themselves."""
+    mark = f"{CLUSTER_VARIABLE}=".encode()
+    runs: set[Path] = set()
+
+    def marked(_pid: int, environment: list[bytes]) -> bool:
+        runs.update(Path(os.fsdecode(one.removeprefix(mark))) for one in environment if one.startswith(mark))
+        return False
+
+    having(marked)
+    for run in runs:
+        with contextlib.suppress(OSError, ValueError):
+            if not Path(f"/proc/{int((run / OWNER).read_text())}").exists():
+                end_all(functools.partial(of_cluster, run))
 
     def dead() -> list[Path]:
         found = groups.beginning(f"{groups.PREFIX}{OURS}")
