@@ -6,7 +6,7 @@ import re
 
 from infra.config.checks.context import CLUSTER, Context
 from infra.config.mistakes import Location
-from infra.machines import Machine
+from infra.machines import FEW
 
 # EC2 writes the processor's maker behind the generation: g is AWS's own, Graviton (m7g, c7gn), and
 # Grace in p6e-gb200. A1 is older than that rule, and Apple's machines do not follow it.
@@ -55,11 +55,10 @@ def check_machine(c: Context, location: Location, name: str) -> None:
     elif machine is None:
         _unknown(c, location, name)
     elif machine.provider != c.provider:
+        few = c.facts.names(c.provider)
+        which = f": {', '.join(few)}" if len(few) <= FEW else ""
         c.add(
-            location,
-            name,
-            f"a machine of {c.provider}, as {c.facts.some(name, c.provider, _any)}",
-            f"{name} is a machine of {machine.provider}",
+            location, name, f"a machine of {c.provider}{which}", f"{name} is a machine of {machine.provider}"
         )
     elif c.region is not None and not c.facts.offered(name, c.region):
         where = ", ".join(machine.regions or ())
@@ -88,7 +87,3 @@ def _ask(c: Context) -> str:
     """How a cloud is asked about a type; `plan` asks nobody."""
     cloud = {"aws": "AWS", "gcp": "Google Cloud"}[c.provider]
     return f"`./cluster doctor` asks {cloud} about it, with your credentials, and keeps the answer"
-
-
-def _any(_: Machine) -> bool:
-    return True
