@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import IO
 
 from infra.errors import UserError
-from infra.local import packages, training
+from infra.local import image, packages, training
+from infra.local.cloud import images
 from infra.runner.locations import cache_root
 from infra.runner.process import Processes
 
@@ -108,6 +109,13 @@ def _prepare(project: Path) -> Path:
         packages.ensure(say, accounting=True)
     except UserError as error:
         say(f"tests of accounting are skipped: {error}")
+    try:
+        if os.geteuid() == 0:
+            packages.ensure_for_containers(say)
+            # Here and not in the first test that needs it, whose time it would be.
+            images.have(images.recipe(), image.folder(), say)
+    except (UserError, images.ImageError) as error:
+        say(f"tests of machines that boot are skipped: {error}")
     try:
         packages.ensure_for_tests(say)
     except UserError as error:

@@ -85,7 +85,7 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
 
 def local_cloud(said: LocalConfig | None) -> LocalCloud:
     """How the local cloud behaves as long as nobody changes it."""
-    settings = said.model_dump(exclude={"machines", "price_hour"}) if said else {}
+    settings = said.model_dump(exclude={"machines", "suite", "price_hour"}) if said else {}
     return LocalCloud(**settings)
 
 
@@ -233,11 +233,11 @@ def _accelerator(
 def _mounts(cluster: ClusterConfig) -> tuple[model.Mount, ...]:
     """Directories that machines share.
 
-    On the local stack processes share this machine's anyway, and nothing is mounted; namespaces have folders
+    On the local stack processes share this machine's anyway, and nothing is mounted; containers have folders
     of the run directory's in the place of what is NFS on a cloud.
     """
     if cluster.provider == "local":
-        own_root = cluster.local is not None and cluster.local.machines == "namespace"
+        own_root = cluster.local is not None and cluster.local.machines == "container"
         return tuple(model.Mount(path=path, kind="bind") for path in ("/apps", "/home")) if own_root else ()
     storage = cluster.storage
     # Batch has no controller to export anything.
@@ -314,7 +314,7 @@ def _network(cluster: ClusterConfig) -> model.Network:
 
 def _image(cluster: ClusterConfig) -> model.Image:
     if cluster.provider == "local":
-        return model.Image()
+        return model.Image(source=cluster.local.suite if cluster.local else None)
     image = cluster.image
     return model.Image(
         source=None if image.id else image.source, id=image.id, bake=image.bake, cuda=image.cuda

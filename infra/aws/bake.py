@@ -175,7 +175,9 @@ class AwsBake(pulumi.ComponentResource):
 
         def named(both: list[str]) -> str:
             parent, steps = both
-            return recipe.name(design.name, f"{parent} {size} {bundle.digest(steps.encode())}")
+            # A recipe cannot change: with another key it is another one.
+            key = f" {design.kms_key}" if design.kms_key else ""
+            return recipe.name(design.name, f"{parent} {size} {bundle.digest(steps.encode())}{key}")
 
         name: pulumi.Output[str] = pulumi.Output.all(self._foundry.parent, text).apply(named)
         return name, text

@@ -17,6 +17,7 @@ from infra.config.fields import (
     Cidr,
     ClusterName,
     CudaVersion,
+    LocalMachines,
     Name,
     Section,
     TimeLimit,
@@ -301,10 +302,16 @@ class SlurmConfig(Section):
 class LocalConfig(Section):
     """How the local cloud behaves, and what goes wrong in it; `./cluster chaos` changes it while it runs."""
 
-    machines: Literal["process", "namespace"] = Field(
+    machines: LocalMachines = Field(
         "process",
-        description="process: a machine is a slurmd on its own port; namespace: it has an address, a name, "
-        "files and users of its own, as on a cloud.",
+        description="process: a machine is a slurmd on its own port; container: it boots (systemd, "
+        "cloud-init, sshd), with an address, a name, files and users of its own, as on a cloud; root only.",
+    )
+    suite: str | None = Field(
+        None,
+        pattern=r"^[a-z]+$",
+        description="container: the release of the distribution that machines run (trixie, noble); null: "
+        "this machine's own.",
     )
     boot_delay: float = Field(0.0, ge=0, le=3600, description="Pretended boot time of a machine, seconds.")
     boot_spread: float = Field(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -161,6 +161,17 @@ def gs_bucket(name: str) -> bool:
 
 Name = Annotated[str, Field(pattern=NAME, max_length=LONGEST_NAME)]
 ClusterName = Annotated[str, Field(pattern=NAME, max_length=CLUSTER_NAME_LENGTH)]
+
+
+def _machines(value: object) -> object:
+    if value == "namespace":
+        raise refusal(
+            "one of process, container",
+            "such machines are containers that boot now: write container, and run ./cluster as root",
+        )
+    return value
+
+
 TimeLimit = Annotated[str, BeforeValidator(_time_limit)]
 Cidr = Annotated[str, BeforeValidator(_cidr)]
 MountPath = Annotated[str, AfterValidator(_path)]
@@ -168,3 +179,4 @@ CudaVersion = Annotated[str, BeforeValidator(_version), Field(pattern=VERSION)]
 Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": ["string", "number"]})]
 AcceleratorType = Annotated[str, BeforeValidator(_accelerator), Field(pattern=ACCELERATOR)]
 Usd = Annotated[float, Field(gt=0)]
+LocalMachines = Annotated[Literal["process", "container"], BeforeValidator(_machines)]

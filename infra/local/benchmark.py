@@ -54,7 +54,7 @@ def cancel(project: Path, stack: str, arguments: list[str]) -> int:
 
 
 def _run_tool(run: RunDirectory, *arguments: str, seconds: float | None = None) -> int:
-    if not run.namespaces:
+    if not run.containers:
         return subprocess.run([str(run.tool), *arguments], check=False, timeout=seconds).returncode
     if way_in.controller(run) is None:
         raise FileNotFoundError("the controller does not run")

@@ -13,7 +13,8 @@ from infra import bundle
 from infra.benchmark import BenchmarkRun
 from infra.bundle import lock_digest
 from infra.local.cloud import kind
-from infra.local.site import APPS, SHARED, RunDirectory
+from infra.local.cloud.containers import APPS, SHARED
+from infra.local.site import RunDirectory
 from infra.node.codec import to_json
 from infra.node.model import ClusterDesign
 from infra.provider import Inventory
@@ -117,16 +118,16 @@ def _facts(printed: str) -> dict[str, str]:
 
 
 class LocalShell:
-    """The login machine is this machine, or a set of namespaces on it.
+    """The login machine is this machine, or a container on it.
 
     Args:
-        machines: process | namespace.
+        machines: process | container.
     """
 
     def __init__(self, stack: str, machines: str = kind.PROCESS) -> None:
         self._stack = stack
         run = RunDirectory.of(bundle.ROOT, stack)
-        own = machines == kind.NAMESPACE
+        own = machines == kind.CONTAINER
         self.apps = APPS if own else str(run.apps)
         self.shared = SHARED if own else str(run.shared)
         self.environment = lock_digest(bundle.ROOT, "cpu")

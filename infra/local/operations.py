@@ -21,9 +21,9 @@ from typing import Any
 from infra import bundle, trouble
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.hints import hint
-from infra.local import names, packages, possible
+from infra.local import image, names, packages, possible
 from infra.local.benchmark import cancel, environment, place, stage, tool
-from infra.local.cloud import kind, namespaces
+from infra.local.cloud import kind
 from infra.local.cloud.limits import COMPUTE
 from infra.local.cloud.machines import of_cluster
 from infra.local.ending import end_former, is_here, machines, terminate
@@ -76,8 +76,7 @@ def cloud_up(
             f"the cluster's machines are of kind {kind.read(run.path)}, and the stack file says {machines}: "
             f"run `./cluster down --stack {stack}` first, then `./cluster up --stack {stack}`"
         )
-    if machines == kind.NAMESPACE:
-        namespaces.link_python(run.shared)
+    if machines == kind.CONTAINER:
         (run.shared / user()).mkdir(exist_ok=True)
     start_agent(project, run)
     _settle_names(run, lambda text: print(text, file=sys.stderr, flush=True))
@@ -86,8 +85,8 @@ def cloud_up(
 
 
 def _settle_names(run: RunDirectory, say: Callable[[str], None]) -> None:
-    """Whether machines that start from now on know each other by name. Namespaces always do."""
-    if not run.namespaces:
+    """Whether machines that start from now on know each other by name. Containers always do."""
+    if not run.containers:
         names.settle(run, say)
 
 
@@ -105,10 +104,13 @@ def cloud_down(project: Path, stack: str, cluster: str | None = None) -> dict[st
 def publish(project: Path, stack: str) -> dict[str, Any]:
     """Put code and settings into the cluster's bucket; the design is a JSON object on standard input."""
     design = from_json(ClusterDesign, json.loads(sys.stdin.read()))
-    if design.slurm.accounting:
+    if design.slurm.accounting and design.machines == kind.PROCESS:
         # `./cluster up` has done it by now; whoever calls the engine itself has not.
         packages.ensure(lambda text: print(text, file=sys.stderr, flush=True), accounting=True)
     run = RunDirectory.make(project, stack)
+    if run.containers:
+        layers = image.have(design, lambda text: print(text, file=sys.stderr, flush=True))
+        image.plan(design, layers).write(run.path)
     place(run.bucket / "loader.py", (project / "infra" / "node" / "loader.py").read_bytes())
     content = _put(run, bundle.node_archive(design, project), run.settings(design))
     return {name: content[name]["sha256"] for name in ("code", "settings")}
@@ -132,13 +134,16 @@ def head_up(project: Path, stack: str) -> dict[str, Any]:
     head = settings.design.controller()
     end_former(run, settings, revision)
     settings, revision = _have(run, head, settings, revision)
-    for host in settings.design.hosts:
-        if host.role == "login":
-            _have(run, host, settings, revision)
+    # They boot while the controller does, and wait for its key.
+    login = [host for host in settings.design.hosts if host.role == "login"]
+    for host in login:
+        _have(run, host, settings, revision)
+    for host in (head, *login):
+        _wait_for_boot(_report(run, host.name), run, host)
     site = settings.site
     report = _report(run, head.name)
     return {
-        "login": settings.design.login_hosts()[0].name if run.namespaces else site.controller_address,
+        "login": settings.design.login_hosts()[0].name if run.containers else site.controller_address,
         "controller": f"{site.controller_address}:{site.slurmctld_port}",
         "scheduler_version": json.loads(report.read_text())["facts"]["slurm"],
         "shared": site.shared,
@@ -146,7 +151,7 @@ def head_up(project: Path, stack: str) -> dict[str, Any]:
 
 
 def _have(run: RunDirectory, host: Host, settings: Settings, revision: str) -> tuple[Settings, str]:
-    """Have a machine of the head's that runs this revision and has booted.
+    """Have a machine of the head's that runs this revision; it may still boot.
 
     Returns:
         What it runs: a controller whose port was taken meanwhile has another one.
@@ -175,7 +180,6 @@ def _have(run: RunDirectory, host: Host, settings: Settings, revision: str) -> t
             machine=host.machine,
             tags={**tags, "revision": revision},
         )
-    _wait_for_boot(report, run, host)
     return settings, revision
 
 
@@ -191,14 +195,14 @@ def mend(project: Path, stack: str, say: Callable[[str], None]) -> None:
     """
     run = RunDirectory.of(project, stack)
     needed = ["bucket/current.json", "bucket/loader.py"]
-    if not run.namespaces:
+    if not run.containers:
         needed += ["code/current/bin/slurm-stacks", "etc/slurm.conf"]
     if gone := [str(run.path / file) for file in needed if not (run.path / file).exists()]:
         raise UserError(
             f"a part of the running cluster is gone: {', '.join(gone)}. Somebody removed it; "
             f"`./cluster down --stack {stack}` and then `./cluster up --stack {stack}` make it anew."
         )
-    if not run.namespaces and not (run.cloud / "view.py").exists():
+    if not run.containers and not (run.cloud / "view.py").exists():
         # An agent of a version that knew no names. Machines outlive it.
         end_hung_agent(run)
     if not agent_answers(run):
@@ -231,7 +235,7 @@ def _published(run: RunDirectory) -> tuple[Settings, str]:
 def _with_free_ports(run: RunDirectory) -> tuple[Settings, str]:
     """What is published, with other ports and addresses where another program has taken some meanwhile."""
     settings, revision = _published(run)
-    if run.namespaces:
+    if run.containers:
         return settings, revision
     old, moved = settings.site, run.settings(settings.design)
     # Without addresses it is a cluster of an earlier version, whose code would not know them.
@@ -331,7 +335,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("verb", choices=[*VERBS, *PASSING])
     parser.add_argument("--stack", required=True)
-    parser.add_argument("--machines", help="cloud-up: process | namespace")
+    parser.add_argument("--machines", help="cloud-up: process | container")
     parser.add_argument("--cluster", help="the cluster's name; another one that is up is left alone")
     options, rest = parser.parse_known_args()
     project = Path(os.environ.get("SLURM_STACKS_PROJECT", ".")).resolve()

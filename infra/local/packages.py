@@ -30,6 +30,12 @@ NEEDED_BY_ACCOUNTING = {
     "mariadb-server-core": "/usr/sbin/mariadbd",
     "mariadb-client-core": "/usr/bin/my_print_defaults",
 }
+# What machines need that boot.
+NEEDED_BY_CONTAINERS = {
+    "systemd-container": "/usr/bin/systemd-nspawn",
+    "debootstrap": "/usr/sbin/debootstrap",
+    "iproute2": "/*bin/ip",
+}
 # The tests' own: a login machine behind a real sshd, a controller's rules for its metadata address and its
 # name server, and other programs than GNU's for the shim.
 NEEDED_BY_TESTS = {
@@ -67,6 +73,11 @@ def missing_for_accounting() -> list[str]:
     return [package for package, file in NEEDED_BY_ACCOUNTING.items() if not _there(file)]
 
 
+def missing_for_containers() -> list[str]:
+    """Packages that machines need which boot, and this machine lacks. Slurm is in their image."""
+    return [package for package, file in NEEDED_BY_CONTAINERS.items() if not _there(file)]
+
+
 def _there(file: str) -> bool:
     """Whether a file is installed, or one that fits a pattern."""
     if "*" in file:
@@ -76,7 +87,7 @@ def _there(file: str) -> bool:
 
 def _files() -> dict[str, str]:
     """Each package that may be installed, and the file that shows it."""
-    return NEEDED | NEEDED_BY_ACCOUNTING | NEEDED_BY_TESTS
+    return NEEDED | NEEDED_BY_ACCOUNTING | NEEDED_BY_CONTAINERS | NEEDED_BY_TESTS
 
 
 def unsuitable() -> str | None:
@@ -131,6 +142,16 @@ def ensure(say: Say, *, accounting: bool = False) -> None:
             subprocess.run([*_root(""), "rm", "-f", POLICY], check=False)
     if problem := unsuitable():
         raise UserError(problem, EXIT_REFUSED)
+
+
+def ensure_for_containers(say: Say) -> None:
+    """Install what machines need that boot.
+
+    Raises:
+        UserError: this user may not install packages, or the installation failed.
+    """
+    if wanted := missing_for_containers():
+        _install(wanted, "machines that boot need", say)
 
 
 def ensure_for_tests(say: Say) -> None:

@@ -1,4 +1,4 @@
-"""Whether machines can be namespaces here, and in which way: found out by making one, for a moment."""
+"""Whether machines can be containers here: found out from this host, and by mounting what one needs."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from infra.errors import EXIT_REFUSED, UserError
-from infra.local.cloud.kind import NAMESPACE
+from infra.local import image, packages
+from infra.local.cloud import groups, images
+from infra.local.cloud.kind import CONTAINER
+from infra.node.model import ClusterDesign
+from infra.runner import locations
 
-PROGRAMS = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "mount": "mount"}
 PROBE_SECONDS = 60.0
 PROBE = """
 set -e
 ip link add br0 type bridge
 ip link add eth0 type veth peer name v0
 ip link set v0 master br0
-mount --make-rprivate /
-mount -t tmpfs tmpfs "$1"
 mkdir "$1/upper" "$1/work" "$1/merged"
-mount -t overlay overlay -o "lowerdir=/etc,upperdir=$1/upper,workdir=$1/work$2" "$1/merged"
+mount -t overlay overlay -o "lowerdir=/etc,upperdir=$1/upper,workdir=$1/work" "$1/merged"
 touch "$1/merged/x"
-mount -t proc proc /proc
 """
 SWITCHES = (
     ("/proc/sys/user/max_user_namespaces", "0", "user.max_user_namespaces=10000"),
@@ -34,47 +35,70 @@ SWITCHES = (
         "kernel.apparmor_restrict_unprivileged_userns=0",
     ),
 )
-"""Settings of kernels that keep ordinary users from it: file, value, and what allows it."""
-INSTEAD = "Or leave `machines: namespace` out: machines are processes then, which work everywhere."
-
-
-def way() -> str:
-    """`root` or `rootless`.
-
-    Raises:
-        UserError: exit 3; it is neither, and the message says why.
-    """
-    for program, package in PROGRAMS.items():
-        if shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is None:
-            raise UserError(
-                f"machines as namespaces need the program {program}. Have it installed (package {package}). "
-                f"{INSTEAD}",
-                EXIT_REFUSED,
-            )
-    root = os.geteuid() == 0
-    if problem := _probe(rootless=not root):
-        raise UserError(f"{_why(root, problem)} {INSTEAD}", EXIT_REFUSED)
-    return "root" if root else "rootless"
+"""Settings of kernels that keep ordinary users from namespaces: file, value, and what allows them."""
+INSTEAD = "Or leave `machines: container` out: machines are processes then, which work everywhere."
 
 
 def check(machines: str) -> None:
-    """Refuse machines that cannot be made here.
+    """Refuse machines that cannot be made here, as far as `up` cannot help it.
 
     Raises:
-        UserError: exit 3.
+        UserError: exit 3; the message names the cure.
     """
-    if machines == NAMESPACE:
-        way()
+    if machines == CONTAINER and (reason := why_not()) is not None:
+        raise UserError(f"{reason} {INSTEAD}", EXIT_REFUSED)
 
 
-def _probe(*, rootless: bool) -> str:
+def why_not(design: ClusterDesign | None = None, look: Callable[[], str] | None = None) -> str | None:
+    """Why machines cannot boot here, with the cure; None: they can, once their image is made.
+
+    Args:
+        design: decides what the image holds; None: whether there is room for it is not asked.
+        look: what the kernel says to all that a machine needs; by default it is asked.
+    """
+    return next(_reasons(design, look or probe), None)
+
+
+def _reasons(design: ClusterDesign | None, look: Callable[[], str]) -> Iterator[str]:
+    if os.geteuid() != 0:
+        yield "machines that boot (`local: {machines: container}`) are made by root: run as root (sudo)."
+    if lacking := packages.missing_for_containers():
+        yield (
+            f"machines that boot need {' and '.join(lacking)}: as root, {packages.command(lacking)} "
+            "(`up` does it)."
+        )
+    try:
+        images.recipe(design.image.source if design is not None else None)
+    except images.ImageError as error:
+        yield f"{error}."
+    if not groups.hierarchies():
+        yield f"{groups.NO_VERSION_2}."
+    if problem := look():
+        yield (
+            f"this root may not make containers ({problem}): it is one of a container itself, as it seems. "
+            "Start that with --privileged, and have /tmp on a file system of its own (--tmpfs /tmp:exec)."
+        )
+    if design is not None and not image.there(design):
+        place = image.folder()
+        while not place.exists():
+            place = place.parent
+        free = shutil.disk_usage(place).free // 2**20
+        if free < images.NEEDED_MIB:
+            yield (
+                f"the image of machines that boot takes {images.NEEDED_MIB} MiB in {image.folder()}, and "
+                f"{free} MiB are free there: make room, or have XDG_CACHE_HOME name another folder."
+            )
+
+
+def probe() -> str:
     """What the kernel says to all that a machine needs; empty: it does it."""
-    user = ["--user", "--map-root-user"] if rootless else []
-    kinds = ["--mount", "--net", "--uts", "--ipc", "--pid", "--fork"]
-    with tempfile.TemporaryDirectory() as folder:
+    root = locations.run_root()
+    while not root.exists():
+        root = root.parent
+    with tempfile.TemporaryDirectory(dir=root) as folder:
         try:
             done = subprocess.run(
-                ["unshare", *user, *kinds, "sh", "-c", PROBE, "sh", folder, ",userxattr" if rootless else ""],
+                ["unshare", "--mount", "--net", "--propagation", "private", "sh", "-c", PROBE, "sh", folder],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -84,20 +108,9 @@ def _probe(*, rootless: bool) -> str:
             )
         except subprocess.TimeoutExpired:
             return f"no answer within {PROBE_SECONDS:g} s"
+        # overlayfs has left a folder there that nobody may enter.
+        work = Path(folder) / "work" / "work"
+        if work.exists():
+            work.chmod(0o700)
     lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
     return lines[0] if done.returncode else ""
-
-
-def _why(root: bool, problem: str) -> str:
-    if root:
-        return (
-            f"this root may not make machines of namespaces ({problem}): it is one of a container, as it "
-            "seems. Start the container with --privileged."
-        )
-    for file, value, cure in SWITCHES:
-        if Path(file).exists() and Path(file).read_text().strip() == value:
-            return (
-                f"this kernel lets no ordinary user make namespaces ({file} is {value}). Run as root, or "
-                f"have it allowed (as root: sysctl -w {cure})."
-            )
-    return f"this kernel does not let an ordinary user make machines of namespaces ({problem}). Run as root."

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from infra import bundle, trouble
 from infra.errors import NotUpError, UserError
 from infra.local import packages, upkeep, way_in
-from infra.local.cloud import namespaces
+from infra.local.cloud import containers, kind
 from infra.local.site import RunDirectory
 from infra.node.model import BenchmarkDesign, ClusterDesign, Settings
 from infra.provider import Command, Files, Outputs, StackUp
@@ -29,13 +29,21 @@ if TYPE_CHECKING:
 
 
 class LocalProvider:
-    """Machines are made on this host, of processes or of namespaces."""
+    """Machines are made on this host: processes, or containers that boot."""
 
     def prepare(self, design: ClusterDesign, say: Callable[[str], None]) -> None:
         from infra.local import abandoned, machine
 
         machine.check()
-        packages.ensure(say, accounting=design.slurm.accounting)
+        if design.machines == kind.CONTAINER:
+            from infra.local import image, possible
+
+            if os.geteuid() == 0:
+                packages.ensure_for_containers(say)
+            possible.check(design.machines)
+            image.have(design, say)
+        else:
+            packages.ensure(say, accounting=design.slurm.accounting)
         for text in abandoned.sentences(bundle.ROOT):
             say(text)
 
@@ -44,7 +52,12 @@ class LocalProvider:
 
         from infra.local.cluster import LocalCluster
 
-        if design.slurm.accounting and (text := packages.check_accounting()):
+        if design.machines == kind.CONTAINER:
+            from infra.local import possible
+
+            if reason := possible.why_not(design):
+                pulumi.warn(f"this cannot come up here: {reason}")
+        elif design.slurm.accounting and (text := packages.check_accounting()):
             pulumi.warn(text)
         owner.claim_in_program(bundle.ROOT, design.stack)
         return LocalCluster(design.name, design)
@@ -140,7 +153,7 @@ class LocalProvider:
 
         run = RunDirectory.of(project, stack)
         found = [f"process {pid}: {_command_line(pid)}" for pid in processes(run)]
-        found += namespaces.traces(run.path)
+        found += containers.traces(run.path)
         if run.path.exists():
             found.append(f"folder {run.path}{_foreign(run.path)}")
         return found

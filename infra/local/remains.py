@@ -26,7 +26,7 @@ def settings(project: Path, config: StackConfig | StackUp) -> Settings | None:
     run = RunDirectory.of(project, config.stack)
     if not run.path.exists():
         return None
-    if run.namespaces:
+    if run.containers:
         published = _read(_published(run.bucket))
         made = _design(config) or (published.design if published else None)
         # Its disk lies as the files of process machines do.

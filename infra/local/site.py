@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.errors import EXIT_REFUSED, UserError
-from infra.local.cloud import addresses, kind, namespaces, network, view
+from infra.local.cloud import addresses, containers, groups, kind, network, view
+from infra.local.cloud.containers import APPS, CGROUPS, SHARED
 from infra.local.cloud.machines import of_cluster, usable_python
 from infra.node import ports
+from infra.node.bootstrap.vm import cloud_local
 from infra.node.model import SLURMDBD_PORT, ClusterDesign, Settings, Site
 from infra.node.slurm import blocks
 from infra.node.slurm.places import BLOCKS, slurmd_addresses
@@ -21,8 +23,6 @@ from infra.runner import folders, locations
 
 # Below the range from which the kernel takes ports for outgoing connections (32768 by default).
 FIRST_PORT, LAST_PORT = 16800, 32600
-APPS, SHARED = "/apps", "/home"
-"""Where machines with a root of their own see `RunDirectory.apps` and `.shared`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class RunDirectory:
 
     @property
     def agent_socket(self) -> Path:
-        return self.cloud / "agent.sock"
+        return containers.socket(self.path) if self.containers else self.cloud / "agent.sock"
 
     @property
     def cluster_file(self) -> Path:
@@ -85,18 +85,18 @@ class RunDirectory:
         return self.path / "code" / "current" / "bin" / "slurm-stacks"
 
     def boot_log(self, host: str) -> Path:
-        """What a machine's first process has printed."""
-        machine = self.disk(host) if self.namespaces else self.path
+        """What a machine's first process has printed, or a container machine on its console."""
+        machine = self.disk(host) if self.containers else self.path
         return machine / "log" / f"boot-{host}.log"
 
     def disk(self, host: str) -> Path:
-        """What outlives a namespace machine of this name: its logs, a controller's queue."""
-        return namespaces.disk(self.path, host)
+        """What outlives a container machine of this name: its logs, a controller's queue."""
+        return containers.disk(self.path, host)
 
     @property
-    def namespaces(self) -> bool:
-        """Whether machines have a root of their own."""
-        return kind.read(self.path) == kind.NAMESPACE
+    def containers(self) -> bool:
+        """Whether machines boot, with all that a machine has of its own."""
+        return kind.read(self.path) == kind.CONTAINER
 
     @property
     def hosts(self) -> Path:
@@ -107,13 +107,13 @@ class RunDirectory:
         """The design with this machine's facts.
 
         Process machines have a port and an address each. They are chosen on the first call and kept; ports
-        unless another program has taken them meanwhile. Namespace machines have an address each, and keep it.
+        unless another program has taken them meanwhile. Container machines have an address each, and keep it.
 
         Raises:
             UserError: there are not enough free ports, or this user has no name.
         """
-        if design.machines == kind.NAMESPACE:
-            return Settings(design, self._namespace_site(design))
+        if design.machines == kind.CONTAINER:
+            return Settings(design, self._container_site(design))
         placed = blocks.lay_out(design.partitions, self._kept_blocks())
         base, first = self._ports(1 + blocks.needed(placed)), addresses.settle(self.path)
         self._keep("blocks", placed)
@@ -148,26 +148,23 @@ class RunDirectory:
         draft.write_text(network.hosts_text(given))
         draft.replace(self.hosts)
 
-    def _namespace_site(self, design: ClusterDesign) -> Site:
+    def _container_site(self, design: ClusterDesign) -> Site:
         self._write_hosts(network.addresses(design, network.read_hosts(self.hosts)))
         driver = {
-            "socket": str(self.agent_socket),
-            "bucket": str(self.bucket),
+            "socket": cloud_local.SOCKET,
+            "secret": "munge.key",
+            # Its /etc/hosts is what DNS is on a cloud.
             "cloud_dns": "true",
-            "home": str(self.shared),
-            "apps": str(self.apps.resolve()),
-            "secrets": str(self.path / "secrets"),
-            "hosts": str(self.hosts),
+            **({"cgroups": CGROUPS} if groups.old_controllers() else {}),
         }
         return Site(
             root="/",
-            user=user() if kind.rootless() else kind.SLURM_USER,
+            user=kind.SLURM_USER,
             controller_host="controller",
             controller_address=network.CONTROLLER,
-            python=str(self.path / "python3"),
             apps=APPS,
             shared=SHARED,
-            driver=driver | ({"rootless": "true"} if kind.rootless() else {}),
+            driver=driver,
         )
 
     def _ports(self, count: int) -> int:

@@ -1,4 +1,4 @@
-"""The SSH server of a namespace machine, from outside of its network: `python -m infra.local.sshd RUN`.
+"""The SSH server of a container machine, from outside of its network: `python -m infra.local.sshd RUN`.
 
 The machine's network is its own, and this host has no address in it. Run as OpenSSH's ProxyCommand, this
 module finds the login machine, has it accept the stack's key, and becomes a relay in its network.
@@ -16,9 +16,8 @@ from pathlib import Path
 from infra import bundle, pages
 from infra.errors import EXIT_REFUSED, UserError
 from infra.local import way_in
-from infra.local.cloud import kind
 from infra.local.site import RunDirectory, user
-from infra.node.bootstrap.sshd import ACCEPTED, PORT
+from infra.node.bootstrap.sshd import PORT
 from infra.runner import folders
 from infra.ssh.target import Target
 
@@ -39,28 +38,25 @@ os._exit(0)
 """
 NO_SERVER = (
     "stack {stack} has no SSH server: {why}. `ssh`, `exec` and `cp` of ./cluster need none. "
-    "A stack with one has machines of their own: local-namespaces (as root), aws-cpu, gcp-cpu."
+    "A stack with one has machines that boot: local-machines (as root), aws-cpu, gcp-cpu."
 )
 
 
 def target(project: Path, stack: str, run: RunDirectory) -> Target:
-    """The login machine of a cluster of namespace machines, for OpenSSH's programs.
+    """The login machine of a cluster of container machines, for OpenSSH's programs.
 
     The first call makes a key for the stack, in its state folder; it opens these machines and nothing else.
 
     Raises:
         UserError: exit 3; there is no SSH server.
     """
-    if not run.namespaces:
+    if not run.containers:
         why = "its machines are processes of this machine"
-        raise UserError(NO_SERVER.format(stack=stack, why=why), EXIT_REFUSED)
-    if kind.rootless():
-        why = "its machines were made without root, and sshd needs several users"
         raise UserError(NO_SERVER.format(stack=stack, why=why), EXIT_REFUSED)
     machine = way_in.login(run)
     keys = [] if machine is None else _host_keys(run, machine[0])
     if machine is None or not keys:
-        why = "openssh-server was not installed when its login machine booted"
+        why = "its login machine is not on, or has not told its host keys"
         raise UserError(NO_SERVER.format(stack=stack, why=why), EXIT_REFUSED)
     key = _key(folders.make_state_dir(project, stack))
     words = ["env", f"PYTHONPATH={bundle.ROOT}", sys.executable, "-m", "infra.local.sshd"]
@@ -99,10 +95,12 @@ def main(path: str, key: str) -> None:
     machine = way_in.login(run)
     if machine is None:
         sys.exit(f"no machine of the cluster in {run.path} runs that people could log in to")
-    accepted = Path(f"/proc/{machine[1]}/root", ACCEPTED)
+    # The home folder that all machines share.
+    accepted = run.shared / user() / ".ssh" / "authorized_keys"
     public = Path(key).read_text()
     there = accepted.read_text() if accepted.exists() else ""
     if public not in there:
+        accepted.parent.mkdir(mode=0o700, exist_ok=True)
         accepted.touch(mode=0o600)
         accepted.write_text(there + public)
     words = ["nsenter", f"--target={machine[1]}", "--net", "--", sys.executable, "-I", "-c", RELAY, str(PORT)]

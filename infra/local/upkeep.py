@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from infra.errors import UserError
-from infra.local.cloud import namespaces
+from infra.local.cloud import containers
 from infra.local.cloud.machines import CLUSTER_VARIABLE, of_cluster
 from infra.local.site import RunDirectory
 from infra.node import rpc
@@ -105,10 +105,11 @@ def end_cluster(run: RunDirectory) -> None:
     if (agent := agent_process(run)) is not None:
         _shut_down(run, agent)
     with saying(f"ending what is left of the cluster in {run.path}"):
+        containers.end_machines(run.path)
         left = end_all(lambda: of_cluster(run.path))
     if left:
         raise UserError(f"these processes of the cluster cannot be ended: {left}")
-    if stays := namespaces.remove_traces(run.path):
+    if stays := containers.remove_traces(run.path):
         raise UserError(f"these parts of the cluster's machines cannot be removed: {', '.join(stays)}")
     shutil.rmtree(run.path, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""How a command gets onto a local cluster's machines: this host in the head's view, or into namespaces."""
+"""How a command gets onto a local cluster's machines: this host in the head's view, or into a container."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from infra.errors import UserError
-from infra.local.cloud import kind
+from infra.local.cloud.containers import APPS, SHARED
 from infra.local.cloud.machines import has_view, view_of
-from infra.local.cloud.namespaces import enter
-from infra.local.site import APPS, SHARED, RunDirectory, user
+from infra.local.cloud.nspawn import enter, leader
+from infra.local.site import RunDirectory, user
 from infra.node.processes import ProcessId
 from infra.provider import TOOL, Command, Files
 
@@ -24,7 +24,7 @@ PASSED_ON = ("TERM", "COLORTERM", "COLUMNS", "LINES", "LANG", "LC_ALL", "TZ")
 
 def is_up(run: RunDirectory) -> bool:
     """Whether the controller's machine has come so far that it has the cluster's own command."""
-    if not run.namespaces:
+    if not run.containers:
         return run.tool.exists()
     try:
         state = json.loads((run.bucket / "boot" / "controller.json").read_text())["state"]
@@ -39,7 +39,7 @@ def command(run: RunDirectory, argv: Sequence[str]) -> Command:
     The cluster's own command runs where the queue and its daemon are.
     """
     shell = os.environ.get("SHELL", "/bin/sh")
-    if not run.namespaces:
+    if not run.containers:
         env = {
             "SLURM_CONF": str(run.path / "etc" / "slurm.conf"),
             "PATH": f"{run.tool.parent}:{os.environ.get('PATH', '/usr/bin:/bin')}:{MACHINE_COMMAND_PATH}",
@@ -57,7 +57,6 @@ def command(run: RunDirectory, argv: Sequence[str]) -> Command:
     } | {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     prefix = enter(
         pid or 0,
-        rootless=kind.rootless(),
         environment=[f"{name}={value}" for name, value in environment.items()],
         folder=environment["HOME"],
     )
@@ -80,7 +79,7 @@ def login(run: RunDirectory) -> tuple[str, int] | None:
 
 def files(run: RunDirectory) -> Files:
     """Where paths of the login machine lie on this one."""
-    if not run.namespaces:
+    if not run.containers:
         return lambda path: run.shared / path
     name = user()
     machine = login(run)
@@ -98,13 +97,13 @@ def files(run: RunDirectory) -> Files:
 
 
 def controller(run: RunDirectory) -> int | None:
-    """The pid of the controller's first process, where it has one."""
+    """The pid of the controller's first process, where it is on."""
     return _first(run, "controller")
 
 
 def daemon_socket(run: RunDirectory) -> str:
     """The elastic daemon's socket, as this machine sees it."""
-    if not run.namespaces:
+    if not run.containers:
         return str(run.path / "run" / "elastic.sock")
     return f"/proc/{controller(run) or 0}/root/run/slurm-stacks/elastic.sock"
 
@@ -123,5 +122,7 @@ def _machine(run: RunDirectory, role: str) -> tuple[str, int] | None:
     for record in sorted(records, key=lambda r: str(r["node"])):
         process = ProcessId(**record["process"]) if record["process"] else None
         if record["tags"]["role"] == role and record["state"] == "running" and process and process.alive():
-            return str(record["node"]), process.pid
+            first = leader(process) if run.containers else process.pid
+            if first is not None:
+                return str(record["node"]), first
     return None

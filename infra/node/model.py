@@ -209,7 +209,7 @@ class ClusterDesign:
     provider: str
     """aws | gcp | local"""
     machines: str
-    """How a machine is made: `vm` on a cloud; `process` or `namespace` on the local stack."""
+    """How a machine is made: `vm` on a cloud; `process` or `container` on the local stack."""
     hosts: tuple[Host, ...]
     partitions: tuple[Partition, ...]
     mounts: tuple[Mount, ...]
@@ -296,11 +296,6 @@ class Site:
     """The elastic driver's own settings: socket, region, subnets, template ids."""
     addresses: dict[str, str] = field(default_factory=dict)
     """Host -> address, of the machines that live as long as the cluster; none on the local stack."""
-
-    @property
-    def rootless(self) -> bool:
-        """Machines that an ordinary user makes (user namespaces): they have no other user, and no cgroups."""
-        return self.driver.get("rootless") == "true"
 
 
 @dataclass(frozen=True, slots=True)

@@ -323,6 +323,16 @@ def test_the_machine_is_private_and_as_closed_as_all_others() -> None:
     assert inputs["resourceTags"]["slurm-stacks:role"] == "image"
 
 
+def test_images_have_the_customers_key_and_another_name_with_another_key() -> None:
+    keys = [f"arn:aws:kms:eu-west-1:123456789012:key/{n}2345678-1234-1234-1234-123456789012" for n in (1, 2)]
+    names = {baked()[0].inputs(f"b-{KINDS[0]}-recipe")["name"]}
+    for key in keys:
+        recipe = baked(dataclasses.replace(DESIGN, kms_key=key))[0].inputs(f"b-{KINDS[0]}-recipe")
+        assert [part["ebs"]["kmsKeyId"] for part in recipe["blockDeviceMappings"]] == [key]
+        names.add(recipe["name"])
+    assert len(names) == 3
+
+
 def test_images_are_encrypted_and_carry_the_clusters_tag_from_their_first_moment() -> None:
     made, _ = baked()
     for kind in KINDS:

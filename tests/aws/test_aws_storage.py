@@ -89,6 +89,13 @@ def test_storage_is_exactly_these_resources(variant: str) -> None:
     assert made.closed.count("s") == 1
 
 
+def test_disks_have_the_customers_key() -> None:
+    key = "arn:aws:kms:eu-west-1:123456789012:key/12345678-1234-1234-1234-123456789012"
+    made = storage(aws_design(kms_key=key))
+    disks = [made.inputs(name) for name, kind in made.types().items() if kind == VOLUME]
+    assert [disk["kmsKeyId"] for disk in disks] == [key, key]
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_everything_is_encrypted_and_tagged(variant: str) -> None:
     made = storage(aws_design(mounts=VARIANTS[variant][0]))

@@ -10,6 +10,9 @@ import pytest
 from infra.local import packages
 from tests.support.checkout import SMALL, Checkout, running
 
+# What two files of tests share says as much as they when it fails.
+pytest.register_assert_rewrite("tests.cluster.cloud_machines")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     missing = packages.missing()

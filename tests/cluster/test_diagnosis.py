@@ -152,7 +152,7 @@ def test_files_go_both_ways_where_machines_are_processes(cluster: Checkout, tmp_
     refused = cluster.cluster("ssh-config")
     assert (refused.returncode, refused.stdout) == (3, "")
     assert "has no SSH server: its machines are processes of this machine" in refused.stderr
-    assert "local-namespaces" in refused.stderr
+    assert "local-machines" in refused.stderr
 
 
 def test_with_each_daemon_dead_there_is_an_answer(make_checkout: Callable[..., Checkout]) -> None:

@@ -753,8 +753,21 @@ def test_accepted(stack: str, changes: dict[str, Any]) -> None:
 def test_login_machines_need_machines_of_their_own() -> None:
     (found,) = mistakes(values("local", {"login.count": 1}))
     assert found.path == f"{CLUSTER}.login.count"
-    assert "machines: namespace" in found.advice
-    assert mistakes(values("local", {"login.count": 1, "local.machines": "namespace"})) == []
+    assert "machines: container" in found.advice
+    assert mistakes(values("local", {"login.count": 1, "local.machines": "container"})) == []
+
+
+def test_machines_of_an_older_version_are_refused_with_what_they_are_now() -> None:
+    (found,) = mistakes(values("local", {"local.machines": "namespace"}))
+    assert found.path == f"{CLUSTER}.local.machines"
+    assert "write container" in found.advice
+
+
+def test_another_release_needs_machines_that_boot() -> None:
+    (found,) = mistakes(values("local", {"local.suite": "trixie"}))
+    assert found.path == f"{CLUSTER}.local.suite"
+    assert "machines: container" in found.advice
+    assert mistakes(values("local", {"local.suite": "trixie", "local.machines": "container"})) == []
 
 
 def test_local_sgd_is_refused_with_the_reason() -> None:

@@ -21,7 +21,6 @@ import yaml
 from infra import providers
 from infra.config import load_file, parse
 from infra.design import design
-from infra.local.cloud import kind
 from infra.local.site import RunDirectory
 from infra.machines import catalog
 from infra.node.codec import from_json
@@ -98,7 +97,7 @@ def stack(provider: str) -> dict[str, Any]:
         "machines": {cpu: facts(provider, 2, 8), gpu: facts(provider, 4, 16)},
     }
     if provider == "local":
-        cluster["local"] = {"machines": "namespace"}
+        cluster["local"] = {"machines": "container"}
     return {**PLACES[provider], "slurm-stacks:cluster": cluster}
 
 
@@ -110,7 +109,6 @@ def designed(provider: str) -> ClusterDesign:
 @pytest.fixture
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Settings]:
     """What the machines of a provider's cluster are told, by its own code."""
-    monkeypatch.setattr(kind, "rootless", lambda: False)
 
     def of(provider: str) -> Settings:
         cluster = designed(provider)

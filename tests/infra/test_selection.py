@@ -269,5 +269,5 @@ def test_bash_completes_commands_options_and_stacks() -> None:
     assert completed(ROOT, "./cluster stat") == ["status"]
     stacks = {path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.?*.yaml")}
     assert set(completed(ROOT, "./cluster status --stack ")) == stacks
-    assert completed(ROOT, "./cluster exec -s local-n") == ["local-namespaces"]
+    assert completed(ROOT, "./cluster exec -s local-m") == ["local-machines"]
     assert "--no-benchmark" in completed(ROOT, "./cluster up --")

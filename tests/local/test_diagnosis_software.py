@@ -10,7 +10,7 @@ import pytest
 from infra.doctor.finding import Finding
 from infra.local import packages
 from infra.local.cloud import machines
-from infra.local.cloud.namespaces import SEARCH
+from infra.local.cloud.nspawn import SEARCH
 from infra.local.diagnosis import software
 from infra.local.diagnosis.host import Host
 from tests.support.fake_host import ANSWERS, host, seen

@@ -30,7 +30,7 @@ LOGIN = Host("login-0", "login", ("login",), "local.small", 0)
 
 def made(**values: Any) -> ClusterDesign:
     """A local cluster's design, with machines for people to log in."""
-    chosen = design(config.load_file(ROOT / "Pulumi.local-namespaces.yaml"), catalog())
+    chosen = design(config.load_file(ROOT / "Pulumi.local-machines.yaml"), catalog())
     return dataclasses.replace(chosen, **{"hosts": (*chosen.hosts[:1], LOGIN), **values})
 
 

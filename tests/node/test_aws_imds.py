@@ -85,14 +85,16 @@ def test_credentials_are_kept_and_renewed_before_they_end(service: FakeImds) -> 
 def test_a_role_may_come_some_seconds_late_or_never(
     service: FakeImds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def nap(_seconds: float) -> None:
-        service.content[ROLE] = "compute-role"
+    role = {path: service.content.pop(path) for path in (ROLE, f"{ROLE}compute-role")}
 
-    del service.content[ROLE]
+    def nap(_seconds: float) -> None:
+        service.content |= role
+
     naps = noted_naps(monkeypatch, nap)
     assert Metadata().credentials().access_key == "AKIDONE"
     assert naps == [1.0]
-    del service.content[ROLE]
+    for path in role:
+        del service.content[path]
     monkeypatch.setattr(imds, "ROLE_SECONDS", -1)
     with pytest.raises(MissingError, match="no role"):
         Metadata().credentials()

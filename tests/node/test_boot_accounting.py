@@ -68,47 +68,33 @@ def test_on_a_cloud_slurmdbd_is_there_before_slurmctld(
     assert not run.having("add")
 
 
-@pytest.mark.parametrize(
-    ("machines", "site", "installer", "owner"),
-    [
-        ("process", {"user": "root"}, "root", None),
-        ("namespace", {"user": "slurm"}, "slurm", "slurm"),
-        ("namespace", {"user": "me", "driver": {"rootless": "true"}}, "root", "me"),
-    ],
-    ids=["process", "namespace", "rootless"],
-)
-def test_on_the_local_stack_the_database_is_the_clusters_own(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    machines: str,
-    site: dict[str, str],
-    installer: str,
-    owner: str | None,
+def test_where_machines_are_processes_the_database_is_the_clusters_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    context, run = controller(tmp_path, monkeypatch, machines, **site)
+    context, run = controller(tmp_path, monkeypatch, "process", user="root")
     run.answer("sacctmgr --noheader", lambda *_argv: "t")
     data, etc = (context.path(path) for path in (mariadb.database(context.folders), context.folders.etc))
     accounting.start(context)
     assert run.calls == [
         f"/usr/bin/mariadb-install-db --defaults-file={etc}/mariadb.cnf --datadir={data}.new "
-        f"--user={installer} --skip-test-db --skip-name-resolve --auth-root-authentication-method=socket",
+        "--user=root --skip-test-db --skip-name-resolve --auth-root-authentication-method=socket",
         "wait MariaDB",
         "see 6819",
         "wait slurmdbd",
         ASKED,
     ]
     database, dbd = started(context)
-    assert [(s.name, s.user) for s in (database, dbd)] == [("mariadb", owner), ("slurmdbd", owner)]
+    assert [(s.name, s.user) for s in (database, dbd)] == [("mariadb", None), ("slurmdbd", None)]
     assert dbd.env["MYSQL_UNIX_PORT"] == str(mariadb.database_socket(context.folders))
     lines = (etc / "mariadb.cnf").read_text().splitlines()
     assert "skip-networking" in lines
     assert f"datadir={data}" in lines
-    assert ("user=root" in lines) == (machines == "process"), "MariaDB runs as root where it is told so"
-    assert f"'{site['user']}'@'localhost'" in (etc / "mariadb.sql").read_text()
+    assert "user=root" in lines, "MariaDB runs as root where it is told so"
+    assert "'root'@'localhost'" in (etc / "mariadb.sql").read_text()
     assert f"init-file={etc}/mariadb.sql" in lines
     socket_line = f"AuthInfo=socket={context.folders.munge_socket}"
-    assert (socket_line in (etc / "slurmdbd.conf").read_text()) == (machines == "process")
+    assert socket_line in (etc / "slurmdbd.conf").read_text()
 
     assert data.is_dir()
     (data / "history").touch()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import getpass
 import json
 import os
 import pwd
 import socket
 import stat
-import sys
 import tempfile
 import threading
 import time
@@ -31,15 +29,13 @@ from infra.node.bootstrap import (
     steps,
     store,
 )
-from infra.node.bootstrap import main as boot
 from infra.node.bootstrap.context import Context
 from infra.node.bootstrap.report import BootReport, file_sink
+from infra.node.bootstrap.vm import disks
 from infra.node.gcp import secretmanager
 from infra.node.model import Folders, Host, Mount
 from tests.support import whole_boot
-from tests.support.checkout import ROOT
 from tests.support.doubles import HEAD, FakeServices, design, settings
-from tests.support.private_mounts import PrivateMounts
 
 ME = pwd.getpwuid(os.getuid())
 LOGIN = Host("login-0", "login", ("login",), "local.head", 0)
@@ -59,8 +55,8 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "tools"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    program(folder, "mount", "")
-    program(folder, "useradd", "")
+    for name in ("useradd", "scontrol", "wall"):
+        program(folder, name, "")
     for name in ("slurmctld", "slurmd", "sinfo"):
         program(folder, name, "echo slurm-wlm 23.11.4")
     return folder
@@ -98,9 +94,7 @@ def machine(
     root = tmp_path / "root"
     for folder in ("etc", "opt/slurm-stacks/current", "home", "apps"):
         (root / folder).mkdir(parents=True)
-    for folder in ("shared", "software"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "hosts").write_text("10.99.0.2 controller\n10.99.1.0 debug-0\n")
+    (root / "etc" / "passwd").write_text("root:x:0:0:root:/root:/bin/bash\n")
 
     def make(
         role: str = "compute",
@@ -109,18 +103,15 @@ def machine(
         fleet: Any = (HEAD,),
         **driver: Any,
     ) -> Context:
-        made = design(machines="namespace", mounts=mounts, hosts=fleet)
+        made = design(machines="container", mounts=mounts, hosts=fleet)
         known = {
-            "home": str(tmp_path / "shared"),
-            "apps": str(tmp_path / "software"),
             "secrets": str(tmp_path / "secrets"),
-            "hosts": str(tmp_path / "hosts"),
             **driver,
         }
         its = settings(
             root,
             made,
-            user="ada" if known.get("rootless") else "slurm",
+            user="slurm",
             shared=str(root / "home"),
             apps=str(root / "apps"),
             slurmctld_port=6817,
@@ -132,13 +123,6 @@ def machine(
         return Context(its, root / "settings.json", role, host, Folders(its), FakeServices(), report)
 
     return make
-
-
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This machine is a user namespace of one user."""
-    monkeypatch.setattr(accounts, "one_user", lambda: True)
-    # Nothing is entered for it: not everywhere may one more namespace be made.
-    monkeypatch.setattr(accounts, "start_as", lambda _user: ([], {}))
 
 
 def mode(path: Path) -> int:
@@ -176,40 +160,18 @@ def test_only_root_brings_a_machine_up(
         own.users(machine())
 
 
-def test_a_machine_of_one_user_needs_no_others(
-    machine: Callable[..., Context], tools: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    context = machine(rootless="true")
-    with pytest.raises(ValueError, match="no user here but ada, and there are others"):
-        own.users(context)
-    alone(monkeypatch)
-    assert own.users(context) == "all daemons run as ada, this machine's only user"
-    assert calls(tools) == []
-    assert (context.slurm_user, context.munge_user, context.slurmd_user) == ("ada", "ada", "ada")
-    plain = machine()
-    assert (plain.slurm_user, plain.munge_user, plain.slurmd_user) == ("slurm", "munge", None)
-
-
 def test_the_machine_has_its_name_and_knows_the_others(
     machine: Callable[..., Context], tmp_path: Path, named: list[str]
 ) -> None:
     root = tmp_path / "root"
-    (root / "etc" / "hosts").write_text("192.0.2.1 controller somebody-elses\n")
+    (root / "etc" / "hosts").write_text("127.0.0.1 localhost\n10.99.1.0 debug-0\n")
     for _ in range(2):
-        assert own.hosts(machine()) == "debug-0; the others are in /etc/hosts"
+        assert own.hosts(machine()).startswith("debug-0.t.slurm-stacks.internal at ")
         assert named == ["debug-0"]
     assert (root / "etc" / "hostname").read_text() == "debug-0\n"
-    names = (root / "etc" / "hosts").read_text().splitlines()
-    assert names[0].split() == ["127.0.0.1", "localhost"]
-    assert names[-2:] == ["10.99.0.2 controller", "10.99.1.0 debug-0"]
-    assert "somebody-elses" not in (root / "etc" / "hosts").read_text()
-
-
-def test_where_dns_knows_the_names_the_file_is_left_alone(
-    machine: Callable[..., Context], tmp_path: Path
-) -> None:
-    assert own.hosts(machine(hosts=None)) == "debug-0; DNS knows the others"
-    assert not (tmp_path / "root" / "etc" / "hosts").exists()
+    names = [line.split() for line in (root / "etc" / "hosts").read_text().splitlines()]
+    assert names[:2] == [["127.0.0.1", "localhost"], ["10.99.1.0", "debug-0"]], "the maker's stay"
+    assert ["10.99.0.2", "localhost.t.slurm-stacks.internal", "localhost"] in names
 
 
 # --- secrets ---------------------------------------------------------------------------------------------
@@ -294,17 +256,14 @@ def test_host_keys_are_made_once_and_published(
     program(
         tools,
         "ssh-keygen",
-        'for last; do :; done; echo private >"$last"; echo "ssh-ed25519 AAA" >"$last.pub"',
+        f'echo "ssh-ed25519 AAA" >{tmp_path}/root/etc/ssh/ssh_host_ed25519_key.pub',
     )
-    # The host's own, which a namespace sees.
     (tmp_path / "root" / "etc" / "ssh").mkdir()
-    (tmp_path / "root" / "etc" / "ssh" / "ssh_host_rsa_key.pub").write_text("ssh-rsa BBB host\n")
     for _ in range(2):
         context = machine("controller", "controller")
         own.secrets(context)
         assert context.report.content["host_keys"] == ["ssh-ed25519 AAA"]
     assert [call.split()[0] for call in calls(tools)].count("ssh-keygen") == 1
-    assert mode(tmp_path / "root" / "var" / "lib" / "slurm-stacks" / "ssh") == 0o700
 
 
 @pytest.mark.usefixtures("no_sshd")
@@ -314,41 +273,28 @@ def test_without_a_server_there_are_no_host_keys(machine: Callable[..., Context]
     assert context.report.content["host_keys"] == []
 
 
-def test_how_a_program_is_started_as_a_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert accounts.start_as(None) == ([], {})
-    prefix, identity = accounts.start_as(ME.pw_name)
-    assert (prefix, identity["user"], identity["group"]) == ([], ME.pw_uid, ME.pw_gid)
-    table = tmp_path / "uid_map"
-    monkeypatch.setattr(accounts, "UID_MAP", table)
-    table.write_text("         0          0 4294967295\n")
-    assert not accounts.one_user()
-    # root inside is an ordinary user outside: under the own name again, in one more namespace.
-    table.write_text("         0       1000          1\n")
-    numbers = [f"--map-user={ME.pw_uid}", f"--map-group={ME.pw_gid}"]
-    assert accounts.start_as(ME.pw_name) == (["/usr/bin/unshare", "--user", *numbers, "--"], {})
+def test_how_a_program_is_started_as_a_user() -> None:
+    assert accounts.start_as(None) == {}
+    identity = accounts.start_as(ME.pw_name)
+    assert (identity["user"], identity["group"]) == (ME.pw_uid, ME.pw_gid)
 
 
 # --- mounts ----------------------------------------------------------------------------------------------
 
 
-def test_shared_folders_are_mounted_once(
-    machine: Callable[..., Context], tmp_path: Path, tools: Path
+def test_shared_folders_are_there_from_the_beginning(
+    machine: Callable[..., Context], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert own.mounts(machine()) == "/home and /apps"
     root = tmp_path / "root"
-    assert calls(tools) == [
-        f"mount --bind {tmp_path}/shared {root}/home",
-        f"mount --bind {tmp_path}/software {root}/apps",
-    ]
-    # As if they were mounted now: the same folder under two names.
-    for name, source in (("home", "shared"), ("apps", "software")):
-        (root / name).rmdir()
-        (root / name).symlink_to(tmp_path / source)
-    own.mounts(machine())
-    assert len(calls(tools)) == 2
-    assert not (tmp_path / "shared" / "bench").exists(), "the controller makes it"
+    mounted: dict[str, tuple[str, str]] = {}
+    monkeypatch.setattr(disks, "mounted", mounted.get)
+    with pytest.raises(FileNotFoundError, match=r"/home: the machine was started without this folder"):
+        own.mounts(machine())
+    mounted |= {f"{root}/home": ("ext4", "/dev/vda"), f"{root}/apps": ("ext4", "/dev/vda")}
+    assert own.mounts(machine()) == "/home and /apps"
+    assert not (root / "home" / "bench").exists(), "the controller makes it"
     own.mounts(machine("controller", "controller"))
-    assert mode(tmp_path / "shared" / "bench") == 0o1777
+    assert mode(root / "home" / "bench") == 0o1777
 
 
 def test_storage_that_is_not_here_is_named(machine: Callable[..., Context]) -> None:
@@ -358,51 +304,13 @@ def test_storage_that_is_not_here_is_named(machine: Callable[..., Context]) -> N
         own.mounts(machine(mounts=(Mount("/fsx", "fsx_lustre"),)))
     elsewhere = Mount("/fsx", "fsx_lustre", roles=("compute",))
     assert own.mounts(machine("login", "login-0", mounts=(elsewhere,))) == "nothing to mount"
-    with pytest.raises(ValueError, match=r"/home: the settings name no folder for it \(site\.driver\.home\)"):
-        own.mounts(machine(home=None))
 
 
-def test_a_mount_that_fails_says_why(machine: Callable[..., Context], tmp_path: Path, tools: Path) -> None:
-    program(tools, "mount", "echo mount: permission denied >&2; exit 32")
-    context = machine()
+def test_a_mount_that_is_missing_is_in_the_report(machine: Callable[..., Context], tmp_path: Path) -> None:
     (step,) = [step for step in steps.STEPS if step.name == "mounts"]
-    assert execute.run_steps(context, [step]) is False
+    assert execute.run_steps(machine(), [step]) is False
     (only,) = json.loads((tmp_path / "report.json").read_text())["steps"]
-    assert "exit status 32" in only["note"]
-    assert only["tail"] == ["mount: permission denied"]
-
-
-BIND = """
-import sys
-sys.path.insert(0, {project!r})
-from pathlib import Path
-from infra.node.bootstrap import command, own
-from infra.node.model import Mount
-class Context:
-    run = staticmethod(command.run)
-    class settings:
-        class site:
-            driver = {{"home": "{folder}/shared"}}
-    def at(self, relative):
-        return Path("{folder}/root") / relative
-for _ in range(2):
-    own.MOUNT_KINDS["bind"](Context(), Mount("/home", "bind"))
-print(Path("/proc/self/mountinfo").read_text().count(" {folder}/root/home "))
-"""
-
-
-def test_a_folder_is_mounted_for_real_and_once(tmp_path: Path) -> None:
-    """In a mount namespace of the test's own."""
-    mounts = PrivateMounts()
-    try:
-        (tmp_path / "shared").mkdir()
-        (tmp_path / "shared" / "file").touch()
-        script = BIND.format(project=str(ROOT), folder=tmp_path)
-        assert mounts.run(sys.executable, "-I", "-c", script).strip() == "1"
-        assert mounts.run("ls", f"{tmp_path}/root/home").strip() == "file"
-        assert list((tmp_path / "root" / "home").iterdir()) == [], "nobody else sees it"
-    finally:
-        mounts.close()
+    assert "the machine was started without this folder" in only["note"]
 
 
 # --- slurm -----------------------------------------------------------------------------------------------
@@ -452,10 +360,6 @@ def test_slurms_files_are_slurms(
     given.clear()
     own_slurm.slurm(machine())
     assert "slurmd" not in given, "slurmd is root's"
-    given.clear()
-    alone(monkeypatch)
-    own_slurm.slurm(machine("controller", "controller", rootless="true"))
-    assert given == {}, "nobody's but ours can be had"
 
 
 def test_a_login_machine_has_slurm_conf_and_the_tool_and_no_state(
@@ -517,25 +421,42 @@ def test_each_roles_daemons_and_who_runs_them(
     monkeypatch.setattr(sshd, "SSHD", tools / "slurmd")
     with_login = (HEAD, LOGIN)
     controller = machine("controller", "controller", fleet=with_login)
-    assert ready(controller) == "started munged, slurmctld and the elastic daemon"
-    assert started(controller) == [("munged", "munge"), ("elastic", "slurm"), ("slurmctld", "slurm")]
+    assert ready(controller) == "started munged, the name server, slurmctld and the elastic daemon"
+    assert started(controller) == [
+        ("munged", "munge"),
+        ("names", None),
+        ("elastic", "slurm"),
+        ("slurmctld", "slurm"),
+    ]
     login = machine("login", "login-0", fleet=with_login)
-    assert ready(login) == "started munged, sshd"
-    assert started(login) == [("munged", "munge"), ("sshd", None)]
+    assert ready(login) == "started munged"
+    assert started(login) == [("munged", "munge")]
     compute = machine()
-    assert ready(compute) == "started munged, sshd, slurmd"
-    assert started(compute) == [("munged", "munge"), ("sshd", None), ("slurmd", None)]
+    assert ready(compute) == "started munged, slurmd"
+    assert started(compute) == [("munged", "munge"), ("slurmd", None)]
     only = machine("controller", "controller")
-    assert ready(only) == "started munged, sshd, slurmctld and the elastic daemon", "people log in here"
+    assert ready(only) == "started munged, the name server, slurmctld and the elastic daemon", (
+        "people log in here"
+    )
+
+
+@pytest.mark.usefixtures("at_once", "no_sshd")
+def test_who_made_the_machines_is_at_home_where_all_see_it(
+    machine: Callable[..., Context], tmp_path: Path
+) -> None:
+    for _ in range(2):
+        ready(machine())
+    line = (tmp_path / "root" / "etc" / "passwd").read_text()
+    assert line == "root:x:0:0:root:/home/root:/bin/bash\n"
 
 
 @pytest.mark.usefixtures("at_once", "no_sshd")
 def test_a_slurmd_asks_the_controller_for_its_configuration(machine: Callable[..., Context]) -> None:
     context = machine()
-    assert ready(context) == "started munged, no sshd: openssh-server is not installed, slurmd"
+    assert ready(context) == "started munged, slurmd"
     assert isinstance(context.services, FakeServices)
     slurmd = context.services.started[-1]
-    # -b: a namespace booted when its host did, long before anybody asked for the node.
+    # -b: a container has its host's uptime, which began long before anybody asked for the node.
     assert slurmd.argv == (
         "/usr/sbin/slurmd", "-D", "-b", "-N", "debug-0", "--conf-server", "10.99.0.2:6817",
     )  # fmt: skip
@@ -543,22 +464,6 @@ def test_a_slurmd_asks_the_controller_for_its_configuration(machine: Callable[..
     context.settings = dataclasses.replace(context.settings, design=its)
     ready(context)
     assert "-b" not in context.services.started[-1].argv, "a slurmd that starts again has not rebooted"
-
-
-@pytest.mark.usefixtures("at_once")
-def test_a_machine_of_one_user_runs_all_as_that_user_and_no_sshd(
-    machine: Callable[..., Context], tools: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sshd, "SSHD", tools / "slurmd")
-    context = machine(rootless="true")
-    assert ready(context).startswith("started munged, no sshd: sshd needs several users")
-    assert started(context) == [("munged", "ada"), ("slurmd", "ada")], "slurmd as its root starts no job"
-    assert isinstance(context.services, FakeServices)
-    assert "--force" in context.services.started[0].argv
-    plain = machine()
-    ready(plain)
-    assert isinstance(plain.services, FakeServices)
-    assert "--force" not in plain.services.started[0].argv
 
 
 @pytest.mark.usefixtures("at_once", "no_sshd")
@@ -569,16 +474,6 @@ def test_munge_finds_its_folders_as_it_wants_them(machine: Callable[..., Context
 
 
 # --- a whole boot ----------------------------------------------------------------------------------------
-
-
-def test_a_namespaces_boot_never_changes_the_host_itself(tmp_path: Path) -> None:
-    """It would name, mount and configure this machine."""
-    its = settings(tmp_path, design(machines="namespace"), user=getpass.getuser())
-    file = tmp_path / "settings.json"
-    file.write_text(json.dumps(dataclasses.asdict(its)))
-    with pytest.raises(SystemExit, match="debug-0 is not booted here"):
-        boot.bootstrap(file, "compute", "debug-0", str(tmp_path / "bucket"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["settings.json"]
 
 
 def test_an_older_report_of_the_name_is_not_this_machines(tmp_path: Path) -> None:

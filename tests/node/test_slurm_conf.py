@@ -15,7 +15,7 @@ from infra.node.slurm.places import ports_needed, slurmd_addresses, slurmd_ports
 from infra.node.slurm.version import Version
 
 VERSIONS: tuple[Version, ...] = ((22, 5), (23, 11), (24, 11))
-MACHINES = ("process", "namespace", "vm")
+MACHINES = ("process", "container", "vm")
 PROGRAMS = {
     "ResumeProgram": "resume",
     "ResumeFailProgram": "resume-fail",
@@ -330,7 +330,7 @@ def test_without_accelerators() -> None:
             {"CgroupPlugin": "autodetect", "ConstrainDevices": "yes", "ConstrainCores": "yes"},
         ),
         ("vm", (24, 11), (part(),), {"CgroupPlugin": "autodetect", "ConstrainDevices": "no"}),
-        ("namespace", (22, 5), SIMULATED, {"IgnoreSystemd": "yes", "ConstrainDevices": "no"}),
+        ("container", (22, 5), SIMULATED, {"CgroupPlugin": "autodetect", "ConstrainDevices": "no"}),
     ],
 )
 def test_cgroups(

@@ -139,7 +139,7 @@ def test_nodes_that_start_in_the_second_of_their_request() -> None:
             )
 
 
-@pytest.mark.parametrize("machines", ["vm", "namespace"])
+@pytest.mark.parametrize("machines", ["vm", "container"])
 def test_slurmctld_takes_the_configuration_of_own_machines(machines: str) -> None:
     def edit(text: str) -> str:
         # The test's munge and slurmctld's host name; the rest is as it ships.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import io
+import ipaddress
 import json
 import threading
 import time
@@ -339,7 +340,7 @@ _server = functools.cache(_Server)
 
 
 @contextmanager
-def fake_ec2(partitions: Iterable[str] = ("compute",)) -> Iterator[FakeEc2]:
+def fake_ec2(partitions: Iterable[str] = ("compute",), network: str = "10.0.0.0/16") -> Iterator[FakeEc2]:
     """An empty one: a network with a subnet in each zone, and a launch template for each partition."""
     server = _server()
     server.fake = fake = FakeEc2(url=server.url, _moto=server.moto)
@@ -347,9 +348,10 @@ def fake_ec2(partitions: Iterable[str] = ("compute",)) -> Iterator[FakeEc2]:
     ec2_backends[ACCOUNT][fake.region].reset()
     s3_backends[ACCOUNT]["aws"].reset()
     client = fake.connect()
-    vpc = client.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
-    for number, zone in enumerate(fake.zones):
-        made = client.create_subnet(VpcId=vpc, CidrBlock=f"10.0.{64 * number}.0/18", AvailabilityZone=zone)
+    vpc = client.create_vpc(CidrBlock=network)["Vpc"]["VpcId"]
+    parts = ipaddress.ip_network(network).subnets(new_prefix=18)
+    for zone, part in zip(fake.zones, parts, strict=False):
+        made = client.create_subnet(VpcId=vpc, CidrBlock=str(part), AvailabilityZone=zone)
         fake.subnets[zone] = made["Subnet"]["SubnetId"]
     for partition in partitions:
         fake.template(partition)

@@ -1,12 +1,19 @@
-"""An instance metadata service on loopback: version 2 only, with what the test puts into it."""
+"""EC2's instance metadata service: version 2 only, with what the test puts into it, on loopback by itself.
+
+Held to the EC2 User Guide, "Use the Instance Metadata Service to access instance metadata": a token is for
+1 s to 6 h (400), a request for one that was forwarded is refused (403), every other request needs one that is
+still good (401), folders list what is in them, and versions since 2009-04-04 are there beside `latest`.
+"""
 
 from __future__ import annotations
 
 import http.server
 import json
+import re
 import secrets
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +27,8 @@ IDENTITY = {
     "privateIp": "10.0.1.17",
 }
 ROLE = "meta-data/iam/security-credentials/"
+LONGEST_SECONDS = 21600
+_VERSION = re.compile(r"/(latest|20\d\d-\d\d-\d\d)/")
 
 
 def key(name: str, expires: str = "2099-01-01T00:00:00Z") -> dict[str, str]:
@@ -45,25 +54,47 @@ class FakeImds:
             f"{ROLE}compute-role": json.dumps(key("ONE")),
         }
         self.asked: list[str] = []
-        self.tokens: set[str] = set()
+        self.tokens: dict[str, float] = {}
         self.url = ""
         self.broken = 0
         """How many of the next answers are HTTP 503."""
 
-    def answer(self, handler: http.server.BaseHTTPRequestHandler) -> tuple[int, str]:
-        path = handler.path.removeprefix("/latest/")
+    def answer(self, method: str, target: str, header: Callable[[str], str | None]) -> tuple[int, str]:
+        """Args:
+        header: a request's header, by its name in small letters.
+        """
         if self.broken:
             self.broken -= 1
             return 503, ""
-        if handler.command == "PUT":
-            if path != "api/token" or not handler.headers.get("X-aws-ec2-metadata-token-ttl-seconds"):
-                return 400, ""
-            self.tokens.add(token := secrets.token_hex(8))
-            return 200, token
-        if handler.headers.get("X-aws-ec2-metadata-token") not in self.tokens:
+        version = _VERSION.match(target)
+        path = target[version.end() :] if version else ""
+        if method == "PUT":
+            return self._token(path, header)
+        if self.tokens.get(header("x-aws-ec2-metadata-token") or "", 0.0) < time.monotonic():
             return 401, "Unauthorized"
         self.asked.append(path)
-        return (200, self.content[path]) if path in self.content else (404, "Not Found")
+        if version is None:
+            return (200, "2009-04-04\n2021-03-23\nlatest") if target == "/" else (404, "Not Found")
+        if path in self.content:
+            return 200, self.content[path]
+        inside = self._folder(path)
+        return (200, "\n".join(inside)) if inside else (404, "Not Found")
+
+    def _token(self, path: str, header: Callable[[str], str | None]) -> tuple[int, str]:
+        if header("x-forwarded-for"):
+            return 403, "Forbidden"
+        seconds = header("x-aws-ec2-metadata-token-ttl-seconds") or ""
+        if path != "api/token" or not seconds.isdigit() or not 1 <= int(seconds) <= LONGEST_SECONDS:
+            return 400, "Bad Request"
+        self.tokens[token := secrets.token_hex(8)] = time.monotonic() + int(seconds)
+        return 200, token
+
+    def _folder(self, path: str) -> list[str]:
+        """What is in a folder: folders with a slash behind their names."""
+        start = f"{path.rstrip('/')}/" if path else ""
+        names = [name.removeprefix(start) for name in self.content if name.startswith(start)]
+        inside = {name.partition("/")[0] + ("/" if "/" in name else "") for name in names if name}
+        return sorted(inside)
 
 
 @contextmanager
@@ -72,7 +103,7 @@ def fake_imds(host: str = "127.0.0.1", port: int = 0) -> Iterator[FakeImds]:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def _do(self) -> None:
-            status, text = fake.answer(self)
+            status, text = fake.answer(self.command, self.path, self.headers.get)
             self.send_response(status)
             self.send_header("Content-Length", str(len(text.encode())))
             self.end_headers()

@@ -1,4 +1,9 @@
-"""Compute Engine's metadata server on loopback, with what the test puts into it, and Google's APIs."""
+"""Compute Engine's metadata server with what the test puts into it, and Google's APIs: on loopback by itself.
+
+The metadata server is held to "View and query VM metadata" of Compute Engine's documentation: a request needs
+the header Metadata-Flavor and may not have been forwarded (403), each answer has that header, a folder lists
+what is in it or, asked for recursively, is JSON, and is moved to its name with a slash (301).
+"""
 
 from __future__ import annotations
 
@@ -7,14 +12,16 @@ import contextlib
 import datetime
 import http.server
 import json
+import re
 import threading
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 SECRET = "projects/p-1/secrets/t-munge"
+V1 = "computeMetadata/v1/"
 
 
 class FakeMetadata:
@@ -29,6 +36,8 @@ class FakeMetadata:
         refuse: the next answers of the APIs: a status, and Google's reason.
         expires: seconds that a token lasts.
         tokens: those given so far; only the last one is accepted.
+        named: how tokens begin.
+        login: users of OS Login, each a POSIX account as its API has it.
     """
 
     def __init__(self) -> None:
@@ -46,6 +55,9 @@ class FakeMetadata:
         self.refuse: list[tuple[int, str]] = []
         self.expires = 3599
         self.tokens: list[str] = []
+        self.named = "token"
+        self.project: dict[str, Any] = {"projectId": "p-1", "numericProjectId": 1, "attributes": {}}
+        self.login: list[dict[str, Any]] = []
         self.account = True
         self.page = 1000
         self._changed = threading.Condition()
@@ -61,28 +73,74 @@ class FakeMetadata:
     # --- the metadata server -----------------------------------------------------------------------------
 
     def metadata(
-        self, path: str, query: dict[str, str], flavor: str | None
+        self, path: str, query: dict[str, str], header: Callable[[str], str | None]
     ) -> tuple[int, bytes, dict[str, str]]:
-        if flavor != "Google":
+        """Args:
+        path: behind `computeMetadata/v1/`.
+        header: a request's header, by its name in small letters.
+        """
+        if header("metadata-flavor") != "Google":
             return 403, b"Missing Metadata-Flavor:Google header.", {}
-        told = {"Metadata-Flavor": "Google"}
+        if header("x-forwarded-for"):
+            return 403, b"X-Forwarded-For is not allowed.", {}
+        told = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM"}
+        told["Content-Type"] = "application/json"
         if path == "instance/service-accounts/default/token":
             if not self.account:
                 return 404, b"", told
-            self.tokens.append(f"token-{len(self.tokens) + 1}")
+            self.tokens.append(f"{self.named}-{len(self.tokens) + 1}")
             said = {"access_token": self.tokens[-1], "expires_in": self.expires, "token_type": "Bearer"}
             return 200, json.dumps(said).encode(), told
         self.asked.append(f"GET {path}")
-        if path == "instance/" and query.get("recursive") == "true":
-            with self._changed:
-                if query.get("wait_for_change") == "true" and query.get("last_etag") == str(self._etag):
-                    self._changed.wait(float(query["timeout_sec"]))
-                return 200, json.dumps(self.instance).encode(), {**told, "ETag": str(self._etag)}
-        known = {"project/project-id": "p-1"}
-        known |= {
-            f"instance/{name}": value for name, value in self.instance.items() if isinstance(value, str)
-        }
-        return (200, known[path].encode(), told) if path in known else (404, b"", told)
+        if path.startswith("oslogin/"):
+            found = self._login(path.removeprefix("oslogin/"), query)
+            return (404, b"", told) if found is None else (200, json.dumps(found).encode(), told)
+        recursive = query.get("recursive", "").lower() == "true"
+        with self._changed:
+            if query.get("wait_for_change") == "true" and query.get("last_etag") == str(self._etag):
+                self._changed.wait(float(query.get("timeout_sec", "60")))
+            status, text = self._shown(path, recursive)
+            if not recursive:
+                told["Content-Type"] = "application/text"
+            return status, text.encode(), {**told, **self._more(path, status)}
+
+    def _more(self, path: str, status: int) -> dict[str, str]:
+        return {"ETag": str(self._etag)} | ({"Location": f"/{V1}{path}/"} if status == 301 else {})
+
+    def _shown(self, path: str, recursive: bool) -> tuple[int, str]:
+        """What lies at a path: a text, or a folder."""
+        found: Any = {"instance": self.instance, "project": self.project}
+        for word in path.strip("/").split("/") if path.strip("/") else []:
+            if isinstance(found, list):
+                found = {str(number): one for number, one in enumerate(found)}
+            found = found.get(word, found.get(_camel(word))) if isinstance(found, dict) else None
+        if found is None:
+            return 404, ""
+        if recursive:
+            return 200, json.dumps(found)
+        if isinstance(found, list):
+            found = {str(number): one for number, one in enumerate(found)}
+        if not isinstance(found, dict):
+            return 200, str(found)
+        if not path.endswith("/"):
+            return 301, ""
+        return 200, "".join(
+            f"{_kebab(word)}{'/' if isinstance(one, dict | list) else ''}\n" for word, one in found.items()
+        )
+
+    def _login(self, what: str, query: dict[str, str]) -> dict[str, Any] | None:
+        """As OS Login's library in each machine asks."""
+        if what != "users":
+            return {"posixGroups": []} if what == "groups" else None
+        wanted = [
+            one for one in self.login
+            if query.get("username", one["username"]) == one["username"]
+            and query.get("uid", str(one["uid"])) == str(one["uid"])
+        ]  # fmt: skip
+        if not wanted and "pagesize" not in query:
+            return None
+        profiles = [{"name": str(one["uid"]), "posixAccounts": [one]} for one in wanted]
+        return {"loginProfiles": profiles, **({"nextPageToken": "0"} if "pagesize" in query else {})}
 
     # --- the APIs ----------------------------------------------------------------------------------------
 
@@ -95,6 +153,10 @@ class FakeMetadata:
             return _refusal(status, reason, "why")
         if not self.tokens or given != f"Bearer {self.tokens[-1]}":
             return _refusal(401, "UNAUTHENTICATED", "Request had invalid authentication credentials.")
+        return self.serve(method, path, query, body)
+
+    def serve(self, method: str, path: str, query: dict[str, str], body: bytes) -> tuple[int, bytes]:
+        """What an API answers to whoever may ask it."""
         if path.startswith("v1/"):
             return self._secret(method, path.removeprefix("v1/"), body)
         if (
@@ -140,6 +202,20 @@ class FakeMetadata:
         return _refusal(404, "NOT_FOUND", missing)
 
 
+def _camel(word: str) -> str:
+    first, *rest = word.split("-")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+def _kebab(word: str) -> str:
+    return re.sub(r"(?<=[a-z])([A-Z])", lambda found: f"-{found[1].lower()}", word)
+
+
+def refusal(status: int, reason: str, message: str) -> tuple[int, bytes]:
+    """As Google's APIs refuse a call."""
+    return _refusal(status, reason, message)
+
+
 def _refusal(status: int, reason: str, message: str) -> tuple[int, bytes]:
     """In the form of the API that says it: reasons in capitals are gRPC's."""
     named = {"status": reason} if reason.isupper() else {"errors": [{"reason": reason, "message": message}]}
@@ -156,9 +232,8 @@ def fake_metadata() -> Iterator[FakeMetadata]:
             query = dict(urllib.parse.parse_qsl(place.query))
             path = place.path.lstrip("/")
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            root = "computeMetadata/v1/"
-            if path.startswith(root):
-                answer = fake.metadata(path.removeprefix(root), query, self.headers.get("Metadata-Flavor"))
+            if path.startswith(V1):
+                answer = fake.metadata(path.removeprefix(V1), query, self.headers.get)
                 status, content, headers = answer
             else:
                 given = self.headers.get("Authorization")

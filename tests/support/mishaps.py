@@ -55,7 +55,7 @@ def pids(checkout: Checkout, program: str) -> list[int]:
 
 def until_saved(checkout: Checkout) -> None:
     """Until slurmctld, which writes its queue down every five seconds, has all jobs of now on the disk."""
-    # The controller's own disk where machines are namespaces.
+    # The controller's own disk where machines are containers.
     disks = (checkout.run_directory, checkout.run_directory / "disk" / "controller")
     file = next(disk / "state" / "job_state" for disk in disks if (disk / "state").is_dir())
     since = time.time()

@@ -16,6 +16,7 @@ from infra.node import names
 from infra.node.bootstrap.context import Context
 from infra.node.bootstrap.vm import name_server
 from infra.node.bootstrap.vm import names as step
+from infra.node.elastic import names as elastic_names
 from infra.node.elastic.names import Names
 from infra.node.model import Folders, Settings
 from infra.node.slurm.states import NodeState
@@ -64,6 +65,8 @@ class NamedMachines:
         self.net = NetMachines(folder)
         self._folder = folder
         self._patch = monkeypatch
+        # A machine that is busy takes its time; what is not served after that never will be.
+        monkeypatch.setattr(elastic_names, "SERVED_SECONDS", 60.0)
         self.slurm = FakeControl()
         for host, address in HOSTS.items():
             self._boot(host, address)

@@ -9,8 +9,7 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
@@ -22,19 +21,19 @@ from tests.support.fake_ec2_iam import Question
 
 ENGINEER = "ENGINEER"
 """The access key of who makes the cluster: no machine's."""
-_SERVICE = re.compile(r"Credential=(\w+)/\d+/[\w-]+/(\w+)/aws4_request")
+SIGNED = re.compile(r"Credential=(\w+)/\d+/[\w-]+/(\w+)/aws4_request")
 
 
 @dataclass
 class RecordedAws:
     """Attributes:
     asked: what IAM was asked, with the key that each call was signed with. EC2's calls are not noted.
-    log: a file for it too, a line of JSON each.
+    permits: what IAM answers: whether a key may do that.
     """
 
     url: str = ""
     asked: list[tuple[str, Question]] = field(default_factory=list)
-    log: Path | None = None
+    permits: Callable[[str, Question], bool] = lambda _key, _question: True
     _moto: Any = field(default_factory=lambda: DomainDispatcherApplication(create_backend_app))
 
     def of(self, key: str) -> list[Question]:
@@ -47,20 +46,27 @@ class RecordedAws:
 
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-        signed = _SERVICE.search(environ.get("HTTP_AUTHORIZATION", ""))
+        signed = SIGNED.search(environ.get("HTTP_AUTHORIZATION", ""))
         if signed and signed[2] != "ec2" and signed[1] != ENGINEER:
-            self._note(signed[1], _question(signed[2], environ, body))
+            question = _question(signed[2], environ, body)
+            self.asked.append((signed[1], question))
+            if not self.permits(signed[1], question):
+                return _refused(signed[2], question, start)
         copy = {k: v for k, v in environ.items() if not k.startswith("werkzeug.")}
         copy |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
         content, status, headers = run_wsgi_app(self._moto, copy)
         start(status, list(headers))
         return content
 
-    def _note(self, key: str, question: Question) -> None:
-        self.asked.append((key, question))
-        if self.log is not None:
-            with self.log.open("a") as file:
-                file.write(json.dumps([key, asdict(question)]) + "\n")
+
+def _refused(service: str, question: Question, start: Callable[..., Any]) -> Iterable[bytes]:
+    """In the form of the service: "Error responses" of S3's API reference, and AWS's JSON protocol."""
+    said = f"not authorized to perform: {question.action} on resource: {question.resource}"
+    status, content = "403 Forbidden", f"<Error><Code>AccessDenied</Code><Message>{said}</Message></Error>"
+    if service != "s3":
+        status, content = "400 Bad Request", json.dumps({"__type": "AccessDeniedException", "Message": said})
+    start(status, [("Content-Length", str(len(content)))])
+    return [content.encode()]
 
 
 def _question(service: str, environ: dict[str, Any], body: bytes) -> Question:
@@ -71,6 +77,8 @@ def _question(service: str, environ: dict[str, Any], body: bytes) -> Question:
         return Question(f"secretsmanager:{action}", json.loads(body)["SecretId"])
     if service == "s3":
         bucket, _, key = path.removeprefix("/").partition("/")
+        if (host := environ["HTTP_HOST"].partition(".s3."))[1]:
+            bucket, key = host[0], path.removeprefix("/")
         if key and not query:
             actions = {"GET": "GetObject", "HEAD": "GetObject", "PUT": "PutObject"}
             return Question(f"s3:{actions[method]}", f"arn:aws:s3:::{bucket}/{key}")

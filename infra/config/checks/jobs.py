@@ -67,7 +67,14 @@ def check_local(c: Context) -> None:
         if cluster.local is not None:
             c.add((*CLUSTER, "local"), "nothing that applies", f"settings of {c.provider}", "remove local:")
         return
-    if cluster.local is not None and cluster.local.machines == "namespace":
+    if cluster.local is not None and cluster.local.suite is not None and cluster.local.machines == "process":
+        c.add(
+            (*CLUSTER, "local", "suite"),
+            cluster.local.suite,
+            "a release only for machines that boot: processes run this machine's",
+            "remove suite:, or have machines of their own (machines: container)",
+        )
+    if cluster.local is not None and cluster.local.machines == "container":
         # Each has all of its ports, and login machines are machines.
         return
     if cluster.login.count:
@@ -75,7 +82,7 @@ def check_local(c: Context) -> None:
             (*CLUSTER, "login", "count"),
             cluster.login.count,
             "0: where machines are processes, the login machine is this machine",
-            "remove login:, or have machines of their own (local: {machines: namespace})",
+            "remove login:, or have machines of their own (local: {machines: container})",
         )
     wanted = sum(-(-p.nodes.max // PORT_BLOCK) * PORT_BLOCK for p in cluster.partitions)
     if wanted > MOST_LOCAL_PORTS:

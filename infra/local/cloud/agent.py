@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import pwd
 import signal
 import socket
 import sys
@@ -21,13 +20,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from infra.local.cloud import addresses, kind
+from infra.local.cloud import addresses, containers, kind
 from infra.local.cloud.cloud import Cloud
 from infra.local.cloud.errors import CloudError
 from infra.local.cloud.init import become_subreaper
-from infra.local.cloud.kind import SLURM_USER
 from infra.local.cloud.limits import COMPUTE, Limits, changed, refusal
 from infra.node import rpc
+from infra.node.bootstrap.accounts import IDS
 from infra.node.codec import to_json
 
 WATCH_SECONDS = 0.5
@@ -52,7 +51,7 @@ class Agent:
 
     def run(self, place: Place) -> None:
         claim = self._claim_addresses()
-        server = rpc.Server(str(self._folder / "agent.sock"), self._handle)
+        server = rpc.Server(str(_socket(self._run)), self._handle)
         _admit_slurm(self._run)
         threading.Thread(target=server.serve, daemon=True).start()
         while not self._ended.wait(WATCH_SECONDS):
@@ -73,7 +72,7 @@ class Agent:
 
     def _claim_addresses(self) -> socket.socket | None:
         """Hold the block of addresses that process machines have; machines that run keep theirs."""
-        if kind.read(self._run) == kind.NAMESPACE:
+        if kind.read(self._run) == kind.CONTAINER:
             return None
         there = self._cloud.list({})["machines"]
         claim = addresses.claim(self._run, movable=not any(m["state"] != "terminated" for m in there))
@@ -170,9 +169,16 @@ class Place:
 
 def _admit_slurm(run: Path) -> None:
     """On machines with users of their own the elastic daemon is Slurm's user, and it asks for machines."""
-    if kind.read(run) == kind.NAMESPACE and not kind.rootless():
-        entry = pwd.getpwnam(SLURM_USER)
-        os.chown(run / "cloud" / "agent.sock", entry.pw_uid, entry.pw_gid)
+    if kind.read(run) == kind.CONTAINER:
+        os.chown(_socket(run), IDS["slurm"], IDS["slurm"])
+
+
+def _socket(run: Path) -> Path:
+    if kind.read(run) != kind.CONTAINER:
+        return run / "cloud" / "agent.sock"
+    own = containers.socket(run)
+    own.parent.mkdir(exist_ok=True)
+    return own
 
 
 def _locked(descriptor: int) -> bool:

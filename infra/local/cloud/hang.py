@@ -10,7 +10,6 @@ import sys
 
 
 def main() -> None:
-    # As the first process of a namespace it would not get signals that it does not handle.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     while True:
         signal.pause()

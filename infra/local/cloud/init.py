@@ -25,7 +25,7 @@ def become_subreaper() -> None:
 def main() -> None:
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    # Until there are services to end: the first process of a namespace gets only signals that it handles.
+    # Until there are services to end.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     # Whoever started the agent may have had signals blocked (Slurm's programs do); a machine starts clean.
     signal.pthread_sigmask(signal.SIG_SETMASK, set())

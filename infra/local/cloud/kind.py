@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from infra.local.cloud.machines import Maker, ProcessMaker
 
-PROCESS, NAMESPACE = "process", "namespace"
+PROCESS, CONTAINER = "process", "container"
 SLURM_USER = "slurm"
-"""SlurmUser of namespace machines that root makes; the distribution's package of slurmctld brings it."""
+"""SlurmUser of container machines."""
 
 
 def write(run: Path, kind: str) -> None:
@@ -27,16 +26,11 @@ def read(run: Path) -> str:
         return PROCESS
 
 
-def rootless() -> bool:
-    """Whether machines are made in a user namespace of this user's."""
-    return os.geteuid() != 0
-
-
 def maker(run: Path) -> Maker:
-    if read(run) == NAMESPACE:
-        from infra.local.cloud.namespaces import NamespaceMaker
+    if read(run) == CONTAINER:
+        from infra.local.cloud.containers import ContainerMaker
 
-        return NamespaceMaker(run, rootless=rootless())
+        return ContainerMaker(run)
     return ProcessMaker(run, str(run / "python3"))
 
 

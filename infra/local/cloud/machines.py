@@ -1,4 +1,4 @@
-"""How the local cloud makes a machine. One kind so far: a tree of processes."""
+"""How the local cloud makes a machine, and the simplest kind: a tree of processes."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ class ProcessMaker:
         raise CloudError(
             "InvalidRequest",
             f"{boot.host} has no network of its own: machines of `machines: process` share this host's; "
-            "`machines: namespace` in the stack file makes machines that can be cut off",
+            "`machines: container` in the stack file makes machines that can be cut off",
         )
 
     def join(self, boot: Boot, process: ProcessId) -> None:

@@ -6,7 +6,6 @@ Nothing of it is this host's: a process that does nothing holds the namespace, a
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import ipaddress
 import json
 import subprocess
@@ -62,23 +61,16 @@ def read_hosts(file: Path) -> dict[str, str]:
     return {fields[1]: fields[0] for fields in lines if len(fields) == 2}
 
 
-def link_of(machine: str) -> str:
-    """The name of a machine's cable on the bridge: an interface's name has at most 15 characters."""
-    return f"v{hashlib.sha256(machine.encode()).hexdigest()[:12]}"
-
-
 class Network:
     """The bridge, made where it is missing; an agent that is started anew finds it.
 
     Args:
         folder: keeps which process holds it.
-        rootless: hold a user namespace, too, in which we are root.
         environment: of that process; it carries the cluster's mark, so that `down` ends it.
     """
 
-    def __init__(self, folder: Path, *, rootless: bool, environment: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, *, environment: Mapping[str, str]) -> None:
         self._file = folder / "network.json"
-        self._rootless = rootless
         self._environment = dict(environment)
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -96,19 +88,19 @@ class Network:
 
     def enter(self) -> list[str]:
         """The command that runs another one in the network."""
-        user = ["--user", "--preserve-credentials"] if self._rootless else []
-        return ["nsenter", f"--target={self.holder()}", *user, "--net", "--"]
+        return ["nsenter", f"--target={self.holder()}", "--net", "--"]
 
-    def cut(self, machine: str) -> None:
-        self._ip(f"link set {link_of(machine)} down")
+    def cut(self, link: str) -> None:
+        """Take a cable off, which the kernel still knows."""
+        self._ip(f"link set {link} down")
 
-    def join(self, machine: str) -> None:
-        self._ip(f"link set {link_of(machine)} up")
+    def join(self, link: str) -> None:
+        self._ip(f"link set {link} up")
 
-    def unplug(self, machine: str) -> None:
-        """Take a machine's cable away; the kernel does so too, but later."""
+    def unplug(self, link: str) -> None:
+        """Take a cable away; the kernel does so too, but later."""
         with contextlib.suppress(CloudError, OSError):
-            self._ip(f"link delete {link_of(machine)}")
+            self._ip(f"link delete {link}")
 
     def reap(self) -> None:
         if self._child is not None and self._child.poll() is not None:
@@ -126,9 +118,8 @@ class Network:
             raise CloudError("InvalidRequest", f"ip {command}: {done.stderr.strip()}")
 
     def _make(self) -> int:
-        user = ["--user", "--map-root-user"] if self._rootless else []
         child = subprocess.Popen(
-            ["unshare", *user, "--net", "--", "sh", "-c", "echo; exec sleep infinity"],
+            ["unshare", "--net", "--", "sh", "-c", "echo; exec sleep infinity"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -150,9 +141,8 @@ class Network:
             f"link set {BRIDGE} up",
             "link set lo up",
         ]
-        enter = ["--user", "--preserve-credentials"] if self._rootless else []
         done = subprocess.run(
-            ["nsenter", f"--target={child.pid}", *enter, "--net", "--", "ip", "-batch", "-"],
+            ["nsenter", f"--target={child.pid}", "--net", "--", "ip", "-batch", "-"],
             input="\n".join(commands),
             capture_output=True,
             text=True,

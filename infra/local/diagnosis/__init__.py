@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infra.doctor.finding import Check
-from infra.local.cloud.kind import NAMESPACE
+from infra.local.cloud.kind import CONTAINER
 from infra.local.diagnosis import cluster, limits, machines, network, places, software
 from infra.local.diagnosis.host import Host
 from infra.local.site import RunDirectory
@@ -33,24 +33,27 @@ def checks(
     here = host or Host()
     run = RunDirectory(locations.run_dir(project, stack))
     of = functools.partial
+    boots = design is not None and design.machines == CONTAINER
     found = [
         Check("system", of(software.system, here)),
-        Check("packages", of(software.installed, here)),
+        # Machines that boot have their own.
+        *([] if boots else [Check("packages", of(software.installed, here))]),
         Check("services", of(software.services, here, run.path)),
         Check("user", places.user),
         Check("run", of(places.run_folder, project, stack, design)),
         Check("training", of(places.training_environment, project, training)),
     ]
     if design is not None:
+        wanted = design.slurm.accounting
         found += [
-            Check("accounting", of(software.accounting, here, wanted=design.slurm.accounting)),
+            *([] if boots else [Check("accounting", of(software.accounting, here, wanted=wanted))]),
             Check("memory", of(limits.memory, here, design, training)),
             Check("memory", of(limits.sizes, here, training)),
             Check("processes", of(limits.processes, here, design, training)),
             Check("files", of(limits.files, here, design)),
-            Check("machines", of(machines.namespaces, design.machines)),
+            Check("machines", of(machines.containers, design)),
         ]
-        if design.machines != NAMESPACE:  # which have all of their ports, and names
+        if not boots:  # which have all of their ports, and names
             found.append(Check("ports", of(network.free_ports, here, run, design)))
             found.append(Check("network", of(network.node_names, run)))
     return [

@@ -1,40 +1,36 @@
-"""Of what machines can be made here: processes always, namespaces where the kernel lets this user."""
+"""Of what machines can be made here: processes always, containers where this user and host can have them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
 from infra.doctor.finding import Finding, Severity, fine, said
-from infra.errors import UserError
-from infra.local import possible
-from infra.local.cloud.kind import NAMESPACE
-
-WAYS = {
-    "root": "as root: they have users, cgroups and an SSH server of their own",
-    "rootless": "in a user namespace of this user's: they have this one user, and no cgroups",
-}
+from infra.local import image, possible
+from infra.local.cloud.kind import CONTAINER
+from infra.node.model import ClusterDesign
 
 
-def namespaces(machines: str, way: Callable[[], str] = possible.way) -> Iterable[Finding]:
-    """Whether `machines: namespace` is possible, in which way, or why not.
+def containers(
+    design: ClusterDesign, why_not: Callable[[ClusterDesign | None], str | None] = possible.why_not
+) -> Iterable[Finding]:
+    """Whether `machines: container` is possible, or why not.
 
     Args:
-        machines: what the stack file asks for.
-        way: finds it out.
+        design: of the stack that is asked about.
+        why_not: finds it out.
     """
-    wanted = machines == NAMESPACE
-    try:
-        found = WAYS[way()]
-    except UserError as error:
-        if wanted:
-            yield said("machines.namespaces", Severity.STOPS, str(error))
-        else:
-            why = str(error).partition(". ")[0]
-            yield fine(
-                "machines.processes", f"they are processes; as namespaces they are not possible: {why}"
-            )
-        return
-    if wanted:
-        yield fine("machines.namespaces", f"they are namespaces, {found}")
+    wanted = design.machines == CONTAINER
+    reason = why_not(design if wanted else None)
+    if reason is None:
+        if not wanted:
+            yield fine("machines.processes", "they are processes; `machines: container` is possible, too")
+            return
+        made = (
+            "its image is there" if image.there(design) else "`up` makes its image first, some minutes once"
+        )
+        yield fine("machines.containers", f"each is a container that boots; {made}")
+    elif wanted:
+        yield said("machines.containers", Severity.STOPS, f"{reason} {possible.INSTEAD}")
     else:
-        yield fine("machines.processes", "they are processes; `machines: namespace` is possible here, too")
+        why = reason.partition(": ")[0].removesuffix(".")
+        yield fine("machines.processes", f"they are processes; as containers they are not possible: {why}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from infra import pages
 from infra.doctor.finding import Finding, Severity, fine, said, stops, warns
 from infra.local import packages
-from infra.local.cloud.namespaces import SEARCH
+from infra.local.cloud.nspawn import SEARCH
 from infra.local.diagnosis.host import Host
 from infra.local.diagnosis.limits import ACCOUNTING_MIB
 from infra.node.slurm.version import TRAITS, Version, parse, spell

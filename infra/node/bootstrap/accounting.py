@@ -45,9 +45,9 @@ def start(context: Context) -> str:
         raise ValueError(f"{site.user!r} is no name for a database's user")
     statements = SQL.format(database=DATABASE, user=site.user)
     if context.vm:
-        from infra.node.bootstrap.vm import mariadb as of_clouds
+        from infra.node.bootstrap.vm import mariadb as of_distribution
 
-        reached = of_clouds.start(context, statements)
+        reached = of_distribution.start(context, statements)
     else:
         from infra.node.bootstrap import mariadb
 

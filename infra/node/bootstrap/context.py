@@ -39,8 +39,8 @@ class Context:
 
     @property
     def vm(self) -> bool:
-        """Whether this is a whole machine of a cloud's, with systemd and packages of its own."""
-        return self.settings.design.machines == "vm"
+        """Whether this is a whole machine, with systemd and packages: a cloud's, or a container."""
+        return not self.process
 
     def mounts(self) -> list[Mount]:
         """What this role mounts."""
@@ -59,12 +59,7 @@ class Context:
     @property
     def munge_user(self) -> str | None:
         """As `slurm_user`, for munged."""
-        return "munge" if self.slurm_user and not self.settings.site.rootless else self.slurm_user
-
-    @property
-    def slurmd_user(self) -> str | None:
-        """As `slurm_user`, for slurmd: root, which can become any user, except where there is one only."""
-        return self.slurm_user if self.settings.site.rootless else None
+        return "munge" if self.slurm_user else None
 
     def path(self, pure: object) -> Path:
         return Path(str(pure))

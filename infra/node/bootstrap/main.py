@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,7 +38,7 @@ def bootstrap(
         raise SystemExit(baking.bake(settings, settings_file, str(host), bucket, power_off=power_off))
     folders = Folders(settings)
     services: Services
-    if settings.design.machines == "vm":
+    if not folders.process:
         # Here and not above: no other machine needs anything of it.
         from infra.node.bootstrap.vm import machine
 
@@ -63,10 +62,7 @@ def bootstrap(
 def _on_this_host(
     settings: Settings, host: str | None, bucket: str
 ) -> tuple[str, Callable[[str], None], Services]:
-    """What `vm.machine.begin` returns, for a machine of the local stack's."""
+    """What `vm.machine.begin` returns, for a process machine."""
     if host is None:
-        raise SystemExit("a machine of the local stack is told its name (--host)")
-    if settings.design.machines == "namespace" and os.getpid() != 1:
-        # It would name, mount and configure the host itself.
-        raise SystemExit(f"{host} is not booted here: this is no namespace with processes of its own")
+        raise SystemExit("a process machine is told its name (--host)")
     return host, file_sink(Path(bucket) / "boot" / f"{host}.json"), InitServices()

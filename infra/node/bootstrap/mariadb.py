@@ -90,8 +90,7 @@ def _install(context: Context, conf: Path, data: Path) -> None:
     shutil.rmtree(draft, ignore_errors=True)
     owner = context.slurm_user
     files.folder(draft, 0o700, owner)
-    # In a user namespace of one user root is that user.
-    user = "root" if context.settings.site.rootless else owner or context.settings.site.user
+    user = owner or context.settings.site.user
     context.run(
         "/usr/bin/mariadb-install-db", f"--defaults-file={conf}", f"--datadir={draft}",
         *([f"--user={user}"] if os.geteuid() == 0 else []),

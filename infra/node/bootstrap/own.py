@@ -1,4 +1,4 @@
-"""The steps of machines that have a root file system of their own: VMs, and namespaces on the local stack."""
+"""The steps of whole machines: a cloud's, and containers on the local stack."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import pwd
 import socket
 import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from collections.abc import Sequence
+from pathlib import Path
 
 from infra.node.bootstrap import accounts, files, key_server, sshd, store
 from infra.node.bootstrap.context import Context
 from infra.node.bootstrap.own_slurm import ready, slurm
+from infra.node.bootstrap.vm import mounts as of_clouds
+from infra.node.bootstrap.vm import names as own_names
+from infra.node.bootstrap.vm import people
 from infra.node.model import Mount
 
 __all__ = ["hosts", "mounts", "ready", "secrets", "slurm", "users"]
@@ -25,22 +28,15 @@ A login machine is made with the controller, which may have to wait for its own 
 made much later."""
 KEY_PAUSE_SECONDS = 1.0
 TOOK = "took the cluster's munge key"
-IDS = {"slurm": 64030}
-"""Debian's number for it. Messages between machines carry the number, so it must be the same on all."""
 NEW_MODE = 0o755
 """The mode of the root folder of a file system that is new."""
-LOCALHOST = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
 
 
 def users(context: Context) -> str:
-    """Slurm's and munge's users; where the machine has one user only, that one is both."""
+    """Slurm's and munge's users."""
     if os.geteuid() != 0:
         raise PermissionError("a machine of its own is brought up by root")
     user = context.settings.site.user
-    if context.settings.site.rootless:
-        if not accounts.one_user():
-            raise ValueError(f"the settings say that there is no user here but {user}, and there are others")
-        return f"all daemons run as {user}, this machine's only user"
     wanted = (user, "munge")
     made = [user for user in wanted if _make_user(context, user)]
     return f"made {' and '.join(made)}" if made else f"{' and '.join(wanted)} are there"
@@ -54,26 +50,22 @@ def _make_user(context: Context, user: str) -> bool:
     else:
         return False
     command = ["useradd", "--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent"]
-    command += ["--shell", "/usr/sbin/nologin", *(["--uid", str(IDS[user])] if user in IDS else []), user]
+    command += [
+        "--shell",
+        "/usr/sbin/nologin",
+        *(["--uid", str(accounts.IDS[user])] if user in accounts.IDS else []),
+        user,
+    ]
     context.run(*command)
     return True
 
 
 def hosts(context: Context) -> str:
-    """The machine's name, and those of the others where no DNS knows them."""
+    """The machine's name, and the controller's."""
     files.place(context.at("etc/hostname"), f"{context.host}\n".encode())
     if socket.gethostname() != context.host:
         socket.sethostname(context.host)
-    if context.vm:
-        from infra.node.bootstrap.vm import names as own_names
-
-        return own_names.place(context)
-    names = context.settings.site.driver.get("hosts")
-    if names is None:
-        return f"{context.host}; DNS knows the others"
-    # As a whole: the names of another cluster, or of the machine below, mean nothing here.
-    files.place(context.at("etc/hosts"), LOCALHOST.encode() + Path(names).read_bytes())
-    return f"{context.host}; the others are in /etc/hosts"
+    return own_names.place(context)
 
 
 def secrets(context: Context) -> str:
@@ -123,7 +115,7 @@ def _key_from_controller(context: Context) -> bytes:
 
 def mounts(context: Context) -> str:
     """What this role mounts; what is mounted already stays."""
-    mine, kinds = context.mounts(), _mount_kinds(context)
+    mine, kinds = context.mounts(), of_clouds.kinds(context)
     for mount in mine:
         if mount.kind not in kinds:
             raise ValueError(
@@ -139,15 +131,11 @@ def mounts(context: Context) -> str:
         # Any user may stage a benchmark there, and nobody takes away another's: as in /tmp.
         files.folder(Path(site.shared) / "bench", 0o1777)
         _open_scratch(context, mine)
-    if context.vm:
-        from infra.node.bootstrap.vm import mounts as of_clouds
-        from infra.node.bootstrap.vm import people
-
-        of_clouds.export(context)
-        if context.role == "controller":
-            people.prepare(context)
-        if context.people:
-            people.way_to_nodes(context)
+    of_clouds.export(context)
+    if context.role == "controller":
+        people.prepare(context)
+    if context.people:
+        people.way_to_nodes(context)
     return " and ".join(mount.path for mount in mine) or "nothing to mount"
 
 
@@ -164,26 +152,3 @@ def _open_scratch(context: Context, mine: Sequence[Mount]) -> None:
         there = folder.stat()
         if there.st_uid == os.geteuid() and stat.S_IMODE(there.st_mode) == NEW_MODE:
             folder.chmod(0o1777)
-
-
-def _mount_kinds(context: Context) -> Mapping[str, Callable[[Context, Mount], None]]:
-    if not context.vm:
-        return MOUNT_KINDS
-    from infra.node.bootstrap.vm import mounts as of_clouds
-
-    return of_clouds.kinds(context)
-
-
-def _bind(context: Context, mount: Mount) -> None:
-    """A folder of the host's. Its place is in the site's driver settings, by the mount's last name."""
-    name = PurePosixPath(mount.path).name
-    source = context.settings.site.driver.get(name)
-    if source is None:
-        raise ValueError(f"{mount.path}: the settings name no folder for it (site.driver.{name})")
-    target = context.at(mount.path.lstrip("/"))
-    target.mkdir(parents=True, exist_ok=True)
-    if not target.samefile(source):
-        context.run("mount", "--bind", source, str(target))
-
-
-MOUNT_KINDS: Mapping[str, Callable[[Context, Mount], None]] = {"bind": _bind}

@@ -7,10 +7,11 @@ import subprocess
 import tempfile
 
 from infra.node import ports
-from infra.node.bootstrap import accounts, daemons, files, sshd
+from infra.node.bootstrap import daemons, files
 from infra.node.bootstrap.context import Context
 from infra.node.bootstrap.registration import start_slurmd
 from infra.node.bootstrap.services import Service
+from infra.node.bootstrap.vm import clouds, notices, welcome
 from infra.node.elastic import programs
 from infra.node.slurm import version
 
@@ -36,7 +37,7 @@ def slurm(context: Context) -> str:
         files.folder(context.path(path), 0o755, owner)
     etc = files.folder(context.path(folders.etc))
     if context.role == "compute":
-        files.folder(context.path(folders.spool), 0o755, context.slurmd_user)
+        files.folder(context.path(folders.spool))
         files.link(context.path(folders.slurm_conf), str(folders.spool / "conf-cache" / "slurm.conf"))
         return f"{release}, configured by the controller"
     # Here and not above: a compute node renders nothing.
@@ -65,12 +66,7 @@ def _release(context: Context) -> str:
             conf.write(ENOUGH)
             conf.flush()
             env = {**os.environ, "SLURM_CONF": conf.name}
-            # slurmd drops its groups even for that, which the root of a user namespace may not.
-            prefix, identity = accounts.start_as(context.slurmd_user)
-            command = [*prefix, program, "-V"]
-            done: subprocess.CompletedProcess[str] = subprocess.run(
-                command, env=env, capture_output=True, text=True, check=True, **identity
-            )
+            done = subprocess.run([program, "-V"], env=env, capture_output=True, text=True, check=True)
     except FileNotFoundError:
         raise FileNotFoundError(f"{program} is not installed on this machine") from None
     release = done.stdout.strip()
@@ -81,21 +77,15 @@ def _release(context: Context) -> str:
 def ready(context: Context) -> str:
     """Start the role's daemons, the node's slurmd last."""
     owner = context.munge_user
-    if context.vm:
-        from infra.node.bootstrap.vm import clouds
-
-        # Before slurmd: a job whose user is not known here fails.
-        clouds.of(context.settings).people(context)
+    # Before slurmd: a job whose user is not known here fails.
+    clouds.of(context.settings).people(context)
     # On a machine that boots again without having been off they still run, with an older configuration.
     for name in ("slurmd", "slurmctld", "elastic", "slurmdbd", "munged"):
         context.services.stop(name)
     run = files.folder(context.at("run/munge"), 0o755, owner)
     lib, log = (files.folder(context.at(f"var/{name}/munge"), 0o700, owner) for name in ("lib", "log"))
-    # In a user namespace the folders above belong to nobody whom munged would trust.
-    daemons.munged(context, run, lib, log, *(["--force"] if context.settings.site.rootless else []))
+    daemons.munged(context, run, lib, log)
     said = ["munged"]
-    if context.role != "controller" or context.people:
-        said.append(sshd.start(context) or "")
     if context.role == "controller":
         if context.settings.design.slurm.accounting:
             from infra.node.bootstrap import accounting
@@ -107,18 +97,14 @@ def ready(context: Context) -> str:
             said.append(name_server.start(context))
         daemons.see_port(context, context.settings.site.slurmctld_port)
         daemons.controller(context)
-        if context.vm:
-            # A head that boots again: nodes that are up fetch its files anew only when they are told to.
-            context.run("scontrol", "reconfigure", timeout=RECONFIGURE_SECONDS, allow=(0, 1))
+        # A head that boots again: nodes that are up fetch its files anew only when they are told to.
+        context.run("scontrol", "reconfigure", timeout=RECONFIGURE_SECONDS, allow=(0, 1))
         said.append("slurmctld and the elastic daemon")
     if context.role == "compute":
         _slurmd(context)
         said.append("slurmd")
-    if context.vm:
-        from infra.node.bootstrap.vm import notices, welcome
-
-        said.append(notices.start(context))
-        welcome.complete(context)
+    said.append(notices.start(context))
+    welcome.complete(context)
     return f"started {', '.join(word for word in said if word)}"
 
 
@@ -127,11 +113,11 @@ def _slurmd(context: Context) -> None:
     log = context.path(folders.log)
     daemons.see_port(context, port)
     server = f"{site.controller_address}:{site.slurmctld_port}"
-    # A namespace boots with the host's clock: without -b its boot is older than the request, and the node
-    # stays "powering up". A VM has booted since, and a slurmd that starts again on it has not rebooted.
+    # A container has the host's uptime: without -b its boot is older than the request, and the node stays
+    # "powering up". A VM has booted since, and a slurmd that starts again on it has not rebooted.
     fresh = [] if context.settings.design.machines == "vm" else ["-b"]
     command = ("/usr/sbin/slurmd", "-D", *fresh, "-N", context.host, "--conf-server", server)
     release = version.parse(context.report.content["facts"]["slurm"])
-    service = Service("slurmd", command, log / "slurmd.out", user=context.slurmd_user)
+    service = Service("slurmd", command, log / "slurmd.out")
     pid = start_slurmd(context.services, service, context.host, folders, release)
     daemons.wait("slurmd", lambda: not ports.free(port), log / "slurmd.out", pid)

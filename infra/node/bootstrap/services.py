@@ -82,13 +82,13 @@ class InitServices:
 
     def start(self, service: Service) -> int:
         service.log.parent.mkdir(parents=True, exist_ok=True)
-        prefix, identity = start_as(service.user)
+        identity = start_as(service.user)
         # Who is told to end in here ends once the child is known: it would be killed, and not asked to end.
         self._starting = True
         try:
             with service.log.open("ab") as output:
                 child = subprocess.Popen(
-                    [*prefix, *service.argv],
+                    service.argv,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,

@@ -146,6 +146,8 @@ def logs(context: Context) -> str:
 HOSTS = frozenset({"controller", "login"})
 """The roles of machines that are made with their cluster, and not for a job."""
 VM = frozenset({"vm"})
+"""A cloud's machines."""
+WHOLE = VM | {"container"}
 """Machines that have no software of ours yet; others share their host's."""
 
 STEPS: tuple[Step, ...] = (
@@ -155,7 +157,7 @@ STEPS: tuple[Step, ...] = (
     Step("secrets", limits.HOSTS_SECRETS, HOSTS, lambda context: kind(context).secrets(context)),
     Step("secrets", limits.SECRETS, ALL - HOSTS, lambda context: kind(context).secrets(context)),
     Step("disks", limits.DISKS, ALL, disks),
-    Step("packages", limits.PACKAGES, ALL, packages, VM),
+    Step("packages", limits.PACKAGES, ALL, packages, WHOLE),
     Step("metadata", limits.METADATA, frozenset({"controller"}), metadata, VM),
     Step("mounts", limits.MOUNTS, ALL, lambda context: kind(context).mounts(context)),
     Step("slurm", limits.SLURM, ALL, lambda context: kind(context).slurm(context)),

@@ -1,8 +1,8 @@
 """slurm.conf, gres.conf and cgroup.conf from the settings: pure, for Slurm 22.05, 23.11 and 24.11.
 
 Two kinds of site. *Process mode*: all nodes are daemons of one user on one machine, told apart by name, port
-and, where the loopback has them, address. *Own machines* (`vm`, `namespace`): every node has its address,
-the default ports and its cgroups; a namespace that an ordinary user made (`Site.rootless`) has no cgroups.
+and, where the loopback has them, address. *Own machines* (`vm`, `container`): every node has its address,
+the default ports and its cgroups.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _daemons(settings: Settings) -> Options:
         *([] if folders.process else [("SlurmdPort", site.slurmd_port)]),
         ("SlurmUser", site.user),
         # slurmd of an ordinary user can only run that user's jobs, and must be told so.
-        *([("SlurmdUser", site.user)] if folders.process or site.rootless else []),
+        *([("SlurmdUser", site.user)] if folders.process else []),
         ("StateSaveLocation", folders.state),
         ("SlurmdSpoolDir", _spool(folders, "%n")),
         ("SlurmctldPidFile", folders.run / "slurmctld.pid"),
@@ -154,13 +154,12 @@ def _security(settings: Settings) -> Options:
 
 
 def _cgroups(settings: Settings) -> bool:
-    """Whether jobs are held together and limited by cgroups: they need root, and a container of one user only
-    may not have them."""
-    return not Folders(settings).process and not settings.site.rootless
+    """Whether jobs are held together and limited by cgroups, which need root."""
+    return not Folders(settings).process
 
 
 def _own_cores(settings: Settings) -> bool:
-    """Whether a node's CPUs are its own to bind jobs to. Namespaces share the host's, and all count from 0:
+    """Whether a node's CPUs are its own to bind jobs to. Containers share the host's, and all count from 0:
     everybody's jobs would crowd on the first, and a node that pretends to have more could run none."""
     return settings.design.machines == "vm"
 
@@ -347,13 +346,17 @@ def _cgroup(settings: Settings, version: Version) -> Options:
         return [("CgroupPlugin", traits(version).cgroup_off)]
     real = any(p.accelerator is not None and not p.accelerator.simulated for p in settings.design.partitions)
     options: Options = [
-        ("CgroupPlugin", "autodetect"),
+        *_hierarchies(settings),
         ("ConstrainCores", "yes" if _own_cores(settings) else "no"),
         ("ConstrainRAMSpace", "yes"),
         # A job sees the GPUs that it was given; simulated ones are borrowed devices that jobs may need.
         ("ConstrainDevices", "yes" if real else "no"),
     ]
-    if settings.design.machines == "namespace":
-        # There is no systemd inside to ask for a scope.
-        options.append(("IgnoreSystemd", "yes"))
     return options
+
+
+def _hierarchies(settings: Settings) -> Options:
+    """Where cgroups are: on a host that keeps version 1's, a container's own lie aside from its systemd's."""
+    if place := settings.site.driver.get("cgroups"):
+        return [("CgroupPlugin", "cgroup/v1"), ("CgroupMountpoint", place)]
+    return [("CgroupPlugin", "autodetect")]

@@ -50,7 +50,7 @@ DAEMONS = ("slurmctld", "elastic", "agent", "munged", "slurmd")
 
 
 class _Outside(Control):
-    """Slurm's commands through `./cluster exec`: nothing of a namespace cluster is reached otherwise."""
+    """Slurm's commands through `./cluster exec`: nothing of a container cluster is reached otherwise."""
 
     def __init__(self, checkout: Checkout) -> None:
         super().__init__("/nonexistent")
@@ -68,7 +68,7 @@ class _Outside(Control):
 class SoakCluster:
     """Args:
     folder: where the checkout is made.
-    machines: process | namespace.
+    machines: process | container.
     """
 
     def __init__(self, folder: Path, machines: str) -> None:

@@ -245,16 +245,16 @@ def parse(description: str, arguments: list[str] | None = None) -> Options:
         "--minutes", type=float, default=2.0, help="of jobs and faults, before the queue empties"
     )
     parser.add_argument("--seed", type=int, help="the same choices again; times still differ")
-    parser.add_argument("--machines", choices=("process", "namespace"), default="process")
+    parser.add_argument("--machines", choices=("process", "container"), default="process")
     parser.add_argument(
         "--faults",
         default="all",
-        help=f"all, none, or some of {', '.join(ALL_KINDS)}, with commas between; cut: namespace only",
+        help=f"all, none, or some of {', '.join(ALL_KINDS)}, with commas between; cut: container only",
     )
     parser.add_argument("--drain", type=float, default=300.0, help="seconds that the queue may take to empty")
     parser.add_argument("--logs", type=Path, help="where the logs are kept; else a new folder in /tmp")
     chosen = parser.parse_args(arguments)
-    every = ALL_KINDS if chosen.machines == "namespace" else KINDS
+    every = ALL_KINDS if chosen.machines == "container" else KINDS
     kinds = {"all": every, "none": ()}.get(chosen.faults, tuple(chosen.faults.split(",")))
     if unknown := [kind for kind in kinds if kind not in every]:
         parser.error(f"--faults: {', '.join(unknown)}: no such kind; there are {', '.join(every)}")

@@ -10,9 +10,10 @@ from infra.node.model import Settings
 if TYPE_CHECKING:
     from infra.node.bootstrap.vm.cloud_aws import Aws
     from infra.node.bootstrap.vm.cloud_gcp import Gcp
+    from infra.node.bootstrap.vm.cloud_local import Local
 
 
-def kind(provider: str) -> type[Aws] | type[Gcp]:
+def kind(provider: str) -> type[Aws] | type[Gcp] | type[Local]:
     """Raises:
     ValueError: the provider has no machines of a cloud's.
     """
@@ -25,7 +26,11 @@ def kind(provider: str) -> type[Aws] | type[Gcp]:
         from infra.node.bootstrap.vm.cloud_gcp import Gcp
 
         return Gcp
-    raise ValueError(f"provider {provider!r} has no machines of a cloud's; known: aws, gcp")
+    if provider == "local":
+        from infra.node.bootstrap.vm.cloud_local import Local
+
+        return Local
+    raise ValueError(f"provider {provider!r} has no machines of a cloud's; known: aws, gcp, local")
 
 
 def of(settings: Settings) -> Cloud:

@@ -67,12 +67,20 @@ def nvme(context: Context, mount: Mount) -> None:
     files.folder(context.at(mount.path.lstrip("/")), 0o1777)
 
 
+def bind(context: Context, mount: Mount) -> None:
+    """A folder of the host's, which has been there since the machine was switched on."""
+    target = context.at(mount.path.lstrip("/"))
+    if not disks.mounted(str(target)):
+        raise FileNotFoundError(f"{mount.path}: the machine was started without this folder of its host's")
+
+
 KINDS: Mapping[str, Callable[[Context, Mount], None]] = {
     "nfs": nfs,
     "efs": efs,
     "filestore": filestore,
     "fsx_lustre": fsx_lustre,
     "nvme": nvme,
+    "bind": bind,
 }
 
 

@@ -38,7 +38,8 @@ def of_role(design: ClusterDesign, role: str) -> list[str]:
         names += ["nftables", name_server.PACKAGE]
         names += clouds.kind(design.provider).packages
         names += ACCOUNTING if design.slurm.accounting else []
-        names += ["python3-venv"] if design.trains else []  # for the training environment
+        # For the training environment, which the local stack makes on its host.
+        names += ["python3-venv"] if design.trains and design.machines == "vm" else []
     return list(dict.fromkeys(names))
 
 

@@ -1,9 +1,10 @@
-"""Addresses of namespace machines, and what a cluster of such machines is told of its place."""
+"""Addresses of container machines, and what a cluster of such machines is told of its place."""
 
 from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.local.cloud import kind
-from infra.local.cloud.network import PREFIX, addresses, hosts_text, link_of, read_hosts
+from infra.local.cloud.network import PREFIX, addresses, hosts_text, read_hosts
+from infra.local.cloud.nspawn import link_of
 from infra.local.site import RunDirectory
 from infra.node.model import ClusterDesign, Host, Partition
 from infra.runner import locations
@@ -23,7 +25,7 @@ def design(*sizes: int, login: int = 0) -> ClusterDesign:
         name="t",
         stack="test",
         provider="local",
-        machines="namespace",
+        machines="container",
         hosts=(head, *(Host(f"login-{i}", "login", ("login",), "local.small", 0) for i in range(login))),
         partitions=tuple(Partition(f"p{i}", "local.small", 1, 500, 0, size) for i, size in enumerate(sizes)),
         mounts=(),
@@ -77,15 +79,17 @@ def test_settings_of_machines_with_a_root_of_their_own(
     monkeypatch.setattr(locations, "run_root", lambda: tmp_path / "runs")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     run = RunDirectory.make(tmp_path / "project", "test")
-    kind.write(run.path, kind.NAMESPACE)
-    assert run.namespaces
+    kind.write(run.path, kind.CONTAINER)
+    assert run.containers
 
     site = run.settings(design(2)).site
     assert (site.root, site.apps, site.shared) == ("/", "/apps", "/home")
     assert (site.controller_host, site.controller_address) == ("controller", "10.99.0.2")
     assert (site.slurmctld_port, site.slurmd_port) == (6817, 6818)
-    assert site.driver["home"] == str(run.shared)
-    assert Path(site.driver["apps"]) == run.apps.resolve()
+    # As the machine sees them: nothing of this host's paths goes into the settings.
+    assert site.driver["socket"] == "/srv/slurm-stacks/cloud/agent.sock"
+    assert str(tmp_path) not in json.dumps(dataclasses.asdict(site))
+    assert run.agent_socket == run.cloud / "api" / "agent.sock"
     assert read_hosts(run.hosts)["p0-1"] == "10.99.1.1"
     # Another `up` with another partition before it moves nobody.
     wider = design(2, 3)

@@ -1,9 +1,12 @@
-"""A cluster of namespace machines: head, login machine and nodes as on a cloud, from zero and back."""
+"""A cluster of machines that boot: head, login machine and nodes as on a cloud, from zero and back."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import re
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,45 +16,49 @@ from typing import Any
 
 import pytest
 
-from infra.local import packages
-from infra.local.cloud.namespaces import traces
+from infra.local import way_in
+from infra.local.cloud.containers import Plan, traces
+from infra.local.site import RunDirectory
 from infra.node import rpc
+from infra.provider import TOOL
 from tests.support.checkout import Checkout, until
+from tests.support.containers import cluster_image
 from tests.support.mishaps import end, until_saved
-from tests.support.namespace_run import need_namespaces, seen_on_host
-from tests.support.ordinary_user import OrdinaryUser
-from tests.support.sshd import missing
 
 STACK = """
     config:
       slurm-stacks:cluster:
         provider: local
-        local: {machines: namespace}
+        local: {machines: container}
         login: {count: 1}
         partitions:
           - {name: debug, machine: local.small, nodes: {max: 4}, default: true}
-        slurm: {suspend_time: 4}
+        slurm: {suspend_time: 4, accounting: true}
       slurm-stacks:benchmark: {enabled: false}
 """
-# In the same clusters, because each takes seconds to come up.
-ACCOUNTING = not packages.missing_for_accounting()
-if ACCOUNTING:
-    STACK = STACK.replace("{suspend_time: 4}", "{suspend_time: 4, accounting: true}")
 GREEDY = "x = bytearray(300 * 1024 * 1024)"
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
-    need_namespaces()
-    checkout = Checkout(tmp_path_factory.mktemp("namespaces") / "a checkout", STACK)
+    cluster_image(STACK)
+    checkout = Checkout(tmp_path_factory.mktemp("containers") / "a checkout", STACK)
+    before = links()
     try:
         checkout.cluster("up", check=True)
         yield checkout
     finally:
+        with contextlib.suppress(OSError, ValueError):
+            # Nobody is left who knows the machines, and `down` finds them all the same.
+            end(int((checkout.run_directory / "cloud" / "agent.lock").read_text()))
         left = checkout.close()
     assert left == []
     assert traces(checkout.run_directory) == []
-    assert seen_on_host(checkout.run_directory) == []
+    assert links() <= before, "a bridge or a cable of theirs is this host's"
+
+
+def links() -> set[str]:
+    return {path.name for path in Path("/sys/class/net").iterdir()}
 
 
 def recorded(checkout: Checkout) -> set[str]:
@@ -70,7 +77,8 @@ def job(checkout: Checkout, number: str) -> str:
 
 def machine(checkout: Checkout, node: str) -> dict[str, Any]:
     """What the local cloud knows of the living machine of this name."""
-    answer = rpc.call(str(checkout.run_directory / "cloud" / "agent.sock"), "list", 10.0, tags={"node": node})
+    agent = RunDirectory(checkout.run_directory).agent_socket
+    answer = rpc.call(str(agent), "list", 10.0, tags={"node": node})
     (found,) = [m for m in answer["machines"] if m["state"] == "running"]
     return dict(found)
 
@@ -79,20 +87,27 @@ def test_jobs_run_on_machines_that_came_up_for_them_and_went_again(cluster: Chec
     until(lambda: states(cluster) == {"idle~"}, 120, "a cluster without nodes")
     assert cluster.execute("hostname").strip() == "login-0"
 
-    # The node's own name and address: not this host's.
-    script = "echo $SLURMD_NODENAME $(hostname); while [ ! -e seen ]; do sleep 0.1; done"
+    # Every node finds every other one by its name, and none is this host.
+    script = (
+        "hostname; for n in 0 1 2 3; do getent hosts debug-$n; done; while [ ! -e seen ]; do sleep 0.1; done"
+    )
     with ThreadPoolExecutor() as pool:
-        names = pool.submit(cluster.execute, "srun", "-N2", "sh", "-c", script)
+        said = pool.submit(cluster.execute, "srun", "-N4", "sh", "-c", script)
         try:
-            until(lambda: cluster.status()["machines"]["running"] == 2, 120, "two machines")
+            until(lambda: cluster.status()["machines"]["running"] == 4, 120, "four machines")
         finally:
             cluster.execute("touch", "seen")
-        assert sorted(names.result().splitlines()) == ["debug-0 debug-0", "debug-1 debug-1"]
+        lines = said.result().splitlines()
+    names = [f"debug-{number}" for number in range(4)]
+    assert sorted(line for line in lines if " " not in line) == names
+    assert {tuple(line.split()[:2]) for line in lines if " " in line} == {
+        (f"10.99.1.{number}", name) for number, name in enumerate(names)
+    }
+    assert socket.gethostname() not in names
     until(lambda: states(cluster) == {"idle~"}, 120, "zero nodes")
     until(lambda: cluster.status()["machines"]["running"] == 0, 120, "zero machines")
 
 
-@pytest.mark.skipif(not ACCOUNTING, reason="packages for accounting are missing")
 def test_sacct_works_where_people_log_in(cluster: Checkout) -> None:
     cluster.execute("srun", "true")
     until(lambda: "COMPLETED" in recorded(cluster), 120, "the record", 0.5)
@@ -132,8 +147,6 @@ def test_files_go_to_the_shared_home_and_come_back(cluster: Checkout, tmp_path: 
     assert (told.returncode, told.stderr) == (1, ":no-such: there is no such file on the login machine\n")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's machines have no sshd")
-@pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def test_openssh_reaches_the_login_machine_by_the_stanza(cluster: Checkout, tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text(cluster.cluster("ssh-config", check=True).stdout)
@@ -155,11 +168,25 @@ def test_openssh_reaches_the_login_machine_by_the_stanza(cluster: Checkout, tmp_
     assert (tmp_path / "back").read_bytes() == (tmp_path / "big").read_bytes()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's machines have no cgroups")
 def test_a_job_over_its_memory_is_killed_by_its_cgroup(cluster: Checkout) -> None:
     done = cluster.cluster("exec", "--", "srun", "-N1", "--mem=50", "python3", "-c", GREEDY, timeout=120)
     assert done.returncode != 0
     assert re.search("Out Of Memory|oom-kill", done.stderr), done.stderr
+
+
+def test_a_head_that_boots_again_keeps_its_queue(cluster: Checkout) -> None:
+    held = cluster.execute("sbatch", "--parsable", "--hold", "--wrap", "echo after the boot").strip()
+    before = machine(cluster, "controller")
+    first = way_in.controller(RunDirectory(cluster.run_directory))
+    reboot = way_in.command(RunDirectory(cluster.run_directory), [TOOL])
+    # By the way of our own tool, which runs on the controller.
+    subprocess.run([*reboot.argv[:-1], "systemctl", "reboot"], check=True)
+    until(lambda: way_in.controller(RunDirectory(cluster.run_directory)) not in (None, first), 120, "a boot")
+    until(lambda: job(cluster, held) == "PENDING", 120, "slurmctld with the job", 0.5)
+    assert machine(cluster, "controller")["id"] == before["id"], "the same machine"
+    cluster.execute("scontrol", "release", held)
+    until(lambda: job(cluster, held) == "COMPLETED", 120, "the job")
+    assert cluster.execute("cat", f"slurm-{held}.out").strip() == "after the boot"
 
 
 def test_a_controller_that_dies_comes_back_with_its_queue(cluster: Checkout) -> None:
@@ -196,43 +223,42 @@ def test_machines_outlive_their_agent(cluster: Checkout) -> None:
     assert len(cluster.execute("srun", "-N3", "hostname").split()) == 3
 
 
-def test_a_machine_that_loses_its_network_is_replaced_and_its_job_runs_again(cluster: Checkout) -> None:
+def test_nodes_that_are_lost_are_replaced_and_their_jobs_run_again(cluster: Checkout) -> None:
+    actions = ("kill", "freeze", "cut")
     script = 'hostname; [ "${SLURM_RESTART_COUNT:-0}" != 0 ] || sleep 600'
-    number = cluster.execute("sbatch", "--parsable", "--open-mode=append", "--wrap", script).strip()
-    until(lambda: job(cluster, number) == "RUNNING", 120, "the job")
-    # Until it has told where: it is cut off in the middle of its work.
-    until(lambda: cluster.execute("cat", f"slurm-{number}.out", check=False).strip(), 120, "its first word")
-    # Where it runs: a node of the test before may be just going.
-    first = cluster.execute("squeue", "--noheader", "--format=%N", f"--jobs={number}").strip()
-    cluster.chaos("cut", first)
+    words = ("sbatch", "--parsable", "--open-mode=append", "--exclusive", "--wrap", script)
+    jobs = [cluster.execute(*words).strip() for _ in actions]
+
+    def ran(number: str) -> list[str]:
+        """Where it has run so far; what Slurm complains of is in its output, too."""
+        said = cluster.execute("cat", f"slurm-{number}.out", check=False)
+        return re.findall(r"^debug-\d$", said, re.MULTILINE)
+
+    # Until they have told where they are: they are hit in the middle of their work.
+    until(lambda: all(len(ran(number)) == 1 for number in jobs), 200, "their first words", 0.5)
+    first = [ran(number)[0] for number in jobs]
+    assert len(set(first)) == len(actions)
+    for action, node in zip(actions, first, strict=True):
+        cluster.chaos(action, node)
     began = time.monotonic()
-    until(lambda: job(cluster, number) == "COMPLETED", 200, "the second run", 0.5)
-    print(f"cut off: done again after {time.monotonic() - began:.1f} s")
-    ran = cluster.execute("cat", f"slurm-{number}.out").split()
-    assert (len(ran), ran[0]) == (2, first)
-    assert ran[1] != first
+    until(lambda: all(job(cluster, number) == "COMPLETED" for number in jobs), 300, "their second runs", 0.5)
+    print(f"all done again after {time.monotonic() - began:.1f} s")
+    assert [(len(ran(number)), ran(number)[0]) for number in jobs] == [(2, node) for node in first]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the tests above are an ordinary user's already")
-def test_an_ordinary_user_has_such_a_cluster_too(tmp_path: Path) -> None:
-    user: OrdinaryUser | None = None
-    checkout = Checkout(
-        tmp_path / "a checkout", STACK, inside=lambda *command: user(*command) if user else list(command)
-    )
-    checkout.env |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    user = OrdinaryUser(tmp_path)
+def test_a_disk_that_is_full_is_a_boot_that_fails_and_says_so(cluster: Checkout) -> None:
+    run = RunDirectory(cluster.run_directory)
+    # A node that is up has the disk that it has.
+    until(lambda: states(cluster) == {"idle~"}, 120, "zero nodes")
+    plan = Plan.read(run.path)
+    dataclasses.replace(plan, disk_mib={"debug-3": 48}).write(run.path)
     try:
-        can = subprocess.run(user("unshare", "--user", "--map-root-user", "--net", "true"), check=False)
-        if can.returncode:
-            pytest.skip("this kernel lets no ordinary user make namespaces")
-        checkout.cluster("up", check=True)
-        assert sorted(checkout.execute("srun", "-N2", "hostname").split()) == ["debug-0", "debug-1"]
-        if ACCOUNTING:
-            until(lambda: recorded(checkout) == {"COMPLETED"}, 120, "the record", 0.5)
-        findings = checkout.cluster("doctor", "--json").stdout
-        assert "in a user namespace" in findings
+        number = cluster.execute("sbatch", "--parsable", "-w", "debug-3", "--wrap", "true").strip()
+
+        def why() -> str:
+            return cluster.cluster("logs", "debug-3", "--lines=40").stdout
+
+        until(lambda: "are free, 64 are needed; make room there" in why(), 200, "the reason", 1.0)
+        cluster.execute("scancel", number)
     finally:
-        down = checkout.cluster("down")
-        user.close()
-    assert down.returncode == 0, down.stderr
-    assert "nothing is left" in down.stderr
+        plan.write(run.path)

@@ -1,4 +1,4 @@
-"""What the configuration says where machines are namespaces: made by root, or by an ordinary user."""
+"""What the configuration says where machines are containers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ FLEET = (
 DRIVER = {"socket": "/run/agent.sock", "cloud_dns": "true"}
 
 
-def files(version: Version, *, rootless: bool = False, **slurm: Any) -> dict[str, str]:
+def files(version: Version, *, cgroups: str | None = None, **slurm: Any) -> dict[str, str]:
     site = Site(
         root="/",
-        user="ada" if rootless else "slurm",
+        user="slurm",
         controller_host="controller",
         controller_address="10.99.0.2",
-        driver=DRIVER | ({"rootless": "true"} if rootless else {}),
+        driver=DRIVER | ({"cgroups": cgroups} if cgroups else {}),
     )
-    made = design(*FLEET, machines="namespace", slurm=SlurmSettings(**slurm))
+    made = design(*FLEET, machines="container", slurm=SlurmSettings(**slurm))
     return render(Settings(made, site), version)
 
 
@@ -66,47 +66,28 @@ BY_ROOT = COMMON | {
     "TaskPlugin": "task/cgroup",
     "SelectTypeParameters": "CR_CPU_Memory",
 }
-BY_A_USER = COMMON | {
-    "SlurmUser": "ada",
-    # One user's slurmd: as root of the namespace it could start no job.
-    "SlurmdUser": "ada",
-    "ProctrackType": "proctrack/linuxproc",
-    "TaskPlugin": "task/none",
-    "SelectTypeParameters": "CR_CPU",
-}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(("rootless", "expected"), [(False, BY_ROOT), (True, BY_A_USER)])
-def test_slurm_conf(version: Version, rootless: bool, expected: dict[str, str]) -> None:
-    found = options(files(version, rootless=rootless)["slurm.conf"])
-    assert {key: found.get(key) for key in expected} == expected
-    assert ("SlurmdUser" in found) == rootless
+def test_slurm_conf(version: Version) -> None:
+    found = options(files(version)["slurm.conf"])
+    assert {key: found.get(key) for key in BY_ROOT} == BY_ROOT
+    assert "SlurmdUser" not in found
     assert ("PrivateData" in found) == (version == (22, 5))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_cgroups_as_root(version: Version) -> None:
-    """IgnoreSystemd is known to all three; without it slurmd would ask a systemd that is not there."""
-    assert options(files(version)["cgroup.conf"]) == {
-        "CgroupPlugin": "autodetect",
-        "ConstrainCores": "no",
-        "ConstrainRAMSpace": "yes",
-        "ConstrainDevices": "no",
-        "IgnoreSystemd": "yes",
-    }
+def test_cgroups_are_handed_on_by_systemd_or_lie_aside(version: Version) -> None:
+    limits = {"ConstrainCores": "no", "ConstrainRAMSpace": "yes", "ConstrainDevices": "no"}
+    assert options(files(version)["cgroup.conf"]) == {"CgroupPlugin": "autodetect", **limits}
+    # A host that keeps the controllers in version 1: its systemd inside has a hierarchy without any.
+    place = "/srv/slurm-stacks/cgroup"
+    old = options(files(version, cgroups=place)["cgroup.conf"])
+    assert old == {"CgroupPlugin": "cgroup/v1", "CgroupMountpoint": place, **limits}
 
 
-@pytest.mark.parametrize(
-    ("version", "off"), [((22, 5), "cgroup/v1"), ((23, 11), "cgroup/v1"), ((24, 11), "disabled")]
-)
-def test_no_cgroups_as_an_ordinary_user(version: Version, off: str) -> None:
-    assert options(files(version, rootless=True)["cgroup.conf"]) == {"CgroupPlugin": off}
-
-
-@pytest.mark.parametrize("rootless", [False, True])
-def test_nodes_and_partitions(rootless: bool) -> None:
-    text = files((22, 5), rootless=rootless)["slurm.conf"]
+def test_nodes_and_partitions() -> None:
+    text = files((22, 5))["slurm.conf"]
     nodes = [line for line in text.splitlines() if line.startswith("NodeName=")]
     assert nodes == [
         "NodeName=debug-[0-3] CPUs=1 RealMemory=1024 Feature=local.small,ondemand Weight=10 State=CLOUD",
@@ -115,9 +96,9 @@ def test_nodes_and_partitions(rootless: bool) -> None:
         "NodeName=gpu-1 CPUs=2 RealMemory=4096 Gres=gpu:v100:4 Feature=local.medium,ondemand,v100 Weight=10 "
         "State=CLOUD",
     ], "by name: no address, no port"
-    # A job that names no memory has its CPUs' share of it; without cgroups nobody counts memory.
+    # A job that names no memory has its CPUs' share of it.
     shares = [part for line in text.splitlines() for part in line.split() if part.startswith("DefMem")]
-    assert shares == ([] if rootless else ["DefMemPerCPU=1024", "DefMemPerCPU=2048"])
+    assert shares == ["DefMemPerCPU=1024", "DefMemPerCPU=2048"]
 
 
 def test_simulated_devices_are_files_that_every_machine_has() -> None:
@@ -128,9 +109,8 @@ def test_simulated_devices_are_files_that_every_machine_has() -> None:
     )
 
 
-@pytest.mark.parametrize(("rootless", "gather"), [(False, "cgroup"), (True, "linux")])
-def test_with_accounting_usage_is_gathered_where_it_can_be(rootless: bool, gather: str) -> None:
-    found = options(files((22, 5), rootless=rootless, accounting=True)["slurm.conf"])
-    assert found["JobAcctGatherType"] == f"jobacct_gather/{gather}"
+def test_with_accounting_usage_is_gathered() -> None:
+    found = options(files((22, 5), accounting=True)["slurm.conf"])
+    assert found["JobAcctGatherType"] == "jobacct_gather/cgroup"
     assert found["AccountingStorageHost"] == "10.99.0.2"
     assert "AccountingStoragePass" not in found

@@ -1,0 +1,379 @@
+"""The disk that container machines start from: a distribution of its own, made once and kept in the cache.
+
+`debootstrap` makes it from the packages of a suite (this host's own, or another one of the same
+distribution), as whoever makes a cloud's image does: systemd, cloud-init, sshd, and nothing of Slurm's. What
+a machine needs beyond it, its own boot installs (`infra.node.bootstrap.vm.packages`), or an image that has
+been through those steps holds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+PACKAGES = (
+    *("systemd", "systemd-sysv", "dbus", "libpam-systemd", "cloud-init", "openssh-server", "sudo"),
+    *("ca-certificates", "iproute2", "iputils-ping", "kmod", "netcat-openbsd", "nftables", "netbase"),
+    *("procps", "python3"),
+)
+"""What a cloud's image of the distribution brings along, as far as machines here have a use for it."""
+NEEDED_MIB = 3000
+"""What is needed while an image is made: itself, and the packages that it is made of."""
+SEE = "See that the distribution's archive can be reached (apt-get update), then run the command again."
+HEARTBEAT_SECONDS = 15.0
+LAST_LINES = 12
+SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+MASKED = (
+    # Its stage of cloud-init has nothing to do.
+    "cloud-config.service",
+    # What it waits for, a static address, is there when systemd-networkd is.
+    "systemd-networkd-wait-online.service",
+    *("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer"),
+    *("fstrim.timer", "e2scrub_reap.service", "systemd-resolved.service", "systemd-timesyncd.service"),
+    # Nobody sits at a console.
+    *("console-getty.service", "getty@.service", "getty.target"),
+)
+"""Units that machines do without: nobody waits for what they do, and each boot would."""
+NO_SERVICES = "#!/bin/sh\nexit 101\n"
+LEAN = (
+    "path-exclude=/usr/share/doc/*\npath-exclude=/usr/share/man/*\npath-exclude=/usr/share/locale/*\n"
+    # A draft that a power cut has spoilt is made again.
+    "force-unsafe-io\n"
+)
+
+# In namespaces of its own: whatever it mounts and starts ends with it, also when we are killed.
+_APART = (
+    *("setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--propagation", "private"),
+    *("--pid", "--fork", "--kill-child", "--mount-proc"),
+)
+_INSTALL = """
+set -e
+mount -t proc proc "$1/proc"
+mount -t sysfs -o ro sysfs "$1/sys"
+mount -t devpts -o newinstance,ptmxmode=0666 devpts "$1/dev/pts"
+root=$1
+shift
+chroot "$root" apt-get --quiet update
+exec chroot "$root" apt-get --quiet --yes --no-install-recommends install "$@"
+"""
+
+Say = Callable[[str], None]
+
+
+class ImageError(Exception):
+    """An image cannot be had here; the text says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A suite of packages, as apt on this host has it.
+
+    Attributes:
+        key: the file that it is signed by, where the host names one.
+    """
+
+    uri: str
+    suite: str
+    components: tuple[str, ...]
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """All that decides what an image holds, but for the packages' own releases.
+
+    Attributes:
+        suite: bookworm, trixie, noble, ….
+        sources: the first is that of the suite itself.
+        settings: of apt, as this host has them: proxies, checks.
+    """
+
+    suite: str
+    sources: tuple[Source, ...]
+    settings: str = ""
+    packages: tuple[str, ...] = PACKAGES
+
+    @property
+    def name(self) -> str:
+        """The same for equal recipes."""
+        parts = [asdict(self), MASKED, LEAN, _INSTALL]
+        digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+        return f"{self.suite}-{digest[:12]}"
+
+
+def recipe(suite: str | None = None) -> Recipe:
+    """What an image of this host's distribution is made of.
+
+    Args:
+        suite: another one than the host's, from the same mirror.
+
+    Raises:
+        ImageError: apt on this host has no source of it.
+    """
+    own = _own_suite()
+    wanted = suite or own
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for line in _ask("apt-get", "indextargets", "--format", _TARGET, "Created-By: Packages").splitlines():
+        uri, release, component, key = line.split("|")
+        if release.partition("-")[0].partition("/")[0] == own:
+            entry = (uri.rstrip("/"), release.replace(own, wanted, 1), key if key.startswith("/") else "")
+            found.setdefault(entry, []).append(component)
+    sources = [Source(u, r, tuple(dict.fromkeys(parts)), key) for (u, r, key), parts in found.items()]
+    sources.sort(key=lambda source: source.suite != wanted)
+    if not sources or sources[0].suite != wanted:
+        raise ImageError(
+            f"apt on this machine has no source of {own}, which the machines' image would be made from: "
+            "/etc/apt/sources.list.d shall name the distribution's own archive"
+        )
+    settings = [
+        line
+        for line in _ask("apt-config", "dump", "Acquire").splitlines()
+        if not line.startswith(("Acquire::IndexTargets", "Acquire::CompressionTypes")) and '""' not in line
+    ]
+    if (proxy := os.environ.get("http_proxy")) and not any("http::Proxy " in line for line in settings):
+        settings.append(f'Acquire::http::Proxy "{proxy}";')
+    return Recipe(wanted, tuple(sources), "\n".join(settings))
+
+
+_TARGET = "$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(SIGNED_BY)"
+
+
+def have(wanted: Recipe, folder: Path, say: Say) -> Path:
+    """The root folder of an image, made where it is missing: minutes, once.
+
+    Args:
+        folder: of all images; this one's own folder in it is there only when it is whole.
+        say: told what is being done, with progress.
+
+    Raises:
+        ImageError: it cannot be made; nothing half-made stays.
+    """
+    return made(folder, wanted.name, lambda draft: _make(wanted, draft, say), say) / "root"
+
+
+def made(folder: Path, name: str, make: Callable[[Path], None], say: Say) -> Path:
+    """`folder/name`, made by `make` in a draft where it is missing; one process at a time makes it.
+
+    Raises:
+        ImageError: from `make`, or there is no room; the draft is removed.
+    """
+    target = folder / name
+    if target.is_dir():
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder / f".{name}.lock", say):
+        draft = folder / f".{name}.draft"
+        # Of one that was killed at it.
+        _remove(draft)
+        if target.is_dir():
+            return target
+        _see_room(folder)
+        draft.mkdir()
+        try:
+            make(draft)
+        except BaseException:
+            _remove(draft)
+            raise
+        draft.rename(target)
+    return target
+
+
+def _make(wanted: Recipe, draft: Path, say: Say) -> None:
+    root, first = draft / "root", wanted.sources[0]
+    for program, package in (("debootstrap", "debootstrap"), ("unshare", "util-linux")):
+        if shutil.which(program, path=SEARCH) is None:
+            raise ImageError(f"{program} is not installed (package {package})")
+    began = time.monotonic()
+    say(f"making the image that machines start from ({wanted.suite}, about 500 MB; once, some minutes)")
+    key = [f"--keyring={first.key}"] if first.key else []
+    components = f"--components={','.join(first.components)}"
+    command = ["debootstrap", "--variant=minbase", components, *key]
+    # Scripts of other releases of the distribution do the same.
+    _run([*_APART, *command, wanted.suite, str(root), first.uri, *_script(wanted.suite)], draft, say)
+    _configure_apt(wanted, root)
+    policy = root / "usr/sbin/policy-rc.d"
+    policy.write_text(NO_SERVICES)
+    policy.chmod(0o755)
+    borrowed = [name for name in ("etc/resolv.conf", "etc/hosts") if Path("/", name).exists()]
+    for name in borrowed:
+        (root / name).unlink(missing_ok=True)
+        shutil.copyfile(Path("/", name), root / name)
+    _run([*_APART, "sh", "-c", _INSTALL, "sh", str(root), *wanted.packages], draft, say)
+    policy.unlink()
+    for name in borrowed:
+        (root / name).unlink()
+    _settle(root)
+    (draft / "log").unlink(missing_ok=True)
+    say(f"made the image in {time.monotonic() - began:.0f} s")
+
+
+def _script(suite: str) -> list[str]:
+    scripts = Path("/usr/share/debootstrap/scripts")
+    own = _own_suite()
+    return [] if (scripts / suite).exists() or not (scripts / own).exists() else [str(scripts / own)]
+
+
+def _configure_apt(wanted: Recipe, root: Path) -> None:
+    lines = []
+    for source in wanted.sources:
+        signed = ""
+        if source.key:
+            place = root / source.key.lstrip("/")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source.key, place)
+            signed = f"[signed-by={source.key}] "
+        lines.append(f"deb {signed}{source.uri} {source.suite} {' '.join(source.components)}\n")
+    (root / "etc/apt/sources.list").write_text("".join(lines))
+    settings = f'{wanted.settings}\nAcquire::Languages "none";\n'
+    (root / "etc/apt/apt.conf.d/90slurm-stacks").write_text(settings)
+    (root / "etc/dpkg/dpkg.cfg.d/slurm-stacks").write_text(LEAN)
+
+
+def _settle(root: Path) -> None:
+    """What differs between a distribution and a cloud's image of it."""
+    (root / "etc/hostname").unlink(missing_ok=True)
+    (root / "etc/hosts").write_text("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n")
+    # Empty, not missing: each machine is given its own.
+    (root / "etc/machine-id").write_text("")
+    (root / "var/lib/dbus/machine-id").unlink(missing_ok=True)
+    for key in (root / "etc/ssh").glob("ssh_host_*"):
+        key.unlink()
+    units = root / "etc/systemd/system"
+    # A newer cloud-init is one process, which waits for each stage's unit.
+    whole = (root / "lib/systemd/system/cloud-init-main.service").exists()
+    for unit in MASKED:
+        if unit == "cloud-config.service" and whole:
+            continue
+        (units / unit).unlink(missing_ok=True)
+        (units / unit).symlink_to("/dev/null")
+    default = units / "default.target"
+    default.unlink(missing_ok=True)
+    default.symlink_to("/lib/systemd/system/multi-user.target")
+    wanted = units / "multi-user.target.wants"
+    wanted.mkdir(exist_ok=True)
+    (wanted / "systemd-networkd.service").symlink_to("/lib/systemd/system/systemd-networkd.service")
+    for place in ("var/cache/apt/archives", "var/lib/apt/lists", "var/log"):
+        for path in (root / place).rglob("*"):
+            if path.is_file() and path.name != "lock":
+                path.unlink()
+
+
+def _run(command: Sequence[str], draft: Path, say: Say) -> None:
+    """Run a program that takes minutes, with a word on how far it is.
+
+    Raises:
+        ImageError: it failed; its last lines are with it.
+    """
+    log = draft / "log"
+    with log.open("w") as output:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd="/",
+            env={
+                **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+                "PATH": SEARCH,
+                "HOME": "/root",
+                "LC_ALL": "C",
+                "DEBIAN_FRONTEND": "noninteractive",
+                "DPKG_FORCE": "unsafe-io",
+            },
+        )
+    ended = threading.Event()
+
+    def tell() -> None:
+        began = time.monotonic()
+        while not ended.wait(HEARTBEAT_SECONDS):
+            line = (_end_of(log, 1) or [""])[0]
+            say(f"  {time.monotonic() - began:.0f} s so far: {line[:100]}")
+
+    threading.Thread(target=tell, daemon=True).start()
+    try:
+        status = child.wait()
+    except BaseException:
+        child.kill()
+        child.wait()
+        raise
+    finally:
+        ended.set()
+    if status:
+        lines = "\n".join(f"  {line}" for line in _end_of(log, LAST_LINES))
+        program = next(word for word in command[len(_APART) :] if word not in ("sh", "-c"))
+        what = "debootstrap" if program == "debootstrap" else "apt-get in the image"
+        raise ImageError(
+            f"the machines' image cannot be made: {what} ended with status {status}:\n{lines}\n{SEE}"
+        )
+
+
+_PASSED_ON = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+
+
+def _end_of(log: Path, count: int) -> list[str]:
+    with contextlib.suppress(OSError):
+        return [line for line in log.read_text(errors="replace").splitlines() if line.strip()][-count:]
+    return []
+
+
+def _see_room(folder: Path) -> None:
+    free = shutil.disk_usage(folder).free // 2**20
+    if free < NEEDED_MIB:
+        raise ImageError(
+            f"the machines' image takes {NEEDED_MIB} MiB in {folder}, and {free} MiB are free there: "
+            "make room, or have XDG_CACHE_HOME name a folder on a larger disk"
+        )
+
+
+@contextlib.contextmanager
+def _alone(file: Path, say: Say) -> Iterator[None]:
+    with file.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another command that makes the same image")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _remove(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+def _own_suite() -> str:
+    """This host's, by its name.
+
+    Raises:
+        ImageError: it has none, or is no distribution with apt.
+    """
+    facts: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/etc/os-release").read_text().splitlines():
+            name, _, value = line.partition("=")
+            facts[name] = value.strip().strip('"')
+    if not facts.get("VERSION_CODENAME") or shutil.which("apt-get") is None:
+        raise ImageError(
+            "machines that boot are made from Debian's or Ubuntu's packages, and this machine "
+            f"({facts.get('PRETTY_NAME', 'of an unknown distribution')}) has no apt of a named release"
+        )
+    return facts["VERSION_CODENAME"]
+
+
+def _ask(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env={"PATH": SEARCH})
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise ImageError(f"{' '.join(command[:2])}: {error}") from error
+    return done.stdout

@@ -1,0 +1,87 @@
+"""What lies on a container machine's disk before its first boot: address, user data, and what it skips."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from infra.local.cloud.nspawn import Card, Machine
+
+INTERFACE = "host0"
+"""The name of a machine's network card, which systemd-nspawn chooses."""
+CLOUD_INIT = """\
+# slurm-stacks: the network is set by the machine's maker. Of cloud-init's modules those that a first boot has
+# a use for: each costs its imports.
+network: {config: disabled}
+ssh_genkeytypes: [ed25519]
+ssh: {emit_keys_to_console: false}
+ssh_deletekeys: false
+cloud_init_modules: [bootcmd, write-files, set_hostname, users-groups, ssh]
+cloud_config_modules: []
+cloud_final_modules:
+  [scripts-vendor, scripts-per-once, scripts-per-boot, scripts-per-instance, scripts-user, final-message]
+"""
+GENERATORS = (
+    # It looks for what may be a cloud; the datasources are given.
+    "cloud-init-generator",
+    *("systemd-gpt-auto-generator", "systemd-hibernate-resume-generator", "systemd-cryptsetup-generator"),
+    *("systemd-veritysetup-generator", "systemd-integritysetup-generator", "systemd-sysv-generator"),
+    *("systemd-getty-generator", "systemd-rc-local-generator", "systemd-system-update-generator"),
+    *("systemd-tpm2-generator", "systemd-ssh-generator", "systemd-bless-boot-generator"),
+)
+"""What systemd runs at each boot and each `daemon-reload`, and has nothing to find in a container."""
+SEED = "var/lib/cloud/seed/nocloud"
+
+
+def write(machine: Machine) -> None:
+    """Put it into the folder `seed` of the machine's own."""
+    seed = machine.folder / "seed"
+    shutil.rmtree(seed, ignore_errors=True)
+    seed.mkdir()
+    files: dict[str, str | tuple[str, int]] = {
+        # Its own from the beginning: a boot that finds none is a system's very first one, and sets it up.
+        "etc/machine-id": (f"{hashlib.sha256(machine.id.encode()).hexdigest()[:32]}\n", 0o444),
+        "etc/cloud/cloud.cfg.d/90-slurm-stacks.cfg": CLOUD_INIT,
+        # In place of its generator.
+        "etc/systemd/system/multi-user.target.d/cloud-init.conf": "[Unit]\nWants=cloud-init.target\n",
+        # One that is empty is none.
+        **{f"etc/systemd/system-generators/{name}": "" for name in GENERATORS},
+        "etc/cloud/cloud.cfg.d/95-datasource.cfg": f"datasource_list: [{', '.join(machine.datasources)}]\n",
+    }
+    if machine.user_data is not None or "NoCloud" in machine.datasources:
+        files[f"{SEED}/meta-data"] = f"instance-id: {machine.id}\nlocal-hostname: {machine.host}\n"
+        files[f"{SEED}/user-data"] = (machine.user_data or "", 0o600)
+    if machine.card is not None:
+        files["etc/systemd/network/10-slurm-stacks.network"] = _network_file(machine.card)
+    for path, content in (files | dict(machine.files)).items():
+        text, mode = content if isinstance(content, tuple) else (content, 0o644)
+        target = seed / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+        target.chmod(mode)
+    for path, names, _ in os.walk(seed):
+        for name in names:
+            _as_in_image(Path(path) / name, machine, seed)
+
+
+def _as_in_image(folder: Path, machine: Machine, seed: Path) -> None:
+    """A folder of the upper layer has its own owner and mode, whatever those below it have."""
+    for layer in machine.layers:
+        with contextlib.suppress(OSError):
+            facts = (layer / folder.relative_to(seed)).stat()
+            folder.chmod(facts.st_mode & 0o7777)
+            os.chown(folder, facts.st_uid, facts.st_gid)
+            return
+
+
+def _network_file(card: Card) -> str:
+    lines = ["[Match]", f"Name={INTERFACE}", "[Network]", f"Address={card.address}", "LinkLocalAddressing=no"]
+    lines += ["IPv6AcceptRA=no", *([f"Gateway={card.gateway}"] if card.gateway else [])]
+    for route in card.routes:
+        lines += ["[Route]", f"Destination={route}", "Scope=link"]
+    return "\n".join([*lines, ""])

@@ -1,0 +1,176 @@
+"""What a cluster's container machines start from: the distribution's image, and above it what ours holds.
+
+The upper layer is made as a cloud's image is: a machine that boots from the distribution's takes the steps of
+the role `image` (`infra.node.bootstrap.vm.baking`), with this host's network, and what has changed on its
+disk is kept. It is made once for what the cluster's roles need; clusters that need the same share it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from infra import bundle
+from infra.clouds import userdata
+from infra.errors import EXIT_REFUSED, UserError
+from infra.local.cloud import groups, images, nspawn
+from infra.local.cloud.containers import Plan
+from infra.node.bootstrap.vm import images as kinds
+from infra.node.bootstrap.vm.cloud_local import BUCKET
+from infra.node.loader import IMAGE
+from infra.node.model import ClusterDesign, Settings, Site
+from infra.node.processes import ProcessId
+from infra.runner import locations
+
+STEPS = ("apt", "baking", "packages")
+"""The modules below `infra/node/bootstrap/vm` that decide what an image holds."""
+STEP_SECONDS = 1500.0
+BOOT_SECONDS = 120.0
+OFF_SECONDS = 60.0
+USER_DATA_BYTES = 1 << 20
+OF_ONE_MACHINE = (
+    *("etc/hosts", "etc/hostname", "etc/resolv.conf", "etc/machine-id", "etc/systemd/network", "run", "tmp"),
+    *("etc/cloud/cloud.cfg.d", "var/lib/cloud", "var/log", "var/tmp", "root"),
+)
+"""What stays below on the upper layer: it is the machine's that has made it."""
+
+Say = Callable[[str], None]
+
+
+def folder() -> Path:
+    return locations.cache_root() / "images"
+
+
+def plan(design: ClusterDesign, layers: list[Path]) -> Plan:
+    """What the agent makes the cluster's machines of."""
+    start = Path(__file__).with_name("start.py")
+    roles = ("controller", "login", "compute")
+    texts = {
+        role: userdata.script(start, ["--bucket", BUCKET, "--role", role], role, USER_DATA_BYTES)
+        for role in roles
+    }
+    return Plan(tuple(str(layer) for layer in layers), texts, {})
+
+
+def have(design: ClusterDesign, say: Say) -> list[Path]:
+    """The layers of the image of a cluster's machines, the uppermost first; made where they are missing.
+
+    Raises:
+        UserError: exit 3; they cannot be.
+    """
+    try:
+        recipe = images.recipe(design.image.source)
+        base = images.have(recipe, folder(), say)
+        name = f"{recipe.name}-{_digest(design)}"
+        return [
+            images.made(folder(), name, lambda draft: _bake(design, base, draft, say), say) / "disk",
+            base,
+        ]
+    except images.ImageError as error:
+        raise UserError(str(error), EXIT_REFUSED) from error
+
+
+def there(design: ClusterDesign) -> bool:
+    """Whether it has been made.
+
+    Raises:
+        UserError: exit 3; it cannot be.
+    """
+    try:
+        recipe = images.recipe(design.image.source)
+    except images.ImageError as error:
+        raise UserError(str(error), EXIT_REFUSED) from error
+    return all((folder() / name).is_dir() for name in (recipe.name, f"{recipe.name}-{_digest(design)}"))
+
+
+def _digest(design: ClusterDesign) -> str:
+    vm = bundle.ROOT / "infra" / "node" / "bootstrap" / "vm"
+    content = [kinds.content(design, kind) for kind in kinds.kinds(design)]
+    parts = [(vm / f"{name}.py").read_text() for name in STEPS]
+    parts.append(json.dumps(sorted(json.dumps(one, sort_keys=True) for one in content)))
+    return bundle.digest("".join(parts).encode())[:12]
+
+
+def _bake(design: ClusterDesign, base: Path, draft: Path, say: Say) -> None:
+    """Raises:
+    ImageError: a step failed.
+    """
+    began = time.monotonic()
+    say("installing Slurm and what else the machines need into their image (once, some minutes)")
+    bucket = draft / "bucket"
+    _publish(design, bucket)
+    network = ("etc/hosts", "etc/resolv.conf")
+    machine = nspawn.Machine(
+        id=f"image-{draft.name.strip('.')}",
+        host="image",
+        folder=draft / "machine",
+        layers=[base],
+        card=None,
+        files={name: Path("/", name).read_text() for name in network if Path("/", name).exists()},
+        binds=[nspawn.Bind(bucket, BUCKET)],
+    )
+    child = nspawn.start(machine, tied=True)
+    launcher = ProcessId.of(child.pid)
+    try:
+        if launcher is None:
+            raise images.ImageError(f"the image's machine ended at once; see {machine.console}")
+        nspawn.wait_for(launcher, machine.console)
+        nspawn.execute(launcher, "systemctl", "is-system-running", "--wait", seconds=BOOT_SECONDS)
+        for kind in kinds.kinds(design):
+            _steps(launcher, kind, bucket, say)
+        if not nspawn.power_off(machine.id, launcher, OFF_SECONDS):
+            raise images.ImageError("the image's machine does not switch itself off")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise images.ImageError(f"the machines' image cannot be made: {error}") from error
+    finally:
+        nspawn.kill(machine.id, launcher)
+        child.wait()
+        groups.remove(lambda: groups.of(nspawn.group(machine.id)))
+    upper = machine.folder / "disk" / "upper"
+    for name in OF_ONE_MACHINE:
+        _remove(upper / name)
+    upper.rename(draft / "disk")
+    for left in (bucket, machine.folder):
+        shutil.rmtree(left)
+    say(f"installed it in {time.monotonic() - began:.0f} s")
+
+
+def _steps(launcher: ProcessId, kind: kinds.ImageKind, bucket: Path, say: Say) -> None:
+    loader = ("/usr/bin/python3", f"{BUCKET}/loader.py", "--bucket", BUCKET)
+    report = bucket / "boot" / f"{kind.host}.json"
+    done = nspawn.execute(launcher, *loader, "--role", kinds.ROLE, "--host", kind.host, seconds=STEP_SECONDS)
+    steps = []
+    with contextlib.suppress(OSError, ValueError):
+        steps = json.loads(report.read_text())["steps"]
+    for step in steps:
+        say(f"  {kind.name}, {step['name']}: {step.get('note', '')}"[:150])
+    if done.returncode:
+        tail = steps[-1].get("tail", []) if steps else done.stderr.splitlines()[-8:]
+        lines = [f"the machines' image cannot be made: its steps for {kind.name} failed"]
+        raise images.ImageError("\n".join([*lines, *(f"  {line}" for line in tail), images.SEE]))
+
+
+def _publish(design: ClusterDesign, bucket: Path) -> None:
+    """What the role `image` reads, as in a cloud's bucket."""
+    code = bundle.node_archive(design)
+    text = bundle.settings_object(Settings(design, Site("/", "slurm", "controller", "")))
+    content = bundle.current(code, text)
+    blobs = {content["code"]["key"]: code, content["settings"]["key"]: text}
+    blobs |= {IMAGE: json.dumps(content).encode()}
+    blobs |= {"loader.py": (bundle.ROOT / "infra" / "node" / "loader.py").read_bytes()}
+    (bucket / "boot").mkdir(parents=True)
+    for key, blob in blobs.items():
+        (bucket / key).parent.mkdir(exist_ok=True)
+        (bucket / key).write_bytes(blob)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    elif path.is_symlink() or path.exists():
+        path.unlink()

@@ -1,0 +1,169 @@
+"""What a cluster on either cloud does from its user data on, on machines that boot (`cloud_land`)."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+from infra.node.bootstrap import key_server
+from tests.support.checkout import ROOT, until
+from tests.support.cloud_stack import NODES, Cluster
+
+STEPS = {
+    "users": "done", "hosts": "done", "secrets": "done", "disks": "done", "packages": "done",
+    "metadata": "done", "mounts": "done", "slurm": "done", "hooks": "done", "ready": "done",
+    "logs": "skipped", "environment": "skipped",
+}  # fmt: skip
+MEET = """
+import json, os, socket, subprocess, sys
+rank, nodes = int(os.environ["SLURM_PROCID"]), sys.argv[1:]
+found = {"host": socket.gethostname()}
+for name in ("controller", *nodes):
+    found[name] = socket.gethostbyname(name)
+    said = subprocess.run(["getent", "hosts", name], stdout=subprocess.PIPE, text=True).stdout.split()
+    assert said[0] == found[name], said
+if rank == 0:
+    server = socket.create_server(("", 29500))
+    met = [found]
+    for _ in nodes[1:]:
+        with server.accept()[0] as connection:
+            met.append(json.loads(connection.makefile().readline()))
+    print(json.dumps(met))
+else:
+    while True:
+        try:
+            with socket.create_connection((os.environ["MASTER_ADDR"], 29500), 60) as connection:
+                connection.sendall((json.dumps(found) + "\\n").encode())
+            break
+        except ConnectionRefusedError:
+            pass
+"""
+JOB = """\
+export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -1)
+exec srun --ntasks-per-node=1 /usr/bin/python3 meet.py $(scontrol show hostnames "$SLURM_JOB_NODELIST")
+"""
+
+
+class CloudMachines:
+    """The tests, in their order: each finds what those before it have left. A cloud's class has `cluster`."""
+
+    datasource: str
+    driver: str
+
+    def test_a_head_comes_up_from_its_user_data(self, cluster: Cluster) -> None:
+        states = {step["name"]: step["state"] for step in cluster.head["steps"]}
+        assert states == STEPS
+        notes = {step["name"]: step["note"] for step in cluster.head["steps"]}
+        assert notes["secrets"] == "made the munge key"
+        assert notes["packages"].startswith(("all are there", "installed google")), notes["packages"]
+        assert "status: done" in cluster.sh("cloud-init status --wait")
+        told = json.loads(cluster.sh("cat /run/cloud-init/result.json"))["v1"]
+        assert told["errors"] == []
+        assert told["datasource"].startswith(f"DataSource{self.datasource}")
+        assert cluster.sh("cat /var/lib/hook") == "controller controller x"
+        assert " is UP" in cluster.sh("scontrol ping")
+        assert cluster.sh("stat -c '%U %a' /etc/munge/munge.key") == "munge 400"
+        units = {"munged": "munge", "slurmctld": "slurm", "elastic": "slurm", "keys": ""}
+        for unit, user in units.items():
+            show = f"systemctl show --property=ActiveState,User --value slurm-stacks-{unit}.service"
+            assert sorted(cluster.sh(show).split()) == sorted(["active", *([user] if user else [])]), unit
+        assert cluster.sh("systemctl is-active munge slurmctld || true") == "inactive\ninactive"
+        assert cluster.sh("systemctl is-system-running --wait || systemctl --failed --plain") == "running"
+
+    def test_a_job_on_four_nodes_that_find_each_other_by_name(self, cluster: Cluster) -> None:
+        cluster.sh(f"printf %s {shlex.quote(MEET)} >/home/ada/meet.py")
+        job = cluster.submit(JOB, "--nodes=4", "--output=met")
+        cluster.done(job)
+        met = json.loads(cluster.sh("cat /home/ada/met"))
+        addresses = {host: one.address for host, one in cluster.land.hosts().items()}
+        assert sorted(addresses) == ["compute-0", "compute-1", "compute-2", "compute-3", "controller"]
+        assert sorted(met, key=lambda one: str(one["host"])) == [{"host": n, **addresses} for n in NODES]
+        for node in NODES:
+            said = cluster.sh(f"getent hosts {node}").split()
+            assert said[:2] == [addresses[node], f"{node}.t.slurm-stacks.internal"]
+            assert cluster.sh("cat /var/lib/hook", host=node) == f"compute {node} x"
+            cluster.land.ready(node)
+
+    def test_no_machine_asks_for_what_its_identity_may_not(self, cluster: Cluster) -> None:
+        """Until here nobody has asked for more than a cluster's machines do."""
+        assert cluster.stack.refused == []
+
+    def test_an_ordinary_user_gets_nothing_of_the_key_the_controller_or_others(
+        self, cluster: Cluster
+    ) -> None:
+        """A job on a node, and a process on the controller, where users log in: both try everything."""
+        secret = "bob's own"
+        cluster.sh(f"umask 077; echo {shlex.quote(secret)} >/home/bob/data", user="bob")
+        cluster.sh(
+            "mkdir -p /home/bench/aaa && chown bob /home/bench/aaa && "
+            "echo theirs >/home/bench/aaa/run.py && chown bob /home/bench/aaa/run.py"
+        )
+        key = cluster.sh("base64 --wrap=0 /etc/munge/munge.key")
+        program = (ROOT / "tests" / "support" / "intruder.py").read_text()
+        cluster.sh(f"printf %s {shlex.quote(program)} >/home/ada/intruder.py")
+        hold = cluster.submit("true", "--hold", "--output=bobs", user="bob")
+        words = shlex.join(
+            [cluster.design.provider, json.dumps(self.secret_of(cluster)), hold, str(key_server.PORT)]
+        )
+        job = cluster.submit(
+            f"exec /usr/bin/python3 intruder.py {words}",
+            "--output=node",
+            "--error=node-errors",
+            "--nodelist=compute-1",
+        )
+        cluster.done(job)
+        found = {"compute-1": cluster.sh("cat /home/ada/node")}
+        found["controller"] = cluster.sh(f"cd /home/ada && /usr/bin/python3 intruder.py {words}", user="ada")
+        said: dict[str, Any] = {host: json.loads(text) for host, text in found.items()}
+        assert {host: one["got"] for host, one in said.items()} == {"compute-1": [], "controller": []}
+        # What a node's identity may do is harmless, and any process's; the controller's is for its daemons.
+        assert {host: one["role"] for host, one in said.items()} == {
+            "compute-1": "compute",
+            "controller": None,
+        }
+        for host, one in said.items():
+            assert key not in found[host], host
+            assert len(one["why"]) > 50, one["why"]
+            assert "Errno 13" in one["why"]["read /etc/munge/munge.key"], "it is there"
+        assert cluster.job(hold)["JobState"] == "PENDING"
+        assert cluster.sh("cat /home/bob/data /home/bench/aaa/run.py") == f"{secret}\ntheirs"
+        cluster.sh(f"scancel {hold}")
+
+    def secret_of(self, cluster: Cluster) -> dict[str, str]:
+        """Where the cluster's secret is, for whoever wants it."""
+        raise NotImplementedError
+
+    def test_a_machine_that_loses_its_power_gives_its_job_another(self, cluster: Cluster) -> None:
+        script = 'echo "start $SLURM_RESTART_COUNT" >>starts; [ -n "$SLURM_RESTART_COUNT" ] || sleep 1000'
+        job = cluster.submit(script, "--output=/dev/null", "--nodelist=compute-3")
+        until(lambda: cluster.sh("cat /home/ada/starts || true"), 120, "the job", 0.5)
+        lost = cluster.land.hosts()["compute-3"].id
+        cluster.land.lose_power("compute-3")
+        until(lambda: lost not in {one.id for one in cluster.land.running()}, 240, "the machine's end", 0.5)
+        cluster.done(job)
+        assert cluster.land.hosts()["compute-3"].id != lost
+        assert cluster.sh("cat /home/ada/starts").split() == ["start", "start", "1"]
+
+    def test_a_head_that_reboots_keeps_its_queue_and_its_nodes(self, cluster: Cluster) -> None:
+        waits = cluster.submit("hostname", "--hold", "--output=after")
+        runs = cluster.submit("sleep 5; hostname", "--output=through", "--nodelist=compute-2")
+        key = cluster.sh("sha256sum </etc/munge/munge.key")
+        running = {one.id for one in cluster.land.running()}
+        before = cluster.land.report("controller")["started"]
+        cluster.land.reboot("controller")
+        again = cluster.land.ready("controller", since=before)
+        assert {s["name"]: s["note"] for s in again["steps"]}["secrets"] == "took the cluster's munge key"
+        assert cluster.sh("sha256sum </etc/munge/munge.key") == key
+        assert cluster.job(waits)["JobState"] == "PENDING"
+        cluster.done(runs)
+        cluster.sh(f"scontrol release {waits}")
+        cluster.done(waits)
+        assert cluster.sh("cat /home/ada/after /home/ada/through").split()[1] == "compute-2"
+        assert {one.id for one in cluster.land.running()} == running, "no node was given up"
+
+    def test_all_goes_down_and_nothing_is_left(self, cluster: Cluster) -> None:
+        """The fixture's end looks at this host: no container, mount, cgroup, process."""
+        cluster.stack.end_all()
+        until(lambda: cluster.land.hosts() == {}, 180, "no machine that is on")
+        assert cluster.land.running() == []

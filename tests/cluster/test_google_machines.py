@@ -1,0 +1,42 @@
+"""A cluster on Google Cloud on machines that boot: cloud-init's GCE datasource, a fake of the APIs.
+
+All else is real, Google's guest agent and OS Login's library among it, where the distribution has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.cloud_machines import CloudMachines
+from tests.support.cloud_image import layers
+from tests.support.cloud_land import need_clouds, opened
+from tests.support.cloud_stack import Cluster, design
+from tests.support.fake_metadata import SECRET
+from tests.support.google_land import GoogleLand
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    need_clouds()
+    if not (layers()[0] / "usr/bin/google_guest_agent").exists():
+        pytest.skip("this distribution has no google-guest-agent, which sets up OS Login")
+    plan = design("gcp", "europe-west4", "filestore")
+    folder = tmp_path_factory.mktemp("gcp")
+    with opened(GoogleLand(folder / "l", plan)) as land:
+        yield Cluster(land, plan, folder / "project")
+
+
+def test_people_are_those_of_os_login_on_every_machine(cluster: Cluster) -> None:
+    """Google's agent has set it up, as the metadata asks; bob's process asks by way of the guard's proxy."""
+    for user in (None, "bob"):
+        said = cluster.sh("getent -s oslogin passwd ada", user=user)
+        assert said == "ada:*:2001:2001::/home/ada:/bin/bash"
+
+
+class TestGoogle(CloudMachines):
+    datasource = "GCE"
+
+    def secret_of(self, cluster: Cluster) -> dict[str, str]:
+        return {"secret": SECRET}

@@ -1,0 +1,80 @@
+"""An authority of the tests' own for the names of a cloud's services, so that machines call them by TLS."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import ssl
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+SYSTEM = Path("etc/ssl/certs")
+BUNDLE = "ca-certificates.crt"
+
+
+class Authority:
+    """Args:
+    folder: keeps the certificate and its key.
+    names: of the services, `*.example.org` too.
+    """
+
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+        key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+        own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "slurm-stacks tests")])
+        root = (
+            _draft(own, own, key.public_key())
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .sign(key, hashes.SHA256())
+        )
+        server = (
+            _draft(x509.Name([]), own, server_key.public_key())
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=True)
+            .sign(key, hashes.SHA256())
+        )
+        pem = serialization.Encoding.PEM
+        self.pem = root.public_bytes(pem).decode()
+        self._root = folder / "authority.pem"
+        self._root.write_text(self.pem)
+        self._server = folder / "server.pem"
+        secret = server_key.private_bytes(
+            pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        self._server.write_bytes(secret + server.public_bytes(pem))
+
+    def context(self) -> ssl.SSLContext:
+        """Of the services' server."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self._server)
+        return context
+
+    def files(self, image: Path) -> dict[str, str]:
+        """What has a machine from this image trust it, by their paths on the machine."""
+        return {
+            str(SYSTEM / f"{_digest(self._root)}.0"): self.pem,
+            str(SYSTEM / BUNDLE): (image / SYSTEM / BUNDLE).read_text() + self.pem,
+        }
+
+
+def _draft(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
+    builder = builder.serial_number(x509.random_serial_number())
+    return builder.not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(
+        now + datetime.timedelta(days=2)
+    )
+
+
+@functools.cache
+def _digest(file: Path) -> str:
+    """The name by which OpenSSL looks a certificate up in a folder of them."""
+    done = subprocess.run(
+        ["openssl", "x509", "-noout", "-subject_hash", "-in", str(file)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout.strip()

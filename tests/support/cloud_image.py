@@ -1,0 +1,176 @@
+"""The image that the clouds' simulated machines boot from: the distribution's own, with a cluster's packages.
+
+As an image of a cloud's user, who has baked one: what the boot's steps ask apt for is there already, since
+these machines reach no archive. Made once, and kept in the cache above the distribution's image.
+
+Here is all in which these machines differ from Ubuntu 24.04 on a cloud:
+
+- The distribution is this host's, and so are its releases: Debian 12 has Slurm 22.05, Debian 13 has 24.11,
+  Ubuntu 24.04 has 23.11, and likewise cloud-init, boto3, chrony.
+- The kernel is this host's, and it has no NFS: a share is a file system of the host's by the server's name,
+  which `mount.nfs` binds (`MOUNT`). Its server does answer on NFS's port.
+- The kernel's uptime is this host's, whom slurmd would believe that the machine has not booted since it was
+  asked for: slurmd is told that it has (`SLURMD`).
+- A lease by DHCP is for cloud-init's first stage alone; then the address is set as its maker has it.
+- A container knows no clock of its own to set: chrony is there, and does not run.
+- The maker's name of a machine, by which cloud-init tells the clouds apart, comes from a program in place of
+  `dmidecode` (`infra.node` reads none of it), and cloud-init does not see that it is in a container.
+- Google's guest agent and OS Login are Debian's packages of them, where the distribution has them.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from infra.local.cloud import images, nspawn
+from infra.node.bootstrap.vm import packages
+from infra.node.elastic.programs import CLIENT
+from infra.node.model import ClusterDesign, Host, Mount
+from infra.runner import locations
+from tests.support.containers import base_image
+
+SHARES = "/srv/shares"
+"""Where machines have the file systems that a server of the cloud's has."""
+SITE = "/srv/python"
+"""Where machines see the packages of this Python: the client of Google's is in no distribution."""
+GOOGLES = ("google-guest-agent", "google-compute-engine-oslogin")
+MASKED = (
+    *packages.MASKED,
+    # Of NFS's packages: the kernel has none of it.
+    *("rpcbind.service", "rpcbind.socket", "nfs-client.target", "rpc-statd-notify.service"),
+    *("run-rpc_pipefs.mount", "nfs-blkmap.service"),
+)
+MOUNT = f"""\
+#!/bin/sh
+# In place of NFS's: the share of this name, which is a folder of the host's.
+exec /bin/mount --no-mtab --bind "{SHARES}/${{1#*:/}}" "$2"
+"""
+SLURMD = """\
+#!/bin/sh
+# This machine has just booted, whatever the kernel's uptime says.
+exec /usr/sbin/slurmd.distrib -b "$@"
+"""
+AGENT = """\
+[Daemons]
+network_daemon = false
+clock_skew_daemon = false
+accounts_daemon = true
+[NetworkInterfaces]
+setup = false
+[InstanceSetup]
+network_enabled = false
+set_boto_config = false
+set_host_keys = false
+"""
+"""Of Google's guest agent: the network is the machine's maker's, keys are cloud-init's."""
+_SCRIPT = """
+set -e
+root=$1 lower=$2 upper=$3 work=$4
+shift 4
+mount -t overlay -o "lowerdir=$lower,upperdir=$upper,workdir=$work" overlay "$root"
+mount -t proc proc "$root/proc"
+mount -t sysfs -o ro sysfs "$root/sys"
+mount -t devpts -o newinstance,ptmxmode=0666 devpts "$root/dev/pts"
+rm -f "$root/etc/resolv.conf"
+cp /etc/resolv.conf /etc/hosts "$root/etc/"
+printf '#!/bin/sh\\nexit 101\\n' >"$root/usr/sbin/policy-rc.d"
+chmod 755 "$root/usr/sbin/policy-rc.d"
+for unit in $MASKED; do ln -sf /dev/null "$root/etc/systemd/system/$unit"; done
+chroot "$root" apt-get --quiet update
+for google in $GOOGLES; do
+    if chroot "$root" apt-cache show "$google" >/dev/null 2>&1; then set -- "$@" "$google"; fi
+done
+chroot "$root" apt-get --quiet --yes --no-install-recommends install "$@"
+for place in /usr/sbin/slurmd /usr/sbin/mount.nfs; do
+    chroot "$root" dpkg-divert --local --rename --divert "$place.distrib" --add "$place"
+done
+chroot "$root" python3 -m venv --without-pip "$CLIENT"
+rm -rf "$root/usr/sbin/policy-rc.d" "$root/etc/hosts" "$root/etc/resolv.conf" "$root"/etc/ssh/ssh_host_* \
+    "$root"/var/lib/apt/lists/*_* "$root"/var/cache/apt/*.bin "$root"/var/cache/apt/archives/*.deb
+cp "$lower/etc/hosts" "$root/etc/hosts"
+"""
+
+
+@functools.cache
+def layers() -> tuple[Path, ...]:
+    """The image's layers, the uppermost first. Skips the test where they cannot be had."""
+    import pytest
+
+    base = base_image()
+    wanted = _packages()
+    said = "".join([_SCRIPT, MOUNT, SLURMD, AGENT, *MASKED, *GOOGLES, CLIENT, *wanted])
+    name = f"{base.parent.name}-clouds-{hashlib.sha256(said.encode()).hexdigest()[:12]}"
+    try:
+        made = images.made(
+            locations.cache_root() / "images", name, lambda draft: _make(base, draft, wanted), _say
+        )
+    except images.ImageError as error:
+        pytest.skip(str(error))
+    return (made / "disk", base)
+
+
+def _packages() -> list[str]:
+    """What the steps of both clouds ask apt for, for a cluster with shares."""
+    found: dict[str, None] = {}
+    for provider, kind in (("aws", "efs"), ("gcp", "filestore")):
+        head = Host("controller", "controller", ("controller", "login"), "m5.large", 50)
+        design = ClusterDesign(
+            "t", "test", provider, "vm", (head,), (), (Mount("/home", kind),), trains=False
+        )
+        for role in ("controller", "compute"):
+            found |= dict.fromkeys(packages.of_role(design, role))
+    return list(found)
+
+
+def _make(base: Path, draft: Path, wanted: list[str]) -> None:
+    """Raises:
+    ImageError: apt failed.
+    """
+    _say("making the image of the clouds' machines in the tests (once, some minutes)")
+    root, upper, work = (draft / name for name in ("root", "disk", "work"))
+    for folder in (root, upper, work):
+        folder.mkdir()
+    apart = ("setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--propagation", "private",
+             "--pid", "--fork", "--kill-child", "--mount-proc")  # fmt: skip
+    places = [str(path) for path in (root, base, upper, work)]
+    done = subprocess.run(
+        [*apart, "sh", "-c", _SCRIPT, "sh", *places, *wanted],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        env={
+            **{name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")},
+            "PATH": nspawn.SEARCH,
+            "HOME": "/root",
+            "LC_ALL": "C",
+            "DEBIAN_FRONTEND": "noninteractive",
+            "DPKG_FORCE": "unsafe-io",
+            "MASKED": " ".join(MASKED),
+            "GOOGLES": " ".join(GOOGLES),
+            "CLIENT": f"/{CLIENT}",
+        },
+    )
+    if done.returncode:
+        raise images.ImageError("\n".join(["the image cannot be made:", *done.stdout.splitlines()[-12:]]))
+    for place, text in (("slurmd", SLURMD), ("mount.nfs", MOUNT)):
+        program = upper / "usr" / "sbin" / place
+        program.write_text(text)
+        program.chmod(0o755)
+    (upper / "etc" / "default").mkdir(exist_ok=True)
+    (upper / "etc" / "default" / "instance_configs.cfg").write_text(AGENT)
+    python = upper / CLIENT / "lib"
+    (site,) = python.glob("python3.*/site-packages")
+    (site / "tests.pth").write_text(f"{SITE}\n")
+    for folder in (root, work):
+        subprocess.run(["rm", "-rf", str(folder)], check=True)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

@@ -1,0 +1,380 @@
+"""A cloud whose machines are containers that boot: what AWS and Google Cloud have in common of it.
+
+In a network of its own lie the cloud's services, by their names and by TLS (`api`), its metadata service at
+169.254.169.254 (`metadata`), which knows a machine by its address, and its resolver. Machines follow what the
+simulated cloud says that runs: each is powered on with nothing but its hardware, and cloud-init's own
+datasource finds its user data. Nothing of it is this host's, and it ends with `close`, which proves that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import google.auth
+import pytest
+
+from infra.local.cloud import groups, nspawn, seed
+from infra.local.cloud.machines import CLUSTER_VARIABLE, of_cluster
+from infra.local.cloud.network import BRIDGE, GATEWAY, PREFIX
+from infra.node.processes import end_all, having
+from tests.support.apart import Mounts, listener
+from tests.support.checkout import until
+from tests.support.cloud_authority import Authority
+from tests.support.cloud_image import SHARES, SITE, layers
+from tests.support.cloud_server import Answer, Request, Server
+from tests.support.containers import Booted, Lab, need_containers
+
+SERVICES, METADATA = "10.99.200.1", "169.254.169.254"
+CONTROLLER = "10.99.0.10"
+NFS = 2049
+CGROUPS = "/srv/cgroup"
+"""Where a machine has its jobs' cgroups, on a host that keeps those of version 1."""
+OURS = "cloud-test-"
+"""How the ids of machines begin, before the number of the process that has them."""
+OWNER = "cloud-test"
+"""Has the number of the process that has a land, in its folder."""
+BOOT_SECONDS = 420.0
+OFF_SECONDS = 20.0
+UNITS = ("cloud-init-local", "cloud-init", "cloud-init-main", "cloud-init-network")
+# A container has no firmware to ask, and cloud-init asks none where it sees that it is in one.
+HARDWARE = """\
+[Service]
+BindReadOnlyPaths=/usr/bin/false:/usr/bin/systemd-detect-virt
+BindReadOnlyPaths=/dev/null:/proc/1/environ
+InaccessiblePaths=-/sys/class/dmi
+"""
+TRUST = "[Manager]\nDefaultEnvironment=REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt\n"
+"""What comes from PyPI brings its own authorities along."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A machine as the cloud has it.
+
+    Attributes:
+        host: of the cluster: `controller`, `compute-0`.
+        hardware: what its firmware says, by the words of `dmidecode --string`.
+    """
+
+    id: str
+    host: str
+    address: str
+    hardware: Mapping[str, str]
+
+
+class Land:
+    """Args:
+    folder: a short path, on a file system that can be below overlayfs.
+    shares: a share's path -> the server's name of it, as a mount has it.
+    names: of the services: the resolver's, and in their certificate.
+    datasource: cloud-init's.
+    """
+
+    def __init__(
+        self, folder: Path, shares: Mapping[str, str], names: Sequence[str], datasource: str
+    ) -> None:
+        self.path = folder
+        self.cards: dict[str, str] = {}
+        self._shares, self._names, self._datasource = shares, names, datasource
+        self._leases = folder / "hosts"
+        self._groups: list[str] = []
+        self._names_server: subprocess.Popen[Any] | None = None
+        self._instances: dict[str, Instance] = {}
+        self._booted: dict[str, Booted] = {}
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._errors: list[BaseException] = []
+        self._ends = contextlib.ExitStack()
+
+    def open(self) -> None:
+        """From now on what the cloud says is what is. Whatever comes of it, `close` ends what was made."""
+        _sweep()
+        self._layers = layers()
+        self.path.mkdir(parents=True)
+        (self.path / OWNER).write_text(str(os.getpid()))
+        self._authority = Authority(self.path, [*self._names, *(f"*.{name}" for name in self._names)])
+        places = {self.path / "shares" / at.lstrip("/"): name for at, name in self._shares.items()}
+        self._mounts = self._ends.enter_context(contextlib.closing(Mounts(places)))
+        self._ends.callback(self._prove_that_nothing_is_left)
+        self._lab = Lab(self.path)
+        self._ends.callback(self._end_machines)
+        network = Path(f"/proc/{self._lab.network.holder()}/ns/net")
+        for address in (SERVICES, METADATA):
+            self._lab.address(f"{address}/32")
+        self._resolver()
+        self._ends.enter_context(listener(network, SERVICES, NFS))
+        self._serve(listener(network, METADATA, 80), self.metadata)
+        self._serve(self._tls(listener(network, SERVICES, 443)), lambda _address, ask: self.api(ask))
+        self._pool = ThreadPoolExecutor(8, thread_name_prefix="machines", initializer=self._mounts.enter)
+        self._ends.callback(self._pool.shutdown)
+        datacenter = threading.Thread(target=self._follow, daemon=True, name="datacenter")
+        datacenter.start()
+        self._ends.callback(datacenter.join)
+        self._ends.callback(self._over.set)
+
+    def close(self) -> None:
+        """End everything, and see that nothing is left."""
+        self._ends.close()
+        assert self._errors == []
+
+    # --- what a cloud is -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def running(self) -> list[Instance]:
+        """What the cloud says that is on."""
+
+    @abstractmethod
+    def metadata(self, address: str, ask: Request) -> Answer:
+        """What the metadata service answers to the machine at an address."""
+
+    @abstractmethod
+    def api(self, ask: Request) -> Answer:
+        """What one of the services answers."""
+
+    @abstractmethod
+    def stored(self, key: str) -> bytes | None:
+        """An object of the cluster's bucket."""
+
+    # --- machines ------------------------------------------------------------------------------------------
+
+    def hosts(self) -> dict[str, Instance]:
+        """Those that have been powered on, and not off again."""
+        with self._lock:
+            return {one.host: one for identity, one in self._instances.items() if identity in self._booted}
+
+    def at(self, address: str) -> Instance | None:
+        """The machine with an address."""
+        with self._lock:
+            return next((one for one in self._instances.values() if one.address == address), None)
+
+    def machine(self, host: str) -> Booted:
+        return self._booted[self.hosts()[host].id]
+
+    def shell(self, host: str, script: str, *, user: str | None = None, seconds: float = 120.0) -> str:
+        """What a script prints on a machine, which root runs there, or another user."""
+        become = ["runuser", "-u", user, "--"] if user else []
+        done = self.machine(host).run(*become, "sh", "-c", script, seconds=seconds)
+        assert done.returncode == 0, f"{host}: {script}\n{done.stdout}\n{done.stderr}"
+        return done.stdout.strip()
+
+    def report(self, host: str) -> dict[str, Any]:
+        """A machine's boot report, as the bucket has it."""
+        text = self.stored(f"boot/{host}.json")
+        found: dict[str, Any] = json.loads(text) if text else {"state": None, "steps": [], "started": 0.0}
+        return found
+
+    def ready(self, host: str, since: float = 0.0) -> dict[str, Any]:
+        """The report of a boot that has come to its end, which is a good one."""
+
+        def over() -> bool:
+            assert not self._errors, self._errors
+            report = self.report(host)
+            return report["started"] > since and report["state"] not in (None, "booting")
+
+        try:
+            until(over, BOOT_SECONDS, f"{host}'s boot", 0.3)
+            report = self.report(host)
+            assert report["state"] == "ready", json.dumps(report, indent=1)
+        except AssertionError as error:
+            with contextlib.suppress(Exception):
+                error.add_note(self.machine(host).machine.console.read_text(errors="replace")[-4000:])
+                look = "journalctl --no-pager -n 150; tail -n 40 /var/log/cloud-init.log /var/log/slurm/*"
+                error.add_note(self.machine(host).says("sh", "-c", look))
+            raise
+        return report
+
+    def reboot(self, host: str) -> None:
+        """As its own root does; it is on again when this returns."""
+        booted = self.machine(host)
+        before = nspawn.leader(booted.launcher)
+        booted.run("systemctl", "reboot")
+        until(lambda: nspawn.leader(booted.launcher) not in (None, before), 180, "another boot")
+
+    def lose_power(self, host: str) -> None:
+        """Nothing of it has a moment to say goodbye; the cloud does not know of it."""
+        self.machine(host).kill()
+
+    def _follow(self) -> None:
+        while not self._over.wait(0.2):
+            try:
+                wanted = {one.id: one for one in self.running()}
+            except Exception as error:
+                self._errors.append(error)
+                return
+            with self._lock:
+                new = [one for identity, one in wanted.items() if identity not in self._instances]
+                gone = [one for identity, one in self._instances.items() if identity not in wanted]
+                self._instances = wanted
+            for one in gone:
+                self._pool.submit(self._noting, self._power_off, one)
+            for one in new:
+                self._pool.submit(self._noting, self._power_on, one)
+
+    def _noting(self, work: Callable[[Instance], None], one: Instance) -> None:
+        try:
+            work(one)
+        except BaseException as error:
+            self._errors.append(error)
+
+    def _power_on(self, one: Instance) -> None:
+        binds = [nspawn.Bind(self.path / "shares", SHARES)]
+        site = Path(google.auth.__file__).resolve().parents[2]
+        binds.append(nspawn.Bind(site, SITE, read_only=True))
+        name = f"{one.id}-{one.host}"
+        identity = f"{OURS}{os.getpid()}-{name}"
+        self._groups.append(nspawn.group(identity))
+        binds += [
+            nspawn.Bind(path, f"{CGROUPS}/{controller}")
+            for controller, path in groups.make_for_jobs(nspawn.group(identity)).items()
+        ]
+
+        booted = self._lab.start(
+            name, one.address, self._layers,
+            card=self._lab.card(one.address, f"{METADATA}/32"),
+            datasources=[self._datasource], binds=binds, files=self._files(one), identity=identity,
+        )  # fmt: skip
+        self.cards[one.id] = booted.run("cat", f"/sys/class/net/{seed.INTERFACE}/address").stdout.strip()
+        draft = self.path / one.id
+        draft.write_text(f"{self.cards[one.id]},{one.address}\n")
+        draft.rename(self._leases / one.id)
+        with self._lock:
+            self._booted[one.id] = booted
+
+    def _files(self, one: Instance) -> dict[str, str | tuple[str, int]]:
+        cases = "".join(f"    {word}) echo '{said}' ;;\n" for word, said in one.hardware.items())
+        hardware = f'#!/bin/sh\ncase "$2" in\n{cases}    *) echo "Not Specified" ;;\nesac\n'
+        image = self._layers[-1]
+        return {
+            "usr/sbin/dmidecode": (hardware, 0o755),
+            "etc/resolv.conf": f"nameserver {SERVICES}\n",
+            "etc/systemd/system.conf.d/trust.conf": TRUST,
+            **{f"etc/systemd/system/{unit}.service.d/hardware.conf": HARDWARE for unit in UNITS},
+            **self._authority.files(image),
+            **self.files(),
+        }
+
+    def files(self) -> dict[str, str | tuple[str, int]]:
+        """What else lies on the disk of this cloud's machines."""
+        return {}
+
+    def _power_off(self, one: Instance) -> None:
+        until(lambda: one.id in self._booted, 120, f"{one.host}, which is to be switched off")
+        booted = self._booted[one.id]
+        booted.power_off(OFF_SECONDS)
+        booted.kill()
+        with self._lock:
+            del self._booted[one.id]
+            (self._leases / one.id).unlink(missing_ok=True)
+            if not self._over.is_set():
+                self._resolver()
+        assert nspawn.clear(booted.machine.folder, booted.machine.id) == []
+
+    # --- services ------------------------------------------------------------------------------------------
+
+    def _resolver(self) -> None:
+        """The names of the services, and leases for machines that are known.
+
+        Started again whenever a machine has gone: the server keeps a lease for its two hours, and the next
+        machine with that address would wait for its own in vain.
+        """
+        if self._names_server is not None:
+            self._names_server.kill()
+            self._names_server.wait()
+        (self.path / "leases").unlink(missing_ok=True)
+        self._leases.mkdir(exist_ok=True)
+        own = [*self._names, *(origin.partition(":")[0] for origin in self._shares.values())]
+        options = [
+            "--keep-in-foreground",
+            "--conf-file=/dev/null",
+            "--no-hosts",
+            "--no-resolv",
+            "--user=root",
+        ]
+        options += ["--local=/#/", f"--interface={BRIDGE}", "--bind-interfaces", "--pid-file="]
+        options += [f"--dhcp-hostsdir={self._leases}", f"--dhcp-leasefile={self.path}/leases"]
+        options += [
+            f"--dhcp-range={PREFIX.network_address},static,{PREFIX.netmask},2h",
+            "--dhcp-authoritative",
+        ]
+        options += [f"--dhcp-option=option:router,{GATEWAY}", f"--dhcp-option=option:dns-server,{SERVICES}"]
+        options += [f"--address=/{name}/{SERVICES}" for name in own]
+        options += [f"--address=/metadata.google.internal/{METADATA}"]
+        self._names_server = self._lab.serve("dnsmasq", *options, log=self.path / "resolver.log")
+
+    def _tls(self, plain: socket.socket) -> socket.socket:
+        # Each connection greets in its own thread.
+        return self._authority.context().wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
+
+    def _serve(self, place: socket.socket, answer: Callable[[str, Request], Answer]) -> None:
+        server = self._ends.enter_context(Server(place, answer, self._errors.append))
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        self._ends.callback(thread.join)
+        self._ends.callback(server.shutdown)
+
+    def _end_machines(self) -> None:
+        # First all at once: each for itself takes its time.
+        for name in self._groups:
+            groups.kill(name)
+        self._lab.close()
+
+    def _prove_that_nothing_is_left(self) -> None:
+        """No process, mount, interface (`Lab.close`), and here: no cgroup, of machines long ended neither."""
+        left = groups.remove(lambda: [path for name in self._groups for path in groups.of(name)])
+        assert left == []
+
+
+def _sweep() -> None:
+    """End what is left of test runs that were killed: networks and cgroups. Machines end by themselves."""
+    mark = f"{CLUSTER_VARIABLE}=".encode()
+    runs: set[Path] = set()
+
+    def marked(_pid: int, environment: list[bytes]) -> bool:
+        runs.update(Path(os.fsdecode(one.removeprefix(mark))) for one in environment if one.startswith(mark))
+        return False
+
+    having(marked)
+    for run in runs:
+        with contextlib.suppress(OSError, ValueError):
+            if not Path(f"/proc/{int((run / OWNER).read_text())}").exists():
+                end_all(functools.partial(of_cluster, run))
+
+    def dead() -> list[Path]:
+        found = groups.beginning(f"{groups.PREFIX}{OURS}")
+        pids = {path: path.name.removeprefix(f"{groups.PREFIX}{OURS}").partition("-")[0] for path in found}
+        return [path for path, pid in pids.items() if pid.isdigit() and not Path(f"/proc/{pid}").exists()]
+
+    groups.remove(dead)
+
+
+def need_clouds() -> None:
+    """Skip the test where such a cloud cannot be."""
+    need_containers()
+    programs = {"dnsmasq": "dnsmasq-base", "openssl": "openssl", "nsenter": "util-linux"}
+    if lacking := [
+        package for name, package in programs.items() if shutil.which(name, path=nspawn.SEARCH) is None
+    ]:
+        pytest.skip(f"a cloud's network needs {' and '.join(lacking)}")
+
+
+@contextlib.contextmanager
+def opened(land: Land) -> Iterator[Land]:
+    """The land, and its end whatever happens."""
+    try:
+        land.open()
+        yield land
+    finally:
+        land.close()

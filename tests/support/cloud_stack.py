@@ -1,0 +1,141 @@
+"""A cluster on a cloud of container machines, as a stack makes it: its design, its bucket, its head."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any, Protocol
+
+from infra import bundle
+from infra.local.cloud import groups
+from infra.node.model import ClusterDesign, Hook, Host, Mount, Partition, Settings, Site, SlurmSettings
+from tests.support.checkout import ROOT, until
+from tests.support.cloud_land import CGROUPS, CONTROLLER, Land
+
+PEOPLE = {"ada": 2001, "bob": 2002}
+"""Ordinary users, with the same numbers on every machine."""
+NODES = tuple(f"compute-{number}" for number in range(4))
+HEAD = Host("controller", "controller", ("controller", "login"), "m5.large", 50)
+COMPUTE = Partition("compute", "c4.2xlarge", 2, 1000, 0, len(NODES), default=True)
+TIMERS = SlurmSettings(
+    suspend_time=600, suspend_timeout=30, resume_timeout=400, slurmd_timeout=20, reconcile_interval=1.0
+)
+PEOPLE_HOOK = """\
+#!/bin/sh
+set -e
+echo "$SLURM_STACKS_ROLE $SLURM_STACKS_HOST $1" >/var/lib/hook
+while read -r name number; do
+    getent passwd "$name" >/dev/null || useradd --uid "$number" --no-create-home --shell /bin/bash "$name"
+    [ "$SLURM_STACKS_ROLE" = controller ] || continue
+    [ -d "/home/$name" ] || install -d -o "$number" -g "$number" -m 700 "/home/$name"
+done <<END
+{people}
+END
+"""
+
+
+class Stack(Protocol):
+    """A cloud, and what its stack makes in it.
+
+    Attributes:
+        refused: role and call, of what a machine's identity may not do.
+    """
+
+    refused: list[tuple[str, str]]
+
+    def driver(self) -> dict[str, str]: ...
+
+    def template(self, partition: str) -> None: ...
+
+    def make_head(self) -> None: ...
+
+    def end_all(self) -> None: ...
+
+    def publish(self, objects: dict[str, bytes], /) -> None: ...
+
+
+def design(provider: str, region: str, kind: str) -> ClusterDesign:
+    """Args:
+    kind: of its shared directories.
+    """
+    options = "rw,hard,nfsvers=4.1,_netdev"
+    return ClusterDesign(
+        "t", "test", provider, "vm", (HEAD,), (COMPUTE,),
+        tuple(Mount(path, kind, options=options) for path in ("/home", "/apps")),
+        hooks=(Hook("all", "hooks/people.sh", ("x",)),), slurm=TIMERS, region=region, trains=False,
+    )  # fmt: skip
+
+
+def project(folder: Path) -> Path:
+    """A checkout with the stack's hooks."""
+    (folder / "hooks").mkdir(parents=True)
+    (folder / "infra").symlink_to(ROOT / "infra")
+    (folder / "uv.lock").symlink_to(ROOT / "uv.lock")
+    people = "\n".join(f"{name} {number}" for name, number in PEOPLE.items())
+    (folder / "hooks" / "people.sh").write_text(PEOPLE_HOOK.format(people=people))
+    return folder
+
+
+class Cluster:
+    """Args:
+    land: the cloud, open.
+    """
+
+    def __init__(self, land: Any, plan: ClusterDesign, folder: Path) -> None:
+        self.land: Land = land
+        self.stack: Stack = land
+        self.design = plan
+        self.stack.template(COMPUTE.name)
+        # Where this host keeps version 1, cgroups for a container's jobs lie aside from its systemd's.
+        aside = {"cgroups": CGROUPS} if groups.old_controllers() else {}
+        site = Site(
+            "/", "slurm", "controller", CONTROLLER, driver={**self.stack.driver(), **aside},
+            addresses={"controller": CONTROLLER},
+        )  # fmt: skip
+        code = bundle.node_archive(plan, project(folder))
+        settings = bundle.settings_object(Settings(plan, site))
+        pointer = bundle.current(code, settings)
+        self.stack.publish(
+            {
+                "loader.py": bundle.loader_archive(plan.provider),
+                pointer["code"]["key"]: code,
+                pointer["settings"]["key"]: settings,
+                "current.json": json.dumps(pointer).encode(),
+            }
+        )
+        self.stack.make_head()
+        self.head = land.ready("controller")
+
+    def sh(self, script: str, *, user: str | None = None, host: str = "controller") -> str:
+        return self.land.shell(host, script, user=user)
+
+    def submit(self, script: str, *options: str, user: str = "ada") -> str:
+        """A job of a user's, whose output is in the user's home."""
+        line = shlex.join(["sbatch", "--parsable", f"--chdir=/home/{user}", *options, "--wrap", script])
+        return self.sh(line, user=user)
+
+    def job(self, number: str) -> dict[str, str]:
+        shown = self.sh(f"scontrol --oneliner show job {number}")
+        return dict(pair.split("=", 1) for pair in shown.split() if "=" in pair)
+
+    def done(self, number: str, seconds: float = 420.0) -> dict[str, str]:
+        """A job that has come to its end, which is a good one."""
+
+        def over() -> dict[str, str] | None:
+            job = self.job(number)
+            return job if job["JobState"] not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING") else None
+
+        try:
+            job: dict[str, str] = until(over, seconds, f"job {number}", 0.5)
+            assert job["JobState"] == "COMPLETED", job
+        except AssertionError as error:
+            error.add_note(self.sh("sinfo -N -o '%N %T %E'; squeue; tail -n 60 /var/log/slurm/*.log"))
+            for node in NODES:
+                error.add_note(f"{node}: {json.dumps(self.land.report(node)['steps'][-2:], indent=1)}")
+                if node in self.land.hosts():
+                    booted = self.land.machine(node)
+                    look = "systemctl --failed; journalctl --no-pager -n 60; tail -n 30 /var/log/slurm/*"
+                    error.add_note(f"{node}: {booted.says('sh', '-c', look)[-6000:]}")
+            raise
+        return job

@@ -1,0 +1,223 @@
+"""Machines that boot (`infra.local.cloud.nspawn`) for tests, and their network: nothing of both stays.
+
+A test makes a `Lab`, whose network has a bridge at 10.99.0.1 and nothing else, and starts machines in it.
+What answers at another address of it, a metadata service's for one, runs in the network's namespace:
+`lab.serve` starts it there, after `lab.address("169.254.169.254/32")`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+from infra.config import load_file
+from infra.design import design
+from infra.errors import UserError
+from infra.local import image
+from infra.local.cloud import groups, images, nspawn
+from infra.local.cloud.machines import CLUSTER_VARIABLE, of_cluster
+from infra.local.cloud.network import BRIDGE, GATEWAY, PREFIX, Network
+from infra.machines import catalog
+from infra.node.processes import ProcessId, end_all
+from infra.runner import locations
+from tests.support.checkout import until
+
+PROGRAMS = {"systemd-nspawn": "systemd-container", "debootstrap": "debootstrap"}
+
+
+def why_not() -> str | None:
+    """Why machines cannot boot here; None: they can."""
+    if os.geteuid() != 0:
+        return "machines that boot are root's to make"
+    lacking = [p for name, p in PROGRAMS.items() if shutil.which(name, path=nspawn.SEARCH) is None]
+    if lacking:
+        return f"machines that boot need {' and '.join(lacking)}"
+    return None if groups.hierarchies() else "machines that boot need cgroups of version 2"
+
+
+def need_containers() -> None:
+    """Skip the test where machines cannot boot."""
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+
+
+@functools.cache
+def base_image(suite: str | None = None) -> Path:
+    """The image without anything of Slurm's; made where the cache has none. Skips where it cannot be had."""
+    need_containers()
+    try:
+        return images.have(
+            images.recipe(suite), locations.cache_root() / "images", lambda text: print(text, file=sys.stderr)
+        )
+    except images.ImageError as error:
+        pytest.skip(str(error))
+
+
+def cluster_image(stack_file: str) -> None:
+    """Have the image of a stack's machines; skips where it cannot be had."""
+    base_image()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "Pulumi.test.yaml"
+        file.write_text(textwrap.dedent(stack_file))
+        made = design(load_file(file), catalog())
+    try:
+        image.have(made, lambda text: print(text, file=sys.stderr))
+    except UserError as error:
+        pytest.skip(str(error))
+
+
+class Booted:
+    """A machine that was started."""
+
+    def __init__(self, machine: nspawn.Machine, child: subprocess.Popen[bytes]) -> None:
+        self.machine = machine
+        self._child = child
+        launcher = ProcessId.of(child.pid)
+        assert launcher is not None
+        self.launcher = launcher
+
+    def run(self, *command: str, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
+        return nspawn.execute(self.launcher, *command, seconds=seconds)
+
+    def says(self, *command: str) -> str:
+        """What a command prints on it, or complains of."""
+        done = self.run(*command)
+        return done.stdout.strip() or done.stderr.strip()
+
+    def until(self, *command: str, seconds: float = 120.0) -> str:
+        """What a command prints once it ends well."""
+
+        def ended_well() -> str | None:
+            done = self.run(*command)
+            return done.stdout.strip() or "done" if done.returncode == 0 else None
+
+        found: str = until(ended_well, seconds, f"{' '.join(command)} on {self.machine.host}")
+        return found
+
+    def booted(self, seconds: float = 120.0) -> None:
+        """Wait until cloud-init has run the user data, and all units are up."""
+        self.until("test", "-e", "/var/lib/cloud/instance/boot-finished", seconds=seconds)
+
+    def power_off(self, seconds: float = 30.0) -> bool:
+        off = nspawn.power_off(self.machine.id, self.launcher, seconds)
+        self._reap()
+        return off
+
+    def kill(self) -> None:
+        nspawn.kill(self.machine.id, self.launcher)
+        self._reap()
+
+    def ended(self, seconds: float = 60.0) -> int:
+        """Wait until it has switched itself off; the status of systemd-nspawn."""
+        return self._child.wait(seconds)
+
+    def _reap(self) -> None:
+        if not self.launcher.alive():
+            self._child.wait()
+
+
+class Lab:
+    """A network and the machines in it; leaving it ends both.
+
+    Args:
+        folder: a run directory's place: short, and on a file system that can be a layer of overlayfs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder
+        (folder / "cloud").mkdir(parents=True)
+        self._marks = {CLUSTER_VARIABLE: str(folder)}
+        environment = {"PATH": nspawn.SEARCH, **self._marks}
+        self.network = Network(folder / "cloud", environment=environment)
+        self._helpers: list[subprocess.Popen[Any]] = []
+        self.machines: dict[str, Booted] = {}
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def card(self, address: str, *routes: str) -> nspawn.Card:
+        """A network card at an address of 10.99.0.0/16."""
+        namespace = Path(f"/proc/{self.network.holder()}/ns/net")
+        return nspawn.Card(namespace, BRIDGE, f"{address}/{PREFIX.prefixlen}", GATEWAY, routes)
+
+    def start(self, host: str, address: str, layers: Sequence[Path], **more: Any) -> Booted:
+        """Power a machine on.
+
+        Args:
+            more: further fields of `nspawn.Machine`: user_data, datasources, files, binds, …; `identity` for
+                its id.
+        """
+        identity = more.pop("identity", f"test-{os.getpid()}-{len(self.machines)}-{host}")
+        card = more.pop("card", None) or self.card(address)
+        machine = nspawn.Machine(
+            identity, host, self.path / "machines" / host, layers, card, marks=self._marks, **more
+        )
+        # It ends with whoever has started it, however that ends.
+        booted = Booted(machine, nspawn.start(machine, tied=True))
+        self.machines[host] = booted
+        nspawn.wait_for(booted.launcher, machine.console)
+        return booted
+
+    def address(self, address: str) -> None:
+        """Have a further address at the bridge, for what shall answer there."""
+        self.inside("ip", "address", "add", address, "dev", BRIDGE)
+
+    def inside(self, *command: str) -> str:
+        """Run a command in the machines' network, on this host's files."""
+        done = subprocess.run(
+            [*self.network.enter(), *command], capture_output=True, text=True, check=True, timeout=60
+        )
+        return done.stdout
+
+    def serve(
+        self, *command: str, env: Mapping[str, str] | None = None, log: Path | None = None
+    ) -> subprocess.Popen[Any]:
+        """Start a program in the machines' network; it ends with the lab."""
+        with (log or Path(os.devnull)).open("ab") as output:
+            child = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", "--", *self.network.enter(), *command],
+                env={**os.environ, **(env or {}), **self._marks},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self._helpers.append(child)
+        return child
+
+    def close(self) -> None:
+        end_all(lambda: of_cluster(self.path))
+        for child in self._helpers:
+            child.wait()
+        for booted in self.machines.values():
+            booted.kill()
+            assert nspawn.clear(booted.machine.folder, booted.machine.id) == []
+        self.network.reap()
+        assert self.left() == []
+
+    def left(self) -> list[str]:
+        """What this host still has of it: processes, mounts, cgroups, interfaces."""
+        ids = [booted.machine.id for booted in self.machines.values()]
+        found = [f"process {pid}" for pid in of_cluster(self.path)]
+        found += [f"cgroup {path}" for identity in ids for path in groups.of(nspawn.group(identity))]
+        found += [
+            line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(self.path) in line
+        ]
+        links = {path.name for path in Path("/sys/class/net").iterdir()}
+        return found + sorted(links & {nspawn.link_of(identity) for identity in ids})

@@ -1,0 +1,195 @@
+"""Google Cloud with container machines: a fake of its APIs behind their own names, and its metadata server.
+
+Compute Engine is `fake_gce`, whose instances are the machines; Cloud Storage, Secret Manager and each
+machine's metadata are `fake_metadata`'s. A call carries the token that its machine was given, and what the
+machine's service account may not do, by the grants of `infra.gcp.identity`, is refused.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import urllib.parse
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from google.cloud import compute_v1 as gce
+
+from infra.gcp import policies, userdata
+from infra.gcp.metadata import ALWAYS, USER_DATA
+from infra.node.bootstrap.vm.client import LOCKED
+from infra.node.elastic.drivers.gce_names import ROLE, instance_of, node_of
+from infra.node.elastic.programs import CLIENT
+from infra.node.model import ClusterDesign
+from tests.support import cel
+from tests.support.cloud_land import CONTROLLER, SERVICES, Instance, Land
+from tests.support.cloud_server import Answer, Request
+from tests.support.fake_gce import fake_gce
+from tests.support.fake_metadata import SECRET, V1, FakeMetadata, refusal
+
+BUCKET = "t-bucket"
+SHARES = {path: f"{SERVICES}:{path}" for path in ("/home", "/apps")}
+OBJECT = "storage.googleapis.com/Object"
+PEOPLE = {"ada": 2001, "bob": 2002}
+
+
+class GoogleLand(Land):
+    """Attributes:
+        refused: role and call, of what a machine's account may not do.
+
+    Args:
+        design: of the cluster `t`.
+    """
+
+    def __init__(self, folder: Path, design: ClusterDesign) -> None:
+        super().__init__(folder, SHARES, ["googleapis.com"], "GCE")
+        self._design = design
+        self.gce = self._ends.enter_context(fake_gce(()))
+        self._bank = FakeMetadata()
+        self._metadata: dict[str, FakeMetadata] = {}
+        self._addresses: dict[str, str] = {}
+        self.refused: list[tuple[str, str]] = []
+
+    # --- what the stack makes ------------------------------------------------------------------------------
+
+    def driver(self) -> dict[str, str]:
+        """`Site.driver`, once the partitions have their templates."""
+        mounts = {path: {"source": origin} for path, origin in SHARES.items()}
+        told = {"bucket": BUCKET, "secret": SECRET, "mounts": json.dumps(mounts)}
+        return {**self.gce.driver_settings(), **told}
+
+    def template(self, partition: str) -> None:
+        self.gce.template(partition, metadata=self._told("compute"))
+
+    def _told(self, role: str, host: str | None = None) -> Any:
+        text = userdata.early(userdata.render(self._design, BUCKET, role, host))
+        items = {**ALWAYS, USER_DATA: text}
+        return gce.Metadata(items=[gce.Items(key=key, value=value) for key, value in items.items()])
+
+    def make_head(self) -> None:
+        template = self.gce.template("head", metadata=self._told("controller", "controller"))
+        head = gce.Instance(
+            name=instance_of("t", "controller"),
+            labels={ROLE: "controller"},
+            machine_type="zones/z/n1-standard-8",
+        )
+        with gce.InstancesClient(**self.gce.options()) as client:
+            client.insert(
+                request=gce.InsertInstanceRequest(
+                    project=self.gce.cloud.project, zone=self.gce.cloud.zones[0], instance_resource=head,
+                    source_instance_template=template,
+                )
+            )  # fmt: skip
+
+    def end_all(self) -> None:
+        """As a sweep and a destroy do."""
+        with self.gce.lock:
+            for one in self.gce.living():
+                self.gce.cloud.delete(f"zones/{one.zone.rpartition('/')[2]}", one.name)
+
+    def publish(self, objects: Mapping[str, bytes]) -> None:
+        self._bank.objects |= objects
+        (code,) = [content for key, content in objects.items() if key.startswith("code/")]
+        self._client = zipfile.ZipFile(io.BytesIO(code)).read(LOCKED).decode()
+
+    def files(self) -> dict[str, str | tuple[str, int]]:
+        """The mark of an image that has been baked: Google's client is there (`cloud_image`)."""
+        return {f"{CLIENT}/{LOCKED.rpartition('/')[2]}": self._client}
+
+    def stored(self, key: str) -> bytes | None:
+        return self._bank.objects.get(key)
+
+    # --- what Google says ----------------------------------------------------------------------------------
+
+    def running(self) -> list[Instance]:
+        found = []
+        for one in self.gce.living():
+            if one.status != "RUNNING":
+                continue
+            identity = str(one.id)
+            host = node_of("t", one.name)
+            address = CONTROLLER if host == "controller" else f"10.99.2.{len(self._addresses) + 1}"
+            self._addresses.setdefault(identity, address)
+            hardware = {
+                "system-manufacturer": "Google", "system-product-name": "Google Compute Engine",
+                "system-serial-number": f"GoogleCloud-{identity}",
+            }  # fmt: skip
+            found.append(Instance(identity, host, self._addresses[identity], hardware))
+        return found
+
+    def metadata(self, address: str, ask: Request) -> Answer:
+        instance = self.at(address)
+        if instance is None:
+            return Answer(404)
+        place = urllib.parse.urlsplit(ask.target)
+        query = dict(urllib.parse.parse_qsl(place.query))
+        if not place.path.startswith(f"/{V1}"):
+            found = place.path in ("/", "/computeMetadata", "/computeMetadata/")
+            return Answer(200 if found else 404, b"computeMetadata/\n", {"Metadata-Flavor": "Google"})
+        own = self._of(instance)
+        path = urllib.parse.unquote(place.path.removeprefix(f"/{V1}"))
+        status, body, headers = own.metadata(path, query, ask.headers.get)
+        return Answer(status, body, headers)
+
+    def _of(self, instance: Instance) -> FakeMetadata:
+        if instance.id in self._metadata:
+            return self._metadata[instance.id]
+        (one,) = [i for i in self.gce.cloud.instances() if str(i.id) == instance.id]
+        role = one.labels[ROLE]
+        made = self._metadata[instance.id] = FakeMetadata()
+        made.named = f"{role}-{instance.id}"
+        made.login = [
+            {"primary": True, "username": name, "uid": number, "gid": number, "shell": "/bin/bash",
+             "homeDirectory": f"/home/{name}"}
+            for name, number in PEOPLE.items()
+        ]  # fmt: skip
+        zone = one.zone.rpartition("/")[2]
+        account = {"email": f"t-{role}@p-1.iam.gserviceaccount.com", "aliases": ["default"], "scopes": []}
+        made.instance |= {
+            "id": int(instance.id), "name": one.name, "zone": f"projects/1/zones/{zone}",
+            "hostname": f"{one.name}.{zone}.c.p-1.internal", "machineType": "projects/1/machineTypes/n1",
+            "attributes": {item.key: item.value for item in one.metadata.items},
+            "serviceAccounts": {"default": account},
+            "networkInterfaces": [
+                {"ip": instance.address, "mac": self.cards.get(instance.id, ""),
+                 "network": "projects/1/networks/t",
+                 "forwardedIps": [], "accessConfigs": []}
+            ],
+        }  # fmt: skip
+        return made
+
+    def api(self, ask: Request) -> Answer:
+        given = ask.headers.get("authorization", "").removeprefix("Bearer ")
+        role = next((m.named.partition("-")[0] for m in self._metadata.values() if given in m.tokens), None)
+        place = urllib.parse.urlsplit(ask.target)
+        path, query = place.path.lstrip("/"), dict(urllib.parse.parse_qsl(place.query))
+        service = ask.host.partition(".")[0]
+        if role is None:
+            said = refusal(401, "UNAUTHENTICATED", "Request had invalid authentication credentials.")
+        elif not self.permits(role, service, ask.method, path, query):
+            self.refused.append((role, f"{ask.method} {service}/{path}"))
+            said = refusal(403, "PERMISSION_DENIED", f"{role} may not {ask.method} {path}")
+        elif service == "compute":
+            status, content = self.gce.answer(ask.method, ask.target, ask.body)
+            said = (status, json.dumps(content).encode())
+        else:
+            said = self._bank.serve(ask.method, path, query, ask.body)
+        return Answer(said[0], said[1], {"Content-Type": "application/json"})
+
+    def permits(self, role: str, service: str, method: str, path: str, query: Mapping[str, str]) -> bool:
+        """Whether the account of a role may do that."""
+        if service == "storage":
+            if method == "GET":  # READ_OBJECTS, of the whole bucket
+                return True
+            condition = policies.own_reports(BUCKET, role).expression
+            name = f"projects/_/buckets/{BUCKET}/objects/{query['name']}"
+            return cel.holds(condition, OBJECT, name)
+        # READ_SECRET, WRITE_SECRET and the launcher's own role.
+        return role == "controller"
+
+    def close(self) -> None:
+        for metadata in self._metadata.values():
+            metadata.change()  # nobody waits any more
+        super().close()
