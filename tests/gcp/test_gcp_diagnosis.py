@@ -12,7 +12,8 @@ from google.cloud import compute_v1 as gce
 from infra.doctor.finding import Finding, Severity
 from infra.gcp import account, diagnosis, quotas
 from infra.gcp.diagnosis import checks
-from infra.node.model import ClusterDesign
+from infra.machines import catalog
+from infra.node.model import Accelerator, ClusterDesign
 from tests.support.fake_gce import Fault
 from tests.support.fake_google import KEY, Project, project
 from tests.support.gcp_mocks import CPU, GPU, gcp_design, gcp_ssh_design
@@ -132,3 +133,20 @@ def test_an_api_that_is_not_enabled_stops_and_a_cloud_that_is_silent_warns(there
     there.gce.faults = [Fault("acceleratorTypes.get", "x", 500), Fault("accelerator_types.get", "x", 500)]
     severities = [one.severity for one in diagnosis.limits(gcp_design(project="p-1"))]
     assert severities == [Severity.FINE, Severity.WARNS]
+
+
+@pytest.mark.parametrize(
+    ("machine", "name"),
+    [
+        ("a2-highgpu-1g", "nvidia-tesla-a100"),
+        ("a2-ultragpu-1g", "nvidia-a100-80gb"),
+        ("a3-megagpu-8g", "nvidia-h100-mega-80gb"),
+        ("g2-standard-4", "nvidia-l4"),
+    ],
+)
+def test_gpus_that_come_with_a_machine_are_asked_for_by_googles_names(machine: str, name: str) -> None:
+    built_in = catalog().machines[machine].accelerator
+    assert built_in is not None
+    own = Accelerator(type=built_in.type, count=built_in.count)
+    partition = dataclasses.replace(gcp_design().partitions[0], machine=machine, accelerator=own)
+    assert quotas.gpu(partition) == name

@@ -141,6 +141,15 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         ["retired", "p3dn.24xlarge", "g4dn.xlarge"],
     ),
     ("aws", {"controller.machine": "p3.16xlarge"}, "controller.machine", ["retired"]),
+    ("aws", {"partitions[0].machine": "g6f.large"}, "partitions[0].machine", ["a part of a GPU"]),
+    ("aws", {"partitions[0].machine": "mac-m4.metal"}, "partitions[0].machine", ["ARM processors"]),
+    ("gcp", {"partitions[1].machine": "n4-standard-2"}, "partitions[1].machine", ["Hyperdisks only"]),
+    (
+        "aws",
+        {"aws:region": "us-east-2", "partitions": [{"name": "h", "machine": "hpc7a.96xlarge", "spot": True}]},
+        "partitions[0].spot",
+        ["never a spot machine"],
+    ),
     ("aws", {"partitions[0].machine": "m5.xlarg"}, "partitions[0].machine", ["did you mean m5.xlarge"]),
     ("aws", {"login": {"count": 1, "machine": "zx9"}}, "login.machine", [f"{CLUSTER}.machines"]),
     (
