@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -124,6 +125,15 @@ def test_all_machines_share_home_and_nothing_else(cluster: Checkout) -> None:
     assert folder.startswith("/home/")
     assert cluster.cluster("exec", "--", "test", "-e", "/etc/of-a-node").returncode == 1
     assert not Path("/etc/of-a-node").exists()
+
+
+def test_a_job_runs_the_python_of_training_environments_by_any_of_its_names(cluster: Checkout) -> None:
+    """An environment's link leads to one of them; on the machines only what is bound there exists."""
+    names = ("python", "python3", f"python{sys.version_info[0]}.{sys.version_info[1]}")
+    there = [path for name in names if (path := Path(sys.base_prefix).resolve() / "bin" / name).exists()]
+    assert there
+    for path in there:
+        assert cluster.execute("srun", str(path), "-c", "import ctypes, json; print(6 * 7)").strip() == "42"
 
 
 def test_exec_passes_input_output_and_status(cluster: Checkout) -> None:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import sysconfig
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -227,12 +226,14 @@ def python() -> list[Bind]:
     if prefix == Path("/usr"):
         return []
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    parts: Sequence[Path] = [
-        prefix / "bin" / f"python{version}",
+    # An environment's link may lead to any of the names.
+    programs = [prefix / "bin" / name for name in ("python", "python3", f"python{version}")]
+    parts = [
+        *programs,
         Path(sysconfig.get_path("stdlib")),
         *(prefix / "lib").glob(f"libpython{version}*.so*"),
     ]
-    return [Bind(path, str(path), read_only=True) for path in parts if path.exists()]
+    return [Bind(path.resolve(), str(path), read_only=True) for path in parts if path.exists()]
 
 
 def _cluster(run: Path) -> str:
