@@ -12,6 +12,9 @@ from tests.support.aws_land import REGION, AwsLand
 from tests.support.cloud_land import need_clouds, opened
 from tests.support.cloud_stack import Cluster, design
 
+# The first test makes the machines' image where there is none.
+pytestmark = pytest.mark.timeout(1500)
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:

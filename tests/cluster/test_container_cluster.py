@@ -26,6 +26,9 @@ from tests.support.checkout import Checkout, until
 from tests.support.containers import cluster_image
 from tests.support.mishaps import end, until_saved
 
+# The first test makes the machines' image where there is none.
+pytestmark = pytest.mark.timeout(1500)
+
 STACK = """
     config:
       slurm-stacks:cluster:

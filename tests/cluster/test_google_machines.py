@@ -16,6 +16,9 @@ from tests.support.cloud_stack import Cluster, design
 from tests.support.fake_metadata import SECRET
 from tests.support.google_land import GoogleLand
 
+# The first test makes the machines' image where there is none.
+pytestmark = pytest.mark.timeout(1500)
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
