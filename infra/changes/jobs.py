@@ -86,6 +86,9 @@ def listed(jobs: Sequence[Job]) -> list[str]:
     return [*(f"  {job.line()}" for job in jobs[:MOST_LISTED]), *more]
 
 
+_ANSWERS = "scontrol ping | grep -q ' UP' || { echo 'slurmctld does not answer' >&2; exit 1; }"
+
+
 def hold_line(partitions: Iterable[str], state: str, prefix: str = "") -> str:
     """A shell line that takes partitions out of service, as far as they are in it, and then lists the jobs.
 
@@ -95,9 +98,12 @@ def hold_line(partitions: Iterable[str], state: str, prefix: str = "") -> str:
     """
     names = shlex.join(sorted(partitions))
     update = f"{prefix}scontrol update PartitionName=$name State={state}"
+    # All or none: of a line that fails nobody reads which partitions it has taken.
+    undo = f"for name in $taken; do {prefix}scontrol update PartitionName=$name State=UP; done; exit 1"
     return (
+        f"{_ANSWERS}; taken=; "
         f"for name in {names}; do scontrol -o show partition $name | grep -q ' State=UP' || continue; "
-        f"{update} || exit 1; echo {_HELD}$name; done; {SQUEUE}"
+        f'{update} || {{ {undo}; }}; taken="$taken $name"; echo {_HELD}$name; done; {SQUEUE}'
     )
 
 
@@ -107,9 +113,15 @@ def held(text: str) -> list[str]:
 
 
 def release_line(partitions: Iterable[str], prefix: str = "") -> str:
-    """A shell line that puts partitions into service again."""
+    """A shell line that puts partitions into service again, those of them that there still are.
+
+    It fails where Slurm does not answer.
+    """
     names = shlex.join(partitions)
-    return f"for name in {names}; do {prefix}scontrol update PartitionName=$name State=UP; done"
+    return (
+        f"{_ANSWERS}; for name in {names}; do scontrol -o show partition $name >/dev/null 2>&1 || continue; "
+        f"{prefix}scontrol update PartitionName=$name State=UP || exit 1; done"
+    )
 
 
 def cancel_line(jobs: Sequence[Job], prefix: str = "") -> str:

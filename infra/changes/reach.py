@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,12 @@ from infra.errors import EXIT_REFUSED, NotUpError, UserError
 
 SECONDS = 40.0
 """For one question to the head, which may be dead."""
+RELEASE_TRIES = 12
+RELEASE_PAUSE_SECONDS = 5.0
+STAYS = (
+    "the cluster does not answer any more, and no job starts in its partitions {}: "
+    "`scontrol update PartitionName=… State=UP` there lets them start"
+)
 END_SECONDS = 45
 """How long jobs that were cancelled are waited for: longer than Slurm's KillWait of 30 s."""
 
@@ -45,13 +52,25 @@ class Reach:
         text = self.run(jobs.hold_line(partitions, state, self.prefix), SECONDS)
         return jobs.held(text), jobs.parse(text)
 
-    def release(self, partitions: Sequence[str]) -> None:
-        """Put partitions into service again, as far as the cluster answers and still has them."""
-        if partitions:
+    def release(self, partitions: Sequence[str]) -> bool:
+        """Put partitions into service again, as far as the cluster still has them.
+
+        A controller that is restarted just now answers a moment later, and jobs would wait for ever.
+
+        Returns:
+            False if the cluster has not answered.
+        """
+        for left in reversed(range(RELEASE_TRIES if partitions else 0)):
             try:
                 self.run(jobs.release_line(partitions, self.prefix), SECONDS)
+                break
+            except NotUpError:
+                break
             except UserError:
-                return
+                if not left:
+                    return False
+                time.sleep(RELEASE_PAUSE_SECONDS)
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +127,10 @@ def weigh(
             there = None
     why = table.refusal(found, there)
     if why is not None:
-        reach.release(held)
+        if not reach.release(held):
+            why += f"\n{STAYS.format(', '.join(held))}"
         raise UserError(f"nothing was changed: {why}", EXIT_REFUSED)
-    return Weighed(release=lambda: reach.release(held))
+    return Weighed(release=lambda: None if reach.release(held) else say(STAYS.format(", ".join(held))))
 
 
 def drain(

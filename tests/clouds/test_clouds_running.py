@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from infra.changes import reach
-from infra.changes.jobs import Job
+from infra.changes.jobs import Job, hold_line, release_line
 from infra.clouds import ending, places, running
 from infra.clouds.cloud import Place
 from infra.doctor.finding import Check, Finding, fine, stops
@@ -132,11 +133,8 @@ def test_jobs_are_held_off_first_and_then_asked_to_end(
     asked: list[str] = []
     said = drain(provider, agree=lambda jobs: asked.extend(job.id for job in jobs))
     hold, end = head.lines
-    held, listing = hold.split("; squeue", 1)
-    assert held == (
-        "for name in cpu gpu; do scontrol -o show partition $name | grep -q ' State=UP' || continue; "
-        "sudo -n scontrol update PartitionName=$name State=DOWN || exit 1; echo held=$name; done"
-    )
+    assert hold == hold_line(["cpu", "gpu"], "DOWN", "sudo -n ")
+    _, listing = hold.split("; squeue", 1)
     assert listing.startswith(" --noheader --all --states=PENDING,RUNNING,")
     assert asked == ["7", "8_1", "9"], "those that wait are lost, too"
     assert end.startswith("sudo -n scancel --quiet 7 8_1; n=0; while [ $n -lt 45 ] && [ -n "), "and bounded"
@@ -161,9 +159,63 @@ def test_who_wants_to_keep_the_jobs_has_a_cluster_in_which_jobs_start(
     with pytest.raises(UserError, match="nothing was changed"):
         drain(provider, agree=no)
     # cpu was out of service before, and stays so.
-    assert head.lines[1:] == [
-        "for name in gpu; do sudo -n scontrol update PartitionName=$name State=UP; done"
-    ]
+    assert head.lines[1:] == [release_line(["gpu"], "sudo -n ")]
+
+
+SCONTROL = """#!/bin/sh
+# What scontrol prints of a cluster with two partitions, one of which takes no change.
+case "$*" in
+    ping) echo "Slurmctld(primary) at head is $(cat "$(dirname "$0")/answers")" ;;
+    *show*gone) exit 1 ;;
+    *show*) echo "PartitionName=x State=UP TotalCPUs=1" ;;
+    update*stiff*DOWN) exit 1 ;;
+    update*) echo "$*" >>"$(dirname "$0")/updates" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "answers", "status", "updates"),
+    [
+        (hold_line(["a", "stiff"], "DOWN"), "UP", 1, ["a DOWN", "a UP"]),
+        (hold_line(["a", "b"], "DOWN"), "UP", 0, ["a DOWN", "b DOWN"]),
+        (hold_line(["a"], "DOWN"), "DOWN", 1, []),
+        (release_line(["a", "gone", "b"]), "UP", 0, ["a UP", "b UP"]),
+        (release_line(["a"]), "DOWN", 1, []),
+    ],
+)
+def test_partitions_are_held_all_or_none_and_a_silent_slurm_is_no_success(
+    tmp_path: Path, line: str, answers: str, status: int, updates: list[str]
+) -> None:
+    for name, text in (("scontrol", SCONTROL), ("squeue", "#!/bin/sh\n")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "answers").write_text(answers)
+    done = subprocess.run(
+        ["sh", "-c", line], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, check=False
+    )
+    assert done.returncode == status
+    log = tmp_path / "updates"
+    said = log.read_text().splitlines() if log.exists() else []
+    assert [line.removeprefix("update PartitionName=").replace("State=", "") for line in said] == updates
+
+
+@pytest.mark.parametrize(("failures", "released"), [(2, True), (99, False)])
+def test_a_controller_that_is_restarted_is_asked_again_to_let_jobs_start(
+    monkeypatch: pytest.MonkeyPatch, failures: int, released: bool
+) -> None:
+    monkeypatch.setattr(reach, "RELEASE_PAUSE_SECONDS", 0.0)
+    asked: list[str] = []
+
+    def run(line: str, _seconds: float) -> str:
+        asked.append(line)
+        if len(asked) <= failures:
+            raise UserError("slurmctld does not answer")
+        return ""
+
+    assert reach.Reach(run).release(["a"]) == released
+    assert len(asked) == (3 if released else reach.RELEASE_TRIES)
+    assert reach.Reach(run).release([])
 
 
 def test_many_jobs_are_not_all_listed(cloud: FakeCloud, provider: FakeProvider, head: Head) -> None:
@@ -207,7 +259,7 @@ def test_what_another_release_published_is_drained_by_the_stack_file(
     cloud.write("current.json", b'{"settings": {}}')
     head.answer = ""
     drain(provider, project)
-    assert head.lines[0].startswith("for name in cpu; do")
+    assert "; for name in cpu; do" in head.lines[0]
 
 
 # --- which cluster goes -----------------------------------------------------------------------------------
@@ -219,7 +271,7 @@ def test_after_a_rename_the_cluster_that_is_up_is_drained_audited_and_cleared(
     cloud.up(made())
     cloud.run("cpu-0", role="compute")
     assert len(drain(provider, project)) == 1
-    assert head.lines[0].startswith("for name in cpu gpu; do")
+    assert "; for name in cpu gpu; do" in head.lines[0]
     assert provider.leftovers(project, "test", outputs) == ["machine controller", "machine cpu-0"]
     provider.clear(project, "test", outputs)
     assert cloud.did == ["end cpu-0", "remove loose", "end images"]
@@ -354,7 +406,7 @@ def test_each_change_is_said_before_it_is_refused_for_the_jobs_it_ends(
     ]
     hold, release = head.lines
     assert "State=DOWN" in hold, "none starts between the question and the change"
-    assert release == "for name in cpu; do sudo -n scontrol update PartitionName=$name State=UP; done"
+    assert release == release_line(["cpu"], "sudo -n ")
 
 
 def test_what_is_not_changed_in_the_end_is_released(

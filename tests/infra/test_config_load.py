@@ -251,8 +251,7 @@ def test_a_thousand_mistakes_are_one_message() -> None:
     assert len(lines) == 1004, "a line each"
     assert f"{CLUSTER}.partitions[499].nodes.max: -1; allowed: 1 or more" in lines
     machine = [line for line in lines if ".machine: " in line]
-    assert "m5.xlarge" in machine[0]
-    assert "allowed: as above" in machine[1], "a long text is said once"
+    assert " are known; another one: " in machine[0]
 
 
 def test_the_stacks_name_stands_in_for_the_clusters() -> None:

@@ -70,11 +70,11 @@ def check_machine(c: Context, location: Location, name: str) -> None:
 
 def _unknown(c: Context, location: Location, name: str) -> None:
     near = c.facts.near(name, c.provider)
+    advice = f"did you mean {' or '.join(near)}? " if near else ""
     if c.provider == "local":
         known = f"a machine of local: {', '.join(c.facts.names(c.provider))}"
-        c.add(location, name, known, f"did you mean {' or '.join(near)}?" if near else "")
+        c.add(location, name, known, f"{advice}another one: give its facts under {CLUSTER[0]}.machines")
         return
-    advice = f"did you mean {' or '.join(near)}? " if near else ""
     c.add(
         location,
         name,
