@@ -360,6 +360,11 @@ def _run() -> None:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         _fail("interrupted", EXIT_INTERRUPTED)
+    except RuntimeError as error:
+        # Python before 3.12 makes one of what ends the making of a class, as Ctrl-C does during an import.
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+        _fail("interrupted", EXIT_INTERRUPTED)
     except SystemExit as ended:
         # Typer's word for a KeyboardInterrupt, and nobody else's.
         if ended.code == EXIT_INTERRUPTED:

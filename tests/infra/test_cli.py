@@ -15,7 +15,7 @@ import pytest
 
 from infra import access, checks, cli, operate, runner
 from infra.config import StackConfig
-from infra.errors import EXIT_REFUSED, UserError
+from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.local.provider import LocalProvider
 from tests.support.checkout import ROOT, SMALL, Checkout
 
@@ -342,3 +342,22 @@ def test_exec_and_status_start_without_pulumi() -> None:
     )
     heavy = {"pulumi", "pulumi_command", "grpc", "tensorflow", "pulumi_aws", "pulumi_gcp"}
     assert not heavy & set(done.stdout.split())
+
+
+@pytest.mark.parametrize(("cause", "code"), [(KeyboardInterrupt(), EXIT_INTERRUPTED), (ValueError(), None)])
+def test_ctrl_c_while_a_class_is_made_is_an_interrupt_and_another_error_is_itself(
+    monkeypatch: pytest.MonkeyPatch, cause: BaseException, code: int | None
+) -> None:
+    """Python 3.11 says RuntimeError of whatever is raised there."""
+
+    class App:
+        registered_groups = ("chaos",)
+
+        def __call__(self, **_options: object) -> None:
+            raise RuntimeError("Error calling __set_name__") from cause
+
+    monkeypatch.setattr(cli, "app", App())
+    with pytest.raises(RuntimeError if code is None else SystemExit) as caught:
+        cli.main()
+    if isinstance(caught.value, SystemExit):
+        assert caught.value.code == code
