@@ -51,10 +51,9 @@ class Mistake:
         Args:
             said: long texts of earlier lines, which are not repeated; this line's are added.
         """
-        allowed = "as above" if self.allowed in said else self.allowed
-        if len(self.allowed) > LONGEST_VALUE:
-            said.add(self.allowed)
-        return f"{self.path}: {self.given}; allowed: {allowed}" + f"; {self.advice}" * bool(self.advice)
+        allowed, advice = ("as above" if text in said else text for text in (self.allowed, self.advice))
+        said.update(text for text in (self.allowed, self.advice) if len(text) > LONGEST_VALUE)
+        return f"{self.path}: {self.given}; allowed: {allowed}" + f"; {advice}" * bool(advice)
 
 
 class ConfigError(UserError):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +14,8 @@ from typing import TYPE_CHECKING
 from infra.runner.events import Message, OnEvent
 
 if TYPE_CHECKING:
+    import asyncio
+
     from infra.runner.lifecycle import Lifecycle
 
 GRACE_SECONDS = 20.0
@@ -72,6 +72,9 @@ def waking(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    # Here and not above: every command imports this module, and few run a program.
+    import socket
+
     receive, send = socket.socketpair()
     with receive, send:
         receive.setblocking(False)

@@ -23,6 +23,13 @@ from infra.ssh.openssh import SshError
 from tests.support.doubles import design
 from tests.support.fake_cloud import PLACE, FakeCloud, FakeProvider, Head, head
 
+ANSWERS = "scontrol ping | grep -q ' UP' || { echo 'slurmctld does not answer' >&2; exit 1; }; "
+RELEASE = (
+    ANSWERS.replace("{", "{{").replace("}", "}}")
+    + "for name in {}; do scontrol -o show partition $name >/dev/null 2>&1 || continue; "
+    "sudo -n scontrol update PartitionName=$name State=UP || exit 1; done"
+)
+
 __all__ = ["head"]
 
 JOBS = "7|ann|cpu|cpu-[1-2]|RUNNING||train|v2\n8_1|bob|gpu||CONFIGURING||x\n"
@@ -133,8 +140,14 @@ def test_jobs_are_held_off_first_and_then_asked_to_end(
     asked: list[str] = []
     said = drain(provider, agree=lambda jobs: asked.extend(job.id for job in jobs))
     hold, end = head.lines
-    assert hold == hold_line(["cpu", "gpu"], "DOWN", "sudo -n ")
-    _, listing = hold.split("; squeue", 1)
+    held, listing = hold.split("; squeue", 1)
+    assert held == (
+        f"{ANSWERS}taken=; "
+        "for name in cpu gpu; do scontrol -o show partition $name | grep -q ' State=UP' || continue; "
+        "sudo -n scontrol update PartitionName=$name State=DOWN || "
+        "{ for name in $taken; do sudo -n scontrol update PartitionName=$name State=UP; done; exit 1; }; "
+        'taken="$taken $name"; echo held=$name; done'
+    )
     assert listing.startswith(" --noheader --all --states=PENDING,RUNNING,")
     assert asked == ["7", "8_1", "9"], "those that wait are lost, too"
     assert end.startswith("sudo -n scancel --quiet 7 8_1; n=0; while [ $n -lt 45 ] && [ -n "), "and bounded"
@@ -159,7 +172,7 @@ def test_who_wants_to_keep_the_jobs_has_a_cluster_in_which_jobs_start(
     with pytest.raises(UserError, match="nothing was changed"):
         drain(provider, agree=no)
     # cpu was out of service before, and stays so.
-    assert head.lines[1:] == [release_line(["gpu"], "sudo -n ")]
+    assert head.lines[1:] == [RELEASE.format("gpu")]
 
 
 SCONTROL = """#!/bin/sh
@@ -259,7 +272,7 @@ def test_what_another_release_published_is_drained_by_the_stack_file(
     cloud.write("current.json", b'{"settings": {}}')
     head.answer = ""
     drain(provider, project)
-    assert "; for name in cpu; do" in head.lines[0]
+    assert head.lines[0].startswith(f"{ANSWERS}taken=; for name in cpu; do")
 
 
 # --- which cluster goes -----------------------------------------------------------------------------------
@@ -271,7 +284,7 @@ def test_after_a_rename_the_cluster_that_is_up_is_drained_audited_and_cleared(
     cloud.up(made())
     cloud.run("cpu-0", role="compute")
     assert len(drain(provider, project)) == 1
-    assert "; for name in cpu gpu; do" in head.lines[0]
+    assert head.lines[0].startswith(f"{ANSWERS}taken=; for name in cpu gpu; do")
     assert provider.leftovers(project, "test", outputs) == ["machine controller", "machine cpu-0"]
     provider.clear(project, "test", outputs)
     assert cloud.did == ["end cpu-0", "remove loose", "end images"]
@@ -406,7 +419,7 @@ def test_each_change_is_said_before_it_is_refused_for_the_jobs_it_ends(
     ]
     hold, release = head.lines
     assert "State=DOWN" in hold, "none starts between the question and the change"
-    assert release == release_line(["cpu"], "sudo -n ")
+    assert release == RELEASE.format("cpu")
 
 
 def test_what_is_not_changed_in_the_end_is_released(

@@ -252,6 +252,7 @@ def test_a_thousand_mistakes_are_one_message() -> None:
     assert f"{CLUSTER}.partitions[499].nodes.max: -1; allowed: 1 or more" in lines
     machine = [line for line in lines if ".machine: " in line]
     assert " are known; another one: " in machine[0]
+    assert machine[1].endswith("; as above"), "a long text is said once"
 
 
 def test_the_stacks_name_stands_in_for_the_clusters() -> None:
