@@ -110,7 +110,7 @@ def parse(
             benchmark = _validated(BenchmarkConfig, raw_benchmark, (BENCHMARK,), mistakes, broken)
     place = _place(values, mistakes, broken)
     if cluster is not None:
-        mistakes += check(cluster, benchmark, place, catalog(), broken, project)
+        mistakes += check(cluster, benchmark, place, catalog(), broken, stack, project)
     if mistakes or cluster is None:
         raise ConfigError(subject or f"the configuration of stack {stack}", mistakes)
     return StackConfig(

@@ -67,7 +67,7 @@ WHOLE = tables()
 @pytest.mark.usefixtures("older", "account")
 def test_up_learns_a_type_that_plan_then_knows(tmp_path: Path) -> None:
     path = stack(tmp_path, "g6.12xlarge")
-    with pytest.raises(ConfigError, match=r"`\./cluster doctor` asks AWS about it"):
+    with pytest.raises(ConfigError, match=r"`\./cluster doctor --stack t` asks AWS about it"):
         load_file(path)
     answer = asking.learn(tmp_path, "t")
     assert answer.unknown == ()

@@ -57,7 +57,7 @@ def stack(folder: Path, *machines: str) -> Path:
 @pytest.mark.usefixtures("there")
 def test_up_learns_types_that_plan_then_knows(tmp_path: Path) -> None:
     path = stack(tmp_path, "c9-standard-8", "a9-highgpu-8g", "n2-custom-6-20480")
-    with pytest.raises(ConfigError, match=r"`\./cluster doctor` asks Google Cloud about it"):
+    with pytest.raises(ConfigError, match=r"`\./cluster doctor --stack t` asks Google Cloud about it"):
         load_file(path)
     answer = asking.learn(tmp_path, "t")
     assert answer.unknown == ()

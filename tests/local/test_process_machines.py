@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from infra.local.cloud import machines
+from infra.local.cloud.machines import STEPDS, ProcessMaker
 from infra.node.processes import descendants, with_environment
 from tests.support.checkout import ROOT, until
 
@@ -24,10 +26,10 @@ ProcessMaker(run, sys.executable).clear(Boot("m-1", "compute", "debug-0"))
 """
 
 
-@pytest.fixture
-def step(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+@pytest.fixture(params=STEPDS)
+def step(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A slurmstepd without marks over a job that has Slurm's; it tells how its job ended."""
-    stepd = tmp_path / "slurmstepd"
+    stepd = tmp_path / request.param
     shutil.copy2(os.path.realpath("/bin/sh"), stepd)
     marks = f"SLURM_CONF={tmp_path}/etc/slurm.conf SLURMD_NODENAME=debug-0"
     child = subprocess.Popen(
@@ -61,3 +63,19 @@ def test_a_job_ends_together_with_the_slurmstepd_that_would_tell_of_it(
     step.wait(60)
     assert with_environment(*job) == []
     assert not (tmp_path / "told").exists()
+
+
+@pytest.mark.skipif(shutil.which("slurmstepd") is None, reason="Slurm is not installed")
+def test_the_installed_slurmstepd_is_known_by_its_programs_name() -> None:
+    assert Path(os.path.realpath(shutil.which("slurmstepd") or "")).name in STEPDS
+
+
+def test_orphans_of_a_machine_end_at_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch script's slurmstepd must not see that a step's ended, or it reports a job that failed."""
+    ended: list[list[int]] = []
+    monkeypatch.setattr(machines, "children", lambda _parent: [2**22 + 1, 2**22 + 2])
+    monkeypatch.setattr(machines, "with_descendants", lambda roots: [*roots, 2**22 + 3])
+    monkeypatch.setattr(machines, "kill_together", ended.append)
+    (tmp_path / "cloud").mkdir()
+    ProcessMaker(tmp_path, sys.executable).reap()
+    assert ended == [[2**22 + 1, 2**22 + 2, 2**22 + 3]]

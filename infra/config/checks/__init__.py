@@ -31,15 +31,17 @@ def check(
     place: Place,
     facts: Catalog,
     broken: set[Location],
+    stack: str,
     project: Path | None = None,
 ) -> list[Mistake]:
     """Every impossible combination.
 
     Args:
         broken: places whose values were wrong and have been replaced; nothing more is said about them.
+        stack: its name, for the commands that an advice spells out.
         project: the project's folder, where hooks' scripts are looked for; None: they are not.
     """
-    context = Context(cluster, benchmark, place, facts, broken, project)
+    context = Context(cluster, benchmark, place, facts, broken, stack, project)
     provider_is_known = context.sound((*CLUSTER, "provider"))
     for name, override in cluster.machines.items():
         try:

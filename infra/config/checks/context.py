@@ -43,6 +43,8 @@ class Context:
     facts: Catalog
     broken: set[Location]
     """Places whose values have been found wrong already, and replaced."""
+    stack: str
+    """The stack's name, for the commands that an advice spells out."""
     project: Path | None = None
     """The project's folder; None where files are not looked at."""
     region: str | None = None

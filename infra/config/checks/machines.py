@@ -86,4 +86,5 @@ def _unknown(c: Context, location: Location, name: str) -> None:
 def _ask(c: Context) -> str:
     """How a cloud is asked about a type; `plan` asks nobody."""
     cloud = {"aws": "AWS", "gcp": "Google Cloud"}[c.provider]
-    return f"`./cluster doctor` asks {cloud} about it, with your credentials, and keeps the answer"
+    command = f"./cluster doctor --stack {c.stack}"
+    return f"`{command}` asks {cloud} about it, with your credentials, and keeps the answer"

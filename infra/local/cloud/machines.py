@@ -18,7 +18,6 @@ from infra.node.processes import (
     ProcessId,
     ancestors,
     children,
-    descendants,
     end_all,
     end_tree,
     freeze_tree,
@@ -34,9 +33,10 @@ CONTROLLER = "controller"
 MACHINE_VARIABLE = "SLURM_STACKS_MACHINE_ID"
 CLUSTER_VARIABLE = "SLURM_STACKS_RUN"
 GRACE_SECONDS = 8.0
-STEPD = "slurmstepd"
-"""Above the processes of each step of a job, on its node."""
-SLURMS_OWN = (STEPD, "srun", "salloc", "sattach", "sbatch")
+STEPDS = ("slurmstepd", "slurmstepd-wlm")
+"""The program above the processes of each step of a job, on its node: Slurm's own name, and the one that
+Debian's and Ubuntu's packages give it behind a link of /etc/alternatives."""
+SLURMS_OWN = (*STEPDS, "srun", "salloc", "sattach", "sbatch")
 """Programs of Slurm's that stay as long as their job does, and for ever where the cluster has gone."""
 
 
@@ -207,10 +207,11 @@ class ProcessMaker:
             for pid, child in list(self._children.items()):
                 if child.poll() is not None:
                     del self._children[pid]
-            for pid in children(os.getpid()):
-                if pid in self._children:
-                    continue
-                kill_together([pid, *descendants(pid)])
+            orphans = [pid for pid in children(os.getpid()) if pid not in self._children]
+            # All at one moment: the end of one step's slurmstepd would end the srun that waits for it, in a
+            # script whose own slurmstepd then reported a job that failed.
+            kill_together(with_descendants(orphans))
+            for pid in orphans:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, 0)
 
@@ -276,7 +277,7 @@ def _stepds(jobs: list[int]) -> list[int]:
     for pid in jobs:
         for above in ancestors(pid):
             with contextlib.suppress(OSError):
-                if Path(f"/proc/{above}/exe").readlink().name == STEPD:
+                if Path(f"/proc/{above}/exe").readlink().name in STEPDS:
                     found[above] = None
     return list(found)
 
