@@ -29,7 +29,7 @@ class Job:
     Attributes:
         partition: where it runs; of a pending job all that it may start in, separated by commas.
         nodes: a host list; empty for a pending job.
-        required: a host list: the nodes that a pending job insists on (`--nodelist`).
+        required: a host list: the nodes that the job insists on (`--nodelist`).
     """
 
     id: str
@@ -57,6 +57,10 @@ class Job:
         """Whether it holds one of these nodes, or insists on one."""
         mine = [name for text in (self.nodes, self.required) if text for name in expand(text)]
         return not nodes.isdisjoint(mine)
+
+    def insists(self, nodes: frozenset[str]) -> bool:
+        """Whether it was submitted for one of these nodes (`--nodelist`), running or not."""
+        return bool(self.required) and not nodes.isdisjoint(expand(self.required))
 
     def line(self) -> str:
         return f"job {self.id} {self.name} ({self.user}, {self.state} on {self.nodes or self.partition})"
@@ -129,7 +133,24 @@ def cancel_line(jobs: Sequence[Job], prefix: str = "") -> str:
     return f"{prefix}scancel --quiet {shlex.join(job.id for job in jobs)}"
 
 
-def wait_line(seconds: int) -> str:
-    """A shell line that waits until no job has nodes, `seconds` at most, and then lists the jobs."""
+def make_way_line(ended: Sequence[Job], again: Sequence[Job], prefix: str = "") -> str:
+    """A shell line that cancels jobs, and queues others again (cancels those that may not be)."""
+    lines = [cancel_line(ended, prefix)] if ended else []
+    for job in again:
+        # A whole command is refused where one of its jobs may not be queued again.
+        queued = f"{prefix}scontrol requeue {shlex.quote(job.id)} 2>/dev/null"
+        lines.append(f"{{ {queued} || {cancel_line([job], prefix)}; }}")
+    return "; ".join(lines)
+
+
+def wait_line(seconds: int, only: Sequence[Job] = ()) -> str:
+    """A shell line that waits until no job has nodes, `seconds` at most, and then lists the jobs.
+
+    Args:
+        only: wait for these alone; none: for every job of the cluster.
+    """
     look = f"squeue --noheader --all --states={','.join(HOLDING)} --format=%i"
+    if only:
+        # Of a job that it has forgotten Slurm says an error.
+        look += f" --jobs={shlex.quote(','.join(job.id for job in only))} 2>/dev/null"
     return f'n=0; while [ $n -lt {seconds} ] && [ -n "$({look})" ]; do sleep 1; n=$((n + 1)); done; {SQUEUE}'

@@ -18,6 +18,7 @@ STAYS = (
     "the cluster does not answer any more, and no job starts in its partitions {}: "
     "`scontrol update PartitionName=… State=UP` there lets them start"
 )
+CHANGED = "the change is made all the same"
 END_SECONDS = 45
 """How long jobs that were cancelled are waited for: longer than Slurm's KillWait of 30 s."""
 
@@ -111,8 +112,11 @@ def weigh(
     held: list[str] = []
     there: list[Job] | None = []
     kinds = {change.kind for change in found}
-    if replace or table.Kind.NEVER in kinds:
+    if table.Kind.NEVER in kinds:
         found = [change for change in found if change.kind is table.Kind.NEVER]
+    elif replace:
+        held = make_way(found, partitions, reach, say)
+        return Weighed(release=lambda: _release(reach, held, say))
     else:
         try:
             if kinds & table.ALWAYS:
@@ -130,7 +134,60 @@ def weigh(
         if not reach.release(held):
             why += f"\n{STAYS.format(', '.join(held))}"
         raise UserError(f"nothing was changed: {why}", EXIT_REFUSED)
-    return Weighed(release=lambda: None if reach.release(held) else say(STAYS.format(", ".join(held))))
+    return Weighed(release=lambda: _release(reach, held, say))
+
+
+def _release(reach: Reach, held: Sequence[str], say: Callable[[str], None]) -> None:
+    if not reach.release(held):
+        say(STAYS.format(", ".join(held)))
+
+
+def make_way(
+    found: Sequence[table.Change], partitions: Sequence[str], reach: Reach, say: Callable[[str], None]
+) -> list[str]:
+    """Before changes that end jobs are made as asked: the jobs are named, and have their time to save.
+
+    A job that only loses nodes is queued again where it may be, and runs on those that stay. Nothing of it
+    keeps a change from being made that was asked for in so many words.
+
+    Args:
+        partitions: of the cluster that is up.
+
+    Returns:
+        The partitions that are out of service until the changes are made.
+    """
+    state, names = table.holds(found)
+    try:
+        held, there = reach.hold(partitions if names is None else names, state)
+    except NotUpError:
+        return []
+    except UserError as error:
+        say(silent(error, CHANGED))
+        return []
+    hit = [job for job in there if any(change.costs(job) for change in found)]
+    waiting = [job for job in hit if job.pending]
+    running = [job for job in hit if not job.pending]
+    again = [job for job in running if table.may_run_again(found, job)]
+    if waiting:
+        say("\n".join(["these jobs wait, and are cancelled:", *jobs.listed(waiting)]))
+        _try(reach, jobs.cancel_line(waiting, reach.prefix), say)
+    if running:
+        if again:
+            names = ", ".join(job.id for job in again)
+            say(
+                f"queued again for the nodes that stay, unless they were submitted with --no-requeue: {names}"
+            )
+        others = [job for job in running if job not in again]
+        line = jobs.make_way_line(others, again, reach.prefix)
+        end(reach, running, say, f"{line}; {jobs.wait_line(END_SECONDS, running)}")
+    return held
+
+
+def _try(reach: Reach, line: str, say: Callable[[str], None]) -> None:
+    try:
+        reach.run(line, SECONDS)
+    except UserError as error:
+        say(silent(error, CHANGED))
 
 
 def drain(
@@ -169,24 +226,30 @@ def drain(
         end(reach, running, say)
 
 
-def end(reach: Reach, running: Sequence[Job], say: Callable[[str], None]) -> None:
-    """Cancel jobs, and wait until they have ended, or Slurm has had the time to kill them."""
+def end(reach: Reach, running: Sequence[Job], say: Callable[[str], None], line: str = "") -> None:
+    """Cancel jobs, and wait until they have ended, or Slurm has had the time to kill them.
+
+    Args:
+        line: a shell line that does both and lists jobs; none: all are cancelled, and every job waited for.
+    """
     say(
         "these jobs are told to end (SIGTERM), and killed after "
         f"{jobs.KILL_WAIT_SECONDS:g} s; the machines stay until then:"
     )
     say("\n".join(jobs.listed(running)))
+    line = line or f"{jobs.cancel_line(running, reach.prefix)}; {jobs.wait_line(END_SECONDS)}"
+    numbers = {job.id for job in running}
     try:
-        line = f"{jobs.cancel_line(running, reach.prefix)}; {jobs.wait_line(END_SECONDS)}"
-        left = [job for job in jobs.parse(reach.run(line, END_SECONDS + SECONDS)) if not job.pending]
+        there = jobs.parse(reach.run(line, END_SECONDS + SECONDS))
     except UserError as error:
         say(silent(error))
         return
+    left = [job for job in there if not job.pending and job.id in numbers]
     if left:
         say("\n".join(["these have not ended, and end with their machines:", *jobs.listed(left)]))
 
 
-def silent(error: UserError) -> str:
-    """What a destroy says of a cluster that cannot be asked."""
+def silent(error: UserError, then: str = "it is ended all the same") -> str:
+    """What is said of a cluster that cannot be asked which jobs it has."""
     why = str(error).splitlines()[0]
-    return f"the cluster does not answer, so nobody knows which jobs run ({why}); it is ended all the same"
+    return f"the cluster does not answer, so nobody knows which jobs run ({why}); {then}"

@@ -53,7 +53,9 @@ SHARED: dict[str, Row] = {
     "machines.memory_mib": Row(Kind.RENEWED, ("partitions.memory_mib",)),
     "machines.price_hour": Row(Kind.LIVE, ("partitions.price_hour",)),
     "machines.*": Row(Kind.LIVE, (), "as the key that follows from it says"),
-    "benchmark": Row(Kind.LIVE, ("cluster.trains",), "the next run is another one"),
+    "benchmark": Row(
+        Kind.LIVE, ("cluster.trains",), "its run that is not over ends, and the next one is another"
+    ),
 }
 """As a provider's table has them."""
 

@@ -52,6 +52,8 @@ class Row:
 
 SECTIONS = ("access", "network", "image", "budget", "slurm", "local")
 """Of the design. Others are cluster, controller, login, partitions, storage; fields: `<section>.<field>`."""
+WHOLE = ("one", "none")
+"""What was and will be of a part that is taken away."""
 WITH_MACHINE = frozenset({"partitions.cpus", "partitions.memory_mib", "partitions.price_hour"})
 """What another machine brings along."""
 
@@ -99,6 +101,11 @@ class Change:
         return f"{self.kind}{f' ({self.note})' if self.note else ''}"
 
     def line(self) -> str:
+        if (self.was, self.will) == WHOLE:
+            lost = "what was in it is lost" if self.kind is Kind.DATA else self.consequence()
+            return f"{self.part} is taken away: {lost}"
+        if (self.will, self.was) == WHOLE:
+            return f"{self.part} is new: {self.consequence()}"
         key = self.key.partition(".")[2].removeprefix("*.") if self.part else ""
         name = f"{f'{self.part}: ' if self.part else ''}{key or self.key}"
         detail = f".{self.field}" if self.field else ""
@@ -186,6 +193,12 @@ def costly(found: Sequence[Change]) -> bool:
     return any(change.kind in JOBS or change.kind is Kind.NEVER for change in found)
 
 
+def may_run_again(found: Sequence[Change], job: Job) -> bool:
+    """Whether a job that these changes end can run once more: its partition stays, other nodes will do."""
+    hit = [change for change in found if change.costs(job)]
+    return all(change.nodes and not job.insists(change.nodes) for change in hit)
+
+
 def holds(found: Sequence[Change]) -> tuple[str, frozenset[str] | None]:
     """What must not begin while it is decided whether these changes may be made.
 
@@ -247,7 +260,7 @@ def parts(design: ClusterDesign) -> dict[str, tuple[str, str, Any]]:
 
 def _whole(section: str, part: str, added: bool) -> Change:
     """A part that there was not, or is no more."""
-    words = ("none", "one") if added else ("one", "none")
+    words = WHOLE[::-1] if added else WHOLE
     if section == "partitions":
         kind = Kind.LIVE if added else Kind.ENDS
         return Change("partitions.name", part, kind, *words, partition=part.removeprefix("partition "))
@@ -286,6 +299,8 @@ def text(value: Any) -> str:
     """A value for a line."""
     if value is None or value == ():
         return "none"
+    if isinstance(value, bool):
+        return str(value).lower()  # as a stack file has it
     if isinstance(value, tuple):
         return ", ".join(
             item if isinstance(item, str) else str(getattr(item, "source", item)) for item in value

@@ -66,9 +66,13 @@ def weigh(
     if there is None:
         return Weighed()
     found = table.compare(there, design, RULES)
+    anew = any(change.kind in table.ALWAYS for change in found)
+    if anew and replace:
+        for change in found:
+            say(change.line())
+        return Weighed(anew)  # its jobs end as those of a destroy
     names = [partition.name for partition in there.partitions]
     weighed = reach.weigh(found, names, way(run, stack), say, replace=replace)
-    anew = any(change.kind in table.ALWAYS for change in found)
     return Weighed(anew, weighed.release)
 
 

@@ -128,6 +128,12 @@ def test_a_zone_less_may_move_the_head_and_one_more_does_not() -> None:
 def test_a_line_reads_as_the_stack_file_does() -> None:
     (change,) = compare(aws_design(), aws_design(**cpu(max=2)))
     assert change.line() == "partition cpu: nodes.max 10 → 2: ends the jobs on nodes that are taken away"
+    (change,) = compare(aws_design(), aws_design(partitions=(CPU,)))
+    assert change.line() == "partition gpu is taken away: ends the jobs on nodes that are taken away"
+    (change,) = compare(aws_design(partitions=(CPU,)), aws_design())
+    assert change.line() == "partition gpu is new: applied to the running cluster"
+    (change,) = compare(aws_design(), aws_design(trains=not aws_design().trains))
+    assert change.line().split(": ")[0] in ("benchmark true → false", "benchmark false → true")
     (change,) = compare(aws_design(), aws_design(**home(size_gib=60)))
     assert change.line().startswith("/home: size_gib 50 → 60: applied to the running cluster")
     (change,) = compare(

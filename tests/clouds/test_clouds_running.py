@@ -445,14 +445,49 @@ def test_jobs_that_wait_in_a_partition_that_goes_are_not_lost_unasked(
     assert "State=INACTIVE" in head.lines[0], "nor is one taken meanwhile"
 
 
-def test_it_is_done_without_jobs_or_where_asked(cloud: FakeCloud, provider: FakeProvider, head: Head) -> None:
+def test_it_is_done_without_jobs(cloud: FakeCloud, provider: FakeProvider, head: Head) -> None:
     cloud.up(made())
     head.answer = "8|bob|gpu|gpu-0|RUNNING||x\n"
     weigh(provider, fewer())
-    head.answer = JOBS
-    asked = len(head.lines)
-    weigh(provider, fewer(), replace=True)
-    assert len(head.lines) == asked
+
+
+def test_where_asked_the_jobs_are_named_and_have_their_time_and_run_again_where_they_can(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    cloud.up(made())
+    head.answer = "held=cpu\n" + JOBS + "6|eve|cpu|cpu-9|RUNNING|cpu-9|just there\n"
+    said: list[str] = []
+    weighed = provider.weigh(NOWHERE, "test", fewer(), outputs, said.append, replace=True)
+    hold, end = head.lines
+    assert "State=DOWN" in hold, "none starts between the question and the change"
+    assert end.startswith(
+        "sudo -n scancel --quiet 6; "
+        "{ sudo -n scontrol requeue 7 2>/dev/null || sudo -n scancel --quiet 7; }; n=0; "
+    )
+    assert "--jobs=6,7 " in end, "other jobs run on, and are not waited for"
+    assert said[-4].endswith("unless they were submitted with --no-requeue: 7")
+    assert said[-2].splitlines() == [
+        "  job 6 just there (eve, RUNNING on cpu-9)",
+        "  job 7 train|v2 (ann, RUNNING on cpu-[1-2])",
+    ]
+    assert said[-1].startswith("these have not ended"), "they still run in what Slurm answered"
+    weighed.release()
+    assert head.lines[2] == RELEASE.format("cpu"), "where the change fails"
+
+
+def test_where_a_partition_goes_as_asked_its_queue_is_cancelled(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    cloud.up(made())
+    head.answer = "held=gpu\n9|bob|gpu||PENDING||later\n8|bob|cpu|cpu-1|RUNNING||other\n"
+    said: list[str] = []
+    provider.weigh(NOWHERE, "test", made(CPU), outputs, said.append, replace=True)
+    assert said[0] == "partition gpu is taken away: ends the jobs on nodes that are taken away"
+    assert said[1].splitlines() == [
+        "these jobs wait, and are cancelled:",
+        "  job 9 later (bob, PENDING on gpu)",
+    ]
+    assert head.lines[1:] == ["sudo -n scancel --quiet 9"]
 
 
 def test_a_head_that_does_not_answer_is_no_head_without_jobs(

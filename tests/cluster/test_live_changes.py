@@ -154,6 +154,27 @@ def test_what_would_end_jobs_is_refused_with_their_list_and_they_go_on(cluster: 
     assert "debug-2" not in nodes(cluster)
 
 
+def test_jobs_that_a_change_ends_on_purpose_are_named_save_their_work_and_run_on_other_nodes(
+    cluster: Checkout, tmp_path: Path
+) -> None:
+    (kept,) = cluster.ask("squeue", "--noheader", "--format=%i", "--partition=debug").split()
+    cluster.write_stack(text(machine="local.medium"))
+    cluster.cluster("up", check=True)
+    saved = tmp_path / "saved"
+    script = f"trap 'sleep 1; echo done >> {saved}; exit' TERM; sleep 3600 & wait"
+    again = begin(cluster, "--exclude=debug-[0-1]", script=script)
+    cluster.execute("scontrol", "update", f"JobId={again}", "ExcNodeList=")
+    cluster.write_stack(text(machine="local.medium", most=2))
+    said = cluster.cluster("up", "--replace", check=True).stderr
+    assert f"\n  job {again} wrap" in said
+    assert f"job {kept} wrap" not in said
+    assert saved.read_text() == "done\n", "before its node went"
+    cluster.execute("scontrol", "update", f"JobId={again}", "StartTime=now")
+    until(lambda: state(cluster, again) == "RUNNING", 180, "its next run")
+    assert (restarts(cluster, again), state(cluster, kept), restarts(cluster, kept)) == ("1", "RUNNING", "0")
+    cluster.execute("scancel", again)
+
+
 def test_a_busy_partition_that_is_taken_away_on_purpose_leaves_its_ports_at_once(cluster: Checkout) -> None:
     (kept,) = cluster.ask("squeue", "--noheader", "--format=%i", "--partition=debug").split()
     cluster.write_stack(text(first="renamed", machine="local.medium", most=2))
