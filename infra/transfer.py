@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import re
 import subprocess
@@ -90,9 +91,21 @@ def _send(project: Path, config: StackConfig | StackUp, sources: Sequence[str], 
     files = chosen.files_here(project, config.stack)
     if files is not None:
         _copy_here([str(Path(path)) for path in sources], str(files(goal)), slash=goal.endswith("/"))
+        _tell(files, goal)
         return
     # A colon after a slash marks nothing.
     _scp(project, config, [str(Path(path).absolute()) for path in sources], f"{LOGIN}:{goal}")
+
+
+def _tell(files: Files, goal: str) -> None:
+    """Say where files are that were copied to a relative path, unless it is below a home folder of theirs.
+
+    On machines that are processes `~` is this user's own home folder, where relative paths do not begin.
+    """
+    place = files(goal)
+    with contextlib.suppress(UserError):
+        if not goal.startswith("/") and files(str(place)) == place:
+            print(f"copied to {place}", file=sys.stderr)
 
 
 def _fetch(project: Path, config: StackConfig | StackUp, sources: Sequence[str], last: str) -> None:

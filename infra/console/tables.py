@@ -114,7 +114,10 @@ def _show_nodes(nodes: list[dict[str, Any]]) -> None:
             table.add_row(*map(cell, (fold(names), *cells)))
         put(table)
     if off:
-        put(f"\n{words.count(off, 'node is', 'nodes are')} off, as it should be while nobody needs them")
+        put(
+            f"\n{words.count(off, 'node is', 'nodes are')} off, as it should be while nobody needs "
+            f"{'it' if off == 1 else 'them'}"
+        )
 
 
 def node_words(state: str, machine: str | None, reason: str | None) -> tuple[str, str]:

@@ -162,8 +162,10 @@ def test_jobs_that_a_change_ends_on_purpose_are_named_save_their_work_and_run_on
     cluster.cluster("up", check=True)
     saved = tmp_path / "saved"
     script = f"trap 'sleep 1; echo done >> {saved}; exit' TERM; sleep 3600 & wait"
-    again = begin(cluster, "--exclude=debug-[0-1]", script=script)
-    cluster.execute("scontrol", "update", f"JobId={again}", "ExcNodeList=")
+    first = begin(cluster, "--nodelist=debug-0", "--exclusive")
+    again = begin(cluster, "--exclusive", script=script)
+    cluster.execute("scancel", first)
+    assert "debug-2" in cluster.ask("squeue", "--noheader", "--format=%N", f"--jobs={again}")
     cluster.write_stack(text(machine="local.medium", most=2))
     said = cluster.cluster("up", "--replace", check=True).stderr
     assert f"\n  job {again} wrap" in said

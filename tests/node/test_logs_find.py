@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from infra.node import tool
+from infra.node.bootstrap.vm import cloud_local
 from infra.node.codec import to_json
 from infra.node.logs import find
 from infra.node.logs.find import Cluster, UnknownNameError, about_jobs, about_node
@@ -138,9 +139,23 @@ def test_a_node_that_was_never_up_and_one_that_slurm_does_not_know(cluster: Clus
     assert shown(cluster.sources("old-3"))["boot"] == ["left from a larger cluster"]
 
 
-def test_nodes_on_machines_of_their_own_keep_their_logs(tmp_path: Path, slurm: Slurm) -> None:
-    own = settings(tmp_path, dataclasses.replace(design(), machines="vm"))
+def test_nodes_on_machines_of_their_own_keep_their_logs_but_the_boot_report(
+    tmp_path: Path, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cloud_local, "BUCKET", str(tmp_path))
+    own = settings(tmp_path, dataclasses.replace(design(), machines="container"))
+    report = {
+        "state": "ready",
+        "started": 0.0,
+        "ended": 9.0,
+        "role": "compute",
+        "host": "debug-1",
+        "steps": [],
+    }
+    (tmp_path / "boot").mkdir()
+    (tmp_path / "boot" / "debug-1.json").write_text(json.dumps(report))
     found = shown(Cluster(own).sources("debug-1"))
+    assert found["boot report"] == ["debug-1 (compute): ready after 9.0 s, begun 1970-01-01T00:00:00Z"]
     assert "srun --nodelist=debug-1 tail" in found["debug-1's own logs"][0]
 
 
@@ -167,9 +182,11 @@ def test_a_job_that_waits_and_one_that_failed(cluster: Cluster, slurm: Slurm) ->
     slurm.queue = {
         7: job(7, "PENDING", reason="Resources"),
         8: job(8, "FAILED", exit_code=3, reason="NonZeroExitCode"),
+        9: job(9, "CANCELLED", signal=15),
     }
     assert "waits: Resources: other jobs hold the nodes that it needs" in shown(cluster.sources("7"))["job 7"]
     assert "exit code 3 (NonZeroExitCode)" in shown(cluster.sources("8"))["job 8"]
+    assert shown(cluster.sources("9"))["job 9"][1:] == ["ended by signal 15 (SIGTERM)"]
 
 
 def test_one_file_for_output_and_errors_is_told_once(cluster: Cluster, slurm: Slurm, tmp_path: Path) -> None:

@@ -155,13 +155,17 @@ def near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return shared
 
 
-def test_machines_of_this_host_get_plain_copies(near: Path, tmp_path: Path) -> None:
+def test_machines_of_this_host_get_plain_copies(
+    near: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "data" / "deep").mkdir(parents=True)
     (tmp_path / "data" / "deep" / "file").write_text("content\n")
     cp(tmp_path, str(tmp_path / "data"), ":")
     assert (near / "data" / "deep" / "file").read_text() == "content\n"
+    assert capsys.readouterr().err == f"copied to {near}\n", "which is no job's home folder"
     cp(tmp_path, str(tmp_path / "data" / "deep" / "file"), ":~/a b")
     cp(tmp_path, str(tmp_path / "data" / "deep" / "file"), f":{near}/c d")
+    assert capsys.readouterr().err == f"copied to {near}/a b\n", "an absolute path needs no telling"
     back = tmp_path / "back"
     back.mkdir()
     cp(tmp_path, ":? ?", str(back))

@@ -6,12 +6,14 @@ Everything is looked up in files, so that it works with every daemon dead; Slurm
 from __future__ import annotations
 
 import re
+import signal
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from infra.node.benchmark import JOB_FILE
+from infra.node.bootstrap.vm import cloud_local
 from infra.node.logs.sources import BootReport, LogFile, Note, Source
 from infra.node.logs.text import Wanted
 from infra.node.model import Folders, Settings
@@ -154,6 +156,8 @@ class Cluster:
             files.append(LogFile("slurmd", self.log / f"slurmd-{node}.log", "no slurmd has started here yet"))
         else:
             where = f"srun --nodelist={node} tail {self.log}/slurmd.log"
+            if self.settings.design.provider == "local":
+                files.append(BootReport(Path(cloud_local.BUCKET) / "boot" / f"{node}.json", NODE_BEFORE))
             show = f"./cluster exec --stack {self.settings.design.stack} -- {where}"
             files.append(Note(f"{node}'s own logs", [f"(they lie on {node}: `{show}`)"]))
         never = "the controller has not started yet"
@@ -261,8 +265,17 @@ def _facts(job: JobState) -> list[str]:
         lines.append(f"was queued again {'once' if job.restarts == 1 else f'{job.restarts} times'}")
     if job.is_over:
         why = f" ({job.explanation or job.reason})" if job.reason != "None" else ""
-        lines.append(f"exit code {job.exit_code}{why}")
+        lines.append(f"{_ending(job)}{why}")
     return lines
+
+
+def _ending(job: JobState) -> str:
+    if not job.signal:
+        return f"exit code {job.exit_code}"
+    try:
+        return f"ended by signal {job.signal} ({signal.Signals(job.signal).name})"
+    except ValueError:
+        return f"ended by signal {job.signal}"
 
 
 def about_jobs(jobs: Iterable[int]) -> Wanted:

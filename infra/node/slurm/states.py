@@ -113,7 +113,8 @@ class JobState:
         eligible_time: when it may start at the earliest; a requeue puts it off.
         start_time: when it started, of a pending job Slurm's guess.
         gres: what it asks for a node, like `gres:gpu:2`.
-        exit_code: its exit status, or the number of the signal that ended it.
+        exit_code: its exit status; 0 where a signal has ended it.
+        signal: the number of that signal, else 0.
     """
 
     id: int
@@ -140,6 +141,7 @@ class JobState:
     tres: str | None
     dependency: str | None
     exit_code: int
+    signal: int
     comment: str | None
     admin_comment: str | None
 
@@ -330,6 +332,7 @@ def _jobs(text: str) -> Iterator[JobState]:
 def _job(field: dict[str, str]) -> JobState:
     task = _text(field["arraytaskid"])
     nodes = _text(field["nodelist"])
+    exit_code, signal = _ending(field["exit_code"])
     return JobState(
         id=int(field["jobid"]),
         name=field["name"],
@@ -356,7 +359,8 @@ def _job(field: dict[str, str]) -> JobState:
         gres=_text(field["tres-per-node"]),
         tres=_text(field["tres-alloc"]),
         dependency=_text(field["dependency"]),
-        exit_code=_exit_code(field["exit_code"]),
+        exit_code=exit_code,
+        signal=signal,
         comment=_text(field["comment"]),
         admin_comment=_text(field["admin_comment"]),
     )
@@ -369,10 +373,10 @@ def _explanation(text: str, reason: str) -> str | None:
     return text[1:-1]
 
 
-def _exit_code(text: str) -> int:
-    """`<status>:<signal>`; 22.05 prints the wait status itself."""
+def _ending(text: str) -> tuple[int, int]:
+    """Exit status and signal of `<status>:<signal>`; 22.05 prints the wait status itself."""
     status, colon, number = text.partition(":")
-    return (int(status) or int(number)) if colon else (int(status) >> 8 or int(status) & 0x7F)
+    return (int(status), int(number)) if colon else (int(status) >> 8, int(status) & 0x7F)
 
 
 def _text(value: str | None) -> str | None:
