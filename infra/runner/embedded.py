@@ -202,7 +202,10 @@ def _finish(life: Lifecycle, on_event: OnEvent, how_to_go_on: str) -> None:
     on_event(life.summary())
     if life.stopping.is_set():
         there = [r.name for r in life.state.records.values() if r.custom]
-        what = f"of the stack there is {', '.join(there)}" if there else "nothing of the stack is there"
-        raise UserError(f"interrupted; {what}. {how_to_go_on}.", EXIT_INTERRUPTED)
+        if not there:
+            raise UserError("interrupted; nothing of the stack is there.", EXIT_INTERRUPTED)
+        raise UserError(
+            f"interrupted; of the stack there is {', '.join(there)}. {how_to_go_on}.", EXIT_INTERRUPTED
+        )
     if life.failures:
         raise UserError("\n".join([*life.failures, f"({how_to_go_on})"]))

@@ -98,6 +98,10 @@ def test_a_running_job_survives_another_machine_and_new_nodes_have_it(cluster: C
         cluster.execute("srun", "-N1", "-n2", "sh", "-c", "echo $SLURMD_NODENAME").split() == ["debug-1"] * 2
     )
 
+    # srun's job is over, and slurmctld writes that down within seconds: killed before, it would never know.
+    asked = time.time()
+    cluster.execute("scontrol", "update", f"JobId={other}", "Comment=saved")
+    until(lambda: _saved(cluster) > asked, 60, "slurmctld's save")
     # What is kept outlives slurmctld and the elastic daemon.
     for name in ("slurmctld", "elastic.daemon"):
         (pid,) = [p for p in cluster.processes() if _runs(p, name)]
@@ -124,6 +128,11 @@ def _runs(pid: int, name: str) -> bool:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
         return words[0].endswith(name) or ("-c" in words and name in " ".join(words))
     return False
+
+
+def _saved(cluster: Checkout) -> float:
+    """When slurmctld has last written its jobs down."""
+    return (cluster.run_directory / "state" / "job_state").stat().st_mtime
 
 
 def _answers(cluster: Checkout) -> bool:
@@ -175,6 +184,8 @@ def test_jobs_that_a_change_ends_on_purpose_are_named_save_their_work_and_run_on
     until(lambda: state(cluster, again) == "RUNNING", 180, "its next run")
     assert (restarts(cluster, again), state(cluster, kept), restarts(cluster, kept)) == ("1", "RUNNING", "0")
     cluster.execute("scancel", again)
+    listed = ("squeue", "--noheader", "--format=%i", "--partition=debug")
+    until(lambda: cluster.ask(*listed).split() == [kept], 60, "its end")
 
 
 def test_a_busy_partition_that_is_taken_away_on_purpose_leaves_its_ports_at_once(cluster: Checkout) -> None:

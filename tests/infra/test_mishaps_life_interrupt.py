@@ -14,14 +14,14 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
 from tiny_project import ROOT, Tiny, make
 
 from infra.errors import UserError
-from infra.runner import interrupt, process
+from infra.runner import embedded, interrupt, process
 from infra.runner.events import Message
 from tests.support.checkout import Checkout, until
 from tests.support.mishaps import Terminal
@@ -321,6 +321,16 @@ def slow(tiny: Tiny) -> Iterator[Terminal]:
     yield terminal
     terminal.child.kill()
     terminal.child.wait()
+
+
+def test_ctrl_c_before_anything_was_made_names_nothing_to_go_on_with() -> None:
+    life: Any = SimpleNamespace(
+        summary=lambda: None, stopping=threading.Event(), state=SimpleNamespace(records={}), failures=[]
+    )
+    life.stopping.set()
+    with pytest.raises(UserError) as caught:
+        embedded._finish(life, lambda _event: None, "`./cluster down` removes what is there")
+    assert str(caught.value) == "interrupted; nothing of the stack is there."
 
 
 def test_ctrl_c_says_what_there_is_and_what_to_do(tiny: Tiny, slow: Terminal) -> None:
