@@ -65,7 +65,7 @@ class Recorder(mocks.MockMonitor):
 
 # Where in the code a resource is declared: the SDK walks the whole stack, that of the test runner too, for
 # every resource, reads the source of each frame, and takes a sixth of a preview's time. No test asks for it.
-_NOWHERE = mock.patch("pulumi.runtime.resource._get_stack_trace", source_pb2.StackTrace)
+NOWHERE = mock.patch("pulumi.runtime.resource._get_stack_trace", source_pb2.StackTrace)
 
 
 def run(recorder: Recorder, program: Callable[[], Any], *, preview: bool = False) -> None:
@@ -79,7 +79,7 @@ def run(recorder: Recorder, program: Callable[[], Any], *, preview: bool = False
             recorder.mocks, project="slurm-stacks", stack="test", preview=preview, monitor=recorder
         )
         try:
-            with _NOWHERE:
+            with NOWHERE:
                 # Only so does a failing apply fail, and only then is everything registered.
                 pulumi.runtime.test(program)()  # type: ignore[no-untyped-call]
         finally:
