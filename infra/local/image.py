@@ -51,7 +51,8 @@ def plan(design: ClusterDesign, layers: list[Path]) -> Plan:
     start = Path(__file__).with_name("start.py")
     roles = ("controller", "login", "compute")
     texts = {
-        role: userdata.script(start, ["--bucket", BUCKET, "--role", role], role, USER_DATA_BYTES)
+        role: userdata.HOOK
+        + userdata.script(start, ["--bucket", BUCKET, "--role", role], role, USER_DATA_BYTES)
         for role in roles
     }
     return Plan(tuple(str(layer) for layer in layers), texts, {})
