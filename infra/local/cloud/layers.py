@@ -77,7 +77,8 @@ def prune(folder: Path, keep: Collection[str], plans: Iterable[Path]) -> list[st
     # The longest names first: a layer that stays needs those below it.
     for path in sorted(old, key=lambda path: -len(path.name)):
         needed = any(other.startswith(f"{path.name}-") for other in stay)
-        if needed or any(f"{word}/" in used for word in (str(path), _as_mounted(path))):
+        # By its name, which is no other layer's: there may be several ways to the folder.
+        if needed or f"/{path.name}/" in used:
             stay.add(path.name)
         elif _take(path):
             gone.append(path.name)
@@ -111,11 +112,6 @@ def _unused(path: Path) -> float:
 def _mounted() -> str:
     """What is mounted anywhere: a machine's layers are in its own mount namespace only."""
     return "".join(map(_text, PROCESSES.glob("[0-9]*/mountinfo")))
-
-
-def _as_mounted(path: Path) -> str:
-    """A path as the kernel writes it there."""
-    return str(path).replace("\\", "\\134").replace(" ", "\\040")
 
 
 def _text(file: Path) -> str:
