@@ -143,8 +143,7 @@ def _bake(design: ClusterDesign, base: Path, draft: Path, say: Say) -> None:
         child.wait()
         groups.remove(lambda: groups.of(nspawn.group(machine.id)))
     upper = machine.folder / "disk" / "upper"
-    for name in OF_ONE_MACHINE:
-        _remove(upper / name)
+    subprocess.run(["rm", "-rf", "--", *(str(upper / name) for name in OF_ONE_MACHINE)], check=True)
     upper.rename(draft / "disk")
     for left in (bucket, machine.folder):
         shutil.rmtree(left)
@@ -179,10 +178,3 @@ def _publish(design: ClusterDesign, bucket: Path) -> None:
     for key, blob in blobs.items():
         (bucket / key).parent.mkdir(exist_ok=True)
         (bucket / key).write_bytes(blob)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    elif path.is_symlink() or path.exists():
-        path.unlink()

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import sysconfig
 import threading
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from infra.local.cloud import groups, nspawn
 from infra.local.cloud.machines import CLUSTER_VARIABLE, CONTROLLER, MACHINE_VARIABLE, Boot, of_cluster
 from infra.local.cloud.network import BRIDGE, GATEWAY, PREFIX, Network, read_hosts
 from infra.local.cloud.nspawn import Bind, remove_folder
+from infra.node.bootstrap import files
 from infra.node.bootstrap.accounts import IDS
 from infra.node.bootstrap.vm import cloud_local
 from infra.node.processes import ProcessId, end_all, with_descendants, with_environment
@@ -52,10 +53,7 @@ class Plan:
     disk_mib: dict[str, int]
 
     def write(self, run: Path) -> None:
-        draft = run / "cloud" / "plan.json.new"
-        content = {"layers": self.layers, "user_data": self.user_data, "disk_mib": self.disk_mib}
-        draft.write_text(json.dumps(content))
-        draft.replace(draft.with_suffix(""))
+        files.place(run / "cloud" / "plan.json", json.dumps(asdict(self)).encode())
 
     @classmethod
     def read(cls, run: Path) -> Plan:

@@ -14,7 +14,6 @@ import json
 import os
 import shutil
 import subprocess
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -22,6 +21,7 @@ from pathlib import Path
 
 from infra.local.cloud import layers
 from infra.local.cloud.layers import ImageError, Say
+from infra.local.cloud.nspawn import SEARCH
 
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "libpam-systemd", "cloud-init", "openssh-server", "sudo"),
@@ -32,7 +32,6 @@ PACKAGES = (
 SEE = "See that the distribution's archive can be reached (apt-get update), then run the command again."
 HEARTBEAT_SECONDS = 15.0
 LAST_LINES = 12
-SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 MASKED = (
     # Its stage of cloud-init has nothing to do.
@@ -259,24 +258,19 @@ def _run(command: Sequence[str], draft: Path, say: Say) -> None:
                 "DPKG_FORCE": "unsafe-io",
             },
         )
-    ended = threading.Event()
-
-    def tell() -> None:
-        began = time.monotonic()
-        while not ended.wait(HEARTBEAT_SECONDS):
+    began = time.monotonic()
+    try:
+        while child.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(HEARTBEAT_SECONDS)
+                break
             line = (_end_of(log, 1) or [""])[0]
             say(f"  {time.monotonic() - began:.0f} s so far: {line[:100]}")
-
-    threading.Thread(target=tell, daemon=True).start()
-    try:
-        status = child.wait()
     except BaseException:
         child.kill()
         child.wait()
         raise
-    finally:
-        ended.set()
-    if status:
+    if status := child.returncode:
         lines = "\n".join(f"  {line}" for line in _end_of(log, LAST_LINES))
         program = next(word for word in command[len(_APART) :] if word not in ("sh", "-c"))
         what = "debootstrap" if program == "debootstrap" else "apt-get in the image"
