@@ -16,6 +16,7 @@ from infra.local.cloud import addresses, containers, groups, kind, network, view
 from infra.local.cloud.containers import APPS, CGROUPS, SHARED
 from infra.local.cloud.machines import of_cluster, usable_python
 from infra.node import ports
+from infra.node.bootstrap import files
 from infra.node.bootstrap.vm import cloud_local
 from infra.node.model import SLURMDBD_PORT, ClusterDesign, Settings, Site
 from infra.node.slurm import blocks
@@ -42,10 +43,10 @@ class RunDirectory:
         run = cls(folders.make_run_dir(project, stack))
         for folder in (run.cloud, run.bucket, run.path / "log", run.shared):
             folder.mkdir(exist_ok=True)
-        _link(run.path / "python3", Path(usable_python()))
+        files.link(run.path / "python3", usable_python())
         apps = locations.cache_root() / "apps"
         (apps / "envs").mkdir(parents=True, exist_ok=True)
-        _link(run.apps, apps)
+        files.link(run.apps, str(apps))
         return run
 
     @property
@@ -147,9 +148,7 @@ class RunDirectory:
 
     def _write_hosts(self, given: Mapping[str, str]) -> None:
         self.cloud.mkdir(exist_ok=True)
-        draft = self.hosts.with_suffix(".new")
-        draft.write_text(network.hosts_text(given))
-        draft.replace(self.hosts)
+        files.place(self.hosts, network.hosts_text(given).encode())
 
     def _container_site(self, design: ClusterDesign) -> Site:
         self._write_hosts(network.addresses(design, network.read_hosts(self.hosts)))
@@ -214,9 +213,7 @@ class RunDirectory:
                 return port
         mine = [range(kept[0], sum(kept))] if (kept := self._kept_ports()) is not None else []
         chosen = free_range(1, int(self.path.name, 16), [*mine, *self._ports_of_others()])
-        draft = note.with_suffix(".new")
-        draft.write_text(str(chosen))
-        draft.replace(note)
+        files.place(note, str(chosen).encode())
         return chosen
 
     def _ports_of_others(self) -> list[range]:
@@ -258,9 +255,7 @@ class RunDirectory:
         kept: dict[str, object] = {}
         with contextlib.suppress(OSError, ValueError, TypeError):
             kept = dict(json.loads((self.path / "ports.json").read_text()))
-        draft = self.path / "ports.json.new"
-        draft.write_text(json.dumps({**kept, name: value}))
-        draft.replace(self.path / "ports.json")
+        files.place(self.path / "ports.json", json.dumps({**kept, name: value}).encode())
 
 
 def free_range(
@@ -311,11 +306,3 @@ def user() -> str:
             "container, start it for a user that its image knows.",
             EXIT_REFUSED,
         ) from None
-
-
-def _link(link: Path, target: Path) -> None:
-    if link.is_symlink() and link.readlink() == target:
-        return
-    draft = link.with_name(f".{link.name}.{os.getpid()}")
-    draft.symlink_to(target)
-    draft.replace(link)
