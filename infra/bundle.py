@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import json
@@ -101,16 +102,20 @@ def _training(kind: str, root: Path) -> dict[str, bytes]:
     """What a cloud's controller makes the training environment of: its lock, and uv by its hashes."""
     folder = root / "workload" / "envs" / kind
     files = {f"environment/{name}": (folder / name).read_bytes() for name in ("pyproject.toml", "uv.lock")}
-    packages = tomllib.loads((root / "uv.lock").read_text())["package"]
-    (uv,) = [package for package in packages if package["name"] == "uv"]
+    uv = _packages((root / "uv.lock").read_text())["uv"]
     return {**files, "environment/uv.txt": _pinned(uv).encode()}
+
+
+@functools.lru_cache(maxsize=1)
+def _packages(lock: str) -> Mapping[str, Mapping[str, Any]]:
+    """The packages of a lock file by name, read once: reading takes longer than all else of an archive."""
+    return {package["name"]: package for package in tomllib.loads(lock)["package"]}
 
 
 def _locked(name: str, root: Path) -> str:
     """A package and all that it needs, as pip takes them: by versions and hashes of the project's lock."""
-    lock = tomllib.loads((root / "uv.lock").read_text())
-    packages = {package["name"]: package for package in lock["package"]}
-    found: dict[str, dict[str, Any]] = {}
+    packages = _packages((root / "uv.lock").read_text())
+    found: dict[str, Mapping[str, Any]] = {}
     waiting: list[tuple[str, tuple[str, ...]]] = [(name, ())]
     while waiting:
         one, extras = waiting.pop()

@@ -17,7 +17,7 @@ from typing import IO
 
 from infra.errors import UserError
 from infra.local import image, packages, training
-from infra.local.cloud import images
+from infra.local.cloud import images, layers
 from infra.runner.locations import cache_root
 from infra.runner.process import Processes
 
@@ -114,7 +114,7 @@ def _prepare(project: Path) -> Path:
             packages.ensure_for_containers(say)
             # Here and not in the first test that needs it, whose time it would be.
             images.have(images.recipe(), image.folder(), say)
-    except (UserError, images.ImageError) as error:
+    except (UserError, layers.ImageError) as error:
         say(f"tests of machines that boot are skipped: {error}")
     try:
         packages.ensure_for_tests(say)

@@ -30,6 +30,17 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "slow")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Coverage is of what the tests run each time, not of what random examples happen to reach.
+
+    Nor would anybody wait for it: tracing thousands of examples takes as long as the examples.
+    """
+    for item in items:
+        if isinstance(item, pytest.Function) and hypothesis.is_hypothesis_test(item.obj):
+            item.add_marker("no_cover")
+
+
 @pytest.fixture(autouse=True)
 def _signals() -> Iterator[None]:
     """No test leaves Ctrl-C ignored or blocked: programs that later tests start would inherit that."""

@@ -16,6 +16,9 @@ from pathlib import Path
 
 CODE = "/opt/slurm-stacks"
 UNIT = "slurm-stacks-boot.service"
+HOOK = "#cloud-boothook\n"
+"""Begins what cloud-init runs at each boot as soon as it has read it, before it goes on. What begins with
+`#!` instead it runs last of all, after multi-user.target."""
 
 _SCRIPT = """\
 #!/bin/sh
@@ -25,10 +28,13 @@ umask 022
 mkdir -p {code}
 cat >{code}/start.py <<'END'
 {start}END
+changed=
+if [ -e /etc/systemd/system/{unit} ]; then changed=yes; fi
 cat >/etc/systemd/system/{unit} <<'END'
 {service}END
-systemctl daemon-reload
-systemctl enable --quiet {unit}
+# systemd reads a unit that is new when it is asked for it; to read all of them anew takes time.
+if [ -n "$changed" ]; then systemctl daemon-reload; fi
+systemctl enable --quiet --no-reload {unit}
 systemctl start --no-block {unit}
 """
 

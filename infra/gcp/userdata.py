@@ -14,9 +14,6 @@ from infra.node.model import ClusterDesign
 START = Path(__file__).with_name("start.py")
 LIMIT = 256 * 1024
 """Of a value in the metadata, in bytes."""
-HOOK = "#cloud-boothook\n"
-"""Begins what cloud-init runs at each boot as soon as it has read it, before it goes on. What begins with
-`#!` instead it runs last of all, after multi-user.target."""
 AFTER = ("cloud-config.service", "google-guest-agent.service")
 """cloud-init chooses the package mirrors, and the agent sets up OS Login: a boot goes on from there. An image
 that has not the one or the other waits for neither."""
@@ -38,9 +35,9 @@ def render(design: ClusterDesign, bucket: str, role: str, host: str | None = Non
     arguments = ["--bucket", bucket, "--region", str(design.region), "--cluster", design.name, "--role", role]
     if host is not None:
         arguments += ["--host", host]
-    return userdata.script(START, arguments, host or role, LIMIT - len(HOOK), AFTER)
+    return userdata.script(START, arguments, host or role, LIMIT - len(userdata.HOOK), AFTER)
 
 
 def early(script: str) -> str:
     """The same for cloud-init, as the metadata's `user-data`."""
-    return HOOK + script
+    return userdata.HOOK + script

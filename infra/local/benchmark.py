@@ -11,6 +11,7 @@ from typing import Any
 from infra import bundle
 from infra.local import training, way_in
 from infra.local.site import RunDirectory
+from infra.node.bootstrap import files
 from infra.provider import TOOL
 
 CANCEL_SECONDS = 15.0
@@ -66,6 +67,4 @@ def _run_tool(run: RunDirectory, *arguments: str, seconds: float | None = None) 
 
 def place(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_bytes(content)
-    draft.replace(path)
+    files.place(path, content)

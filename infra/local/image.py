@@ -18,7 +18,7 @@ from pathlib import Path
 from infra import bundle
 from infra.clouds import userdata
 from infra.errors import EXIT_REFUSED, UserError
-from infra.local.cloud import groups, images, nspawn
+from infra.local.cloud import groups, images, layers, nspawn
 from infra.local.cloud.containers import Plan
 from infra.node.bootstrap.vm import images as kinds
 from infra.node.bootstrap.vm.cloud_local import BUCKET
@@ -46,15 +46,20 @@ def folder() -> Path:
     return locations.cache_root() / "images"
 
 
-def plan(design: ClusterDesign, layers: list[Path]) -> Plan:
-    """What the agent makes the cluster's machines of."""
+def plan(parts: list[Path]) -> Plan:
+    """What the agent makes the cluster's machines of.
+
+    Args:
+        parts: the layers of their image, the uppermost first.
+    """
     start = Path(__file__).with_name("start.py")
     roles = ("controller", "login", "compute")
     texts = {
-        role: userdata.script(start, ["--bucket", BUCKET, "--role", role], role, USER_DATA_BYTES)
+        role: userdata.HOOK
+        + userdata.script(start, ["--bucket", BUCKET, "--role", role], role, USER_DATA_BYTES)
         for role in roles
     }
-    return Plan(tuple(str(layer) for layer in layers), texts, {})
+    return Plan(tuple(map(str, parts)), texts, {})
 
 
 def have(design: ClusterDesign, say: Say) -> list[Path]:
@@ -67,12 +72,18 @@ def have(design: ClusterDesign, say: Say) -> list[Path]:
         recipe = images.recipe(design.image.source)
         base = images.have(recipe, folder(), say)
         name = f"{recipe.name}-{_digest(design)}"
-        return [
-            images.made(folder(), name, lambda draft: _bake(design, base, draft, say), say) / "disk",
-            base,
-        ]
-    except images.ImageError as error:
+        upper = layers.made(folder(), name, lambda draft: _bake(design, base, draft, say), say) / "disk"
+    except layers.ImageError as error:
         raise UserError(str(error), EXIT_REFUSED) from error
+    if gone := layers.prune(folder(), (recipe.name, name), _plans()):
+        say(f"removed images of machines that nothing has used for a week: {', '.join(sorted(gone))}")
+    return [upper, base]
+
+
+def _plans() -> list[Path]:
+    """What machines of all clusters on this host start from, whoever has brought them up."""
+    every = locations.run_root().parent.glob(f"{locations.APPLICATION}-*")
+    return [file for root in every for file in root.glob("*/cloud/plan.json")]
 
 
 def there(design: ClusterDesign) -> bool:
@@ -83,7 +94,7 @@ def there(design: ClusterDesign) -> bool:
     """
     try:
         recipe = images.recipe(design.image.source)
-    except images.ImageError as error:
+    except layers.ImageError as error:
         raise UserError(str(error), EXIT_REFUSED) from error
     return all((folder() / name).is_dir() for name in (recipe.name, f"{recipe.name}-{_digest(design)}"))
 
@@ -118,26 +129,26 @@ def _bake(design: ClusterDesign, base: Path, draft: Path, say: Say) -> None:
     launcher = ProcessId.of(child.pid)
     try:
         if launcher is None:
-            raise images.ImageError(f"the image's machine ended at once; see {machine.console}")
+            raise layers.ImageError(f"the image's machine ended at once; see {machine.console}")
         nspawn.wait_for(launcher, machine.console)
         nspawn.execute(launcher, "systemctl", "is-system-running", "--wait", seconds=BOOT_SECONDS)
         for kind in kinds.kinds(design):
             _steps(launcher, kind, bucket, say)
         if not nspawn.power_off(machine.id, launcher, OFF_SECONDS):
-            raise images.ImageError("the image's machine does not switch itself off")
+            raise layers.ImageError("the image's machine does not switch itself off")
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise images.ImageError(f"the machines' image cannot be made: {error}") from error
+        raise layers.ImageError(f"the machines' image cannot be made: {error}") from error
     finally:
         nspawn.kill(machine.id, launcher)
         child.wait()
         groups.remove(lambda: groups.of(nspawn.group(machine.id)))
     upper = machine.folder / "disk" / "upper"
-    for name in OF_ONE_MACHINE:
-        _remove(upper / name)
+    subprocess.run(["rm", "-rf", "--", *(str(upper / name) for name in OF_ONE_MACHINE)], check=True)
     upper.rename(draft / "disk")
     for left in (bucket, machine.folder):
         shutil.rmtree(left)
-    say(f"installed it in {time.monotonic() - began:.0f} s")
+    taken = layers.mib(folder())
+    say(f"installed it in {time.monotonic() - began:.0f} s; all images in {folder()} take {taken} MiB")
 
 
 def _steps(launcher: ProcessId, kind: kinds.ImageKind, bucket: Path, say: Say) -> None:
@@ -152,7 +163,7 @@ def _steps(launcher: ProcessId, kind: kinds.ImageKind, bucket: Path, say: Say) -
     if done.returncode:
         tail = steps[-1].get("tail", []) if steps else done.stderr.splitlines()[-8:]
         lines = [f"the machines' image cannot be made: its steps for {kind.name} failed"]
-        raise images.ImageError("\n".join([*lines, *(f"  {line}" for line in tail), images.SEE]))
+        raise layers.ImageError("\n".join([*lines, *(f"  {line}" for line in tail), images.SEE]))
 
 
 def _publish(design: ClusterDesign, bucket: Path) -> None:
@@ -167,10 +178,3 @@ def _publish(design: ClusterDesign, bucket: Path) -> None:
     for key, blob in blobs.items():
         (bucket / key).parent.mkdir(exist_ok=True)
         (bucket / key).write_bytes(blob)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    elif path.is_symlink() or path.exists():
-        path.unlink()

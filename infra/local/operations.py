@@ -110,7 +110,7 @@ def publish(project: Path, stack: str) -> dict[str, Any]:
     run = RunDirectory.make(project, stack)
     if run.containers:
         layers = image.have(design, lambda text: print(text, file=sys.stderr, flush=True))
-        image.plan(design, layers).write(run.path)
+        image.plan(layers).write(run.path)
     place(run.bucket / "loader.py", (project / "infra" / "node" / "loader.py").read_bytes())
     content = _put(run, bundle.node_archive(design, project), run.settings(design))
     return {name: content[name]["sha256"] for name in ("code", "settings")}

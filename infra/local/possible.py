@@ -11,7 +11,7 @@ from pathlib import Path
 
 from infra.errors import EXIT_REFUSED, UserError
 from infra.local import image, packages
-from infra.local.cloud import groups, images
+from infra.local.cloud import groups, images, layers
 from infra.local.cloud.kind import CONTAINER
 from infra.node.model import ClusterDesign
 from infra.runner import locations
@@ -69,7 +69,7 @@ def _reasons(design: ClusterDesign | None, look: Callable[[], str]) -> Iterator[
         )
     try:
         images.recipe(design.image.source if design is not None else None)
-    except images.ImageError as error:
+    except layers.ImageError as error:
         yield f"{error}."
     if not groups.hierarchies():
         yield f"{groups.NO_VERSION_2}."
@@ -83,9 +83,9 @@ def _reasons(design: ClusterDesign | None, look: Callable[[], str]) -> Iterator[
         while not place.exists():
             place = place.parent
         free = shutil.disk_usage(place).free // 2**20
-        if free < images.NEEDED_MIB:
+        if free < layers.NEEDED_MIB:
             yield (
-                f"the image of machines that boot takes {images.NEEDED_MIB} MiB in {image.folder()}, and "
+                f"the image of machines that boot takes {layers.NEEDED_MIB} MiB in {image.folder()}, and "
                 f"{free} MiB are free there: make room, or have XDG_CACHE_HOME name another folder."
             )
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pwd
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from infra.local.cloud import addresses, containers, groups, kind, network, view
 from infra.local.cloud.containers import APPS, CGROUPS, SHARED
 from infra.local.cloud.machines import of_cluster, usable_python
 from infra.node import ports
+from infra.node.bootstrap import files
 from infra.node.bootstrap.vm import cloud_local
 from infra.node.model import SLURMDBD_PORT, ClusterDesign, Settings, Site
 from infra.node.slurm import blocks
@@ -41,10 +43,10 @@ class RunDirectory:
         run = cls(folders.make_run_dir(project, stack))
         for folder in (run.cloud, run.bucket, run.path / "log", run.shared):
             folder.mkdir(exist_ok=True)
-        _link(run.path / "python3", Path(usable_python()))
+        files.link(run.path / "python3", usable_python())
         apps = locations.cache_root() / "apps"
         (apps / "envs").mkdir(parents=True, exist_ok=True)
-        _link(run.apps, apps)
+        files.link(run.apps, str(apps))
         return run
 
     @property
@@ -115,7 +117,9 @@ class RunDirectory:
         if design.machines == kind.CONTAINER:
             return Settings(design, self._container_site(design))
         placed = blocks.lay_out(design.partitions, self._kept_blocks())
-        base, first = self._ports(1 + blocks.needed(placed)), addresses.settle(self.path)
+        with self._alone():
+            base, first = self._ports(1 + blocks.needed(placed)), addresses.settle(self.path)
+            slurmdbd_port = self._slurmdbd_port() if design.slurm.accounting else SLURMDBD_PORT
         self._keep("blocks", placed)
         own = addresses.usable(first)
         settings = Settings(
@@ -128,7 +132,7 @@ class RunDirectory:
                 slurmctld_port=base,
                 slurmd_port=base + 1,
                 first_address=addresses.nodes_from(first) if own else None,
-                slurmdbd_port=self._slurmdbd_port() if design.slurm.accounting else SLURMDBD_PORT,
+                slurmdbd_port=slurmdbd_port,
                 python=str(self.path / "python3"),
                 apps=str(self.apps),
                 shared=str(self.shared),
@@ -144,9 +148,7 @@ class RunDirectory:
 
     def _write_hosts(self, given: Mapping[str, str]) -> None:
         self.cloud.mkdir(exist_ok=True)
-        draft = self.hosts.with_suffix(".new")
-        draft.write_text(network.hosts_text(given))
-        draft.replace(self.hosts)
+        files.place(self.hosts, network.hosts_text(given).encode())
 
     def _container_site(self, design: ClusterDesign) -> Site:
         self._write_hosts(network.addresses(design, network.read_hosts(self.hosts)))
@@ -176,11 +178,21 @@ class RunDirectory:
                 return self._keep_ports(base, max(have, count))
         return self._keep_ports(self.free_ports(count), count)
 
-    def free_ports(self, count: int) -> int:
-        """The first of `count` free ports in a row, none of them another cluster's of this user's.
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other commands of this user from choosing until this one has noted what it chose."""
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
 
-        A cluster has ports for all its nodes, and as a rule few of them run: on the others
-        nobody listens yet.
+    def free_ports(self, count: int) -> int:
+        """The first of `count` free ports in a row, none of them another cluster's.
+
+        A cluster has ports for all its nodes, and as a rule few of them run: on the others nobody listens
+        yet. So its note counts, as far as this user can read it; root can read every user's.
 
         Raises:
             UserError: there are not so many.
@@ -201,14 +213,15 @@ class RunDirectory:
                 return port
         mine = [range(kept[0], sum(kept))] if (kept := self._kept_ports()) is not None else []
         chosen = free_range(1, int(self.path.name, 16), [*mine, *self._ports_of_others()])
-        draft = note.with_suffix(".new")
-        draft.write_text(str(chosen))
-        draft.replace(note)
+        files.place(note, str(chosen).encode())
         return chosen
 
     def _ports_of_others(self) -> list[range]:
         found = []
-        for file in self.path.parent.glob("*/ports.json"):
+        files = set(self.path.parent.glob("*/ports.json"))
+        if self.path.parent == locations.run_root():
+            files |= {file for root in locations.run_roots() for file in root.glob("*/ports.json")}
+        for file in files:
             if file.parent != self.path and (kept := RunDirectory(file.parent)._kept_ports()) is not None:
                 found.append(range(kept[0], sum(kept)))
         return found
@@ -242,31 +255,30 @@ class RunDirectory:
         kept: dict[str, object] = {}
         with contextlib.suppress(OSError, ValueError, TypeError):
             kept = dict(json.loads((self.path / "ports.json").read_text()))
-        draft = self.path / "ports.json.new"
-        draft.write_text(json.dumps({**kept, name: value}))
-        draft.replace(self.path / "ports.json")
+        files.place(self.path / "ports.json", json.dumps({**kept, name: value}).encode())
 
 
-def free_range(count: int, seed: int, taken: Sequence[range] = ()) -> int:
+def free_range(
+    count: int, seed: int, taken: Sequence[range] = (), within: range = range(FIRST_PORT, LAST_PORT)
+) -> int:
     """The first port of `count` free ones in a row on loopback.
 
     Args:
         seed: where the search begins, so that two clusters rarely look at the same ports.
         taken: ports that are not to be had although nobody may listen there.
+        within: where to look.
 
     Raises:
         UserError: there is no such range.
     """
-    span = LAST_PORT - FIRST_PORT - count
+    span = len(within) - count
     if span < 0:
-        raise UserError(
-            f"{count} nodes need {count} ports, and {LAST_PORT - FIRST_PORT} may be used: lower nodes.max"
-        )
-    base = FIRST_PORT + seed % (span + 1)
+        raise UserError(f"{count} nodes need {count} ports, and {len(within)} may be used: lower nodes.max")
+    base = within.start + seed % (span + 1)
     tried = 0
     while tried <= span:
-        if base + count > LAST_PORT:
-            base = FIRST_PORT
+        if base + count > within.stop:
+            base = within.start
         backwards = range(base + count - 1, base - 1, -1)
         busy = next((p for p in backwards if any(p in of for of in taken) or not ports.free(p)), None)
         if busy is None:
@@ -274,7 +286,7 @@ def free_range(count: int, seed: int, taken: Sequence[range] = ()) -> int:
         tried += busy + 1 - base
         base = busy + 1
     raise UserError(
-        f"no {count} free ports in a row between {FIRST_PORT} and {LAST_PORT}; end what listens there"
+        f"no {count} free ports in a row between {within.start} and {within.stop}; end what listens there"
     )
 
 
@@ -294,11 +306,3 @@ def user() -> str:
             "container, start it for a user that its image knows.",
             EXIT_REFUSED,
         ) from None
-
-
-def _link(link: Path, target: Path) -> None:
-    if link.is_symlink() and link.readlink() == target:
-        return
-    draft = link.with_name(f".{link.name}.{os.getpid()}")
-    draft.symlink_to(target)
-    draft.replace(link)

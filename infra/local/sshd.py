@@ -1,7 +1,7 @@
 """The SSH server of a container machine, from outside of its network: `python -m infra.local.sshd RUN`.
 
 The machine's network is its own, and this host has no address in it. Run as OpenSSH's ProxyCommand, this
-module finds the login machine, has it accept the stack's key, and becomes a relay in its network.
+module finds the login machine, has it accept the stack's key, and becomes a relay in it.
 """
 
 from __future__ import annotations
@@ -16,26 +16,12 @@ from pathlib import Path
 from infra import bundle, pages
 from infra.errors import EXIT_REFUSED, UserError
 from infra.local import way_in
+from infra.local.cloud.nspawn import SEARCH, enter
 from infra.local.site import RunDirectory, user
 from infra.node.bootstrap.sshd import PORT
 from infra.runner import folders
 from infra.ssh.target import Target
 
-RELAY = """\
-import os, socket, sys, threading
-connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
-def upward():
-    while data := os.read(0, 65536):
-        connection.sendall(data)
-    connection.shutdown(socket.SHUT_WR)
-threading.Thread(target=upward, daemon=True).start()
-while data := connection.recv(65536):
-    view = memoryview(data)
-    while view:
-        view = view[os.write(1, view):]
-# The thread may wait for input that never comes.
-os._exit(0)
-"""
 NO_SERVER = (
     "stack {stack} has no SSH server: {why}. `ssh`, `exec` and `cp` of ./cluster need none. "
     "A stack with one has machines that boot: local-machines (as root), aws-cpu, gcp-cpu."
@@ -103,7 +89,7 @@ def main(path: str, key: str) -> None:
         accepted.parent.mkdir(mode=0o700, exist_ok=True)
         accepted.touch(mode=0o600)
         accepted.write_text(there + public)
-    words = ["nsenter", f"--target={machine[1]}", "--net", "--", sys.executable, "-I", "-c", RELAY, str(PORT)]
+    words = [*enter(machine[1], [f"PATH={SEARCH}"]), "nc", "-N", "127.0.0.1", str(PORT)]
     os.execvp(words[0], words)
 
 

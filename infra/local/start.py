@@ -3,22 +3,16 @@
 What it is on a cloud, where the loader has to be fetched first: one small file in the user data.
 """
 
-import argparse
 import os
 import sys
-from pathlib import Path
 
-CODE = Path(__file__).resolve().parent
+CODE = __file__.rpartition("/")[0]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    for name in ("bucket", "role"):
-        parser.add_argument(f"--{name}", required=True)
-    options = parser.parse_args()
-    line = [sys.executable, f"{options.bucket}/loader.py", "--bucket", options.bucket, "--code", str(CODE)]
-    line += ["--role", options.role]
-    os.execv(line[0], line)
+    """Our arguments are `--bucket BUCKET`, then what else the loader is told."""
+    loader = f"{sys.argv[2]}/loader.py"
+    os.execv(sys.executable, [sys.executable, loader, "--code", CODE, *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -198,6 +198,12 @@ def run_root() -> Path:
     return Path(f"/tmp/{APPLICATION}-{os.getuid()}")
 
 
+def run_roots() -> list[Path]:
+    """The same of all users of this machine; what is in another's may be hidden from this one."""
+    here = run_root()
+    return sorted(here.parent.glob(f"{APPLICATION}-[0-9]*"))
+
+
 def run_dir(project_dir: Path, stack: str) -> Path:
     """The folder of the running cluster: sockets, logs, slurm.conf. Not created here."""
     return run_root() / key(project_dir, stack)

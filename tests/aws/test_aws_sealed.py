@@ -16,6 +16,8 @@ from tests.support.aws_machines import Machines
 from tests.support.aws_mocks import CPU, EFS, EXISTING, LUSTRE, NFS, aws_design, declare, ssh_design
 from tests.support.recorder import Recorder, counts, needs
 
+# The tests of the parts run all this code.
+pytestmark = pytest.mark.no_cover
 COMMAND = "command:local:Command"
 # A cluster of two partitions behind Session Manager, in a VPC of its own with three zones.
 PLAIN = {

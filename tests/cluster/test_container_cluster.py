@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from infra.local import way_in
+from infra.local import image, way_in
 from infra.local.cloud.containers import Plan, traces
 from infra.local.site import RunDirectory
 from infra.node import rpc
 from infra.provider import TOOL
 from tests.support.checkout import Checkout, until
 from tests.support.containers import cluster_image
-from tests.support.mishaps import end, until_saved
+from tests.support.mishaps import end, quick_benchmark, until_saved
 
 # The first test makes the machines' image where there is none.
 pytestmark = pytest.mark.timeout(1500)
@@ -38,7 +38,7 @@ STACK = """
         partitions:
           - {name: debug, machine: local.small, nodes: {max: 4}, default: true}
         slurm: {suspend_time: 4, accounting: true}
-      slurm-stacks:benchmark: {enabled: false}
+      slurm-stacks:benchmark: {nodes: 2, epochs: 2, data: synthetic, profile: sync}
 """
 GREEDY = "x = bytearray(300 * 1024 * 1024)"
 
@@ -47,6 +47,9 @@ GREEDY = "x = bytearray(300 * 1024 * 1024)"
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     cluster_image(STACK)
     checkout = Checkout(tmp_path_factory.mktemp("containers") / "a checkout", STACK)
+    quick_benchmark(checkout)
+    # It has a cache of its own now; the image is this machine's.
+    (Path(checkout.env["XDG_CACHE_HOME"]) / "slurm-stacks" / "images").symlink_to(image.folder())
     before = links()
     try:
         checkout.cluster("up", check=True)
@@ -79,12 +82,20 @@ def job(checkout: Checkout, number: str) -> str:
     return dict(pair.split("=", 1) for pair in text.split() if "=" in pair)["JobState"]
 
 
-def machine(checkout: Checkout, node: str) -> dict[str, Any]:
-    """What the local cloud knows of the living machine of this name."""
+def living(checkout: Checkout) -> list[dict[str, Any]]:
+    """What the local cloud knows of machines that live."""
     agent = RunDirectory(checkout.run_directory).agent_socket
-    answer = rpc.call(str(agent), "list", 10.0, tags={"node": node})
-    (found,) = [m for m in answer["machines"] if m["state"] == "running"]
-    return dict(found)
+    return list(rpc.call(str(agent), "inspect", 10.0)["machines"])
+
+
+def cloud_states(checkout: Checkout) -> set[str]:
+    return {str(machine["state"]) for machine in living(checkout)}
+
+
+def machine(checkout: Checkout, node: str) -> dict[str, Any]:
+    """The machine of this name that runs."""
+    (found,) = [m for m in living(checkout) if (m["node"], m["state"]) == (node, "running")]
+    return found
 
 
 def test_jobs_run_on_machines_that_came_up_for_them_and_went_again(cluster: Checkout) -> None:
@@ -104,9 +115,9 @@ def test_jobs_run_on_machines_that_came_up_for_them_and_went_again(cluster: Chec
         lines = said.result().splitlines()
     names = [f"debug-{number}" for number in range(4)]
     assert sorted(line for line in lines if " " not in line) == names
-    assert {tuple(line.split()[:2]) for line in lines if " " in line} == {
-        (f"10.99.1.{number}", name) for number, name in enumerate(names)
-    }
+    # A node has its full name as well, and one line like all others.
+    found = sorted((line.split()[0], line.split()[-1]) for line in lines if " " in line)
+    assert found == sorted(len(names) * [(f"10.99.1.{number}", name) for number, name in enumerate(names)])
     assert socket.gethostname() not in names
     until(lambda: states(cluster) == {"idle~"}, 120, "zero nodes")
     until(lambda: cluster.status()["machines"]["running"] == 0, 120, "zero machines")
@@ -257,6 +268,44 @@ def test_nodes_that_are_lost_are_replaced_and_their_jobs_run_again(cluster: Chec
     until(lambda: all(job(cluster, number) == "COMPLETED" for number in jobs), 300, "their second runs", 0.5)
     print(f"all done again after {time.monotonic() - began:.1f} s")
     assert [(len(ran(number)), ran(number)[0]) for number in jobs] == [(2, node) for node in first]
+
+
+def test_a_node_that_boots_slowly_is_waited_for(cluster: Checkout) -> None:
+    until(lambda: states(cluster) == {"idle~"}, 120, "zero nodes")
+    cluster.chaos("set", "boot_delay=4", "boot_spread=0")
+    try:
+        number = cluster.execute("sbatch", "--parsable", "--wrap", "hostname").strip()
+        until(lambda: "pending" in cloud_states(cluster), 120, "a machine that is not on yet", 0.02)
+        until(lambda: job(cluster, number) == "COMPLETED", 120, "the job")
+    finally:
+        cluster.chaos("clear")
+    assert cluster.execute("cat", f"slurm-{number}.out").startswith("debug-")
+    assert "Restarts=0 " in cluster.execute("scontrol", "--oneliner", "show", "job", number)
+
+
+def test_a_node_that_is_taken_back_lets_its_job_save_its_work(cluster: Checkout) -> None:
+    waits = "touch ready; while :; do sleep 600 & wait; done"
+    script = f"[ -e saved ] && exit 0; trap 'touch saved; exit 0' TERM; {waits}"
+    number = cluster.execute("sbatch", "--parsable", "--wrap", script).strip()
+    home = cluster.run_directory / "shared" / "root"
+    until((home / "ready").exists, 120, "the job")
+    node = cluster.execute("squeue", "--noheader", "--format=%N", f"--job={number}").strip()
+    before = machine(cluster, node)["id"]
+    cluster.chaos("preempt", node, "--notice", "40")
+    until((home / "saved").exists, 120, "SIGTERM to the job")
+    until(lambda: job(cluster, number) == "COMPLETED", 200, "its second run", 0.5)
+    assert "Restarts=1 " in cluster.execute("scontrol", "--oneliner", "show", "job", number)
+    until(lambda: before not in [m["id"] for m in living(cluster)], 120, "the end of the machine")
+
+
+def test_a_sweep_and_its_report(cluster: Checkout, tmp_path: Path) -> None:
+    """`up` has run the benchmark on two nodes; the page has that, and the run on one."""
+    page, table = cluster.cluster("run", "--nodes", "1", check=True).stdout.splitlines()[-2:]
+    assert "<html" in Path(page).read_text()[:500]
+    runs = Path(table).read_text().splitlines()
+    assert sum("local.small" in line for line in runs) == 2, runs
+    again = cluster.cluster("report", check=True).stdout.splitlines()[-2:]
+    assert [Path(path).exists() for path in again] == [True, True]
 
 
 def test_a_disk_that_is_full_is_a_boot_that_fails_and_says_so(cluster: Checkout) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from infra.local.cloud import groups, nspawn
 from infra.local.cloud.containers import traces
+from infra.node.names import SUFFIX
 from tests.support import newer_slurm
 from tests.support.checkout import ROOT, SMALL, Checkout, until
 from tests.support.newer_slurm import NewerSlurm, Unavailable
@@ -147,9 +148,9 @@ def test_a_cluster_of_machines_that_run_it(made: list[Path], tmp_path: Path) -> 
         up = checkout.cluster("up", check=True, timeout=600)
         assert "slurm-wlm 24.11." in up.stdout
         names = checkout.execute("srun", "-N2", "sh", "-c", "getent hosts debug-1; slurmd -V").splitlines()
-        found = sorted(line.split()[:2] for line in names if line.startswith("10."))
-        # The node itself has a line of its own for its name as well.
-        assert found in ([["10.99.1.1", "debug-1"]] * 2, [["10.99.1.1", "debug-1"]] * 3)
+        found = sorted(line.split() for line in names if line.startswith("10."))
+        # As the other node knows it, and as it knows itself.
+        assert found == [["10.99.1.1", "debug-1"], ["10.99.1.1", f"debug-1.test.{SUFFIX}", "debug-1"]]
         assert sum(line.startswith("slurm-wlm 24.11.") for line in names) == 2
         assert "nothing is left" in checkout.cluster("down", check=True).stderr
     finally:

@@ -21,6 +21,7 @@ from infra.design import design, slurm_time
 from infra.errors import EXIT_USAGE
 from infra.machines import catalog
 from infra.runner import project
+from tests.support import texts
 
 KEYS = sorted(
     {
@@ -35,7 +36,7 @@ SCALARS = st.one_of(
     st.booleans(),
     st.integers(-5, 10000),
     st.floats(),
-    st.text(max_size=8),
+    texts.text(max_size=8),
     st.sampled_from(
         ["aws", "gcp", "local", "m5.xlarge", "n1-standard-2", "p3.2xlarge", "v100", "nfs", "1:00"]
     ),
@@ -47,7 +48,7 @@ TREES = st.recursive(
     SCALARS,
     lambda inner: st.one_of(
         st.lists(inner, max_size=3),
-        st.dictionaries(st.one_of(st.sampled_from(KEYS), st.text(max_size=5)), inner, max_size=5),
+        st.dictionaries(st.one_of(st.sampled_from(KEYS), texts.text(max_size=5)), inner, max_size=5),
     ),
     max_leaves=20,
 )
@@ -83,7 +84,7 @@ def test_one_value_changed(name: str, key: str, value: Any, where: str) -> None:
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
-@given(content=st.one_of(st.text(max_size=60), st.binary(max_size=60), TREES.map(yaml.safe_dump)))
+@given(content=st.one_of(texts.text(max_size=60), st.binary(max_size=60), TREES.map(yaml.safe_dump)))
 def test_any_file(tmp_path: Path, content: str | bytes) -> None:
     file = tmp_path / "Pulumi.any.yaml"
     file.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
@@ -103,7 +104,7 @@ PIECES = st.one_of(
         ["010", "1:30", "1e3", ".inf", "-0", "yes", "null", "2024-01-01", "on: 1", "9" * 30, "\ufeff"]
     ),
     st.sampled_from(KEYS),
-    st.text(max_size=3),
+    texts.text(max_size=3),
 )
 
 
@@ -142,7 +143,7 @@ def test_time_limits_survive_their_notations(seconds: int) -> None:
     assert time_limit_seconds(slurm_time(clock(seconds))) == seconds
 
 
-@given(name=st.from_regex(r"[a-z]([a-z0-9-]{0,20}[a-z0-9])?", fullmatch=True), most=st.integers(1, 5000))
+@given(name=texts.matching(r"[a-z]([a-z0-9-]{0,20}[a-z0-9])?"), most=st.integers(1, 5000))
 def test_names_that_fit_are_taken(name: str, most: int) -> None:
     found = mistakes(
         values("local", {"partitions[0].name": name, "partitions[0].nodes.max": most, "@nodes": 1})

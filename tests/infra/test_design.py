@@ -17,6 +17,7 @@ from infra.machines import catalog
 from infra.node.bootstrap import limits
 from infra.node.codec import from_json, to_json
 from infra.node.model import BenchmarkDesign, Budget, ClusterDesign, Partition
+from tests.support import texts
 
 ROOT = Path(__file__).parents[2]
 FILES = [*sorted(STACKS.glob("Pulumi.*.yaml")), *sorted(ROOT.glob("Pulumi.*.yaml"))]
@@ -298,7 +299,7 @@ def test_benchmarks() -> None:
     assert simulated.gpus_per_node == 0
 
 
-NAMES = st.from_regex(r"[a-z]([a-z0-9-]{0,10}[a-z0-9])?", fullmatch=True).filter(
+NAMES = texts.matching(r"[a-z]([a-z0-9-]{0,10}[a-z0-9])?").filter(
     lambda name: name not in ("login", "controller", "default")
 )
 
@@ -306,7 +307,7 @@ NAMES = st.from_regex(r"[a-z]([a-z0-9-]{0,10}[a-z0-9])?", fullmatch=True).filter
 @settings(deadline=None)
 @given(
     data=st.data(),
-    cluster=st.from_regex(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", fullmatch=True),
+    cluster=texts.matching(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?"),
     names=st.lists(NAMES, min_size=1, max_size=4, unique=True),
 )
 def test_any_cluster(data: st.DataObject, cluster: str, names: list[str]) -> None:
@@ -330,7 +331,7 @@ def test_any_cluster(data: st.DataObject, cluster: str, names: list[str]) -> Non
     check_names(made_twice[0])
 
 
-@given(st.text(max_size=20))
+@given(texts.text(max_size=20))
 def test_no_other_name_belongs_to_a_partition(name: str) -> None:
     cluster = made("local")
     known = {node for p in cluster.partitions for node in p.nodes()}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from infra.errors import UserError
 from infra.runner import command, project, wire
+from tests.support import texts
 
 KEY = b"k" * 32
 
@@ -91,13 +92,13 @@ def test_mistakes_in_the_files(tmp_path: Path, settings: str, stack: str, messag
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**50), 2**50) | st.text()
+    st.none() | st.booleans() | st.integers(-(2**50), 2**50) | texts.text()
     # A whole number is an int to us: the wire knows only one kind of number.
     | st.floats(allow_nan=False, allow_infinity=False).filter(lambda f: not f.is_integer()),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts.text(), inner, max_size=4),
     max_leaves=12,
 )  # fmt: skip
-objects = st.dictionaries(st.text(), json_values.filter(lambda v: v is not None), max_size=5)
+objects = st.dictionaries(texts.text(), json_values.filter(lambda v: v is not None), max_size=5)
 
 
 @given(objects)

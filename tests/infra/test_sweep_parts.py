@@ -20,6 +20,7 @@ from infra.sweep import summary
 from infra.sweep.plan import Plan, PlannedRun, Wish
 from infra.sweep.store import Store
 from infra.sweep.watch import Progress, gone
+from tests.support import texts
 from tests.support.sweep_cluster import record
 
 
@@ -61,7 +62,7 @@ def test_what_is_no_list_of_numbers(text: str) -> None:
     assert str(caught.value).endswith("--nodes 1,2,4")
 
 
-@given(st.text(max_size=30), st.integers(1, 100), st.integers(1, 20))
+@given(texts.text(max_size=30), st.integers(1, 100), st.integers(1, 20))
 def test_any_text_is_numbers_within_the_partition_or_one_message(text: str, repeat: int, most: int) -> None:
     try:
         wanted = wish(text, repeat, most)

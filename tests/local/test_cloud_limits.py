@@ -22,6 +22,7 @@ from infra.local.cloud.limits import (
     registers,
 )
 from infra.node.codec import to_json
+from tests.support import texts
 
 PARTITIONS, ZONES = ("debug", "gpu"), (None, "a", "b")
 NUMBER = st.integers(0, 6)
@@ -111,7 +112,7 @@ def test_an_error_hits_the_calls_of_its_class(kind: str) -> None:
     assert refusal(Limits(), "launch") is None
 
 
-@given(st.text(max_size=8), st.floats(0, 100), st.floats(0, 100))
+@given(texts.text(max_size=8), st.floats(0, 100), st.floats(0, 100))
 def test_a_boot_takes_its_delay_and_a_part_of_the_spread(machine: str, delay: float, spread: float) -> None:
     seconds = boot_seconds(Limits(boot_delay=delay, boot_spread=spread), machine)
     assert delay <= seconds <= delay + spread
@@ -125,7 +126,7 @@ def test_boots_differ() -> None:
     assert max(times) - min(times) > 3, "a spread that is used"
 
 
-@given(st.text(max_size=8))
+@given(texts.text(max_size=8))
 def test_a_share_of_none_and_of_all(machine: str) -> None:
     assert registers(Limits(), machine)
     assert not registers(Limits(never_register=1.0), machine)

@@ -22,6 +22,26 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
         yield made
 
 
+@pytest.mark.parametrize(
+    ("one_process", "datasources", "without"),
+    [(False, ("NoCloud",), True), (True, ("NoCloud",), False), (False, ("Ec2",), False)],
+)
+def test_the_stage_that_looks_for_a_network_runs_where_something_needs_it(
+    tmp_path: Path, one_process: bool, datasources: tuple[str, ...], without: bool
+) -> None:
+    """A cloud's network settings do, and the cloud-init that waits for each stage's unit."""
+    layer = tmp_path / "layer"
+    (layer / "lib/systemd/system").mkdir(parents=True)
+    if one_process:
+        (layer / seed.ONE_PROCESS).touch()
+    (tmp_path / "machine").mkdir()
+    machine = nspawn.Machine("m", "debug-0", tmp_path / "machine", [layer], None, datasources=datasources)
+    seed.write(machine)
+    unit = machine.folder / "seed/etc/systemd/system/cloud-init-local.service"
+    # systemd takes an empty file for a unit that shall not run.
+    assert (unit.exists() and unit.read_text() == "") == without
+
+
 def test_a_machine_boots_runs_its_user_data_and_powers_off(lab: Lab, tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "file").write_text("of this host\n")

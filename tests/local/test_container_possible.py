@@ -11,7 +11,7 @@ import pytest
 from infra.doctor.finding import Severity
 from infra.errors import UserError
 from infra.local import image, packages, possible
-from infra.local.cloud import groups, images
+from infra.local.cloud import groups, images, layers
 from infra.local.cloud.kind import CONTAINER, PROCESS, read
 from infra.local.diagnosis.machines import containers
 from infra.local.upkeep import end_cluster
@@ -54,7 +54,7 @@ def test_each_reason_names_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
 
         def none(_suite: str | None) -> images.Recipe:
-            raise images.ImageError("apt on this machine has no source of it")
+            raise layers.ImageError("apt on this machine has no source of it")
 
         patch.setattr(images, "recipe", none)
         assert "apt on this machine has no source" in said()

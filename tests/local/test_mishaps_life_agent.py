@@ -229,12 +229,13 @@ def test_a_damaged_memory_is_said_and_what_runs_is_ended(local: FakeMachines, te
 def test_the_agent_outlives_a_look_that_fails(local: FakeMachines) -> None:
     """A folder in the place of its file is what no look can cope with."""
     machine = node(local)
-    (local.run.cloud / "machines.new").mkdir()
+    draft = local.run.cloud / f".machines.json.{local.agent().pid}"
+    draft.mkdir()
     kill(machine)
     until(lambda: local.machines() == {}, 60, "the end to be seen")
     time.sleep(0.6)
     assert local.agent().alive()
-    (local.run.cloud / "machines.new").rmdir()
+    draft.rmdir()
     assert local.launch("debug-1")
 
 

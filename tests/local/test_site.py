@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import getpass
+import json
 import os
 import socket
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from infra.node import ports
 from infra.node.model import SLURMDBD_PORT, Folders, Partition, SlurmSettings
 from infra.node.slurm.places import PORT_BLOCK
 from infra.runner import locations
+from tests.support.checkout import until
 from tests.support.doubles import design
 
 
@@ -102,6 +106,44 @@ def test_ports_in_use_are_not_taken_again_when_a_cluster_grows(
     busy(listener, taken)
     grown = run.settings(design(nodes(200))).site.slurmctld_port
     assert not grown <= taken < grown + 201
+
+
+def test_ports_that_another_cluster_keeps_for_nodes_that_are_off_are_not_taken(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of this user's, and one of a user whose notes can be read."""
+    wanted = free_range(PORT_BLOCK + 1, int(run.path.name, 16))
+    theirs = tmp_path / "slurm-stacks-4242"
+    monkeypatch.setattr(locations, "run_roots", lambda: [tmp_path / "runs", theirs])
+    for number, root in enumerate((tmp_path / "runs", theirs)):
+        (root / "a").mkdir(parents=True)
+        note = {"base": wanted + 100 * number, "count": 100}
+        (root / "a" / "ports.json").write_text(json.dumps(note))
+    base = run.settings(design(nodes(3))).site.slurmctld_port
+    assert base >= wanted + 200 or base + PORT_BLOCK < wanted
+
+
+def test_ports_are_chosen_by_one_command_at_a_time(run: RunDirectory) -> None:
+    """Else two that look at the same moment both find the same ports free."""
+    chosen: list[int] = []
+    folder = os.open(run.path.parent, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    other = threading.Thread(
+        target=lambda: chosen.append(run.settings(design(nodes(3))).site.slurmctld_port), daemon=True
+    )
+    other.start()
+    # `settings` comes no further than to its wait for the lock, which the kernel lists.
+    inode = f":{os.fstat(folder).st_ino} "
+    until(
+        lambda: any("->" in line and inode in line for line in Path("/proc/locks").read_text().splitlines()),
+        60,
+        "the other to wait",
+    )
+    assert not (run.path / "ports.json").exists()
+    os.close(folder)
+    other.join(60)
+    assert chosen
+    assert (run.path / "ports.json").exists()
 
 
 def test_slurmdbd_has_a_port_beside_the_others_which_it_keeps(

@@ -56,8 +56,9 @@ def test_the_name_lasts_and_others_lines_stay(tmp_path: Path, named: list[str]) 
 
 
 @pytest.mark.usefixtures("named")
-def test_its_own_name_is_no_loopback_address(tmp_path: Path) -> None:
-    """The lines are those of Debian's images, of its installer, and of cloud-init's template."""
+def test_its_own_name_is_in_one_line_and_no_loopback_address(tmp_path: Path) -> None:
+    """The lines are those of Debian's images, of its installer, and of cloud-init's template; the last ones
+    are those of Google's guest agent, and of a container."""
     context, _ = make(tmp_path)
     (etc(tmp_path) / "hosts").write_text(
         "127.0.0.1\tlocalhost\n"
@@ -66,6 +67,7 @@ def test_its_own_name_is_no_loopback_address(tmp_path: Path) -> None:
         "::1 localhost compute-0\n"
         "# 127.0.1.1 compute-0\n\n"
         "10.0.1.17 compute-0.zone.c.project.internal compute-0\n"
+        "10.0.1.17 compute-0\n10.0.1.18 compute-1\n10.0.0.5 controller\n"
     )
     own.hosts(context)
     assert (etc(tmp_path) / "hosts").read_text().splitlines() == [
@@ -74,7 +76,8 @@ def test_its_own_name_is_no_loopback_address(tmp_path: Path) -> None:
         "::1 localhost",
         "# 127.0.1.1 compute-0",
         "",
-        "10.0.1.17 compute-0.zone.c.project.internal compute-0",
+        "10.0.1.17 compute-0.zone.c.project.internal",
+        "10.0.1.18 compute-1",
         *OURS,
     ]
 

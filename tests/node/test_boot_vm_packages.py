@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from infra.node.bootstrap import execute
-from infra.node.bootstrap.context import Context, Reboot
+from infra.node.bootstrap.context import Reboot
 from infra.node.bootstrap.steps import STEPS
 from infra.node.bootstrap.vm import apt, lustre, packages
 from infra.node.cloud import call
@@ -73,7 +73,12 @@ def test_missing_packages_are_installed_behind_the_lock(tmp_path: Path) -> None:
     # Before the packages: they would start daemons without a configuration.
     masked = {path.name: str(path.readlink()) for path in (root / "etc/systemd/system").iterdir()}
     assert masked == dict.fromkeys([*packages.MASKED, *packages.UPGRADES], "/dev/null")
+    assert run.having("stop") == [f"systemctl stop {' '.join(packages.UPGRADES)}"]
     assert "169.254.169.123" in (root / "etc/chrony/sources.d/amazon.sources").read_text()
+
+    run.calls.clear()
+    packages.install(context)
+    assert run.having("stop") == [], "what is masked in an image was never started"
 
 
 def test_an_image_that_has_all_asks_no_mirror(tmp_path: Path) -> None:
@@ -220,5 +225,7 @@ def test_packages_that_bring_no_mount_helper_are_said(
 
 def test_a_head_without_lustre_asks_nothing_of_it(tmp_path: Path) -> None:
     elsewhere = Mount("/fsx", "fsx_lustre", roles=("compute",))
-    context: Context = machine(tmp_path, "controller", "controller", mounts=(*NFS, elsewhere))[0]
-    assert not lustre.wanted(context)
+    context, run = machine(tmp_path, "controller", "controller", mounts=(*NFS, elsewhere))
+    run.answer("dpkg-query", there(*packages.wanted(context)))
+    assert packages.install(context) == "all are there"
+    assert [call for call in run.calls if "lustre" in call] == []

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from infra.node.elastic.drivers import gce_errors
 from infra.node.elastic.drivers.gce_client import refusals
 from infra.node.elastic.errors import ErrorClass as Kind
+from tests.support import texts
 
 CODES = {
     Kind.CAPACITY: [
@@ -112,7 +113,7 @@ def test_no_answer(error: Exception, kind: Kind) -> None:
     assert isinstance(error, refusals())
 
 
-@given(st.text(), st.sampled_from([None, 400, 403, 404, 409, 429, 500, 503]), st.text())
+@given(texts.text(), st.sampled_from([None, 400, 403, 404, 409, 429, 500, 503]), texts.text())
 def test_everything_has_a_class_and_one_line(code: str, status: int | None, message: str) -> None:
     assert gce_errors.classify(code, status, message) in Kind
     assert len(gce_errors.words(message)) <= gce_errors.WORDS

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from infra.node.elastic.drivers import gce_names
 from infra.node.elastic.drivers.gce_names import Identity
+from tests.support import texts
 
-NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)
+NAMES = texts.matching(r"[a-z]([-a-z0-9]{0,20}[a-z0-9])?")
 
 
 @given(NAMES, NAMES, st.integers(0, 9999))

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.node.slurm.hostlist import LIMIT, count, expand, fold, fold_numbers
+from tests.support import texts
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_fold_refuses_what_is_no_name(name: str) -> None:
         fold(["ok", name])
 
 
-_names = st.from_regex(r"[a-z-]{0,3}[0-9]{0,4}[a-z]{0,2}[0-9]{0,3}x?", fullmatch=True).filter(bool)
+_names = texts.matching(r"[a-z-]{0,3}[0-9]{0,4}[a-z]{0,2}[0-9]{0,3}x?").filter(bool)
 
 
 @given(st.sets(_names, max_size=60))

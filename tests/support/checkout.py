@@ -38,6 +38,7 @@ class Checkout:
         folder: where it is made; its name may hold spaces.
         stack_file: the text of Pulumi.<stack>.yaml; indentation is taken off.
         inside: turns a command into the one that runs it on another machine, or in another root.
+        source: the checkout that it is a copy of.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Checkout:
         stack_file: str = SMALL,
         stack: str = "test",
         inside: Callable[..., list[str]] | None = None,
+        source: Path = ROOT,
     ) -> None:
         self.folder = folder
         self.stack = stack
@@ -53,14 +55,13 @@ class Checkout:
         self._inside = inside or (lambda *command: list(command))
         folder.mkdir(parents=True)
         for part in PARTS:
-            source = ROOT / part
-            if source.is_dir():
+            if (source / part).is_dir():
                 # With its byte code: to compile it takes a second of every checkout.
-                shutil.copytree(source, folder / part)
+                shutil.copytree(source / part, folder / part)
             else:
-                shutil.copy2(source, folder / part)
+                shutil.copy2(source / part, folder / part)
         # The same environment: making another would only test uv.
-        (folder / ".venv").symlink_to(ROOT / ".venv")
+        (folder / ".venv").symlink_to(source / ".venv")
         self.env = {
             k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "PULUMI_", "VIRTUAL_ENV"))
         }

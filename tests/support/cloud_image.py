@@ -27,7 +27,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from infra.local.cloud import images, nspawn
+from infra.local.cloud import layers as cache
+from infra.local.cloud import nspawn
 from infra.node.bootstrap.vm import packages
 from infra.node.elastic.programs import CLIENT
 from infra.node.model import ClusterDesign, Host, Mount
@@ -106,10 +107,10 @@ def layers() -> tuple[Path, ...]:
     said = "".join([_SCRIPT, MOUNT, SLURMD, AGENT, *MASKED, *GOOGLES, CLIENT, *wanted])
     name = f"{base.parent.name}-clouds-{hashlib.sha256(said.encode()).hexdigest()[:12]}"
     try:
-        made = images.made(
+        made = cache.made(
             locations.cache_root() / "images", name, lambda draft: _make(base, draft, wanted), _say
         )
-    except images.ImageError as error:
+    except cache.ImageError as error:
         pytest.skip(str(error))
     return (made / "disk", base)
 
@@ -158,7 +159,7 @@ def _make(base: Path, draft: Path, wanted: list[str]) -> None:
         },
     )
     if done.returncode:
-        raise images.ImageError("\n".join(["the image cannot be made:", *done.stdout.splitlines()[-12:]]))
+        raise cache.ImageError("\n".join(["the image cannot be made:", *done.stdout.splitlines()[-12:]]))
     for place, text in (("slurmd", SLURMD), ("mount.nfs", MOUNT)):
         program = upper / "usr" / "sbin" / place
         program.write_text(text)

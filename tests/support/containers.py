@@ -25,7 +25,7 @@ from infra.config import load_file
 from infra.design import design
 from infra.errors import UserError
 from infra.local import image
-from infra.local.cloud import groups, images, nspawn
+from infra.local.cloud import groups, images, layers, nspawn
 from infra.local.cloud.machines import CLUSTER_VARIABLE, of_cluster
 from infra.local.cloud.network import BRIDGE, GATEWAY, PREFIX, Network
 from infra.machines import catalog
@@ -60,7 +60,7 @@ def base_image(suite: str | None = None) -> Path:
         return images.have(
             images.recipe(suite), locations.cache_root() / "images", lambda text: print(text, file=sys.stderr)
         )
-    except images.ImageError as error:
+    except layers.ImageError as error:
         pytest.skip(str(error))
 
 

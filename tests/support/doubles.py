@@ -63,14 +63,15 @@ def node(name: str, base: str = "IDLE", *flags: str, reason: str | None = None) 
 
 
 def job(number: int, state: str = "RUNNING", **changes: Any) -> JobState:
-    made = JobState(
-        id=number, name="keras-job", state=state, reason="None", explanation=None, partition="debug",
-        user="u", nodes=(), wanted_nodes=1, batch_host=None, requeue=True, restarts=0, priority=1,
-        submit_time=1.0, eligible_time=1.0, start_time=None, end_time=None, array_job=None, array_task=None,
-        het_job=None, gres=None, tres=None, dependency=None, exit_code=0, signal=0, comment=None,
-        admin_comment=None,
-    )  # fmt: skip
-    return dataclasses.replace(made, **changes)
+    plain: dict[str, Any] = {
+        "id": number, "state": state, "name": "keras-job", "reason": "None", "explanation": None,
+        "partition": "debug", "user": "u", "nodes": (), "wanted_nodes": 1, "batch_host": None,
+        "requeue": True, "restarts": 0, "priority": 1, "submit_time": 1.0, "eligible_time": 1.0,
+        "start_time": None, "end_time": None, "array_job": None, "array_task": None, "het_job": None,
+        "gres": None, "tres": None, "dependency": None, "exit_code": 0, "signal": 0, "comment": None,
+        "admin_comment": None,
+    }  # fmt: skip
+    return JobState(**plain | changes)
 
 
 class FakeControl(Slurm):

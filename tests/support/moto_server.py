@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 from moto.server import ThreadedMotoServer
 
+from tests.support import boto_models  # noqa: F401  models are read once
+
 
 @contextmanager
 def moto_server() -> Iterator[str]:

@@ -99,9 +99,10 @@ class SimulatedCloud(Driver):
     def answering(self, node: str) -> tuple[str, float] | None:
         """The machine that speaks as this node's slurmd now, and when it started."""
         for record in reversed(self.records.values()):
+            if record.node != node or record.state is not MachineState.RUNNING:
+                continue
             ready = record.runs_at + REGISTER_SECONDS
-            runs = record.state is MachineState.RUNNING and self._clock() >= ready
-            if record.node == node and runs and not (record.mute or record.broken or record.frozen):
+            if self._clock() >= ready and not (record.mute or record.broken or record.frozen):
                 return record.id, ready
         return None
 

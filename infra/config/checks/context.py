@@ -50,6 +50,7 @@ class Context:
     region: str | None = None
     """Where the stack is; None while unknown, or where what is said is no region."""
     mistakes: list[Mistake] = field(default_factory=list)
+    _near: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def provider(self) -> str:
@@ -74,6 +75,12 @@ class Context:
         """Facts of a machine of this provider."""
         machine = self.facts.machine(name)
         return machine if machine and machine.provider == self.provider else None
+
+    def near(self, name: str) -> list[str]:
+        """Machines of this provider whose names are like `name`, best first; looked for once a name."""
+        if name not in self._near:
+            self._near[name] = self.facts.near(name, self.provider)
+        return self._near[name]
 
     def default_partition(self) -> PartitionConfig | None:
         partitions = self.cluster.partitions

@@ -69,7 +69,7 @@ def check_machine(c: Context, location: Location, name: str) -> None:
 
 
 def _unknown(c: Context, location: Location, name: str) -> None:
-    near = c.facts.near(name, c.provider)
+    near = c.near(name)
     advice = f"did you mean {' or '.join(near)}? " if near else ""
     if c.provider == "local":
         known = f"a machine of local: {', '.join(c.facts.names(c.provider))}"

@@ -16,6 +16,8 @@ import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from infra.node.bootstrap import files
+
 BLOCK = 1 << 14
 """Addresses of a block: more than there are ports for nodes."""
 NODES = 256
@@ -146,6 +148,4 @@ def _bound() -> set[str]:
 
 
 def _remember(run: Path, first: str) -> None:
-    draft = run / f"{_NOTE}.new"
-    draft.write_text(json.dumps({"first": first}))
-    draft.replace(run / _NOTE)
+    files.place(run / _NOTE, json.dumps({"first": first}).encode())

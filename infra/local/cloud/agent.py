@@ -26,6 +26,7 @@ from infra.local.cloud.errors import CloudError
 from infra.local.cloud.init import become_subreaper
 from infra.local.cloud.limits import COMPUTE, Limits, changed, refusal
 from infra.node import rpc
+from infra.node.bootstrap import files
 from infra.node.bootstrap.accounts import IDS
 from infra.node.codec import to_json
 
@@ -122,9 +123,7 @@ class Agent:
         if changes:
             with self._limits_lock:
                 limits = changed(self._cloud.limits, changes)
-                draft = self._limits_file.with_suffix(".new")
-                draft.write_text(json.dumps(to_json(limits)))
-                draft.replace(self._limits_file)
+                files.place(self._limits_file, json.dumps(to_json(limits)).encode())
                 self._cloud.limits = limits
         answer: dict[str, Any] = to_json(self._cloud.limits)
         return answer

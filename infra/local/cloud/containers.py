@@ -9,13 +9,14 @@ import subprocess
 import sys
 import sysconfig
 import threading
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from infra.local.cloud import groups, nspawn
 from infra.local.cloud.machines import CLUSTER_VARIABLE, CONTROLLER, MACHINE_VARIABLE, Boot, of_cluster
 from infra.local.cloud.network import BRIDGE, GATEWAY, PREFIX, Network, read_hosts
 from infra.local.cloud.nspawn import Bind, remove_folder
+from infra.node.bootstrap import files
 from infra.node.bootstrap.accounts import IDS
 from infra.node.bootstrap.vm import cloud_local
 from infra.node.processes import ProcessId, end_all, with_descendants, with_environment
@@ -29,6 +30,9 @@ CLOUD_INIT = """\
 cloud_init_modules: [ssh]
 cloud_final_modules: [scripts-user]
 """
+IN_NO_HURRY = "[Service]\nExecStartPre=/bin/sleep 10\n"
+"""Of cloud-init's last stage, which has nothing left to do, and whose start costs a booting node half a
+second of a processor."""
 LOCALHOST = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
 APPS, SHARED = "/apps", "/home"
 """Where machines see the run directory's `apps` and `shared`."""
@@ -49,10 +53,7 @@ class Plan:
     disk_mib: dict[str, int]
 
     def write(self, run: Path) -> None:
-        draft = run / "cloud" / "plan.json.new"
-        content = {"layers": self.layers, "user_data": self.user_data, "disk_mib": self.disk_mib}
-        draft.write_text(json.dumps(content))
-        draft.replace(draft.with_suffix(""))
+        files.place(run / "cloud" / "plan.json", json.dumps(asdict(self)).encode())
 
     @classmethod
     def read(cls, run: Path) -> Plan:
@@ -116,7 +117,11 @@ class ContainerMaker:
             card=nspawn.Card(namespace, BRIDGE, address, GATEWAY),
             # One that never registers runs, and its bootstrap never starts.
             user_data=plan.user_data[boot.role] if boot.registers else None,
-            files={"etc/hosts": LOCALHOST + names, "etc/cloud/cloud.cfg.d/99-local.cfg": CLOUD_INIT},
+            files={
+                "etc/hosts": LOCALHOST + names,
+                "etc/cloud/cloud.cfg.d/99-local.cfg": CLOUD_INIT,
+                "etc/systemd/system/cloud-final.service.d/slurm-stacks.conf": IN_NO_HURRY,
+            },
             binds=self._binds(boot),
             marks={MACHINE_VARIABLE: boot.id, CLUSTER_VARIABLE: str(self._run)},
             disk_mib=plan.disk_mib.get(boot.host),

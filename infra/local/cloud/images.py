@@ -9,17 +9,19 @@ been through those steps holds it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from infra.local.cloud import layers
+from infra.local.cloud.layers import ImageError, Say
+from infra.local.cloud.nspawn import SEARCH
 
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "libpam-systemd", "cloud-init", "openssh-server", "sudo"),
@@ -27,12 +29,9 @@ PACKAGES = (
     *("procps", "python3"),
 )
 """What a cloud's image of the distribution brings along, as far as machines here have a use for it."""
-NEEDED_MIB = 3000
-"""What is needed while an image is made: itself, and the packages that it is made of."""
 SEE = "See that the distribution's archive can be reached (apt-get update), then run the command again."
 HEARTBEAT_SECONDS = 15.0
 LAST_LINES = 12
-SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 MASKED = (
     # Its stage of cloud-init has nothing to do.
@@ -67,12 +66,6 @@ shift
 chroot "$root" apt-get --quiet update
 exec chroot "$root" apt-get --quiet --yes --no-install-recommends install "$@"
 """
-
-Say = Callable[[str], None]
-
-
-class ImageError(Exception):
-    """An image cannot be had here; the text says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,34 +152,7 @@ def have(wanted: Recipe, folder: Path, say: Say) -> Path:
     Raises:
         ImageError: it cannot be made; nothing half-made stays.
     """
-    return made(folder, wanted.name, lambda draft: _make(wanted, draft, say), say) / "root"
-
-
-def made(folder: Path, name: str, make: Callable[[Path], None], say: Say) -> Path:
-    """`folder/name`, made by `make` in a draft where it is missing; one process at a time makes it.
-
-    Raises:
-        ImageError: from `make`, or there is no room; the draft is removed.
-    """
-    target = folder / name
-    if target.is_dir():
-        return target
-    folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder / f".{name}.lock", say):
-        draft = folder / f".{name}.draft"
-        # Of one that was killed at it.
-        _remove(draft)
-        if target.is_dir():
-            return target
-        _see_room(folder)
-        draft.mkdir()
-        try:
-            make(draft)
-        except BaseException:
-            _remove(draft)
-            raise
-        draft.rename(target)
-    return target
+    return layers.made(folder, wanted.name, lambda draft: _make(wanted, draft, say), say) / "root"
 
 
 def _make(wanted: Recipe, draft: Path, say: Say) -> None:
@@ -292,24 +258,19 @@ def _run(command: Sequence[str], draft: Path, say: Say) -> None:
                 "DPKG_FORCE": "unsafe-io",
             },
         )
-    ended = threading.Event()
-
-    def tell() -> None:
-        began = time.monotonic()
-        while not ended.wait(HEARTBEAT_SECONDS):
+    began = time.monotonic()
+    try:
+        while child.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(HEARTBEAT_SECONDS)
+                break
             line = (_end_of(log, 1) or [""])[0]
             say(f"  {time.monotonic() - began:.0f} s so far: {line[:100]}")
-
-    threading.Thread(target=tell, daemon=True).start()
-    try:
-        status = child.wait()
     except BaseException:
         child.kill()
         child.wait()
         raise
-    finally:
-        ended.set()
-    if status:
+    if status := child.returncode:
         lines = "\n".join(f"  {line}" for line in _end_of(log, LAST_LINES))
         program = next(word for word in command[len(_APART) :] if word not in ("sh", "-c"))
         what = "debootstrap" if program == "debootstrap" else "apt-get in the image"
@@ -325,31 +286,6 @@ def _end_of(log: Path, count: int) -> list[str]:
     with contextlib.suppress(OSError):
         return [line for line in log.read_text(errors="replace").splitlines() if line.strip()][-count:]
     return []
-
-
-def _see_room(folder: Path) -> None:
-    free = shutil.disk_usage(folder).free // 2**20
-    if free < NEEDED_MIB:
-        raise ImageError(
-            f"the machines' image takes {NEEDED_MIB} MiB in {folder}, and {free} MiB are free there: "
-            "make room, or have XDG_CACHE_HOME name a folder on a larger disk"
-        )
-
-
-@contextlib.contextmanager
-def _alone(file: Path, say: Say) -> Iterator[None]:
-    with file.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("waiting for another command that makes the same image")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _remove(folder: Path) -> None:
-    if folder.exists():
-        shutil.rmtree(folder)
 
 
 def _own_suite() -> str:

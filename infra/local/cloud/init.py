@@ -2,7 +2,8 @@
 
 It is the subreaper of its tree, so that daemons which leave their parents (slurmstepd) stay below it and end
 with the machine. It runs the bootstrap like any machine does and then keeps the services that it started.
-Run as a file, by the agent: `init.py LOADER [ARGUMENT …]`.
+Run as a file, by the agent: `init.py LOADER [ARGUMENT …]`; without a loader the machine runs, and its
+bootstrap never starts.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ def main() -> None:
     # Whoever started the agent may have had signals blocked (Slurm's programs do); a machine starts clean.
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     become_subreaper()
+    while len(sys.argv) == 1:
+        signal.pause()
     sys.argv = sys.argv[1:]
     runpy.run_path(sys.argv[0], run_name="__main__")
 

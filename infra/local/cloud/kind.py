@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from infra.local.cloud.machines import Maker, ProcessMaker
+from infra.node.bootstrap import files
 
 PROCESS, CONTAINER = "process", "container"
 SLURM_USER = "slurm"
@@ -13,9 +14,7 @@ SLURM_USER = "slurm"
 
 
 def write(run: Path, kind: str) -> None:
-    draft = _file(run).with_suffix(".new")
-    draft.write_text(json.dumps({"machines": kind}))
-    draft.replace(_file(run))
+    files.place(_file(run), json.dumps({"machines": kind}).encode())
 
 
 def read(run: Path) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from infra.local.cloud.errors import CloudError
+from infra.node.bootstrap import files
 from infra.node.processes import (
     ProcessId,
     ancestors,
@@ -46,7 +47,7 @@ class Boot:
 
     Attributes:
         host: the machine's name in the cluster (`controller`, `debug-3`).
-        registers: False: its init runs `hang.py` in place of the loader, so that it never becomes a node.
+        registers: False: nothing runs its loader, so that it never becomes a node.
     """
 
     id: str
@@ -115,7 +116,7 @@ class ProcessMaker:
         # A copy: machines must start while the checkout is being moved or deleted, too.
         self._init = run / "cloud" / "init.py"
         self._init.parent.mkdir(exist_ok=True)
-        for name in ("init.py", "hang.py", "view.py"):
+        for name in ("init.py", "view.py"):
             shutil.copyfile(Path(__file__).with_name(name), self._init.with_name(name))
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         # Between a child's start and its place in `_children` it would pass for an orphan.
@@ -124,12 +125,11 @@ class ProcessMaker:
     def start(self, boot: Boot) -> ProcessId:
         log = self._run / "log" / f"boot-{boot.host}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        loader = self._run / ("bucket/loader.py" if boot.registers else "cloud/hang.py")
-        arguments = ["--bucket", str(self._run / "bucket"), "--code", str(self._run / "code")]
-        arguments += ["--role", boot.role, "--host", boot.host]
+        arguments = [str(self._run / "bucket" / "loader.py"), "--bucket", str(self._run / "bucket")]
+        arguments += ["--code", str(self._run / "code"), "--role", boot.role, "--host", boot.host]
         with log.open("ab") as output, self._lock:
             child = subprocess.Popen(
-                [*self._program(boot), str(loader), *arguments],
+                [*self._program(boot), *(arguments if boot.registers else ())],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -227,9 +227,7 @@ def has_view(run: Path) -> bool:
 
 def set_view(run: Path, *, possible: bool) -> None:
     """Remember it, for machines that start from now on."""
-    draft = run / "cloud" / "view.json.new"
-    draft.write_text(json.dumps({"possible": possible}))
-    draft.replace(draft.with_suffix(""))
+    files.place(run / "cloud" / "view.json", json.dumps({"possible": possible}).encode())
 
 
 def view_of(run: Path, host: str, how: str) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.local.cloud.machines import Boot
+from infra.node.bootstrap import files
 from infra.node.processes import ProcessId
 
 
@@ -118,11 +119,9 @@ class Memory:
             "machines": [asdict(r) for r in self.machines.values()],
             "launches": {token: asdict(launch) for token, launch in self.launches.items()},
         }
-        draft = self._file.with_suffix(".new")
         # Where the folder is gone nobody will ever read it, and the machines must end all the same.
         with contextlib.suppress(FileNotFoundError):
-            draft.write_text(json.dumps(content))
-            draft.replace(self._file)
+            files.place(self._file, json.dumps(content).encode())
 
     def load(self) -> bool:
         """Take in what an agent before this one has left.

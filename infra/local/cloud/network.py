@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from infra.local.cloud.errors import CloudError
+from infra.node.bootstrap import files
 from infra.node.model import ClusterDesign
 from infra.node.processes import ProcessId
 
@@ -151,7 +152,5 @@ class Network:
         if done.returncode:
             child.kill()
             raise OSError(f"the cloud's network cannot be made: {done.stderr.strip()}")
-        draft = self._file.with_suffix(".new")
-        draft.write_text(json.dumps(asdict(process)))
-        draft.replace(self._file)
+        files.place(self._file, json.dumps(asdict(process)).encode())
         return child.pid

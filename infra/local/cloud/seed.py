@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 INTERFACE = "host0"
 """The name of a machine's network card, which systemd-nspawn chooses."""
 CLOUD_INIT = """\
-# slurm-stacks: the network is set by the machine's maker. Of cloud-init's modules those that a first boot has
-# a use for: each costs its imports.
+# slurm-stacks: the network is set by the machine's maker. A seed lies in a folder, on no device. Of
+# cloud-init's modules those that a first boot has a use for: each costs its imports.
 network: {config: disabled}
+datasource: {NoCloud: {fs_label: null}}
 ssh_genkeytypes: [ed25519]
 ssh: {emit_keys_to_console: false}
 ssh_deletekeys: false
@@ -35,6 +36,18 @@ GENERATORS = (
     *("systemd-tpm2-generator", "systemd-ssh-generator", "systemd-bless-boot-generator"),
 )
 """What systemd runs at each boot and each `daemon-reload`, and has nothing to find in a container."""
+UNITS = (
+    # What they set up is in the image, or is this host's.
+    *("systemd-sysusers.service", "systemd-tmpfiles-setup-dev.service", "systemd-remount-fs.service"),
+    *("dev-hugepages.mount", "cloud-init-hotplugd.socket"),
+    # Nobody reads the list of who was logged in to a container.
+    *("systemd-update-utmp.service", "systemd-update-utmp-runlevel.service"),
+)
+"""Further units that machines do without; those that no machine needs are masked in the image."""
+FOUND_LATER = "cloud-init-local.service"
+"""cloud-init's first stage, which looks for the network's settings where they come from a cloud. The next one
+finds a seed as well. A newer cloud-init, which is one process, waits for each stage."""
+ONE_PROCESS = "lib/systemd/system/cloud-init-main.service"
 SEED = "var/lib/cloud/seed/nocloud"
 
 
@@ -51,11 +64,14 @@ def write(machine: Machine) -> None:
         "etc/systemd/system/multi-user.target.d/cloud-init.conf": "[Unit]\nWants=cloud-init.target\n",
         # One that is empty is none.
         **{f"etc/systemd/system-generators/{name}": "" for name in GENERATORS},
+        **{f"etc/systemd/system/{name}": "" for name in UNITS},
         "etc/cloud/cloud.cfg.d/95-datasource.cfg": f"datasource_list: [{', '.join(machine.datasources)}]\n",
     }
     if machine.user_data is not None or "NoCloud" in machine.datasources:
         files[f"{SEED}/meta-data"] = f"instance-id: {machine.id}\nlocal-hostname: {machine.host}\n"
         files[f"{SEED}/user-data"] = (machine.user_data or "", 0o600)
+    if tuple(machine.datasources) == ("NoCloud",) and not _has(machine, ONE_PROCESS):
+        files[f"etc/systemd/system/{FOUND_LATER}"] = ""
     if machine.card is not None:
         files["etc/systemd/network/10-slurm-stacks.network"] = _network_file(machine.card)
     for path, content in (files | dict(machine.files)).items():
@@ -67,6 +83,10 @@ def write(machine: Machine) -> None:
     for path, names, _ in os.walk(seed):
         for name in names:
             _as_in_image(Path(path) / name, machine, seed)
+
+
+def _has(machine: Machine, path: str) -> bool:
+    return any((layer / path).exists() for layer in machine.layers)
 
 
 def _as_in_image(folder: Path, machine: Machine, seed: Path) -> None:

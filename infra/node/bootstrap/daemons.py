@@ -13,9 +13,7 @@ from pathlib import Path
 from infra.node import ports, rpc
 from infra.node.bootstrap.context import Context
 from infra.node.bootstrap.services import Service
-from infra.node.elastic import programs
 from infra.node.processes import ProcessId
-from infra.node.slurm import hardware
 
 LOG_LINES = 10
 PORT_SECONDS = 3.0
@@ -52,6 +50,9 @@ def munged(context: Context, run: Path, lib: Path, log: Path, *options: str) -> 
 
 def controller(context: Context) -> None:
     """Start the elastic daemon and slurmctld; both are there when this returns."""
+    # Here and not above: no node needs it.
+    from infra.node.elastic import programs
+
     folders, log = context.folders, context.path(context.folders.log)
     service = programs.daemon_service(context.settings, context.settings_file, context.slurm_user)
     elastic = context.services.start(service)
@@ -82,6 +83,8 @@ def _renew(context: Context) -> None:
     Before anybody is told that the cluster is up: until then no job starts in their partitions. Should it
     take too long, the elastic daemon goes on with it.
     """
+    from infra.node.slurm import hardware
+
     lib = context.path(context.folders.lib)
 
     def settled() -> bool:

@@ -46,12 +46,13 @@ def with_part(text: str, part: str) -> str:
     return f"{head.rstrip()}\n{BEGIN}\n{part}{END}\n{rest}".lstrip("\n")
 
 
-def link(path: Path, target: str) -> None:
-    """Have a symbolic link, in place of whatever file or link is there."""
+def link(path: Path, target: str) -> bool:
+    """Have a symbolic link, in place of whatever file or link is there. Returns whether it was made."""
     if path.is_symlink() and str(path.readlink()) == target:
-        return
+        return False
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     draft.symlink_to(target)
     draft.replace(path)
+    return True

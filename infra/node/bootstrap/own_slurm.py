@@ -11,8 +11,7 @@ from infra.node.bootstrap import daemons, files
 from infra.node.bootstrap.context import Context
 from infra.node.bootstrap.registration import start_slurmd
 from infra.node.bootstrap.services import Service
-from infra.node.bootstrap.vm import clouds, notices, welcome
-from infra.node.elastic import programs
+from infra.node.bootstrap.vm import clouds, welcome
 from infra.node.slurm import version
 
 PROGRAM = {"controller": "slurmctld", "login": "sinfo", "compute": "slurmd"}
@@ -41,6 +40,7 @@ def slurm(context: Context) -> str:
         files.link(context.path(folders.slurm_conf), str(folders.spool / "conf-cache" / "slurm.conf"))
         return f"{release}, configured by the controller"
     # Here and not above: a compute node renders nothing.
+    from infra.node.elastic import programs
     from infra.node.slurm import conf
     from infra.node.slurm.configure import configure
 
@@ -103,7 +103,11 @@ def ready(context: Context) -> str:
     if context.role == "compute":
         _slurmd(context)
         said.append("slurmd")
-    said.append(notices.start(context))
+    if clouds.of(context.settings).watched(context):
+        # Here and not above: it knows half of what the elastic daemon does, and few nodes have a use for it.
+        from infra.node.bootstrap.vm import notices
+
+        said.append(notices.start(context))
     welcome.complete(context)
     return f"started {', '.join(word for word in said if word)}"
 

@@ -80,7 +80,7 @@ def accelerators(context: Context) -> str:
     partition = context.settings.design.partition_of(context.host)
     accelerator = partition.accelerator if partition else None
     fabric = ""
-    if context.vm and partition is not None:
+    if context.vm and partition is not None and (accelerator is not None or partition.efa):
         from infra.node.bootstrap.vm import drivers
 
         fabric = drivers.install(context, partition)

@@ -137,8 +137,10 @@ def names(context: Context, prefix: str) -> list[str]:
     return context.run("apt-cache", "pkgnames", prefix).split()
 
 
-def mask(context: Context, *units: str) -> None:
-    """Have units that never start, also if a package that is installed later would start them."""
+def mask(context: Context, *units: str) -> list[str]:
+    """Have units that never start, also if a package that is installed later would start them.
+
+    Returns those that could be started until now.
+    """
     folder = files.folder(context.at("etc/systemd/system"))
-    for unit in units:
-        files.link(folder / unit, "/dev/null")
+    return [unit for unit in units if files.link(folder / unit, "/dev/null")]

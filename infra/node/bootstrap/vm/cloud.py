@@ -7,7 +7,6 @@ from typing import NamedTuple, Protocol
 
 from infra.node.bootstrap.context import Context
 from infra.node.bootstrap.vm.metadata_guard import Openings
-from infra.node.cloud import call as http
 from infra.node.cloud.notice import Notices
 from infra.node.model import Mount
 
@@ -82,9 +81,7 @@ class Cloud(Protocol):
         """
         ...
 
-    def bucket(
-        self, url: str, *, attempts: int = http.ATTEMPTS, timeout: float = http.TIMEOUT_SECONDS
-    ) -> Bucket: ...
+    def bucket(self, url: str, *, attempts: int = ..., timeout: float = ...) -> Bucket: ...
 
     def secret(self, name: str) -> Secret: ...
 

@@ -13,7 +13,6 @@ from infra.node.bootstrap import files
 from infra.node.bootstrap.context import Context, SkipStep
 from infra.node.bootstrap.vm.cloud import Disk
 from infra.node.bootstrap.vm.metadata_guard import Openings
-from infra.node.cloud import call as http
 from infra.node.cloud.notice import Notice, Notices
 from infra.node.model import Mount, Settings
 
@@ -88,9 +87,7 @@ class Local:
     def node(self) -> str:
         return socket.gethostname()
 
-    def bucket(
-        self, url: str, *, attempts: int = http.ATTEMPTS, timeout: float = http.TIMEOUT_SECONDS
-    ) -> Folder:
+    def bucket(self, url: str, *, attempts: int = 1, timeout: float = 0.0) -> Folder:
         return Folder(Path(url))
 
     def secret(self, name: str) -> File:

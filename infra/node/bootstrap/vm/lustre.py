@@ -32,10 +32,6 @@ MARK = "kernel"
 """In the machine's own folder: the kernel for which it has started again."""
 
 
-def wanted(context: Context) -> bool:
-    return any(mount.kind == "fsx_lustre" for mount in context.mounts())
-
-
 def install(context: Context, *, fresh: bool) -> tuple[str | None, list[str]]:
     """Have the client's module and its mount helper.
 

@@ -11,16 +11,18 @@ library makes in each user's own process. A small proxy of root's passes on thos
 
 from __future__ import annotations
 
-import http.client
-import http.server
 import pwd
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from infra.node.bootstrap import files
 from infra.node.bootstrap.context import Context
 from infra.node.bootstrap.services import Service
+
+if TYPE_CHECKING:
+    from http.server import ThreadingHTTPServer
 
 ADDRESS, ADDRESS_V6 = "169.254.169.254", "fd00:ec2::254"
 """The metadata address of both clouds, and EC2's over IPv6."""
@@ -142,8 +144,11 @@ def main(paths: Sequence[str], port: int = PROXY_PORT, address: str = ADDRESS) -
     server(paths, port, address).serve_forever()
 
 
-def server(paths: Sequence[str], port: int, address: str) -> http.server.ThreadingHTTPServer:
+def server(paths: Sequence[str], port: int, address: str) -> ThreadingHTTPServer:
     """The proxy. It answers GETs whose path begins with one of `paths`, as the metadata server would."""
+    # Here and not above: each boot imports this module, and few machines have a proxy.
+    import http.client
+    import http.server
 
     class Handler(http.server.BaseHTTPRequestHandler):
         timeout = PROXY_SECONDS

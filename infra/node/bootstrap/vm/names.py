@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Collection
 
 from infra.node import names
 from infra.node.bootstrap import files
@@ -57,24 +58,31 @@ def place(context: Context) -> str:
         known[context.host] = address_towards(site.controller_address)
     hosts = context.at("etc/hosts")
     before = hosts.read_text() if hosts.exists() else "127.0.0.1 localhost\n"
-    text = files.with_part(without(before, context.host), names.lines(known, domain))
+    text = files.with_part(without(before, context.host, known), names.lines(known, domain))
     files.place(hosts, text.encode())
     _ask_controller(context, domain)
     return f"{context.host}.{domain} at {known[context.host]}; the controller knows the others"
 
 
-def without(hosts: str, name: str) -> str:
-    """The lines of /etc/hosts, none of which gives the name a loopback address.
+def without(hosts: str, own: str, known: Collection[str]) -> str:
+    """The lines of /etc/hosts, none of which has a name that is in our lines: it would have two.
 
-    Debian's installer and cloud-init write such a line. By that address no other machine reaches what a
-    program offers at its machine's own name.
+    Debian's installer and cloud-init give the machine's own name a loopback address, also as a full name. By
+    that no other machine reaches what a program offers at its machine's name.
+
+    Args:
+        own: the machine's name.
+        known: the names in our lines, each without a domain.
     """
     kept = []
     for line in hosts.splitlines():
         address, *words = line.partition("#")[0].split() or [""]
-        if not (address.startswith(("127.", "::1")) and name in words):
+        left = [word for word in words if word not in known]
+        if address.startswith(("127.", "::1")) and own in words:
+            left = [word for word in left if word.partition(".")[0] != own]
+        if left == words:
             kept.append(line)
-        elif left := [word for word in words if word.partition(".")[0] != name]:
+        elif left:
             kept.append(" ".join([address, *left]))
     return "".join(f"{line}\n" for line in kept)
 

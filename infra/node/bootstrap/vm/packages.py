@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from infra.node.bootstrap import files
 from infra.node.bootstrap.context import Context, Reboot
-from infra.node.bootstrap.vm import apt, client, clouds, lustre, name_server
+from infra.node.bootstrap.vm import apt, clouds, name_server
 from infra.node.model import ClusterDesign
 
 SLURM = {
@@ -48,16 +48,20 @@ def install(context: Context) -> str:
     Reboot: another kernel has been installed, and has to run first.
     """
     apt.mask(context, *MASKED)
-    if context.role == "compute":
-        # A node lives for a job: upgrades behind its back cost time and may take its kernel away.
-        apt.mask(context, *UPGRADES)
-        context.run("systemctl", "stop", *UPGRADES, allow=(0, 5))
+    # A node lives for a job: upgrades behind its back cost time and may take its kernel away.
+    if context.role == "compute" and (running := apt.mask(context, *UPGRADES)):
+        context.run("systemctl", "stop", *running, allow=(0, 5))
     name, source = clouds.of(context.settings).time
     files.place(files.folder(context.at("etc/chrony/sources.d")) / name, source.encode())
     made = apt.install(context, wanted(context))
+    # Imported where they are used: every node's boot comes by here, and most have a use for neither.
     if context.role == "controller":
+        from infra.node.bootstrap.vm import client
+
         made += client.install(context)
-    if lustre.wanted(context):
+    if any(mount.kind == "fsx_lustre" for mount in context.mounts()):
+        from infra.node.bootstrap.vm import lustre
+
         kernel, more = lustre.install(context, fresh=bool(made))
         made += more
         if kernel is not None:

@@ -63,8 +63,11 @@ class SystemdServices:
         unit = f"{PREFIX}{service.name}.service"
         service.log.parent.mkdir(parents=True, exist_ok=True)
         self._units.mkdir(parents=True, exist_ok=True)
-        files.place(self._units / unit, text(service).encode())
-        self._run("systemctl", "daemon-reload")
+        file = self._units / unit
+        new = not file.exists()
+        # systemd reads a unit that is new when it is asked for it; to read all of them anew takes time.
+        if files.place(file, text(service).encode()) and not new:
+            self._run("systemctl", "daemon-reload")
         try:
             self._run("systemctl", "restart", unit, timeout=START_SECONDS)
         except CommandError as error:

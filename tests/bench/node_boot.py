@@ -1,0 +1,139 @@
+"""From `sbatch` to the script on a node that boots, and where that time goes.
+
+`.venv/bin/python tests/bench/node_boot.py [--boots 4] [--against OTHER-CHECKOUT] [--units]`
+
+Brings up the stack of container machines from this checkout, and with `--against` a second one from another
+checkout; boots a node of each in turn, so that both meet the same load; removes them. A line a boot has the
+moments in seconds after `sbatch`, the CPU seconds that the node's processes have taken by the script's start,
+and the machine's load; `--units` prints systemd's and cloud-init's own account of each boot's slowest parts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from infra.local.cloud import nspawn  # noqa: E402
+from infra.local.site import RunDirectory  # noqa: E402
+from infra.node.processes import ProcessId, descendants  # noqa: E402
+from tests.support.checkout import Checkout, until  # noqa: E402
+
+MOST = 16
+STACK = f"""
+config:
+  slurm-stacks:cluster:
+    provider: local
+    local: {{machines: container}}
+    partitions:
+      - {{name: debug, machine: local.small, nodes: {{max: {MOST}}}, default: true}}
+    slurm: {{suspend_time: 600}}
+  slurm-stacks:benchmark: {{enabled: false}}
+"""
+SCRIPT = "#!/bin/sh\ndate +%s.%N >$SLURM_SUBMIT_DIR/start-$SLURM_JOB_ID\nwhile :; do sleep 1; done\n"
+TICKS = os.sysconf("SC_CLK_TCK")
+NOTICED_SECONDS = 0.05
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    options.add_argument("--boots", type=int, default=4)
+    options.add_argument("--against", type=Path)
+    options.add_argument("--units", action="store_true")
+    chosen = options.parse_args()
+    sources = {"this": ROOT} | ({"other": chosen.against.resolve()} if chosen.against else {})
+    with tempfile.TemporaryDirectory() as folder:
+        checkouts = {n: Checkout(Path(folder) / n, STACK, source=source) for n, source in sources.items()}
+        found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
+        try:
+            for name, checkout in checkouts.items():
+                began = time.monotonic()
+                checkout.cluster("up", check=True, timeout=1500)
+                print(f"{name}: up after {time.monotonic() - began:.1f} s", flush=True)
+            for number in range(min(chosen.boots, MOST)):
+                for name, checkout in checkouts.items():
+                    moments = boot(checkout, number, units=chosen.units)
+                    found[name].append(moments)
+                    print(f"{name} {number}: {shown(moments)}; load {os.getloadavg()[0]:.1f}", flush=True)
+        finally:
+            left = [line for checkout in checkouts.values() for line in checkout.close()]
+        for name, boots in found.items():
+            if boots:
+                parts = [what for what in boots[0] if all(what in one for one in boots)]
+                middle = {what: statistics.median(one[what] for one in boots) for what in parts}
+                print(f"{name}, median of {len(boots)}: {shown(middle)}")
+        print(f"left behind: {left or 'nothing'}")
+
+
+def shown(moments: dict[str, float]) -> str:
+    return ", ".join(f"{what} {seconds:.2f}" for what, seconds in moments.items())
+
+
+def boot(checkout: Checkout, number: int, *, units: bool) -> dict[str, float]:
+    """Start a job on a node that is off. Returns the moments of its way, in seconds after `sbatch`."""
+    run, node = RunDirectory(checkout.run_directory), f"debug-{number}"
+    home = run.shared / "root"
+    job = home / "job"
+    job.write_text(SCRIPT)
+    begun = time.time()
+    identity = checkout.execute("sbatch", "--parsable", "-o/dev/null", "-w", node, "job").strip()
+    mark = home / f"start-{identity}"
+    until(lambda: mark.exists() and mark.stat().st_size, 300, f"job {identity}", 0.02)
+    launcher = ProcessId(**record(run, node)["process"])
+    first = nspawn.leader(launcher)
+    assert first is not None
+    report = json.loads((run.bucket / "boot" / f"{node}.json").read_text())
+    moments = {
+        "launched": record(run, node)["launched"],
+        "systemd": time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + stat(first)[19] / TICKS,
+        "cloud-init": began(launcher, "cloud-init.service"),
+        "our unit": began(launcher, "slurm-stacks-boot.service"),
+        "steps": report["started"],
+        **{
+            step["name"]: step["started"] + step["seconds"]
+            for step in report["steps"]
+            if step["seconds"] > NOTICED_SECONDS
+        },
+        "script": float(mark.read_text()),
+    }
+    # What it has waited for is its own, and that of those that are still there.
+    cpu = sum(sum(stat(pid)[11:15]) for pid in (first, *descendants(first))) / TICKS
+    if units:
+        for command in (("systemd-analyze", "--no-pager", "blame"), ("cloud-init", "analyze", "show")):
+            print(nspawn.execute(launcher, *command).stdout[:3000])
+    checkout.execute("scancel", identity)
+    return {what: at - begun for what, at in moments.items()} | {"CPU": cpu}
+
+
+def record(run: RunDirectory, node: str) -> dict[str, Any]:
+    """What the local cloud knows of the machine of this name that runs."""
+    there = json.loads((run.cloud / "machines.json").read_text())["machines"]
+    return next(one for one in there if one["node"] == node and one["state"] == "running")
+
+
+def stat(pid: int) -> list[int]:
+    """The numbers of /proc/PID/stat from the third field on, in which the state is 0."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return [0, *map(int, fields[1:])]
+
+
+def began(launcher: ProcessId, unit: str) -> float:
+    """When a unit's process was started."""
+    words = ("show", "--value", "--timestamp=us+utc", "--property=ExecMainStartTimestamp")
+    said = nspawn.execute(launcher, "systemctl", *words, unit).stdout.split()
+    moment = datetime.strptime(" ".join(said[1:3]), "%Y-%m-%d %H:%M:%S.%f")
+    return moment.replace(tzinfo=UTC).timestamp()
+
+
+if __name__ == "__main__":
+    main()
