@@ -173,9 +173,9 @@ def make_way(
         _try(reach, jobs.cancel_line(waiting, reach.prefix), say)
     if running:
         if again:
-            listed = ", ".join(job.id for job in again)
+            those = ", ".join(job.id for job in again)
             say(
-                f"queued again for the nodes that stay, unless they were submitted with --no-requeue: {listed}"
+                f"queued again for the nodes that stay, unless they were submitted with --no-requeue: {those}"
             )
         others = [job for job in running if job not in again]
         line = jobs.make_way_line(others, again, reach.prefix)
