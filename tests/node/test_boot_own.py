@@ -170,7 +170,8 @@ def test_the_machine_has_its_name_and_knows_the_others(
         assert named == ["debug-0"]
     assert (root / "etc" / "hostname").read_text() == "debug-0\n"
     names = [line.split() for line in (root / "etc" / "hosts").read_text().splitlines()]
-    assert names[:2] == [["127.0.0.1", "localhost"], ["10.99.1.0", "debug-0"]], "the maker's stay"
+    assert names[0] == ["127.0.0.1", "localhost"], "the maker's stays"
+    assert len([line for line in names if "debug-0" in line]) == 1, "of the machine's own there is one"
     assert ["10.99.0.2", "localhost.t.slurm-stacks.internal", "localhost"] in names
 
 

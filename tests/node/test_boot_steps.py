@@ -146,7 +146,7 @@ def test_what_a_step_waits_for_is_on_the_report(machine: Callable[..., Context],
 
 
 def test_the_order_is_that_of_the_contract() -> None:
-    # `secrets` is there twice: hosts and nodes have their own limits.
+    # `secrets` and `ready` are there twice: hosts and nodes have their own limits.
     assert list(dict.fromkeys(s.name for s in STEPS if s.machines is None)) == [
         "users", "hosts", "secrets", "disks", "mounts", "slurm", "accelerators", "hooks", "ready",
     ]  # fmt: skip
@@ -156,8 +156,9 @@ def test_the_order_is_that_of_the_contract() -> None:
     names = [s.name for s in STEPS]
     assert names.index("disks") + 1 == names.index("packages") == names.index("mounts") - 2
     assert all(0 < s.timeout <= 3600 for s in STEPS)
-    assert [s.name for s in STEPS if "controller" not in s.roles] == ["secrets", "accelerators"]
-    assert [s.name for s in STEPS if "compute" not in s.roles] == ["secrets", "metadata", "environment"]
+    assert [s.name for s in STEPS if "controller" not in s.roles] == ["secrets", "accelerators", "ready"]
+    of_hosts = ["secrets", "metadata", "ready", "environment"]
+    assert [s.name for s in STEPS if "compute" not in s.roles] == of_hosts
 
 
 def test_a_nodes_time_covers_what_its_steps_may_take() -> None:

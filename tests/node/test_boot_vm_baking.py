@@ -16,7 +16,7 @@ import pytest
 from infra import bundle
 from infra.node.bootstrap import own
 from infra.node.bootstrap.context import Context
-from infra.node.bootstrap.vm import baking, drivers, logs, lustre, nvidia, packages
+from infra.node.bootstrap.vm import baking, drivers, logs, lustre, mariadb, nvidia, packages
 from infra.node.cloud import call
 from infra.node.cloud.call import Answer
 from infra.node.model import Mount, Partition, Settings, SlurmSettings
@@ -105,9 +105,22 @@ def test_a_node_image_is_its_packages_and_nothing_of_a_machine(root: Path, tmp_p
 
 
 def test_a_controllers_image_has_its_packages(root: Path, tmp_path: Path) -> None:
-    run = Recorder()
+    run, settings = Recorder(), root / "etc/mysql/mariadb.conf.d/90-slurm-stacks.cnf"
+    at_boot = root / mariadb.AT_BOOT
+
+    def installed(*argv: str) -> str:
+        if "install" not in argv or "--simulate" in argv:
+            return ""
+        assert "innodb_buffer_pool_size" in settings.read_text(), "so that its first start is its only one"
+        at_boot.parent.mkdir(parents=True, exist_ok=True)
+        at_boot.symlink_to("/lib/systemd/system/mariadb.service")
+        return ""
+
+    run.answer("apt-get", installed)
     status, _ = bake(tmp_path, "image-controller", run, slurm=SlurmSettings(accounting=True))
     assert status == 0
+    assert settings.exists()
+    assert not at_boot.is_symlink(), "no node that starts from the image needs it"
     (install,) = run.having("install")
     assert {"slurmctld", "nfs-kernel-server", "python3-boto3", "mariadb-server"} <= set(install.split())
     assert "systemctl stop mariadb" in run.calls, "its files are whole"

@@ -22,6 +22,8 @@ ACCELERATORS = 1500
 """Reading the lists, the modules and the user space, the EFA installer: each with a build for this kernel."""
 HOOKS = 3600
 READY = 120
+READY_HOSTS = 480
+"""The controller's database may have files to repair."""
 LOGS = 240
 ENVIRONMENT = 1800
 

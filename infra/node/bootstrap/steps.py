@@ -163,7 +163,8 @@ STEPS: tuple[Step, ...] = (
     Step("slurm", limits.SLURM, ALL, lambda context: kind(context).slurm(context)),
     Step("accelerators", limits.ACCELERATORS, frozenset({"compute"}), accelerators),
     Step("hooks", limits.HOOKS, ALL, hooks),
-    Step("ready", limits.READY, ALL, lambda context: kind(context).ready(context)),
+    Step("ready", limits.READY_HOSTS, HOSTS, lambda context: kind(context).ready(context)),
+    Step("ready", limits.READY, ALL - HOSTS, lambda context: kind(context).ready(context)),
     Step("logs", limits.LOGS, ALL, logs, VM),
     # Last, so that jobs that do not need it run meanwhile; with the others in one report, so that who waits
     # for the cluster sees it.

@@ -38,6 +38,8 @@ MARK = "# slurm-stacks: the first server and the first domain are the cluster's.
 OPTIONS = "options timeout:2"
 """A controller that is away keeps the machine's other look-ups waiting no longer."""
 SEARCH = ("search ", "domain ")
+LOOPBACK = "localhost"
+"""A name that every machine needs at its own address, whatever else has it."""
 MOST_SERVERS = 3
 """Of resolv.conf(5): what is behind them is not asked."""
 
@@ -77,7 +79,7 @@ def without(hosts: str, own: str, known: Collection[str]) -> str:
     kept = []
     for line in hosts.splitlines():
         address, *words = line.partition("#")[0].split() or [""]
-        left = [word for word in words if word not in known]
+        left = [word for word in words if word not in known or word == LOOPBACK]
         if address.startswith(("127.", "::1")) and own in words:
             left = [word for word in left if word.partition(".")[0] != own]
         if left == words:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from infra.node.bootstrap import files
 from infra.node.bootstrap.context import Context, Reboot
-from infra.node.bootstrap.vm import apt, clouds, name_server
+from infra.node.bootstrap.vm import apt, clouds, mariadb, name_server
 from infra.node.model import ClusterDesign
 
 SLURM = {
@@ -53,7 +53,12 @@ def install(context: Context) -> str:
         context.run("systemctl", "stop", *running, allow=(0, 5))
     name, source = clouds.of(context.settings).time
     files.place(files.folder(context.at("etc/chrony/sources.d")) / name, source.encode())
+    accounting = context.role == "controller" and context.settings.design.slurm.accounting
+    if accounting:
+        mariadb.configure(context)
     made = apt.install(context, wanted(context))
+    if accounting:
+        mariadb.leave_to_us(context)
     # Imported where they are used: every node's boot comes by here, and most have a use for neither.
     if context.role == "controller":
         from infra.node.bootstrap.vm import client
