@@ -82,8 +82,7 @@ def have(design: ClusterDesign, say: Say) -> list[Path]:
 
 def _plans() -> list[Path]:
     """What machines of all clusters on this host start from, whoever has brought them up."""
-    every = locations.run_root().parent.glob(f"{locations.APPLICATION}-*")
-    return [file for root in every for file in root.glob("*/cloud/plan.json")]
+    return [file for root in locations.run_roots() for file in root.glob("*/cloud/plan.json")]
 
 
 def there(design: ClusterDesign) -> bool:

@@ -199,9 +199,8 @@ def run_root() -> Path:
 
 
 def run_roots() -> list[Path]:
-    """The same of all users of this machine; what is in another's may be hidden from this one."""
-    here = run_root()
-    return sorted(here.parent.glob(f"{APPLICATION}-[0-9]*"))
+    """Each user's parent of run directories on this machine; another user's may not be readable."""
+    return sorted(run_root().parent.glob(f"{APPLICATION}-[0-9]*"))
 
 
 def run_dir(project_dir: Path, stack: str) -> Path:
