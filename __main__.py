@@ -2,26 +2,27 @@
 
 import pulumi
 
-from infra import config, providers
+from infra import clusters, config
 from infra.benchmark import Benchmark, BenchmarkRun
-from infra.config import engine
+from infra.config import engine, placeholders
 from infra.design import benchmark_design, design
 from infra.errors import UserError
 from infra.machines import catalog
 from infra.outputs import publish
-from infra.runner import mode
+from infra.program import mode
 
 
 def main() -> None:
     """Declare the stack's resources."""
     stack = config.parse(engine.values(), pulumi.get_stack())
+    if mode.current() != "plan":
+        placeholders.refuse(f"Pulumi.{stack.stack}.yaml", stack.placeholders)
     cluster_design = design(stack, catalog())
-    chosen = providers.load(cluster_design.provider)
-    cluster = chosen.create(cluster_design)
+    cluster = clusters.create(cluster_design)
     training = benchmark_design(stack, cluster_design)
     benchmark, kept = None, mode.kept_benchmark()
     if training is not None and kept is None:
-        shell = chosen.shell(cluster_design)
+        shell = cluster.shell
         benchmark = Benchmark(
             f"{cluster_design.name}-benchmark",
             BenchmarkRun.of(cluster_design, training, shell),

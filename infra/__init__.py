@@ -1,1 +1,1 @@
-"""slurm-stacks: what runs on the engineer's machine, and in `infra.node` what runs on the cluster's."""
+"""slurm-stacks: what runs in `pulumi up`: the stack file, the design, the resources."""

@@ -1,30 +1,32 @@
-"""Component: stage the workload by its digest, submit it once, know where its result will be."""
+"""The benchmark as a component: it stages the workload by its digest and submits it once."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pulumi
 
-from infra import bundle
-from infra.node.model import BenchmarkDesign, ClusterDesign
-from workload.script import render
+from infra import bundle, workload_files
+from node.model import BenchmarkDesign, ClusterDesign
+from workload.script import render, render_program
 
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkRun:
-    """What is to be run, as content: the digests name its folder.
+    """What is to run, by its content: the digests name its folder.
 
     Attributes:
-        script: the `sbatch` script's text.
-        workload_digest: of the workload's files.
+        script: The text of the `sbatch` script.
+        workload_digest: The digest of the workload's files.
+        own: The paths of a user's program, relative to the project. Empty means the built-in training.
     """
 
     script: str
     workload_digest: str
+    own: tuple[str, ...] = ()
 
     @property
     def staged(self) -> str:
@@ -33,40 +35,63 @@ class BenchmarkRun:
 
     @property
     def folder(self) -> str:
-        """The run's folder, relative to `<shared>/bench`: the same wish is the same run."""
+        """The run's folder, relative to `<shared>/bench`. Equal settings are one run."""
         return f"{self.staged}/{hashlib.sha256(self.script.encode()).hexdigest()[:12]}"
 
     @classmethod
     def of(
-        cls, design: ClusterDesign, training: BenchmarkDesign, shell: Shell, root: Path = bundle.ROOT
+        cls, design: ClusterDesign, training: BenchmarkDesign, layout: Layout, root: Path = bundle.ROOT
     ) -> BenchmarkRun:
-        """The run that a stack's file asks for, with the workload as it lies in the project."""
-        digest = bundle.tree_digest(root / "workload")
-        partition = design.partition(training.partition)
-        script = render(
-            partition=partition.name,
-            nodes=training.nodes,
-            gpus_per_node=training.gpus_per_node,
-            python=interpreter(shell),
-            code=f"{shell.shared}/bench/{digest[:16]}",
-            epochs=training.epochs,
-            profile=training.profile,
-            data=training.data,
-            batch=training.batch,
-            cache=f"{shell.apps}/data",
-            stack=design.stack,
-            machine=partition.machine,
-            digest=digest,
-            price_hour=partition.price_hour,
-        )
-        return cls(script, digest)
+        """The run that a stack file asks for, with the workload of this project.
+
+        Raises:
+            UserError: A file of the user's program is missing or cannot be staged.
+        """
+        digest = workload_files.read(root, training.staged).digest
+        make = _program if training.own else _training
+        return cls(make(design, training, layout, digest), digest, training.staged)
 
 
-class Shell(Protocol):
-    """How a provider's login machine is reached, and what lies where on it.
+def _training(design: ClusterDesign, training: BenchmarkDesign, layout: Layout, digest: str) -> str:
+    return render(
+        epochs=training.epochs,
+        profile=training.profile,
+        data=training.data,
+        batch=training.batch,
+        seed=training.seed,
+        learning_rate=training.learning_rate,
+        average_every=training.average_every,
+        cache=f"{layout.apps}/data",
+        **_common(design, training, layout, digest),
+    )
 
-    Each method declares a resource.
-    """
+
+def _program(design: ClusterDesign, training: BenchmarkDesign, layout: Layout, digest: str) -> str:
+    return render_program(
+        command=(training.script, *training.arguments),
+        tasks_per_node=training.tasks_per_node,
+        **_common(design, training, layout, digest),
+    )
+
+
+def _common(design: ClusterDesign, training: BenchmarkDesign, layout: Layout, digest: str) -> dict[str, Any]:
+    """What the scripts of all benchmarks say."""
+    partition = design.partition(training.partition)
+    return {
+        "partition": partition.name,
+        "nodes": training.nodes,
+        "gpus_per_node": training.gpus_per_node,
+        "python": interpreter(layout),
+        "code": f"{layout.shared}/bench/{digest[:16]}",
+        "stack": design.stack,
+        "machine": partition.machine,
+        "digest": digest,
+        "price_hour": partition.price_hour,
+    }
+
+
+class Layout(Protocol):
+    """The folders on a provider's login machine."""
 
     @property
     def apps(self) -> str:
@@ -75,7 +100,7 @@ class Shell(Protocol):
 
     @property
     def shared(self) -> str:
-        """The folder that every machine sees, below which benchmark runs lie."""
+        """The folder that every machine shares and that holds benchmark runs."""
         ...
 
     @property
@@ -83,8 +108,12 @@ class Shell(Protocol):
         """The digest of the training environment's lock file."""
         ...
 
+
+class Shell(Layout, Protocol):
+    """The way to a provider's login machine. Each method declares a resource."""
+
     def prepare(self, name: str, opts: pulumi.ResourceOptions) -> pulumi.Resource:
-        """Have the training environment."""
+        """Make the training environment if it is missing."""
         ...
 
     def stage(self, name: str, run: BenchmarkRun, opts: pulumi.ResourceOptions) -> pulumi.Resource:
@@ -98,19 +127,19 @@ class Shell(Protocol):
         ...
 
 
-def interpreter(shell: Shell) -> str:
+def interpreter(layout: Layout) -> str:
     """The training environment's Python, on the cluster."""
-    return f"{shell.apps}/envs/{shell.environment}/bin/python"
+    return f"{layout.apps}/envs/{layout.environment}/bin/python"
 
 
 class Benchmark(pulumi.ComponentResource):
-    """The training that follows creation.
+    """The training that follows the creation of the cluster.
 
-    Creating it takes seconds: it submits and does not wait. A change of the workload or of its settings is a
-    new run; a change of the connection is not.
+    Creating the component takes seconds, because it submits the job and does not wait for its end. A change
+    of the workload or of its settings is a new run; a change of the connection is not.
 
     Args:
-        head: the machine that holds the queue; when it is destroyed nobody needs to cancel anything.
+        head: The machine that holds the queue. When it is destroyed, the job need not be cancelled.
     """
 
     def __init__(
@@ -135,6 +164,6 @@ class Benchmark(pulumi.ComponentResource):
             ),
         )
         folder = f"{shell.shared}/bench/{run.folder}"
-        # Known before the job is, but a result without a job would promise too much.
+        # The path is known earlier, but without a job there will be no result.
         self.result = self.job_id.apply(lambda _: f"{folder}/result.json")
         self.register_outputs({"job_id": self.job_id, "result": self.result})

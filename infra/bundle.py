@@ -1,4 +1,4 @@
-"""Node code and workload as content-addressed archives: equal content has an equal digest, everywhere."""
+"""The node code as an archive named by its content. Equal content has an equal digest."""
 
 from __future__ import annotations
 
@@ -6,24 +6,29 @@ import functools
 import hashlib
 import io
 import json
+import os
 import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from infra import environments
 from infra.errors import EXIT_USAGE, UserError
-from infra.node.bootstrap.vm.client import LOCKED
-from infra.node.codec import to_json
-from infra.node.model import ClusterDesign, Settings
+from infra.program.locations import cache_root
+from node.bootstrap.vm.cloud_client import LOCKED
+from node.bootstrap.vm.training import REQUIREMENTS
+from node.codec import to_json
+from node.model import ClusterDesign, Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 CLOUDS = ("aws", "gcp")
-"""Folders of infra/node that ask one cloud each."""
+"""The folders of `node` with the client of one cloud each."""
 CLIENTS = {"gcp": "google-cloud-compute"}
-"""Provider -> what its elastic driver imports, where no distribution has it."""
+"""Provider -> the package that its elastic driver imports, if no distribution has it."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-_SKIP = {"__pycache__", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
+SKIPPED = frozenset({"__pycache__", ".venv", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache"})
+"""Folders that never belong to a tree."""
 
 
 def digest(content: bytes) -> str:
@@ -31,15 +36,16 @@ def digest(content: bytes) -> str:
 
 
 def tree(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Files below `folder` as (relative name, content), in order, without what Python leaves behind."""
+    """The files below a folder as (relative name, content), in order, without the byte code and caches of
+    Python."""
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
-        if path.is_file() and not _SKIP.intersection(parts) and path.suffix != ".pyc":
+        if path.is_file() and not SKIPPED.intersection(parts) and path.suffix != ".pyc":
             yield "/".join(parts), path.read_bytes()
 
 
 def tree_digest(folder: Path) -> str:
-    """Of names and contents: neither times nor the order of the file system count."""
+    """The digest of a folder's names and contents. Times and the file system's order do not count."""
     total = hashlib.sha256()
     for name, content in tree(folder):
         total.update(f"{name}\0{len(content)}\0".encode())
@@ -48,21 +54,22 @@ def tree_digest(folder: Path) -> str:
 
 
 def node_archive(design: ClusterDesign, root: Path = ROOT) -> bytes:
-    """The node code and the stack's hooks as a zip that `infra.node.loader` unpacks.
+    """The node code and the stack's hooks as a zip that `node.loader` unpacks.
 
-    Stored, not compressed: zlib's releases compress differently, and then equal code would differ.
+    The zip is stored and not compressed: releases of zlib compress differently, and equal code would then
+    differ.
 
     Raises:
-        UserError: a hook's script is not there.
+        UserError: The script of a hook or the user's requirements file does not exist.
     """
-    files = {"infra/__init__.py": (root / "infra" / "__init__.py").read_bytes()}
-    # Of the clouds' clients its own only: what changes in another's is no new code for this cluster.
+    # Only the client of the own cloud goes in, so that a change in another's is not new code for this
+    # cluster.
     others = tuple(f"{cloud}/" for cloud in CLOUDS if cloud != design.provider)
-    node = tree(root / "infra" / "node")
-    files |= {f"infra/node/{name}": content for name, content in node if not name.startswith(others)}
+    node = tree(root / "node")
+    files = {f"node/{name}": content for name, content in node if not name.startswith(others)}
     for number, hook in enumerate(design.hooks):
-        if "://" in hook.source:
-            continue  # the machines fetch it themselves
+        if "://" in hook.source or hook.text is not None:
+            continue  # the machines fetch this hook themselves, or have it in their settings
         script = root / hook.source
         if not script.is_file():
             raise UserError(
@@ -73,83 +80,104 @@ def node_archive(design: ClusterDesign, root: Path = ROOT) -> bytes:
         files[f"hooks/{number}-{script.name}"] = script.read_bytes()
     if design.machines == "vm" and design.scheduler == "slurm":
         if design.trains:
-            files |= _training(training_kind(design), root)
+            files |= _training(design, root)
         if client := CLIENTS.get(design.provider):
             files[LOCKED] = _locked(client, root).encode()
     return _zip(files)
 
 
 def training_kind(design: ClusterDesign) -> str:
-    """cpu | gpu, a project below workload/envs: the one environment of a cloud's cluster.
+    """The training environment of a cloud's cluster: `cpu` or `gpu`, a project below workload/envs.
 
-    That for GPUs trains on CPUs as well.
+    The environment for GPUs trains on CPUs as well.
     """
     gpus = any(p.accelerator is not None and p.accelerator.gres == "gpu" for p in design.partitions)
     return "gpu" if gpus else "cpu"
 
 
 def training_digest(design: ClusterDesign, root: Path = ROOT) -> str:
-    """Names the training environment of a cloud's cluster."""
-    return lock_digest(root, training_kind(design))
+    """The digest that names the training environment of a cloud's cluster.
+
+    Raises:
+        UserError: The user's requirements file is missing or cannot be used.
+    """
+    return environments.digest(training_kind(design), design.requirements, root)
 
 
-def lock_digest(project: Path, kind: str) -> str:
-    """Names an environment below workload/envs: equal locks are equal environments."""
-    return digest((project / "workload" / "envs" / kind / "uv.lock").read_bytes())[:16]
-
-
-def _training(kind: str, root: Path) -> dict[str, bytes]:
-    """What a cloud's controller makes the training environment of: its lock, and uv by its hashes."""
-    folder = root / "workload" / "envs" / kind
+def _training(design: ClusterDesign, root: Path) -> dict[str, bytes]:
+    """The files from which a controller makes the training environment: a lock file or the user's
+    requirements, and the hashes of uv."""
+    uv = _pinned(_packages((root / "uv.lock").read_text())["uv"]).encode()
+    if design.requirements is not None:
+        content = environments.read(root, design.requirements)
+        return {f"environment/{REQUIREMENTS}": content, "environment/uv.txt": uv}
+    folder = root / "workload" / "envs" / training_kind(design)
     files = {f"environment/{name}": (folder / name).read_bytes() for name in ("pyproject.toml", "uv.lock")}
-    uv = _packages((root / "uv.lock").read_text())["uv"]
-    return {**files, "environment/uv.txt": _pinned(uv).encode()}
+    return {**files, "environment/uv.txt": uv}
 
 
 @functools.lru_cache(maxsize=1)
 def _packages(lock: str) -> Mapping[str, Mapping[str, Any]]:
-    """The packages of a lock file by name, read once: reading takes longer than all else of an archive."""
+    """The packages of a lock file by name. It is read once, because reading takes longer than the rest of an
+    archive."""
     return {package["name"]: package for package in tomllib.loads(lock)["package"]}
 
 
 def _locked(name: str, root: Path) -> str:
-    """A package and all that it needs, as pip takes them: by versions and hashes of the project's lock."""
+    """A package and its dependencies as requirements for pip, with versions and hashes of the project's lock
+    file."""
     packages = _packages((root / "uv.lock").read_text())
     found: dict[str, Mapping[str, Any]] = {}
-    waiting: list[tuple[str, tuple[str, ...]]] = [(name, ())]
-    while waiting:
-        one, extras = waiting.pop()
-        package = packages[one]
-        needs = package.get("dependencies", []) if one not in found else []
+    pending: list[tuple[str, tuple[str, ...]]] = [(name, ())]
+    while pending:
+        current_name, extras = pending.pop()
+        package = packages[current_name]
+        dependencies = package.get("dependencies", []) if current_name not in found else []
         for extra in extras:
-            needs = needs + package.get("optional-dependencies", {}).get(extra, [])
-        found[one] = package
-        waiting += [(need["name"], tuple(need.get("extra", ()))) for need in needs]
-    # The package itself first, then by name.
+            dependencies = dependencies + package.get("optional-dependencies", {}).get(extra, [])
+        found[current_name] = package
+        pending += [(needed["name"], tuple(needed.get("extra", ()))) for needed in dependencies]
+    # The package itself comes first. The others follow by name.
     order = sorted(found.values(), key=lambda package: (package["name"] != name, package["name"]))
     return "".join(_pinned(package) for package in order)
 
 
 def _pinned(package: Mapping[str, Any]) -> str:
-    """A line of pip's with the hashes of all wheels."""
+    """A requirement for pip with the hashes of all wheels."""
     hashes = [f"    --hash={digest}" for digest in sorted(wheel["hash"] for wheel in package["wheels"])]
     return " \\\n".join([f"{package['name']}=={package['version']}", *hashes]) + "\n"
 
 
 def loader_archive(provider: str, root: Path = ROOT) -> bytes:
-    """`loader.py` for a cloud's bucket: a zip that Python runs, of the loader and the client of its cloud.
+    """`loader.py` for a cloud's bucket: a zip that Python runs, with the loader and the client of its cloud.
 
-    It is the same code as the node archive's, so that there is one client of a cloud's bucket only.
+    The code is that of the node archive, so that there is only one client of a cloud's bucket.
 
     Args:
         provider: aws | gcp.
     """
-    node = root / "infra" / "node"
+    node = root / "node"
     files = {"__main__.py": (node / "loader.py").read_bytes()}
-    files |= {name: (root / name).read_bytes() for name in ("infra/__init__.py", "infra/node/__init__.py")}
+    files["node/__init__.py"] = (node / "__init__.py").read_bytes()
     for folder in ("cloud", provider):
-        files |= {f"infra/node/{folder}/{name}": content for name, content in tree(node / folder)}
+        files |= {f"node/{folder}/{name}": content for name, content in tree(node / folder)}
     return _zip(files)
+
+
+def cached_file(folder: str, suffix: str, content: bytes, *, write: bool = True) -> Path:
+    """The file of the user's cache that holds an archive, for tools that take files only.
+
+    Args:
+        folder: The folder of the cache.
+        write: Whether to write the file if it is missing or cut short.
+    """
+    path = cache_root() / folder / f"{digest(content)[:16]}{suffix}"
+    if write and not (path.exists() and path.stat().st_size == len(content)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        draft.write_bytes(content)
+        draft.replace(path)
+    return path
 
 
 def _zip(files: Mapping[str, bytes]) -> bytes:
@@ -163,12 +191,12 @@ def _zip(files: Mapping[str, bytes]) -> bytes:
 
 
 def settings_object(settings: Settings) -> bytes:
-    """The settings as the machines read them."""
+    """The settings in the form that the machines read."""
     return json.dumps(to_json(settings), indent=1, sort_keys=True).encode()
 
 
 def current(code: bytes, settings: bytes) -> dict[str, Any]:
-    """The content of the bucket's `current.json`: two objects by digest."""
+    """The content of the bucket's `current.json`, which names the code and the settings by their digests."""
     return {
         "apiVersion": "slurm-stacks/bundle/v1",
         "code": {"key": f"code/{digest(code)[:16]}.zip", "sha256": digest(code)},

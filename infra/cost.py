@@ -1,7 +1,7 @@
-"""What a cluster costs: the floor while nothing runs, the most it can burn, one run.
+"""What a cluster costs: the least, while nothing runs, and the most, with every node up.
 
 USD an hour from the design's prices (see `infra.machines`); a month is 730 hours. What has no known price is
-named in `unknown` and never counted as zero silently. Traffic, requests and support are not in any figure.
+named in `unknown` and is never silently counted as zero. Traffic, requests and support are in no figure.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from collections.abc import Iterable, Iterator
 from typing import TypedDict
 
 from infra.machines import LOCAL_SSD_GIB, Catalog, catalog
-from infra.node.model import ClusterDesign, Mount
+from node.model import ClusterDesign, Mount
 
 HOURS_A_MONTH = 730.0
 
-# The controller's exported directories are disks like any other.
 LOCAL_KINDS = ("nvme",)
 SPOT = ", spot at most"
-"""Behind a machine whose price is the most that a spot one costs."""
+"""Text after a machine type whose price is the most that a spot machine costs."""
 
 
 class Part(TypedDict):
@@ -28,29 +27,29 @@ class Part(TypedDict):
     what: str
     """The machine or the kind of storage."""
     idle: float | None
-    """USD an hour while no job runs; None: unknown."""
+    """USD an hour while no job runs; `None` if it is unknown."""
     max: float | None
-    """USD an hour with every node up; None: unknown."""
+    """USD an hour with every node up; `None` if it is unknown."""
 
 
 class Cost(TypedDict):
-    """USD an hour; plain data, part of a plan's JSON and of the outputs."""
+    """The cluster's cost in USD an hour: plain data, in a plan's JSON and in the outputs."""
 
     idle_usd_per_hour: float
     max_usd_per_hour: float
     parts: list[Part]
     unknown: list[str]
-    """What the two sums leave out because its price is not known."""
+    """The parts that the two sums leave out because their price is not known."""
     prices_of: str
     """Date of the snapshot of prices."""
 
 
 def cost(design: ClusterDesign, facts: Catalog | None = None) -> Cost:
-    """The cluster's idle floor and maximum burn.
+    """The cluster's cost with no job and with every node up.
 
     Args:
-        facts: for the prices of storage; the repository's snapshot by default. Machines' prices are in the
-            design already.
+        facts: The prices of storage and network; by default the snapshot in the repository. The prices of
+            machines are in the design.
     """
     facts = facts or catalog()
     parts = [
@@ -71,7 +70,7 @@ def cost(design: ClusterDesign, facts: Catalog | None = None) -> Cost:
 
 
 def unpriced(parts: Iterable[Part]) -> list[str]:
-    """What no price is known of, for a sentence: machines by their type, each once; all else by its name."""
+    """The parts without a known price, for a sentence: machines by type, everything else by name."""
     found = [
         what if " " not in what and not part["name"].startswith("/") else f"{part['name']} ({what})"
         for part in parts
@@ -82,7 +81,7 @@ def unpriced(parts: Iterable[Part]) -> list[str]:
 
 
 def sentence(cost: Cost) -> str:
-    """The bill in a sentence: its two sums, and what they leave out because its price is unknown."""
+    """The cost in a sentence: the two sums, and what they leave out because its price is unknown."""
     idle, most = cost["idle_usd_per_hour"], cost["max_usd_per_hour"]
     floor = "at least " * any(part["idle"] is None for part in cost["parts"])
     said = f"{floor}{idle:.2f} USD an hour idle"
@@ -94,20 +93,20 @@ def sentence(cost: Cost) -> str:
 
 
 class BudgetOutlook(TypedDict):
-    """The budget of a plan."""
+    """The budget in a plan."""
 
     max_usd: float | None
     max_hours: float | None
     running_jobs: str
-    """What becomes of them when it is used up: keep | cancel."""
+    """What happens to running jobs when the budget is used up: keep | cancel."""
     lasts_hours: float | None
-    """With every node up; None: no node whose price is known costs anything."""
+    """How long the budget lasts with every node up; `None` if no node has a known price above 0."""
     unknown: list[str]
-    """Machines that the limit in USD does not count, because their price is not known: it lasts less long."""
+    """Machine types that the limit in USD does not count, because their price is not known."""
 
 
 def budget(design: ClusterDesign) -> BudgetOutlook | None:
-    """How far the budget reaches; None where there is none."""
+    """How long the budget lasts; `None` if there is no budget."""
     said = design.budget
     limits = (
         (said.max_usd, sum((p.price_hour or 0.0) * p.max for p in design.partitions)),
@@ -148,7 +147,7 @@ def _sum(prices: Iterator[float | None]) -> float:
 
 
 def _times(price: float | None, count: float) -> float | None:
-    # No machines cost nothing, whatever one costs.
+    # Without machines the cost is 0, even if their price is unknown.
     if count == 0:
         return 0.0
     return None if price is None else round(price * count, 6)
@@ -160,13 +159,10 @@ def _hosts(design: ClusterDesign) -> Iterator[Part]:
 
 
 def _network(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
-    """What a cloud asks for a network of the cluster's own: NAT, and public addresses.
-
-    The traffic is in no figure.
-    """
+    """The cost of the NAT gateway and of public addresses, without traffic."""
     if design.provider not in facts.network or not design.hosts:
         return
-    # The gateway has an address, too. That of an existing network is its owner's.
+    # The gateway has an address, too. The owner of an existing network pays for its gateway.
     gateways = 0 if design.network.vpc or not design.network.nat else 1
     everywhere = not design.network.nat
     addresses = gateways + sum(everywhere or "public" in host.tags for host in design.hosts)
@@ -188,7 +184,7 @@ def _network(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
 
 
 def _gateway(design: ClusterDesign, facts: Catalog, machines: int) -> float | None:
-    """USD an hour of a NAT gateway; Google asks for each machine behind it, and at most `nat_gateway`."""
+    """USD an hour for a NAT gateway. Google charges for each machine behind it, at most `nat_gateway`."""
     whole = facts.network_price(design.provider, "nat_gateway", design.region)
     each = facts.network_price(design.provider, "nat_machine", design.region)
     return whole if whole is None or each is None else min(whole, each * machines)
@@ -222,20 +218,20 @@ def _storage(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
 
 
 def _rate(provider: str, mount: Mount, facts: Catalog) -> float | None:
-    """USD a GiB and month."""
+    """USD for each GiB and month; `None` if it is unknown."""
     prices = facts.storage.get(provider, {})
     if mount.kind == "filestore":
         return prices.get(f"{mount.kind}.{mount.deployment}")
     if mount.kind != "fsx_lustre":
         return prices.get(mount.kind)
-    # The snapshot has SSDs, and of PERSISTENT_2 the slowest.
+    # The snapshot has only SSDs, and only the slowest PERSISTENT_2.
     if mount.storage_type != "SSD" or mount.throughput not in (None, 125):
         return None
     return prices.get(f"{mount.kind}.{mount.deployment}")
 
 
 def _disks(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
-    """Root disks, of hosts and of nodes while they are up."""
+    """The cost of root disks of hosts, and of nodes while they are up."""
     hosts = sum(h.disk_gib for h in design.hosts)
     idle = hosts + sum(p.disk_gib * p.min for p in design.partitions)
     most = hosts + sum(p.disk_gib * p.max for p in design.partitions)
@@ -249,7 +245,7 @@ def _disks(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
 
 
 def _local_ssds(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
-    """Google's local SSDs are attached to a node, and no part of its machine's price."""
+    """The cost of Google's local SSDs, which the price of a machine does not include."""
     idle, most = (
         LOCAL_SSD_GIB * sum(p.local_ssds * count for p, count in counted)
         for counted in (

@@ -1,4 +1,4 @@
-"""Pure: a stack's configuration and the facts of machines become the cluster's design.
+"""Makes a cluster's design from the stack's configuration and the facts of machine types.
 
 No Pulumi, no network, no clock: the same input gives the same design on every machine, and nothing that is
 given is changed. Providers iterate the design and decide nothing about Slurm.
@@ -9,16 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from infra.config import ClusterConfig, StackConfig
-from infra.config.checks.network import DEFAULT_CIDR, subnets
-from infra.config.checks.storage import fsx_deployment, path_of_storage
 from infra.config.cluster import AwsConfig, AwsPartition, LocalConfig, OwnImageConfig, PartitionConfig
 from infra.config.fields import clock, time_limit_seconds
 from infra.config.storage import LocalScratch, SharedStorage
 from infra.machines import GRES, Catalog, Machine
-from infra.node import codec, model
-from infra.node.batch import Batch
-from infra.node.bootstrap import limits
-from infra.node.local_cloud import LocalCloud
+from node import codec, model
+from node.batch import Batch
+from node.bootstrap import limits
+from node.local_cloud import LocalCloud
 
 DEFAULT_MACHINE = {"aws": "m5.large", "gcp": "n1-standard-2", "local": "local.small"}
 DEFAULT_DISK_GIB = 50
@@ -26,7 +24,7 @@ DEFAULT_NFS_GIB = 50
 ACCESS_MODE = {"aws": "ssm", "gcp": "iap", "local": "local"}
 
 MOUNT_OPTIONS = {
-    # A hung controller must not kill jobs: hard mounts wait for it.
+    # Hard mounts wait for a controller that does not answer, so that jobs do not fail.
     "nfs": "rw,hard,nfsvers=4.2,_netdev",
     "efs": "rw,hard,nfsvers=4.1,rsize=1048576,wsize=1048576,timeo=600,_netdev",
     "filestore": "rw,hard,nfsvers=3,timeo=600,_netdev",
@@ -36,11 +34,11 @@ MOUNT_OPTIONS = {
 
 
 def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
-    """What the cluster will be.
+    """The design of a stack's cluster.
 
     Args:
-        config: a stack file without mistakes.
-        facts: the snapshot; the stack's own overrides are applied here.
+        config: A stack file without mistakes.
+        facts: The snapshot. The stack's own facts are applied here.
     """
     cluster, facts = config.cluster, config.catalog(facts)
     local = cluster.local
@@ -61,9 +59,10 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
         mounts=mounts,
         slurm=model.SlurmSettings(),
         hooks=tuple(
-            model.Hook(role=h.role, source=h.source, args=tuple(h.args), timeout=h.timeout)
+            model.Hook(h.role, h.source or model.INLINE, tuple(h.args), h.timeout, h.script)
             for h in cluster.hooks
         ),
+        containers=model.Containers(**cluster.containers.model_dump()) if cluster.containers else None,
         budget=model.Budget(**cluster.budget.model_dump()),
         region=config.region,
         zone=config.zone,
@@ -79,18 +78,19 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
         batch=batch,
         kms_key=(cluster.aws or AwsConfig()).kms_key,
         trains=_trains(config),
+        requirements=config.benchmark.requirements if config.benchmark and _trains(config) else None,
     )
     return replace(made, slurm=_slurm(cluster, made))
 
 
 def local_cloud(said: LocalConfig | None) -> LocalCloud:
-    """How the local cloud behaves as long as nobody changes it."""
+    """The behaviour of the local cloud until `./cluster chaos` changes it."""
     settings = said.model_dump(exclude={"machines", "suite", "price_hour"}) if said else {}
     return LocalCloud(**settings)
 
 
 def benchmark_design(config: StackConfig, design: model.ClusterDesign) -> model.BenchmarkDesign | None:
-    """The training that follows creation; None where the stack wants none."""
+    """The training that follows the creation; `None` if the stack has none."""
     benchmark = config.benchmark
     if benchmark is None or not _trains(config):
         return None
@@ -98,9 +98,7 @@ def benchmark_design(config: StackConfig, design: model.ClusterDesign) -> model.
         (p for p in design.partitions if p.name == benchmark.partition),
         next(p for p in design.partitions if p.default),
     )
-    devices = 0
-    if partition.accelerator and partition.accelerator.gres == "gpu" and not partition.accelerator.simulated:
-        devices = partition.accelerator.count
+    devices = partition.usable_gpus
     return model.BenchmarkDesign(
         script=benchmark.script,
         partition=partition.name,
@@ -110,6 +108,13 @@ def benchmark_design(config: StackConfig, design: model.ClusterDesign) -> model.
         profile=benchmark.profile,
         data=benchmark.data,
         batch=benchmark.batch,
+        learning_rate=benchmark.learning_rate,
+        seed=benchmark.seed,
+        average_every=benchmark.average_every,
+        files=tuple(benchmark.files),
+        arguments=tuple(str(argument) for argument in benchmark.arguments),
+        requirements=benchmark.requirements,
+        tasks_per_node=benchmark.tasks_per_node,
     )
 
 
@@ -118,7 +123,7 @@ def _trains(config: StackConfig) -> bool:
 
 
 def real_memory(machine: Machine) -> int:
-    """MiB that Slurm may hand out, below what the machine will report.
+    """The memory that Slurm may allocate, in MiB: less than the machine will report.
 
     A node that reports less than its RealMemory is drained as invalid, and kernel, firmware and daemons keep
     a part for themselves: 400 MiB and 30 MiB for each GiB, the rule of Google's slurm-gcp. Machines of the
@@ -130,7 +135,7 @@ def real_memory(machine: Machine) -> int:
 
 
 def slurm_time(limit: str) -> str:
-    """A time limit in the one notation of the design: [days-]hours:minutes:seconds, or INFINITE."""
+    """A time limit in the design's notation: [days-]hours:minutes:seconds, or INFINITE."""
     seconds = time_limit_seconds(limit)
     if seconds is None:
         return "INFINITE"
@@ -188,6 +193,7 @@ def _partition(
     own = partition.aws or AwsPartition()
     local_ssds = machine.local_ssds if config.cluster.storage.local_scratch else 0
     price = facts.price(partition.machine, config.region, accelerator=attached, spot=partition.spot)
+    reserved = partition.reservations()
     return model.Partition(
         name=partition.name,
         machine=partition.machine,
@@ -200,7 +206,8 @@ def _partition(
         placement="cluster" if own.placement_group else partition.placement,
         placement_group=own.placement_group,
         efa=machine.efa if own.efa else 0,
-        reservation=partition.reservation,
+        reservation=reserved[0] if len(reserved) == 1 else None,
+        reservations=reserved if len(reserved) > 1 else (),
         capacity_block=own.capacity_block,
         time_limit=slurm_time(partition.time_limit),
         exclusive=partition.exclusive,
@@ -218,7 +225,7 @@ def _partition(
 def _accelerator(
     cluster: ClusterConfig, partition: PartitionConfig, machine: Machine
 ) -> model.Accelerator | None:
-    """What was asked for, or what the machine always has."""
+    """The accelerators that the partition asks for, or those that are part of the machine type."""
     chosen = partition.accelerator or machine.accelerator
     if chosen is None:
         return None
@@ -231,7 +238,7 @@ def _accelerator(
 
 
 def _mounts(cluster: ClusterConfig) -> tuple[model.Mount, ...]:
-    """Directories that machines share.
+    """The directories that machines mount.
 
     On the local stack processes share this machine's anyway, and nothing is mounted; containers have folders
     of the run directory's in the place of what is NFS on a cloud.
@@ -240,23 +247,26 @@ def _mounts(cluster: ClusterConfig) -> tuple[model.Mount, ...]:
         own_root = cluster.local is not None and cluster.local.machines == "container"
         return tuple(model.Mount(path=path, kind="bind") for path in ("/apps", "/home")) if own_root else ()
     storage = cluster.storage
-    # Batch has no controller to export anything.
+    # AWS Batch has no controller that could export directories.
     own = SharedStorage() if cluster.scheduler == "slurm" else None
     shared = {"home": storage.home or own, "apps": storage.apps or own, "scratch": storage.scratch}
     mounts = [_shared_mount(name, part) for name, part in shared.items() if part is not None]
     if isinstance(storage.local_scratch, LocalScratch):
         path = storage.local_scratch.path
         options = MOUNT_OPTIONS["nvme"]
-        mounts.append(model.Mount(path=path, kind="nvme", roles=("compute",), options=options))
+        mounts.append(model.Mount(path, "nvme", ("compute",), name="local_scratch", options=options))
     return tuple(mounts)
 
 
 def _shared_mount(name: str, part: SharedStorage) -> model.Mount:
     lustre = part.kind == "fsx_lustre"
-    deployment = {"fsx_lustre": fsx_deployment(part), "filestore": part.tier or "BASIC_HDD"}.get(part.kind)
+    deployment = {"fsx_lustre": part.lustre_deployment(), "filestore": part.tier or "BASIC_HDD"}.get(
+        part.kind
+    )
     return model.Mount(
-        path=path_of_storage(name, part),
+        path=part.mounted_at(name),
         kind=part.kind,
+        name=name,
         served_by="controller" if part.kind == "nfs" else None,
         options=MOUNT_OPTIONS[part.kind],
         size_gib=part.size_gib or (DEFAULT_NFS_GIB if part.kind == "nfs" else None),
@@ -269,9 +279,9 @@ def _shared_mount(name: str, part: SharedStorage) -> model.Mount:
 
 
 def _slurm(cluster: ClusterConfig, made: model.ClusterDesign) -> model.SlurmSettings:
-    """Timers that fit the provider and the rest of the design, with the stack file's over them."""
+    """Timers that fit the provider and the rest of the design; the stack file's own win."""
     if cluster.provider == "local":
-        # Starting a process costs nothing, so idle nodes go soon.
+        # Starting a process costs nothing, so idle nodes are powered down soon.
         boot = cluster.local.boot_delay + cluster.local.boot_spread if cluster.local else 0.0
         chosen = model.SlurmSettings(
             suspend_time=20,
@@ -302,9 +312,9 @@ def _network(cluster: ClusterConfig) -> model.Network:
     if network.gcp is not None and provider == "gcp":
         own = (network.gcp.subnetwork,) if network.gcp.subnetwork else ()
         return model.Network(vpc=network.gcp.network, private_subnets=own, zones=zones)
-    public, private = subnets(network)
+    public, private = network.subnets()
     return model.Network(
-        cidr=network.cidr or DEFAULT_CIDR,
+        cidr=str(network.whole()),
         public_cidr=str(public),
         private_cidr=str(private),
         zones=zones,
@@ -316,9 +326,7 @@ def _image(cluster: ClusterConfig) -> model.Image:
     if cluster.provider == "local":
         return model.Image(source=cluster.local.suite if cluster.local else None)
     image = cluster.image
-    return model.Image(
-        source=None if image.id else image.source, id=image.id, bake=image.bake, cuda=image.cuda
-    )
+    return model.Image(source=None if image.id else image.source, id=image.id, bake=image.bake)
 
 
 def _image_id(image: OwnImageConfig | None) -> str | None:
@@ -334,7 +342,7 @@ def _price(config: StackConfig, facts: Catalog, machine: str) -> float | None:
 
 
 def _local_price(cluster: ClusterConfig, partition: PartitionConfig) -> float:
-    """What is pretended; in truth this machine costs nothing."""
+    """The pretended price of a node; a local node costs nothing."""
     own = partition.local.price_hour if partition.local else None
     everywhere = cluster.local.price_hour if cluster.local else None
     return own if own is not None else everywhere or 0.0
@@ -372,7 +380,7 @@ def _batch(config: StackConfig, facts: Catalog) -> Batch | None:
 
 
 def _batch_partition(config: StackConfig, batch: Batch, facts: Catalog) -> model.Partition:
-    """The queue as a partition, so that costs and outputs speak of it as of any other."""
+    """The queue as a partition, so that costs and outputs can treat it like any other."""
     machine = facts.machines[batch.machines[0]]
     built_in = machine.accelerator
     return model.Partition(

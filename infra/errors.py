@@ -1,4 +1,4 @@
-"""Errors whose text is for the user: printed as they are, without a traceback."""
+"""Errors whose text is for the user. They are printed without a traceback."""
 
 from __future__ import annotations
 
@@ -21,4 +21,20 @@ class UserError(Exception):
 
 
 class NotUpError(UserError):
-    """The stack has no cluster: not one that is silent for a moment."""
+    """The stack has no cluster. One that does not answer at the moment is another error."""
+
+
+class UnusableFileError(Exception):
+    """A file or folder of the user's cannot be sent to the cluster.
+
+    Attributes:
+        index: The position of its path among those that were given.
+        allowed: What is allowed instead.
+        advice: What to do.
+    """
+
+    def __init__(
+        self, index: int, allowed: str, advice: str = "the path is relative to the stack file"
+    ) -> None:
+        super().__init__(f"{allowed} is expected ({advice})" if advice else f"{allowed} is expected")
+        self.index, self.allowed, self.advice = index, allowed, advice

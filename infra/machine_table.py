@@ -22,18 +22,21 @@ COLUMNS = (
     "spot",
     "offer",
 )
-"""Of a table's rows, behind the type; an empty field is as everywhere. `offer`: the number of the
-list of regions; empty: all that were surveyed.
+"""The columns of a table after the type. An empty field means the default.
+
+`offer` is the number of a list of regions; empty means all regions that were surveyed.
 """
 
 
 class Table(Mapping[str, M], Generic[M]):
-    """The machine types of the tables. A row becomes a machine when it is asked for: a stack has a few
-    types, and to read a thousand would cost each command more than all else that it does.
+    """The machine types of the tables.
+
+    A row is parsed when its type is asked for: a stack has a few types, and parsing all thousand would take
+    most of a command's time.
 
     Args:
-        make: makes one of its facts.
-        by_hand: what no table has.
+        make: Makes a machine from its facts.
+        by_hand: The machines that no table has.
     """
 
     def __init__(self, make: Callable[[dict[str, Any]], M], by_hand: Mapping[str, M]) -> None:
@@ -48,10 +51,10 @@ class Table(Mapping[str, M], Generic[M]):
             self._prices.setdefault(name, []).append((region, price))
 
     def add(self, provider: str, file: str, offers: list[list[str]]) -> None:
-        """The rows of a file.
+        """Add the rows of a file.
 
         Args:
-            offers: lists of regions, to which the rows refer by number.
+            offers: The lists of regions to which the rows refer by number.
         """
         self._offers[provider] = [tuple(regions) for regions in offers]
         header, *lines = text(file).splitlines()
@@ -86,5 +89,5 @@ class Table(Mapping[str, M], Generic[M]):
 
 
 def text(file: str) -> str:
-    """A file of the folder."""
+    """The content of a file in `machine_facts/`."""
     return (Path(__file__).parent / "machine_facts" / file).read_text(encoding="utf-8")

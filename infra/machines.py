@@ -1,11 +1,11 @@
-"""Facts of machines: a dated snapshot, which a stack file may override.
+"""Facts of machine types: a dated snapshot, which a stack file may override.
 
-`design()` and every check of a stack file read these facts and nothing else: a plan needs no network. The
-snapshot has tables that `tools/machine_facts.py` makes from the clouds' own lists (`machine_facts/`), and
-what has no such list (`machines.yaml`). Types that are in no table, and that a cloud was asked about on this
-machine, come last (`infra.kept`).
-Memory is in MiB as the machine's data sheet says it (Slurm gets less, see `infra.design`), NVMe in GiB,
-prices in USD an hour on demand.
+`design()` and all checks of a stack file read only these facts, so a plan needs no network. The snapshot
+has tables that `tools/machine_facts.py` makes from the clouds' own lists (`machine_facts/`), and a file for
+what has no such list (`machines.yaml`). Types that are in neither come from `infra.machine_cache`, if a cloud
+was asked about them on this machine.
+Memory is in MiB as in the machine's data sheet (Slurm gets less, see `infra.design`), NVMe in GiB, prices in
+USD an hour on demand.
 """
 
 from __future__ import annotations
@@ -22,60 +22,60 @@ from typing import Literal, cast
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
-from infra import kept
+from infra import machine_cache
 from infra.machine_table import Table, text
 
 Provider = Literal["aws", "gcp", "local"]
 
-# Slurm's generic resource by type of accelerator; all others are `gpu`.
+# Type of accelerator -> Slurm's generic resource; all others are `gpu`.
 GRES = dict.fromkeys(("trainium", "trainium2", "inferentia2"), "neuron")
 LOCAL_SSD_GIB = 375
-"""Google's one size."""
+"""The only size of Google's local SSDs."""
 FEW = 12
-"""Machines that a message names at most."""
+"""The most machine types that a message names."""
 
 
 class Facts(BaseModel):
-    """Base of everything in the snapshot: immutable, and no key passes unnoticed."""
+    """Base of everything in the snapshot: immutable, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class BuiltIn(Facts):
-    """The accelerators that a machine always has."""
+    """The accelerators that are part of a machine type."""
 
     type: str = Field(description="v100, t4, a10g, a100, h100, trainium.")
     count: int = Field(gt=0, le=64, strict=True, description="Devices a machine.")
 
 
 class Machine(Facts):
-    """What one machine type is and may do."""
+    """A machine type: its size, what it may be used for, and its prices."""
 
     provider: Provider
     vcpus: int = Field(gt=0)
     memory_mib: int = Field(gt=0)
     accelerator: BuiltIn | None = None
     placement: bool = False
-    """May stand in a cluster placement group (aws) or under a compact policy (gcp)."""
+    """Whether it can be in a cluster placement group (aws) or under a compact placement policy (gcp)."""
     network_cards: int = 1
     efa: int = 0
-    """Most EFA interfaces; 0: the machine has no EFA."""
+    """The most EFA interfaces; 0 means no EFA."""
     nvme_gib: int = 0
     local_ssds: int = 0
-    """Local SSDs that are attached where a local scratch asks for them (gcp)."""
+    """Number of local SSDs that are attached for a local scratch (gcp)."""
     regions: tuple[str, ...] | None = None
-    """Where it is offered; None: everywhere, as far as the snapshot knows."""
+    """The regions that offer it; `None` means every region that the snapshot knows."""
     previous_generation: bool = False
     spot: bool = True
-    """May be had as a spot machine."""
+    """Whether it is offered as a spot machine."""
     asked: bool = False
-    """Its facts are a cloud's answer, kept on this machine; about `regions` only."""
+    """Whether its facts are a cloud's answer that is kept on this machine; it is about `regions` only."""
     price: dict[str, float] = Field(default_factory=dict)
-    """By region, `*` for all others; a region that is not there has a price that is not known."""
+    """Region -> price, `*` for all others. The price in any other region is unknown."""
 
 
 class Override(Facts):
-    """Facts of a machine that a stack file gives: over the snapshot's, or of a machine it does not know."""
+    """Facts that a stack file gives, of a machine type that the snapshot has or of another one."""
 
     model_config = ConfigDict(strict=True)
 
@@ -99,39 +99,39 @@ class Override(Facts):
 
 
 class Retired(Facts):
-    """A machine that is no more."""
+    """A machine type that the cloud no longer offers."""
 
     provider: Provider
     why: str
     replaced_by: dict[str, str]
-    """Machine -> what it is."""
+    """Machine type -> what it is."""
 
 
 class Unusable(Facts):
-    """A machine type of which no machine here can be."""
+    """A machine type that this program cannot use."""
 
     provider: Provider
     why: str
     asked: bool = False
-    """Because of a cloud's answer, kept on this machine."""
+    """Whether the reason is a cloud's answer that is kept on this machine."""
 
 
 class Described(Facts):
-    """A cloud's answer about some of its types; what it does not have is in neither part."""
+    """A cloud's answer about some types. A type that the cloud does not have is in neither part."""
 
     machines: dict[str, Machine]
     unusable: dict[str, Unusable]
 
 
 class Series(Facts):
-    """What all machine types of one of Google's series have in common, and no list of theirs says."""
+    """What the machine types of one of Google's series have in common and no list of Google's says."""
 
     placement: bool = False
-    """Whether a compact policy takes them."""
+    """Whether they can be under a compact placement policy."""
     local_ssds: dict[int, int] = Field(default_factory=dict)
-    """Most vCPUs of a machine -> the fewest local SSDs that it takes, if it takes any."""
+    """The most vCPUs of a machine -> the fewest local SSDs that it can have, if it has any."""
     unusable: str | None = None
-    """Why machines here cannot be of it."""
+    """Why this program cannot use the series; `None` if it can."""
 
 
 class Attachable(Facts):
@@ -139,13 +139,13 @@ class Attachable(Facts):
 
     provider: Provider
     name: str
-    """The cloud's own name of it."""
+    """The cloud's name for it."""
     families: tuple[str, ...]
-    """Machine families that take it, e.g. `n1`."""
+    """Machine families to which it can be attached, e.g. `n1`."""
     max_vcpus: dict[int, int]
-    """Allowed counts -> most vCPUs of the machine."""
+    """Allowed number of GPUs -> the most vCPUs of the machine."""
     zones: tuple[str, ...] = ()
-    """Where it was offered on the snapshot's date."""
+    """The zones that offered it on the snapshot's date."""
     price: dict[str, float] = Field(default_factory=dict)
     spot_price: dict[str, float] = Field(default_factory=dict)
 
@@ -158,15 +158,15 @@ class Catalog(Facts):
     retired: dict[str, Retired]
     unusable: dict[str, Unusable] = Field(default_factory=dict)
     surveyed: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """By provider: the regions whose offers the tables know."""
+    """Provider -> regions whose offers are in the tables."""
     series: dict[str, Series] = Field(default_factory=dict)
-    """Google's, by the name's first word."""
+    """First word of a machine type's name -> Google's series."""
     attachable: dict[str, Attachable]
     storage: dict[str, dict[str, float]]
     storage_of: dict[str, str] = Field(default_factory=dict)
-    """By provider: the region whose prices of storage these are; no others are known."""
+    """Provider -> the only region whose storage prices are known."""
     network: dict[str, dict[str, dict[str, float]]] = Field(default_factory=dict)
-    """By provider, part (nat_gateway, nat_machine, public_address) and region."""
+    """Provider -> part (nat_gateway, nat_machine, public_address) -> region -> price."""
 
     def machine(self, name: str) -> Machine | None:
         return self.machines.get(name)
@@ -175,7 +175,7 @@ class Catalog(Facts):
         return [name for name, machine in self.machines.items() if machine.provider == provider]
 
     def near(self, name: str, provider: str) -> list[str]:
-        """Machines of a provider whose names are like `name`, best first."""
+        """Machine types of a provider with names similar to `name`, the most similar first."""
         return difflib.get_close_matches(name, self.names(provider), n=3, cutoff=0.6)
 
     def some(
@@ -185,11 +185,13 @@ class Catalog(Facts):
         which: Callable[[Machine], object],
         best: Callable[[Machine], object] = bool,
     ) -> str:
-        """The machines of a provider that are fit, in words; the few most like `name`, where there are many.
+        """The machine types of a provider that fulfil a condition, as text.
+
+        If there are more than `FEW`, the text has those that are most similar to `name`.
 
         Args:
-            which: whether one is fit.
-            best: whether it is to be named first.
+            which: The condition.
+            best: Whether a machine type is to be named first.
         """
         fit = [one for one in self.names(provider) if which(self.machines[one])]
         if len(fit) <= FEW:
@@ -205,14 +207,14 @@ class Catalog(Facts):
         return f"{', '.join(sorted(fit, key=distance)[:FEW])} and {len(fit) - FEW} others"
 
     def offered(self, name: str, region: str) -> bool:
-        """Whether a region offers a machine; also where nobody knows: the region is newer than the tables."""
+        """Whether a region offers a machine type. True if that is unknown, as for a new region."""
         machine = self.machines[name]
         if machine.regions is None or region in machine.regions:
             return True
         return not machine.asked and region not in self.surveyed.get(machine.provider, (region,))
 
     def attachable_to(self, machine: str, accelerator: str) -> Attachable | None:
-        """The GPU of this type, where the machine's family takes it."""
+        """The GPU of this type if it can be attached to the machine type, else `None`."""
         gpu = self.attachable.get(accelerator)
         return gpu if gpu and machine.partition("-")[0] in gpu.families else None
 
@@ -222,12 +224,13 @@ class Catalog(Facts):
         """USD an hour of a machine with its accelerators.
 
         Args:
-            accelerator: type and count; used only where GPUs are attached, others are in the machine's price.
-            spot: use the spot price of attached GPUs where it is known. Of machines the snapshot knows only
-                the price on demand, which is the most that spot costs.
+            accelerator: Type and count; used only for attached GPUs, because the price of a machine includes
+                all others.
+            spot: Use the spot price of attached GPUs if it is known. For machines the snapshot has only the
+                price on demand, which is the most that spot costs.
 
         Returns:
-            None where any part of the price is unknown.
+            The price, or `None` if any part of it is unknown.
         """
         machine = self.machines.get(name)
         if machine is None:
@@ -242,14 +245,14 @@ class Catalog(Facts):
         return None if each is None else round(price + each * accelerator[1], 6)
 
     def network_price(self, provider: str, part: str, region: str | None) -> float | None:
-        """USD an hour of a part of the network; None where the snapshot knows none."""
+        """USD an hour for a part of the network; `None` if the snapshot has no price."""
         return _in_region(self.network.get(provider, {}).get(part, {}), region)
 
     def with_overrides(self, overrides: Mapping[str, Override], provider: Provider) -> Catalog:
         """A catalog in which the stack file's facts win.
 
         Raises:
-            ValueError: a machine that the snapshot does not know, without vCPUs or memory.
+            ValueError: A machine type that the snapshot does not have is given without vCPUs or memory.
         """
         if not overrides:
             return self
@@ -271,17 +274,17 @@ class Catalog(Facts):
 
 
 def _in_region(prices: Mapping[str, float], region: str | None) -> float | None:
-    """The region's own price: prices differ by a quarter between regions, so none stands in for another."""
+    """The price in a region. Prices differ by a quarter between regions, so no other region's is used."""
     return prices.get(region or "*", prices.get("*"))
 
 
 def series(name: str) -> Series:
-    """What the series of one of Google's machine types has in common; of an unknown series, nothing."""
+    """The series of one of Google's machine types; an empty one if it is unknown."""
     return tables().series.get(name.partition("-")[0], Series())
 
 
 def _changeable(machines: Mapping[str, Machine]) -> dict[str, Machine]:
-    """For a `ChainMap`, which writes to its first map only and asks for more of all others."""
+    """The type that `ChainMap` asks for, although it writes only to its first map."""
     return cast("dict[str, Machine]", machines)
 
 
@@ -309,18 +312,18 @@ def tables() -> Catalog:
 
 
 def catalog() -> Catalog:
-    """The snapshot, and behind it what clouds were asked about on this machine."""
-    return _catalog(kept.stamp())
+    """The snapshot, and after it what clouds have answered on this machine."""
+    return _catalog(machine_cache.stamp())
 
 
 @functools.lru_cache(maxsize=2)
 def _catalog(_stamp: tuple[str, int]) -> Catalog:
-    known, more = tables(), kept.read()
+    known, more = tables(), machine_cache.read()
     if not any(more.values()):
         return known
     machines: dict[str, Machine] = {}
     unusable: dict[str, Unusable] = {}
-    # A file of another version, or one that somebody has edited: what cannot be read is asked for again.
+    # The file may be of another version or edited. What cannot be read is left out and asked for again.
     for name, facts in more["machines"].items():
         with contextlib.suppress(ValueError):
             machines[name] = Machine.model_validate(facts).model_copy(update={"asked": True})

@@ -42,7 +42,7 @@ def ec2() -> dict[str, Any]:
     """EC2's types, from moto."""
     import moto
 
-    from infra.aws import types
+    from cli.aws import types
 
     data = Path(moto.__file__).parent / "ec2" / "resources"
     described = json.loads(gzip.decompress((data / "instance_types.json.gz").read_bytes()))
@@ -55,7 +55,7 @@ def ec2() -> dict[str, Any]:
             offered.setdefault(offer["InstanceType"], []).append(region)
     # Of ARM nothing is kept: it is refused by its name, in the same words as a type of tomorrow.
     mine = [one for one in described.values() if "x86_64" in one["ProcessorInfo"]["SupportedArchitectures"]]
-    said = types.said(mine)
+    said = types.parse(mine)
     machines = {one["InstanceType"]: types.read(one) for one in mine if one["InstanceType"] in said.machines}
     return {
         "source": f"moto {moto.__version__}: DescribeInstanceTypes, DescribeInstanceTypeOfferings",

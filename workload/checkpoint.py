@@ -1,7 +1,7 @@
 """A run's checkpoint: one file beside the result, written by the chief and read by every worker.
 
-Every worker of a synchronous training has the same weights between two steps, so the chief's are all there is
-to keep. The file is replaced atomically: whoever is killed while saving leaves the last good one. It belongs
+Wherever a training can be interrupted, every worker has the same weights, so the chief's are all there is to
+keep. The file is replaced atomically: whoever is killed while saving leaves the last good one. It belongs
 to one job and its settings, and no other ever goes on from it.
 """
 
@@ -23,6 +23,7 @@ from workload.loop import Epoch, Position, State
 
 FOLDER = ".checkpoint"
 _META = "meta"
+_MOMENTUM = "momentum-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ def _arrays(checkpoint: Checkpoint, identity: Mapping[str, Any]) -> dict[str, An
     meta = {
         "identity": identity,
         "position": dataclasses.asdict(checkpoint.state.position),
+        "average_every": checkpoint.state.average_every,
         "history": [dataclasses.asdict(epoch) for epoch in checkpoint.history],
         "seconds_train": checkpoint.seconds_train,
         "seconds_total": checkpoint.seconds_total,
@@ -105,7 +107,15 @@ def _arrays(checkpoint: Checkpoint, identity: Mapping[str, Any]) -> dict[str, An
     }
     # JSON keeps every bit of a number; a NaN of a training about to be ended as diverged stays one too.
     text = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
-    return {_META: text} | numbered(checkpoint.state.weights)
+    momentum = {f"{_MOMENTUM}{name}": array for name, array in numbered(checkpoint.state.momentum).items()}
+    return {_META: text} | numbered(checkpoint.state.weights) | momentum
+
+
+def save_weights(folder: Path, rank: int, weights: Sequence[Any]) -> None:
+    """Write the weights that one worker ended with, as `weights-<rank>.npz`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"weights-{rank}.npz").open("wb") as file:
+        np.savez(file, **numbered(weights))
 
 
 def numbered(arrays: Sequence[Any]) -> dict[str, Any]:
@@ -117,8 +127,14 @@ def _read(path: Path) -> tuple[dict[str, Any], Checkpoint]:
     with np.load(path) as file:  # each array is checked against the zip's CRC
         arrays = {name: file[name] for name in file.files}
     meta = json.loads(arrays.pop(_META).tobytes())
+    momentum = [arrays.pop(name) for name in sorted(arrays) if name.startswith(_MOMENTUM)]
     return meta["identity"], Checkpoint(
-        state=State(Position(**meta["position"]), [arrays[name] for name in sorted(arrays)]),
+        state=State(
+            Position(**meta["position"]),
+            [arrays[name] for name in sorted(arrays)],
+            meta["average_every"],
+            momentum,
+        ),
         history=tuple(Epoch(**epoch) for epoch in meta["history"]),
         seconds_train=meta["seconds_train"],
         seconds_total=meta["seconds_total"],

@@ -1,8 +1,9 @@
-"""Which data a run trains on, and how it gets there: MNIST where it can be had, else synthetic digits.
+"""Loads the training data: MNIST if it is available, otherwise synthetic digits.
 
 `mnist` and `synthetic` are strict. `auto` takes MNIST if its file is here or can be downloaded after a short
-probe, else the synthetic digits, in one plain sentence. Either way the result names the data, and both kinds
-are checked against a pinned digest. NumPy only; TensorFlow is imported for a download and by nothing else.
+probe. Otherwise it takes the synthetic digits and prints one sentence about it. The result always names the
+data, and both kinds are checked against a pinned digest. This module needs NumPy; TensorFlow is imported only
+for a download.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from workload.errors import WorkloadError
 MNIST, SYNTHETIC = "mnist", "digits-synthetic"
 MNIST_URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"
 MNIST_SHA256 = "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1"
-"""Of the file mnist.npz: the digest that Keras's loader checks too."""
+"""Digest of the file mnist.npz. Keras's loader checks the same one."""
 SYNTHETIC_SHA256 = "f0f80e40cfeee8a52c1fd458d4d43b187f6faed5add01885591b734174981a44"
-"""Of the four arrays' bytes in order."""
+"""Digest of the bytes of the four arrays, in order."""
 
 PROBE_SECONDS = 3.0
 DOWNLOAD_SECONDS = 120.0
@@ -42,7 +43,7 @@ class Data:
     """60,000 training and 10,000 test images (n, 28, 28) uint8 with labels (n,) uint8."""
 
     name: str
-    """What the result record says: `mnist` or `digits-synthetic`."""
+    """The name in the result record: `mnist` or `digits-synthetic`."""
     x_train: Any
     y_train: Any
     x_test: Any
@@ -50,20 +51,20 @@ class Data:
 
 
 def load(kind: str, cache: Path, mnist_file: Path | None = None) -> Data:
-    """The data of a run.
+    """Load the data of a run.
 
     Args:
         kind: `auto`, `mnist` or `synthetic` as in the stack file, or a `Data.name`.
-        cache: a folder that tasks and jobs may share.
-        mnist_file: a local mnist.npz; used whenever MNIST may be.
+        cache: A folder that tasks and jobs may share.
+        mnist_file: A local mnist.npz. It is used unless the kind is synthetic.
 
     Raises:
-        WorkloadError: MNIST is asked for and cannot be had, or a given file is not MNIST.
+        WorkloadError: MNIST is required and not available, or a given file is not MNIST.
     """
     if kind in ("synthetic", SYNTHETIC):
         return _synthetic(cache)
     if mnist_file is not None:
-        return _read_mnist(mnist_file)  # named by the user: never passed over in silence
+        return _read_mnist(mnist_file)  # the user named it, so an error in it is not ignored
     for candidate in (cache / "mnist.npz", _keras_home() / "datasets" / "mnist.npz"):
         if candidate.exists() and _sha256(candidate) == MNIST_SHA256:
             return _read_mnist(candidate)
@@ -104,7 +105,7 @@ def _read_mnist(path: Path) -> Data:
 
 
 def _reachable(url: str, limit: float) -> bool:
-    """Whether the server answers in time. In a thread, because resolving a name has no time limit."""
+    """Return whether the server answers in time. It runs in a thread: resolving a name has no time limit."""
     answered = threading.Event()
 
     def ask() -> None:
@@ -119,7 +120,10 @@ def _reachable(url: str, limit: float) -> bool:
 
 
 def _download_mnist(cache: Path) -> Data:
-    """By Keras's own loader, which checks the digest; one task at a time, since it writes in place."""
+    """Download MNIST with Keras's loader, which checks the digest.
+
+    One task at a time downloads, because the loader writes in place.
+    """
     outcome: list[Any] = []
 
     def fetch() -> None:
@@ -127,7 +131,7 @@ def _download_mnist(cache: Path) -> Data:
             import tensorflow as tf
 
             outcome.append(tf.keras.datasets.mnist.load_data())
-        except Exception as error:  # the loader wraps whatever the network did in a bare Exception
+        except Exception as error:  # the loader raises every network error as a bare Exception
             outcome.append(WorkloadError(f"the download failed: {error}"))
 
     with _lock(cache / "mnist.lock"):
@@ -161,13 +165,13 @@ def _synthetic(cache: Path) -> Data:
 
 
 def _read_synthetic(path: Path) -> digits.Arrays | None:
-    """The cached arrays; None if there are none or they are damaged."""
+    """Return the cached arrays. `None` means that there are none or they are damaged."""
     try:
         with np.load(path) as file:
             arrays = (file["x_train"], file["y_train"], file["x_test"], file["y_test"])
     except FileNotFoundError:
         return None
-    except Exception:  # a damaged zip ends in many kinds of error; all mean: make it again
+    except Exception:  # a damaged zip raises many kinds of error; each means that it must be made again
         arrays = None
     if arrays is None or _digest(arrays) != SYNTHETIC_SHA256:
         print(f"{path} is damaged: making it again", flush=True)
@@ -196,10 +200,10 @@ def _write_atomically(path: Path, arrays: digits.Arrays) -> None:
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Hold a file lock, so that of many tasks one does the work.
+    """Hold a file lock, so that only one of many tasks does the work.
 
-    Only a courtesy: after `LOCK_SECONDS`, or on a file system without locks, the work is done twice, which
-    the atomic write makes harmless.
+    The lock only saves work. After `LOCK_SECONDS`, or on a file system without locks, two tasks do the same
+    work, which is harmless because the file is replaced in one step.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + LOCK_SECONDS

@@ -1,7 +1,9 @@
-"""The GPUs of this task: the right number, with memory on demand, and named as in the published runs."""
+"""Checks the GPUs of this task, has them take memory on demand, and names them as the published runs do."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -10,14 +12,16 @@ from workload.errors import WorkloadError
 
 
 def check_gpus(visible: int, asked_for: int, tasks_on_node: int, node: str) -> None:
-    """Refuse to train on other GPUs than those asked for: it would run, slowly, and cost the same.
+    """Refuse to train on fewer or more GPUs than requested: on fewer it would be slow and cost the same.
 
     Args:
         visible: GPUs that TensorFlow sees in this task.
-        asked_for: GPUs of a whole node, which its tasks share evenly.
+        asked_for: GPUs requested for a node, which its tasks share evenly.
+        tasks_on_node: Tasks of the step on this node.
+        node: The node's name, for the message.
 
     Raises:
-        WorkloadError: the numbers differ.
+        WorkloadError: The numbers differ.
     """
     share, rest = divmod(asked_for, tasks_on_node)
     if rest:
@@ -30,7 +34,7 @@ def check_gpus(visible: int, asked_for: int, tasks_on_node: int, node: str) -> N
 
 
 def set_up(asked_for: int, tasks_on_node: int, node: str) -> None:
-    """Check the GPUs and let each take memory as it needs it; before anything else touches them."""
+    """Check the GPUs and let each take memory as it needs it. Call this before anything else uses them."""
     gpus = tf.config.list_physical_devices("GPU")
     check_gpus(len(gpus), asked_for, tasks_on_node, node)
     for gpu in gpus:
@@ -38,11 +42,39 @@ def set_up(asked_for: int, tasks_on_node: int, node: str) -> None:
 
 
 def get_available_devices() -> list[str]:
-    """`['/device:CPU:0', '/device:GPU:0', …]`, as the published program prints it."""
+    """Return `['/device:CPU:0', '/device:GPU:0', …]`, as the published program prints it."""
     from tensorflow.core.protobuf import config_pb2
     from tensorflow.python.client import device_lib
 
-    # Without this configuration the mere listing would take all memory of every GPU.
+    # Without this configuration the listing itself would take all memory of every GPU.
     on_demand = config_pb2.ConfigProto(gpu_options=config_pb2.GPUOptions(allow_growth=True))
     found: list[Any] = device_lib.list_local_devices(session_config=on_demand)
     return [device.name for device in found]
+
+
+def gpu_versions() -> dict[str, str]:
+    """Return the GPUs' model and the versions of driver, CUDA and cuDNN; nothing where there is no GPU.
+
+    CUDA and cuDNN are those that TensorFlow was built for, which its environment installs.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        return {}
+    build = tf.sysconfig.get_build_info()
+    found = {
+        "gpu": tf.config.experimental.get_device_details(gpus[0]).get("device_name"),
+        "nvidia_driver": driver_version(),
+        "cuda": build.get("cuda_version"),
+        "cudnn": build.get("cudnn_version"),
+    }
+    return {name: str(version) for name, version in found.items() if version}
+
+
+def driver_version(file: Path = Path("/proc/driver/nvidia/version")) -> str | None:
+    """Return the version of NVIDIA's kernel driver, or None if it is not loaded."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError:
+        return None
+    match = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text)
+    return match[1] if match else None

@@ -1,11 +1,11 @@
-"""The stand-in for MNIST where there is neither the file nor the internet: "digits-synthetic".
+"""Makes "digits-synthetic", which replaces MNIST if there is neither the file nor the internet.
 
 scikit-learn ships 1,797 real handwritten digits of 8x8 pixels. Each example warps one of them to 28x28 by a
 random affine map. 360 of the originals are held out and make the test set, so no test image is a warp of an
 original that was trained on.
 
-All arithmetic is on integers, random numbers included, so every machine makes the same bytes and their digest
-can be pinned: workers that each make their own copy train on the same data.
+All arithmetic is on integers, and so are the random numbers. Every machine therefore makes the same bytes,
+and their digest can be pinned. Workers that each make their own copy train on the same data.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import numpy as np
 TRAIN, TEST, HELD_OUT = 60_000, 10_000, 360
 SIZE = 28
 PADDING = 3
-"""Background around the 8x8 source, into which the warp may look."""
+"""Pixels of background around the 8x8 source, which the warp may read."""
 _CHUNK = 2_000
 _ONE = 1 << 16
-"""1.0 of the fixed-point numbers: coordinates in source pixels."""
+"""1.0 as a fixed-point number. Coordinates are in source pixels."""
 
 Arrays = tuple[Any, Any, Any, Any]
-"""Train images (n, 28, 28) uint8, train labels (n,) uint8, test images, test labels."""
+"""Training images (n, 28, 28) uint8, training labels (n,) uint8, test images, test labels."""
 
 
 def make() -> Arrays:
-    """The whole data set, in about 4 s."""
+    """Make the whole data set. It takes about 4 s."""
     from sklearn.datasets import load_digits
 
     source = load_digits()
@@ -40,7 +40,7 @@ def make() -> Arrays:
 
 
 def split(originals: int) -> tuple[Any, Any]:
-    """The indices of the originals to train on, and of those held out."""
+    """Return the indices of the originals to train on, and of those held out."""
     order = np.argsort(_random(0, np.arange(originals), 0), kind="stable")
     return order[HELD_OUT:], order[:HELD_OUT]
 
@@ -56,15 +56,15 @@ def _warp_all(images: Any, choices: Any, count: int, stream: int) -> tuple[Any, 
 
 
 def _warp(source: Any, numbers: Any, stream: int) -> Any:
-    """One random affine map an image, with bilinear interpolation."""
+    """Warp each image by a random affine map, with bilinear interpolation."""
 
     def between(slot: int, low: float, high: float) -> Any:
-        """Uniform fixed-point numbers, one an image."""
+        """Return uniform fixed-point numbers, one for each image."""
         a, b = round(low * _ONE), round(high * _ONE)
         value = a + (_random(stream, numbers, slot) % np.uint64(b - a)).astype(np.int64)
         return value[:, None, None]
 
-    # Source pixels for each pixel of the result: the 8 pixels of a digit become about 20, as in MNIST.
+    # How many source pixels a pixel of the result spans: a digit's 8 pixels become about 20, as in MNIST.
     turn = between(3, -0.08, 0.08)
     xx, yy = between(1, 0.34, 0.46), between(2, 0.34, 0.46)
     xy, yx = turn + between(4, -0.05, 0.05), -turn + between(5, -0.05, 0.05)
@@ -91,7 +91,10 @@ def _warp(source: Any, numbers: Any, stream: int) -> Any:
 
 
 def _random(stream: int, numbers: Any, slot: int) -> Any:
-    """64 random bits for each number: SplitMix64's finalizer (numpy's own streams may change by version)."""
+    """Return 64 random bits for each number.
+
+    They are made by SplitMix64's finalizer, because numpy's own streams may change with its version.
+    """
     with np.errstate(over="ignore"):
         z = numbers.astype(np.uint64) * np.uint64(16) + np.uint64(slot)
         z = (z + np.uint64((stream + 1) << 40)) * np.uint64(0x9E3779B97F4A7C15)

@@ -1,13 +1,13 @@
-"""The errors that end a task with one message, without a traceback."""
+"""Errors that end a task with one message and without a traceback."""
 
 
 class WorkloadError(Exception):
-    """Ends the job with status 1 and its one message: what a user of a job is meant to read."""
+    """Ends the job with status 1 and one message for the user of the job."""
 
 
 class PeerLostError(WorkloadError):
-    """Another worker is gone or silent, and did not say why: what a dead machine looks like from here."""
+    """Another worker is gone or silent and gave no reason. A dead machine looks like this to the others."""
 
 
 class StoppedError(Exception):
-    """The training ends here because Slurm asked for it; it can go on from its checkpoint."""
+    """The training ends because Slurm asked for it. It can continue from its checkpoint."""

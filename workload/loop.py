@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from workload.data import Data
@@ -53,6 +53,9 @@ class State:
     position: Position
     weights: list[Any]
     """The model's arrays."""
+    average_every: int | None = None
+    """`local-sgd` only: steps a round; so is `momentum`, of the outer step, one array a variable."""
+    momentum: list[Any] = field(default_factory=list)
 
 
 Report = Callable[[Epoch], None]
@@ -62,8 +65,16 @@ Between = Callable[[int, Callable[[], State]], None]
 copies the state. An epoch's report comes before. It may raise `StoppedError`."""
 
 
+Tell = Callable[[Mapping[str, float]], None]
+"""Called on every worker with what the training has measured and chosen, by name."""
+
+
 def go_on(step: int, capture: Callable[[], State]) -> None:
     """A `Between` that never interrupts."""
+
+
+def tell_nobody(facts: Mapping[str, float]) -> None:
+    """A `Tell` for those who need not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +89,13 @@ class Plan:
     global_batch: int
     """Examples a step, of all workers."""
     learning_rate: float
+    """Of the published recipe, for 64 examples a step; see `workload.recipe` for what profiles make of it."""
     seed: int
     parts: int = 1
     """`sync` only: each replica computes its batch in so many parts, which are added."""
+    average_every: int | None = None
+    """`local-sgd` only: steps a round; None: found out in the first steps."""
+    tell: Tell = tell_nobody
 
 
 def check_finite(epoch: Epoch) -> None:

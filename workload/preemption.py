@@ -4,8 +4,8 @@ A machine that is about to be taken away, a requeue and a time limit all reach a
 task or in all, at any moment. The chief alone decides, because it alone saves: whoever gets the signal leaves
 a note and goes on, the chief sees it (or its own signal), saves at the next place between two steps, and says
 that all is over; then the others leave from wherever they are, and the chief goes last. So all of it takes
-the time of one call of the training loop and little more, and no agreement on a step is needed: between two
-steps every worker has the same weights, so the chief's are everybody's.
+the time of one call of the training loop and little more, and no agreement on a step is needed: wherever the
+chief saves, every worker has the same weights, so the chief's are everybody's.
 
 The signal is blocked in every thread and taken by one that waits for it: Python's own handlers would run only
 when TensorFlow gives the main thread back, a handler could interrupt a save, and during the long start

@@ -1,4 +1,4 @@
-"""The profile `published`: Keras `fit` as in the published articles, whose times it is compared with."""
+"""The profile `published`: Keras `fit` as in the published articles, to compare times with theirs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,19 @@ from workload.loop import Between, Plan, Position, Report, State, go_on
 def train(plan: Plan, report: Report, start: State | None = None, between: Between = go_on) -> Any:
     """Train and return the model.
 
-    It can be interrupted between any two steps. Whoever goes on from that state sees the same batches, so
-    the weights are those of an uninterrupted run bit for bit. Loss and accuracy of the interrupted epoch are
-    not: they are put together of two means in single precision, and within an epoch Keras tells each worker
-    the mean over its own share of the examples, so the first of the two is over the chief's.
+    The training can be interrupted between any two steps. A run that continues from that state sees the same
+    batches, so its final weights equal those of an uninterrupted run bit for bit. Loss and accuracy of the
+    interrupted epoch differ: they combine two means in single precision, and within an epoch Keras tells each
+    worker the mean over its own share of the examples, so the first mean is over the chief's share.
+
+    Args:
+        plan: What to train, and how.
+        report: Called after each epoch.
+        start: The state to continue from. `None` means from the beginning.
+        between: Called between two steps.
 
     Raises:
-        StoppedError: by `between`.
+        StoppedError: `between` raises it to end the training.
     """
     tf.keras.utils.set_random_seed(plan.seed)
     with plan.strategy.scope():
@@ -39,7 +45,7 @@ def train(plan: Plan, report: Report, start: State | None = None, between: Betwe
         model.fit(
             _dataset(plan, observer.at.step),
             initial_epoch=epoch,
-            # `fit` has one number of steps for all its epochs: the rest of one is a `fit` of its own.
+            # `fit` has one number of steps for all its epochs, so the rest of an epoch is a separate `fit`.
             epochs=epoch + 1 if first else plan.epochs,
             steps_per_epoch=plan.steps - first,
             verbose=0,
@@ -49,13 +55,13 @@ def train(plan: Plan, report: Report, start: State | None = None, between: Betwe
 
 
 def _dataset(plan: Plan, done: int) -> Any:
-    """The batches from step `done` on."""
+    """Return the batches from step `done` on."""
     # The images are uint8 in [0, 255]; the published program turns them into float32 in [0, 1].
     x_train = plan.data.x_train / np.float32(255)
     y_train = plan.data.y_train.astype(np.int64)
     return (
         tf.data.Dataset.from_tensor_slices((x_train, y_train))
-        # The seed makes every data set of this run the same, whenever it is made.
+        # The seed makes every data set of this run equal, whenever it is made.
         .shuffle(60000, seed=plan.seed)
         .repeat()
         .batch(plan.global_batch)
@@ -68,11 +74,12 @@ class _Observer(tf.keras.callbacks.Callback):  # type: ignore[misc]
 
     def __init__(self, plan: Plan, at: Position, report: Report, between: Between) -> None:
         super().__init__()
-        # As Keras's own: else it would copy the metrics from the device after every step.
+        # Keras's own callbacks set this too. Without it Keras copies the metrics from the device at every
+        # step.
         self._supports_tf_logs = True
         self._plan, self._report, self._between = plan, report, between
         self.at = at
-        """Where this `fit`'s epoch under way has begun."""
+        """The position at which the present epoch of this `fit` began."""
         self._step = at.step
         self._started = 0.0
 
@@ -81,7 +88,7 @@ class _Observer(tf.keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._step += 1
-        if self._step % self._plan.steps:  # the last step of an epoch is `on_epoch_end`'s
+        if self._step % self._plan.steps:  # `on_epoch_end` handles the last step of an epoch
             self._between(self._step, lambda: State(self._position(logs), self.model.get_weights()))
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -90,7 +97,7 @@ class _Observer(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self._between(self._step, lambda: State(self.at, self.model.get_weights()))
 
     def _position(self, logs: Any) -> Position:
-        """Keras's metrics are means over this epoch in this `fit`; see `train` for whose examples."""
+        """Return the position. Keras's metrics are means over this epoch in this `fit` (see `train`)."""
         seen = (self._step - self.at.step) * self._plan.global_batch
         return Position(
             self._step,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
+from collections.abc import Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ class Progress:
         self.options, self.chief = options, chief
         self.path = options.result.with_name("progress.json")
         self.epochs: list[Epoch] = []
+        self.average_every: int | None = None
+        self.facts: dict[str, float] = {}
 
     def resume(self, checkpoint: Checkpoint, steps: int) -> None:
         """Go on with what an earlier start of the job has reached, of so many steps an epoch."""
@@ -30,6 +33,23 @@ class Progress:
         if self.chief:
             epoch, step = divmod(checkpoint.state.position.step, steps)
             print(f"going on from the checkpoint: epoch {epoch + 1}, step {step} of {steps}", flush=True)
+
+    def tell(self, facts: Mapping[str, float]) -> None:
+        """What `local-sgd` has measured and chosen."""
+        self.facts |= facts
+        if "average_every" not in facts:
+            return
+        self.average_every = int(facts["average_every"])
+        if self.chief:
+            every = "every step" if self.average_every == 1 else f"every {self.average_every} steps"
+            because = (
+                f": a step takes {1000 * facts['step_seconds']:.0f} ms, "
+                f"an averaging {1000 * facts['averaging_seconds']:.0f} ms"
+                if "step_seconds" in facts
+                else ""
+            )
+            print(f"the workers average their weights {every}{because}", flush=True)
+        self.state("training")
 
     def report(self, epoch: Epoch) -> None:
         self.epochs.append(epoch)
@@ -54,6 +74,7 @@ class Progress:
                     "loss": last.loss if last else None,
                     "accuracy": last.accuracy if last else None,
                     "seconds": round(sum(e.seconds for e in self.epochs), 3),
+                    "average_every": self.average_every,
                 },
             )
 
@@ -87,9 +108,13 @@ class Phases:
 def make(
     options: Options, step: Step, job: Job, progress: Progress, phases: Phases, global_batch: int, steps: int
 ) -> dict[str, Any]:
-    """The record but for what only the training knows: devices, data and test accuracy."""
+    """The record but for what only the tasks know together: devices, data, test accuracy, cores."""
     total, training = phases.total(), phases.training()
     last = progress.epochs[-1]
+    step_seconds = progress.facts.get("mean_step_seconds")
+    if step_seconds is None and step.size == 1:
+        # One worker only computes. Of several, `sync` and `published` do not tell the exchange from the step.
+        step_seconds = training / (options.epochs * steps)
     return {
         "apiVersion": result.API_VERSION,
         "stack": job.stack,
@@ -121,7 +146,17 @@ def make(
         "cost_usd": None
         if job.price_hour is None
         else round(job.price_hour * step.node_count * total / 3600, 6),
+        "seed": options.seed,
+        "learning_rate": options.learning_rate,
+        "average_every": progress.average_every,
+        "step_seconds": _rounded(step_seconds),
+        "exchange_seconds": _rounded(progress.facts.get("mean_exchange_seconds")),
+        "phases": {name: round(seconds, 3) for name, seconds in phases.seconds.items()},
     }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 6)
 
 
 def _version(name: str) -> str:

@@ -1,14 +1,14 @@
-"""How the tasks of a step find each other: ports that cannot collide, published in the shared run folder.
+"""Lets the tasks of a step find each other: each publishes its port in the shared run folder.
 
-The published recipe uses one fixed port, and a number computed from the job's id is no better: it may be
-in use by another program, and two jobs, two tasks of a node, or two "nodes" that are processes of one machine
-can arrive at the same one. So every task lets its kernel choose, and tells the others.
+The published recipe uses one fixed port. A number computed from the job's id is no better: another program
+may use it, and two jobs, two tasks of a node, or two "nodes" that are processes of one machine can compute
+the same one. So every task lets its kernel choose a port, and tells the others.
 
-The port stays reserved from that moment on. TensorFlow starts its server seconds later and wants to bind the
-port itself, so closing ours just before would leave a gap in which anybody may take it. Instead both sockets
-have SO_REUSEPORT (TensorFlow's server by TF_GRPC_REUSE_PORT): ours is bound and never listens, so the kernel
-gives the number to nobody who asks for any port, allows TensorFlow's bind beside it, and delivers every
-connection to TensorFlow, the only listener.
+The port stays reserved from that moment on. TensorFlow starts its server seconds later and binds the port
+itself. If this module closed its socket just before, another program could take the port in between. Instead
+both sockets have SO_REUSEPORT (TensorFlow's server by TF_GRPC_REUSE_PORT). Ours is bound and never listens.
+So the kernel gives the port to no program that asks for any port, allows TensorFlow to bind it as well, and
+delivers every connection to TensorFlow, which alone listens.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def reserve_port() -> socket.socket:
-    """A bound socket that keeps its port from others as long as it is open; it never listens."""
+    """Return a bound socket that reserves its port as long as it is open. It never listens."""
     held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     held.bind(("0.0.0.0", 0))
@@ -40,15 +40,16 @@ def reserve_port() -> socket.socket:
 
 
 def reached_by(node: str, launched_from: str) -> str:
-    """What the other tasks reach this one by: its node's name.
+    """Return the name or address by which other tasks reach this one: its node's name.
 
-    Where nodes are processes of one host, and its kernel allows them no names, it is the host's loopback.
+    If nodes are processes of one host whose kernel allows them no names, it is the host's loopback address.
 
     Args:
-        launched_from: the address of the machine that launched the step.
+        node: The name of this task's node.
+        launched_from: The address of the machine that launched the step.
 
     Raises:
-        WorkloadError: the name is not known, and the others are on other hosts.
+        WorkloadError: The name is not known, and the other tasks are on other hosts.
     """
     one_host = launched_from.startswith("127.")
     try:
@@ -56,18 +57,18 @@ def reached_by(node: str, launched_from: str) -> str:
     except OSError as error:
         if not one_host:
             raise WorkloadError(
-                f"{node} does not know its own name ({error}), so no other task would find it by that"
+                f"{node} does not know its own name ({error}), so no other task would find it by that name"
             ) from error
         return LOOPBACK
-    # Where a network's DNS has an address for every name, it is some other machine's.
+    # Some networks' DNS has an address for every name. It then belongs to another machine.
     return LOOPBACK if one_host and not any(ip.startswith("127.") for ip in found) else node
 
 
 class Rendezvous:
     """A folder in which the tasks of one step leave small notes for each other.
 
-    A note is a file `<topic>-<rank>.json`, written once and atomically. Waiting is bounded, ends at once
-    when a task leaves a `failed` note, and says which tasks are missing.
+    A note is a file `<topic>-<rank>.json`, written once and atomically. Waiting for notes has a time limit
+    and ends at once if a task leaves a `failed` note. Its error names the missing tasks.
     """
 
     def __init__(self, parent: Path, step: Step) -> None:
@@ -75,7 +76,7 @@ class Rendezvous:
         self.folder = parent / ".rendezvous" / step.key
         self.folder.mkdir(parents=True, exist_ok=True)
         for old in self.folder.glob(f"*-{step.rank}.json"):
-            old.unlink()  # only without Slurm, where every run has the same key
+            old.unlink()  # happens only without Slurm, when every run has the same key
 
     def publish(self, topic: str, note: Mapping[str, Any]) -> None:
         temporary = self.folder / f".{topic}-{self.step.rank}.tmp"
@@ -83,16 +84,16 @@ class Rendezvous:
         temporary.replace(self._path(topic, self.step.rank))
 
     def any(self, topic: str) -> bool:
-        """Whether any task has left such a note.
+        """Return whether any task has left such a note.
 
         Raises:
-            FileNotFoundError: the folder is gone, and the chief removes it last.
+            FileNotFoundError: The folder is gone. The chief removes it last.
         """
         self._refresh()
         return any(self.folder.glob(f"{topic}-*.json"))
 
     def forget_earlier_starts(self, restarts: int) -> None:
-        """Remove what starts of this job that were killed have left, TensorFlow's temporary files with it."""
+        """Remove the folders of killed earlier starts of this job, with TensorFlow's temporary files."""
         job = self.step.key.split(".")[0]
         for folder in self.folder.parent.glob(f"{job}.*"):
             start = folder.name.split(".")[1]
@@ -100,18 +101,24 @@ class Rendezvous:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def over(self) -> bool:
-        """Whether the chief has written the result (and perhaps left already)."""
+        """Return whether the chief has written the result. It may have left already."""
         try:
             self._refresh()
-        except FileNotFoundError:  # the folder is gone, and the chief removes it last
+        except FileNotFoundError:  # the chief, which leaves last, has removed the folder
             return True
         return self._path("done", 0).exists()
 
     def collect(self, topic: str, ranks: range, limit: float, what: str) -> list[dict[str, Any]]:
-        """The notes of these tasks, in their order.
+        """Wait for the notes of these tasks and return them in the tasks' order.
+
+        Args:
+            topic: The notes' topic.
+            ranks: The tasks.
+            limit: Seconds to wait.
+            what: The name of what the notes hold, for messages.
 
         Raises:
-            WorkloadError: `limit` seconds are over, or another task failed.
+            WorkloadError: `limit` seconds are over, or a task failed.
         """
         end = time.monotonic() + limit
         found: dict[int, dict[str, Any]] = {}
@@ -134,7 +141,7 @@ class Rendezvous:
             self._refresh()
 
     def close(self) -> None:
-        """Remove the notes: the last of the step to leave does it."""
+        """Remove the notes. The last task of the step calls this."""
         shutil.rmtree(self.folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # other steps may be using it
             self.folder.parent.rmdir()
@@ -143,21 +150,21 @@ class Rendezvous:
         return self.folder / f"{topic}-{rank}.json"
 
     def _refresh(self) -> None:
-        """Change the folder, so that an NFS client forgets what it believes is in it (for up to 60 s)."""
+        """Change the folder, so that an NFS client drops its cached listing (kept for up to 60 s)."""
         mark = self.folder / f".look-{self.step.rank}"
         mark.touch()
         mark.unlink(missing_ok=True)
 
 
 def meet(rendezvous: Rendezvous, limit: float) -> list[str]:
-    """The `host:port` of every task of the step, in the order of their ranks.
+    """Return the `host:port` of every task of the step, in the order of their ranks.
 
     Raises:
-        WorkloadError: a task did not appear in time, or those that did are on other nodes than Slurm's.
+        WorkloadError: A task did not appear in time, or the tasks are on other nodes than Slurm says.
     """
     step = rendezvous.step
     notes = rendezvous.collect("address", range(step.size), limit, "address")
-    # Compared without order: under a cyclic distribution the ranks lie on the nodes in another one.
+    # Compared without order, because under a cyclic distribution the ranks lie on the nodes in another order.
     if collections.Counter(note["node"] for note in notes) != collections.Counter(step.nodes):
         raise WorkloadError(
             f"tasks on {[note['node'] for note in notes]} answered, not on {list(step.nodes)}"
@@ -166,7 +173,7 @@ def meet(rendezvous: Rendezvous, limit: float) -> list[str]:
 
 
 def announce(rendezvous: Rendezvous, held: socket.socket, env: Mapping[str, str] = os.environ) -> None:
-    """Tell the others where this task will listen."""
+    """Publish the address at which this task will listen."""
     node = rendezvous.step.node
     address = reached_by(node, env.get("SLURM_LAUNCH_NODE_IPADDR", ""))
     rendezvous.publish("address", {"node": node, "address": address, "port": held.getsockname()[1]})

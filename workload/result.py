@@ -1,11 +1,15 @@
-"""The result record of a run: what it holds, how it is checked and written. Standard library only."""
+"""The result record of the built-in training: its form, its check, and how JSON is written atomically.
+
+Standard library only. The record of a user's program is `workload.program_record`.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +45,21 @@ KEYS: Mapping[str, tuple[type, ...]] = {
     "digest": _OPTIONAL_TEXT,
     "versions": (dict,),
     "cost_usd": _OPTIONAL_NUMBER,
+    "seed": (int,),
+    "learning_rate": _NUMBER,
+    "average_every": (int, type(None)),
+    "cores": (int,),
+    "cores_shared": (bool,),
+    "step_seconds": _OPTIONAL_NUMBER,
+    "exchange_seconds": _OPTIONAL_NUMBER,
+    "phases": (dict,),
 }
 """Every key of a record, and the types its value may have. None is "not known here", never zero."""
+LATER = (
+    *("seed", "learning_rate", "average_every", "cores", "cores_shared"),
+    *("step_seconds", "exchange_seconds", "phases"),
+)
+"""Keys that records of earlier versions lack."""
 
 HISTORY_KEYS: Mapping[str, tuple[type, ...]] = {
     "epoch": (int,),
@@ -60,14 +77,14 @@ _CHOICES = {
 
 def mistakes(record: Any) -> list[str]:
     """What is wrong with a record, each with its path; empty for a valid one."""
-    found = _check(record, KEYS, "result")
+    found = check_object(record, KEYS, "result", LATER)
     if found:
         return found
     for key, choices in _CHOICES.items():
         if record[key] not in choices:
             found.append(f"result.{key}: {record[key]!r} is none of {', '.join(choices)}")
-    for key in ("nodes", "workers", "epochs", "global_batch"):
-        if record[key] < 1:
+    for key in ("nodes", "workers", "epochs", "global_batch", "average_every", "cores"):
+        if record.get(key) is not None and record[key] < 1:
             found.append(f"result.{key}: {record[key]} is less than 1")
     for key in (
         "gpus_per_node",
@@ -76,19 +93,24 @@ def mistakes(record: Any) -> list[str]:
         "seconds_train",
         "images_per_second",
         "cost_usd",
+        "step_seconds",
+        "exchange_seconds",
     ):
-        if record[key] is not None and record[key] < 0:
+        if record.get(key) is not None and record[key] < 0:
             found.append(f"result.{key}: {record[key]} is negative")
     for key in ("accuracy", "test_accuracy"):
         if not 0 <= record[key] <= 1:
             found.append(f"result.{key}: {record[key]} is not between 0 and 1")
+    for name, seconds in record.get("phases", {}).items():
+        if isinstance(seconds, bool) or not isinstance(seconds, _NUMBER) or not 0 <= seconds < math.inf:
+            found.append(f"result.phases.{name}: {seconds!r} is no number of seconds")
     if not record["devices"] or not all(isinstance(name, str) for name in record["devices"]):
         found.append("result.devices: the names of at least one device are expected")
     if not all(isinstance(value, str) for value in record["versions"].values()):
         found.append("result.versions: texts are expected")
     for index, entry in enumerate(record["history"]):
         path = f"result.history[{index}]"
-        wrong = _check(entry, HISTORY_KEYS, path)
+        wrong = check_object(entry, HISTORY_KEYS, path)
         if not wrong and entry["epoch"] != index + 1:
             wrong = [f"{path}.epoch: {entry['epoch']} is not {index + 1}"]
         found += wrong
@@ -97,16 +119,25 @@ def mistakes(record: Any) -> list[str]:
     return found
 
 
-def _check(value: Any, keys: Mapping[str, tuple[type, ...]], path: str) -> list[str]:
+def check_object(
+    value: Any, keys: Mapping[str, tuple[type, ...]], path: str, later: Collection[str] = ()
+) -> list[str]:
+    """What is wrong with the keys of an object and the types of their values, each with its path.
+
+    Args:
+        keys: Key -> the types that its value may have.
+        path: The object's path, for messages.
+        later: Keys that may be missing.
+    """
     if not isinstance(value, dict):
         return [f"{path}: an object is expected"]
-    found = [f"{path}.{key}: missing" for key in keys if key not in value]
+    found = [f"{path}.{key}: missing" for key in keys if key not in value and key not in later]
     found += [f"{path}.{key}: unknown" for key in value if key not in keys]
     for key, types in keys.items():
         if key not in value:
             continue
         item = value[key]
-        if not isinstance(item, types) or isinstance(item, bool):
+        if not isinstance(item, types) or (isinstance(item, bool) and bool not in types):
             names = " or ".join("null" if t is type(None) else t.__name__ for t in types)
             found.append(f"{path}.{key}: {item!r} is no {names}")
         elif isinstance(item, float) and item - item != 0:  # infinities and NaN are no JSON
@@ -120,7 +151,7 @@ def write(path: Path, record: Mapping[str, Any]) -> None:
     Raises:
         ValueError: the record is not valid.
     """
-    if found := mistakes(dict(record)):
+    if found := mistakes(dict(record)) + [f"result.{key}: missing" for key in LATER if key not in record]:
         raise ValueError("; ".join(found))
     write_json(path, {key: record[key] for key in KEYS})
 

@@ -1,18 +1,23 @@
-"""The `sbatch` script of the benchmark, with the directives and names of the published ones.
+"""The `sbatch` scripts: of the built-in training, with the directives and names of the published ones, and of
+a user's program.
 
 Runs on the engineer's machine, which has Jinja; the cluster's machines get the finished text.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
 
-from workload.options import BATCH, EPOCHS, PROFILES
+from workload import program
+from workload.options import BATCH, EPOCHS, LEARNING_RATE, PROFILE, PROFILES
 from workload.preemption import STATUS
 
-TEMPLATE = Path(__file__).with_name("run_keras.j2")
+TEMPLATES = Path(__file__).parent
 
 WARNING_SECONDS = 60
 """Before its time limit the job is told to save: Slurm may be up to a minute early, and the training takes
@@ -29,9 +34,12 @@ def render(
     code: str,
     result: str = "result.json",
     epochs: int = EPOCHS,
-    profile: str = "sync",
+    profile: str = PROFILE,
     data: str = "auto",
     batch: int = BATCH,
+    seed: int = 0,
+    learning_rate: float = LEARNING_RATE,
+    average_every: int | None = None,
     gpus_per_node: int = 0,
     gpu_type: str | None = None,
     tasks_per_node: int = 1,
@@ -59,40 +67,31 @@ def render(
         ValueError: a value cannot stand in a directive, which has no quoting, or `workload.train` would
             refuse it.
     """
-    import jinja2
-
-    for what, word in (("partition", partition), ("gpu_type", gpu_type)):
-        if word is not None and not _WORD.fullmatch(word):
-            raise ValueError(f"{what} {word!r} cannot stand in an #SBATCH directive")
-    for what, number in (("nodes", nodes), ("epochs", epochs), ("batch", batch), ("tasks", tasks_per_node)):
-        if number < 1:
-            raise ValueError(f"{what}: {number} is less than 1")
+    _check(
+        {"partition": partition, "gpu_type": gpu_type},
+        nodes=nodes,
+        epochs=epochs,
+        batch=batch,
+        tasks=tasks_per_node,
+    )
     if profile not in PROFILES:
         raise ValueError(f"profile {profile!r} is none of {', '.join(PROFILES)}")
     gpus = gpus_per_node > 0
-    # The variables of the result record, and where Python finds the staged package.
-    exports = {
-        "PYTHONPATH": code,
-        "SLURM_STACKS_STACK": stack,
-        "SLURM_STACKS_MACHINE": machine,
-        "SLURM_STACKS_WORKLOAD_DIGEST": digest,
-        "SLURM_STACKS_PRICE_HOUR": None if price_hour is None else repr(price_hour),
-    }
     options = {
         "--profile": profile,
         "--epochs": epochs,
         "--data": data,
         "--batch": batch,
+        "--seed": seed,
+        "--learning-rate": learning_rate,
+        "--average-every": average_every,
         "--gpus-per-node": gpus_per_node,
         "--mnist": mnist_file,
         "--cache": cache,
         "--result": result,
     }
-    environment = jinja2.Environment(
-        undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False
-    )
-    environment.filters["sh"] = shlex.quote
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+    return _text(
+        "run_keras.j2",
         partition=partition,
         nodes=nodes,
         tasks_per_node=tasks_per_node,
@@ -102,9 +101,96 @@ def render(
         warning_seconds=WARNING_SECONDS,
         again=STATUS,
         output="out-kerasGPU.txt" if gpus else "out-keras.txt",
-        gres=":".join(["gpu", *([gpu_type] if gpu_type else []), str(gpus_per_node)]) if gpus else None,
-        exports=[(name, value) for name, value in exports.items() if value is not None],
+        gres=_gres(gpus_per_node, gpu_type),
+        # Python finds the staged package by it.
+        exports=[("PYTHONPATH", code), *_exports(stack, machine, digest, price_hour)],
         arguments=[
             f"{name} {shlex.quote(str(value))}" for name, value in options.items() if value is not None
         ],
     )
+
+
+def render_program(
+    *,
+    partition: str,
+    nodes: int,
+    python: str,
+    code: str,
+    command: Sequence[str],
+    gpus_per_node: int = 0,
+    tasks_per_node: int = 1,
+    stack: str | None = None,
+    machine: str | None = None,
+    digest: str | None = None,
+    price_hour: float | None = None,
+) -> str:
+    """The script's text for a user's program. Submit it with the run folder as working folder.
+
+    Args:
+        python: The interpreter of the program's environment.
+        code: The folder that holds the staged `workload/`.
+        command: The program's path below the staged files, and its arguments.
+        stack, machine, digest, price_hour: As for `render`.
+
+    Raises:
+        ValueError: A value cannot stand in a directive.
+    """
+    _check({"partition": partition}, nodes=nodes, tasks=tasks_per_node)
+    stem = PurePosixPath(command[0]).stem
+    return _text(
+        "run_program.j2",
+        partition=partition,
+        nodes=nodes,
+        tasks_per_node=tasks_per_node,
+        exclusive=True,
+        python=python,
+        job_name=stem if _WORD.fullmatch(stem) else "program",
+        warning_seconds=None,
+        output="out-program.txt",
+        gres=_gres(gpus_per_node, None),
+        exports=_exports(stack, machine, digest, price_hour),
+        code=code,
+        gpus_per_node=gpus_per_node,
+        command=shlex.join(command),
+        names=program,
+        state=json.dumps({"state": "running", "script": command[0]}),
+    )
+
+
+def _check(words: Mapping[str, str | None], **numbers: int) -> None:
+    for what, word in words.items():
+        if word is not None and not _WORD.fullmatch(word):
+            raise ValueError(f"{what} {word!r} cannot stand in an #SBATCH directive")
+    for what, number in numbers.items():
+        if number < 1:
+            raise ValueError(f"{what}: {number} is less than 1")
+
+
+def _gres(gpus_per_node: int, gpu_type: str | None) -> str | None:
+    return ":".join(["gpu", *([gpu_type] if gpu_type else []), str(gpus_per_node)]) if gpus_per_node else None
+
+
+def _exports(
+    stack: str | None, machine: str | None, digest: str | None, price_hour: float | None
+) -> list[tuple[str, str]]:
+    """The variables of the result record."""
+    exports = {
+        "SLURM_STACKS_STACK": stack,
+        "SLURM_STACKS_MACHINE": machine,
+        "SLURM_STACKS_WORKLOAD_DIGEST": digest,
+        "SLURM_STACKS_PRICE_HOUR": None if price_hour is None else repr(price_hour),
+    }
+    return [(name, value) for name, value in exports.items() if value is not None]
+
+
+def _text(template: str, **values: Any) -> str:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    environment.filters["sh"] = shlex.quote
+    return environment.get_template(template).render(values)

@@ -1,7 +1,7 @@
-"""A job step as Slurm describes it to each task, and the TF_CONFIG that TensorFlow reads.
+"""Reads the job step that Slurm describes to each task, and makes the TF_CONFIG that TensorFlow reads.
 
 Pure: everything comes from a mapping of environment variables. TensorFlow's own SlurmClusterResolver needs
-GPUs and does not know suffixes in host lists, so the parsing is done here.
+GPUs and does not understand suffixes in host lists, so this module parses them.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 def expand_nodes(text: str) -> list[str]:
-    """`"a[1-2,05]-x,b"` as `["a1-x", "a2-x", "a05-x", "b"]`, in Slurm's order.
+    """Expand `"a[1-2,05]-x,b"` to `["a1-x", "a2-x", "a05-x", "b"]`, in Slurm's order.
 
-    Any number of bracket groups in a name, with text between and behind them; a range is padded with zeros
-    to the width of its lower bound, as Slurm does.
+    A name may have any number of bracket groups, with text between and after them. A range is padded with
+    zeros to the width of its lower bound, as Slurm does.
 
     Raises:
-        ValueError: the text is no host list.
+        ValueError: The text is not a host list.
     """
     return [name for item in _split(text) for name in _expand_item(item, text)]
 
 
 def _split(text: str) -> list[str]:
-    """At the commas outside brackets."""
+    """Split at the commas outside brackets."""
     items, depth, start = [], 0, 0
     for position, character in enumerate(text):
         if character == "[":
@@ -64,7 +64,7 @@ def _expand_ranges(inside: str, text: str) -> list[str]:
     for one in inside.split(","):
         match = _RANGE.fullmatch(one)
         if match is None:
-            raise ValueError(f"{one!r} is no number or range in the host list {text!r}")
+            raise ValueError(f"{one!r} is not a number or range in the host list {text!r}")
         low, high = match.group(1), match.group(2) or match.group(1)
         if int(high) < int(low):
             raise ValueError(f"the range {one!r} runs backwards in the host list {text!r}")
@@ -73,16 +73,16 @@ def _expand_ranges(inside: str, text: str) -> list[str]:
 
 
 def expand_counts(text: str) -> list[int]:
-    """`"2(x3),1"` as `[2, 2, 2, 1]`: Slurm's notation of one number for each node.
+    """Expand `"2(x3),1"` to `[2, 2, 2, 1]`: Slurm's notation for one number for each node.
 
     Raises:
-        ValueError: the text is not of this form.
+        ValueError: The text is not of this form.
     """
     counts: list[int] = []
     for item in text.split(","):
         match = _COUNT.fullmatch(item)
         if match is None:
-            raise ValueError(f"{item!r} is no count of tasks in {text!r}")
+            raise ValueError(f"{item!r} is not a count of tasks in {text!r}")
         counts += [int(match.group(1))] * int(match.group(2) or 1)
     return counts
 
@@ -93,11 +93,11 @@ class Step:
 
     rank: int
     nodes: tuple[str, ...]
-    """The node of each task, in block order: `len(nodes)` is the number of tasks."""
+    """The node of each task, in block order. `len(nodes)` is the number of tasks."""
     node: str
-    """This task's node. Under a cyclic distribution it is not `nodes[rank]`."""
+    """This task's node. Under a cyclic distribution it differs from `nodes[rank]`."""
     key: str
-    """Differs between any two steps, and between two starts of one job."""
+    """A key that differs between any two steps, and between two starts of one job."""
 
     @property
     def size(self) -> int:
@@ -117,15 +117,15 @@ class Step:
 
 
 def read_step(env: Mapping[str, str]) -> Step:
-    """The step that the variables describe; a single task where there is no Slurm.
+    """Return the step that the variables describe. Without Slurm it is a single task.
 
     Raises:
-        WorkloadError: the variables contradict one another, or several nodes are allocated and the program
-            was started without `srun`, so that it would train alone on one of them.
+        WorkloadError: The variables contradict one another; or several nodes are allocated and the program
+            was started without `srun`, so that it would train on only one of them.
     """
     node = env.get("SLURMD_NODENAME", "localhost")
-    # SLURM_STACKS_RUN is made by the batch script: it also tells apart a job from one of the same number
-    # on an earlier cluster whose shared folder lives on.
+    # The batch script makes SLURM_STACKS_RUN. It also differs from that of a job with the same number on an
+    # earlier cluster whose shared folder still exists.
     run = (
         env.get("SLURM_STACKS_RUN") or f"{env.get('SLURM_JOB_ID', '0')}.{env.get('SLURM_RESTART_COUNT', '0')}"
     )
@@ -154,5 +154,5 @@ def read_step(env: Mapping[str, str]) -> Step:
 
 
 def tf_config(addresses: Sequence[str], rank: int) -> str:
-    """TF_CONFIG's value: a cluster of workers (`host:port` each, in the order of their ranks)."""
+    """Return TF_CONFIG's value: a cluster of workers (`host:port` each, in the order of their ranks)."""
     return json.dumps({"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": rank}})

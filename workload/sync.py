@@ -1,4 +1,4 @@
-"""The profile `sync`: synchronous SGD with the published mathematics and little else.
+"""The profile `sync`: synchronous SGD, step by step what one worker does with the whole batch.
 
 Many steps run inside one TensorFlow function, the data lies in memory as bytes, and a step has a single
 all-reduce: the gradients of all variables in one flat vector, with the loss and the number of right answers
@@ -6,7 +6,7 @@ as its last two elements. The order of the data depends on seed and epoch only, 
 r-th part of each global batch: so N workers at batch B compute what one worker at batch N·B computes.
 
 Up to rounding, that is: a sum over 128 examples and the sum of two over 64 differ in the last bit, and at
-the published learning rate, near the edge of stability, such a difference grows tenfold every few steps until
+learning rates near the edge of stability such a difference grows tenfold every few steps until
 the weights have nothing in common. Therefore a batch is computed in parts (of the published 64 examples, on
 CPUs, where that costs no time) which are added in halves: two workers then end with the weights of one
 worker at twice the batch bit for bit, however long they train. Of more workers TensorFlow's all-reduce adds
@@ -22,6 +22,7 @@ from typing import Any
 import tensorflow as tf
 
 from workload import model as keras_model
+from workload import recipe
 from workload.errors import WorkloadError
 from workload.loop import Between, Plan, Position, Report, State, go_on
 
@@ -53,10 +54,10 @@ def train(plan: Plan, report: Report, start: State | None = None, between: Betwe
         started = time.monotonic()
         epoch, first = divmod(at.step, plan.steps)
         if order is None or first == 0:
-            order = _order(plan, epoch + 1)
+            order = recipe.order(plan, epoch + 1)
         count = min(STEPS_A_CALL, plan.steps - first)
         # Python numbers would make TensorFlow trace the function anew for each.
-        sums = call(order, tf.constant(first), tf.constant(count))
+        sums = call(order, *map(tf.constant, (at.step - first, first, count)))
         loss, right = at.loss + float(sums[0]), at.right + float(sums[1])
         at = Position(at.step + count, loss, right, at.seconds + time.monotonic() - started)
         if first + count == plan.steps:
@@ -66,20 +67,13 @@ def train(plan: Plan, report: Report, start: State | None = None, between: Betwe
     return model
 
 
-def _order(plan: Plan, epoch: int) -> Any:
-    """The examples of an epoch (from 1) in the order of their use."""
-    with tf.device("CPU:0"):  # one kind of device, one order
-        return tf.random.experimental.stateless_shuffle(
-            tf.range(len(plan.data.x_train)), seed=[plan.seed, epoch]
-        )
-
-
 def _state(at: Position, model: Any) -> State:
     return State(at, model.get_weights())
 
 
 def _steps_function(plan: Plan, model: Any) -> Any:
-    """`f(order, first, count)`: `count` steps from step `first`; the sums of loss and right answers."""
+    """`f(order, begun, first, count)`: `count` steps from step `first` of the epoch that begins at step
+    `begun` of all; the sums of loss and right answers."""
     replicas = plan.strategy.num_replicas_in_sync
     share, rest = divmod(plan.global_batch, replicas * plan.parts)
     if rest:
@@ -87,20 +81,10 @@ def _steps_function(plan: Plan, model: Any) -> Any:
             f"a batch of {plan.global_batch} cannot be shared evenly by {replicas} replicas "
             f"in {plan.parts} part(s)"
         )
-    images = tf.constant(plan.data.x_train)
-    labels = tf.constant(plan.data.y_train, dtype=tf.int64)
     variables = model.trainable_variables
     sizes = [v.shape.num_elements() for v in variables] + [2]
-
-    def one_part(rows: Any) -> list[Any]:
-        """The sums over these examples: each variable's gradient, then [loss, right answers]."""
-        x = tf.cast(tf.gather(images, rows), tf.float32) / 255.0
-        y = tf.gather(labels, rows)
-        with tf.GradientTape() as tape:
-            logits = model(x, training=True)
-            loss = tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
-        right = tf.reduce_sum(tf.cast(tf.argmax(logits, axis=1) == y, tf.float32))
-        return [*tape.gradient(loss, variables), tf.stack([loss, right])]
+    one_part = recipe.gradient_of_rows(plan, model)
+    descent = recipe.Descent(plan, plan.global_batch / recipe.PUBLISHED_BATCH)
 
     def added(order: Any, first: Any, parts: int) -> list[Any]:
         """The sums over `parts` parts from example `first`: the first half's plus the second half's."""
@@ -111,7 +95,7 @@ def _steps_function(plan: Plan, model: Any) -> Any:
         right = added(order, first + half * share, parts - half)
         return [a + b for a, b in zip(left, right, strict=True)]
 
-    def step(order: Any, number: Any) -> Any:
+    def step(order: Any, begun: Any, number: Any) -> Any:
         context = tf.distribute.get_replica_context()
         first = number * plan.global_batch + context.replica_id_in_sync_group * share * plan.parts
         sums = added(order, first, plan.parts)
@@ -120,18 +104,18 @@ def _steps_function(plan: Plan, model: Any) -> Any:
             parts = tf.split(context.all_reduce(tf.distribute.ReduceOp.SUM, flat), sizes)
             sums = [tf.reshape(part, s.shape) for part, s in zip(parts, sums, strict=True)]
         *gradients, counted = sums
+        factor = descent.factor(begun + number, gradients, plan.global_batch)
         for variable, gradient in zip(variables, gradients, strict=True):
-            variable.assign_sub(plan.learning_rate / plan.global_batch * gradient)
+            variable.assign_sub(factor * gradient)
         return counted
 
-    def one_more(order: Any, number: Any, last: Any, total: Any) -> Any:
-        # Outside of `run`: a collective may not stand in a loop within a replica's function.
-        out = plan.strategy.run(step, args=(order, number))
-        # The same on every replica.
-        return order, number + 1, last, total + plan.strategy.experimental_local_results(out)[0]
+    def steps(order: Any, begun: Any, first: Any, count: Any) -> Any:
+        def one_more(number: Any, total: Any) -> Any:
+            # Outside of `run`: a collective may not stand in a loop within a replica's function.
+            out = plan.strategy.run(step, args=(order, begun, number))
+            # The same on every replica.
+            return number + 1, total + plan.strategy.experimental_local_results(out)[0]
 
-    def steps(order: Any, first: Any, count: Any) -> Any:
-        start = (order, first, first + count, tf.zeros([2]))
-        return tf.while_loop(lambda _, number, last, __: number < last, one_more, start)[-1]
+        return tf.while_loop(lambda number, _: number < first + count, one_more, (first, tf.zeros([2])))[-1]
 
     return tf.function(steps, autograph=False)

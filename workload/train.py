@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workload import result
+from workload import cores, result
 from workload.errors import PeerLostError, StoppedError, WorkloadError
-from workload.options import LEARNING_RATE, Job, Options, parse, read_job
+from workload.options import Job, Options, parse, read_job
 from workload.preemption import Preemption, block
 from workload.preemption import end_at_once as _exit
 from workload.rendezvous import Rendezvous, announce, meet, reserve_port
@@ -133,6 +133,7 @@ def _run(task: Task) -> None:
     held = reserve_port()  # stays open as long as this task lives
     if step.size > 1:
         announce(rendezvous, held)
+    rendezvous.publish("cores", cores.mine(step.node, task.job.machine))
     if not step.chief:
         threading.Thread(target=_follow, args=(rendezvous,), daemon=True).start()
     beginning = _begin(task)
@@ -247,6 +248,8 @@ def _identity(task: Task, data: str, steps: int) -> dict[str, Any]:
         "parts": options.parts,
         "gpus": options.gpus_per_node,
         "seed": options.seed,
+        "learning_rate": options.learning_rate,
+        "average_every": options.average_every,
     }
 
 
@@ -261,8 +264,10 @@ def _steps(options: Options, step: Step, examples: int) -> int:
 def _train(task: Task, beginning: Beginning, strategy: Any) -> float | None:
     """Train, and evaluate as the chief: the held-out accuracy."""
     from workload import model
-    from workload.loop import Plan, go_on
+    from workload.checkpoint import save_weights
+    from workload.loop import Plan, Report, go_on
     from workload.saver import Saver
+    from workload.tensorboard_logs import TensorBoardLogs
 
     options, step, found = task.options, task.step, beginning.checkpoint
     plan = Plan(
@@ -271,9 +276,11 @@ def _train(task: Task, beginning: Beginning, strategy: Any) -> float | None:
         epochs=options.epochs,
         steps=beginning.steps,
         global_batch=options.batch * step.size,
-        learning_rate=LEARNING_RATE,
+        learning_rate=options.learning_rate,
         seed=options.seed,
         parts=options.parts,
+        average_every=options.average_every,
+        tell=task.progress.tell,
     )
     saver = Saver(
         beginning.store,
@@ -292,15 +299,24 @@ def _train(task: Task, beginning: Beginning, strategy: Any) -> float | None:
             f"profile {options.profile}, global batch {plan.global_batch}",
             flush=True,
         )
+    report: Report = task.progress.report
+    logs = None
+    if step.chief:  # every worker has the same numbers
+        logs = TensorBoardLogs(options.result, plan.steps * plan.global_batch, resumed=found is not None)
+        report = logs.beside(report)
     task.preemption.training()
     trained = _loop(options.profile)(
-        plan, task.progress.report, found.state if found else None, saver.between if step.chief else go_on
+        plan, report, found.state if found else None, saver.between if step.chief else go_on
     )
     task.preemption.finishing()
     task.phases.end("train")
     if options.weights is not None:
-        _save_weights(options, step, trained)
-    return model.held_out_accuracy(trained, plan.data.x_test, plan.data.y_test) if step.chief else None
+        save_weights(options.weights, step.rank, trained.get_weights())
+    if logs is None:
+        return None
+    accuracy = model.held_out_accuracy(trained, plan.data.x_test, plan.data.y_test)
+    logs.end(accuracy, plan.epochs)
+    return accuracy
 
 
 def _loop(profile: str) -> Any:
@@ -308,6 +324,10 @@ def _loop(profile: str) -> Any:
         from workload import published
 
         return published.train
+    if profile == "local-sgd":
+        from workload import local_sgd
+
+        return local_sgd.train
     from workload import sync
 
     return sync.train
@@ -328,27 +348,20 @@ def _stopped(error: Exception, step: Step) -> Exception:
     return PeerLostError(f"the training stopped: another worker failed or went silent ({reason})")
 
 
-def _save_weights(options: Options, step: Step, trained: Any) -> None:
-    import numpy as np
-
-    from workload.checkpoint import numbered
-
-    assert options.weights is not None
-    options.weights.mkdir(parents=True, exist_ok=True)
-    with (options.weights / f"weights-{step.rank}.npz").open("wb") as file:
-        np.savez(file, **numbered(trained.get_weights()))
-
-
-def _finish(task: Task, beginning: Beginning, devices: list[str], accuracy: float) -> None:
+def _finish(task: Task, beginning: Beginning, names: list[str], accuracy: float) -> None:
     """Write the result, and leave as the last."""
-    from workload import record
+    from workload import devices, record
 
     options, step = task.options, task.step
     job = dataclasses.replace(task.job, start_latency=_start_latency(task.job, beginning.checkpoint))
     made = record.make(
         options, step, job, task.progress, task.phases, options.batch * step.size, beginning.steps
     )
-    made |= {"devices": devices, "data": beginning.data.name, "test_accuracy": accuracy}
+    made |= {"devices": names, "data": beginning.data.name, "test_accuracy": accuracy}
+    made["versions"] |= devices.gpu_versions()
+    # Every task left its note before it trained.
+    notes = task.rendezvous.collect("cores", range(step.size), END_SECONDS, "number of cores")
+    made["cores"], made["cores_shared"] = cores.counted(notes)
     result.write(options.result, made)
     task.progress.state("done")
     beginning.store.remove()

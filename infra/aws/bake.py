@@ -1,38 +1,37 @@
-"""Images of the cluster's own, with EC2 Image Builder: an image for each kind of machine that the design has.
+"""The cluster's own images, built with EC2 Image Builder: one image for each kind of machine of the design.
 
-A machine goes through the steps of a boot that an image can hold (`infra.node.bootstrap.vm.baking`), and
-Image Builder makes an AMI of its disk. The recipe's name has the digest of what goes in: the same one is
-built once, and another one makes another image beside it, from which new machines then start.
+A machine goes through the boot steps whose results an image can hold (`node.bootstrap.vm.baking`), and Image
+Builder makes an AMI of its disk. The recipe's name has the digest of the image's content. The same content is
+built once. Other content makes another image beside the first, and new machines then start from it.
 """
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 
 import pulumi
 import pulumi_aws as aws
 import pulumi_command as command
 
 from infra import bundle
-from infra.aws import images, policies, way_in
-from infra.aws.fleets import METADATA
+from infra.aws import access, images, policies
+from infra.aws.launch_templates import BOOT_SCRIPT, METADATA
 from infra.aws.network import AwsNetwork
-from infra.aws.parts import Foundry
+from infra.aws.role_resources import ImageBuild
 from infra.aws.tags import CLUSTER, ROLE, STACK, tags
-from infra.clouds import operations, recipes, userdata
-from infra.clouds.cloud import Place
+from infra.clouds import commands, recipes, userdata
+from infra.clouds.commands import ClusterRef
 from infra.clouds.recipes import Recipe
-from infra.node.bootstrap.vm.images import ROLE as IMAGE
-from infra.node.bootstrap.vm.images import ImageKind
-from infra.node.model import ClusterDesign
+from node.bootstrap.vm.images import ROLE as IMAGE
+from node.bootstrap.vm.images import ImageKind
+from node.model import ClusterDesign
 
 DISK_GIB = 16
-"""What an image needs: the largest holds a second kernel, NVIDIA's driver and EFA. No node's disk may be
-smaller than the image that it starts from."""
+"""The size of an image. The largest image holds a second kernel, NVIDIA's driver and EFA. No node's disk may
+be smaller than the image that it starts from."""
 VERSION = "1.0.0"
-"""Of every recipe: what tells two of them apart is their name."""
+"""The version of every recipe. Recipes differ by their names."""
 STEP_SECONDS = 5400
 BUILD = "2h"
 RETENTION_DAYS = 30
@@ -52,7 +51,7 @@ phases:
           commands:
             - |
 {script}"""
-# Its exit status is the step's: 194 has Image Builder start the machine again, and this step anew.
+# The exit status is that of the step. 194 makes Image Builder restart the machine and repeat this step.
 _SCRIPT = """\
 set -eu
 umask 022
@@ -64,28 +63,29 @@ exec /usr/bin/python3 {code}/start.py {arguments}
 
 
 class AwsBake(pulumi.ComponentResource):
-    """What builds the images, and the images.
+    """The images, and what builds them.
 
     Attributes:
-        made: role -> host or partition -> its image's id. Whoever starts from it has gone before it goes.
+        images: role -> host or partition -> the id of its image. Machines that start from an image are
+            deleted before the image is.
 
     Args:
-        foundry: what the machines stand on that become images.
-        after: what such a machine needs when it starts.
+        image_build: The resources of the machines that become images.
+        after: What such a machine needs when it starts.
     """
 
     def __init__(
         self,
         name: str,
         design: ClusterDesign,
-        foundry: Foundry,
+        image_build: ImageBuild,
         after: list[pulumi.Resource],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("slurm-stacks:index:AwsBake", name, None, opts)
         self._name = name
         self._design = design
-        self._foundry = foundry
+        self._image_build = image_build
         self._after = after
         self._log = aws.cloudwatch.LogGroup(
             f"{name}-log",
@@ -94,95 +94,99 @@ class AwsBake(pulumi.ComponentResource):
             tags=tags(design, f"{design.name}-images"),
             opts=pulumi.ResourceOptions(parent=self),
         )
-        self._place = self._infrastructure()
+        self._infrastructure = self._build_machines()
         made = {recipe.kind.name: self._image(recipe) for recipe in recipes.recipes(design)}
-        self.made = recipes.of_members(made, design)
+        self.images = recipes.images_by_member(made, design)
         self.register_outputs({"images": made})
 
-    def _infrastructure(self) -> aws.imagebuilder.InfrastructureConfiguration:
-        """Where the machines are that become images; not public, gone when they are done."""
-        design, foundry = self._design, self._foundry
+    def _build_machines(self) -> aws.imagebuilder.InfrastructureConfiguration:
+        """The configuration of the machines that become images. They are not public, and end when they are
+        done."""
+        design, image_build = self._design, self._image_build
         return aws.imagebuilder.InfrastructureConfiguration(
             f"{self._name}-machines",
             name=f"{design.name}-images",
-            instance_profile_name=foundry.profile,
-            instance_types=machines(design),
-            subnet_id=foundry.subnet,
-            security_group_ids=[foundry.group],
+            instance_profile_name=image_build.profile,
+            instance_types=instance_types(design),
+            subnet_id=image_build.subnet,
+            security_group_ids=[image_build.group],
             instance_metadata_options={
                 "http_tokens": METADATA["http_tokens"],
                 "http_put_response_hop_limit": METADATA["http_put_response_hop_limit"],
             },
             terminate_instance_on_failure=True,
-            # Image Builder names them itself, and refuses a name here.
+            # Image Builder names the machines itself, and refuses a name here.
             resource_tags={CLUSTER: design.name, STACK: design.stack, ROLE: IMAGE},
             tags=tags(design, f"{design.name}-images"),
             opts=pulumi.ResourceOptions(parent=self),
         )
 
     def _image(self, recipe: Recipe) -> pulumi.Output[str]:
-        """Build an image. Returns its id, once it is there."""
+        """Builds an image, and returns its id once it exists."""
         own, kind = f"{self._name}-{recipe.kind.name}", recipe.kind.name
-        name, text = self._named(recipe)
-        labels = name.apply(lambda known: self._labels(kind, recipe=known))
-        made = self._recipe(recipe, name, text, labels)
+        name, text = self._name_and_document(recipe)
+        own_tags = name.apply(lambda known: self._image_tags(kind, recipe=known))
+        made = self._recipe(recipe, name, text, own_tags)
         built = aws.imagebuilder.Image(
             own,
             image_recipe_arn=made.arn,
-            infrastructure_configuration_arn=self._place.arn,
-            distribution_configuration_arn=self._distribution(kind, labels).arn,
-            # The machine's own steps have looked; a second machine would only start and stop.
+            infrastructure_configuration_arn=self._infrastructure.arn,
+            distribution_configuration_arn=self._distribution(kind, own_tags).arn,
+            # The machine's own steps check the image. A test by Image Builder would only start and stop a
+            # second machine.
             image_tests_configuration={"image_tests_enabled": False},
-            # A list of packages, for which the machine would need further rights.
+            # This would be a list of packages, for which the machine would need further permissions.
             enhanced_image_metadata_enabled=False,
             logging_configuration={"log_group_name": self._log.name},
-            tags=labels,
+            tags=own_tags,
             opts=pulumi.ResourceOptions(
                 parent=self,
-                depends_on=[*self._after, self._ending(kind, name, made)],
+                depends_on=[*self._after, self._cleanup(kind, name, made)],
                 custom_timeouts=pulumi.CustomTimeouts(create=BUILD),
             ),
         )
         image: pulumi.Output[str] = built.output_resources.apply(lambda found: _ami(found, own))
         return image
 
-    def _ending(
+    def _cleanup(
         self, kind: str, name: pulumi.Output[str], recipe: aws.imagebuilder.ImageRecipe
     ) -> command.local.Command:
-        """Goes after the image that the recipe has made, and takes along what Image Builder leaves of it, or
-        what an interrupted `up` has left, of which the engine does not know."""
+        """Deletes what Image Builder leaves of an image, after the image itself is deleted.
+
+        That includes what an interrupted `up` has left, which the engine does not know of.
+        """
         design = self._design
         return command.local.Command(
             f"{self._name}-{kind}-end",
             create="true",
             delete=name.apply(
-                lambda known: operations.line(
-                    way_in.OPERATIONS, "unbake", design, *Place.of(design).arguments(), "--recipe", known
+                lambda known: commands.line(
+                    access.OPERATIONS, "unbake", design, *ClusterRef.of(design).arguments(), "--recipe", known
                 )
             ),
-            # With another recipe it is another command, and the last one's `delete` runs.
+            # Another recipe replaces this command, so that the old command's `delete` runs.
             triggers=[name],
             opts=pulumi.ResourceOptions(parent=self, depends_on=[recipe]),
         )
 
-    def _named(self, recipe: Recipe) -> tuple[pulumi.Output[str], pulumi.Output[str]]:
-        """The recipe's name, and what runs on the machine."""
+    def _name_and_document(self, recipe: Recipe) -> tuple[pulumi.Output[str], pulumi.Output[str]]:
+        """The recipe's name, and the document that runs on the machine."""
         design = self._design
         size = disk_gib(design, recipe.kind)
-        text = pulumi.Output.from_input(self._foundry.bucket).apply(
+        text = pulumi.Output.from_input(self._image_build.bucket).apply(
             lambda bucket: document(design, bucket, recipe.kind)
         )
 
         def named(both: list[str]) -> str:
             parent, steps = both
-            # A recipe cannot change: with another key it is another one.
+            # A recipe cannot change, so another key makes another recipe.
             key = f" {design.kms_key}" if design.kms_key else ""
             return recipe.name(design.name, f"{parent} {size} {bundle.digest(steps.encode())}{key}")
 
-        name: pulumi.Output[str] = pulumi.Output.all(self._foundry.parent, text).apply(named)
+        name: pulumi.Output[str] = pulumi.Output.all(self._image_build.parent, text).apply(named)
         return name, text
 
-    def _labels(self, kind: str, **more: str) -> dict[str, str]:
+    def _image_tags(self, kind: str, **more: str) -> dict[str, str]:
         return tags(self._design, f"{self._design.name}-{kind}", role=IMAGE, **more)
 
     def _recipe(
@@ -190,7 +194,7 @@ class AwsBake(pulumi.ComponentResource):
         recipe: Recipe,
         name: pulumi.Output[str],
         text: pulumi.Output[str],
-        labels: pulumi.Output[dict[str, str]],
+        own_tags: pulumi.Output[dict[str, str]],
     ) -> aws.imagebuilder.ImageRecipe:
         design, own = self._design, f"{self._name}-{recipe.kind.name}"
         component = aws.imagebuilder.Component(
@@ -199,14 +203,14 @@ class AwsBake(pulumi.ComponentResource):
             version=VERSION,
             platform="Linux",
             data=text,
-            tags=labels,
+            tags=own_tags,
             opts=pulumi.ResourceOptions(parent=self),
         )
         return aws.imagebuilder.ImageRecipe(
             f"{own}-recipe",
             name=name,
             version=VERSION,
-            parent_image=self._foundry.parent,
+            parent_image=self._image_build.parent,
             components=[{"component_arn": component.arn}],
             block_device_mappings=[
                 {
@@ -220,18 +224,18 @@ class AwsBake(pulumi.ComponentResource):
                     },
                 }
             ],
-            # The way in by Session Manager needs it.
+            # Access by Session Manager needs the agent.
             systems_manager_agent={"uninstall_after_build": False},
-            # From the first moment: what a build leaves that fails later is found by them.
-            ami_tags=labels,
-            tags=labels,
+            # The image has its tags from the first moment, so that a build that fails later can be found.
+            ami_tags=own_tags,
+            tags=own_tags,
             opts=pulumi.ResourceOptions(parent=self),
         )
 
     def _distribution(
-        self, kind: str, labels: pulumi.Output[dict[str, str]]
+        self, kind: str, own_tags: pulumi.Output[dict[str, str]]
     ) -> aws.imagebuilder.DistributionConfiguration:
-        """The image's name and tags: in this region and account, and nowhere else."""
+        """The image's name and tags. The image is published in this region and account, and nowhere else."""
         design = self._design
         return aws.imagebuilder.DistributionConfiguration(
             f"{self._name}-{kind}-tags",
@@ -242,40 +246,43 @@ class AwsBake(pulumi.ComponentResource):
                     "ami_distribution_configuration": {
                         "name": f"{design.name}-{kind}-{{{{ imagebuilder:buildDate }}}}",
                         "description": f"slurm-stacks: {kind} of the cluster {design.name}",
-                        "ami_tags": labels,
+                        "ami_tags": own_tags,
                     },
                 }
             ],
-            tags=labels,
+            tags=own_tags,
             opts=pulumi.ResourceOptions(parent=self),
         )
 
 
-def foundry(
+def image_build_for(
     design: ClusterDesign, network: AwsNetwork, profile: pulumi.Input[str], bucket: pulumi.Input[str]
-) -> Foundry:
-    """Where images are built: beside the controller, with its way out."""
+) -> ImageBuild:
+    """Where images are built: in the controller's subnet, with the same route to the internet."""
     subnet = network.private.get(network.zones.head) or next(iter(network.private.values()))
-    return Foundry(profile, network.groups[IMAGE], subnet, bucket, images.image_id(design.image))
+    return ImageBuild(profile, network.groups[IMAGE], subnet, bucket, images.image_id(design.image))
 
 
-def machines(design: ClusterDesign) -> list[str]:
-    """What images are built on: the controller's machine, or a node's without devices. An image needs neither
-    a GPU nor EFA to be built."""
+def instance_types(design: ClusterDesign) -> list[str]:
+    """The instance types that images are built on: the controller's, or those of nodes without devices.
+
+    Building an image needs neither a GPU nor EFA.
+    """
     plain = [p.machine for p in design.partitions if p.accelerator is None and not p.efa]
     return list(dict.fromkeys([design.controller().machine, *plain]))
 
 
 def disk_gib(design: ClusterDesign, kind: ImageKind) -> int | None:
-    """The image's size; None: that of the image of one's own that it begins with."""
+    """The image's size in GiB. `None` means the size of the stack file's image, from which the build
+    begins."""
     return None if design.image.id is not None else min(DISK_GIB, kind.disk_gib)
 
 
 def document(design: ClusterDesign, bucket: str, kind: ImageKind) -> str:
-    """What Image Builder runs on the machine, as its component's YAML."""
+    """What Image Builder runs on the machine, as the YAML of its component."""
     place = {"bucket": bucket, "region": str(design.region), "cluster": design.name}
     arguments = {**place, "role": IMAGE, "host": kind.host}
-    start = Path(__file__).with_name("start.py").read_text(encoding="utf-8")
+    start = BOOT_SCRIPT.start.read_text(encoding="utf-8")
     script = _SCRIPT.format(
         code=userdata.CODE,
         start=start,

@@ -1,33 +1,32 @@
-"""The cluster's bucket: what machines run and know lies there, and their boot reports come there."""
+"""The cluster's bucket. It holds the code and the settings of the machines, and their boot reports."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 
 import pulumi
 import pulumi_aws as aws
 
 from infra.aws import policies
 from infra.aws.tags import tags
-from infra.clouds.bucket import Bundle
-from infra.clouds.objects import Object
-from infra.node.model import ClusterDesign
+from infra.clouds.publishing import BucketObject
+from node.model import ClusterDesign
 
 
 class AwsBucket(pulumi.ComponentResource):
-    """A private, encrypted bucket, reached over TLS only, that goes with all its content.
+    """A private, encrypted bucket that is reached over TLS only and deleted with all its content.
 
     Attributes:
-        bucket: its name.
-        arn: its ARN.
-        closed: what closes it: nothing belongs into it before.
+        bucket: The bucket's name.
+        arn: The bucket's ARN.
+        closed: The resources that make the bucket private. Objects are made after them.
     """
 
     def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("slurm-stacks:index:AwsBucket", name, None, opts)
         own = pulumi.ResourceOptions(parent=self)
-        # Without versions, as by default: all of it can be made again, and old settings would stay for ever.
+        # Versions stay off, as by default: all content can be made again, and old settings would stay for
+        # ever.
         store = aws.s3.Bucket(
             f"{name}-store", force_destroy=True, tags=tags(design, f"{design.name}-bucket"), opts=own
         )
@@ -61,28 +60,13 @@ class AwsBucket(pulumi.ComponentResource):
         self.closed: list[pulumi.Resource] = [access, owner, encryption, policy]
         self.register_outputs({"bucket": self.bucket})
 
-
-class AwsBundle(Bundle):
-    """What machines run and know, as objects of S3's."""
-
-    TYPE = "slurm-stacks:index:AwsBundle"
-
-    def __init__(
-        self,
-        name: str,
-        design: ClusterDesign,
-        bucket: AwsBucket,
-        opts: pulumi.ResourceOptions | None = None,
-    ) -> None:
-        self._bucket = bucket
-        super().__init__(name, design, bucket.bucket, opts)
-
-    def _object(self, one: Object, after: Sequence[pulumi.Resource] = ()) -> aws.s3.BucketObjectv2:
+    def put(self, name: str, item: BucketObject, opts: pulumi.ResourceOptions) -> pulumi.Resource:
+        """Declares an object, which is made after the bucket is closed."""
         return aws.s3.BucketObjectv2(
-            f"{self._name}-{one.part}",
-            bucket=self._bucket.bucket,
-            key=one.key,
-            content=one.content,
-            source=one.source,
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[*self._bucket.closed, *after]),
+            name,
+            bucket=self.bucket,
+            key=item.key,
+            content=item.content,
+            source=item.source,
+            opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=self.closed)),
         )

@@ -1,37 +1,37 @@
-"""The machines that live as long as their cluster: the controller, and login machines if there are any."""
+"""The machines that live as long as their cluster: the controller, and login machines if the design has
+any."""
 
 from __future__ import annotations
 
 import pulumi
 import pulumi_aws as aws
 
-from infra.aws import userdata
-from infra.aws.fleets import METADATA
-from infra.aws.parts import Stations
-from infra.aws.seats import AwsSeats
+from infra.aws.addresses import AwsAddresses
+from infra.aws.launch_templates import BOOT_SCRIPT, METADATA
+from infra.aws.role_resources import ResourcesByRole
 from infra.aws.tags import BUCKET, tags
-from infra.node.model import ClusterDesign, Host
+from node.model import ClusterDesign, Host
 
-# A new image is an explicit act (`pulumi up --replace`), and neither may restart a head with jobs.
+# A new image is an explicit act (`pulumi up --replace`). None of these may restart a head with jobs.
 IGNORED = ["ami", "userData", "userDataBase64"]
 
 
 class AwsHead(pulumi.ComponentResource):
-    """EC2 instances of the design's hosts, in their seats.
+    """The EC2 instances of the design's hosts, at their addresses.
 
     Attributes:
         machines: host -> its instance.
 
     Args:
-        after: what a machine needs at its boot, and what must outlive it.
+        after: What a machine needs at its boot, and what must outlive it.
     """
 
     def __init__(
         self,
         name: str,
         design: ClusterDesign,
-        stations: Stations,
-        seats: AwsSeats,
+        resources_by_role: ResourcesByRole,
+        addresses: AwsAddresses,
         after: list[pulumi.Resource],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
@@ -40,25 +40,29 @@ class AwsHead(pulumi.ComponentResource):
         self._design = design
         self.machines: dict[str, aws.ec2.Instance] = {}
         for host in design.hosts:
-            # Login machines find the controller's exports, and go before it.
+            # A login machine mounts what the controller exports, and is deleted before it.
             first = [self.machines["controller"]] if host.role == "login" else []
-            self.machines[host.name] = self._machine(host, stations, seats, [*after, *first])
+            self.machines[host.name] = self._machine(host, resources_by_role, addresses, [*after, *first])
         self.register_outputs({"machines": {host: made.id for host, made in self.machines.items()}})
 
     def _machine(
-        self, host: Host, stations: Stations, seats: AwsSeats, after: list[pulumi.Resource]
+        self,
+        host: Host,
+        resources_by_role: ResourcesByRole,
+        addresses: AwsAddresses,
+        after: list[pulumi.Resource],
     ) -> aws.ec2.Instance:
-        design, station = self._design, stations[host.role]
+        design, resources = self._design, resources_by_role[host.role]
         label = f"{design.name}-{host.name}"
-        labels = tags(design, label, role=host.role, host=host.name)
+        own_tags = tags(design, label, role=host.role, host=host.name)
         return aws.ec2.Instance(
             f"{self._name}-{host.name}",
-            ami=station.start_from(host.name, host.image),
+            ami=resources.start_from(host.name, host.image),
             instance_type=host.machine,
             key_name=design.access.key,
-            iam_instance_profile=station.profile,
+            iam_instance_profile=resources.profile,
             primary_network_interface=aws.ec2.InstancePrimaryNetworkInterfaceArgs(
-                network_interface_id=seats.interfaces[host.name]
+                network_interface_id=addresses.interfaces[host.name]
             ),
             metadata_options=aws.ec2.InstanceMetadataOptionsArgs(**METADATA),
             root_block_device=aws.ec2.InstanceRootBlockDeviceArgs(
@@ -67,19 +71,19 @@ class AwsHead(pulumi.ComponentResource):
                 encrypted=True,
                 kms_key_id=design.kms_key,
                 delete_on_termination=True,
-                tags=labels,
+                tags=own_tags,
             ),
-            user_data=pulumi.Output.from_input(station.bucket).apply(
-                lambda bucket: userdata.render(design, bucket, host.role, host.name)
+            user_data=pulumi.Output.from_input(resources.bucket).apply(
+                lambda bucket: BOOT_SCRIPT.render(design, bucket, host.role, host.name)
             ),
             user_data_replace_on_change=False,
             instance_initiated_shutdown_behavior="stop",
-            tags={**labels, BUCKET: station.bucket},
+            tags={**own_tags, BUCKET: resources.bucket},
             opts=pulumi.ResourceOptions(
                 parent=self,
                 depends_on=after,
                 ignore_changes=IGNORED,
-                # A seat has one machine at a time.
+                # An address has one machine at a time.
                 delete_before_replace=True,
             ),
         )

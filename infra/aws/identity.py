@@ -1,4 +1,4 @@
-"""The roles of the cluster's machines. What they may do is written in `infra.aws.policies`."""
+"""The IAM roles of the cluster's machines. `infra.aws.policies` says what they may do."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pulumi_aws as aws
 
 from infra.aws import policies
 from infra.aws.tags import tags
-from infra.clouds.reach import kinds
-from infra.node.model import ClusterDesign
+from infra.clouds.firewall import identities
+from node.model import ClusterDesign
 
 DOCUMENTS: dict[str, Callable[[policies.Scope, ClusterDesign], policies.Document]] = {
     "controller": policies.controller,
@@ -25,9 +25,9 @@ DOCUMENTS: dict[str, Callable[[policies.Scope, ClusterDesign], policies.Document
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """What the machines' policies name: ARNs of the bucket, the secret and the log group; ids of the subnets
-    and security groups of nodes."""
+class AccessTargets:
+    """What the machines' policies name: the ARNs of the bucket, the secret and the log group, and the ids of
+    the subnets and security groups of nodes."""
 
     bucket: pulumi.Input[str]
     secret: pulumi.Input[str]
@@ -37,30 +37,30 @@ class Reach:
 
 
 class AwsIdentity(pulumi.ComponentResource):
-    """A role for each kind of machine, with the least that works.
+    """An IAM role for each kind of machine, with the fewest permissions that work.
 
     Attributes:
-        profiles: controller | login | compute | image -> the instance profile's name; login only where there
-            are login machines, image only where images are baked.
-        roles: the same -> the role's ARN.
-        granted: what a machine needs before it starts: a role without its policy is refused everything.
+        profiles: controller | login | compute | image -> the name of its instance profile. Login is there
+            only with login machines, and image only where images are baked.
+        roles: The same keys -> the role's ARN.
+        grants: What a machine needs before it starts: a role without its policy is refused everything.
     """
 
     def __init__(
         self,
         name: str,
         design: ClusterDesign,
-        reach: Reach,
+        targets: AccessTargets,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("slurm-stacks:index:AwsIdentity", name, None, opts)
         self._name = name
         self._design = design
-        made = {kind: self._role(kind) for kind in kinds(design)}
+        made = {kind: self._role(kind) for kind in identities(design)}
         self.roles = {kind: role.arn for kind, role in made.items()}
-        scope = self._scope(reach)
+        scope = self._scope(targets)
         self.profiles: dict[str, pulumi.Output[str]] = {}
-        self.granted: list[pulumi.Resource] = []
+        self.grants: list[pulumi.Resource] = []
         for kind, role in made.items():
             profile = aws.iam.InstanceProfile(
                 f"{name}-{kind}-profile",
@@ -70,7 +70,7 @@ class AwsIdentity(pulumi.ComponentResource):
                 opts=pulumi.ResourceOptions(parent=self),
             )
             self.profiles[kind] = profile.name
-            self.granted += [profile, self._policy(kind, role, scope)]
+            self.grants += [profile, self._policy(kind, role, scope)]
         self.register_outputs({"profiles": self.profiles, "roles": self.roles})
 
     def _role(self, kind: str) -> aws.iam.Role:
@@ -96,24 +96,27 @@ class AwsIdentity(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self),
         )
 
-    def _scope(self, reach: Reach) -> pulumi.Output[policies.Scope]:
+    def _scope(self, targets: AccessTargets) -> pulumi.Output[policies.Scope]:
         invoke = pulumi.InvokeOptions(parent=self)
         known: pulumi.Output[dict[str, Any]] = pulumi.Output.all(
             partition=aws.get_partition_output(opts=invoke).partition,
             account=aws.get_caller_identity_output(opts=invoke).account_id,
-            bucket=reach.bucket,
-            secret=reach.secret,
-            log_group=reach.log_group,
+            bucket=targets.bucket,
+            secret=targets.secret,
+            log_group=targets.log_group,
             compute_role=self.roles["compute"],
-            subnets=list(reach.subnets),
-            groups=list(reach.groups),
+            subnets=list(targets.subnets),
+            groups=list(targets.groups),
         )
         region = str(self._design.region)
         return known.apply(lambda values: policies.Scope(region=region, **values))
 
 
 def physical_name(design: ClusterDesign, kind: str) -> str:
-    """A role's name: they are the account's, so two regions' clusters of one name are told apart; at most 64
-    characters."""
+    """A role's name, of at most 64 characters.
+
+    Roles belong to the account, so the name has a digest of the region: clusters of one name in two regions
+    get different roles.
+    """
     region = hashlib.sha256(str(design.region).encode()).hexdigest()[:6]
     return f"{design.name}-{kind}-{region}"

@@ -1,4 +1,4 @@
-"""Where machines send their logs, and what AWS itself counts of the cluster's cost."""
+"""The log group that machines send their logs to, and AWS's own count of the cluster's cost."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.aws.tags import log_group, tags
-from infra.node.elastic.drivers.ec2_names import CLUSTER
-from infra.node.model import ClusterDesign
+from node.elastic.drivers.ec2.names import CLUSTER
+from node.model import ClusterDesign
 
 RETENTION_DAYS = 30
 
 
 class AwsLogs(pulumi.ComponentResource):
-    """A log group; with `budget.max_usd` also an AWS Budget of that height.
+    """A log group and, with `budget.max_usd`, an AWS Budget of that amount.
 
-    The budget that stops launches is the elastic daemon's own. AWS's counts a day late, by calendar years,
-    but counts everything: the controller, disks, traffic. It tells nobody, for that takes an address: whoever
-    wants to be told adds an alert to it in the console. It sees the cluster only in an account where
+    The elastic daemon's own budget stops launches. AWS's budget counts a day late and by calendar years, but
+    it counts everything: the controller, disks, traffic. It sends no alert, because that takes an address. An
+    alert can be added in the console. The budget sees the cluster only in an account where
     `slurm-stacks:cluster` is activated as a cost allocation tag.
 
     Attributes:
-        group: the log group's name.
-        arn: the log group's ARN.
+        group: The log group's name.
+        arn: The log group's ARN.
     """
 
     def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -38,7 +38,7 @@ class AwsLogs(pulumi.ComponentResource):
         if design.budget.max_usd is not None:
             aws.budgets.Budget(
                 f"{name}-budget",
-                # Budgets are the account's, not a region's.
+                # Budgets belong to the account, not to a region.
                 name=f"slurm-stacks-{design.name}-{design.region}",
                 budget_type="COST",
                 time_unit="ANNUALLY",

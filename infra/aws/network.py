@@ -1,4 +1,4 @@
-"""The cluster's network on AWS: a VPC of its own, or an existing one, and who may reach whom in it."""
+"""The cluster's network on AWS: its own VPC or an existing one, and who may reach whom in it."""
 
 from __future__ import annotations
 
@@ -7,33 +7,35 @@ import ipaddress
 import pulumi
 import pulumi_aws as aws
 
-from infra.aws import layout, security
+from infra.aws import security, subnets
 from infra.aws.tags import tags
 from infra.aws.zones import Zones, letter
-from infra.clouds import reach
-from infra.node.model import ClusterDesign, Host
+from infra.clouds import firewall
+from node.model import ClusterDesign, Host
 
 
 class AwsNetwork(pulumi.ComponentResource):
-    """A public subnet, a private one in each zone, one NAT gateway, and the security groups.
+    """A public subnet, a private subnet in each zone, one NAT gateway, and the security groups.
 
-    Without the gateway (`aws.nat: false`) the private subnets' way out is the internet gateway, which serves
-    who has a public address, and machines that start there get one.
+    Without the NAT gateway (`aws.nat: false`) the private subnets reach the internet through the internet
+    gateway. That gateway serves only machines with a public address, so machines that start there get one.
 
-    Of an existing VPC (`network.aws`) only the groups are made: its subnets and routes are its owner's.
+    In an existing VPC (`network.aws`) only the security groups are made: the subnets and routes are the
+    owner's.
 
     Attributes:
-        vpc: its id.
-        public: the public subnet's id.
-        private: zone -> the private subnet's id; first those of `Zones.compute`.
-        groups: controller | login | compute | storage -> the security group's id; login only where there are
-            login machines, storage only where a service serves a file system.
-        rules: group -> its rules. A group's id is known before they are there.
-        zones: as given.
-        routes: what must be there before a machine in a private subnet reaches AWS.
+        vpc: The VPC's id.
+        public: The public subnet's id.
+        private: zone -> the private subnet's id, first the zones of `Zones.compute`.
+        groups: controller | login | compute | storage | image -> the security group's id. Login is there only
+            with login machines, storage only where a service serves a file system, and image only where
+            images are baked.
+        rules: group -> its rules. A group's id is known before its rules exist.
+        zones: The zones as given.
+        routes: What must exist before a machine in a private subnet reaches AWS.
 
     Args:
-        zones: from `infra.aws.zones.find`, which asks AWS.
+        zones: The result of `infra.aws.zones.find`, which asks AWS.
     """
 
     def __init__(
@@ -63,13 +65,13 @@ class AwsNetwork(pulumi.ComponentResource):
 
     @property
     def subnets(self) -> dict[str, pulumi.Output[str]]:
-        """Zone -> subnet, where nodes may start."""
+        """Zone -> the subnet where its nodes start."""
         return {zone: self.private[zone] for zone in self.zones.compute}
 
     def subnet(self, host: Host) -> pulumi.Output[str]:
-        """Where a host is: in the public subnet if users reach it by a public address, else in another."""
-        home = self.private.get(self.zones.head)
-        return self.public if home is None or "public" in host.tags else home
+        """The subnet of a host: the public one if users reach it at a public address, else a private one."""
+        private = self.private.get(self.zones.head)
+        return self.public if private is None or "public" in host.tags else private
 
     def _use_existing(self, vpc: str) -> None:
         network = self._design.network
@@ -80,19 +82,19 @@ class AwsNetwork(pulumi.ComponentResource):
 
     def _make(self) -> None:
         network, name, opts = self._design.network, self._name, pulumi.ResourceOptions(parent=self)
-        cidrs = layout.private_cidrs(str(network.private_cidr), self.zones.private)
-        layout.check_room(self._design, self.zones, cidrs)
+        cidrs = subnets.private_cidrs(str(network.private_cidr), self.zones.private)
+        subnets.check_capacity(self._design, self.zones, cidrs)
         vpc = aws.ec2.Vpc(
             f"{name}-vpc",
             cidr_block=str(network.cidr),
             enable_dns_support=True,
-            # File systems' names, and nodes' own, are resolved in the VPC.
+            # The names of file systems and of nodes are resolved in the VPC.
             enable_dns_hostnames=True,
             tags=self._tags("vpc"),
             opts=opts,
         )
         self.vpc = vpc.id
-        # A machine that somebody starts without a group would be in this one: it admits nothing.
+        # A machine that somebody starts without a group is in this one, which admits nothing.
         aws.ec2.DefaultSecurityGroup(
             f"{name}-default", vpc_id=vpc.id, ingress=[], egress=[], tags=self._tags("default"), opts=opts
         )
@@ -103,24 +105,27 @@ class AwsNetwork(pulumi.ComponentResource):
         self.public = public.id
         private = {z: self._subnet(f"private-{letter(z)}", vpc, z, cidr) for z, cidr in cidrs.items()}
         self.private = {zone: subnet.id for zone, subnet in private.items()}
-        outside, out = self._table("public", vpc, {self.zones.head: public}, gateway_id=gateway.id)
-        way: dict[str, pulumi.Input[str]] = (
-            {"nat_gateway_id": self._nat(public, [gateway, *out]).id}
+        public_table, public_routes = self._table(
+            "public", vpc, {self.zones.head: public}, gateway_id=gateway.id
+        )
+        target: dict[str, pulumi.Input[str]] = (
+            {"nat_gateway_id": self._nat(public, [gateway, *public_routes]).id}
             if network.nat
             else {"gateway_id": gateway.id}
         )
-        inside, routes = self._table("private", vpc, private, **way)
-        # Free, and what nodes fetch from S3 does not pass the NAT gateway, which costs by the byte.
+        private_table, private_routes = self._table("private", vpc, private, **target)
+        # The endpoint is free, and what nodes fetch from S3 then bypasses the NAT gateway, which costs by the
+        # byte.
         store = aws.ec2.VpcEndpoint(
             f"{name}-s3",
             vpc_id=vpc.id,
             vpc_endpoint_type="Gateway",
             service_name=f"com.amazonaws.{self._design.region}.s3",
-            route_table_ids=[outside, inside],
+            route_table_ids=[public_table, private_table],
             tags=self._tags("s3"),
             opts=opts,
         )
-        self.routes = [*out, *routes, store]
+        self.routes = [*public_routes, *private_routes, store]
 
     def _subnet(self, part: str, vpc: aws.ec2.Vpc, zone: str, cidr: str) -> aws.ec2.Subnet:
         return aws.ec2.Subnet(
@@ -128,14 +133,15 @@ class AwsNetwork(pulumi.ComponentResource):
             vpc_id=vpc.id,
             availability_zone=zone,
             cidr_block=cidr,
-            # Who needs a public address asks for it; Image Builder's machines cannot.
+            # Other machines ask for their public address, but Image Builder's machines cannot.
             map_public_ip_on_launch=part != "public" and not self._design.network.nat,
             tags=self._tags(part),
             opts=pulumi.ResourceOptions(parent=self),
         )
 
     def _nat(self, public: aws.ec2.Subnet, after: list[pulumi.Resource]) -> aws.ec2.NatGateway:
-        """One for all zones: each costs as much as a head, and jobs go on without the way out."""
+        """One NAT gateway for all zones. Each costs as much as a head, and jobs go on without the
+        internet."""
         opts = pulumi.ResourceOptions(parent=self, depends_on=after)
         address = aws.ec2.Eip(f"{self._name}-nat-address", domain="vpc", tags=self._tags("nat"), opts=opts)
         return aws.ec2.NatGateway(
@@ -147,9 +153,14 @@ class AwsNetwork(pulumi.ComponentResource):
         )
 
     def _table(
-        self, part: str, vpc: aws.ec2.Vpc, subnets: dict[str, aws.ec2.Subnet], **way: pulumi.Input[str]
+        self, part: str, vpc: aws.ec2.Vpc, subnets: dict[str, aws.ec2.Subnet], **target: pulumi.Input[str]
     ) -> tuple[pulumi.Output[str], list[pulumi.Resource]]:
-        """A route table of these subnets, by zone, and what makes it the way out."""
+        """A route table of these subnets, and the resources that route their traffic to the internet.
+
+        Args:
+            subnets: zone -> subnet.
+            target: The gateway that the traffic goes to.
+        """
         name, opts = self._name, pulumi.ResourceOptions(parent=self)
         table = aws.ec2.RouteTable(f"{name}-{part}-table", vpc_id=vpc.id, tags=self._tags(part), opts=opts)
         made: list[pulumi.Resource] = [
@@ -164,14 +175,15 @@ class AwsNetwork(pulumi.ComponentResource):
         route = aws.ec2.Route(
             f"{name}-{part}-route",
             route_table_id=table.id,
-            destination_cidr_block=reach.ANYWHERE,
-            **way,
+            destination_cidr_block=firewall.ANYWHERE,
+            **target,
             opts=opts,
         )
         return table.id, [*made, route]
 
     def _group(self, group: str) -> pulumi.Output[str]:
-        """A security group without rules; AWS's own first rule, all traffic out, the provider takes away."""
+        """A security group without rules. The provider removes AWS's default rule, which lets all traffic
+        out."""
         made = aws.ec2.SecurityGroup(
             f"{self._name}-{group}",
             vpc_id=self.vpc,
@@ -181,12 +193,12 @@ class AwsNetwork(pulumi.ComponentResource):
         )
         return made.id
 
-    def _rule(self, rule: reach.Rule) -> pulumi.Resource:
-        cls = aws.vpc.SecurityGroupIngressRule if rule.way == "in" else aws.vpc.SecurityGroupEgressRule
+    def _rule(self, rule: firewall.Rule) -> pulumi.Resource:
+        cls = aws.vpc.SecurityGroupIngressRule if rule.direction == "in" else aws.vpc.SecurityGroupEgressRule
         return cls(
             f"{self._name}-{rule.name}",
             security_group_id=self.groups[rule.group],
-            description=rule.why,
+            description=rule.description,
             ip_protocol="-1" if rule.ports is None else rule.protocol,
             from_port=rule.ports[0] if rule.ports else None,
             to_port=rule.ports[1] if rule.ports else None,

@@ -1,7 +1,7 @@
 """What each machine of a cluster may do, as IAM policy documents: pure functions of names and ARNs.
 
-No action has a wildcard. `Resource: "*"` stands only where AWS takes no other: to describe instances, for the
-channels of Systems Manager, and for metrics, which their namespace bounds.
+No action has a wildcard. `Resource: "*"` is there only where AWS accepts no other: to describe instances, for
+the channels of Systems Manager, and for metrics, which are limited by their namespace.
 """
 
 from __future__ import annotations
@@ -10,20 +10,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from infra.node.bootstrap.vm.logs import namespace
-from infra.node.elastic.drivers.ec2_names import CLUSTER, COMPUTE, ROLE
-from infra.node.model import ClusterDesign
+from infra.aws.tags import reservation_group
+from node.bootstrap.vm.cloudwatch import namespace
+from node.elastic.drivers.ec2.names import CLUSTER, COMPUTE, ROLE
+from node.model import ClusterDesign
 
 Document = dict[str, Any]
 Statement = dict[str, Any]
 
 VERSION = "2012-10-17"
 LAUNCH = ["ec2:RunInstances"]
-"""All that the driver launches with (`infra.node.elastic.drivers.ec2_launch`)."""
+"""The actions of a launch by the driver (`node.elastic.drivers.ec2.launch`)."""
 MADE = ("instance", "volume", "network-interface")
-"""What a launch makes: it carries the cluster's tag from the first moment."""
+"""What a launch makes. It has the cluster's tag from the first moment."""
 PUBLISHED = ("loader.py", "current.json", "code/*", "settings/*")
-"""What machines read of the cluster's bucket (`infra.bundle`)."""
+"""The objects of the cluster's bucket that machines read (`infra.bundle`)."""
 BOOTS = "boot/"
 """Below which their boot reports lie."""
 SESSION = (
@@ -33,8 +34,8 @@ SESSION = (
     "ssmmessages:OpenDataChannel",
     "ssm:UpdateInstanceInformation",
 )
-"""The least that Session Manager needs (its user guide). AmazonSSMManagedInstanceCore would let every machine
-read every parameter of the account's Parameter Store."""
+"""The fewest permissions that Session Manager needs (its user guide). AmazonSSMManagedInstanceCore would let
+every machine read every parameter of the account's Parameter Store."""
 
 MESSAGES = (
     "ec2messages:AcknowledgeMessage",
@@ -44,7 +45,8 @@ MESSAGES = (
     "ec2messages:GetMessages",
     "ec2messages:SendReply",
 )
-"""Beside `SESSION`, how commands of Systems Manager come and are answered: Image Builder has no other way."""
+"""With these, beside `SESSION`, a machine receives and answers commands of Systems Manager. Image Builder has
+no other way to a machine."""
 
 MANAGED = (
     "ssm:DescribeAssociation",
@@ -60,8 +62,8 @@ MANAGED = (
     "ssm:UpdateAssociationStatus",
     "ssm:UpdateInstanceAssociationStatus",
 )
-"""With `SESSION` and `MESSAGES` all of AmazonSSMManagedInstanceCore, which Image Builder documents for its
-machines, but for reading the account's Parameter Store."""
+"""With `SESSION` and `MESSAGES` these are AmazonSSMManagedInstanceCore, which Image Builder documents for its
+machines, except for reading the account's Parameter Store."""
 KEY = (
     "kms:Decrypt",
     "kms:DescribeKey",
@@ -76,12 +78,13 @@ class Scope:
     """What the documents name.
 
     Attributes:
-        partition: aws, aws-cn or aws-us-gov: the first part of every ARN.
-        bucket: the cluster's bucket, as all below by its ARN.
-        secret: of the munge key.
-        compute_role: what nodes run as.
-        subnets: ids of those where nodes may start.
-        groups: ids of the security groups that nodes may have.
+        partition: aws, aws-cn or aws-us-gov: the partition of AWS, which every ARN begins with.
+        bucket: The ARN of the cluster's bucket.
+        secret: The ARN of the secret with the munge key.
+        log_group: The ARN of the log group.
+        compute_role: The ARN of the role of nodes.
+        subnets: The ids of the subnets where nodes may start.
+        groups: The ids of the security groups that nodes may have.
     """
 
     partition: str
@@ -95,12 +98,12 @@ class Scope:
     groups: Sequence[str]
 
     def ec2(self, kind: str, name: str = "*", *, owner: bool = True) -> str:
-        """An ARN of EC2's; images and snapshots have no owner in theirs."""
+        """The ARN of a resource of EC2. The ARNs of images and snapshots have no owner."""
         return f"arn:{self.partition}:ec2:{self.region}:{self.account if owner else ''}:{kind}/{name}"
 
 
 def trust() -> Document:
-    """EC2's machines, and nobody else, may be this role."""
+    """The trust policy: only EC2 machines may take this role."""
     return _document(
         {
             "Effect": "Allow",
@@ -111,7 +114,8 @@ def trust() -> Document:
 
 
 def controller(scope: Scope, design: ClusterDesign) -> Document:
-    """The head: launches and ends this cluster's nodes, keeps the munge key, reads every boot report."""
+    """The controller launches and ends this cluster's nodes, keeps the munge key and reads all boot
+    reports."""
     return _document(
         _allow("Describe", _describe(design), "*"),
         *_launch(scope, design),
@@ -120,12 +124,12 @@ def controller(scope: Scope, design: ClusterDesign) -> Document:
             "End",
             ["ec2:TerminateInstances"],
             scope.ec2("instance"),
-            # Of its own role too: it must not end itself, nor a login machine.
+            # The role tag is required as well, so that the controller cannot end itself or a login machine.
             StringEquals={f"aws:ResourceTag/{CLUSTER}": design.name, f"aws:ResourceTag/{ROLE}": COMPUTE},
         ),
         _allow("Secret", ["secretsmanager:GetSecretValue", "secretsmanager:PutSecretValue"], scope.secret),
         _allow("Bucket", ["s3:GetObject"], [f"{scope.bucket}/{part}" for part in (*PUBLISHED, f"{BOOTS}*")]),
-        # The driver finds in the list which reports are new.
+        # The driver finds new reports in this list.
         _allow("List", ["s3:ListBucket"], scope.bucket, StringEquals={"s3:prefix": BOOTS}),
         _report(scope, ["controller"]),
         *_common(scope, design, "controller"),
@@ -133,15 +137,16 @@ def controller(scope: Scope, design: ClusterDesign) -> Document:
 
 
 def login(scope: Scope, design: ClusterDesign) -> Document:
-    """A login machine: its own boot. The munge key comes from the controller, not with this identity."""
+    """A login machine may only boot. It gets the munge key from the controller, not with this role."""
     hosts = [host.name for host in design.hosts if host.role == "login"]
     return _document(*_member(scope, hosts), *_common(scope, design, "login"))
 
 
 def compute(scope: Scope, design: ClusterDesign) -> Document:
-    """A node: its own boot. All nodes have one role, so each could write another's report.
+    """A node may only boot. All nodes share one role, so each could write another's boot report.
 
-    Every process of a node, of any user, can act with this role: it gives no way to the munge key.
+    Every process of a node, of any user, can act with this role. The role therefore gives no access to the
+    munge key.
     """
     return _document(
         *_member(scope, [f"{partition.name}-*" for partition in design.partitions]),
@@ -150,7 +155,8 @@ def compute(scope: Scope, design: ClusterDesign) -> Document:
 
 
 def image(scope: Scope, design: ClusterDesign) -> Document:
-    """A machine that becomes an image: the code and its boot, what Image Builder has it do, and no secret."""
+    """A machine that becomes an image may fetch its code, boot, and do what Image Builder asks. It has no
+    secret."""
     place = f"{scope.region}:{scope.account}"
     parts = ("loader.py", "image.json", "code/*", "settings/*")
     return _document(
@@ -161,7 +167,7 @@ def image(scope: Scope, design: ClusterDesign) -> Document:
             ["imagebuilder:GetComponent"],
             f"arn:{scope.partition}:imagebuilder:{place}:component/{design.name}-*",
         ),
-        # Amazon's own buckets, with the program that runs the steps.
+        # These are Amazon's own buckets, with the program that runs the steps.
         _allow("Tools", ["s3:GetObject"], f"arn:{scope.partition}:s3:::ec2imagebuilder*"),
         _allow(
             "Logs",
@@ -173,12 +179,12 @@ def image(scope: Scope, design: ClusterDesign) -> Document:
 
 
 def image_log_group(design: ClusterDesign) -> str:
-    """Where images' builds log: Image Builder writes below this prefix only."""
+    """The log group of image builds. Image Builder writes below this prefix only."""
     return f"/aws/imagebuilder/{design.name}"
 
 
 def tls_only(bucket: str) -> Document:
-    """A bucket's own policy: nobody reads or writes in clear."""
+    """The policy of a bucket: nobody reads or writes without TLS."""
     return _document(
         {
             "Sid": "TlsOnly",
@@ -192,10 +198,10 @@ def tls_only(bucket: str) -> Document:
 
 
 def _launch(scope: Scope, design: ClusterDesign) -> list[Statement]:
-    """From this cluster's launch templates only, into its subnets, with its tag and its nodes' role.
+    """Launches from this cluster's templates only, into its subnets, with its tag and its nodes' role.
 
-    What is used is told by its ARN or its tag, what is made by the tags that the request gives it: the form
-    of Karpenter's policy, which launches in the same way.
+    What a launch uses is identified by its ARN or its tag, and what it makes by the tags of the request.
+    Karpenter, which launches in the same way, has a policy of this form.
     """
     ours = {f"aws:ResourceTag/{CLUSTER}": design.name}
     given = {f"aws:RequestTag/{CLUSTER}": design.name}
@@ -205,7 +211,7 @@ def _launch(scope: Scope, design: ClusterDesign) -> list[Statement]:
     statements = [
         _allow("LaunchFrom", LAUNCH, scope.ec2("launch-template"), StringEquals=ours),
         _allow("LaunchInto", LAUNCH, _used(scope, design)),
-        # A machine of this cluster's without a template could be of any shape, so EC2 asks for one here.
+        # A machine of this cluster without a template could be of any type, so a template is required here.
         _allow(
             "LaunchMachine",
             LAUNCH,
@@ -213,7 +219,7 @@ def _launch(scope: Scope, design: ClusterDesign) -> list[Statement]:
             StringEquals=given,
             ArnLike=from_template,
         ),
-        # Images are not ours to tag, and their ids change: the template says which one it is.
+        # Images are not ours to tag, and their ids change. The template says which image it is.
         _allow(
             "LaunchImage",
             LAUNCH,
@@ -243,7 +249,7 @@ def _launch(scope: Scope, design: ClusterDesign) -> list[Statement]:
 
 
 def _used(scope: Scope, design: ClusterDesign) -> list[str]:
-    """What a launch uses and has no tag of the cluster's."""
+    """The ARNs of what a launch uses that has no tag of the cluster."""
     return [
         *(scope.ec2("subnet", subnet) for subnet in scope.subnets),
         *(scope.ec2("security-group", group) for group in scope.groups),
@@ -256,7 +262,8 @@ def _used(scope: Scope, design: ClusterDesign) -> list[str]:
 
 
 def _encrypt(scope: Scope, design: ClusterDesign) -> list[Statement]:
-    """With a customer's key: who launches a machine lets EC2 use it for the machine's disks, and that alone.
+    """Lets EC2 use a customer's key for the disks of machines that the controller launches, and for nothing
+    else.
 
     The actions are those of the EBS guide ("Permissions for IAM users").
     """
@@ -277,7 +284,7 @@ def _encrypt(scope: Scope, design: ClusterDesign) -> list[Statement]:
 
 
 def _describe(design: ClusterDesign) -> list[str]:
-    """What the driver reads; EC2 takes no ARN for any of it."""
+    """The read actions of the driver. EC2 accepts no ARN for any of them."""
     calls = ["DescribeInstances", "DescribeInstanceStatus", "DescribeLaunchTemplateVersions"]
     return [f"ec2:{call}" for call in [*calls, *(["DescribeSpotInstanceRequests"] if _spot(design) else [])]]
 
@@ -287,20 +294,37 @@ def _spot(design: ClusterDesign) -> bool:
 
 
 def _reserved(scope: Scope, design: ClusterDesign) -> list[str]:
-    """The capacity reservations that partitions aim at, or a group of them and whatever is in it."""
+    """The capacity reservations of the partitions, or a group of reservations and whatever is in it.
+
+    Of a group that the stack makes the members are known. AWS adds characters to the ARN of a newer group.
+    """
     names = {p.reservation for p in design.partitions if p.reservation}
     groups = {name for name in names if name.startswith("arn:")}
-    # Those for the largest machines are AWS's or another account's, and shared: that account is in their ARN.
+    # Reservations of the largest machines belong to AWS or another account and are shared. Their ARN has that
+    # account.
     wanted = (names - groups) | ({"*"} if groups else set())
     place = f"arn:{scope.partition}:ec2:{scope.region}:*:capacity-reservation"
-    return sorted(groups | {f"{place}/{name}" for name in wanted})
+    own = f"arn:{scope.partition}:resource-groups:{scope.region}:{scope.account}:group"
+    made = {
+        arn
+        for p in design.partitions
+        if p.reservations
+        for name in [reservation_group(design.name, p.name)]
+        for arn in (f"{own}/{name}", f"{own}/{name}/*", *(_reservation(scope, one) for one in p.reservations))
+    }
+    return sorted(groups | made | {f"{place}/{name}" for name in wanted})
+
+
+def _reservation(scope: Scope, name: str) -> str:
+    """The ARN of a member of a group: without an ARN in the stack file it is of this account."""
+    return name if name.startswith("arn:") else scope.ec2("capacity-reservation", name)
 
 
 def _member(scope: Scope, hosts: Sequence[str]) -> list[Statement]:
-    """What every machine needs to become one of the cluster's.
+    """What every machine needs in order to boot.
 
-    S3 tells only who may list that an object is not there, and others that it may not be read: nothing here
-    asks for what may be missing.
+    S3 says that an object is missing only to those who may list the bucket; to others it says that they may
+    not read the object. So the boot never asks for an object that may be missing.
     """
     return [
         _allow("Bucket", ["s3:GetObject"], [f"{scope.bucket}/{part}" for part in PUBLISHED]),
@@ -313,7 +337,7 @@ def _report(scope: Scope, hosts: Sequence[str]) -> Statement:
 
 
 def _common(scope: Scope, design: ClusterDesign, role: str) -> list[Statement]:
-    """Logs and metrics; hooks that lie in S3; Session Manager where it is the way in."""
+    """Logs and metrics, hooks that lie in S3, and Session Manager where users come in through it."""
     made = [
         _allow("Logs", ["logs:CreateLogStream", "logs:PutLogEvents"], f"{scope.log_group}:*"),
         _allow(

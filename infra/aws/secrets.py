@@ -1,4 +1,4 @@
-"""Where the cluster's munge key is kept: an empty secret, for the controller makes the key itself."""
+"""The secret that keeps the cluster's munge key. It is made empty: the controller makes the key itself."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.aws.tags import tags
-from infra.node.model import ClusterDesign
+from node.model import ClusterDesign
 
 
 class AwsSecrets(pulumi.ComponentResource):
     """An empty Secrets Manager secret, encrypted with the account's own key of that service.
 
-    Its value is never in Pulumi's state nor in user data, and it goes with the cluster, at once and whole.
+    Its value is never in Pulumi's state or in user data. It is deleted with the cluster, at once and
+    completely.
 
     Attributes:
-        munge: the secret's ARN.
+        munge: The secret's ARN.
     """
 
     def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -25,7 +26,8 @@ class AwsSecrets(pulumi.ComponentResource):
             f"{name}-munge",
             name=label,
             description=f"Slurm's munge key of the cluster {design.name}; made by its controller",
-            # Secrets wait for weeks by default, and the next cluster of that name could not be made.
+            # By default a deleted secret waits for weeks, and the next cluster of that name could not be
+            # made.
             recovery_window_in_days=0,
             tags=tags(design, label),
             opts=pulumi.ResourceOptions(parent=self),

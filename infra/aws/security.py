@@ -1,40 +1,33 @@
-"""The security groups' rules as data: who may reach whom, on what. Pure, so that a test reads them whole.
+"""The rules of the security groups as plain data: who may reach whom, on which ports.
 
-EC2 refuses a rule whose words have an apostrophe: what a rule says is its description there.
+The functions are pure, so that a test can read all rules. A rule's description is the one that EC2 shows. EC2
+refuses a description with an apostrophe.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.clouds.reach import (
-    ANYWHERE,
-    NFS,
-    Rule,
-    exports,
-    outside,
-    roles,
-    slurm,
-)
-from infra.node.model import ClusterDesign
+from infra.clouds.firewall import ANYWHERE, NFS, Rule, exports, outside, roles, slurm
+from node.model import ClusterDesign
 
 LUSTRE = ((988, 988), (1018, 1023))
-"""FSx for Lustre refuses to make a file system whose group does not admit these (LustreGuide)."""
+"""The ports of Lustre. FSx refuses to make a file system whose group does not admit these (LustreGuide)."""
 
 
 def groups(design: ClusterDesign) -> tuple[str, ...]:
-    """The groups that a design needs."""
-    baked = ("image",) if design.image.bake else ()
-    return (*roles(design), *(("storage",) if _services(design) else ()), *baked)
+    """The security groups that a design needs."""
+    images = ("image",) if design.image.bake else ()
+    return (*roles(design), *(("storage",) if _services(design) else ()), *images)
 
 
 def rules(design: ClusterDesign) -> list[Rule]:
-    """Every rule of a design's groups. What is not here is closed."""
+    """Every rule of a design's security groups. All other traffic is refused."""
     return [*_machines(design), *slurm(design), *outside(design), *_storage(design)]
 
 
 def _services(design: ClusterDesign) -> set[str]:
-    """Kinds of file systems that a service serves, behind a group of their own."""
+    """The kinds of file systems that a service of AWS serves. They have a security group of their own."""
     return {mount.kind for mount in design.mounts} & {"efs", "fsx_lustre"}
 
 
@@ -42,9 +35,9 @@ def _machines(design: ClusterDesign) -> Iterator[Rule]:
     for role in roles(design):
         yield Rule(role, "out", ANYWHERE, None, "packages, AWS services, downloads of users")
     if design.image.bake:
-        # Nobody reaches a machine that becomes an image: Image Builder asks its agent, which asks outwards.
+        # Nobody connects to a machine that becomes an image. Its agent connects to Image Builder instead.
         yield Rule("image", "out", ANYWHERE, None, "packages, AWS services")
-    # EFA's traffic is no IP traffic: only a rule that names the group itself lets it out.
+    # EFA traffic is not IP traffic. Only a rule that names the group itself lets it out.
     yield Rule("compute", "in", "compute", None, "jobs of several nodes, EFA")
     yield Rule("compute", "out", "compute", None, "jobs of several nodes, EFA")
 

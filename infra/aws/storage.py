@@ -1,8 +1,7 @@
-"""The cluster's directories on AWS: disks that the controller exports, EFS, and FSx for Lustre."""
+"""The cluster's shared directories on AWS: disks that the controller exports, EFS, and FSx for Lustre."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 import pulumi
@@ -11,25 +10,27 @@ import pulumi_aws as aws
 from infra.aws.network import AwsNetwork
 from infra.aws.tags import tags
 from infra.aws.zones import labels
+from infra.clouds.site import mount_sources
 from infra.errors import UserError
-from infra.node.model import ClusterDesign, Mount
+from node.model import ClusterDesign, Mount
+from node.sites import MountSource
 
 LUSTRE_VERSION = "2.15"
-"""Of the servers: what FSx recommends, and what the clients of Ubuntu 24.04 speak."""
+"""The version of the servers. FSx recommends it, and the clients of Ubuntu 24.04 speak it."""
 EVENTS = ("NEW", "CHANGED", "DELETED")
 LETTERS = "fghijklmnop"
-"""Of the devices /dev/sdf … /dev/sdp, which EC2 keeps for volumes."""
+"""The last letters of the devices /dev/sdf … /dev/sdp, which EC2 reserves for volumes."""
 FIXED = ("/home", "/apps")
-"""Directories whose letter does not depend on which others there are."""
+"""The directories whose letter does not depend on which others there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A folder of S3's that a part of a Lustre file system shows.
+    """A folder in S3 that appears in a Lustre file system.
 
     Attributes:
-        path: in the file system; `/` is all of it.
-        source: `s3://bucket/prefix`.
+        path: The path in the file system. `/` is all of it.
+        source: The folder, as `s3://bucket/prefix`.
     """
 
     path: str
@@ -39,11 +40,11 @@ class Repository:
 
 
 class AwsStorage(pulumi.ComponentResource):
-    """What the design mounts, as far as it is not in the machines themselves. Everything is encrypted.
+    """The disks and file systems that the design mounts. Everything is encrypted.
 
     Attributes:
         volumes: path -> the EBS volume's id, for directories that the controller exports.
-        devices: path -> as which device the volume is attached (`AwsDisks`).
+        devices: path -> the device that the volume is attached as (`AwsDisks`).
         sources: path -> what a machine mounts there: `fs-….efs.REGION.amazonaws.com:/`, or
             `fs-….fsx.REGION.amazonaws.com@tcp:/NAME`.
     """
@@ -71,20 +72,18 @@ class AwsStorage(pulumi.ComponentResource):
                 self.sources[mount.path] = self._lustre(mount)
         self.register_outputs({"volumes": self.volumes, "sources": self.sources})
 
-    def site(self) -> dict[str, pulumi.Output[str]]:
-        """What goes into `Site.driver`: `mounts`, a JSON object of path -> `{"source": …}`, or
-        `{"volume": its id, "device": …}` for what the controller exports."""
+    def mounts(self) -> pulumi.Output[dict[str, MountSource]]:
+        """`Site.mounts`: path -> a service's address, or the controller's disk and its device."""
         served = {path: {"source": source} for path, source in self.sources.items()}
         disks = {
-            path: {"volume": volume, "device": self.devices[path]} for path, volume in self.volumes.items()
+            path: {"disk": volume, "device": self.devices[path]} for path, volume in self.volumes.items()
         }
-        known = pulumi.Output.from_input({**served, **disks})
-        return {"mounts": known.apply(lambda value: json.dumps(value, sort_keys=True))}
+        return mount_sources({**served, **disks})
 
     def _volume(self, mount: Mount) -> pulumi.Output[str]:
         made = aws.ebs.Volume(
             f"{self._name}-{_part(mount)}",
-            # A disk can be used in its own zone only.
+            # A disk can be used only in its own zone.
             availability_zone=self._network.zones.head,
             size=mount.size_gib,
             type="gp3",
@@ -100,13 +99,15 @@ class AwsStorage(pulumi.ComponentResource):
         made = aws.efs.FileSystem(
             own,
             encrypted=True,
-            # Paid by what is read and written: a cluster that sleeps most of the week reserves nothing.
+            # This mode costs by what is read and written, so a cluster that sleeps most of the week pays
+            # little.
             throughput_mode="elastic",
             tags=self._tags(mount),
             opts=pulumi.ResourceOptions(parent=self),
         )
         zones = self._network.zones
-        # The name has an address only in zones with a target: an existing network's head may be in another.
+        # The file system's name resolves only in zones with a target. In an existing network the head may be
+        # in another zone than the private subnets.
         subnets = {zones.head: self._network.public, **self._network.private}
         targets = [
             aws.efs.MountTarget(
@@ -118,7 +119,7 @@ class AwsStorage(pulumi.ComponentResource):
             )
             for label, subnet in zip(labels(list(subnets)), subnets.values(), strict=True)
         ]
-        # Who mounts it needs the targets, so the source is known only when they are there.
+        # A machine that mounts it needs the targets, so the source is known only when they exist.
         return pulumi.Output.all(made.dns_name, *(t.id for t in targets)).apply(lambda known: f"{known[0]}:/")
 
     def _lustre(self, mount: Mount) -> pulumi.Output[str]:
@@ -126,7 +127,7 @@ class AwsStorage(pulumi.ComponentResource):
         linked = repositories(mount)
         made = aws.fsx.LustreFileSystem(
             own,
-            # It is in one zone: that of the head, which is the one that fits most partitions.
+            # A Lustre file system is in one zone. The head's zone is the one that most partitions use.
             subnet_ids=self._lustre_subnet(),
             storage_capacity=mount.size_gib,
             deployment_type=mount.deployment,
@@ -142,9 +143,9 @@ class AwsStorage(pulumi.ComponentResource):
             tags=self._tags(mount),
             opts=pulumi.ResourceOptions(
                 parent=self,
-                # FSx looks at the group as it begins, and refuses one that does not let Lustre through.
+                # FSx checks the group first, and refuses one that does not let Lustre through.
                 depends_on=self._network.rules["storage"],
-                # Its zone is chosen once: in another one it would be another, empty file system.
+                # The zone is chosen once: in another zone it would be another, empty file system.
                 ignore_changes=["subnetIds"],
             ),
         )
@@ -188,10 +189,10 @@ class AwsStorage(pulumi.ComponentResource):
 
 
 class AwsDisks(pulumi.ComponentResource):
-    """The volumes on the controller, which may be another machine's tomorrow.
+    """Attaches the volumes to the controller. They outlive it and can move to its successor.
 
     Args:
-        instance: the controller's id.
+        instance: The controller's instance id.
     """
 
     def __init__(
@@ -208,7 +209,7 @@ class AwsDisks(pulumi.ComponentResource):
                 instance_id=instance,
                 volume_id=volume,
                 device_name=storage.devices[path],
-                # A mounted volume cannot be detached: the controller stops first, with its files in order.
+                # A mounted volume cannot be detached, so the controller stops first and writes out its files.
                 stop_instance_before_detaching=True,
                 opts=pulumi.ResourceOptions(parent=self),
             )
@@ -216,26 +217,26 @@ class AwsDisks(pulumi.ComponentResource):
 
 
 def devices(design: ClusterDesign) -> dict[str, str]:
-    """Path -> device, for each directory that the controller exports."""
+    """path -> the device of its volume, for each directory that the controller exports."""
     paths = [mount.path for mount in design.mounts if mount.kind == "nfs"]
     order = [*FIXED, *(path for path in paths if path not in FIXED)]
     return {path: f"/dev/sd{LETTERS[order.index(path)]}" for path in paths}
 
 
 def repositories(mount: Mount) -> list[Repository]:
-    """The associations with S3 that a Lustre mount asks for; none with SCRATCH_1, which has its own way.
+    """The associations with S3 that a Lustre mount asks for. SCRATCH_1 has none: it has options of its own.
 
-    One folder is the whole file system. Two different ones cannot both be: objects of the first appear below
-    `/import`, and what is written below `/export` goes to the second.
+    One folder of S3 appears as the whole file system. Two different folders cannot both do so: objects of the
+    first appear below `/import`, and what is written below `/export` goes to the second.
 
     Raises:
-        UserError: SCRATCH_1, and something that it does not offer.
+        UserError: The mount has SCRATCH_1 and asks for something that SCRATCH_1 does not offer.
     """
     source, target = mount.s3_import, mount.s3_export
     if mount.deployment == "SCRATCH_1":
         if target and (source is None or _bucket(source) != _bucket(target)):
             raise UserError(
-                f"slurm-stacks:cluster.storage: {mount.path}: with SCRATCH_1 FSx writes back only to the "
+                f"slurm-stacks:cluster.storage.{mount.name}: with SCRATCH_1 FSx writes back only to the "
                 "bucket of s3_import; take deployment: SCRATCH_2, or give both in one bucket"
             )
         return []

@@ -1,27 +1,28 @@
-"""The tags by which everything of a cluster is found again: by the sweep, the audit, the driver, the bill."""
+"""The tags by which the resources of a cluster are found: by the termination of nodes, the search for
+leftovers, the driver and the bill."""
 
 from __future__ import annotations
 
-from infra.node.elastic.drivers.ec2_names import CLUSTER, COMPUTE, PARTITION, ROLE, STACK
-from infra.node.model import ClusterDesign
+from node.elastic.drivers.ec2.names import CLUSTER, COMPUTE, PARTITION, ROLE, STACK
+from node.model import ClusterDesign
 
 __all__ = ["BUCKET", "CLUSTER", "COMPUTE", "HOST", "PARTITION", "RECIPE", "ROLE", "STACK", "tags"]
 
 HOST = "slurm-stacks:host"
-"""Of a machine that lives as long as its cluster: its name in the design."""
+"""The tag of a machine that lives as long as its cluster: its name in the design."""
 BUCKET = "slurm-stacks:bucket"
-"""Of such a machine: where it publishes its boot report, with its host keys."""
+"""The tag of such a machine that names the bucket with its boot report, which has its host keys."""
 
 RECIPE = "slurm-stacks:recipe"
-"""Of an image that was baked: the name of its recipe."""
+"""The tag of a baked image: the name of its recipe."""
 
 
 def tags(design: ClusterDesign, name: str, **more: str) -> dict[str, str]:
     """The tags of one resource.
 
     Args:
-        name: what the console shows.
-        more: `role`, `host`, `partition`; the prefix is added.
+        name: The name that AWS's console shows.
+        more: `role`, `host`, `partition`. The prefix is added.
     """
     return {
         "Name": name,
@@ -32,9 +33,15 @@ def tags(design: ClusterDesign, name: str, **more: str) -> dict[str, str]:
 
 
 def log_group(cluster: str) -> str:
+    """The name of the cluster's log group."""
     return f"/slurm-stacks/{cluster}"
 
 
+def reservation_group(cluster: str, partition: str) -> str:
+    """The name of the group of a partition's capacity reservations."""
+    return f"{cluster}-{partition}"
+
+
 def store(cluster: str) -> str:
-    """The logical name of the cluster's bucket; Pulumi adds to it what makes it the only one in the world."""
+    """The logical name of the cluster's bucket. Pulumi adds characters that make it unique in the world."""
     return f"{cluster}-bucket-store"

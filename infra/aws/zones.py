@@ -1,4 +1,4 @@
-"""In which availability zones a cluster lies, asked of AWS where the stack file does not say it."""
+"""The availability zones of a cluster. AWS is asked for them where the stack file does not name them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import pulumi_aws as aws
 
 from infra.aws.tags import tags
 from infra.errors import UserError
-from infra.node.model import ClusterDesign, Partition
-from infra.runner.mode import UNKNOWN
+from infra.program.mode import UNKNOWN
+from node.model import ClusterDesign, Partition
 
 
 @dataclass(frozen=True, slots=True)
 class Zones:
-    """Attributes:
-    head: where the controller is, with its disks, the login machines and the NAT gateway.
-    partitions: a partition's zones, best first.
-    existing: the private subnets of a network that is not ours, by zone; empty for our own network.
+    """The zones of a cluster.
+
+    Attributes:
+        head: The zone of the controller, its disks, the login machines and the NAT gateway.
+        partitions: partition -> its zones, best first.
+        existing: zone -> the private subnet of a network that is not ours. It is empty for our own network.
     """
 
     head: str
@@ -28,48 +30,49 @@ class Zones:
 
     @property
     def compute(self) -> tuple[str, ...]:
-        """Every zone that may hold nodes, in the order of the partitions' wishes."""
+        """Every zone that may hold nodes, in the order of the partitions' lists."""
         return tuple(dict.fromkeys(zone for zones in self.partitions.values() for zone in zones))
 
     @property
     def private(self) -> tuple[str, ...]:
-        """Every zone that has a private subnet: those of the nodes, and the head's."""
+        """Every zone that has a private subnet: the zones of the nodes, and the head's zone."""
         return tuple(self.existing) or tuple(dict.fromkeys([*self.compute, self.head]))
 
 
 def find(design: ClusterDesign) -> Zones:
-    """The zones of a design, in a Pulumi program.
+    """Finds the zones of a design, in a Pulumi program.
 
     Raises:
-        UserError: a machine is not offered in any zone that is left for it.
+        UserError: No zone that is left for a machine offers it.
     """
-    return _existing(design) if design.network.vpc else _own(design)
+    return _of_existing_network(design) if design.network.vpc else _of_own_network(design)
 
 
-def _own(design: ClusterDesign) -> Zones:
-    said = {p.name: p.zones or design.network.zones for p in design.partitions}
-    kept = _kept(design)
-    if all(said.values()):
-        named = Zones(next(iter(said.values()))[0], said)
-        return replace(named, head=kept) if kept in named.compute else named
+def _of_own_network(design: ClusterDesign) -> Zones:
+    configured = {p.name: p.zones or design.network.zones for p in design.partitions}
+    current = _current_head_zone(design)
+    if all(configured.values()):
+        named = Zones(next(iter(configured.values()))[0], configured)
+        return replace(named, head=current) if current in named.compute else named
     offered = {machine: offering(machine) for machine in _machines(design)}
     partitions = {
-        p.name: said[p.name] or _of_partition(design, p, offered[p.machine]) for p in design.partitions
+        p.name: configured[p.name] or _of_partition(design, p, offered[p.machine]) for p in design.partitions
     }
-    # Zones that fit more partitions first: nodes, the head and the file systems are then close together.
+    # Zones that suit more partitions come first, so that nodes, the head and the file systems are close
+    # together.
     wanted = [zone for zones in partitions.values() for zone in zones]
     order = sorted(dict.fromkeys(wanted), key=lambda zone: (-wanted.count(zone), zone))
     ordered = {
-        name: said[name] or tuple(sorted(zones, key=order.index)) for name, zones in partitions.items()
+        name: configured[name] or tuple(sorted(zones, key=order.index)) for name, zones in partitions.items()
     }
-    return Zones(kept or _of_head(design, order, offered), ordered)
+    return Zones(current or _of_head(design, order, offered), ordered)
 
 
-def _kept(design: ClusterDesign) -> str | None:
-    """Where the cluster's head is already.
+def _current_head_zone(design: ClusterDesign) -> str | None:
+    """The zone in which the cluster's head already is, if there is one.
 
-    AWS offers a machine in a zone more, and the best zone is another: without this, `up` would make the
-    controller anew there, with empty disks.
+    AWS may start to offer a machine in one more zone, and another zone is then the best. Without this, `up`
+    would replace the controller there, with empty disks.
     """
     wanted = tags(design, public_name(design))
     filters = [
@@ -80,11 +83,11 @@ def _kept(design: ClusterDesign) -> str | None:
 
 
 def public_name(design: ClusterDesign) -> str:
-    """The name tag of the public subnet, by which it is found again."""
+    """The name tag of the public subnet, by which the subnet is found."""
     return f"{design.name}-public"
 
 
-def _existing(design: ClusterDesign) -> Zones:
+def _of_existing_network(design: ClusterDesign) -> Zones:
     network = design.network
     subnets: dict[str, str] = {}
     for subnet in network.private_subnets:
@@ -101,7 +104,7 @@ def _existing(design: ClusterDesign) -> Zones:
 
 
 def _among(partition: Partition, wanted: Sequence[str], subnets: dict[str, str]) -> tuple[str, ...]:
-    """The zones of a partition that an existing network covers and that offer its machine."""
+    """The zones of a partition that an existing network covers and that offer its machine type."""
     if any(zone.startswith(UNKNOWN) for zone in subnets):
         return tuple(subnets)
     covered = [zone for zone in wanted or subnets if zone in subnets]
@@ -122,12 +125,13 @@ def _among(partition: Partition, wanted: Sequence[str], subnets: dict[str, str])
 
 def _zone_of(subnet: str) -> str:
     found = aws.ec2.get_subnet(id=subnet).availability_zone
-    # A placeholder that tells one unknown zone from another.
+    # The placeholder differs for each subnet, so that unknown zones stay apart.
     return f"<{subnet}.availabilityZone>" if found.startswith(UNKNOWN) else found
 
 
 def offering(machine: str) -> tuple[str, ...]:
-    """The region's zones in which AWS has this machine, by name; local and wavelength zones left out."""
+    """The region's zones in which AWS offers a machine type, sorted. Local and wavelength zones are left
+    out."""
     found = aws.ec2.get_instance_type_offerings(
         filters=[{"name": "instance-type", "values": [machine]}], location_type="availability-zone"
     ).locations
@@ -156,7 +160,7 @@ def _of_partition(design: ClusterDesign, partition: Partition, offered: tuple[st
 
 
 def _of_head(design: ClusterDesign, order: Sequence[str], offered: dict[str, tuple[str, ...]]) -> str:
-    """The first of the nodes' zones that has the hosts' machines, else any that has."""
+    """The first of the nodes' zones that offers the hosts' machine types, else any zone that does."""
     machines = {host.machine: offered[host.machine] for host in design.hosts}
     everywhere = sorted({zone for zones in machines.values() for zone in zones})
     for zone in [*order, *everywhere]:
@@ -168,11 +172,15 @@ def _of_head(design: ClusterDesign, order: Sequence[str], offered: dict[str, tup
 
 
 def labels(zones: Sequence[str]) -> list[str]:
-    """What tells zones apart in the names of resources: their letters, or numbers where a plan knows none."""
+    """Labels for zones in the names of resources: their letters, or numbers in a plan that does not know
+    them."""
     found = [letter(zone) for zone in zones]
     return found if len(set(found)) == len(found) else [str(number) for number in range(len(found))]
 
 
 def letter(zone: str) -> str:
-    """`a` of `eu-west-1a`: short, and the same whichever other zones there are; `a` for an unknown zone."""
+    """The letter of a zone: `a` of `eu-west-1a`, and `a` for an unknown zone.
+
+    It is short, and does not depend on which other zones there are.
+    """
     return "a" if zone.startswith(UNKNOWN) else zone[-1]

@@ -1,4 +1,4 @@
-"""What a cloud's cluster tells the stack's outputs of itself (`infra.provider.Inventory`)."""
+"""The inventory of a cloud's cluster for the stack's outputs (`infra.inventory.Inventory`)."""
 
 from __future__ import annotations
 
@@ -7,49 +7,53 @@ from typing import Protocol
 import pulumi
 import pulumi_command as command
 
-from infra.clouds.cloud import Place
-from infra.clouds.reach import SLURMCTLD
+from infra.clouds.commands import ClusterRef
+from infra.clouds.firewall import SLURMCTLD
 from infra.clouds.ready import facts
-from infra.node.model import ClusterDesign
-from infra.provider import Inventory
+from infra.inventory import Inventory
+from node.model import ClusterDesign
 
 
-class Seats(Protocol):
-    """Attributes:
-    private: host -> its private address.
-    public: the same, for hosts that have one.
+class Addresses(Protocol):
+    """The addresses of a cluster's hosts.
+
+    Attributes:
+        private: host -> its private address.
+        public: host -> its public address, for hosts that have one.
     """
 
     private: dict[str, pulumi.Output[str]]
     public: dict[str, pulumi.Output[str]]
 
 
-def login_address(design: ClusterDesign, seats: Seats) -> pulumi.Output[str]:
-    """The public address of the host that users log in to, or its private one."""
+def login_address(design: ClusterDesign, addresses: Addresses) -> pulumi.Output[str]:
+    """The public address of the host that users log in to, or its private address if it has no public one."""
     login = design.login_hosts()[0].name
-    return seats.public.get(login, seats.private[login])
+    return addresses.public.get(login, addresses.private[login])
 
 
 def inventory(
     design: ClusterDesign,
     head: pulumi.Output[str],
-    seats: Seats,
+    addresses: Addresses,
     login_ssh: pulumi.Output[str],
-    waited: command.local.Command,
+    wait: command.local.Command,
 ) -> Inventory:
-    """Args:
-    head: the id of the machine or the disk with which the queue lives and goes.
-    login_ssh: the command for a shell on the login machine.
-    waited: `infra.clouds.ready`'s.
+    """The inventory of a cluster.
+
+    Args:
+        head: The id of the machine or the disk that holds Slurm's queue.
+        login_ssh: The command for a shell on the login machine.
+        wait: The command of `infra.clouds.ready`.
     """
-    found = facts(waited)
+    found = facts(wait)
     return {
         "id": head,
-        "login_address": login_address(design, seats),
-        "controller_address": seats.private["controller"].apply(lambda ip: f"{ip}:{SLURMCTLD[0]}"),
+        "login_address": login_address(design, addresses),
+        "controller_address": addresses.private["controller"].apply(lambda ip: f"{ip}:{SLURMCTLD[0]}"),
         "login_ssh": login_ssh,
         "scheduler_version": found["scheduler_version"],
         "host_keys": found["host_keys"],
         "shared": pulumi.Output.from_input("/home"),
-        "sweep": pulumi.Output.from_input(Place.of(design).named()),
+        "sweep": pulumi.Output.from_input(ClusterRef.of(design).named()),
     }

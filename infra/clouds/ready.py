@@ -1,4 +1,4 @@
-"""The wait, as a resource of a stack: until the head's machines have booted what is published."""
+"""A resource of the stack that waits until the head's machines have booted with what is published."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import pulumi
 import pulumi_command as command
 
-from infra.clouds import operations
-from infra.clouds.boot import Wish
-from infra.node.model import ClusterDesign
+from infra.clouds import commands
+from infra.clouds.commands import WaitRequest
+from node.model import ClusterDesign
 
 
 def ready(
@@ -24,20 +24,20 @@ def ready(
     after: Sequence[pulumi.Resource],
     parent: pulumi.Resource,
 ) -> command.local.Command:
-    """Waits as it is created, and again when what is published or a machine changes.
+    """Waits when the resource is created, and again when a machine or what is published changes.
 
     Args:
-        module: the provider's operations.
-        bucket: its name.
-        published: the content of `current.json`.
-        machines: host -> its machine's id.
+        module: The module of the provider's operations.
+        bucket: The bucket's name.
+        published: The content of `current.json`.
+        machines: host -> the id of its machine.
     """
-    line = operations.line(module, "wait", design)
+    line = commands.line(module, "wait", design)
     return command.local.Command(
         name,
         create=line,
         update=line,
-        stdin=bucket.apply(lambda known: Wish.of(design, known).text()),
+        stdin=bucket.apply(lambda known: WaitRequest.of(design, known).text()),
         environment={
             "PUBLISHED": published,
             **{f"MACHINE_{host.replace('-', '_').upper()}": id_ for host, id_ in machines.items()},
@@ -46,19 +46,19 @@ def ready(
     )
 
 
-def facts(waited: command.local.Command) -> pulumi.Output[dict[str, Any]]:
-    """What the wait has found: `host_keys`, `login_user`, `scheduler_version`."""
-    return waited.stdout.apply(parse)
+def facts(wait: command.local.Command) -> pulumi.Output[dict[str, Any]]:
+    """What the wait has found out: `host_keys`, `login_user`, `scheduler_version`."""
+    return wait.stdout.apply(parse)
 
 
 def parse(printed: str) -> dict[str, Any]:
-    """What the wait printed; in a plan, which waits for nothing, a placeholder for each fact of it."""
+    """What the wait printed, as values. A plan waits for nothing and gets a placeholder for each value."""
     try:
         found: dict[str, Any] = json.loads(printed)
     except ValueError:
         if not printed.startswith("<"):
             raise
-        mark = printed[:-1]
-        found = {name: f"{mark}.{name}>" for name in ("login_user", "scheduler_version")}
-        found["host_keys"] = [f"{mark}.host_keys[0]>"]
+        prefix = printed[:-1]
+        found = {name: f"{prefix}.{name}>" for name in ("login_user", "scheduler_version")}
+        found["host_keys"] = [f"{prefix}.host_keys[0]>"]
     return found

@@ -1,4 +1,4 @@
-"""What a baked image is made from, by its content: equal recipes are one image, on every cloud."""
+"""What a baked image is made from, as a digest. On every cloud, equal recipes are one image."""
 
 from __future__ import annotations
 
@@ -10,18 +10,30 @@ from pathlib import Path
 import pulumi
 
 from infra import bundle
-from infra.node.bootstrap.vm import images
-from infra.node.bootstrap.vm.images import ImageKind
-from infra.node.model import ClusterDesign, Site
-from infra.runner.mode import UNKNOWN
+from infra.program.mode import UNKNOWN
+from node.bootstrap.vm import images
+from node.bootstrap.vm.images import ImageKind
+from node.model import ClusterDesign, Site
+from node.sites import AwsSite, GcpSite
 
-STEPS = ("apt", "baking", "drivers", "images", "lustre", "neuron", "nvidia", "packages", "repositories")
-"""The modules below `infra/node/bootstrap/vm` that decide what an image holds.
+STEPS = (
+    "apt",
+    "baking",
+    "drivers",
+    "images",
+    "lustre",
+    "neuron",
+    "nvidia",
+    "openpgp",
+    "packages",
+    "repositories",
+)
+"""The modules below `node/bootstrap/vm` that decide what an image holds.
 
-No others: a machine from an image that older code has made goes through the same steps as any machine, and
-installs what is missing. So whatever else changes costs no new image.
+Other modules do not count. A machine from an image that older code has made goes through the same steps as
+any machine, and installs what is missing. So a change of other code costs no new image.
 """
-DIGITS = 8
+DIGEST_DIGITS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,26 +41,26 @@ class Recipe:
     """An image that a design needs.
 
     Attributes:
-        digest: of all that it holds, but for the image that it begins with.
+        digest: The digest of all that the image holds, except the image that it is built from.
     """
 
     kind: ImageKind
     digest: str
 
     def name(self, cluster: str, parent: str) -> str:
-        """The image's name: another one for another content, the same for ever for the same.
+        """The image's name, which the content determines.
 
         Args:
-            parent: what it begins with, by an id that names one content only.
+            parent: The image that it is built from, by an id that always means the same content.
         """
         if parent.startswith(UNKNOWN):
             return f"{cluster}-{self.kind.name}-<digest>"
-        both = bundle.digest(f"{self.digest} {parent}".encode())[:DIGITS]
+        both = bundle.digest(f"{self.digest} {parent}".encode())[:DIGEST_DIGITS]
         return f"{cluster}-{self.kind.name}-{both}"
 
 
 def recipes(design: ClusterDesign, root: Path = bundle.ROOT) -> list[Recipe]:
-    """The images that a design bakes; none where it bakes none."""
+    """The images that a design bakes."""
     if not design.image.bake:
         return []
     steps = _steps(root)
@@ -56,15 +68,16 @@ def recipes(design: ClusterDesign, root: Path = bundle.ROOT) -> list[Recipe]:
 
 
 def site(design: ClusterDesign) -> Site:
-    """What a machine that becomes an image knows of its cluster, which is not there yet."""
-    known = {"region": str(design.region), **({"project": design.project} if design.project else {})}
-    return Site("/", "slurm", "controller", "", driver=known)
+    """What a machine that becomes an image knows of its cluster, which does not exist yet."""
+    region = str(design.region)
+    cloud = AwsSite(region) if design.provider == "aws" else GcpSite(str(design.project), region)
+    return Site("/", "slurm", "controller", "", cloud=cloud)
 
 
-def of_members(
+def images_by_member(
     made: Mapping[str, pulumi.Output[str]], design: ClusterDesign
 ) -> dict[str, dict[str, pulumi.Output[str]]]:
-    """Role -> host or partition -> its image.
+    """role -> host or partition -> its image.
 
     Args:
         made: kind -> its image.
@@ -81,5 +94,5 @@ def _digest(design: ClusterDesign, kind: ImageKind, steps: str) -> str:
 
 
 def _steps(root: Path) -> str:
-    folder = root / "infra" / "node" / "bootstrap" / "vm"
+    folder = root / "node" / "bootstrap" / "vm"
     return bundle.digest(b"".join((folder / f"{name}.py").read_bytes() for name in STEPS))

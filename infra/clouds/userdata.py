@@ -1,24 +1,28 @@
-"""What a machine is told before it has anything: the file that fetches its code, and a unit that runs it.
+"""User data: the script that installs a machine's first code, and a unit that runs it.
 
-The text never changes for a living cluster: a change would restart or replace machines. So its arguments name
-bucket, region, cluster, role and host, and no digest, no version and no secret.
+The text never changes while a cluster lives, not even a comment in it, because a change would restart or
+replace machines. Its arguments are therefore the bucket, the region, the cluster, the role and the host, and
+never a digest, a version or a secret.
 
-It fetches one file, the loader, with the machine's role and Python's standard library alone: Ubuntu's images
-have no client of a cloud, and to install one first would make each boot wait for the package mirror and each
-node trust it before its code.
+The first code fetches one file, the loader, with the machine's role and Python's standard library alone.
+Ubuntu's images have no client of any cloud. Installing one first would make each boot wait for the package
+mirror, and each node would have to trust that mirror before its own code.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+from node.model import ClusterDesign
 
 CODE = "/opt/slurm-stacks"
 UNIT = "slurm-stacks-boot.service"
 HOOK = "#cloud-boothook\n"
-"""Begins what cloud-init runs at each boot as soon as it has read it, before it goes on. What begins with
-`#!` instead it runs last of all, after multi-user.target."""
+"""The first line of a script that cloud-init runs at each boot as soon as it has read it. A script that
+begins with `#!` instead runs last, after multi-user.target."""
 
 _SCRIPT = """\
 #!/bin/sh
@@ -38,7 +42,7 @@ systemctl enable --quiet --no-reload {unit}
 systemctl start --no-block {unit}
 """
 
-# A oneshot unit that fails is started again; one that ends well has made this boot's machine.
+# systemd restarts a oneshot unit that fails. A unit that ends well has set the machine up for this boot.
 _SERVICE = """\
 [Unit]
 Description=slurm-stacks: become what the cluster needs ({what})
@@ -63,14 +67,14 @@ def script(start: Path, arguments: Sequence[str], what: str, limit: int, after: 
     """The shell script of a machine's first boot.
 
     Args:
-        start: the file that becomes the machine's first code.
-        arguments: of that.
-        what: the machine's name or role, for who reads the unit.
-        limit: bytes that the cloud takes.
-        after: units beside the network's that have to be through with their work before it begins.
+        start: The file that becomes the machine's first code.
+        arguments: The arguments of that code.
+        what: The machine's name or role, for the people who read the unit.
+        limit: The most bytes that the cloud accepts.
+        after: Units, beside the network's, that must have finished before the boot begins.
 
     Raises:
-        ValueError: it would be longer.
+        ValueError: The script is longer than the limit.
     """
     service = _SERVICE.format(
         what=what,
@@ -82,3 +86,32 @@ def script(start: Path, arguments: Sequence[str], what: str, limit: int, after: 
     if len(text.encode()) > limit:
         raise ValueError(f"the user data has {len(text.encode())} bytes, and the cloud takes {limit}")
     return text
+
+
+@dataclass(frozen=True, slots=True)
+class BootScript:
+    """What one cloud's machines boot with, and how much of it the cloud accepts.
+
+    Attributes:
+        start: The file that becomes a machine's first code.
+        limit: The most bytes that the cloud accepts.
+        after: Units, beside the network's, that must have finished before the boot begins.
+    """
+
+    start: Path
+    limit: int
+    after: tuple[str, ...] = ()
+
+    def render(self, design: ClusterDesign, bucket: str, role: str, host: str | None = None) -> str:
+        """The script that makes the boot's unit and starts it. Running it a second time changes nothing.
+
+        Args:
+            role: controller | login | compute | image.
+            host: The machine's name in the design. `None` means that the machine finds its name itself.
+
+        Raises:
+            ValueError: The script is longer than the cloud accepts.
+        """
+        place = ["--bucket", bucket, "--region", str(design.region), "--cluster", design.name]
+        arguments = [*place, "--role", role, *(["--host", host] if host is not None else [])]
+        return script(self.start, arguments, host or role, self.limit, self.after)

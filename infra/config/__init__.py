@@ -1,4 +1,4 @@
-"""What a stack file may say; every mistake at once, with its path and what is allowed.
+"""The stack file: what it may say, and all its mistakes at once, each with its path and what is allowed.
 
     config = load_file("Pulumi.local.yaml")
     design = infra.design.design(config, infra.machines.catalog())
@@ -6,7 +6,8 @@
 `python -m infra.config` writes the JSON Schema, `infra/schema/stack.json`.
 """
 
-from infra.config.cluster import BenchmarkConfig, ClusterConfig
+from infra.config.benchmark import BenchmarkConfig
+from infra.config.cluster import ClusterConfig
 from infra.config.load import StackConfig, load_file, parse
 from infra.config.mistakes import ConfigError, Mistake
 

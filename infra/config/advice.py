@@ -1,24 +1,34 @@
-"""What is allowed in a stack file and still worth a second look: the warnings of a plan."""
+"""The warnings of a plan: what a stack file may say, but the user should know about."""
 
 from __future__ import annotations
 
+from infra.config import placeholders
 from infra.config.load import StackConfig
+from infra.design import benchmark_design
 from infra.machines import Catalog
-from infra.node import words
-from infra.node.bootstrap import limits
-from infra.node.model import ClusterDesign, Partition
+from node import plurals
+from node.bootstrap import limits
+from node.model import BenchmarkDesign, ClusterDesign, Partition
 
 SOON_HOURS = 24.0
 
 
-def warnings(config: StackConfig, design: ClusterDesign, facts: Catalog) -> list[str]:
-    """A line each, with the path it is about.
+def warnings(
+    config: StackConfig, design: ClusterDesign, facts: Catalog, cores: int | None = None
+) -> list[str]:
+    """The warnings, each with the path or the part that it is about; at the end what is to be filled in.
 
     Args:
-        facts: the snapshot; the stack's own overrides are applied here.
+        facts: The snapshot. The stack's own facts are applied here.
+        cores: The cores of this machine, which local nodes share. `None` means not known.
     """
     facts = config.catalog(facts)
     found = [*_partitions(config, design, facts)]
+    if "cuda" in config.cluster.image.model_fields_set:
+        found.append(
+            "cluster.image.cuda: it has no effect, remove it: nodes have NVIDIA's driver 580, which runs "
+            "CUDA 13 and older, and programs bring their own CUDA"
+        )
     if config.cluster.access.allow_ssh_from_anywhere:
         found.append("cluster.access: SSH is open to the whole internet")
     if not design.network.nat:
@@ -27,17 +37,36 @@ def warnings(config: StackConfig, design: ClusterDesign, facts: Catalog) -> list
             "let in as much as with a NAT gateway"
         )
     found += _budget(design)
+    found += _cores(benchmark_design(config, design), design, cores)
     found += _elsewhere(design, facts)
     for mount in design.mounts:
         if mount.deployment in ("SCRATCH_1", "SCRATCH_2"):
             found.append(
-                f"{mount.path}: {mount.deployment} keeps one copy of the data, a failed server loses it"
+                f"cluster.storage.{mount.name}: {mount.deployment} keeps one copy of the data, which a "
+                "failed server loses"
             )
+    if config.placeholders:
+        found.append(placeholders.listed(config.placeholders))
     return found
 
 
+def _cores(training: BenchmarkDesign | None, design: ClusterDesign, cores: int | None) -> list[str]:
+    """Warn where local nodes share cores, because this machine has too few."""
+    if design.provider != "local" or training is None or cores is None:
+        return []
+    partition = design.partition(training.partition)
+    wanted = training.nodes * partition.cpus
+    if training.nodes < 2 or wanted <= cores:
+        return []
+    needs, has = plurals.count(wanted, "core"), plurals.count(cores, "core")
+    return [
+        f"benchmark.nodes: {training.nodes} × {partition.machine} need {needs}, and this machine has {has}: "
+        "the nodes share them, so their time says little about what more machines would bring"
+    ]
+
+
 def _elsewhere(design: ClusterDesign, facts: Catalog) -> list[str]:
-    """Prices of storage are known of one region a provider; theirs elsewhere are some per cent off."""
+    """Storage prices are known for one region of each provider; in others they differ by some per cent."""
     known = facts.storage_of.get(design.provider)
     if known is None or design.region in (None, known):
         return []
@@ -45,7 +74,7 @@ def _elsewhere(design: ClusterDesign, facts: Catalog) -> list[str]:
 
 
 def _budget(design: ClusterDesign) -> list[str]:
-    """Only static nodes may lack a price here: for others that is a mistake."""
+    """The limits of the budget. Only static nodes may have no price here; for others that is a mistake."""
     budget, partitions = design.budget, design.partitions
     found = []
     if budget.max_usd is not None:
@@ -66,8 +95,10 @@ def _budget(design: ClusterDesign) -> list[str]:
 
 
 def _static(path: str, most: float, unit: str, hourly: float) -> list[str]:
-    """Args:
-    hourly: what the static nodes use of the unit in an hour.
+    """Whether the static nodes alone use up the budget soon.
+
+    Args:
+        hourly: How much of the unit the static nodes use in an hour.
     """
     if hourly * SOON_HOURS <= most:
         return []
@@ -88,7 +119,7 @@ def _partitions(config: StackConfig, design: ClusterDesign, facts: Catalog) -> l
                 price = f", price of {partition.machine} unknown"
             elif partition.price_hour:
                 price = f", {partition.price_hour * partition.min:.2f} USD an hour"
-            static = words.count(partition.min, "static node")
+            static = plurals.count(partition.min, "static node")
             runs = "runs" if partition.min == 1 else "run"
             found.append(f"{name}: {static} {runs} as long as the cluster is up{price}")
         if partition.accelerator and partition.accelerator.simulated:
@@ -115,7 +146,7 @@ def _partitions(config: StackConfig, design: ClusterDesign, facts: Catalog) -> l
 
 
 def _boots(name: str, partition: Partition, design: ClusterDesign) -> list[str]:
-    """How long a node takes to start, on a cloud: what it installs, and who gives it up too early."""
+    """What makes a cloud's nodes start slowly, and whether Slurm gives them up too early."""
     if design.machines != "vm" or design.scheduler != "slurm":
         return []
     found, longest = [], limits.boot(design, partition)
@@ -141,7 +172,8 @@ def _boots(name: str, partition: Partition, design: ClusterDesign) -> list[str]:
 
 def _amazon(name: str, partition: Partition, design: ClusterDesign) -> list[str]:
     found = []
-    if partition.reservation and partition.placement == "cluster" and partition.placement_group is None:
+    reserved = partition.reservation or partition.reservations
+    if reserved and partition.placement == "cluster" and partition.placement_group is None:
         found.append(
             f"{name}: a reservation that AWS made for you has a placement group of its own; asking for "
             "another one ends in InsufficientInstanceCapacity: write placement: none, or name the group in "
@@ -164,7 +196,7 @@ def _amazon(name: str, partition: Partition, design: ClusterDesign) -> list[str]
 
 
 def _zones(name: str, partition: Partition, design: ClusterDesign, facts: Catalog) -> list[str]:
-    """GPUs that are attached are not offered in every zone, and no data source of the engine says where."""
+    """Zones without the GPU. No data source of Pulumi says where attached GPUs are offered."""
     wanted = partition.accelerator
     gpu = facts.attachable_to(partition.machine, wanted.type) if wanted else None
     if gpu is None or design.provider != gpu.provider or not gpu.zones:

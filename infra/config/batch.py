@@ -8,20 +8,22 @@ from pydantic import Field
 
 from infra.config.fields import BATCH_NAME, ROLE, MountPath, Name, Section, Text
 
-# Batch's own names: up to 128 letters, digits, hyphens and underscores.
+# Names in AWS Batch: up to 128 letters, digits, hyphens and underscores.
 BatchName = Annotated[str, Field(pattern=BATCH_NAME)]
 
 
 class Vcpus(Section):
-    """How many vCPUs the compute environment may have."""
+    """The limits of the compute environment's vCPUs."""
 
-    min: int = Field(0, ge=0, description="vCPUs that are always up; 0: nothing runs while no job does.")
+    min: int = Field(
+        0, ge=0, description="vCPUs that are always up; with 0 no machine runs while there is no job."
+    )
     desired: int = Field(0, ge=0, description="vCPUs to start with.")
     max: int = Field(gt=0, le=1_000_000, description="Most vCPUs at once.")
 
 
 class Volume(Section):
-    """A folder of the machine that the container sees."""
+    """A folder of the machine that is mounted in the container."""
 
     source: MountPath = Field(description="Folder on the machine, e.g. /fsx.")
     path: MountPath | None = Field(
@@ -30,7 +32,7 @@ class Volume(Section):
 
 
 class Container(Section):
-    """What runs on each node of the job."""
+    """The container that runs on each node of the job."""
 
     image: str = Field(min_length=1, description="Container image, e.g. an ECR repository's URL.")
     vcpus: int = Field(gt=0, le=1024, description="vCPUs for the container.")

@@ -1,4 +1,4 @@
-"""The configuration as the engine hands it to a running program."""
+"""The configuration that the Pulumi engine gives to a running program."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from typing import Any
 
 
 def values() -> dict[str, Any]:
-    """All keys of the stack, with their namespaces.
+    """All keys of the stack with their namespaces, and their values.
 
-    `pulumi.Config` answers for keys that one asks about; a key that is misspelt can only be found by looking
-    at all of them.
+    `pulumi.Config` gives only the values of known keys, so a misspelt key would not be found.
     """
     from pulumi.runtime import config
 

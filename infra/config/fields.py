@@ -1,4 +1,4 @@
-"""Kinds of values that a stack file holds, each with the reason why another value is refused."""
+"""Types of values in a stack file. Each says why it refuses another value."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-# Also what DNS, EC2 tags, Google's resource names and slurm.conf all take.
+# A name that is valid in DNS, EC2 tags, Google's resource names and slurm.conf.
 NAME = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"
 ACCELERATOR = r"^[a-z][a-z0-9_]*$"
+PLACEHOLDER = r"PLACEHOLDER_[A-Z0-9_]+"
+"""A word for a value that the user fills in (`infra.config.placeholders`)."""
 KEY_PAIR = r"^[A-Za-z0-9_ .:/=+@-]+$"
 PLACEMENT_GROUP = r"^[A-Za-z0-9][A-Za-z0-9_ .:/=+@-]*$"
 KMS_KEY = (
-    r"^arn:aws(-[a-z]+)*:kms:[a-z]{2}(-[a-z]+)+-[0-9]:[0-9]{12}:key/"
-    r"(mrk-[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$"
+    r"^(arn:aws(-[a-z]+)*:kms:[a-z]{2}(-[a-z]+)+-[0-9]:[0-9]{12}:key/"
+    rf"(mrk-[0-9a-f]{{32}}|[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}})|{PLACEHOLDER})$"
 )
-VERSION = r"^[0-9]+(\.[0-9]+){0,2}$"
-VPC = r"^vpc-[0-9a-f]{8,17}$"
-SUBNET = r"^subnet-[0-9a-f]{8,17}$"
+VPC = rf"^(vpc-[0-9a-f]{{8,17}}|{PLACEHOLDER})$"
+SUBNET = rf"^(subnet-[0-9a-f]{{8,17}}|{PLACEHOLDER})$"
 GS_BUCKET = r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?)*"
-"""Of Cloud Storage: parts of 63 characters, with dots between them; its length and more: `gs_bucket`."""
+"""A bucket's name in Cloud Storage: parts of 63 characters between dots. `gs_bucket` checks the rest."""
 BUCKET = r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?$"
 ROLE = r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/.+$"
 BATCH_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$"
@@ -33,7 +34,6 @@ IN_WORDS = {
     KEY_PAIR: "the name of an EC2 key pair, never the key itself",
     PLACEMENT_GROUP: "the name of a placement group, not its id (pg-…)",
     KMS_KEY: "the ARN of a KMS key, arn:aws:kms:<region>:<account>:key/<id>: no alias",
-    VERSION: 'a version in quotes, like "12.5"',
     VPC: "the id of a VPC, vpc-…",
     SUBNET: "the id of a subnet, subnet-…",
     BUCKET: "s3://bucket/prefix",
@@ -44,19 +44,19 @@ LONGEST_NAME = 63
 CLUSTER_NAME_LENGTH = 40
 
 LONGEST_LIMIT = 3653 * 86400
-"""Seconds. Slurm counts minutes in 32 bits."""
+"""The longest time limit, in seconds. Slurm counts minutes in 32 bits."""
 
 _TIME_LIMIT = re.compile(r"(\d+-)?\d+(:[0-5]?\d){0,2}")
 
 
 class Section(BaseModel):
-    """Base of every part of a stack file: unknown keys are mistakes, and "4" is not a number."""
+    """Base of every section of a stack file. An unknown key is a mistake, and "4" is not a number."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 def refusal(allowed: str, advice: str = "") -> PydanticCustomError:
-    """An error of a validator, in the parts of which a `Mistake` is made."""
+    """An error of a validator, with the texts that a `Mistake` needs."""
     return PydanticCustomError("refused", "refused", {"allowed": allowed, "advice": advice})
 
 
@@ -68,7 +68,7 @@ def clock(seconds: int) -> str:
 def _time_limit(value: Any) -> Any:
     allowed = '[days-]hours:minutes:seconds in quotes, or "INFINITE"'
     if isinstance(value, int) and not isinstance(value, bool):
-        # YAML 1.1 reads 24:00:00 in base 60, as 86400. Few digits may be minutes, as Slurm takes them.
+        # YAML 1.1 reads 24:00:00 in base 60, as 86400. A small number may mean minutes, as in Slurm.
         minutes = f', or "{value}" for {value} minutes' if 0 < value < 10000 else ""
         raise refusal(
             allowed,
@@ -89,7 +89,7 @@ def _time_limit(value: Any) -> Any:
 
 
 def time_limit_seconds(value: str) -> int | None:
-    """Seconds of a limit in any of Slurm's notations, None for INFINITE.
+    """A time limit in any of Slurm's notations as seconds; `None` for INFINITE.
 
     Slurm reads `m`, `m:s`, `h:m:s`, `d-h`, `d-h:m` and `d-h:m:s`.
     """
@@ -126,22 +126,15 @@ def _path(value: str) -> str:
     return value
 
 
-def _version(value: Any) -> Any:
-    if isinstance(value, float):
-        raise refusal(
-            'a version in quotes, like "12.5"', f'YAML reads a bare one as a number: write "{value}"'
-        )
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
 def _text(value: Any) -> Any:
-    """Numbers become text: environment variables and tags are text, and YAML has read `160` as a number."""
+    """Make text of a number: environment variables and tags are text, but YAML reads `160` as a number."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def _accelerator(value: Any) -> Any:
-    """A cloud's own long name, as people copy it from consoles and published files, becomes Slurm's short
-    one: nvidia-tesla-v100 is v100, nvidia-a100-80gb is a100_80gb.
+    """Shorten a cloud's long name, which users copy from consoles and published files.
+
+    For example nvidia-tesla-v100 becomes v100, and nvidia-a100-80gb becomes a100_80gb.
     """
     if not isinstance(value, str):
         return value
@@ -149,7 +142,7 @@ def _accelerator(value: Any) -> Any:
 
 
 def gs_bucket(name: str) -> bool:
-    """Whether Cloud Storage takes this as the name of a bucket (https://cloud.google.com/storage/docs/buckets)."""
+    """Whether this is a valid bucket name of Cloud Storage (https://cloud.google.com/storage/docs/buckets)."""
     return (
         re.fullmatch(GS_BUCKET, name) is not None
         and 3 <= len(name) <= (222 if "." in name else 63)
@@ -172,10 +165,25 @@ def _machines(value: object) -> object:
     return value
 
 
+def _reservation(value: Any) -> Any:
+    several = isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
+    if not (several or isinstance(value, str) or value is None):
+        raise refusal(
+            "one reservation as text, or a list of several on AWS", "for example cr-0123456789abcdef0"
+        )
+    return value
+
+
+Reservation = Annotated[
+    str | list[str] | None,
+    BeforeValidator(_reservation),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}]}
+    ),
+]
 TimeLimit = Annotated[str, BeforeValidator(_time_limit)]
 Cidr = Annotated[str, BeforeValidator(_cidr)]
 MountPath = Annotated[str, AfterValidator(_path)]
-CudaVersion = Annotated[str, BeforeValidator(_version), Field(pattern=VERSION)]
 Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": ["string", "number"]})]
 AcceleratorType = Annotated[str, BeforeValidator(_accelerator), Field(pattern=ACCELERATOR)]
 Usd = Annotated[float, Field(gt=0)]

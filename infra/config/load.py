@@ -1,4 +1,4 @@
-"""From a stack file, or from Pulumi's configuration, to a `StackConfig`."""
+"""Makes a `StackConfig` from a stack file or from Pulumi's configuration."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from infra.config import stack_file
-from infra.config.checks import Place, check
-from infra.config.cluster import BenchmarkConfig, ClusterConfig
+from infra.config import placeholders, stack_file
+from infra.config.benchmark import BenchmarkConfig
+from infra.config.checks import CloudLocation, check
+from infra.config.cluster import ClusterConfig
 from infra.config.mistakes import (
     ConfigError,
     Location,
@@ -31,19 +32,19 @@ from infra.machines import Catalog, catalog
 CLUSTER = f"{NAMESPACE}:cluster"
 BENCHMARK = f"{NAMESPACE}:benchmark"
 PLACE_KEYS = ("aws:region", "gcp:project", "gcp:region", "gcp:zone")
-# What the Pulumi CLI itself writes into a stack file.
+# The keys that the Pulumi CLI writes into a stack file.
 FILE_KEYS = ("config", "environment", "secretsprovider", "encryptedkey", "encryptionsalt")
 
-# Shape mistakes are taken out of a copy so that the rest can be checked as well. What is needed there gets a
-# value that no check asks about, because its place is known to be wrong.
-_STAND_INS: dict[str, Any] = {
+# Values of a wrong type are removed from a copy, so that the rest can be checked, too. A required key gets a
+# placeholder, about which no check reports anything, because its location is known to be wrong.
+_PLACEHOLDERS: dict[str, Any] = {
     "name": "unnamed",
     "provider": "local",
     "machine": "",
     "max": 1,
     "type": "unknown",
 }
-_STAND_INS |= {"role": "all", "source": "/unknown", "instance_types": [""], "nodes": 1}
+_PLACEHOLDERS |= {"role": "all", "source": "/unknown", "instance_types": [""], "nodes": 1}
 _ANYTHING: tuple[Any, ...] = ({}, 1, "unknown", [])
 _ROUNDS = 16
 _INDENT = "indent it, with `config:` on a line above"
@@ -52,19 +53,21 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class StackConfig(BaseModel):
-    """A stack file that says nothing wrong."""
+    """The values of a stack file without mistakes."""
 
     model_config = ConfigDict(frozen=True)
 
     stack: str
     cluster: ClusterConfig
     benchmark: BenchmarkConfig | None
-    """None: the file has no `slurm-stacks:benchmark`, so nothing is trained."""
+    """`None` if the file has no `slurm-stacks:benchmark`; then nothing is trained."""
     region: str | None
     zone: str | None
     """Google Cloud only."""
     project: str | None
     """Google Cloud only."""
+    placeholders: tuple[Mistake, ...] = ()
+    """Values that the user still has to fill in: there is a plan with them, and nothing more."""
 
     @property
     def provider(self) -> str:
@@ -72,7 +75,7 @@ class StackConfig(BaseModel):
         return self.cluster.provider
 
     def catalog(self, facts: Catalog | None = None) -> Catalog:
-        """The facts of machines with this stack's own over them."""
+        """The facts of machine types; this stack's own win."""
         return (facts or catalog()).with_overrides(self.cluster.machines, self.cluster.provider)
 
 
@@ -82,14 +85,14 @@ def parse(
     """Read the configuration of a stack.
 
     Args:
-        values: key with namespace -> value, as under `config:` of a stack file; objects may be JSON text, as
-            Pulumi hands them to a program.
-        stack: the stack's short name; the cluster's name where the file gives none.
-        subject: what the message calls the configuration.
-        project: the project's folder, to see whether the hooks' scripts are there; None: not looked at.
+        values: Key with namespace -> value, as under `config:` of a stack file. Objects may be JSON text, as
+            Pulumi gives them to a program.
+        stack: The stack's short name, which is also the cluster's name if the file gives none.
+        subject: The name of the configuration in messages.
+        project: The project's folder, in which the hooks' scripts must exist; `None` checks no scripts.
 
     Raises:
-        ConfigError: with every mistake.
+        ConfigError: The configuration has mistakes; the error has all of them.
     """
     mistakes: list[Mistake] = _unknown_keys(values)
     broken: set[Location] = set()
@@ -111,7 +114,9 @@ def parse(
     place = _place(values, mistakes, broken)
     if cluster is not None:
         mistakes += check(cluster, benchmark, place, catalog(), broken, stack, project)
+    unfilled = placeholders.in_cluster(cluster, (CLUSTER,)) if cluster is not None else ()
     if mistakes or cluster is None:
+        mistakes += placeholders.words(unfilled)
         raise ConfigError(subject or f"the configuration of stack {stack}", mistakes)
     return StackConfig(
         stack=stack,
@@ -120,6 +125,7 @@ def parse(
         region=place.region_of(cluster.provider),
         zone=place.zone if cluster.provider == "gcp" else None,
         project=place.project if cluster.provider == "gcp" else None,
+        placeholders=unfilled,
     )
 
 
@@ -127,10 +133,10 @@ def load_file(path: Path | str, *, scripts: bool = False) -> StackConfig:
     """Read `Pulumi.<stack>.yaml`.
 
     Args:
-        scripts: whether the hooks' scripts must be there: to deploy, not to look at what is up or to end it.
+        scripts: Whether the hooks' scripts must exist. Only a deployment needs them.
 
     Raises:
-        ConfigError: the file is missing, is not YAML, is no stack file, or holds mistakes.
+        ConfigError: The file is missing, is not YAML, is not a stack file, or has mistakes.
     """
     path = Path(path)
     name = path.name
@@ -168,16 +174,16 @@ def _unknown_at_top(key: str) -> Mistake:
 
 
 def _unknown_keys(values: Mapping[Any, Any]) -> list[Mistake]:
-    """Keys that should be ours and are not. Other namespaces belong to other programs and pass."""
+    """Unknown keys in our namespace or without one. Keys of other namespaces belong to other programs."""
     ours = [CLUSTER, BENCHMARK]
     mistakes = []
     for key in map(str, values):
         namespace, _, name = key.partition(":")
-        # An almost right namespace (slurm-stack:cluster) would otherwise pass as somebody else's.
+        # A misspelt namespace (slurm-stack:cluster) must not count as another program's.
         foreign = name and namespace != NAMESPACE and near(namespace, [NAMESPACE]) is None
         if key not in ours and not foreign:
             mistake = unknown_key((key,), [*ours, *PLACE_KEYS])
-            # `cluster:` without its namespace is near to none of them.
+            # `cluster:` without a namespace is not similar enough to any of these keys.
             if meant := near(key, ["cluster", "benchmark"]):
                 mistake = replace(mistake, advice=f"did you mean {NAMESPACE}:{meant}?")
             mistakes.append(mistake)
@@ -187,13 +193,13 @@ def _unknown_keys(values: Mapping[Any, Any]) -> list[Mistake]:
 def _section(
     values: Mapping[str, Any], key: str, mistakes: list[Mistake], broken: set[Location]
 ) -> dict[str, Any] | None:
-    """A private copy of one of our objects, or a mistake."""
+    """A copy of one of our sections. If it cannot be used, a mistake is added and `None` returned."""
     value = values.get(key)
     if isinstance(value, str) and value.lstrip().startswith("{"):
-        with contextlib.suppress(ValueError, RecursionError):  # The text itself is shown as the mistake.
+        with contextlib.suppress(ValueError, RecursionError):  # The message then shows the text.
             value = json.loads(value)
     if isinstance(value, Mapping):
-        with contextlib.suppress(RecursionError):  # Deeper than any model: what it is shows in the message.
+        with contextlib.suppress(RecursionError):  # It is deeper than any model; the message shows it.
             return copy.deepcopy(dict(value))
     broken.add((key,))
     given = shown(value) if key in values else "nothing: the key is missing"
@@ -203,8 +209,8 @@ def _section(
     return None
 
 
-def _place(values: Mapping[str, Any], mistakes: list[Mistake], broken: set[Location]) -> Place:
-    """Where the clouds' own settings put the stack."""
+def _place(values: Mapping[str, Any], mistakes: list[Mistake], broken: set[Location]) -> CloudLocation:
+    """The region, zone and project from the settings of the clouds' providers."""
     found: dict[str, str | None] = {}
     for key in PLACE_KEYS:
         value = values.get(key)
@@ -213,7 +219,7 @@ def _place(values: Mapping[str, Any], mistakes: list[Mistake], broken: set[Locat
             broken.add((key,))
             value = None
         found[key] = value
-    return Place(
+    return CloudLocation(
         aws_region=found["aws:region"],
         gcp_region=found["gcp:region"],
         zone=found["gcp:zone"],
@@ -224,9 +230,10 @@ def _place(values: Mapping[str, Any], mistakes: list[Mistake], broken: set[Locat
 def _validated(
     model: type[M], raw: dict[str, Any], top: Location, mistakes: list[Mistake], broken: set[Location]
 ) -> M | None:
-    """The model; where shapes are wrong, the model of what is left, with the mistakes noted.
+    """The validated section, without the values that are wrong; their mistakes are added.
 
-    None where nothing that makes sense is left.
+    Returns:
+        The model, or `None` if no valid one is left.
     """
     for attempt in range(_ROUNDS):
         try:
@@ -234,16 +241,16 @@ def _validated(
         except ValidationError as error:
             for detail in error.errors(include_url=False):
                 location = tuple(detail["loc"])
-                # What later rounds find is of our own making: a stand-in is missing, or does not fit.
+                # Errors of later rounds come from our placeholders, which are missing or do not fit.
                 if attempt == 0:
                     mistakes.append(from_pydantic(detail, top, model))
                     broken.add(top + location)
-                _take_out(raw, location, detail["type"], attempt)
+                _remove_value(raw, location, detail["type"], attempt)
     return None
 
 
-def _take_out(raw: Any, location: Location, kind: str, attempt: int) -> None:
-    """Remove a wrong value, so that its default holds, or put a stand-in where there must be one."""
+def _remove_value(raw: Any, location: Location, kind: str, attempt: int) -> None:
+    """Remove a wrong value, so that its default is used, or replace a required one by a placeholder."""
     if not location:
         return
     owner = raw
@@ -251,19 +258,19 @@ def _take_out(raw: Any, location: Location, kind: str, attempt: int) -> None:
         try:
             owner = owner[part]
         except (KeyError, IndexError, TypeError):
-            return  # An earlier mistake of this round took it out.
+            return  # An earlier mistake of this round removed it.
     last = location[-1]
     if isinstance(owner, list):
         if isinstance(last, int) and last < len(owner) and kind in ("model_type", "model_attributes_type"):
             owner[last] = {}
         else:
-            _take_out(raw, location[:-1], "", attempt)
+            _remove_value(raw, location[:-1], "", attempt)
     elif isinstance(owner, dict):
         owner.pop(last, None)
         if kind == "invalid_key":
             for key in [k for k in owner if str(k) == str(last)]:
                 del owner[key]
         if kind == "missing" and isinstance(last, str):
-            # A value that does not fit is taken out in one round and missed in the next.
+            # A placeholder that does not fit is removed in one round and missing in the next one.
             other = _ANYTHING[attempt // 2 % len(_ANYTHING)]
-            owner[last] = copy.deepcopy(_STAND_INS.get(last, other))
+            owner[last] = copy.deepcopy(_PLACEHOLDERS.get(last, other))

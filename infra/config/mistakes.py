@@ -1,4 +1,4 @@
-"""Mistakes of a stack file: all at once, each with its path, what is allowed and what to do."""
+"""Mistakes in a stack file. All are reported at once, each with its path, what is allowed and what to do."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pydantic_core import ErrorDetails
 
 from infra.config.fields import IN_WORDS
 from infra.errors import EXIT_USAGE, UserError
-from infra.node import words
+from node import plurals
 
 Location = tuple[str | int, ...]
 """Keys and list indexes from the top of the configuration, e.g. ("slurm-stacks:cluster", "partitions", 1)."""
 
 LONGEST_VALUE = 80
 MOST_IN_FULL = 20
-"""So many mistakes have a paragraph each; more have a line each."""
+"""Up to this number each mistake has a paragraph; if there are more, each has one line."""
 
 _UNITS = {"gib": "GiB", "mib": "MiB", "hour": "USD an hour", "usd": "USD", "timeout": "seconds"}
 _UNITS |= {"time": "seconds", "delay": "seconds", "interval": "seconds"}
@@ -32,12 +32,12 @@ _UNITS |= {"spread": "seconds", "latency": "seconds", "lag": "seconds"}
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One thing that is wrong in a stack file."""
+    """One mistake in a stack file."""
 
     path: str
-    """As in `slurm-stacks:cluster.partitions[1].nodes.max`."""
+    """The location as text, e.g. `slurm-stacks:cluster.partitions[1].nodes.max`."""
     given: str
-    """The value as it stands there, empty where there is none."""
+    """The value in the file; empty if there is none."""
     allowed: str
     advice: str = ""
 
@@ -46,10 +46,10 @@ class Mistake:
         return "\n".join([self.path, *(f"    {label:<8} {text}" for label, text in rows if text)])
 
     def line(self, said: set[str]) -> str:
-        """The same on one line.
+        """The mistake on one line.
 
         Args:
-            said: long texts of earlier lines, which are not repeated; this line's are added.
+            said: Long texts of earlier lines, which are not repeated. Those of this line are added.
         """
         allowed, advice = ("as above" if text in said else text for text in (self.allowed, self.advice))
         said.update(text for text in (self.allowed, self.advice) if len(text) > LONGEST_VALUE)
@@ -60,7 +60,7 @@ class ConfigError(UserError):
     """The stack file cannot be used.
 
     Attributes:
-        mistakes: every mistake that was found; empty where the file could not be read at all.
+        mistakes: All mistakes; empty if the file could not be read at all.
     """
 
     def __init__(self, subject: str, mistakes: Sequence[Mistake] = ()) -> None:
@@ -68,19 +68,19 @@ class ConfigError(UserError):
         if not mistakes:
             super().__init__(subject, EXIT_USAGE)
             return
-        count = words.count(len(mistakes), "mistake")
+        count = plurals.count(len(mistakes), "mistake")
         head = f"{subject}: {count}."
         if len(mistakes) <= MOST_IN_FULL:
             super().__init__("\n\n".join([head, *map(str, mistakes)]), EXIT_USAGE)
         else:
             said: set[str] = set()
-            # The head again at the end: the beginning has left the screen.
+            # The head is repeated at the end, because the beginning has scrolled off the screen.
             lines = [head, "", *(mistake.line(said) for mistake in mistakes), "", head]
             super().__init__("\n".join(lines), EXIT_USAGE)
 
 
 def path_of(location: Location) -> str:
-    """A location as people write it."""
+    """A location as text."""
     text = ""
     for part in location:
         if isinstance(part, int):
@@ -93,7 +93,7 @@ def path_of(location: Location) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as it stands in the file, shortened; what looks like a secret is not repeated."""
+    """A value as text, shortened. A value that looks like a secret is not shown."""
     if value is None:
         return "nothing (null)"
     text = _json(value)
@@ -103,10 +103,10 @@ def shown(value: Any) -> str:
 
 
 def _json(value: Any) -> str:
-    """The beginning of the value as JSON, with nothing in it that a terminal would act on."""
+    """The beginning of a value as JSON, without control characters."""
     text = ""
     try:
-        # Piece by piece: the whole of it may be huge.
+        # The encoding stops early, because the value may be huge.
         for piece in json.JSONEncoder(ensure_ascii=False, default=str).iterencode(value):
             text += piece[:1000]
             if len(text) > 1000:
@@ -121,19 +121,19 @@ def _shortened(text: str) -> str:
 
 
 def near(word: str, words: Iterable[str]) -> str | None:
-    """The word that was probably meant."""
+    """The word that was probably meant; `None` if no word is similar enough."""
     candidates = list(words)
     by_lower = {w.lower(): w for w in candidates}
     found = difflib.get_close_matches(word.lower(), list(by_lower), n=1, cutoff=0.7)
     if found:
         return by_lower[found[0]]
-    # disk_gb for disk_gib, ssh for ssh_cidrs: the beginning is right and only one key begins so.
+    # disk_gb is meant as disk_gib, and ssh as ssh_cidrs, if only one key begins like this.
     begins = [w for w in candidates if len(word) > 2 and w.startswith(word.rstrip("s"))]
     return begins[0] if len(begins) == 1 else None
 
 
 def unknown_key(location: Location, allowed: Sequence[str]) -> Mistake:
-    """A key that means nothing, with the one that was probably meant. Its value is not shown."""
+    """An unknown key as a mistake, with the key that was probably meant. Its value is not shown."""
     key = str(location[-1])
     meant = near(key, allowed)
     return Mistake(
@@ -145,11 +145,11 @@ def unknown_key(location: Location, allowed: Sequence[str]) -> Mistake:
 
 
 def from_pydantic(error: ErrorDetails, top: Location, model: type[BaseModel]) -> Mistake:
-    """What pydantic found, in the words of a stack file.
+    """A `Mistake` from an error of pydantic.
 
     Args:
-        top: the location of `model` in the configuration.
-        model: the model that was validated; the error's location starts there.
+        top: The location of `model` in the configuration.
+        model: The model that was validated. The error's location starts there.
     """
     inner = tuple(error["loc"])
     location = top + inner

@@ -1,4 +1,4 @@
-"""The JSON Schema of a stack file, made from the models: editors complete and check with it.
+"""The JSON Schema of a stack file, made from the models. Editors complete and check with it.
 
 Checked in as `infra/schema/stack.json`; a test keeps it current. `python -m infra.config` writes it.
 """
@@ -11,7 +11,8 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
-from infra.config.cluster import BenchmarkConfig, ClusterConfig
+from infra.config.benchmark import BenchmarkConfig
+from infra.config.cluster import ClusterConfig
 from infra.config.load import BENCHMARK, CLUSTER
 from infra.config.stack_file import NAMESPACE
 
@@ -22,7 +23,7 @@ def schema() -> dict[str, Any]:
     """The schema of a whole stack file."""
     _, made = models_json_schema([(ClusterConfig, "validation"), (BenchmarkConfig, "validation")])
     definitions = made["$defs"]
-    # The stack's name stands in for the cluster's, where a file gives none.
+    # Without a name the cluster has the stack's.
     definitions["ClusterConfig"]["required"].remove("name")
     settings = {
         "aws:region": "AWS region, e.g. eu-central-1.",
@@ -45,7 +46,7 @@ def schema() -> dict[str, Any]:
                     BENCHMARK: {"$ref": "#/$defs/BenchmarkConfig"},
                     **{key: {"type": "string", "description": text} for key, text in settings.items()},
                 },
-                # Other programs' settings pass; an unknown one of ours does not.
+                # Settings of other programs are allowed, unknown settings of ours are not.
                 "propertyNames": {
                     "pattern": f"^({CLUSTER}|{BENCHMARK}|(?!{NAMESPACE}:)[^:]+:.+)$",
                 },

@@ -1,7 +1,7 @@
-"""The text of a stack file into plain values; where YAML reads something else than people do, it is named.
+"""Reads the text of a stack file as plain values, and reports what YAML reads in an unexpected way.
 
-Pulumi reads the same file by another YAML library. What the two may read differently (a key that is there
-twice, numbers in other bases, keys that are no text) is a mistake here.
+Pulumi reads the same file with another YAML library. What the two may read differently is a mistake here: a
+key that is there twice, a number in another base, a key that is not text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from infra.config.mistakes import ConfigError, Location, Mistake, near, path_of,
 NAMESPACE = "slurm-stacks"
 MOST_BYTES = 512 * 1024
 MOST_VALUES = 50_000
-"""With every alias written out: a few lines of them can stand for more than any memory holds."""
+"""The most values with all aliases resolved: a few lines of aliases can stand for more than memory holds."""
 DEEPEST = 40
 
 LONGEST_STACK_NAME = 100
@@ -31,10 +31,10 @@ _STACK_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 _TAG = "tag:yaml.org,2002:"
 _MERGE = f"{_TAG}merge"
-# 010 and 1:30 are numbers in YAML 1.1: 8 and 90.
+# In YAML 1.1, 010 is the number 8 and 1:30 is the number 90.
 _OTHER_BASE = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
 
-# What PyYAML says -> what it comes from. The place is the problem's, or with True where its context begins.
+# PyYAML's message, our message, and whether the place is where PyYAML's context begins, not its problem.
 _PROBLEMS: tuple[tuple[str, str, bool], ...] = (
     (r"character '\\t'", "not YAML: a tab stands here; indent by spaces, two for each level", False),
     ("mapping values are not", "not YAML: a second ': ' in one line, or a key indented too far", False),
@@ -53,13 +53,13 @@ _PROBLEMS: tuple[tuple[str, str, bool], ...] = (
 
 
 def check_stack_name(stack: str, folder: Path) -> str:
-    """The name, if a stack can be called so.
+    """The name, if it is a valid name of a stack.
 
     Raises:
-        ConfigError: with the stacks of `folder`.
+        ConfigError: It is not valid; the message names the stacks of `folder`.
     """
     if _STACK_NAME.fullmatch(stack) and len(stack) <= LONGEST_STACK_NAME:
-        # Pulumi.local.yaml and Pulumi.local are what the shell completes to.
+        # The shell completes to Pulumi.local.yaml and Pulumi.local.
         short = stack.removesuffix(".yaml").removeprefix("Pulumi.")
         if short == stack or (folder / f"Pulumi.{stack}.yaml").exists():
             return stack
@@ -71,14 +71,15 @@ def check_stack_name(stack: str, folder: Path) -> str:
 
 
 def stack_of(path: Path) -> str:
+    """The stack of a stack file, by the file's name."""
     return path.name.removeprefix("Pulumi.").removesuffix(".yaml")
 
 
 def read(path: Path) -> tuple[Any, list[Mistake]]:
-    """What the file says, and the mistakes that only its text shows.
+    """The file's values, and the mistakes that can be seen only in its text.
 
     Raises:
-        ConfigError: it is not there, or is not YAML.
+        ConfigError: The file is missing, or is not YAML.
     """
     text = _text(path)
     loader: Loader | None = None
@@ -106,7 +107,7 @@ def read(path: Path) -> tuple[Any, list[Mistake]]:
 
 
 def provider(path: Path) -> str | None:
-    """The provider that a file names, whatever else is wrong with it; None: that cannot be told."""
+    """The provider that a file names, even if it has mistakes; `None` if the provider cannot be read."""
     found: Any = None
     with contextlib.suppress(ConfigError):
         found, _ = read(path)
@@ -169,7 +170,7 @@ def _too_deep(name: str) -> str:
 
 
 class _Inspection:
-    """One walk over the parsed text, before any value is made of it."""
+    """Checks the parsed text in one pass, before values are made from it."""
 
     def __init__(self, name: str) -> None:
         self.mistakes: list[Mistake] = []
@@ -178,10 +179,13 @@ class _Inspection:
         self._open: set[Node] = set()
 
     def look(self, node: Node, location: Location) -> tuple[int, int]:
-        """How many values the node stands for, and how deep they lie; each part is looked at once.
+        """Check a node, and each of its parts once.
+
+        Returns:
+            The number of values in the node, and their depth.
 
         Raises:
-            ConfigError: more, or deeper, than can be meant.
+            ConfigError: There are too many values, or they are too deep.
         """
         if node in self._open:
             self._fail(node, "this anchor (&) contains itself")
@@ -235,9 +239,9 @@ class _Inspection:
             case ("config", str(key), *_) if key.startswith(f"{NAMESPACE}:"):
                 pass
             case _:
-                return  # Another program's, which reads it in its own way.
+                return  # It belongs to another program.
         number = node.tag in (f"{_TAG}int", f"{_TAG}float") and node.style is None and len(node.value) < 40
-        # A bare time limit has a message of its own.
+        # A time limit without quotes has its own message.
         if number and _OTHER_BASE.fullmatch(node.value) and location[-1:] != ("time_limit",):
             self._add(
                 location,
@@ -247,7 +251,7 @@ class _Inspection:
             )
 
     def _add(self, location: Location, given: str, allowed: str, advice: str) -> None:
-        # Everywhere else paths begin below `config:`.
+        # In all messages paths begin below `config:`.
         path = location[1:] if location[:1] == ("config",) and len(location) > 1 else location
         self.mistakes.append(Mistake(path_of(path), given, allowed, advice))
 
@@ -257,13 +261,13 @@ class _Inspection:
 
 
 class Loader(yaml.SafeLoader):
-    """YAML's safe loader, for what JSON holds, too, and dates.
+    """PyYAML's safe loader, limited to the types of JSON and dates.
 
-    Keys are text as they stand there, so that a message can name them. What only looks like a number or a
-    date (2024-13-01) is text: what is allowed in its place is said later.
+    Keys are the text in the file, so that a message can name them. A value that only looks like a number or a
+    date (2024-13-01) is text; a later check says what is allowed in its place.
     """
 
-    # Sets, ordered pairs and binary are left out with all other tags.
+    # Sets, ordered pairs, binary values and all other tags are not supported.
     yaml_constructors: ClassVar[dict[Any, Any]] = {None: yaml.SafeLoader.construct_undefined}
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -292,6 +296,6 @@ for _kind in ("null", "bool", "int", "float", "timestamp"):
     Loader.add_constructor(f"{_TAG}{_kind}", _or_text(_SAFE[f"{_TAG}{_kind}"]))
 for _kind in ("str", "seq", "map"):
     Loader.add_constructor(f"{_TAG}{_kind}", _SAFE[f"{_TAG}{_kind}"])
-# `=` and `<<` as values are text.
+# The values `=` and `<<` are text.
 for _kind in ("value", "merge"):
     Loader.add_constructor(f"{_TAG}{_kind}", _SAFE[f"{_TAG}str"])

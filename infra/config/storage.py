@@ -1,4 +1,4 @@
-"""Storage in a stack file: what is mounted where. Which value goes with which kind: `infra.config.checks`."""
+"""The models of storage in a stack file. `infra.config.checks` says which values go with which kind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SharedKind = Literal["nfs", "efs", "filestore", "fsx_lustre"]
 
 
 class SharedStorage(Section):
-    """A directory that every machine of the cluster sees under one path."""
+    """A directory that every machine of the cluster mounts at the same path."""
 
     kind: SharedKind = Field(
         "nfs",
@@ -61,16 +61,24 @@ class SharedStorage(Section):
         )
     )
 
+    def mounted_at(self, name: str) -> str:
+        """The path of this directory, whose key in the stack file is `name`."""
+        return self.path or ("/fsx" if self.kind == "fsx_lustre" else f"/{name}")
+
+    def lustre_deployment(self) -> str:
+        """The deployment type of FSx for Lustre."""
+        return self.deployment or "SCRATCH_2"
+
 
 class LocalScratch(Section):
-    """The NVMe disks of each compute node, striped into one directory: fast, and gone with the node."""
+    """The NVMe disks of each compute node as one directory: fast, and lost with the node."""
 
     kind: Literal["nvme"] = Field("nvme", description="nvme: the machine's own NVMe disks as one RAID 0.")
     path: MountPath = Field("/local_scratch", description="Where it is mounted.")
 
 
 class StorageConfig(Section):
-    """The cluster's directories. On a cloud /home and /apps come from the controller if nothing is said."""
+    """The cluster's directories. By default a cloud's controller exports /home and /apps."""
 
     home: SharedStorage | None = Field(None, description="Home directories, /home.")
     apps: SharedStorage | None = Field(None, description="Shared software and training environments, /apps.")

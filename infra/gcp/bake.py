@@ -1,8 +1,8 @@
-"""Images of the cluster's own: one for each kind of machine that the design has.
+"""The cluster's own images: one for each kind of machine of the design.
 
-A machine goes through the steps of a boot that an image can hold (`infra.node.bootstrap.vm.baking`) and
-stops; then an image is made of its disk. Their names have the digest of what goes in: the same image is made
-once, and another content makes another one beside it, from which new machines then start.
+A machine goes through the boot steps whose results an image can hold (`node.bootstrap.vm.baking`) and stops.
+Then an image is made of its disk. The names have the digest of the image's content. The same content is built
+once. Other content makes another image beside the first, and new machines then start from it.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import pulumi
 import pulumi_command as command
 from pulumi_gcp import compute
 
-from infra.clouds import operations, recipes
-from infra.clouds.cloud import Place
+from infra.clouds import commands, recipes
+from infra.clouds.commands import ClusterRef
 from infra.clouds.recipes import Recipe
 from infra.gcp import images
+from infra.gcp.access import OPERATIONS
 from infra.gcp.labels import labels
 from infra.gcp.metadata import SCOPES, metadata
-from infra.gcp.names import fitting
-from infra.gcp.operations import MODULE
-from infra.gcp.parts import Station
-from infra.node.bootstrap.vm.images import ROLE
-from infra.node.elastic.drivers.gce_names import NAME_LENGTH
-from infra.node.model import ClusterDesign
+from infra.gcp.names import shortened
+from infra.gcp.role_resources import RoleResources
+from node.bootstrap.vm.images import ROLE
+from node.elastic.drivers.gce.names import NAME_LENGTH
+from node.model import ClusterDesign
 
 DISK_GIB = 16
-"""What an image needs: the largest holds a second kernel and NVIDIA's driver. No machine's disk may be
+"""The size of an image. The largest image holds a second kernel and NVIDIA's driver. No machine's disk may be
 smaller than the image that it starts from."""
 BUILD = "2h"
 
@@ -35,63 +35,63 @@ BUILD = "2h"
 class GcpBake(pulumi.ComponentResource):
     """The machines that become images, and the images.
 
-    A machine stays as long as its image, off: it costs its disk alone, and the engine need not be told that
-    somebody else has ended it.
+    A machine stays, switched off, as long as its image does. It costs only its disk, and the engine does not
+    find a machine missing that something else has ended.
 
     Attributes:
-        made: role -> host or partition -> its image's self link.
+        images: role -> host or partition -> the self link of its image.
 
     Args:
-        station: of the machines that become images; its image is the one with which they begin.
-        after: what such a machine needs when it starts.
+        resources: The resources of the machines that become images. They start from its image.
+        after: What such a machine needs when it starts.
     """
 
     def __init__(
         self,
         name: str,
         design: ClusterDesign,
-        station: Station,
+        resources: RoleResources,
         after: Sequence[pulumi.Resource],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("slurm-stacks:index:GcpBake", name, None, opts)
         self._name = name
         self._design = design
-        self._station = station
+        self._resources = resources
         self._after = list(after)
         made = {recipe.kind.name: self._image(recipe) for recipe in recipes.recipes(design)}
-        self.made = recipes.of_members(made, design)
+        self.images = recipes.images_by_member(made, design)
         self.register_outputs({"images": made})
 
     def _image(self, recipe: Recipe) -> pulumi.Output[str]:
-        """Make an image. Returns its self link, once it is there."""
+        """Makes an image, and returns its self link once it exists."""
         design, own = self._design, f"{self._name}-{recipe.kind.name}"
-        parent = pulumi.Output.from_input(self._station.image)
+        parent = pulumi.Output.from_input(self._resources.image)
         size = None if design.image.id is not None else min(DISK_GIB, recipe.kind.disk_gib)
-        called: pulumi.Output[str] = parent.apply(lambda known: image_name(design, recipe, known, size))
-        marks = labels(design, role=ROLE, host=recipe.kind.host)
+        name: pulumi.Output[str] = parent.apply(lambda known: image_name(design, recipe, known, size))
+        own_labels = labels(design, role=ROLE, host=recipe.kind.host)
         disk = compute.Disk(
             f"{own}-disk",
-            name=called,
+            name=name,
             description=f"becomes the {recipe.kind.name} image of cluster {design.name}",
             project=design.project,
             zone=design.zone,
             image=parent,
             size=size,
             type=images.DISK_TYPE,
-            labels=marks,
+            labels=own_labels,
             opts=pulumi.ResourceOptions(parent=self),
         )
-        baked = self._wait(own, recipe, self._machine(own, recipe, called, disk, marks))
+        wait = self._wait(own, recipe, self._machine(own, recipe, name, disk, own_labels))
         image = compute.Image(
             own,
-            name=called,
+            name=name,
             description=f"slurm-stacks: {recipe.kind.name} of the cluster {design.name}",
             project=design.project,
             source_disk=disk.self_link,
             storage_locations=[str(design.region)],
-            labels=marks,
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[baked]),
+            labels=own_labels,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[wait]),
         )
         return image.self_link
 
@@ -99,44 +99,44 @@ class GcpBake(pulumi.ComponentResource):
         self,
         own: str,
         recipe: Recipe,
-        called: pulumi.Output[str],
+        name: pulumi.Output[str],
         disk: compute.Disk,
-        marks: dict[str, str],
+        own_labels: dict[str, str],
     ) -> compute.Instance:
-        """Without a device: an image needs none to hold its driver."""
-        design, station = self._design, self._station
+        """The machine that becomes an image. It has no GPU: an image can hold a driver without one."""
+        design, resources = self._design, self._resources
         return compute.Instance(
             f"{own}-machine",
-            name=called,
+            name=name,
             description=f"becomes the {recipe.kind.name} image of cluster {design.name}",
             project=design.project,
             zone=design.zone,
             machine_type=design.controller().machine,
             boot_disk=compute.InstanceBootDiskArgs(source=disk.self_link, auto_delete=False),
-            network_interfaces=[compute.InstanceNetworkInterfaceArgs(subnetwork=station.subnetwork)],
-            service_account=compute.InstanceServiceAccountArgs(email=station.account, scopes=SCOPES),
-            # One that Google started again would be half an image.
+            network_interfaces=[compute.InstanceNetworkInterfaceArgs(subnetwork=resources.subnetwork)],
+            service_account=compute.InstanceServiceAccountArgs(email=resources.account, scopes=SCOPES),
+            # A machine that Google started again would become half an image.
             scheduling=compute.InstanceSchedulingArgs(on_host_maintenance="MIGRATE", automatic_restart=False),
             shielded_instance_config=compute.InstanceShieldedInstanceConfigArgs(
                 enable_vtpm=True, enable_integrity_monitoring=True, enable_secure_boot=False
             ),
-            metadata=metadata(design, station, ROLE, recipe.kind.host),
-            labels=marks,
+            metadata=metadata(design, resources, ROLE, recipe.kind.host),
+            labels=own_labels,
             allow_stopping_for_update=True,
             deletion_protection=False,
             opts=pulumi.ResourceOptions(parent=self, depends_on=self._after),
         )
 
     def _wait(self, own: str, recipe: Recipe, machine: compute.Instance) -> command.local.Command:
-        """Until the machine has done its steps, and has stopped."""
+        """Waits until the machine has gone through its steps and stopped."""
         design = self._design
-        place = Place.of(design).arguments()
-        line = pulumi.Output.all(bucket=self._station.bucket, instance=machine.name).apply(
-            lambda known: operations.line(
-                MODULE,
+        arguments = ClusterRef.of(design).arguments()
+        line = pulumi.Output.all(bucket=self._resources.bucket, instance=machine.name).apply(
+            lambda known: commands.line(
+                OPERATIONS,
                 "baked",
                 design,
-                *place,
+                *arguments,
                 *("--bucket", known["bucket"], "--instance", known["instance"], "--host", recipe.kind.host),
             )
         )
@@ -154,10 +154,10 @@ class GcpBake(pulumi.ComponentResource):
 
 
 def image_name(design: ClusterDesign, recipe: Recipe, parent: str, size: int | None) -> str:
-    """Of an image, and of the machine and the disk that become it.
+    """The name of an image, and of the machine and the disk that become it.
 
     Args:
-        parent: what it begins with.
-        size: of its disk, GiB.
+        parent: The image that it is built from.
+        size: The size of its disk in GiB.
     """
-    return fitting(recipe.name(design.name, f"{parent} {size}"), NAME_LENGTH)
+    return shortened(recipe.name(design.name, f"{parent} {size}"), NAME_LENGTH)

@@ -1,25 +1,22 @@
-"""The cluster's bucket: what machines run and know lies there, and their boot reports come there."""
+"""The cluster's bucket. It holds the code and the settings of the machines, and their boot reports."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import pulumi
 from pulumi_gcp import storage
 
-from infra.clouds.bucket import Bundle
-from infra.clouds.objects import Object
+from infra.clouds.publishing import BucketObject
 from infra.gcp.labels import labels
-from infra.node.model import ClusterDesign
+from node.model import ClusterDesign
 
 
 class GcpBucket(pulumi.ComponentResource):
-    """A private bucket in the cluster's region that goes with all its content.
+    """A private bucket in the cluster's region that is deleted with all its content.
 
     Cloud Storage encrypts everything and answers over TLS only.
 
     Attributes:
-        bucket: its name.
+        bucket: The bucket's name.
     """
 
     def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -29,10 +26,10 @@ class GcpBucket(pulumi.ComponentResource):
             project=design.project,
             location=str(design.region).upper(),
             force_destroy=True,
-            # Who may do what is IAM's alone, and that is never everybody.
+            # Only IAM says who may do what, and it never allows everybody.
             uniform_bucket_level_access=True,
             public_access_prevention="enforced",
-            # All of it can be made again; kept as they are by default, deleted objects cost for a week.
+            # All content can be made again. By default deleted objects are kept, and cost, for a week.
             versioning={"enabled": False},
             soft_delete_policy={"retention_duration_seconds": 0},
             labels=labels(design),
@@ -41,32 +38,8 @@ class GcpBucket(pulumi.ComponentResource):
         self.bucket: pulumi.Output[str] = store.name
         self.register_outputs({"bucket": self.bucket})
 
-
-class GcpBundle(Bundle):
-    """What machines run and know, as objects of Cloud Storage's.
-
-    Args:
-        bucket: the bucket's name.
-    """
-
-    TYPE = "slurm-stacks:index:GcpBundle"
-
-    def __init__(
-        self,
-        name: str,
-        design: ClusterDesign,
-        bucket: pulumi.Input[str],
-        opts: pulumi.ResourceOptions | None = None,
-    ) -> None:
-        self._bucket = bucket
-        super().__init__(name, design, bucket, opts)
-
-    def _object(self, one: Object, after: Sequence[pulumi.Resource] = ()) -> storage.BucketObject:
+    def put(self, name: str, item: BucketObject, opts: pulumi.ResourceOptions) -> pulumi.Resource:
+        """Declares an object."""
         return storage.BucketObject(
-            f"{self._name}-{one.part}",
-            bucket=self._bucket,
-            name=one.key,
-            content=one.content,
-            source=one.source,
-            opts=pulumi.ResourceOptions(parent=self, depends_on=list(after)),
+            name, bucket=self.bucket, name=item.key, content=item.content, source=item.source, opts=opts
         )

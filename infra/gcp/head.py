@@ -1,4 +1,5 @@
-"""The machines that live as long as their cluster: the controller, and login machines if there are any."""
+"""The machines that live as long as their cluster: the controller, and login machines if the design has
+any."""
 
 from __future__ import annotations
 
@@ -8,36 +9,37 @@ import pulumi
 from pulumi_gcp import compute
 
 from infra.gcp import images
+from infra.gcp.addresses import GcpAddresses
 from infra.gcp.labels import labels
 from infra.gcp.metadata import SCOPES, STARTUP, USER_DATA, metadata
-from infra.gcp.parts import Station, Stations
-from infra.gcp.seats import GcpSeats
-from infra.node.elastic.drivers.gce_names import instance_of
-from infra.node.model import ClusterDesign, Host
+from infra.gcp.role_resources import ResourcesByRole, RoleResources
+from node.elastic.drivers.gce.names import instance_of
+from node.model import ClusterDesign, Host
 
-# Neither may restart a head with jobs; a new image is an explicit act (`pulumi up --replace` of its disk).
+# Neither may restart a head with jobs. A new image is an explicit act (`pulumi up --replace` of its disk).
 IGNORED = [f'metadata["{STARTUP}"]', f'metadata["{USER_DATA}"]']
 
 
 class GcpHead(pulumi.ComponentResource):
-    """Compute Engine instances of the design's hosts, in their seats. All disks are encrypted, with keys that
-    Google manages, as everything on Google Cloud is.
+    """The Compute Engine instances of the design's hosts, at their addresses.
+
+    Google encrypts all disks with keys that it manages, as it does everything on Google Cloud.
 
     Attributes:
         machines: host -> its instance.
-        disks: host -> its root disk; the controller's has the queue.
+        disks: host -> its root disk. The controller's holds Slurm's queue.
 
     Args:
-        exports: disks that the controller exports.
-        after: what a machine needs at its boot, and what must outlive it.
+        exports: The disks that the controller exports.
+        after: What a machine needs at its boot, and what must outlive it.
     """
 
     def __init__(
         self,
         name: str,
         design: ClusterDesign,
-        stations: Stations,
-        seats: GcpSeats,
+        resources_by_role: ResourcesByRole,
+        addresses: GcpAddresses,
         exports: Sequence[compute.InstanceAttachedDiskArgs],
         after: Sequence[pulumi.Resource],
         opts: pulumi.ResourceOptions | None = None,
@@ -48,25 +50,25 @@ class GcpHead(pulumi.ComponentResource):
         self.machines: dict[str, compute.Instance] = {}
         self.disks: dict[str, compute.Disk] = {}
         for host in design.hosts:
-            # Login machines find the controller's exports, and go before it.
+            # A login machine mounts what the controller exports, and is deleted before it.
             first = [self.machines["controller"]] if host.role == "login" else []
             attached = exports if host.role == "controller" else []
             self.machines[host.name] = self._machine(
-                host, stations[host.role], seats, attached, [*after, *first]
+                host, resources_by_role[host.role], addresses, attached, [*after, *first]
             )
         self.register_outputs({"machines": {host: made.name for host, made in self.machines.items()}})
 
     def _machine(
         self,
         host: Host,
-        station: Station,
-        seats: GcpSeats,
+        resources: RoleResources,
+        addresses: GcpAddresses,
         attached: Sequence[compute.InstanceAttachedDiskArgs],
         after: list[pulumi.Resource],
     ) -> compute.Instance:
         design = self._design
-        marks = labels(design, role=host.role, host=host.name)
-        root = self.disks[host.name] = self._disk(host, station, marks, after)
+        own_labels = labels(design, role=host.role, host=host.name)
+        root = self.disks[host.name] = self._disk(host, resources, own_labels, after)
         return compute.Instance(
             f"{self._name}-{host.name}",
             name=instance_of(design.name, host.name),
@@ -78,38 +80,39 @@ class GcpHead(pulumi.ComponentResource):
             attached_disks=attached or None,
             network_interfaces=[
                 compute.InstanceNetworkInterfaceArgs(
-                    subnetwork=station.subnetwork,
-                    network_ip=seats.private[host.name],
+                    subnetwork=resources.subnetwork,
+                    network_ip=addresses.private[host.name],
                     access_configs=[
-                        compute.InstanceNetworkInterfaceAccessConfigArgs(nat_ip=seats.public[host.name])
+                        compute.InstanceNetworkInterfaceAccessConfigArgs(nat_ip=addresses.public[host.name])
                     ]
-                    if host.name in seats.public
+                    if host.name in addresses.public
                     else None,
                 )
             ],
-            service_account=compute.InstanceServiceAccountArgs(email=station.account, scopes=SCOPES),
+            service_account=compute.InstanceServiceAccountArgs(email=resources.account, scopes=SCOPES),
             scheduling=compute.InstanceSchedulingArgs(on_host_maintenance="MIGRATE", automatic_restart=True),
             shielded_instance_config=compute.InstanceShieldedInstanceConfigArgs(
                 enable_vtpm=True, enable_integrity_monitoring=True, enable_secure_boot=False
             ),
-            metadata=metadata(design, station, host.role, host.name),
-            labels=marks,
-            # Another machine type is a pause, and not a new machine.
+            metadata=metadata(design, resources, host.role, host.name),
+            labels=own_labels,
+            # Another machine type stops the machine for a while and does not replace it.
             allow_stopping_for_update=True,
             deletion_protection=False,
             opts=pulumi.ResourceOptions(
                 parent=self,
                 depends_on=after,
                 ignore_changes=IGNORED,
-                # A seat has one machine at a time, and so has a name.
+                # An address has one machine at a time, and so has a name.
                 delete_before_replace=True,
             ),
         )
 
     def _disk(
-        self, host: Host, station: Station, marks: dict[str, str], after: list[pulumi.Resource]
+        self, host: Host, resources: RoleResources, own_labels: dict[str, str], after: list[pulumi.Resource]
     ) -> compute.Disk:
-        """A root disk apart from its machine: so it can grow, and the queue on it outlives the machine."""
+        """A root disk apart from its machine, so that it can grow and the queue on it outlives the
+        machine."""
         design = self._design
         return compute.Disk(
             f"{self._name}-{host.name}-disk",
@@ -117,10 +120,10 @@ class GcpHead(pulumi.ComponentResource):
             description=f"root disk of {host.name} of cluster {design.name}",
             project=design.project,
             zone=design.zone,
-            image=station.start_from(host.name, host.image),
+            image=resources.start_from(host.name, host.image),
             size=host.disk_gib,
             type=images.DISK_TYPE,
-            labels=marks,
+            labels=own_labels,
             opts=pulumi.ResourceOptions(
                 parent=self, depends_on=after, ignore_changes=["image"], delete_before_replace=True
             ),

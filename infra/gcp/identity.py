@@ -1,6 +1,7 @@
-"""The service accounts of the cluster's machines. What they may do is written in `infra.gcp.policies`.
+"""The service accounts of the cluster's machines. `infra.gcp.policies` says what they may do.
 
-Accounts and grants are two components: the firewall names accounts, and grants name parts of the network.
+Accounts and grants are two components, because the firewall names accounts and grants name parts of the
+network.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.clouds.reach import kinds
-from infra.gcp import policies, service_accounts
-from infra.node.model import ClusterDesign
+from infra.clouds.firewall import identities
+from infra.gcp import policies
+from infra.gcp.names import account_id
+from node.model import ClusterDesign
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """What the grants name: the bucket's name, the secret as `projects/…/secrets/…`, the subnetwork."""
+class AccessTargets:
+    """What the grants name: the bucket by its name, the secret as `projects/…/secrets/…`, and the
+    subnetwork."""
 
     bucket: pulumi.Input[str]
     secret: pulumi.Input[str]
@@ -26,36 +29,36 @@ class Reach:
 
 
 class GcpAccounts(pulumi.ComponentResource):
-    """A service account for each kind of machine. It may nothing.
+    """A service account for each kind of machine, without any permission.
 
     Attributes:
-        of: controller | login | compute | image -> the account; login only where there are login machines,
-            image only where images are baked.
+        by_role: controller | login | compute | image -> the account. Login is there only with login machines,
+            and image only where images are baked.
     """
 
     def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("slurm-stacks:index:GcpAccounts", name, None, opts)
         own = pulumi.ResourceOptions(parent=self)
-        self.of = {
+        self.by_role = {
             role: gcp.serviceaccount.Account(
                 f"{name}-{role}",
-                account_id=service_accounts.account_id(design.name, role),
+                account_id=account_id(design.name, role),
                 display_name=f"{role} of the cluster {design.name}",
                 project=design.project,
                 opts=own,
             )
-            for role in kinds(design)
+            for role in identities(design)
         }
-        self.register_outputs({"emails": {role: account.email for role, account in self.of.items()}})
+        self.register_outputs({"emails": {role: account.email for role, account in self.by_role.items()}})
 
 
 class GcpIdentity(pulumi.ComponentResource):
-    """What the accounts may do: the least that works.
+    """What the accounts may do: the fewest permissions that work.
 
     Attributes:
-        emails: role -> the account's address.
-        granted: what a machine needs before it starts. A grant takes effect some minutes after it is made
-            (IAM's documentation says two, and seven at times), so a machine that is refused tries again.
+        emails: role -> the account's email address.
+        grants: What a machine needs before it starts. A grant takes effect some minutes after it is made
+            (IAM's documentation says two, and sometimes seven), so a machine that is refused tries again.
     """
 
     def __init__(
@@ -63,22 +66,22 @@ class GcpIdentity(pulumi.ComponentResource):
         name: str,
         design: ClusterDesign,
         accounts: GcpAccounts,
-        reach: Reach,
+        targets: AccessTargets,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("slurm-stacks:index:GcpIdentity", name, None, opts)
         self._name = name
         self._design = design
         self._own = pulumi.ResourceOptions(parent=self)
-        self._accounts = accounts.of
+        self._accounts = accounts.by_role
         self.emails = {role: account.email for role, account in self._accounts.items()}
-        self.granted: list[pulumi.Resource] = []
+        self.grants: list[pulumi.Resource] = []
         for role in self._accounts:
-            self.granted += [*self._everywhere(role), *self._bucket(role, reach.bucket)]
+            self.grants += [*self._everywhere(role), *self._bucket(role, targets.bucket)]
         if "controller" in self._accounts:
-            # No other machine: every process of it, of any user, could read the munge key.
-            self.granted += self._secret(reach.secret)
-            self.granted += self._launches(reach.subnetwork)
+            # No other machine gets this, because every process on it, of any user, could read the munge key.
+            self.grants += self._secret(targets.secret)
+            self.grants += self._launches(targets.subnetwork)
         self.register_outputs({"emails": self.emails})
 
     def _everywhere(self, role: str) -> list[pulumi.Resource]:
@@ -92,15 +95,16 @@ class GcpIdentity(pulumi.ComponentResource):
             gcp.secretmanager.SecretIamMember(
                 f"{self._name}-controller-{part}",
                 secret_id=secret,
-                role=granted,
+                role=granted_role,
                 member=self._accounts["controller"].member,
                 opts=self._own,
             )
-            for part, granted in wanted.items()
+            for part, granted_role in wanted.items()
         ]
 
     def _bucket(self, role: str, bucket: pulumi.Input[str]) -> list[pulumi.Resource]:
-        """Read all of the cluster's, write boot reports; read hooks' scripts in buckets of the user's."""
+        """Lets a role read the cluster's bucket, write boot reports, and read hooks in buckets of the
+        user's."""
         own = pulumi.Output.from_input(bucket)
         reports = own.apply(lambda name: policies.own_reports(name, role).expression)
         title = policies.own_reports("", role).title
@@ -109,10 +113,12 @@ class GcpIdentity(pulumi.ComponentResource):
             self._in_bucket(role, "reports", own, policies.WRITE_OBJECTS, title, reports),
         ]
         for number, (other, script) in enumerate(policies.hooks(self._design, role)):
-            said = policies.one_object(other, script)
+            condition = policies.one_object(other, script)
             part = f"hook-{number}"
             made.append(
-                self._in_bucket(role, part, other, policies.READ_OBJECTS, said.title, said.expression)
+                self._in_bucket(
+                    role, part, other, policies.READ_OBJECTS, condition.title, condition.expression
+                )
             )
         return made
 
@@ -121,7 +127,7 @@ class GcpIdentity(pulumi.ComponentResource):
         role: str,
         part: str,
         bucket: pulumi.Input[str],
-        granted: str,
+        granted_role: str,
         title: str | None = None,
         expression: pulumi.Input[str] = "",
     ) -> pulumi.Resource:
@@ -131,18 +137,19 @@ class GcpIdentity(pulumi.ComponentResource):
         return gcp.storage.BucketIAMMember(
             f"{self._name}-{role}-{part}",
             bucket=bucket,
-            role=granted,
+            role=granted_role,
             member=self._accounts[role].member,
             condition=condition,
             opts=self._own,
         )
 
     def _launches(self, subnetwork: pulumi.Input[str]) -> list[pulumi.Resource]:
-        """The controller makes and ends nodes: in its subnetwork, with their account, of their names."""
+        """Lets the controller make and end nodes: in its subnetwork, with their account, under their
+        names."""
         design, head = self._design, self._accounts["controller"]
         launcher = gcp.projects.IAMCustomRole(
             f"{self._name}-launcher",
-            # The id of a deleted role is taken for weeks: this one is new whenever the account is.
+            # The id of a deleted role stays taken for weeks. This id is new whenever the account is.
             role_id=head.unique_id.apply(lambda number: f"slurm_stacks_launcher_{number}"),
             title=f"Slurm controller of {design.name}",
             description=f"Launches and ends the nodes of the cluster {design.name}",
@@ -150,14 +157,16 @@ class GcpIdentity(pulumi.ComponentResource):
             project=design.project,
             opts=self._own,
         )
-        said = policies.nodes_only(design.name)
+        nodes_only = policies.nodes_only(design.name)
         return [
             launcher,
             self._on_project(
                 "controller",
                 "launches",
                 role=launcher.name,
-                condition=gcp.projects.IAMMemberConditionArgs(title=said.title, expression=said.expression),
+                condition=gcp.projects.IAMMemberConditionArgs(
+                    title=nodes_only.title, expression=nodes_only.expression
+                ),
             ),
             gcp.compute.SubnetworkIAMMember(
                 f"{self._name}-controller-subnetwork",

@@ -1,25 +1,26 @@
-"""What machines boot from: Ubuntu's own image by its family, or an image that the stack names."""
+"""The image that machines boot from: Ubuntu's own, by its family, or one that the stack file names."""
 
 from __future__ import annotations
 
 import pulumi
 from pulumi_gcp import compute
 
-from infra.node.model import Image
+from node.model import Image
 
 PROJECT = "ubuntu-os-cloud"
-"""Canonical publishes there."""
+"""The project in which Canonical publishes images."""
 FAMILIES = {"ubuntu-24.04": "ubuntu-2404-lts-amd64"}
-"""The newest image of a distribution; every machine of the catalog is x86_64."""
+"""Distribution -> the family of its images, of which the newest is used. Every machine of the catalog is
+x86_64."""
 DISK_TYPE = "pd-balanced"
-"""Of root disks: SSD, and what N1, N2 and E2 all take."""
+"""The type of root disks. It is on SSD, and N1, N2 and E2 all accept it."""
 
 
 def image_id(image: Image) -> pulumi.Input[str]:
-    """The cluster's image, or the one with which baked ones begin.
+    """The cluster's image, or the image from which baked images are built.
 
-    The family is resolved at each `up`, to one image: new nodes get a new image and all of one launch the
-    same, the head ignores the change.
+    The family is resolved to one image at each `up`. New nodes get the newest image, all nodes of one launch
+    get the same image, and the head ignores the change.
     """
     if image.id is not None:
         return image.id

@@ -1,17 +1,10 @@
-"""The labels by which all of a cluster is found again: by the sweep, the audit, the driver, the bill."""
+"""The labels by which the resources of a cluster are found: by the termination of nodes, the search for
+leftovers, the driver and the bill."""
 
 from __future__ import annotations
 
-from infra.node.elastic.drivers.gce_names import (
-    CLUSTER,
-    COMPUTE,
-    HOST,
-    PARTITION,
-    ROLE,
-    STACK,
-    value,
-)
-from infra.node.model import ClusterDesign
+from node.elastic.drivers.gce.names import CLUSTER, COMPUTE, HOST, PARTITION, ROLE, STACK, value
+from node.model import ClusterDesign
 
 __all__ = ["CLUSTER", "COMPUTE", "HOST", "PARTITION", "ROLE", "STACK", "labels", "value"]
 
@@ -20,7 +13,7 @@ def labels(design: ClusterDesign, **more: str) -> dict[str, str]:
     """The labels of one resource.
 
     Args:
-        more: `role`, `host`, `partition`; the prefix is added.
+        more: `role`, `host`, `partition`. The prefix is added.
     """
     return {
         CLUSTER: value(design.name),

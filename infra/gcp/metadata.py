@@ -1,43 +1,59 @@
-"""What every machine is told by the metadata server, and whoever may list machines reads of them."""
+"""The metadata of machines. Whoever may list the machines can read it."""
 
 from __future__ import annotations
 
 import pulumi
 
-from infra.gcp import userdata
-from infra.gcp.parts import Station
-from infra.node.bootstrap.vm.images import ROLE as IMAGE
-from infra.node.elastic.drivers.gce_names import BUCKET
-from infra.node.model import ClusterDesign
+from infra import bundle
+from infra.clouds.userdata import HOOK, BootScript
+from infra.gcp.role_resources import RoleResources
+from node.bootstrap.vm.images import ROLE as IMAGE
+from node.elastic.drivers.gce.names import BUCKET
+from node.model import ClusterDesign
 
 STARTUP = "startup-script"
-"""Run at each boot by Google's guest agent, late. It never changes for a living machine."""
+"""The key of the script that Google's guest agent runs late in each boot. It never changes while a machine
+lives."""
 USER_DATA = "user-data"
-"""Read by cloud-init, early; images without it have the other. It never changes for a living machine."""
+"""The key of the script that cloud-init runs early. Images without cloud-init use the other key. It never
+changes while a machine lives."""
+BOOT_SCRIPT = BootScript(
+    start=bundle.ROOT / "node" / "gcp" / "start.py",
+    # A value in the metadata has 256 KiB at most, and cloud-init's copy begins with `HOOK`.
+    limit=256 * 1024 - len(HOOK),
+    # cloud-init chooses the package mirrors, and the agent sets up OS Login: the boot goes on from there.
+    # An image that lacks one of the two does not wait for it.
+    after=("cloud-config.service", "google-guest-agent.service"),
+)
+"""The script of every machine. Google's guest agent runs it at each boot as the startup script. On Ubuntu
+that is after multi-user.target and after snapd has seeded its snaps. cloud-init runs it earlier (`HOOK`)."""
 ALWAYS = {
-    # Users, their ids and who may use sudo are the project's IAM: the same on every machine.
+    # The project's IAM defines the users, their ids and who may use sudo: the same on every machine.
     "enable-oslogin": "TRUE",
-    # Else everybody whose key is in the project's metadata could log in beside OS Login.
+    # Otherwise everybody whose key is in the project's metadata could log in beside OS Login.
     "block-project-ssh-keys": "TRUE",
     "serial-port-enable": "FALSE",
 }
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
-"""Scopes restrict nothing here: what a machine may do is its service account's roles."""
+"""The scopes restrict nothing here. The roles of its service account say what a machine may do."""
 
 
 def metadata(
-    design: ClusterDesign, station: Station, role: str, host: str | None = None
+    design: ClusterDesign, resources: RoleResources, role: str, host: str | None = None
 ) -> dict[str, pulumi.Input[str]]:
-    """Args:
-    role: controller | login | compute | image.
-    host: the machine's name in the design; None: it finds that by its instance's name.
+    """The metadata of a machine.
+
+    Args:
+        role: controller | login | compute | image.
+        host: The machine's name in the design. `None` means that the machine finds it by its instance's name.
     """
-    bucket = pulumi.Output.from_input(station.bucket)
-    script = bucket.apply(lambda name: userdata.render(design, name, role, host))
-    # A node's would be a change of its template, and nobody asks for a node's.
+    bucket = pulumi.Output.from_input(resources.bucket)
+    script = bucket.apply(lambda name: BOOT_SCRIPT.render(design, name, role, host))
+    # On a node this would change its template, and nobody asks for a node's bucket.
     named: dict[str, pulumi.Input[str]] = {BUCKET: bucket} if host is not None else {}
-    told: dict[str, pulumi.Input[str]] = {USER_DATA: script.apply(userdata.early)}
+    scripts: dict[str, pulumi.Input[str]] = {USER_DATA: script.apply(HOOK.__add__)}
     if role != IMAGE:
-        # Where that becomes an image it would come late, and make its unit anew after all was tidied up.
-        told[STARTUP] = script
-    return {**ALWAYS, **named, **told}
+        # On a machine that becomes an image this script would run late, and make the unit again after
+        # cleanup.
+        scripts[STARTUP] = script
+    return {**ALWAYS, **named, **scripts}

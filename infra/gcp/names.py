@@ -1,15 +1,37 @@
-"""Names within Google Cloud's lengths."""
+"""Names on Google Cloud: names within its lengths, and the names of the cluster's service accounts.
+
+They are pure functions, so that a plan shows which accounts the firewall's rules admit.
+"""
 
 from __future__ import annotations
 
 import hashlib
 
-DIGITS = 6
+from node.model import ClusterDesign
+
+DIGEST_DIGITS = 6
+ACCOUNT_ID_LENGTH = 30
+"""The most characters of a service account's id. The least is 6, which every name with a role has."""
 
 
-def fitting(whole: str, most: int) -> str:
-    """A name of at most `most` characters: as it is where it fits, else its beginning and a digest of all."""
-    if len(whole) <= most:
-        return whole
-    mark = hashlib.sha256(whole.encode()).hexdigest()[:DIGITS]
-    return f"{whole[: most - DIGITS - 1].rstrip('-')}-{mark}"
+def shortened(name: str, limit: int) -> str:
+    """The name, or its beginning and a digest of all of it where it has more than `limit` characters."""
+    if len(name) <= limit:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:DIGEST_DIGITS]
+    return f"{name[: limit - DIGEST_DIGITS - 1].rstrip('-')}-{digest}"
+
+
+def account_id(cluster: str, role: str) -> str:
+    """The id of the service account of a role's machines."""
+    return shortened(f"{cluster}-{role}", ACCOUNT_ID_LENGTH)
+
+
+def account_email(design: ClusterDesign, role: str) -> str:
+    """The email address of the service account of a role's machines.
+
+    The id of a project of a domain is `example.com:p`; its accounts end in `p.example.com`.
+    """
+    domain, _, project = str(design.project).rpartition(":")
+    account_domain = f"{project}.{domain}" if domain else project
+    return f"{account_id(design.name, role)}@{account_domain}.iam.gserviceaccount.com"

@@ -1,34 +1,42 @@
-"""The cluster's network on Google Cloud: one of its own, or an existing one, and who may reach whom in it."""
+"""The cluster's network on Google Cloud: one of its own, or an existing one, and who may reach whom in
+it."""
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Collection
 
 import pulumi
 from pulumi_gcp import compute
 
-from infra.gcp import layout, security, service_accounts
-from infra.node.model import ClusterDesign
+from infra.errors import UserError
+from infra.gcp import security
+from infra.gcp.names import account_email
+from node import plurals
+from node.model import ClusterDesign
 
+RESERVED_ADDRESSES = 4
+"""How many addresses of a subnetwork Google keeps for itself."""
 PORTS = 64
-"""Of the NAT's addresses, for each machine: the least, of which more are given to who needs them."""
+"""The fewest ports of the NAT's addresses for each machine. A machine that needs more gets more."""
 MOST_PORTS = 4096
 
 
 class GcpNetwork(pulumi.ComponentResource):
     """A subnetwork of the region, Cloud NAT, and the firewall's rules.
 
-    Of an existing network (`network.gcp`) only the rules are made: its subnetworks and its way out are its
-    owner's. Neither networks nor subnetworks nor rules take labels; their names begin with the cluster's.
+    In an existing network (`network.gcp`) only the rules are made: the subnetworks and the route to the
+    internet are the owner's. Networks, subnetworks and rules take no labels. Their names begin with the
+    cluster's.
 
     Attributes:
-        network: its self link, or `projects/…/global/networks/…` of an existing one.
-        name: the network's short name.
-        subnetwork: likewise; every machine is in it.
-        routes: what must be there before a machine reaches anything, or is reached.
+        network: The network's self link, or `projects/…/global/networks/…` of an existing network.
+        name: The network's short name.
+        subnetwork: The self link, or the path, of the subnetwork that every machine is in.
+        routes: What must exist before a machine reaches anything, or is reached.
 
     Args:
-        accounts: those that the rules name. Google wants them made before a rule relies on them.
+        accounts: The service accounts that the rules name. Google requires them before a rule names them.
     """
 
     def __init__(
@@ -50,7 +58,7 @@ class GcpNetwork(pulumi.ComponentResource):
             self._use_existing(design.network.vpc)
         else:
             self._make()
-        self.routes += [self._open(opening) for opening in security.openings(design)]
+        self.routes += [self._open(rule) for rule in security.ingress_rules(design)]
         self.register_outputs({"network": self.network, "subnetwork": self.subnetwork})
 
     def _use_existing(self, network: str) -> None:
@@ -70,7 +78,7 @@ class GcpNetwork(pulumi.ComponentResource):
             name=design.name,
             description=f"the cluster {design.name}",
             project=design.project,
-            # Else Google makes a subnetwork in every region of the world.
+            # Otherwise Google makes a subnetwork in every region of the world.
             auto_create_subnetworks=False,
             routing_mode="REGIONAL",
             opts=own,
@@ -82,8 +90,8 @@ class GcpNetwork(pulumi.ComponentResource):
             project=design.project,
             region=design.region,
             network=network.id,
-            ip_cidr_range=layout.cidr(design),
-            # What machines fetch from Cloud Storage does not pass the NAT, which costs by the byte.
+            ip_cidr_range=subnetwork_cidr(design),
+            # What machines fetch from Cloud Storage bypasses the NAT, which costs by the byte.
             private_ip_google_access=True,
             opts=own,
         )
@@ -92,7 +100,7 @@ class GcpNetwork(pulumi.ComponentResource):
         self.routes.append(self._nat(network, subnetwork))
 
     def _nat(self, network: compute.Network, subnetwork: compute.Subnetwork) -> compute.RouterNat:
-        """The way out of machines without a public address; nobody comes in by it."""
+        """Cloud NAT: machines without a public address reach the internet, and nobody comes in through it."""
         design, name, own = self._design, self._name, pulumi.ResourceOptions(parent=self)
         router = compute.Router(
             f"{name}-router",
@@ -105,7 +113,7 @@ class GcpNetwork(pulumi.ComponentResource):
         )
         return compute.RouterNat(
             f"{name}-nat",
-            # Of all names this one has two letters at least, and a cluster's may have one.
+            # Only this name needs two letters at least, and a cluster's name may have one.
             name=design.name if len(design.name) > 1 else f"{design.name}-nat",
             project=design.project,
             region=design.region,
@@ -113,7 +121,7 @@ class GcpNetwork(pulumi.ComponentResource):
             nat_ip_allocate_option="AUTO_ONLY",
             source_subnetwork_ip_ranges_to_nat="LIST_OF_SUBNETWORKS",
             subnetworks=[{"name": subnetwork.id, "source_ip_ranges_to_nats": ["PRIMARY_IP_RANGE"]}],
-            # A fixed share of 64 is soon used up by an installer of Python packages on many cores.
+            # An installer of Python packages on many cores soon uses up a fixed share of 64.
             enable_dynamic_port_allocation=True,
             enable_endpoint_independent_mapping=False,
             min_ports_per_vm=PORTS,
@@ -121,33 +129,51 @@ class GcpNetwork(pulumi.ComponentResource):
             opts=own,
         )
 
-    def _open(self, opening: security.Opening) -> compute.Firewall:
+    def _open(self, rule: security.IngressRule) -> compute.Firewall:
         design = self._design
         return compute.Firewall(
-            f"{self._name}-{opening.name}",
-            name=f"{design.name}-{opening.name}",
-            description=f"{opening.why}, cluster {design.name}",
+            f"{self._name}-{rule.name}",
+            name=f"{design.name}-{rule.name}",
+            description=f"{rule.description}, cluster {design.name}",
             project=design.project,
             network=self.network,
             direction="INGRESS",
-            source_ranges=list(opening.ranges) or None,
-            source_service_accounts=None
-            if opening.ranges
-            else [service_accounts.email(design, opening.side)],
-            target_service_accounts=[service_accounts.email(design, opening.role)],
-            allows=_allowed(opening),
+            source_ranges=list(rule.ranges) or None,
+            source_service_accounts=None if rule.ranges else [account_email(design, rule.source)],
+            target_service_accounts=[account_email(design, rule.role)],
+            allows=_allowed(rule),
             opts=pulumi.ResourceOptions(parent=self, depends_on=self._accounts),
         )
 
 
-def _allowed(opening: security.Opening) -> list[compute.FirewallAllowArgs]:
-    of = {protocol: ports for protocol, ports in (("tcp", opening.ports), ("udp", opening.udp)) if ports}
-    if not of:
+def subnetwork_cidr(design: ClusterDesign) -> str:
+    """The addresses of the subnetwork: all of the network's.
+
+    A subnetwork of Google's belongs to a whole region, so a cluster has one.
+
+    Raises:
+        UserError: Not every host and node can have an address.
+    """
+    cidr = str(design.network.cidr)
+    free = ipaddress.ip_network(cidr).num_addresses - RESERVED_ADDRESSES - len(design.hosts)
+    nodes = sum(partition.max for partition in design.partitions)
+    if nodes > free:
+        raise UserError(
+            f"slurm-stacks:cluster.network.cidr: {cidr} has {plurals.count(free, 'address', 'addresses')} "
+            f"for nodes, and the partitions have {plurals.count(nodes, 'node')} at most; give a larger "
+            "network, or lower nodes.max"
+        )
+    return cidr
+
+
+def _allowed(rule: security.IngressRule) -> list[compute.FirewallAllowArgs]:
+    ports_of = {protocol: ports for protocol, ports in (("tcp", rule.ports), ("udp", rule.udp)) if ports}
+    if not ports_of:
         return [compute.FirewallAllowArgs(protocol="all")]
     return [
         compute.FirewallAllowArgs(
             protocol=protocol,
             ports=[str(first) if first == last else f"{first}-{last}" for first, last in ports],
         )
-        for protocol, ports in of.items()
+        for protocol, ports in ports_of.items()
     ]

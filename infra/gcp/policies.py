@@ -1,27 +1,27 @@
 """What each machine of a cluster may do: permissions, roles and conditions, as pure functions of names.
 
-Google's own roles where they hold no more than is needed on the one resource they are granted on; a role of
-the cluster's own for Compute Engine, whose roles are far too wide.
+Google's own roles are used where they allow no more than is needed on the one resource that they are granted
+on. For Compute Engine, whose roles are far too wide, the cluster has a role of its own.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from infra.node.elastic.drivers.gce_names import instance_of
-from infra.node.model import ClusterDesign
+from node.elastic.drivers.gce.names import instance_of
+from node.model import ClusterDesign
 
 INSTANCE, DISK = "compute.googleapis.com/Instance", "compute.googleapis.com/Disk"
 
 EVERYBODY = ("roles/logging.logWriter", "roles/monitoring.metricWriter")
-"""Of the project: neither service has anything narrower to write to."""
+"""The roles of every machine on the project. Neither service has anything narrower to write to."""
 SUBNETWORK = "roles/compute.networkUser"
 ACT_AS = "roles/iam.serviceAccountUser"
 READ_SECRET, WRITE_SECRET = "roles/secretmanager.secretAccessor", "roles/secretmanager.secretVersionAdder"
 READ_OBJECTS, WRITE_OBJECTS = "roles/storage.objectViewer", "roles/storage.objectUser"
 
 _LAUNCH = (
-    # bulkInsert asks for what an instance is made with, one by one.
+    # bulkInsert checks a permission for each thing that an instance is made with.
     "compute.disks.create",
     "compute.disks.setLabels",
     "compute.instanceTemplates.useReadOnly",
@@ -43,29 +43,30 @@ _LOOK = (
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """When a grant holds: an expression of IAM's (CEL), at most 12 logical operators."""
+    """The condition of a grant: an IAM expression (CEL) with at most 12 logical operators."""
 
     title: str
     expression: str
 
 
 def permissions(design: ClusterDesign) -> list[str]:
-    """Of the controller's own role: what the elastic driver calls (`infra.node.elastic.drivers.gce*`)."""
+    """The permissions of the controller's own role: what the elastic driver calls
+    (`node.elastic.drivers.gce*`)."""
     made = [*_LAUNCH, *_END, *_LOOK]
     if any(one.placement == "cluster" or one.placement_policy for one in design.partitions):
         made.append("compute.resourcePolicies.use")
     if design.image.bake or design.image.id or any(partition.image for partition in design.partitions):
-        # Google's own images are everybody's.
+        # Google's own images are open to everybody.
         made.append("compute.images.useReadOnly")
     return sorted(made)
 
 
 def nodes_only(cluster: str) -> Condition:
-    """Of machines and disks those of the cluster's nodes, by their names; never the controller, nor a login
-    machine, which are the cluster's too.
+    """Limits a grant to the machines and disks of the cluster's nodes, by their names.
 
-    What is asked of the project as a whole (lists, operations) has another type. A cluster whose name is this
-    one's and a hyphen more is in reach as well: the driver tells machines by their labels.
+    The controller and the login machines, which are the cluster's as well, are left out. Requests about the
+    project as a whole (lists, operations) have another type. Nodes of a cluster whose name begins with this
+    one's and a hyphen are also included: the driver tells machines apart by their labels.
     """
     name = "resource.name.extract('/instances/{name}')"
     controller, login = instance_of(cluster, "controller"), instance_of(cluster, "login-")
@@ -79,9 +80,9 @@ def nodes_only(cluster: str) -> Condition:
 
 
 def own_reports(bucket: str, role: str) -> Condition:
-    """Where machines of a role write in the bucket: the boot reports of their kind.
+    """Limits writes in the bucket to the boot reports of a role's machines.
 
-    All nodes have one account, so each could write another's report.
+    All nodes share one account, so each could write another's report.
     """
     folder = f"projects/_/buckets/{bucket}/objects/boot/"
     controller, login, image = f"{folder}controller.json", f"{folder}login-", f"{folder}image-"
@@ -96,7 +97,7 @@ def own_reports(bucket: str, role: str) -> Condition:
 
 
 def hooks(design: ClusterDesign, role: str) -> list[tuple[str, str]]:
-    """Bucket and object of each script in Cloud Storage that machines of a role run."""
+    """The bucket and the object of each hook in Cloud Storage that machines of a role run."""
     sources = [hook.source for hook in design.hooks if hook.role in (role, "all")]
     found = [source.removeprefix("gs://") for source in sources if source.startswith("gs://")]
     parts = [address.partition("/") for address in dict.fromkeys(found)]
@@ -104,11 +105,12 @@ def hooks(design: ClusterDesign, role: str) -> list[tuple[str, str]]:
 
 
 def one_object(bucket: str, name: str) -> Condition:
-    where = _quoted(f"projects/_/buckets/{bucket}/objects/{name}")
-    return Condition("script of a hook", f"resource.name == {where}")
+    """Limits a grant to one object of a bucket."""
+    resource = _quoted(f"projects/_/buckets/{bucket}/objects/{name}")
+    return Condition("script of a hook", f"resource.name == {resource}")
 
 
 def _quoted(text: str) -> str:
-    """A string of CEL's: an object may have quotes and backslashes in its name."""
+    """A text as a CEL string. The name of an object may have quotes and backslashes."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

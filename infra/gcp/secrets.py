@@ -1,4 +1,4 @@
-"""Where the cluster's munge key is kept: an empty secret, for the controller makes the key itself."""
+"""The secret that keeps the cluster's munge key. It is made empty: the controller makes the key itself."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import pulumi
 from pulumi_gcp import secretmanager
 
 from infra.gcp.labels import labels
-from infra.node.model import ClusterDesign
+from node.model import ClusterDesign
 
 
 class GcpSecrets(pulumi.ComponentResource):
     """An empty Secret Manager secret, kept in the cluster's region and nowhere else.
 
-    Its value is never in Pulumi's state nor in metadata, and it goes with the cluster, at once and whole.
+    Its value is never in Pulumi's state or in metadata. It is deleted with the cluster, at once and
+    completely.
 
     Attributes:
-        munge: the secret as `projects/<project>/secrets/<cluster>-munge`.
+        munge: The secret as `projects/<project>/secrets/<cluster>-munge`.
     """
 
     def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -24,8 +25,8 @@ class GcpSecrets(pulumi.ComponentResource):
             f"{name}-munge",
             secret_id=f"{design.name}-munge",
             project=design.project,
-            # Where the cluster is, for what it needs must not depend on other regions; and some
-            # organizations allow no other.
+            # The secret is in the cluster's region, so that the cluster does not depend on other regions.
+            # Some organizations allow no other replication.
             replication={"user_managed": {"replicas": [{"location": str(design.region)}]}},
             deletion_protection=False,
             labels=labels(design),

@@ -1,8 +1,8 @@
-"""The firewall's rules as data: who may reach whom, on what. Pure, so that a test reads them whole.
+"""The firewall's rules as plain data: who may reach whom, on which ports.
 
-A VPC of Google's lets nothing in and everything out, and answers come back by themselves: only ways in are
-named here. Machines are told by their service accounts, not by network tags: whoever may tag a machine could
-put it into the cluster.
+The functions are pure, so that a test can read all rules. A VPC of Google's lets nothing in and everything
+out, and answers come back without a rule. So only incoming traffic has rules here. Machines are identified by
+their service accounts and not by network tags: whoever may tag a machine could put it into the cluster.
 """
 
 from __future__ import annotations
@@ -10,43 +10,43 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from infra.clouds.reach import SSH, Ports, Rule, exports, outside, roles, slurm
-from infra.node.model import ClusterDesign
+from infra.clouds.firewall import SSH, Ports, Rule, exports, outside, roles, slurm
+from node.model import ClusterDesign
 
 IAP = "35.235.240.0/20"
-"""Where TCP connections of the Identity-Aware Proxy come from; it asks IAM who may have one."""
+"""The network of the Identity-Aware Proxy, which asks IAM who may connect."""
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
-    """A rule of the firewall: what a kind of machines lets in from one side.
+class IngressRule:
+    """A rule of the firewall: what the machines of a role let in from one source.
 
     Attributes:
-        role: controller | login | compute: whose machines.
-        side: what is behind it in a word: a role, or iap, or ssh.
-        ranges: networks it comes from; empty where `side` is a role.
-        ports: TCP ports; with none of either kind: every protocol.
-        udp: UDP ports.
+        role: controller | login | compute.
+        source: A role, or `iap`, or `ssh`. It is a part of the rule's name.
+        ranges: The networks that the traffic comes from. It is empty where `source` is a role.
+        ports: The TCP ports. A rule without TCP and UDP ports admits every protocol.
+        udp: The UDP ports.
     """
 
     role: str
-    side: str
+    source: str
     ranges: tuple[str, ...]
     ports: tuple[Ports, ...]
-    why: str
+    description: str
     udp: tuple[Ports, ...] = ()
 
     @property
     def name(self) -> str:
-        return f"{self.role}-{self.side}"
+        return f"{self.role}-{self.source}"
 
 
-def openings(design: ClusterDesign) -> list[Opening]:
-    """Every rule of a design's firewall. What is not here is closed."""
+def ingress_rules(design: ClusterDesign) -> list[IngressRule]:
+    """Every rule of a design's firewall. All other traffic is refused."""
     found: dict[tuple[str, str], list[Rule]] = {}
     for rule in _rules(design):
-        found.setdefault((rule.group, _side(rule, design)), []).append(rule)
-    return [_opening(role, side, rules, design) for (role, side), rules in found.items()]
+        found.setdefault((rule.group, _source(rule, design)), []).append(rule)
+    return [_merged(role, source, rules, design) for (role, source), rules in found.items()]
 
 
 def _rules(design: ClusterDesign) -> Iterator[Rule]:
@@ -59,23 +59,23 @@ def _rules(design: ClusterDesign) -> Iterator[Rule]:
             yield Rule(role, "in", IAP, SSH, "Identity-Aware Proxy")
 
 
-def _side(rule: Rule, design: ClusterDesign) -> str:
+def _source(rule: Rule, design: ClusterDesign) -> str:
     if rule.peer in roles(design):
         return rule.peer
     return "iap" if rule.peer == IAP and design.access.mode == "iap" else "ssh"
 
 
-def _opening(role: str, side: str, rules: list[Rule], design: ClusterDesign) -> Opening:
-    """Several rules of one side are one in the firewall, which takes lists."""
+def _merged(role: str, source: str, rules: list[Rule], design: ClusterDesign) -> IngressRule:
+    """The rules of one source as one rule of the firewall, which accepts lists."""
 
     def ports(protocol: str) -> tuple[Ports, ...]:
         return tuple(dict.fromkeys(r.ports for r in rules if r.ports is not None and r.protocol == protocol))
 
-    return Opening(
+    return IngressRule(
         role,
-        side,
-        tuple(dict.fromkeys(rule.peer for rule in rules if side not in roles(design))),
+        source,
+        tuple(dict.fromkeys(rule.peer for rule in rules if source not in roles(design))),
         ports("tcp"),
-        "; ".join(dict.fromkeys(rule.why for rule in rules)),
+        "; ".join(dict.fromkeys(rule.description for rule in rules)),
         ports("udp"),
     )

@@ -1,31 +1,31 @@
-"""The cluster's directories on Google Cloud: disks that the controller exports, and Filestore."""
+"""The cluster's shared directories on Google Cloud: disks that the controller exports, and Filestore."""
 
 from __future__ import annotations
-
-import json
 
 import pulumi
 from pulumi_gcp import compute, filestore
 
-from infra.clouds.reach import roles
-from infra.gcp import service_accounts
+from infra.clouds.firewall import roles
+from infra.clouds.site import mount_sources
 from infra.gcp.labels import labels
+from infra.gcp.names import account_email
 from infra.gcp.network import GcpNetwork
-from infra.node.elastic.drivers.gce_names import resource_of
-from infra.node.model import ClusterDesign, Mount
+from node.elastic.drivers.gce.names import resource_of
+from node.model import ClusterDesign, Mount
+from node.sites import MountSource
 
 DISK_TYPE = "pd-balanced"
 REGIONAL = ("REGIONAL", "ENTERPRISE")
-"""Tiers of Filestore that are a region's; the others are a zone's."""
+"""The tiers of Filestore that belong to a region. Other tiers belong to a zone."""
 BY_ID = "/dev/disk/by-id/google-"
-"""Where Linux shows a disk by the name that it has on its machine."""
+"""The beginning of the path under which Linux shows a disk by the name that it has on its machine."""
 
 
 class GcpStorage(pulumi.ComponentResource):
-    """What the design mounts, as far as it is not in the machines themselves. Google encrypts all of it.
+    """The disks and file systems that the design mounts. Google encrypts everything.
 
     Attributes:
-        disks: path -> the persistent disk's self link, for directories that the controller exports.
+        disks: path -> the self link of the persistent disk, for directories that the controller exports.
         sources: path -> what a machine mounts there: `10.1.2.3:/home`.
     """
 
@@ -50,21 +50,19 @@ class GcpStorage(pulumi.ComponentResource):
         self.register_outputs({"disks": self.disks, "sources": self.sources})
 
     def attached(self) -> list[compute.InstanceAttachedDiskArgs]:
-        """The disks as the controller's instance takes them."""
+        """The disks in the form that the controller's instance takes."""
         return [
             compute.InstanceAttachedDiskArgs(source=disk, device_name=device(path), mode="READ_WRITE")
             for path, disk in self.disks.items()
         ]
 
-    def site(self) -> dict[str, pulumi.Output[str]]:
-        """What goes into `Site.driver`: `mounts`, a JSON object of path -> `{"source": …}`, or
-        `{"disk": its self link, "device": …}` for what the controller exports."""
+    def mounts(self) -> pulumi.Output[dict[str, MountSource]]:
+        """`Site.mounts`: path -> a service's address, or the controller's disk and its device."""
         served = {path: {"source": source} for path, source in self.sources.items()}
         disks = {
             path: {"disk": disk, "device": f"{BY_ID}{device(path)}"} for path, disk in self.disks.items()
         }
-        known = pulumi.Output.from_input({**served, **disks})
-        return {"mounts": known.apply(lambda value: json.dumps(value, sort_keys=True))}
+        return mount_sources({**served, **disks})
 
     def _disk(self, mount: Mount) -> pulumi.Output[str]:
         design = self._design
@@ -73,7 +71,7 @@ class GcpStorage(pulumi.ComponentResource):
             name=resource_of(design.name, mount.path),
             description=f"{mount.path} of the cluster {design.name}",
             project=design.project,
-            # A disk can be used in its own zone only.
+            # A disk can be used only in its own zone.
             zone=design.zone,
             size=mount.size_gib,
             type=DISK_TYPE,
@@ -102,10 +100,10 @@ class GcpStorage(pulumi.ComponentResource):
         )
         unknown = f"<{self._name}-{part}.networks[0].ipAddresses[0]>"
         address: pulumi.Output[str] = made.networks.apply(
-            # An offline plan has nothing, not even a placeholder, of the computed parts of an input.
+            # An offline plan has not even a placeholder for the computed parts of an input.
             lambda found: str((found[0].ip_addresses or [unknown])[0])
         )
-        # With NFS 3 locks are handed over by calls from the server, at ports that the client chooses.
+        # With NFS 3 the server grants locks by calls to ports that the client chooses.
         compute.Firewall(
             f"{self._name}-{part}-locks",
             name=resource_of(design.name, mount.path, "-locks"),
@@ -114,7 +112,7 @@ class GcpStorage(pulumi.ComponentResource):
             network=self._network.network,
             direction="INGRESS",
             source_ranges=[address.apply(lambda ip: f"{ip}/32")],
-            target_service_accounts=[service_accounts.email(design, role) for role in roles(design)],
+            target_service_accounts=[account_email(design, role) for role in roles(design)],
             allows=[{"protocol": "tcp"}, {"protocol": "udp"}],
             opts=own,
         )
@@ -127,11 +125,11 @@ def device(path: str) -> str:
 
 
 def share(path: str) -> str:
-    """The name of a Filestore share: at most 16 letters, digits and underscores, a letter first."""
+    """The name of a Filestore share: at most 16 letters, digits and underscores, with a letter first."""
     letters = "".join(c if c.isalnum() else "_" for c in path.strip("/").lower())
     return (letters if letters[0].isalpha() else f"s{letters}")[:16]
 
 
 def _part(design: ClusterDesign, mount: Mount) -> str:
-    """The name by which the stack knows what is mounted: what is behind the cluster's in the resource's."""
+    """The mount's part of a resource's name: what follows the name of the cluster."""
     return resource_of(design.name, mount.path).removeprefix(f"{design.name}-")

@@ -1,4 +1,4 @@
-"""In which zones a cluster's nodes may start, compared with what Google offers there."""
+"""The zones in which a cluster's nodes may start, compared with what Google offers there."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import replace
 from pulumi_gcp import compute
 
 from infra.errors import UserError
-from infra.node.model import ClusterDesign, Host, Partition
-from infra.runner.mode import UNKNOWN
+from infra.program.mode import UNKNOWN
+from node.model import ClusterDesign, Host, Partition
 
 
-def placed(design: ClusterDesign) -> ClusterDesign:
-    """The design with the zones in which each partition's nodes may start: what machines read knows them all.
+def with_zones(design: ClusterDesign) -> ClusterDesign:
+    """The design with the zones in which each partition's nodes may start. The machines read all of them.
 
-    A zone that nobody names is the stack's own, where the head is. A compact policy does not reach from one
-    zone into another, so those partitions get one.
+    A partition without zones gets the stack's own zone, where the head is. A compact policy does not span
+    zones, so a partition with one gets one zone.
     """
     partitions = []
     for partition in design.partitions:
@@ -26,12 +26,13 @@ def placed(design: ClusterDesign) -> ClusterDesign:
 
 
 def compare(design: ClusterDesign) -> None:
-    """Compare the machines of a placed design with those that its zones have, in a Pulumi program.
+    """Compares the machine types of a design with those that its zones offer, in a Pulumi program.
 
-    GPUs that are attached are in no data source: `./cluster doctor` asks for them.
+    No data source has the GPUs that are attached: `./cluster doctor` asks for them.
 
     Raises:
-        UserError: a zone has no such machine, or its machine has other vCPUs than the design counts with.
+        UserError: A zone does not offer a machine type, or offers it with another number of vCPUs than the
+            design expects.
     """
     zone = str(design.zone)
     wanted = {zone: {host.machine for host in design.hosts}}
@@ -47,7 +48,10 @@ def compare(design: ClusterDesign) -> None:
 
 
 def offering(design: ClusterDesign, zone: str, machines: Iterable[str]) -> dict[str, int] | None:
-    """The vCPUs of those of the machines that a zone has; None: an offline plan, which cannot know it."""
+    """Machine type -> its vCPUs, for those of the machine types that a zone offers.
+
+    `None` means that this is an offline plan, which cannot know it.
+    """
     either = " OR ".join(f'(name = "{machine}")' for machine in sorted(machines))
     found = compute.get_machine_types(filter=either, zone=zone, project=design.project).machine_types
     if any(one.name.startswith(UNKNOWN) for one in found):

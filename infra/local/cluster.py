@@ -1,49 +1,90 @@
-"""The local stack's resources: the local cloud, the bundle in its bucket, the sweep, the head."""
+"""The resources of the local stack: the local cloud, the bundle in its bucket, the termination of nodes, the
+head."""
 
 from __future__ import annotations
 
 import json
 import shlex
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 
 import pulumi
 import pulumi_command as command
 
-from infra import bundle
+from infra import bundle, environments
 from infra.benchmark import BenchmarkRun
-from infra.bundle import lock_digest
-from infra.local.cloud import kind
-from infra.local.cloud.containers import APPS, SHARED
-from infra.local.site import RunDirectory
-from infra.node.codec import to_json
-from infra.node.model import ClusterDesign
-from infra.provider import Inventory
+from infra.errors import UserError
+from infra.inventory import Inventory
+from infra.program import folders, owner
+from infra.program.stack import Stack
+from node.codec import to_json
+from node.model import APPS, CONTAINER, PROCESS, SHARED, ClusterDesign
 
-# Relative, so that moving the checkout is no change; the commands run in the project's folder.
-OPERATIONS = ".venv/bin/python -m infra.local.operations"
+# The path is relative, so that moving the checkout changes no resource. Commands run in the project's folder.
+MODULE = "cli.local.operations"
+OPERATIONS = f".venv/bin/python -m {MODULE}"
 
 
 def operation(verb: str, stack: str, *rest: str) -> str:
-    """A command line of `infra.local.operations`."""
-    return " ".join([OPERATIONS, verb, "--stack", stack, *rest])
+    """A command line of `cli.local.operations`."""
+    return " ".join([OPERATIONS, verb, "--stack", stack, *(shlex.quote(word) for word in rest)])
+
+
+def create(design: ClusterDesign) -> LocalCluster:
+    """Declares the resources, and claims the cluster for the engine that runs the program.
+
+    Raises:
+        UserError: Exit 3. Another engine has the cluster, or this user may not install what it needs.
+    """
+    for text in warnings(design):
+        pulumi.warn(text)
+    owner.claim_in_program(Stack(bundle.ROOT, design.stack))
+    return LocalCluster(design.name, design)
+
+
+def warnings(design: ClusterDesign) -> list[str]:
+    """What on this machine hinders such a cluster, in one sentence each.
+
+    A command checks it, as commands do everything that the stack does on this machine.
+
+    Raises:
+        UserError: Exit 3. This user may not install what the cluster needs.
+    """
+    if design.machines != CONTAINER and not design.slurm.accounting:
+        return []
+    done = subprocess.run(
+        [sys.executable, "-m", MODULE, "look", "--stack", design.stack],
+        input=json.dumps(to_json(design)),
+        cwd=bundle.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise UserError(done.stderr.strip(), done.returncode)
+    found: list[str] = json.loads(done.stdout)["warnings"]
+    return found
 
 
 class LocalCluster(pulumi.ComponentResource):
     """A cluster on this machine.
 
-    The order of destruction is that of the clouds: the head goes first, so that nobody launches behind the
-    sweep; the sweep ends what the head launched; the cloud itself goes last.
+    A destroy has the same order as on a cloud. The head is deleted first, so that nothing launches nodes any
+    more. Then the nodes that the head has launched are ended, and the local cloud itself is deleted last.
     """
 
     def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("slurm-stacks:index:LocalCluster", name, None, opts)
         self._name = name
         self._stack = design.stack
+        self._machines = design.machines
+        self._requirements = design.requirements
         cloud = self._command(
             "cloud",
             "cloud-up",
             rest=[
-                *([] if design.machines == kind.PROCESS else ["--machines", design.machines]),
+                *([] if design.machines == PROCESS else ["--machines", design.machines]),
                 *("--cluster", name),
             ],
             delete="cloud-down",
@@ -53,31 +94,36 @@ class LocalCluster(pulumi.ComponentResource):
             "bundle",
             "publish",
             stdin=json.dumps(to_json(design), sort_keys=True),
-            # The node code is not in the command's inputs: its digest makes a change of it a change.
+            # The node code is not an input of the command. With its digest a change of the code changes the
+            # resource.
             environment={"NODE_CODE": bundle.digest(bundle.node_archive(design))},
             after=[cloud],
         )
-        sweep = self._command("sweep", None, delete="sweep", after=[cloud])
+        termination = self._command("sweep", None, delete="sweep", after=[cloud])
         self.head = self._command(
             "head",
             "head-up",
             delete="head-down",
             environment={"PUBLISHED": published.stdout},
-            after=[published, sweep],
+            after=[published, termination],
         )
         facts = self.head.stdout.apply(_facts)
-        way_in = shlex.join([str(bundle.ROOT / "cluster"), "ssh", "--stack", design.stack])
+        login_command = shlex.join([str(bundle.ROOT / "cluster"), "ssh", "--stack", design.stack])
         self.inventory: Inventory = {
             "id": cloud.id,
             "login_address": facts["login"],
             "controller_address": facts["controller"],
-            "login_ssh": pulumi.Output.from_input(way_in),
+            "login_ssh": pulumi.Output.from_input(login_command),
             "scheduler_version": facts["scheduler_version"],
             "host_keys": pulumi.Output.from_input([]),
             "shared": facts["shared"],
             "sweep": pulumi.Output.from_input({"cluster": design.name}),
         }
         self.register_outputs({"login": facts["login"]})
+
+    @property
+    def shell(self) -> LocalShell:
+        return LocalShell(self._stack, self._machines, self._requirements)
 
     def _command(
         self,
@@ -90,8 +136,9 @@ class LocalCluster(pulumi.ComponentResource):
         environment: Mapping[str, pulumi.Input[str]] | None = None,
         after: Sequence[pulumi.Resource] = (),
     ) -> command.local.Command:
-        """A local command whose update is its create: every verb is idempotent."""
-        # Two names of one stack would share its run directory.
+        """A local command that runs the same line to create and to update, because every verb can run
+        again."""
+        # The cluster is named, because two names of one stack would share its run directory.
         named = ["--cluster", self._name]
         line = operation(verb, self._stack, *rest) if verb else "true"
         return command.local.Command(
@@ -106,7 +153,8 @@ class LocalCluster(pulumi.ComponentResource):
 
 
 def _facts(printed: str) -> dict[str, str]:
-    """What the head's command printed; in a plan, which runs nothing, a placeholder for each fact of it."""
+    """What the head's command printed, as values. A plan runs nothing and gets a placeholder for each
+    value."""
     try:
         facts: dict[str, str] = json.loads(printed)
     except ValueError:
@@ -118,31 +166,41 @@ def _facts(printed: str) -> dict[str, str]:
 
 
 class LocalShell:
-    """The login machine is this machine, or a container on it.
+    """Reaches the login machine, which is this machine or a container on it.
 
     Args:
         machines: process | container.
+        requirements: A user's requirements file, relative to the project; `None` means the locked
+            environment.
+
+    Raises:
+        UserError: The requirements file is missing, or names what the cluster cannot install.
     """
 
-    def __init__(self, stack: str, machines: str = kind.PROCESS) -> None:
+    def __init__(self, stack: str, machines: str = PROCESS, requirements: str | None = None) -> None:
         self._stack = stack
-        run = RunDirectory.of(bundle.ROOT, stack)
-        own = machines == kind.CONTAINER
-        self.apps = APPS if own else str(run.apps)
-        self.shared = SHARED if own else str(run.shared)
-        self.environment = lock_digest(bundle.ROOT, "cpu")
+        self._requirements = requirements
+        run = folders.check_run_dir(Stack(bundle.ROOT, stack))
+        in_container = machines == CONTAINER
+        self.apps = APPS if in_container else str(run / "apps")
+        self.shared = SHARED if in_container else str(run / "shared")
+        self.environment = environments.digest("cpu", requirements)
 
     def prepare(self, name: str, opts: pulumi.ResourceOptions) -> pulumi.Resource:
         return command.local.Command(
             name,
-            create=operation("environment", self._stack),
+            create=operation(
+                "environment",
+                self._stack,
+                *([] if self._requirements is None else ["--requirements", self._requirements]),
+            ),
             triggers=[self.environment],
             opts=opts,
         )
 
     def stage(self, name: str, run: BenchmarkRun, opts: pulumi.ResourceOptions) -> pulumi.Resource:
         return command.local.Command(
-            name, create=operation("stage", self._stack), triggers=[run.workload_digest], opts=opts
+            name, create=operation("stage", self._stack, *run.own), triggers=[run.workload_digest], opts=opts
         )
 
     def submit(

@@ -1,13 +1,13 @@
-"""The `cluster` output of a slurm-stacks stack: what it holds, and how another program reads it.
+"""The `cluster` output of a slurm-stacks stack: its fields, and how another program reads it.
 
-This file is complete in itself: it needs pydantic 2 and nothing else of slurm-stacks. A consumer in another
-repository copies it (docs/consuming.md); within slurm-stacks it is `infra.outputs`.
+This file needs only pydantic 2 and nothing else of slurm-stacks. A consumer in another repository copies it
+(docs/consuming.md); within slurm-stacks it is `infra.outputs`.
 
     cluster = load(json.load(file))                                  # from JSON
     cluster = read(pulumi.StackReference("organization/slurm-stacks/local"))   # in a Pulumi program
 
-The promise of v1: fields are only added. A field that is there keeps its name, its type and its meaning, and
-what a reader does not know it leaves out.
+The promise of v1: fields are only added. An existing field keeps its name, its type and its meaning, and a
+reader ignores fields that it does not know.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 if TYPE_CHECKING:
-    # Only for types: who reads JSON needs no Pulumi.
+    # Only for types: a reader of JSON needs no Pulumi.
     import pulumi
 
 API_VERSION: Literal["slurm-stacks/v1"] = "slurm-stacks/v1"
@@ -27,20 +27,20 @@ LONGEST_VALUE = 60
 
 
 class OutputError(ValueError):
-    """A value that is no `cluster` output, or none of this version; the text is for the user."""
+    """The value is not a `cluster` output of this version. The text is for the user."""
 
 
 class Part(BaseModel):
-    """Base of every part. What it does not know is left out: a newer version may have added it.
+    """Base of every part. Unknown fields are ignored, because a newer version may have added them.
 
-    What may be null may be missing: Pulumi's SDK drops nulls on the way from stack to stack.
+    A field that may be null may be missing, because Pulumi's SDK drops nulls between stacks.
     """
 
     model_config = ConfigDict(frozen=True)
 
 
 def _whole(value: Any) -> Any:
-    """Pulumi's numbers are all floats: 2.0 is a whole number, 2.5 is not."""
+    """A whole number as an int: in Pulumi all numbers are floats, such as 2.0."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -55,7 +55,7 @@ class Scheduler(Part):
 
 
 class Endpoint(Part):
-    """A machine that others may talk to."""
+    """A machine that other programs may connect to."""
 
     address: str = Field(description="Host name or address.")
 
@@ -70,7 +70,7 @@ class Login(Endpoint):
 
 
 class AcceleratorOutput(Part):
-    """What a node carries beside its CPUs."""
+    """The accelerators of a node."""
 
     type: str = Field(description="v100, t4, a10g, a100, h100, trainium.")
     count: Whole = Field(ge=1, description="Devices a node.")
@@ -162,12 +162,13 @@ def load(value: object, *, source: str = "output `cluster`") -> ClusterOutput:
     """Read a `cluster` output.
 
     Args:
-        value: as Pulumi gives it (`StackReference.get_output`, `get_output_details(…).value`,
-            `pulumi stack output cluster --json` and `./cluster outputs` as JSON).
-        source: what the value is called in a message.
+        value: The output as Pulumi gives it: from `StackReference.get_output`,
+            `get_output_details(…).value`, or the JSON of `pulumi stack output cluster --json` and
+            `./cluster outputs`.
+        source: The name of the value in messages.
 
     Raises:
-        OutputError: there is none, it is of another version, or something of it is not as v1 promises. The
+        OutputError: There is no output, it is of another version, or it does not have what v1 promises. The
             message has every mistake with its path.
     """
     if value is None:
@@ -195,8 +196,8 @@ def load(value: object, *, source: str = "output `cluster`") -> ClusterOutput:
 def read(reference: pulumi.StackReference) -> pulumi.Output[ClusterOutput]:
     """The cluster of another stack, in a Pulumi program.
 
-    It is unknown in a preview in which that stack's outputs are. Whatever `load` refuses ends the program
-    with the message and no traceback.
+    In a preview it is unknown if that stack's outputs are unknown. If `load` refuses the output, the program
+    ends with the message and without a traceback.
     """
     import pulumi
 
@@ -210,7 +211,7 @@ def read(reference: pulumi.StackReference) -> pulumi.Output[ClusterOutput]:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of the `cluster` output, for readers: it allows what a newer v1 adds."""
+    """The JSON Schema of the `cluster` output for readers. It allows fields that a newer v1 adds."""
     made = ClusterOutput.model_json_schema(by_alias=True, mode="serialization")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | made
 

@@ -1,4 +1,4 @@
-"""The fields of the contract as a flat list, and the two files that are made from it.
+"""The fields of the `cluster` output as a list, and the two files that are made from it.
 
 `python -m infra.outputs` writes them: the JSON Schema (`infra/schema/outputs.json`) and the table of fields
 in docs/consuming.md. Tests keep both current, and compare the list with the frozen copy of v1.
@@ -28,8 +28,8 @@ class Field:
     """A field of a JSON Schema.
 
     Attributes:
-        path: from the top: `partitions[].accelerator.type`.
-        type: `string`, `integer >= 1`, `object[]`, `"a" | "b"`, `object | null`, `string | missing`.
+        path: The path from the top, e.g. `partitions[].accelerator.type`.
+        type: E.g. `string`, `integer >= 1`, `object[]`, `"a" | "b"`, `object | null`, `string | missing`.
     """
 
     path: str
@@ -41,7 +41,7 @@ def fields(schema: dict[str, Any]) -> list[Field]:
     """Every field of an object's schema, each after the object that it is part of.
 
     Raises:
-        ValueError: the schema says something that is not understood here, so the list would be silent on it.
+        ValueError: The schema has a keyword that this function does not know.
     """
     return list(_walk(schema, schema.get("$defs", {}), ""))
 
@@ -61,7 +61,7 @@ def table() -> str:
 
 
 def page(text: str) -> str:
-    """A page with the table between its two marks brought up to date."""
+    """The text of a page, with a new table between its two marks."""
     before, rest = text.split(BEGIN)
     return f"{before}{BEGIN}\n{table()}\n{END}{rest.split(END)[1]}"
 

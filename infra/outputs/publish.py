@@ -1,6 +1,6 @@
-"""Making a stack's outputs: `of` in a Pulumi program, `build` from plain values.
+"""Makes a stack's outputs: `of` in a Pulumi program, `build` from plain values.
 
-Nothing in them is secret: addresses, public host keys, sizes, prices.
+They contain no secrets: addresses, public host keys, sizes, prices.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from infra.cost import Cost, cost
-from infra.node.model import BenchmarkDesign, ClusterDesign, Mount, Partition
 from infra.outputs import contract
+from node.model import BenchmarkDesign, ClusterDesign, Mount, Partition
 
 if TYPE_CHECKING:
     # Only for types: a plain value needs no Pulumi.
     import pulumi
 
-    from infra.provider import Inventory
+    from infra.inventory import Inventory
 
 
 class Facts(BaseModel):
-    """Base of what is given to `build`: an unknown key is a mistake of ours."""
+    """Base of what `build` is given. An unknown key is an error in this program."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Deployed(Facts):
-    """What is known only once the cluster is there; plain values of `infra.provider.Inventory`."""
+    """What is known only when the cluster exists: the plain values of `infra.inventory.Inventory`."""
 
     id: str
     login_address: str | None = None
@@ -48,7 +48,7 @@ class Job(Facts):
 
 
 class SubmittedBenchmark(Protocol):
-    """What this module needs of `infra.benchmark.Benchmark`."""
+    """The part of `infra.benchmark.Benchmark` that this module needs."""
 
     @property
     def job_id(self) -> pulumi.Output[str]: ...
@@ -65,7 +65,7 @@ def build(
     """The `cluster` output from plain values.
 
     Args:
-        job: the benchmark's job; with `benchmark` or not at all.
+        job: The benchmark's job; it is given only together with `benchmark`.
     """
     spent: Cost = cost(design)
     run = None
@@ -118,14 +118,14 @@ def of(
     submitted: SubmittedBenchmark | None,
     kept: Mapping[str, Any] | None = None,
 ) -> dict[str, pulumi.Output[Any]]:
-    """A stack's outputs: `cluster`, `login_ssh`, and `benchmark_result` where there is a benchmark.
+    """A stack's outputs: `cluster`, `login_ssh`, and `benchmark_result` if there is a benchmark.
 
     Args:
-        kept: what they said of a benchmark that is left as it is (`mode.of_benchmark`).
+        kept: The former outputs of a benchmark that is not changed (`mode.of_benchmark`).
     """
     import pulumi
 
-    from infra import bundle
+    from infra import workload_files
 
     outputs: dict[str, pulumi.Output[Any]] = {"login_ssh": inventory["login_ssh"]}
     keys = list(Deployed.model_fields)
@@ -135,7 +135,7 @@ def of(
         outputs["benchmark_result"] = submitted.result
     if kept and "benchmark_result" in kept:
         outputs["benchmark_result"] = pulumi.Output.from_input(kept["benchmark_result"])
-    digest = bundle.tree_digest(bundle.ROOT / "workload")
+    digest = workload_files.read(own=benchmark.staged if benchmark else ()).digest
 
     def made(values: dict[str, Any]) -> dict[str, Any]:
         job = None

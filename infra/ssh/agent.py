@@ -1,4 +1,4 @@
-"""The SSH agent: it keeps the private key, so that none has to enter Pulumi's state."""
+"""The SSH agent, which keeps the private key, so that no key enters Pulumi's state."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from infra.errors import EXIT_REFUSED, UserError
 
 VARIABLE = "SSH_AUTH_SOCK"
 ANSWER_SECONDS = 5.0
-# draft-ietf-sshm-ssh-agent: a message is its length, its type, its content.
+# A message is its length, its type and its content (draft-ietf-sshm-ssh-agent).
 _REQUEST_IDENTITIES = b"\0\0\0\x01\x0b"
 _IDENTITIES = 12
 
 
 def require() -> None:
-    """Have an agent with a key in it.
+    """Checks that there is an agent with a key in it.
 
     Raises:
-        UserError: exit 3; there is none, and the message says how to get one.
+        UserError: Exit 3. There is no such agent, and the message says how to get one.
     """
     path = os.environ.get(VARIABLE, "")
     if not path:
@@ -29,7 +29,7 @@ def require() -> None:
             EXIT_REFUSED,
         )
     try:
-        keys = _count(path)
+        keys = _key_count(path)
     except (OSError, ValueError) as error:
         raise UserError(
             f"the SSH agent at {VARIABLE}={path} does not answer ({error}). "
@@ -44,12 +44,12 @@ def require() -> None:
         )
 
 
-def _count(path: str) -> int:
-    """How many keys the agent holds.
+def _key_count(path: str) -> int:
+    """The number of keys that the agent holds.
 
     Raises:
-        OSError: nobody listens, or nobody answers in time.
-        ValueError: the answer is not an agent's.
+        OSError: Nothing listens there, or nothing answers in time.
+        ValueError: The answer is not that of an agent.
     """
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(ANSWER_SECONDS)

@@ -1,4 +1,5 @@
-"""The host keys by which a login machine is known: what its cluster published, never what was met."""
+"""The host keys by which a login machine is recognized. They are what its cluster published, and never what a
+connection has shown."""
 
 from __future__ import annotations
 
@@ -9,20 +10,20 @@ from pathlib import Path
 from infra.errors import UserError
 
 ALIAS = "slurm-stacks"
-"""The name under which the keys are kept: that of no address, since addresses and ports move."""
+"""The name under which the keys are kept. It is not an address, because addresses and ports change."""
 
-# The client of pulumi-command offers an RSA key's algorithm as `ssh-rsa` alone, which is SHA-1 and which
-# OpenSSH has refused since 8.8: a pinned RSA key never matches there.
+# The client of pulumi-command offers an RSA key only as `ssh-rsa`, which is SHA-1 and which OpenSSH has
+# refused since 8.8. A pinned RSA key never matches there.
 _PREFERRED = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521")
 _KINDS = (*_PREFERRED, "ssh-rsa")
 _BODY = re.compile(r"AAAA[A-Za-z0-9+/]+={0,2}")
 
 
 def parse(lines: Sequence[str]) -> list[str]:
-    """The keys as `<kind> <base64>`, without comments, kinds that nobody here knows left out.
+    """The keys as `<kind> <base64>`, without comments and without unknown kinds.
 
     Raises:
-        UserError: a line is no public key, or none is left. A line must not smuggle in a second one.
+        UserError: A line is not a public key, or no key is left. A line must not bring in a second key.
     """
     found = []
     for line in lines:
@@ -41,12 +42,12 @@ def parse(lines: Sequence[str]) -> list[str]:
 
 
 def pin(lines: Sequence[str]) -> str:
-    """The one key for a client that takes one.
+    """The one key for a client that accepts one key only.
 
-    In an offline plan, which knows no keys, the placeholder that stands for them.
+    An offline plan, which knows no keys, gets the placeholder that stands for them.
 
     Raises:
-        UserError: as `parse`, or there are RSA keys only.
+        UserError: As `parse`, or there are only RSA keys.
     """
     if len(lines) == 1 and lines[0].startswith("<"):
         return lines[0]
@@ -65,16 +66,16 @@ def known_hosts(lines: Sequence[str]) -> str:
     """The text of a `known_hosts` file that knows this machine and no other.
 
     Raises:
-        UserError: as `parse`.
+        UserError: As `parse`.
     """
     return "".join(f"{ALIAS} {key}\n" for key in parse(lines))
 
 
 def keep(folder: Path, lines: Sequence[str]) -> Path:
-    """Write the `known_hosts` of a stack into its state folder; its path.
+    """Writes the `known_hosts` of a stack into its state folder, and returns its path.
 
     Raises:
-        UserError: as `parse`.
+        UserError: As `parse`.
     """
     known = folder / "known_hosts"
     draft = known.with_name(f".{known.name}.new")

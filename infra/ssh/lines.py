@@ -1,10 +1,13 @@
-"""What runs on the login machine, as lines for its shell: POSIX, every value quoted, each idempotent."""
+"""The lines for the login machine's shell. They are POSIX, quote every value, and can run more than once.
+
+Their text is an input of resources in running stacks. A changed comment in it would be a change of those.
+"""
 
 from __future__ import annotations
 
 import shlex
 
-from infra.node.bootstrap.vm.training import COMPLETE
+from node.bootstrap.vm.training import COMPLETE
 
 CANCEL_SECONDS = 15
 NOT_CANCELLED = "the job was not cancelled: it ends with the cluster, or by scancel on its login machine"
@@ -26,7 +29,7 @@ done
 printf '%s\\n' "$env"
 """
 
-# By rename: what is there is whole.
+# The workload gets to its place by a rename, so that what is there is complete.
 _UNPACK = """\
 set -eu
 bench={bench} name={name}
@@ -54,21 +57,23 @@ printf '%s\\n' "$target"
 
 
 def wait_for_environment(apps: str, digest: str, seconds: int) -> str:
-    """Wait until the training environment `<apps>/envs/<digest>` is complete; at most so many seconds."""
+    """Waits until the training environment `<apps>/envs/<digest>` is complete, at most for so many
+    seconds."""
     env = shlex.quote(f"{apps}/envs/{digest}")
     return _WAIT.format(env=env, complete=COMPLETE, seconds=seconds)
 
 
 def archive_path(shared: str, staged: str) -> str:
-    """Where an archive is put that does not come on standard input."""
+    """The path for an archive that does not come on standard input."""
     return f"{shared}/bench/.{staged}.tar"
 
 
 def unpack(shared: str, staged: str, digest: str, *, stdin: bool) -> str:
-    """Make `<shared>/bench/<staged>/workload` of an archive with this SHA-256, unless it is there.
+    """Unpacks an archive with this SHA-256 to `<shared>/bench/<staged>/workload`, unless that exists.
 
     Args:
-        stdin: the archive comes on standard input in base64; else it lies at `archive_path`, and goes.
+        stdin: Whether the archive comes on standard input in base64. Otherwise it lies at `archive_path`, and
+            is deleted afterwards.
     """
     archive = shlex.quote(archive_path(shared, staged))
     return _UNPACK.format(
@@ -81,11 +86,12 @@ def unpack(shared: str, staged: str, digest: str, *, stdin: bool) -> str:
 
 
 def submit(tool: str, folder: str) -> str:
-    """Submit the script on standard input as the run in `<shared>/bench/<folder>`; prints the job's id."""
+    """Submits the script on standard input as the run in `<shared>/bench/<folder>`, and prints the job's
+    id."""
     return f"exec {shlex.quote(tool)} submit {shlex.quote(f'--run={folder}')}"
 
 
 def cancel(tool: str, folder: str) -> str:
-    """End the run's job. Never fails and takes seconds: a destroy must go on."""
+    """Ends the run's job. It never fails and takes seconds, because a destroy must go on."""
     run = f"timeout {CANCEL_SECONDS} {shlex.quote(tool)} cancel {shlex.quote(f'--run={folder}')}"
     return f"{run} || echo {shlex.quote(NOT_CANCELLED)} >&2"

@@ -1,4 +1,4 @@
-"""A login machine as plain data, on its way from the Pulumi program to the process that runs `ssh`."""
+"""A login machine as plain data, which the Pulumi program passes to the process that runs `ssh`."""
 
 from __future__ import annotations
 
@@ -8,34 +8,39 @@ from dataclasses import dataclass
 from infra.errors import UserError
 
 VARIABLE = "SLURM_STACKS_SSH"
-"""The environment variable of that process which holds a `Target` as JSON."""
+"""The environment variable that holds a `Target` as JSON for that process."""
 
 CONNECT_SECONDS = 20
-"""The commands of Session Manager and of Identity-Aware Proxy take seconds before ssh hears anything."""
+"""This is long, because the commands of Session Manager and of Identity-Aware Proxy take seconds before `ssh`
+receives anything."""
 PATIENCE_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where `ssh` goes, and how it knows that it has arrived."""
+    """Where `ssh` connects to, and how it recognizes the machine.
+
+    Attributes:
+        host: The address. Behind a proxy it is whatever the proxy's command takes for one.
+        host_keys: The public keys that the cluster published.
+        proxy_command: The ProxyCommand of OpenSSH, with its tokens (%h, %p, %r).
+        identity: The file of a private key, which only `ssh` reads. `None` means the agent's keys and the
+            usual files.
+        connect_seconds: How many seconds one attempt to connect may take.
+        patience: For how many seconds a machine that cannot be reached is tried again.
+        ask: A command whose JSON output names, as `login_user`, the user who runs it. That name takes the
+            place of `user` where everybody has a name of their own on the machine.
+    """
 
     host: str
-    """Its address; behind a proxy, whatever the proxy's command takes for one."""
     user: str
     host_keys: tuple[str, ...]
-    """Public keys as the cluster published them."""
     port: int = 22
     proxy_command: str | None = None
-    """OpenSSH's ProxyCommand, with its tokens (%h, %p, %r)."""
     identity: str | None = None
-    """A private key's file, which only `ssh` reads; None: the agent's keys and the usual files."""
     connect_seconds: int = CONNECT_SECONDS
-    """How long one attempt to connect may take."""
     patience: int = PATIENCE_SECONDS
-    """How long a machine that cannot be reached is tried again, in seconds."""
     ask: str | None = None
-    """A command whose JSON has, as `login_user`, the name of whoever runs it: in place of `user`, where
-    everybody has a name of their own on the machine."""
 
     @property
     def name(self) -> str:
@@ -43,10 +48,10 @@ class Target:
 
 
 def parse(text: str | None) -> Target:
-    """A target from its JSON.
+    """Reads a target from its JSON.
 
     Raises:
-        UserError: it is not one.
+        UserError: The text is not a target.
     """
     try:
         fields = json.loads(text or "")

@@ -30,17 +30,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from node.sites import AwsSite, LocalSite
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from infra.node import rpc  # noqa: E402
-from infra.node.elastic.driver import LaunchGroup  # noqa: E402
-from infra.node.elastic.drivers.ec2 import Ec2Driver  # noqa: E402
-from infra.node.elastic.drivers.local import LocalDriver  # noqa: E402
-from infra.node.elastic.launch import groups  # noqa: E402
-from infra.node.model import Partition, Settings, Site  # noqa: E402
-from infra.node.slurm.hostlist import fold  # noqa: E402
-from infra.node.slurm.version import parse_resume  # noqa: E402
+from node import rpc  # noqa: E402
+from node.elastic.driver import LaunchGroup  # noqa: E402
+from node.elastic.drivers.ec2.driver import Ec2Driver  # noqa: E402
+from node.elastic.drivers.local import LocalDriver  # noqa: E402
+from node.elastic.launch_groups import groups  # noqa: E402
+from node.model import Partition, Settings, Site  # noqa: E402
+from node.slurm.hostlist import fold  # noqa: E402
+from node.slurm.version import parse_resume  # noqa: E402
 from tests.support import doubles  # noqa: E402
 from tests.support.fake_ec2 import FakeEc2, fake_ec2  # noqa: E402
 
@@ -80,7 +82,7 @@ class Figures:
 
 
 def plans(figures: Figures, repeat: int) -> None:
-    line = [str(ROOT / ".venv" / "bin" / "python"), "-c", "from infra.cli import main; main()"]
+    line = [str(ROOT / ".venv" / "bin" / "python"), "-c", "from cli.main import main; main()"]
     took = []
     for _ in range(repeat):
         began = time.monotonic()
@@ -112,18 +114,16 @@ def planning(figures: Figures, nodes: int, repeat: int, folder: Path) -> None:
     text = json.dumps({"all_nodes": fold(names), "jobs": jobs})
     socket = str(folder / "cloud" / "agent.sock")
     (folder / "cloud").mkdir()
-    driver = {
-        "region": "eu-west-1", "cluster": "t", "subnets": '{"eu-west-1a": "subnet-1"}', "bucket": "b",
-        "templates": '{"compute": "lt-1"}', "socket": socket,
-    }  # fmt: skip
-    settings = Settings(made, Site("/", "slurm", "head", "10.0.0.1", driver=driver))
+    site = Site("/", "slurm", "head", "10.0.0.1", bucket="b")
+    aws = AwsSite("eu-west-1", "t", {"eu-west-1a": "subnet-1"}, {"compute": "lt-1"})
 
     def answer(_method: str, asked: dict[str, Any]) -> dict[str, Any]:
         return {"machines": [{"node": n, "id": f"m-{n}"} for n in asked["names"]], "failures": []}
 
     server = rpc.Server(socket, answer)
     threading.Thread(target=server.serve, daemon=True).start()
-    ec2, local = Ec2Driver(settings, Instant, lambda _running: {}), LocalDriver(settings)
+    ec2 = Ec2Driver(Settings(made, dataclasses.replace(site, cloud=aws)), Instant, lambda _running: {})
+    local = LocalDriver(Settings(made, dataclasses.replace(site, cloud=LocalSite(socket))))
     tokens = iter(range(10**6))
 
     def request(driver: Any) -> None:
@@ -144,7 +144,7 @@ def planning(figures: Figures, nodes: int, repeat: int, folder: Path) -> None:
 def calls(figures: Figures, fake: FakeEc2, nodes: int) -> None:
     partition = Partition("compute", "c4.2xlarge", 8, 100, 0, nodes)
     made = doubles.design(partition, provider="aws")
-    settings = Settings(made, Site("/", "slurm", "head", "10.0.0.1", driver=fake.driver_settings()))
+    settings = Settings(made, Site("/", "slurm", "head", "10.0.0.1", **fake.site()))
     driver = fake.driver(settings)
 
     def counted(work: Callable[[], Any]) -> tuple[Any, Counter[str], float]:

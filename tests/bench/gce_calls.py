@@ -16,9 +16,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from infra.node.elastic.driver import LaunchGroup
-from infra.node.elastic.drivers import gce_ending
-from infra.node.model import Partition, Settings, Site
+from node.elastic.driver import LaunchGroup
+from node.elastic.drivers.gce import deletes as gce_deletes
+from node.model import Partition, Settings, Site
 from tests.support import doubles
 from tests.support.fake_gce import FakeGce, fake_gce
 
@@ -27,12 +27,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--nodes", type=int, default=1000)
     count = parser.parse_args().nodes
-    paced = max(0.0, (count - gce_ending.BURST) / gce_ending.RATE)
-    gce_ending.BURST, gce_ending.ASK_SECONDS = count, 0.0
+    paced = max(0.0, (count - gce_deletes.BURST) / gce_deletes.RATE)
+    gce_deletes.BURST, gce_deletes.ASK_SECONDS = count, 0.0
     partition = Partition("compute", "n1-standard-8", 8, 100, 0, count)
     design = doubles.design(partition, provider="gcp", machines="vm")
     with fake_gce() as fake:
-        site = Site("/", "slurm", "head", "10.0.0.1", driver=fake.driver_settings())
+        site = Site("/", "slurm", "head", "10.0.0.1", **fake.site())
         driver = fake.driver(Settings(design, site))
         driver.list()  # the client is imported and connected
         nodes = tuple(partition.nodes())

@@ -24,9 +24,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from infra.local.cloud import nspawn  # noqa: E402
-from infra.local.site import RunDirectory  # noqa: E402
-from infra.node.processes import ProcessId, descendants  # noqa: E402
+from cli.local.site import RunDirectory  # noqa: E402
+from localcloud import nspawn  # noqa: E402
+from node.processes import ProcessId, descendants  # noqa: E402
 from tests.support.checkout import Checkout, until  # noqa: E402
 
 MOST = 16

@@ -33,19 +33,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from node.sites import LocalSite
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from infra.node import rpc  # noqa: E402
-from infra.node.codec import to_json  # noqa: E402
-from infra.node.elastic import programs  # noqa: E402
-from infra.node.elastic.daemon import Elastic  # noqa: E402
-from infra.node.elastic.driver import LAUNCH_THREADS, LaunchGroup, LaunchResult, Machine, MachineState, Room  # noqa: E402
-from infra.node.elastic.launch import groups  # noqa: E402
-from infra.node.model import ClusterDesign, Folders, Partition, Settings, SlurmSettings  # noqa: E402
-from infra.node.slurm.hostlist import fold  # noqa: E402
-from infra.node.slurm.states import parse_nodes  # noqa: E402
-from infra.node.slurm.version import parse_resume  # noqa: E402
+from node import rpc  # noqa: E402
+from node.codec import to_json  # noqa: E402
+from node.elastic import programs  # noqa: E402
+from node.elastic.daemon import Elastic  # noqa: E402
+from node.elastic.driver import (  # noqa: E402
+    LAUNCH_THREADS,
+    AvailableCapacity,
+    LaunchGroup,
+    LaunchResult,
+    Machine,
+    MachineState,
+)
+from node.elastic.launch_groups import groups  # noqa: E402
+from node.folders import Folders  # noqa: E402
+from node.model import ClusterDesign, Partition, Settings, SlurmSettings  # noqa: E402
+from node.slurm.hostlist import fold  # noqa: E402
+from node.slurm.states import parse_nodes  # noqa: E402
+from node.slurm.version import parse_resume  # noqa: E402
 from tests.node.slurm_cluster import SlurmCluster, design  # noqa: E402
 from tests.support.checkout import until  # noqa: E402
 from tests.support.doubles import FakeControl, settings  # noqa: E402
@@ -96,9 +106,9 @@ class InstantCloud:
         self.calls["list"] += 1
         return list(self.machines)
 
-    def room(self, partition: str, zone: str | None, count: int) -> Room | None:
-        self.calls["room"] += 1
-        return Room(count)
+    def available_capacity(self, partition: str, zone: str | None, count: int) -> AvailableCapacity | None:
+        self.calls["available_capacity"] += 1
+        return AvailableCapacity(count)
 
 
 class CloudServer:
@@ -126,7 +136,7 @@ class CloudServer:
             ]
             self.machines += made
             return {"machines": made, "failures": []}
-        if method == "room":
+        if method == "available_capacity":
             return {"count": params["count"], "code": None, "message": None}
         if method == "terminate":
             gone = set(params["ids"])
@@ -204,13 +214,13 @@ class Scale:
         self.slurm = slurm
         socket = str(slurm.root / "agent.sock")
         site = dataclasses.replace(
-            slurm.site, driver={"socket": socket}, python=os.path.realpath(sys.executable)
+            slurm.site, cloud=LocalSite(socket), python=os.path.realpath(sys.executable)
         )
         self.settings = Settings(slurm.settings.design, site)
         self.cloud = CloudServer(socket)
         self.stamp = slurm.root / "resumed"
         code = Path(Folders(self.settings).code)
-        (code / "infra").symlink_to(ROOT / "infra")
+        (code / "node").symlink_to(ROOT / "node")
         Path(Folders(self.settings).lib).mkdir(exist_ok=True)
         self._file = slurm.root / "settings.json"
         self._file.write_text(json.dumps(to_json(self.settings)))

@@ -12,11 +12,12 @@ import threading
 from abc import abstractmethod
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from infra.node import rpc
-from infra.node.codec import to_json
-from infra.node.elastic import programs
-from infra.node.model import Partition, Settings, SlurmSettings
+from node import rpc
+from node.codec import to_json
+from node.elastic import programs
+from node.model import Partition, Settings, SlurmSettings
 from tests.node.slurm_cluster import SlurmCluster, design
 from tests.support.checkout import ROOT, until
 
@@ -32,13 +33,13 @@ class CloudCluster(SlurmCluster):
     machine that runs, and ends it with its machine.
 
     Args:
-        driver: the fake's settings of the driver.
+        site: what the site knows of the fake.
     """
 
-    def __init__(self, provider: str, compute: Partition, driver: dict[str, str]) -> None:
+    def __init__(self, provider: str, compute: Partition, site: dict[str, Any]) -> None:
         plan = replace(design(compute, slurm=TIMERS), name="t", provider=provider)
         super().__init__(plan)
-        self.site = replace(self.site, python="/usr/bin/python3", driver=driver)
+        self.site = replace(self.site, python="/usr/bin/python3", **site)
         self.settings = Settings(plan, self.site)
         self._machines: dict[str, str] = {}
         self._over = threading.Event()
@@ -54,7 +55,7 @@ class CloudCluster(SlurmCluster):
 
     def _start(self) -> None:
         super()._start()
-        (Path(self.folders.code) / "infra").symlink_to(ROOT / "infra")
+        (Path(self.folders.code) / "node").symlink_to(ROOT / "node")
         file = self.root / "settings.json"
         file.write_text(json.dumps(to_json(self.settings)))
         # In place of those that only leave a request: these ask the daemon.

@@ -6,7 +6,7 @@ import json
 import shlex
 from typing import Any
 
-from infra.node.bootstrap import key_server
+from node.bootstrap import key_server
 from tests.support.checkout import ROOT, until
 from tests.support.cloud_stack import NODES, Cluster
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.local import packages
+from cli.local import system_packages
 from tests.support.checkout import SMALL, Checkout, running
 
 # What two files of tests share says as much as they when it fails.
@@ -15,7 +15,7 @@ pytest.register_assert_rewrite("tests.cluster.cloud_machines")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    missing = packages.missing()
+    missing = system_packages.missing()
     for item in items:
         if "tests/cluster" in str(item.path):
             item.add_marker(pytest.mark.cluster)

@@ -20,7 +20,7 @@ STACK = """
         partitions:
           - {{name: debug, machine: local.small, nodes: {{max: 4}}, default: true}}
         slurm: {{suspend_time: 4}}
-      slurm-stacks:benchmark: {{nodes: {nodes}, epochs: 1, data: synthetic, profile: sync}}
+      slurm-stacks:benchmark: {{nodes: {nodes}, epochs: 1, data: synthetic}}
 """
 
 
@@ -38,12 +38,17 @@ def test_up_trains_and_a_second_up_finds_the_result(make_checkout: Callable[...,
     assert (result["nodes"], result["workers"], result["epochs"]) == (2, 2, 1)
     assert (result["stack"], result["partition"], result["machine"]) == ("test", "debug", "local.small")
     assert result["data"] == "digits-synthetic"
+    assert result["profile"] == "local-sgd", "by default"
+    assert 1 <= result["average_every"] <= 32
+    # A core of its own for each worker, where no other cluster of this host has them already.
+    assert (result["cores"] == 2) or result["cores_shared"]
     assert result["test_accuracy"] > 0.9
     assert 0 < result["start_latency_seconds"] < 600
     # 36 USD an hour is a cent a second, for each of the two nodes.
     assert result["cost_usd"] == pytest.approx(result["seconds_total"] * 0.02, rel=0.2)
     assert "not MNIST" in up.stdout
     assert f"Result of job {result['job_id']}" in up.stdout
+    assert "measures how much faster 2 nodes are than 1" in up.stderr, "no run of one node is kept"
     assert "back to 0 nodes" in up.stderr
 
     outputs = up.stdout.split("benchmark_result")[1].split()[0]

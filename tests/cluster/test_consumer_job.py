@@ -18,11 +18,12 @@ RUN = """
 import json, sys
 from pathlib import Path
 from infra.errors import UserError
-from infra.runner import embedded
-from infra.runner.events import Summary
+from cli.runner import embedded
+from cli.runner.events import Summary
+from infra.program.stack import Stack
 events = []
 try:
-    outputs = getattr(embedded, sys.argv[1])(Path.cwd(), "dev", events.append)
+    outputs = getattr(embedded, sys.argv[1])(Stack(Path.cwd(), "dev"), events.append)
 except UserError as error:
     print(error, file=sys.stderr)
     sys.exit(error.exit_code)

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from infra.local import image, way_in
-from infra.local.cloud.containers import Plan, traces
-from infra.local.site import RunDirectory
-from infra.node import rpc
-from infra.provider import TOOL
+from cli.local import image, machine_access
+from cli.local.site import RunDirectory
+from cli.provider import TOOL
+from localcloud.containers import BootPlan, leftovers
+from node import rpc
 from tests.support.checkout import Checkout, until
 from tests.support.containers import cluster_image
 from tests.support.mishaps import end, quick_benchmark, until_saved
@@ -60,7 +60,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
             end(int((checkout.run_directory / "cloud" / "agent.lock").read_text()))
         left = checkout.close()
     assert left == []
-    assert traces(checkout.run_directory) == []
+    assert leftovers(checkout.run_directory) == []
     assert links() <= before, "a bridge or a cable of theirs is this host's"
 
 
@@ -201,11 +201,15 @@ def test_a_job_over_its_memory_is_killed_by_its_cgroup(cluster: Checkout) -> Non
 def test_a_head_that_boots_again_keeps_its_queue(cluster: Checkout) -> None:
     held = cluster.execute("sbatch", "--parsable", "--hold", "--wrap", "echo after the boot").strip()
     before = machine(cluster, "controller")
-    first = way_in.controller(RunDirectory(cluster.run_directory))
-    reboot = way_in.command(RunDirectory(cluster.run_directory), [TOOL])
+    first = machine_access.controller(RunDirectory(cluster.run_directory))
+    reboot = machine_access.command(RunDirectory(cluster.run_directory), [TOOL])
     # By the way of our own tool, which runs on the controller.
     subprocess.run([*reboot.argv[:-1], "systemctl", "reboot"], check=True)
-    until(lambda: way_in.controller(RunDirectory(cluster.run_directory)) not in (None, first), 120, "a boot")
+    until(
+        lambda: machine_access.controller(RunDirectory(cluster.run_directory)) not in (None, first),
+        120,
+        "a boot",
+    )
     until(lambda: job(cluster, held) == "PENDING", 120, "slurmctld with the job", 0.5)
     assert machine(cluster, "controller")["id"] == before["id"], "the same machine"
     cluster.execute("scontrol", "release", held)
@@ -312,7 +316,7 @@ def test_a_disk_that_is_full_is_a_boot_that_fails_and_says_so(cluster: Checkout)
     run = RunDirectory(cluster.run_directory)
     # A node that is up has the disk that it has.
     until(lambda: states(cluster) == {"idle~"}, 120, "zero nodes")
-    plan = Plan.read(run.path)
+    plan = BootPlan.read(run.path)
     dataclasses.replace(plan, disk_mib={"debug-3": 48}).write(run.path)
     try:
         number = cluster.execute("sbatch", "--parsable", "-w", "debug-3", "--wrap", "true").strip()

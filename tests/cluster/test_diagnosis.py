@@ -6,19 +6,16 @@ import json
 import os
 import re
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import jsonschema
 
-from infra.node.slurm.hostlist import fold_numbers
+from node.slurm.hostlist import fold_numbers
 from tests.support.checkout import ROOT, Checkout, until
 from tests.support.mishaps import end, pids, until_saved
 
 SCHEMA = json.loads((ROOT / "infra" / "schema" / "status.json").read_text())
-BOUND = 150.0
-"""Seconds after which an answer counts as a hang, on a machine that has other things to do as well."""
 
 
 def logs(checkout: Checkout, *arguments: str, status: int = 0) -> str:
@@ -36,10 +33,8 @@ def pid_of(checkout: Checkout, *words: str) -> int:
 
 
 def silent(checkout: Checkout) -> str:
-    """What `status` says instead of a status, in a time that a person waits."""
-    began = time.monotonic()
+    """What `status` says instead of a status. A hang ends with the command's own time limit."""
     done = checkout.cluster("status")
-    assert time.monotonic() - began < BOUND
     assert (done.returncode, done.stdout) == (1, "")
     assert f"`./cluster logs --stack {checkout.stack}` shows" in done.stderr
     assert "Traceback" not in done.stderr
@@ -69,7 +64,7 @@ def test_logs_and_status_of_a_cluster_that_works(cluster: Checkout, tmp_path: Pa
     jsonschema.validate(status, SCHEMA)
     assert {job["id"]: job["cause"] for job in status["jobs"]}[int(waits)] == "JobHeldUser"
     shown = cluster.cluster("status", check=True).stdout
-    assert "JobHeldUser: somebody held it: scontrol release lets it go" in shown
+    assert "JobHeldUser: it is held: scontrol release lets it go" in shown
     assert about_the_cluster(cluster) == {"cluster.state": "fine"}
 
     until(lambda: "exit code 3" in logs(cluster, batch), 120, "the job's end")
@@ -179,7 +174,7 @@ def test_with_each_daemon_dead_there_is_an_answer(make_checkout: Callable[..., C
     finally:
         os.kill(elastic, signal.SIGCONT)
 
-    end(pid_of(checkout, "local.cloud.agent"))
+    end(pid_of(checkout, "localcloud.agent"))
     told = checkout.cluster("status", check=True).stdout
     assert "The cloud does not answer" in told
     assert job in told, "what Slurm knows is there"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.node.elastic import programs
-from infra.node.elastic.drivers.ec2_names import NODES, node_of
-from infra.node.model import Partition
+from node.elastic import programs
+from node.elastic.drivers.ec2.names import NODES, node_of
+from node.model import Partition
 from tests.cluster.cloud_cluster import CloudCluster
 from tests.support.checkout import until
 from tests.support.fake_ec2 import CREDENTIALS, FakeEc2, fake_ec2
@@ -22,7 +22,7 @@ class Ec2Cluster(CloudCluster):
     """Machines are the fake's instances."""
 
     def __init__(self, fake: FakeEc2) -> None:
-        super().__init__("aws", COMPUTE, fake.driver_settings())
+        super().__init__("aws", COMPUTE, fake.site())
         self.fake = fake
 
     def daemon_command(self, file: Path) -> list[str]:

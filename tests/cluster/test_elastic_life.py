@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shutil
 import signal
+import textwrap
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from infra.local.cloud.machines import MACHINE_VARIABLE
-from infra.node.processes import with_environment
-from tests.support.checkout import Checkout, until
+from localcloud.machines import MACHINE_VARIABLE
+from node.processes import with_environment
+from tests.support.checkout import ROOT, Checkout, until
 from tests.support.mishaps import pids
 
 GPU = """
@@ -28,7 +31,7 @@ GPU = """
 
 
 DAEMONS = (
-    "local.cloud.agent",
+    "localcloud.agent",
     "--role\0controller",
     "/usr/sbin/munged",
     "/usr/sbin/slurmctld\0",
@@ -246,7 +249,12 @@ def test_a_change_of_the_stack_is_applied_while_a_job_runs(
     until(lambda: states(checkout) == {"idle~"}, 120, "zero nodes")
 
 
-def test_hooks_run_on_the_node_and_a_failing_one_keeps_it_out(make_checkout: Callable[..., Checkout]) -> None:
+def test_the_pages_hooks_run_on_the_node_and_a_failing_one_keeps_it_out(
+    make_checkout: Callable[..., Checkout],
+) -> None:
+    """The hooks that docs/hooks.md shows first, as they stand there."""
+    shown = re.search(r"```yaml\n(hooks:.*?)```", (ROOT / "docs" / "hooks.md").read_text(), re.DOTALL)
+    assert shown is not None
     stack = """
         config:
           slurm-stacks:cluster:
@@ -254,23 +262,30 @@ def test_hooks_run_on_the_node_and_a_failing_one_keeps_it_out(make_checkout: Cal
             partitions:
               - {name: debug, machine: local.small, nodes: {max: 2}}
             slurm: {suspend_time: 4}
-            hooks:
-              - {role: compute, source: hooks/mark.sh, args: [one, "two words"]}
     """
-    checkout = make_checkout(stack)
-    (checkout.folder / "hooks").mkdir()
-    hook = checkout.folder / "hooks" / "mark.sh"
-    mark = checkout.folder / "mark"
-    hook.write_text(f'#!/bin/sh\necho "$SLURM_STACKS_HOST $2" >> "{mark}"\n')
+    checkout = make_checkout(textwrap.dedent(stack) + textwrap.indent(shown[1], "    "))
+    shutil.copytree(ROOT / "docs" / "examples", checkout.folder / "docs" / "examples")
+    hook = checkout.folder / "docs" / "examples" / "hooks" / "facts.sh"
     checkout.cluster("up", check=True)
-    assert checkout.execute("srun", "-N1", "cat", str(mark)).strip() == "debug-0 two words"
+    assert checkout.execute("srun", "-N1", "hostname").strip() == "debug-0"
+    report = checkout.run_directory / "bucket" / "boot" / "debug-0.json"
+    (step,) = [step for step in json.loads(report.read_text())["steps"] if step["name"] == "hooks"]
+    assert (step["state"], step["note"]) == ("done", "ran 2")
+    first, boots, facts, second, inline = step["tail"]
+    assert first.startswith("docs/examples/hooks/facts.sh took ")
+    assert boots == "facts: debug-0 boots as compute"
+    assert re.fullmatch(r"facts: \d+ CPUs, \d+ MiB of memory", facts)
+    assert second.startswith("script took ")
+    assert inline == "the first argument is inline"
+    told = checkout.cluster("logs", "debug-0", check=True).stdout
+    assert f"    {inline}\n" in told.partition("==> hook")[0], "in the boot report"
+    assert inline in told.partition("==> hook")[2], "in its log"
     hook.write_text("#!/bin/sh\necho broken >&2\nexit 3\n")
     checkout.cluster("up", check=True)
     until(lambda: states(checkout) == {"idle~"}, 120, "zero nodes")
     checkout.execute("sbatch", "--output=/dev/null", "--wrap", "true")
-    report = checkout.run_directory / "bucket" / "boot" / "debug-0.json"
     until(lambda: json.loads(report.read_text())["state"] == "failed", 120, "the failed boot")
     step = json.loads(report.read_text())["steps"][-1]
     assert (step["name"], step["state"]) == ("hooks", "failed")
-    assert "mark.sh ended with status 3" in step["note"]
+    assert "facts.sh ended with status 3" in step["note"]
     assert any("broken" in line for line in step["tail"])

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from google.cloud import compute_v1 as gce
 
-from infra.node.elastic import programs
-from infra.node.elastic.drivers.gce_names import node_of
-from infra.node.model import Partition
+from node.elastic import programs
+from node.elastic.drivers.gce.names import node_of
+from node.model import Partition
 from tests.cluster.cloud_cluster import CloudCluster
 from tests.support.checkout import until
 from tests.support.fake_gce import FakeGce, fake_gce
@@ -20,7 +20,7 @@ from tests.support.fake_gce import FakeGce, fake_gce
 COMPUTE = Partition("compute", "n1-standard-8", 2, 1000, 0, 6, default=True, price_hour=0.4)
 ELSEWHERE = """
 from google.auth.credentials import AnonymousCredentials
-from infra.node.elastic.drivers import gce
+from node.elastic.drivers.gce import driver as gce
 real = gce.google_clients
 gce.google_clients = lambda: real(
     credentials=AnonymousCredentials(), transport="rest", client_options={{"api_endpoint": {url!r}}}
@@ -34,7 +34,7 @@ class GceCluster(CloudCluster):
     """Machines are the fake's instances."""
 
     def __init__(self, fake: FakeGce) -> None:
-        super().__init__("gcp", COMPUTE, fake.driver_settings())
+        super().__init__("gcp", COMPUTE, fake.site())
         self.fake = fake
 
     def daemon_command(self, file: Path) -> list[str]:

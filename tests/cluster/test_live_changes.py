@@ -220,7 +220,7 @@ def test_another_name_is_another_cluster_and_destroys_nothing_unasked(cluster: C
     assert "cluster one is up" in doctor
     assert "--replace" in doctor
     # Whoever has the engine do it by hand is refused by the cluster's own commands, and nothing goes.
-    verb = [".venv/bin/python", "-m", "infra.local.operations", "cloud-up", "--stack", "test"]
+    verb = [".venv/bin/python", "-m", "cli.local.operations", "cloud-up", "--stack", "test"]
     by_hand = subprocess.run(
         [*verb, "--cluster", "two"],
         cwd=cluster.folder, env={**cluster.env, "PYTHONPATH": str(cluster.folder)},

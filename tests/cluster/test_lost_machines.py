@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from infra.node import rpc
+from node import rpc
 from tests.support.checkout import Checkout, running, until
 from tests.support.mishaps import end, pids, until_saved
 

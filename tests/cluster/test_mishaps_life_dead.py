@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from infra.node.processes import ProcessId, having
+from node.processes import ProcessId, having
 from tests.support.checkout import Checkout, until
 from tests.support.mishaps import end, kill_all, pids, until_saved
 
@@ -23,7 +23,7 @@ STACK = """
         slurm: {suspend_time: 30}
 """
 AGENT, ELASTIC, SLURMCTLD, MUNGED = (
-    "local.cloud.agent",
+    "localcloud.agent",
     "elastic.daemon",
     "/usr/sbin/slurmctld\0",
     "/usr/sbin/munged",

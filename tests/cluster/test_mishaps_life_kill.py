@@ -56,7 +56,7 @@ def kill_up(checkout: Checkout, stage: str, moment: str, way: str) -> None:
 def alone(checkout: Checkout) -> None:
     """Nothing of the cluster is there twice."""
     for program in (
-        "infra.local.cloud.agent",
+        "localcloud.agent",
         "--role\0controller",
         "/usr/sbin/slurmctld\0",
         "/usr/sbin/munged",

@@ -1,4 +1,4 @@
-"""The machine was restarted, or /tmp was tidied, while the state says that the cluster is up."""
+"""The machine was restarted, or /tmp was cleaned up, while the state says that the cluster is up."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_up_and_down_after_a_reboot(make_checkout: Callable[..., Checkout]) -> N
     assert "the machine was restarted since this stack was brought up" in said
     assert "Result of job 1" in said, "its result is still there"
     assert checkout.execute("squeue", "--noheader", "--format=%i").split() == [waiting]
-    assert len(pids(checkout, "local.cloud.agent")) == 1
+    assert len(pids(checkout, "localcloud.agent")) == 1
     assert len(kept(checkout)) == 1
 
     # It did not: what is there is what was kept elsewhere.
@@ -81,7 +81,7 @@ def test_up_and_down_after_a_reboot(make_checkout: Callable[..., Checkout]) -> N
         told = checkout.cluster(*command)
         assert told.returncode == 1, command
         assert f"stack test was up, but {checkout.run_directory} is gone" in told.stderr, command
-        assert "`./cluster up --stack test` makes the cluster anew" in told.stderr
+        assert "`./cluster up --stack test` makes a new cluster" in told.stderr
         assert "Traceback" not in told.stderr
     said = up_to_its_result(checkout)
     assert "the machine was restarted since this stack was brought up" in said

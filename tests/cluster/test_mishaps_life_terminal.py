@@ -60,16 +60,16 @@ def test_ctrl_c_while_the_controller_boots(life: Checkout) -> None:
     boot_hold(life).touch()
     up = Terminal.cluster(life, "up")
     up.until("controller: hooks")
-    agent = pids(life, "local.cloud.agent")
+    agent = pids(life, "localcloud.agent")
     up.press()
     assert up.end() == INTERRUPTED
     clean(up)
     assert "interrupted; of the stack there is" in up.text
     assert "./cluster up --stack test" in up.text
     assert "./cluster down --stack test" in up.text
-    assert pids(life, "local.cloud.agent") == agent, "the cluster has a session of its own"
+    assert pids(life, "localcloud.agent") == agent, "the cluster has a session of its own"
     assert records(life)["head"]["status"] == "creating"
-    assert not pids(life, "infra.local.operations"), "no command goes on"
+    assert not pids(life, "cli.local.operations"), "no command goes on"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

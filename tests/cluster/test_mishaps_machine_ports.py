@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.node import rpc
-from infra.node.slurm.hostlist import expand
+from node import rpc
+from node.slurm.hostlist import expand
 from tests.support.checkout import Checkout, until
 
 
@@ -68,7 +68,7 @@ def test_the_controller_moves_if_its_port_was_taken(cluster: Checkout, listener:
     # Of another address, which is in the way of a daemon that listens on all of them.
     listen(listener, before, "127.0.0.2")
     again = cluster.cluster("up", check=True)
-    assert "another program has taken a port of the cluster's" in again.stderr
+    assert "another program has taken a port of the cluster" in again.stderr
     assert base(cluster) != before
     assert f"SlurmctldPort           = {base(cluster)}" in cluster.execute("scontrol", "show", "config")
     until(lambda: cluster.status()["machines"] == {"running": 0, "pending": 0}, 120, "nodes given back", 0.3)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.runner import locations
+from infra.program import locations
 from tests.support.checkout import SMALL, Checkout, until
 from tests.support.private_mounts import FILL, PrivateMounts
 

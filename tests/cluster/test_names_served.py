@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.node.bootstrap.vm import people
+from node.bootstrap.vm import users
 from tests.support import sshd
 from tests.support.checkout import until
 from tests.support.named_machines import CONTROLLER, HOSTS, UNKNOWN, NamedMachines, need_named_machines
@@ -21,9 +21,9 @@ MANY = {f"v100-{number}": f"10.98.{4 + number // 250}.{1 + number % 250}" for nu
 
 
 @pytest.fixture
-def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NamedMachines]:
+def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[NamedMachines]:
     need_named_machines()
-    made = NamedMachines(tmp_path, monkeypatch)
+    made = NamedMachines(monkeypatch)
     try:
         made.serve()
         made.serve_cloud(www="10.98.200.9")
@@ -141,8 +141,8 @@ def ssh(machines: NamedMachines, tmp_path: Path) -> str:
         machines.net.daemon(node, [str(sshd.SSHD), "-D", "-e", "-f", "/dev/null", *words], tmp_path / "sshd")
         until(partial(machines.net.shell, node, "ss -Hlnt 'sport = :22'"), 60, f"sshd on {node}")
     login = machines.machine("login-0")
-    people.way_to_nodes(login)
-    return f"ssh -F {login.at(people.CLIENT)} -i {key} -o BatchMode=yes"
+    users.configure_ssh(login)
+    return f"ssh -F {login.at(users.CLIENT)} -i {key} -o BatchMode=yes"
 
 
 def test_ssh_goes_to_a_node_by_its_name(machines: NamedMachines, ssh: str) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.local.cloud import groups, nspawn
-from infra.local.cloud.containers import traces
-from infra.node.names import SUFFIX
+from localcloud import cgroups, nspawn
+from localcloud.containers import leftovers
+from node.names import SUFFIX
 from tests.support import newer_slurm
 from tests.support.checkout import ROOT, SMALL, Checkout, until
 from tests.support.newer_slurm import NewerSlurm, Unavailable
@@ -155,7 +155,7 @@ def test_a_cluster_of_machines_that_run_it(made: list[Path], tmp_path: Path) -> 
         assert "nothing is left" in checkout.cluster("down", check=True).stderr
     finally:
         assert checkout.close() == []
-    assert traces(checkout.run_directory) == []
+    assert leftovers(checkout.run_directory) == []
 
 
 def test_a_test_that_is_killed_leaves_no_mount_and_no_process(made: list[Path], tmp_path: Path) -> None:
@@ -182,5 +182,5 @@ inside.run("sh", "-c", "touch $0/runs; sleep 300 & exec sleep 300", sys.argv[1],
             killed.send_signal(signal.SIGKILL)
             until(lambda: processes_in(namespace) == [], 120, "the end of all that ran inside")
     # An empty cgroup is what stays of a machine whose maker was killed.
-    assert groups.remove(lambda: groups.of(nspawn.group(f"newer-{killed.pid}"))) == []
+    assert cgroups.remove(lambda: cgroups.of(nspawn.group(f"newer-{killed.pid}"))) == []
     assert mounts_of(made) == []

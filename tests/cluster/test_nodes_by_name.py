@@ -15,13 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from infra.local import names
-from infra.local.cloud import addresses
+from cli.local import name_support
+from localcloud import addresses
 from tests.support.checkout import ROOT, SMALL, Checkout, running
 from tests.support.ordinary_user import OrdinaryUser
 
 needs_views = pytest.mark.skipif(
-    (_problem := names.why_not("127.9.64.0")) is not None, reason=f"no views here: {_problem}"
+    (_problem := name_support.unsupported_reason("127.9.64.0")) is not None,
+    reason=f"no hosts namespaces here: {_problem}",
 )
 REFUSED = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
 """As root of a container that may make no namespaces."""
@@ -89,9 +90,9 @@ def test_every_name_leads_to_one_node_from_everywhere(cluster: Checkout) -> None
     ask = [os.path.realpath(sys.executable), "-I", "-S", "-c", ASK, *every]
     here = json.loads(cluster.execute(*ask))
     assert len(set(here)) == len(every)
-    first = addresses.remembered(cluster.run_directory)
+    first = addresses.saved_block(cluster.run_directory)
     assert first is not None
-    assert here[:2] == [addresses.host(first, 0), addresses.nodes_from(first)]
+    assert here[:2] == [addresses.head_address(first, 0), addresses.first_node_address(first)]
     assert [json.loads(line) for line in cluster.execute("srun", "-N3", *ask).splitlines()] == [here] * 3
     # By the programs that scripts use, too; and Slurm says the same.
     assert cluster.execute("getent", "hosts", "debug-4").split() == [here[5], "debug-4"]

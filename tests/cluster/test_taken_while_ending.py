@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from infra.node import rpc
+from node import rpc
 from tests.support.checkout import Checkout, until
 from tests.support.soak.audit import leaked
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.local.cloud.machines import of_cluster
-from infra.local.site import RunDirectory
-from infra.local.upkeep import end_cluster
+from cli.local.agent_lifecycle import end_cluster
+from cli.local.site import RunDirectory
+from localcloud.machines import pids_of_cluster
 from tests.support.checkout import SMALL, Checkout
 
 Make = Callable[..., Checkout]
@@ -111,6 +111,6 @@ def test_the_cluster_of_a_clone_that_was_deleted_is_named_and_ended(
     finally:
         if run.exists():
             end_cluster(RunDirectory(run))
-    assert of_cluster(run) == []
+    assert pids_of_cluster(run) == []
     assert not (Path(deleted.env["XDG_STATE_HOME"]) / "slurm-stacks" / run.name).exists()
     assert str(gone) not in other.cluster("status").stderr

@@ -8,14 +8,14 @@ import re
 import pytest
 import yaml
 
+from cli.aws.changes import RULES, TABLE
+from cli.changes.table import compare
 from infra import config
-from infra.aws.changes import RULES, TABLE
-from infra.changes.table import compare
 from infra.config import StackConfig
 from infra.cost import cost
 from infra.design import design
 from infra.machines import catalog
-from infra.node.model import ClusterDesign, Partition
+from node.model import ClusterDesign, Partition
 from tests.support.changes_table import document
 from tests.support.checkout import ROOT
 

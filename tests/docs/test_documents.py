@@ -23,6 +23,14 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert broken == []
 
 
+@pytest.mark.parametrize("page", pages(), ids=[str(page.relative_to(ROOT)) for page in pages()])
+def test_the_files_that_a_page_names_exist(page: Path) -> None:
+    """A renamed module leaves no page behind that sends its reader to the old name."""
+    folders = "infra|cli|node|localcloud|workload|tests|docs"
+    names = re.findall(rf"`((?:{folders})/[\w./-]*)`", page.read_text(encoding="utf-8"))
+    assert [name for name in names if not (ROOT / name).exists()] == []
+
+
 @pytest.mark.parametrize("picture", PICTURES, ids=[p.name for p in PICTURES])
 def test_a_picture_is_used_and_loads_nothing(picture: Path) -> None:
     text = picture.read_text(encoding="utf-8")

@@ -7,15 +7,15 @@ import re
 import pytest
 import yaml
 
+from cli.changes.table import Kind
+from cli.gcp.changes import TABLE
+from cli.gcp.quotas import wanted
 from infra import config
-from infra.changes.table import Kind
 from infra.config import StackConfig
 from infra.cost import cost
 from infra.design import design
-from infra.gcp.changes import TABLE
-from infra.gcp.quotas import wanted
 from infra.machines import catalog
-from infra.node.model import ClusterDesign
+from node.model import ClusterDesign
 from tests.support.checkout import ROOT
 
 PAGE = (ROOT / "docs" / "gcp.md").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from infra.node.elastic.errors import ErrorClass
+from node.elastic.errors import ErrorClass
 from tests.support.checkout import ROOT
 
 TEXT = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")

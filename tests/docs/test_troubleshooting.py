@@ -9,15 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from infra.node.bootstrap.steps import STEPS
-from infra.node.elastic.errors import POLICIES
-from infra.node.slurm.reasons import WORDS
-from tests.support.checkout import ROOT
+from node.bootstrap.steps import STEPS
+from node.elastic.drivers.ec2.errors import classify
+from node.elastic.errors import POLICIES
+from node.slurm.reasons import EXPLANATIONS
+from tests.support.checkout import ROOT, sources
 
 PAGE = ROOT / "docs" / "troubleshooting.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 # Words of others: the kernel's, Slurm's.
 FOREIGN = {"Killed", "OUT_OF_MEMORY", "Slurm accounting storage is disabled"}
+EC2S = {"InvalidCapacityReservationId.NotFound"}
+"""Codes of EC2's that the program has no word for, but a class."""
+CAPACITY = ("InsufficientInstanceCapacity", "ReservationCapacityExceeded")
 HOLE = "…"
 
 
@@ -43,7 +47,7 @@ def literals(path: Path) -> list[str]:
 @cache
 def source() -> str:
     """All of the program's strings, a line each."""
-    files = [*(ROOT / "infra").rglob("*.py"), *(ROOT / "workload").rglob("*.[pj][y2]"), ROOT / "cluster"]
+    files = [*sources(), *(ROOT / "workload").rglob("*.j2"), ROOT / "cluster"]
     return "\n".join(" ".join(text.split()) for file in files for text in literals(file))
 
 
@@ -55,7 +59,18 @@ def said(symptom: str) -> bool:
 
 @pytest.mark.parametrize("symptom", symptoms())
 def test_the_program_says_what_the_page_quotes(symptom: str) -> None:
-    assert symptom in FOREIGN or said(symptom)
+    assert symptom in FOREIGN or symptom in EC2S or said(symptom)
+
+
+@pytest.mark.parametrize(
+    "heading", [line for line in TEXT.splitlines() if re.match(r"### `\w+:` with", line)]
+)
+def test_ec2s_words_have_the_cause_that_the_page_says(heading: str) -> None:
+    cause, *codes = re.findall(r"`(\w+):?(?:\.\w+)?`", heading)
+    assert codes
+    for code in codes:
+        (whole,) = [one for one in (*EC2S, *CAPACITY) if one.startswith(code)]
+        assert classify(whole, 400) == cause
 
 
 def test_a_stale_symptom_would_be_found() -> None:
@@ -70,7 +85,7 @@ def test_every_cause_of_a_wait_is_explained() -> None:
     for kind, policy in POLICIES.items():
         (row,) = [line for line in TEXT.splitlines() if line.startswith(f"| `{kind}:` |")]
         assert policy.advice in row, f"{kind}: the advice that the cause ends with"
-    missing = [word for word in WORDS if f"`{word}`" not in TEXT]
+    missing = [word for word in EXPLANATIONS if f"`{word}`" not in TEXT]
     assert missing == []
 
 

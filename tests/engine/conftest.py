@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 
-# The tiny projects of the runner's unit tests.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "infra"))
-
 NO_CLI = "pulumi CLI is not on PATH"
 
 
@@ -26,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A CLI that nobody is logged in to, with the command plugin of this user's own installation."""
-    from infra.runner.automation import command_plugin
+    from cli.runner.automation import command_plugin
 
     if why := command_plugin(lambda _event: None):
         pytest.skip(f"pulumi has no command plugin and cannot get it: {why}")

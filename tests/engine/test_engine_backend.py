@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from test_engine_semantics import write
-from tiny_project import Run, Tiny, make
 
-from infra import runner
+from cli import runner
+from cli.runner.events import Event, Message
 from infra.errors import UserError
-from infra.runner import owner
-from infra.runner.events import Event, Message
+from infra.program import owner
+from tests.support.tiny_project import Run, Tiny, make
 
 CONFIG = """\
     # A comment that a rewrite would lose.
@@ -47,7 +47,7 @@ def snapshot(folder: Path) -> dict[str, str]:
 
 
 def chosen(tiny: Tiny, events: list[Event] | None = None) -> runner.Runner:
-    found = runner.select(tiny.path, "t", "local", (events if events is not None else []).append)
+    found = runner.select(tiny.stack, "local", (events if events is not None else []).append)
     assert found.name == "pulumi"
     return found
 
@@ -64,7 +64,7 @@ def test_without_a_login_the_state_is_ours_and_the_checkout_stays_as_it_was(tiny
     outputs = engine.up(events.append)
     assert outputs == {"word": "spaced", "where": str(tiny.path), "secret": "[secret]"}
     assert "the state is kept here, with no login to Pulumi, in file://" in Run(None, events).messages
-    assert owner.read(tiny.path, "t") == owner.fallback_url(tiny.path, "t")
+    assert owner.read(tiny.stack) == owner.fallback_url(tiny.stack)
     passphrase = tiny.state_file.with_name("passphrase")
     assert passphrase.stat().st_mode & 0o777 == 0o600
     assert len(passphrase.read_text()) >= 32
@@ -102,7 +102,7 @@ def test_with_a_login_the_users_backend_is_used(tiny: Tiny, backend: str) -> Non
     for _ in range(2):  # a second life after a destroy, with the history of the first
         engine = chosen(tiny)
         engine.up()
-        assert owner.read(tiny.path, "t") == backend
+        assert owner.read(tiny.stack) == backend
         assert list(Path(backend.removeprefix("file://")).rglob("stacks/tiny/t.json"))
         assert snapshot(tiny.path) == before
         events: list[Event] = []
@@ -111,7 +111,7 @@ def test_with_a_login_the_users_backend_is_used(tiny: Tiny, backend: str) -> Non
         engine.destroy()
         assert tiny.words == ["a+", "a-"]
     assert snapshot(tiny.path) == before
-    assert owner.read(tiny.path, "t") is None
+    assert owner.read(tiny.stack) is None
 
 
 def test_plain_pulumi_takes_over_a_stack_of_ours(tiny: Tiny, backend: str) -> None:
@@ -129,7 +129,7 @@ def test_plain_pulumi_takes_over_a_stack_of_ours(tiny: Tiny, backend: str) -> No
     assert tiny.words == ["a+", "a-"]
     # The owner's file goes with the cluster's run directory; `down` afterwards finds nothing to do.
     chosen(tiny).destroy()
-    assert owner.read(tiny.path, "t") is None
+    assert owner.read(tiny.stack) is None
 
 
 def test_a_stack_file_with_its_own_encryption_is_used_as_it_is(tiny: Tiny, backend: str) -> None:
@@ -175,13 +175,13 @@ def test_nobody_owns_a_cluster_twice(tiny: Tiny, backend: str, monkeypatch: pyte
         tiny.up()
     monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///elsewhere")
     with pytest.raises(UserError, match="Destroy it first"):
-        runner.select(tiny.path, "t", "local")
+        runner.select(tiny.stack, "local")
     monkeypatch.setenv("PULUMI_BACKEND_URL", backend)
     chosen(tiny).destroy()
     assert tiny.words == ["a+", "a-"]
     monkeypatch.delenv("PULUMI_BACKEND_URL")
     tiny.up()
-    assert runner.select(tiny.path, "t", "local").name == "embedded"
+    assert runner.select(tiny.stack, "local").name == "embedded"
     tiny.destroy()
 
 

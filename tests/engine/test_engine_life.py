@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 from test_engine_local_stack import Engine
 from test_engine_semantics import write
-from tiny_project import ROOT, Tiny, make
 
-from infra import runner
+from cli import runner
+from cli.local import system_packages
+from cli.runner.events import Event, Message
 from infra.errors import UserError
-from infra.local import packages
-from infra.node.processes import ProcessId, descendants
-from infra.runner.events import Event, Message
+from node.processes import ProcessId, descendants
 from tests.support.checkout import SMALL, Checkout, until
+from tests.support.tiny_project import ROOT, Tiny, make
 
 PROGRAM = """
     first = command("first")
@@ -47,12 +47,14 @@ def running(tiny: Tiny) -> Iterator[subprocess.Popen[str]]:
         import sys
         from pathlib import Path
         sys.path.insert(0, {str(ROOT)!r})
-        from infra import runner
+        from cli import runner
         from infra.errors import UserError
-        from infra.runner import locations
+        from infra.program import locations
+        from infra.program.stack import Stack
         locations.run_root = lambda: Path({str(tiny.run_root)!r})
         try:
-            runner.select(Path({str(tiny.path)!r}), "t", "local").up(lambda event: print(event, flush=True))
+            stack = Stack(Path({str(tiny.path)!r}), "t")
+            runner.select(stack, "local").up(lambda event: print(event, flush=True))
         except UserError as error:
             print(error, file=sys.stderr)
             sys.exit(error.exit_code)
@@ -83,7 +85,7 @@ def goes_on(tiny: Tiny) -> str:
     """A second `up`; what it says."""
     tiny.log.with_name("log.go").touch()
     events: list[Event] = []
-    engine = runner.select(tiny.path, "t", "local")
+    engine = runner.select(tiny.stack, "local")
     engine.up(events.append)
     assert tiny.words == ["first+", "last+"]
     engine.destroy(events.append)
@@ -106,7 +108,7 @@ def test_a_cli_that_outlived_its_caller_is_not_disturbed(tiny: Tiny, tmp_path: P
         (locks / "1.json").write_text(json.dumps({"pid": cli.pid, "username": "u", "hostname": "h"}))
         words = rf"process {cli.pid}\) still works on stack t(.|\n)*kill -INT {cli.pid}"
         with pytest.raises(UserError, match=words) as caught:
-            runner.select(tiny.path, "t", "local").up()
+            runner.select(tiny.stack, "local").up()
         cli.kill()
     assert caught.value.exit_code == 3
     assert "the Pulumi CLI was killed as it worked on this stack" in goes_on(tiny)
@@ -131,7 +133,9 @@ def test_an_interrupt_ends_the_cli_too(
 
 @pytest.mark.cluster
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(bool(packages.missing()), reason=f"packages are missing: {', '.join(packages.missing())}")
+@pytest.mark.skipif(
+    bool(system_packages.missing()), reason=f"missing packages: {', '.join(system_packages.missing())}"
+)
 def test_up_after_a_reboot_makes_the_cluster_anew(pulumi: None, tmp_path: Path) -> None:
     checkout = Checkout(tmp_path / "a checkout", SMALL)
     engine = Engine(checkout)

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from infra.local import packages
+from cli.local import system_packages
+from infra.program.stack import Stack
 from tests.support.checkout import SMALL, Checkout
 
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.timeout(600),
     pytest.mark.skipif(
-        bool(packages.missing()), reason=f"packages are missing: {', '.join(packages.missing())}"
+        bool(system_packages.missing()), reason=f"missing packages: {', '.join(system_packages.missing())}"
     ),
 ]
 
@@ -58,9 +59,9 @@ def engine(pulumi: None, tmp_path: Path) -> Iterator[Engine]:
     yield Engine(checkout)
     left = checkout.processes()
     if checkout.run_directory.exists() or left:
-        from infra.local.operations import cloud_down
+        from cli.local.operations import cloud_down
 
-        cloud_down(checkout.folder, checkout.stack)
+        cloud_down(Stack(checkout.folder, checkout.stack))
     assert left == []
 
 

@@ -93,17 +93,3 @@ def test_without_an_agent_pulumi_says_so_without_a_traceback(
     assert refused.failed
     assert "there is no SSH agent here" in refused.text
     assert "Traceback" not in refused.text
-
-
-def test_pulumis_client_through_a_hop(
-    driver: Cli, make_machine: Callable[[str], LoginMachine], machine: LoginMachine, tmp_path: Path
-) -> None:
-    hop = make_machine("hop")
-    hop.sshd.accept(machine.sshd.client_key)
-    wrong = {**hop.endpoint, "host_keys": [public(make_key(tmp_path / "other"))]}
-    refused = driver.up(scenarios.spec(machine, "remote", options={"proxy": wrong}))
-    assert "host key mismatch" in refused.text
-    assert (hop.sshd.logins(), machine.sshd.logins()) == (0, 0)
-    scenarios.succeeded(driver.up(scenarios.spec(machine, "remote", options={"proxy": hop.endpoint})))
-    assert hop.sshd.logins() == machine.sshd.logins() > 0
-    assert machine.queue() == {41: "PENDING"}

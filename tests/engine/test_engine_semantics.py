@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_project import ROOT, Run, Tiny, make
 
+from cli.runner.automation import PulumiRunner
+from cli.runner.embedded import preview as embedded_preview
+from cli.runner.events import ResourceDone
+from cli.runner.plan import plan
 from infra.errors import UserError
-from infra.runner.automation import PulumiRunner
-from infra.runner.embedded import preview as embedded_preview
-from infra.runner.events import ResourceDone
-from infra.runner.plan import plan
+from infra.program.stack import Stack
 from tests.support.project_file import project_file
+from tests.support.tiny_project import ROOT, Run, Tiny, make
 
 PROGRAM = """
     value = config.require("value")
@@ -45,14 +46,14 @@ PROGRAM = """
     first = probe("first", triggers=[value], opts={"delete_before_replace": True})
     probe("follows", update=False, triggers=[first.stdout, first.id])
     probe("notes", environment={"ID": first.id})
-    probe("ignoring", environment={"V": value}, opts={"ignore_changes": ["environment"]})
+
     probe("same")
     late = probe("late", opts={"depends_on": [first]})
     probe("on-late", opts={"deleted_with": late, "depends_on": [late]})
     if value == "1":
         base = probe("gone-base")
         probe("gone-top", opts={"depends_on": [base]})
-        probe("left", opts={"retain_on_delete": True})
+
     pulumi.export("texts", {"first": first.stdout, "list": [1, 2.5, None, value]})
     pulumi.export("word", pulumi.Output.secret("hush"))
 """
@@ -63,17 +64,17 @@ class Engine(Tiny):
 
     def up(self) -> Run:
         self.events = []
-        outputs = PulumiRunner(self.path, self.stack, local=True).up(self.events.append)
+        outputs = PulumiRunner(self.stack, local=True).up(self.events.append)
         return Run(outputs, self.events)
 
     def preview(self) -> Run:
         self.events = []
-        PulumiRunner(self.path, self.stack, local=True).preview(self.events.append)
+        PulumiRunner(self.stack, local=True).preview(self.events.append)
         return Run(None, self.events)
 
     def destroy(self) -> Run:
         self.events = []
-        PulumiRunner(self.path, self.stack, local=True).destroy(self.events.append)
+        PulumiRunner(self.stack, local=True).destroy(self.events.append)
         return Run(None, self.events)
 
 
@@ -106,18 +107,6 @@ def words(project: Tiny) -> list[str]:
     return lines
 
 
-def operations(run: Run) -> dict[str, str]:
-    """The engine calls it a deletion when it only forgets a resource; we say so."""
-    return {name: "deleted" if op == "retained" else op for name, op in run.operations.items()}
-
-
-def counts(run: Run) -> dict[str, int]:
-    found = run.counts
-    if kept := found.pop("retained", 0):
-        found["deleted"] = found.get("deleted", 0) + kept
-    return found
-
-
 def order(lines: list[str], *names: str) -> list[str]:
     return [line.split()[0] for line in lines if line.split()[0] in names]
 
@@ -128,7 +117,7 @@ def test_the_same_programs_run_the_same_commands(pair: tuple[Tiny, Engine]) -> N
         for value in ("1", "1", "2"):
             run = write(project, PROGRAM, f"config: {{value: '{value}'}}").up()
             lines = words(project)
-            seen[name].append((value, sorted(lines), counts(run), run.outputs, operations(run)))
+            seen[name].append((value, sorted(lines), run.counts, run.outputs, run.operations))
             if value == "2":
                 assert order(lines, "first-", "first+", "follows-", "follows+") == [
                     "follows-", "first-", "first+", "follows+",
@@ -137,7 +126,7 @@ def test_the_same_programs_run_the_same_commands(pair: tuple[Tiny, Engine]) -> N
                 assert order(lines, "gone-top-", "gone-base-") == ["gone-top-", "gone-base-"]
         run = project.destroy()
         lines = words(project)
-        seen[name].append((sorted(lines), counts(run)))
+        seen[name].append((sorted(lines), run.counts))
         assert order(lines, "late-", "follows-", "first-")[-1] == "first-"
         assert "on-late-" not in " ".join(lines)
     for ours, theirs in zip(seen["ours"], seen["theirs"], strict=True):
@@ -148,13 +137,13 @@ def test_previews_are_the_same(pair: tuple[Tiny, Engine]) -> None:
     runs = []
     for project in pair:
         write(project, PROGRAM, "config: {value: '1'}")
-        fresh = operations(project.preview())
+        fresh = project.preview().operations
         project.up()
         write(project, PROGRAM, "config: {value: '2'}")
-        runs.append((fresh, operations(project.preview())))
+        runs.append((fresh, project.preview().operations))
         project.destroy()
     assert runs[0] == runs[1]
-    assert embedded_preview(pair[0].path, "t").counts["created"] > 0
+    assert embedded_preview(Stack(pair[0].path, "t")).counts["created"] > 0
 
 
 def test_the_plan_lists_what_the_engine_registers(pair: tuple[Tiny, Engine]) -> None:
@@ -166,7 +155,7 @@ def test_the_plan_lists_what_the_engine_registers(pair: tuple[Tiny, Engine]) -> 
         for event in engine.events
         if isinstance(event, ResourceDone) and "pulumi:providers" not in event.urn
     }
-    assert {resource["urn"] for resource in plan(engine.path, "t")["resources"]} == registered
+    assert {resource["urn"] for resource in plan(Stack(engine.path, "t"))["resources"]} == registered
     engine.destroy()
 
 

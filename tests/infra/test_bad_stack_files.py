@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stack_values import CLUSTER
 
 from infra.config import ConfigError, stack_file
 from infra.errors import EXIT_USAGE
 from tests.support.checkout import SMALL, Checkout
+from tests.support.stack_values import CLUSTER
 
 GOOD = """\
 config:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from stack_values import REMOVE, values
+import pytest
 
 from infra.config import parse
 from infra.config.advice import warnings
 from infra.design import design
 from infra.machines import catalog
+from tests.support.stack_values import REMOVE, values
 
 FACTS = catalog()
 KEY = "arn:aws:kms:us-east-1:123456789012:key/12345678-1234-1234-1234-123456789012"
@@ -66,10 +67,33 @@ def test_warnings() -> None:
     assert "local.price_hour" in free
     assert said("local", {"budget.max_usd": 2, "local.price_hour": 1}) == []
     (scratch,) = others("aws", {"storage": {"scratch": {"kind": "fsx_lustre", "size_gib": 1200}}})
-    assert "one copy" in scratch
+    assert "cluster.storage.scratch: SCRATCH_2 keeps one copy" in scratch
+    for cuda in ("12.5", 12.5):
+        (useless,) = others("aws", {"image": {"cuda": cuda}})
+        assert "cluster.image.cuda: it has no effect, remove it" in useless
     open_door = {"mode": "ssh", "ssh_cidrs": ["0.0.0.0/0"], "allow_ssh_from_anywhere": True}
     (door,) = others("gcp", {"access": open_door})
     assert "whole internet" in door
+
+
+@pytest.mark.parametrize(
+    ("nodes", "machine", "cores", "expected"),
+    [
+        (2, "local.small", 2, None),
+        (2, "local.small", 1, "2 × local.small need 2 cores, and this machine has 1 core:"),
+        (2, "local.medium", 2, "2 × local.medium need 4 cores, and this machine has 2 cores:"),
+        (1, "local.medium", 1, None),  # nobody to share with
+        (2, "local.small", None, None),
+    ],
+)
+def test_local_nodes_that_will_share_cores(
+    nodes: int, machine: str, cores: int | None, expected: str | None
+) -> None:
+    changes = {"partitions[0].machine": machine, "@nodes": nodes, "partitions[0].nodes.max": 2}
+    config = parse(values("local", changes), "t")
+    found = [s for s in warnings(config, design(config, FACTS), FACTS, cores) if "benchmark.nodes" in s]
+    assert len(found) == (expected is not None)
+    assert all(str(expected) in text for text in found)
 
 
 def test_a_zone_without_the_gpus_is_pointed_out_with_those_that_have_them() -> None:

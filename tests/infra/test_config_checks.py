@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from stack_values import BENCHMARK, CLUSTER, REMOVE, mistakes, values
 
+from cli.local import site
 from infra.config.checks.jobs import MOST_LOCAL_PORTS
-from infra.local import site
+from tests.support.stack_values import BENCHMARK, CLUSTER, REMOVE, mistakes, values
 
 EFA = {"machine": "m5.xlarge", "aws": {"efa": True}}
 GROUP = "arn:aws:resource-groups:us-east-1:123456789012:group/MyCRGroup"
+SHARED_CR = "arn:aws:ec2:us-east-1:999999999999:capacity-reservation/cr-9876543210"
 KEY = "arn:aws:kms:us-east-1:123456789012:key/12345678-1234-1234-1234-123456789012"
 BLOCK: dict[str, Any] = {
     "name": "block", "machine": "p4d.24xlarge", "reservation": "cr-0123456789abcdef0",
@@ -220,8 +221,6 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         "partitions[0].accelerator.count",
         ["at most 8 simulated"],
     ),
-    ("aws", {"image.cuda": "13.0"}, "image.cuda", ["CUDA 12", "Volta", "12.5"]),
-    ("gcp", {"image.cuda": "13"}, "image.cuda", ["CUDA 12"]),
     # EFA, placement, zones
     (
         "aws",
@@ -277,6 +276,62 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         {"partitions[0].reservation": "arn:aws:resource-groups:eu-west-1:123456789012:group/ours"},
         "partitions[0].reservation",
         ["a group of us-east-1"],
+    ),
+    (
+        "aws",
+        {"partitions[0].reservation": 7},
+        "partitions[0].reservation",
+        ["one reservation as text", "list"],
+    ),
+    ("aws", {"partitions[0].reservation": []}, "partitions[0].reservation", ["a list of several"]),
+    ("aws", {"partitions[0].reservation": ["cr-0123456789", 7]}, "partitions[0].reservation", ["list of"]),
+    (
+        "aws",
+        {"partitions[0].reservation": ["cr-0123456789", "cr_1"]},
+        "partitions[0].reservation[1]",
+        ["cr-…", "capacity-reservation/cr-… if another account shares it"],
+    ),
+    (
+        "aws",
+        {"partitions[0].reservation": ["cr-0123456789", GROUP]},
+        "partitions[0].reservation[1]",
+        ["a group holds no other group"],
+    ),
+    (
+        "aws",
+        {"partitions[0].reservation": ["cr-0123456789", SHARED_CR.replace("cr-9876543210", "cr-0123456789")]},
+        "partitions[0].reservation[1]",
+        ["each reservation once"],
+    ),
+    (
+        "aws",
+        {"partitions[0].reservation": ["cr-0123456789", SHARED_CR.replace("us-east-1", "eu-west-1")]},
+        "partitions[0].reservation[1]",
+        ["a reservation of us-east-1", "of no use here"],
+    ),
+    (
+        "aws",
+        {"partitions[0].reservation": ["cr-0123456789", SHARED_CR], "partitions[0].spot": True},
+        "partitions[0].reservation",
+        ["or spot"],
+    ),
+    (
+        "aws",
+        {"partitions[0]": {**BLOCK, "reservation": ["cr-0123456789", "cr-9876543210"]}},
+        "partitions[0].reservation",
+        ["own id", "another block is another partition"],
+    ),
+    (
+        "gcp",
+        {"partitions[0].reservation": ["a", "b"]},
+        "partitions[0].reservation",
+        ["one reservation on Goo"],
+    ),
+    (
+        "gcp",
+        {"partitions[0].reservation": "projects/lab/zones/z/reservations/a"},
+        "partitions[0].reservation",
+        ["projects/<project>/reservations/<name>", "another project shares"],
     ),
     ("gcp", {"partitions[0].reservation": "cr_1"}, "partitions[0].reservation", ["reservation in the zone"]),
     ("local", {"partitions[0].reservation": "cr-0123456789"}, "partitions[0].reservation", ["reserves no"]),
@@ -531,6 +586,27 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         "storage.apps.path",
         ["not spelled like /a/b", "both disks would be called", "-a-b"],
     ),
+    (
+        "gcp",
+        {
+            "storage.home": {"kind": "filestore", "size_gib": 1024, "path": "/a/b"},
+            "storage.scratch": {"kind": "filestore", "size_gib": 1024, "path": "/a-b"},
+        },
+        "storage.scratch.path",
+        ["not spelled like /a/b", "both file systems would be called lab-a-b"],
+    ),
+    (
+        "aws",
+        {"storage.home": {"kind": "nfs", "path": "/a/b"}, "storage.apps": {"kind": "nfs", "path": "/a-b"}},
+        "storage.apps.path",
+        ["not spelled like /a/b", "both disks would be called amazon-a-b"],
+    ),
+    (
+        "aws",
+        {"storage.home": {"kind": "efs", "path": "/a/b"}, "storage.apps": {"kind": "efs", "path": "/a-b"}},
+        "storage.apps.path",
+        ["both file systems would be called amazon-a-b"],
+    ),
     # hooks, local, login
     ("aws", {"hooks[0]": {"role": "all", "source": "/root/x.sh"}}, "hooks[0].source", ["this project"]),
     ("aws", {"hooks[0]": {"role": "all", "source": "a/../../x"}}, "hooks[0].source", ["this project"]),
@@ -543,6 +619,18 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("gcp", {"hooks[0]": {"role": "all", "source": "gs://ab/x"}}, "hooks[0].source", ["3 to 63"]),
     ("gcp", {"hooks[0]": {"role": "all", "source": "gs:///x"}}, "hooks[0].source", ["nothing is none"]),
     ("gcp", {"hooks[0]": {"role": "all", "source": "gs://bucket"}}, "hooks[0].source", ["one object"]),
+    ("local", {"hooks[0]": {"role": "all"}}, "hooks[0]", ["either source or script"]),
+    ("local", {"containers": {"runtime": "oci"}}, "containers.runtime", ["machines: container"]),
+    ("aws", {"containers": {"runtime": "docker"}}, "containers.runtime", ["oci"]),
+    ("aws", {"containers": {"runtime": "oci", "image": "x"}}, "containers.image", []),
+    ("batch", {"@enabled": False, "containers": {"runtime": "oci"}}, "containers", ["under `batch`"]),
+    (
+        "local",
+        {"hooks[0]": {"role": "all", "source": "a.sh", "script": "#!/bin/sh"}},
+        "hooks[0]",
+        ["source and script"],
+    ),
+    ("aws", {"hooks[0]": {"role": "all", "script": "echo\n"}}, "hooks[0].script", ["begin with #!/bin/bash"]),
     ("gcp", {"hooks[0]": {"role": "all", "source": "gs://bucket/f/"}}, "hooks[0].source", ["one object"]),
     ("gcp", {"hooks[0]": {"role": "all", "source": "gs://bucket/a\nb"}}, "hooks[0].source", ["line breaks"]),
     ("local", {"login.count": 1}, "login.count", ["this machine"]),
@@ -624,6 +712,19 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("local", {"@partition": "gpu"}, "@partition", ["debug"]),
     ("local", {"@nodes": 5}, "@nodes", ["at most 4", "debug"]),
     ("local", {"local.quota_nodes": 1}, "@nodes", ["at most 1", "quota"]),
+    # a training that would run on the CPUs of Trainium's or Inferentia's machines
+    (
+        "aws",
+        {"partitions[0].machine": "trn1.32xlarge"},
+        "@partition",
+        ["default partition, cpu", "run on the CPUs", "16 idle devices of type trainium", "enabled: false"],
+    ),
+    (
+        "aws",
+        {"partitions[0].machine": "inf2.xlarge", "@partition": "cpu"},
+        "@partition",
+        ["beside 1 idle device of type inferentia2", "docs/examples/neuron.sh"],
+    ),
     (
         "local",
         {"partitions[0].accelerator": {"type": "v100"}, "@gpus_per_node": 1},
@@ -672,12 +773,19 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     # The last of ten nodes is number 9: its machine's name has 63 characters.
     ("local", {"name": "c" * 40, "partitions[0].name": "p" * 20, "partitions[0].nodes.max": 10}),
     ("aws", {"partitions[0].reservation": GROUP}),
+    ("aws", {"partitions[0].reservation": SHARED_CR}),
+    ("aws", {"partitions[0].reservation": ["cr-0123456789", SHARED_CR]}),
+    (
+        "aws",
+        {"partitions[0]": {**CLOSE, "placement": "cluster", "reservation": ["cr-0123456789", SHARED_CR]}},
+    ),
+    ("gcp", {"partitions[0].reservation": "projects/other-lab/reservations/v100s"}),
     ("aws", {"partitions[1].aws.efa": True, "partitions[1].placement": "cluster"}),
     ("aws", {"partitions[1].aws.efa": True, "network.zones": ["us-east-1c"]}),
     ("aws", {"partitions[1].accelerator": {"type": "v100", "count": 1}}),
-    ("aws", {"image.cuda": "12.5", "@partition": "gpu", "@gpus_per_node": 8}),
-    ("aws", {"partitions[1].image": {"id": "ami-01234567"}, "image.cuda": "13.0"}),
-    ("aws", {"partitions[1].machine": "g4dn.xlarge", "image.cuda": "13.0"}),
+    ("aws", {"@partition": "gpu", "@gpus_per_node": 8}),
+    ("aws", {"partitions[1].image": {"id": "ami-01234567"}}),
+    ("aws", {"partitions[1].machine": "g4dn.xlarge"}),
     ("aws", {"network.aws": VPC}),
     ("aws", {"network.peers": ["192.168.0.0/16", "fd00::/8"]}),
     ("aws", {"network.cidr": "172.20.0.0/16", "network.public_cidr": "172.20.0.0/20"}),
@@ -704,6 +812,15 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
         {"storage.scratch": {"kind": "filestore", "path": "/controller", "size_gib": 1024}},
     ),
     ("gcp", {"storage.scratch": {"kind": "nfs", "path": "/debug-x"}}),
+    # The names of these differ: the path is in a digest, or one is a disk and the other is not.
+    (
+        "gcp",
+        {"storage.home": {"kind": "nfs", "path": "/A/b"}, "storage.apps": {"kind": "nfs", "path": "/A-b"}},
+    ),
+    (
+        "aws",
+        {"storage.home": {"kind": "nfs", "path": "/a/b"}, "storage.apps": {"kind": "efs", "path": "/a-b"}},
+    ),
     ("gcp", {"hooks[0]": {"role": "all", "source": "gs://my_bucket.example.com/it's/a \\ b.sh"}}),
     ("gcp", {"image.id": "projects/lab/global/images/slurm-1"}),
     ("gcp", {"image.id": "projects/lab/global/images/family/slurm"}),
@@ -721,6 +838,9 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ),
     ("local", {"partitions[0].accelerator": {"type": "v100", "count": 8}, "partitions[0].time_limit": "1-0"}),
     ("local", {"hooks[0]": {"role": "all", "source": "hooks/x.sh"}, "budget.max_usd": 5}),
+    ("aws", {"containers": {"runtime": "oci"}}),
+    ("local", {"containers": {"runtime": "oci"}, "local.machines": "container"}),
+    ("gcp", {"hooks[0]": {"role": "login", "script": "#!/usr/bin/env python3\nprint(1)\n", "args": ["a"]}}),
     ("aws", {"partitions[0].machine": "t8i.medium", "budget.max_hours": 100}),
     (
         "aws",
@@ -768,12 +888,6 @@ def test_another_release_needs_machines_that_boot() -> None:
     assert found.path == f"{CLUSTER}.local.suite"
     assert "machines: container" in found.advice
     assert mistakes(values("local", {"local.suite": "trixie", "local.machines": "container"})) == []
-
-
-def test_local_sgd_is_refused_with_the_reason() -> None:
-    (found,) = mistakes(values("local", {"@profile": "local-sgd"}))
-    assert found.path == f"{BENCHMARK}.profile"
-    assert "not built yet" in found.advice
 
 
 def test_all_ports_that_are_allowed_can_be_had() -> None:

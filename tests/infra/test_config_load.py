@@ -11,10 +11,10 @@ from typing import Any
 
 import pulumi
 import pytest
-from stack_values import BENCHMARK, CLUSTER, REMOVE, STACKS, mistakes, values
 
 from infra.config import ConfigError, engine, load_file, parse
 from infra.errors import EXIT_USAGE
+from tests.support.stack_values import BENCHMARK, CLUSTER, REMOVE, STACKS, mistakes, values
 
 ROOT = Path(__file__).parents[2]
 FILES = [*sorted(STACKS.glob("Pulumi.*.yaml")), ROOT / "Pulumi.local.yaml"]
@@ -66,7 +66,6 @@ SHAPES: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("aws", {"access.ssh_cidrs": ["office/24"]}, "access.ssh_cidrs[0]", ["CIDR"]),
     ("aws", {"network.aws": {**VPC, "vpc": "my-vpc"}}, "network.aws.vpc", ["vpc-…"]),
     ("aws", {"image.source": "centos7"}, "image.source", ["ubuntu-24.04"]),
-    ("aws", {"image.cuda": 12.5}, "image.cuda", ['write "12.5"']),
     ("local", {"budget.max_usd": 0}, "budget.max_usd", ["more than 0", "USD"]),
     ("local", {"budget.max_hours": -3}, "budget.max_hours", ["more than 0"]),
     ("local", {"budget.running_jobs": "kill"}, "budget.running_jobs", ["keep", "cancel"]),
@@ -77,7 +76,7 @@ SHAPES: list[tuple[str, dict[str, Any], str, list[str]]] = [
         "hooks[0].role",
         ["controller, login, compute, all"],
     ),
-    ("local", {"hooks[0]": {"role": "all"}}, "hooks[0].source", ["missing"]),
+    ("local", {"hooks[0]": {"role": "all"}}, "hooks[0]", ["either source or script"]),
     (
         "local",
         {"hooks[0]": {"role": "all", "source": "x", "args": [1]}},
@@ -133,9 +132,12 @@ SHAPES: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("batch", {"batch.container.job_role": "me"}, "batch.container.job_role", ["arn:aws:iam"]),
     ("local", {"@epochs": 0}, "@epochs", ["1 or more"]),
     ("local", {"@profile": "synch"}, "@profile", ["published, sync, local-sgd", "did you mean sync?"]),
+    ("local", {"@learning_rate": 0}, "@learning_rate", ["more than 0"]),
+    ("local", {"@seed": -1}, "@seed", ["0 or more"]),
+    ("local", {"@average_every": 0}, "@average_every", ["1 or more"]),
     ("local", {"@data": "cifar"}, "@data", ["auto, mnist, synthetic"]),
     ("local", {"@gpus": 1}, "@gpus", ["did you mean gpus_per_node?"]),
-    ("local", {"@script": "bert"}, "@script", ["keras-mnist"]),
+    ("local", {"@script": "../bert.py"}, "@script", ["a path inside"]),
     ("local", {"slurm-stacks:benchmrk": {}}, "slurm-stacks:benchmrk", ["slurm-stacks:benchmark?"]),
     ("local", {"slurm-stack:benchmark": {}}, "slurm-stack:benchmark", ["slurm-stacks:benchmark?"]),
     ("local", {"x:y": 1, "slurm-stacks:bench": {}}, "slurm-stacks:bench", ["slurm-stacks:benchmark?"]),

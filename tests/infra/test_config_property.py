@@ -9,19 +9,21 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stack_values import BENCHMARK, CLUSTER, mistakes, values
 
+from cli.runner import project
 from infra.config import ConfigError, load_file, parse
 from infra.config.batch import BatchConfig
+from infra.config.benchmark import BenchmarkConfig
 from infra.config.checks.partitions import RESERVED
-from infra.config.cluster import BenchmarkConfig, ClusterConfig, PartitionConfig
+from infra.config.cluster import ClusterConfig, PartitionConfig
 from infra.config.fields import clock, time_limit_seconds
 from infra.config.storage import SharedStorage
 from infra.design import design, slurm_time
 from infra.errors import EXIT_USAGE
 from infra.machines import catalog
-from infra.runner import project
+from infra.program.stack import Stack
 from tests.support import texts
+from tests.support.stack_values import BENCHMARK, CLUSTER, mistakes, values
 
 KEYS = sorted(
     {
@@ -129,7 +131,7 @@ def test_a_good_file_with_something_else_in_it(
         refusal = error
     else:
         assert design(config, catalog()).stack == "any"
-        assert parse(project.load(tmp_path, "any").config, "any") == config
+        assert parse(project.load(Stack(tmp_path, "any")).config, "any") == config
         return
     assert refusal.exit_code == EXIT_USAGE
     assert str(refusal).startswith("Pulumi.any.yaml")

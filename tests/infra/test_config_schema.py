@@ -8,11 +8,11 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from stack_values import BENCHMARK, CLUSTER, REMOVE, STACKS, mistakes, values
 
 from infra import outputs
 from infra.config import schema
 from infra.outputs import fields
+from tests.support.stack_values import BENCHMARK, CLUSTER, REMOVE, STACKS, mistakes, values
 
 ROOT = Path(__file__).parents[2]
 FILES = [*sorted(STACKS.glob("Pulumi.*.yaml")), *sorted(ROOT.glob("Pulumi.*.yaml"))]

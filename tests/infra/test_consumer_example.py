@@ -20,12 +20,12 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from pulumi.runtime import mocks, rpc
-from stack_values import STACKS
 from test_outputs import built
 
 from infra.outputs import contract
 from tests.support.checkout import ROOT
 from tests.support.recorder import Recorder
+from tests.support.stack_values import stack_file
 
 EXAMPLE = ROOT / "docs" / "examples" / "consumer"
 REFERENCE = "organization/slurm-stacks/local"
@@ -110,7 +110,7 @@ def on_the_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def cluster(stack: str = "aws-p4de-inference", **changes: Any) -> dict[str, Any]:
     """The outputs of a stack that is up."""
-    return {"cluster": built(STACKS / f"Pulumi.{stack}.yaml") | changes, "login_ssh": "ssh x"}
+    return {"cluster": built(stack_file(stack)) | changes, "login_ssh": "ssh x"}
 
 
 # --- what it declares ------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from test_consumer_example import EXAMPLE, Consumer, cluster, on_the_path  # noqa: F401  an automatic fixture
-from test_contracts import OUTPUTS, RESULT
+from test_contracts import OUTPUTS, PROGRAM_RESULT, RESULT
 
 from infra.outputs import fields
 
@@ -40,6 +40,9 @@ def test_the_outputs_and_the_result_are_the_contracts() -> None:
     found = table("key")
     assert found.pop("apiVersion") == "`slurm-stacks/result/v1`"
     assert found == {key: kind for key, kind in RESULT.items() if key != "apiVersion"}
+    found = table("key of it")
+    assert found.pop("apiVersion") == "`slurm-stacks/program-result/v1`"
+    assert found == {key: kind for key, kind in PROGRAM_RESULT.items() if key != "apiVersion"}
 
 
 def test_its_links_lead_somewhere() -> None:

@@ -18,13 +18,22 @@ from test_outputs import of_a_program
 
 from infra.outputs import contract
 from infra.outputs.fields import fields
-from workload import result
+from workload import program_record, result
 
 FROZEN = Path(__file__).with_name("contract")
 OUTPUTS: dict[str, dict[str, str]] = json.loads((FROZEN / "outputs-v1.json").read_text(encoding="utf-8"))
 RESULT: dict[str, str] = json.loads((FROZEN / "result-v1.json").read_text(encoding="utf-8"))
+PROGRAM_RESULT: dict[str, str] = json.loads((FROZEN / "program-result-v1.json").read_text(encoding="utf-8"))
 
-JSON_TYPES = {str: "string", int: "integer", float: "number", list: "array", dict: "object", NoneType: "null"}
+JSON_TYPES = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    list: "array",
+    dict: "object",
+    bool: "boolean",
+    NoneType: "null",
+}
 
 Fields = Mapping[str, str]
 """Paths to types, as in `infra.outputs.fields`."""
@@ -57,13 +66,19 @@ def of_schema(schema: dict[str, Any]) -> dict[str, str]:
     return {field.path: field.type for field in fields(schema)}
 
 
+def named(types: tuple[type, ...]) -> str:
+    return " | ".join(JSON_TYPES[t] for t in types if not (t is int and float in types))
+
+
+def of_program_result() -> dict[str, str]:
+    """The fields of the record of a user's program."""
+    found = {key: named(types) for key, types in program_record.KEYS.items()}
+    return {**found, "apiVersion": json.dumps(program_record.API_VERSION)}
+
+
 def of_result() -> dict[str, str]:
     """The fields of the result record, from the table by which it is written and checked."""
-
-    def named(types: tuple[type, ...]) -> str:
-        return " | ".join(JSON_TYPES[t] for t in types if not (t is int and float in types))
-
-    found = {key: named(types) for key, types in result.KEYS.items()}
+    found = {key: named(types) + " | missing" * (key in result.LATER) for key, types in result.KEYS.items()}
     found["apiVersion"] = json.dumps(result.API_VERSION)
     return found | {f"history[].{key}": named(types) for key, types in result.HISTORY_KEYS.items()}
 
@@ -91,6 +106,11 @@ def test_the_outputs_of_a_stack_are_as_v1_promised() -> None:
 
 def test_the_result_record_is_as_v1_promised() -> None:
     assert compare(RESULT, of_result(), "slurm-stacks/result/v1", "result-v1.json") == []
+
+
+def test_the_record_of_a_users_program_is_as_v1_promised() -> None:
+    version, file = "slurm-stacks/program-result/v1", "program-result-v1.json"
+    assert compare(PROGRAM_RESULT, of_program_result(), version, file) == []
 
 
 # --- the comparison can fail -----------------------------------------------------------------------------

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from stack_values import REMOVE, STACKS, values
 
 from infra.config import load_file, parse
 from infra.cost import BudgetOutlook, Cost, budget, cost, reach, sentence
 from infra.design import design
 from infra.machines import catalog
+from tests.support.stack_values import REMOVE, STACKS, values
 
 FACTS = catalog()
 

@@ -9,17 +9,19 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stack_values import BENCHMARK, CLUSTER, REMOVE, STACKS, values
 
 from infra.config import load_file, parse
 from infra.design import benchmark_design, design, real_memory, slurm_time
 from infra.machines import catalog
-from infra.node.bootstrap import limits
-from infra.node.codec import from_json, to_json
-from infra.node.model import BenchmarkDesign, Budget, ClusterDesign, Partition
+from node.bootstrap import limits
+from node.codec import from_json, to_json
+from node.model import BenchmarkDesign, Budget, ClusterDesign, Partition
 from tests.support import texts
+from tests.support.stack_values import BENCHMARK, CLUSTER, REMOVE, STACKS, values
 
 ROOT = Path(__file__).parents[2]
+SHARED = "arn:aws:ec2:us-east-1:999999999999:capacity-reservation/"
+GROUP = "arn:aws:resource-groups:us-east-1:123456789012:group/MyCRGroup"
 FILES = [*sorted(STACKS.glob("Pulumi.*.yaml")), *sorted(ROOT.glob("Pulumi.*.yaml"))]
 FACTS = catalog()
 
@@ -89,7 +91,7 @@ def test_the_local_stack_of_the_project() -> None:
         nodes=2,
         gpus_per_node=0,
         epochs=2,
-        profile="sync",
+        profile="local-sgd",
         data="auto",
     )
 
@@ -216,6 +218,24 @@ def test_what_a_stack_file_says_arrives() -> None:
     assert (cluster.access.ssh_cidrs, cluster.project) == (("203.0.113.0/24",), "lab-42")
 
 
+@pytest.mark.parametrize(
+    ("said", "one", "several"),
+    [
+        (None, None, ()),
+        ("cr-0123456789", "cr-0123456789", ()),
+        (["cr-0123456789"], "cr-0123456789", ()),
+        (f"{SHARED}cr-9876543210", "cr-9876543210", ()),
+        (["cr-0123456789", f"{SHARED}cr-98765432"], None, ("cr-0123456789", f"{SHARED}cr-98765432")),
+        (GROUP, GROUP, ()),
+    ],
+)
+def test_one_reservation_is_named_by_its_id_and_several_are_kept(
+    said: str | list[str] | None, one: str | None, several: tuple[str, ...]
+) -> None:
+    made = design(parse(values("aws", {"partitions[0].reservation": said}), "test"), FACTS).partitions[0]
+    assert (made.reservation, made.reservations) == (one, several)
+
+
 def test_existing_networks_are_named_by_their_ids() -> None:
     aws = {"vpc": "vpc-12345678", "public_subnet": "subnet-12345678", "private_subnets": ["subnet-12345679"]}
     network = made("aws", {"network": {"aws": aws, "zones": ["us-east-1c"]}}).network
@@ -291,9 +311,10 @@ def test_benchmarks() -> None:
     where_default = trained("aws", {"partitions[1].default": True})
     assert where_default is not None
     assert where_default.partition == "gpu"
-    trainium = trained("aws", {"partitions[0].machine": "trn1.32xlarge"})
-    assert trainium is not None
-    assert trainium.gpus_per_node == 0
+    # The training would run on Trainium's CPUs, and is refused there.
+    beside = trained("aws", {"partitions[0].machine": "trn1.32xlarge", "@partition": "gpu"})
+    assert beside is not None
+    assert beside.gpus_per_node == 8
     simulated = trained("local", {"partitions[0].accelerator": {"type": "v100", "count": 2}})
     assert simulated is not None
     assert simulated.gpus_per_node == 0

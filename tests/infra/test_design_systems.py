@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
-from stack_values import STACKS, values
 
 from infra.config import load_file, parse
 from infra.design import design
 from infra.machines import catalog
-from infra.node.model import ClusterDesign
+from node.bootstrap import limits
+from node.model import ClusterDesign
+from tests.support.checkout import ROOT
+from tests.support.stack_values import stack_file, values
 
 FACTS = catalog()
 
 
 def stack(name: str) -> ClusterDesign:
-    return design(load_file(STACKS / f"Pulumi.{name}.yaml"), FACTS)
+    return design(load_file(stack_file(name)), FACTS)
 
 
 def test_s1_aws_cpu() -> None:
@@ -73,7 +77,6 @@ def test_s3_gpus_on_both_clouds() -> None:
         "SSD",
         None,
     )
-    assert aws.image.cuda == "12.5"
     (debug,) = gcp.partitions
     assert debug.accelerator is not None
     assert (debug.accelerator.type, debug.accelerator.count) == ("v100", 1)
@@ -81,30 +84,35 @@ def test_s3_gpus_on_both_clouds() -> None:
 
 
 def test_s4_reference_architectures() -> None:
-    own_image, containers, inference = (stack(f"aws-p4de{s}") for s in ("", "-containers", "-inference"))
-    gpu = own_image.partition("compute-gpu")
-    assert (gpu.machine, gpu.efa, gpu.min, gpu.max, gpu.disk_gib) == ("p4de.24xlarge", 4, 4, 4, 200)
-    assert (gpu.reservation, gpu.placement) == ("cr-12356790abcd", "none")
-    assert (own_image.image.id, own_image.image.source) == ("ami-12356790abcd", None)
-    assert own_image.network.private_subnets == ("subnet-12356791",)
-    assert own_image.network.cidr is None
-    assert (own_image.controller().machine, own_image.controller().disk_gib) == ("m5.8xlarge", 200)
-    assert {m.path: (m.kind, m.size_gib, m.roles) for m in own_image.mounts} == {
-        "/home": ("nfs", 50, ("controller", "login", "compute")),
-        "/apps": ("nfs", 200, ("controller", "login", "compute")),
-        "/fsx": ("fsx_lustre", 4800, ("controller", "login", "compute")),
-        "/local_scratch": ("nvme", None, ("compute",)),
-    }
-    assert (own_image.mounts[2].deployment, own_image.mounts[2].throughput) == ("PERSISTENT_2", 250)
-    assert [(h.role, h.source, h.args, h.timeout) for h in containers.hooks] == [
-        ("all", "hooks/docker.sh", (), 600),
-        ("all", "hooks/pyxis-enroot.sh", ("/fsx/enroot",), 1200),
-    ]
-    assert containers.slurm.resume_timeout == own_image.slurm.resume_timeout + 600 + 1200
-    assert [p.machine for p in inference.partitions] == ["p4de.24xlarge", "g5.12xlarge"]
+    """Those with placeholders are held to the published tables, too (`test_architectures`)."""
     trainium = stack("aws-trn1").partitions[0]
     assert trainium.accelerator is not None
     assert (trainium.accelerator.gres, trainium.accelerator.count, trainium.efa) == ("neuron", 16, 8)
+
+
+def test_s4_containers_by_post_install_scripts() -> None:
+    containers = design(load_file(ROOT / "Pulumi.aws-p4de-containers.yaml"), FACTS)
+    (gpu,) = containers.partitions
+    assert (gpu.name, gpu.machine, gpu.min, gpu.max) == ("compute-gpu", "p4de.24xlarge", 4, 4)
+    assert (gpu.efa, gpu.placement, gpu.reservation, gpu.exclusive) == (4, "cluster", None, True)
+    assert gpu.accelerator is not None
+    assert (gpu.accelerator.type, gpu.accelerator.count, gpu.disk_gib) == ("a100", 8, 200)
+    assert (containers.controller().machine, containers.controller().disk_gib) == ("m5.8xlarge", 200)
+    assert {m.path: (m.kind, m.size_gib, m.throughput) for m in containers.mounts} == {
+        "/home": ("nfs", 50, None),
+        "/apps": ("nfs", 200, None),
+        "/fsx": ("fsx_lustre", 4800, 250),
+        "/local_scratch": ("nvme", None, None),
+    }
+    scripts = "docs/examples/hooks/"
+    assert [(h.role, h.source, h.args, h.timeout) for h in containers.hooks] == [
+        ("all", f"{scripts}docker.sh", (), 600),
+        ("all", f"{scripts}pyxis-enroot.sh", ("/fsx/enroot",), 1200),
+    ]
+    # Slurm waits for a node as long as its scripts may take.
+    without = dataclasses.replace(containers, hooks=())
+    assert limits.boot(containers, gpu) == limits.boot(without, gpu) + 600 + 1200
+    assert containers.slurm.resume_timeout >= limits.boot(containers, gpu)
 
 
 def test_s5_batch() -> None:

@@ -15,7 +15,7 @@ import moto
 import pytest
 import yaml
 
-from infra.aws import types
+from cli.aws import types
 from infra.config.checks.machines import is_arm
 from infra.machines import Machine, Override, catalog, series
 from tests.support.checkout import ROOT
@@ -138,7 +138,7 @@ def of_moto() -> dict[str, dict[str, Any]]:
 
 
 def test_the_table_of_ec2_is_what_the_tool_makes_of_ec2s_description(tmp_path: Path) -> None:
-    """Nobody edits it by hand: what is to differ is said in `infra/aws/types.py`, and why."""
+    """Nobody edits it by hand: what is to differ is said in `cli/aws/types.py`, and why."""
     about = json.loads((ROOT / "infra/machine_facts/ec2.json").read_text())
     assert importlib.metadata.version("moto") in about["source"], "a newer moto: run tools/machine_facts.py"
     code = (
@@ -295,7 +295,7 @@ def test_ec2_types_that_cannot_be_used_say_why() -> None:
     assert "no EFA interface" in whys["p6-b300.48xlarge"]
     amd = {"Count": 1, "Manufacturer": "AMD", "Name": "Radeon Pro V520", "MemoryInfo": {"SizeInMiB": 8192}}
     g4ad = {**of_moto()["g4dn.xlarge"], "InstanceType": "g4ad.xlarge", "GpuInfo": {"Gpus": [amd]}}
-    said = types.said([g4ad, of_moto()["m7g.large"]])
+    said = types.parse([g4ad, of_moto()["m7g.large"]])
     assert not said.machines
     assert "no accelerators" in said.unusable["g4ad.xlarge"].why
     assert "arm64" in said.unusable["m7g.large"].why

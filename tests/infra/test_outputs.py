@@ -10,13 +10,13 @@ from typing import Any
 import jsonschema
 import pulumi
 import pytest
-from stack_values import STACKS
 
 from infra.config import load_file
 from infra.design import benchmark_design, design
 from infra.machines import catalog
 from infra.outputs import contract, publish
 from infra.outputs.fields import SCHEMA as SCHEMA_FILE
+from tests.support.stack_values import STACKS, stack_file
 
 ROOT = Path(__file__).parents[2]
 FILES = [*sorted(STACKS.glob("Pulumi.*.yaml")), *sorted(ROOT.glob("Pulumi.*.yaml"))]
@@ -98,7 +98,7 @@ def test_batch_has_no_login() -> None:
 
 
 def test_a_node_local_directory_is_not_shared() -> None:
-    mounts = {m["path"]: m["shared"] for m in built(STACKS / "Pulumi.aws-p4de.yaml")["mounts"]}
+    mounts = {m["path"]: m["shared"] for m in built(stack_file("aws-p4de"))["mounts"]}
     assert mounts == {"/home": True, "/apps": True, "/fsx": True, "/local_scratch": False}
 
 

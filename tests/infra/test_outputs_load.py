@@ -13,13 +13,13 @@ from typing import Any
 
 import jsonschema
 import pytest
-from stack_values import STACKS
 from test_outputs import built
 
 from infra import outputs
 from infra.outputs import contract
 from infra.outputs.fields import SCHEMA
 from tests.support.checkout import ROOT
+from tests.support.stack_values import STACKS
 
 VALIDATOR = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
 

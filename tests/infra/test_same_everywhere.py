@@ -18,17 +18,18 @@ import jsonschema
 import pytest
 import yaml
 
-from infra import providers
+from cli.local.site import RunDirectory
+from cli.operate import make_plan
+from infra import clusters
 from infra.config import load_file, parse
 from infra.design import design
-from infra.local.site import RunDirectory
 from infra.machines import catalog
-from infra.node.codec import from_json
-from infra.node.model import ClusterDesign, Partition, Settings
-from infra.node.slurm import conf
-from infra.node.slurm.version import Version, spell
-from infra.operate import make_plan
 from infra.outputs.fields import SCHEMA
+from infra.program.stack import Stack
+from node.model import ClusterDesign, Partition, Settings
+from node.published import parse_settings
+from node.slurm import conf
+from node.slurm.version import Version, spell
 from tests.support.aws_machines import Machines as Aws
 from tests.support.aws_mocks import declare as declare_aws
 from tests.support.checkout import ROOT
@@ -122,9 +123,9 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Set
             if provider == "aws"
             else {"gcp": Gcp(machines=OFFERED)}
         )
-        made = declare(lambda: providers.load(provider).create(cluster), **answers)
+        made = declare(lambda: clusters.create(cluster), **answers)
         (content,) = (made.inputs(name)["content"] for name in made.asked if name.endswith("bundle-settings"))
-        return from_json(Settings, json.loads(plain(content)))
+        return parse_settings(plain(content))
 
     return of
 
@@ -221,7 +222,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, A
     for provider in PROVIDERS:
         file = project / f"Pulumi.{provider}.yaml"
         file.write_text(yaml.safe_dump({"config": stack(provider)}))
-        found[provider] = make_plan(project, load_file(file))["outputs"]
+        found[provider] = make_plan(Stack(project, provider), load_file(file))["outputs"]
     return found
 
 

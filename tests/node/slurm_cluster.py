@@ -1,7 +1,7 @@
 """A real Slurm for the tests: munged, slurmctld and slurmds of a rendered process-mode configuration.
 
-Power saving works: the programs that Slurm calls leave requests in a folder, and a thread here starts and
-ends the slurmds, outside of slurmctld as a cloud would. What a machine does is the test's choice.
+Power saving works: the programs that Slurm calls write requests into a folder, and a thread starts and ends
+the slurmds, outside of slurmctld, as a cloud would. The test decides what a machine does.
 """
 
 from __future__ import annotations
@@ -23,24 +23,16 @@ from typing import Self
 
 import pytest
 
-from infra.local.site import FIRST_PORT, free_range
-from infra.node.bootstrap.registration import start_slurmd
-from infra.node.bootstrap.services import Service, Services
-from infra.node.model import (
-    Accelerator,
-    ClusterDesign,
-    Folders,
-    Host,
-    Partition,
-    Settings,
-    Site,
-    SlurmSettings,
-)
-from infra.node.slurm import version
-from infra.node.slurm.conf import render
-from infra.node.slurm.control import Control
-from infra.node.slurm.hostlist import expand
-from infra.node.slurm.places import ports_needed
+from cli.local.site import FIRST_PORT, free_range
+from node.bootstrap.registration import start_slurmd
+from node.bootstrap.services import Service, Services
+from node.folders import Folders
+from node.model import Accelerator, ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
+from node.slurm import version
+from node.slurm.addressing import ports_needed
+from node.slurm.conf import render
+from node.slurm.control import Control
+from node.slurm.hostlist import expand
 
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 OWN_PORTS = range(FIRST_PORT - 4000, FIRST_PORT)
@@ -49,12 +41,12 @@ MISSING = [
 ]
 needs_slurm = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
 
-# A prolog that waits for the job's nodes, as the product's does.
+# A prolog that waits for the job's nodes, like the product's.
 WAIT_FOR_NODES = """
 while scontrol --oneliner show node "$SLURM_JOB_NODELIST" | grep -q 'State=.*POWER'; do sleep 0.05; done
 """
 
-# Slurm's programs get no PATH and a closed stdin.
+# Slurm's programs have no PATH and a closed standard input.
 _PROGRAM = """#!/bin/sh
 PATH={path}
 exec </dev/null
@@ -87,11 +79,14 @@ def design(
 
 
 class SlurmCluster:
-    """Attributes:
-    root: the run directory.
-    conf: slurm.conf's path.
-    boot: called for each node that Slurm wants; True starts its slurmd.
-    resumes, suspends: the host lists that the programs were called with.
+    """A real Slurm cluster.
+
+    Attributes:
+        root: the run directory.
+        conf: the path of slurm.conf.
+        boot: is called for each requested node. If it returns true, the node's slurmd starts.
+        resumes: the host lists of the calls of ResumeProgram.
+        suspends: the host lists of the calls of SuspendProgram.
     """
 
     def __init__(
@@ -104,7 +99,7 @@ class SlurmCluster:
         self.root = Path(tempfile.mkdtemp(prefix="slurm-test-", dir="/tmp"))
         self.root.chmod(0o711)
         count = ports_needed(plan)
-        # Not where clusters of stacks are: most of their ports have no listener, and this one leaves no note.
+        # The ports are not in the range of stacks' clusters: most of theirs have no listener to be found.
         first = free_range(count + 1, zlib.crc32(self.root.name.encode()), within=OWN_PORTS)
         self.site = Site(
             root=str(self.root),
@@ -167,20 +162,20 @@ class SlurmCluster:
         self.close()
 
     def start_controller(self) -> None:
-        """Start slurmctld, which goes on with what it saved, and wait for its answer."""
+        """Starts slurmctld, which continues with its saved state, and waits for its answer."""
         self._spawn("slurmctld", f"{self._sbin}/slurmctld", "-D")
         self._wait_for(self.control.ping, "slurmctld")
 
     def start_node(self, node: str) -> None:
         (Path(self.folders.spool) / node).mkdir(exist_ok=True)
-        # -b: without it the boot time would be the machine's, older than the request.
+        # Without -b the boot time would be the machine's, which is older than the request.
         argv = (f"{self._sbin}/slurmd", "-D", "-b", "-N", node)
         service = Service(node, argv, Path(self.folders.log) / f"{node}.out")
-        # As a machine does, which sees that its registration counts: on a busy one it may not at first.
+        # As on a machine, the registration is checked, because on a busy machine the first one may be lost.
         start_slurmd(_Spawned(self), service, node, self.folders, self.release)
 
     def spawn(self, service: Service) -> int:
-        """Start a service's process; its pid."""
+        """Starts a service's process and returns its pid."""
         self._spawn(service.name, *service.argv)
         return self._processes[service.name].pid
 
@@ -198,17 +193,17 @@ class SlurmCluster:
         self._stop.set()
         if self._agent.is_alive():
             self._agent.join()
-        # slurmctld first: it would ask for nodes again.
+        # slurmctld ends first, because it would request nodes again.
         for name in ["slurmctld", *(n for n in list(self._processes) if n != "munged"), "munged"]:
             self.stop_node(name)
-        # Jobs outlive their slurmd, as they shall.
+        # Jobs outlive their slurmd, which is intended.
         for process in self._left():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         shutil.rmtree(self.root, ignore_errors=True)
 
     def _left(self) -> list[int]:
-        """Processes of jobs: their command or environment names this run directory."""
+        """The processes of jobs, whose command or environment has this run directory."""
         left = []
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -298,7 +293,7 @@ class SlurmCluster:
 
 
 class _Spawned(Services):
-    """The services of a machine whose processes are the cluster's."""
+    """The service manager of a machine whose processes belong to the test's cluster."""
 
     def __init__(self, cluster: SlurmCluster) -> None:
         self._cluster = cluster
@@ -310,7 +305,7 @@ class _Spawned(Services):
         self._cluster.stop_node(name)
 
     def tend(self) -> None:
-        """What dies in a test stays dead."""
+        """Does nothing: a service that ends in a test is not restarted."""
 
     def keep(self) -> None:
         raise AssertionError("the test is the services' life")
@@ -322,7 +317,7 @@ def _script(path: Path, text: str) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process and what is left of its group."""
+    """Ends a process and the rest of its process group."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)

@@ -1,4 +1,4 @@
-"""The instance metadata service, as the fake on loopback gives it: tokens, role, tags, notices."""
+"""Tests of the client of EC2's metadata service with a fake on loopback: tokens, role, tags, notices."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from infra.node.aws import imds
-from infra.node.aws.imds import Metadata
-from infra.node.cloud import call
-from infra.node.cloud.errors import MissingError, ServiceError, UnreachableError
-from infra.node.cloud.notice import Notice
+from node.aws import imds
+from node.aws.imds import Metadata
+from node.cloud import call
+from node.cloud.errors import MissingError, ServiceError, UnreachableError
+from node.cloud.notice import Notice
 from tests.support.fake_imds import ROLE, FakeImds, fake_imds, key
 from tests.support.naps import noted_naps
 
@@ -22,7 +22,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeImds]:
     monkeypatch.setattr(call, "FIRST_PAUSE_SECONDS", 0.01)
     with fake_imds() as fake:
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", fake.url)
-        # Never through a proxy: what the machine says of itself is its own.
+        # Metadata is never requested through a proxy, because it is local to the machine.
         monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
         yield fake
 
@@ -74,7 +74,7 @@ def test_credentials_are_kept_and_renewed_before_they_end(service: FakeImds) -> 
     assert ending.credentials().access_key == "AKIDTWO"
     service.content[f"{ROLE}compute-role"] = json.dumps(key("THREE"))
     assert ending.credentials().access_key == "AKIDTHREE"
-    # A service that stumbles costs nothing as long as the old ones still count.
+    # An error of the service does no harm while the present credentials are valid.
     service.content[f"{ROLE}compute-role"] = json.dumps(key("FOUR", stamp(300)))
     last = Metadata()
     assert last.credentials().access_key == "AKIDFOUR"

@@ -1,4 +1,4 @@
-"""The loader as a cloud's machine has it: one file, which fetches the rest from S3 by the machine's role."""
+"""Tests of the loader on AWS: one file, which fetches the code from S3 with the machine's role."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.support.moto_server import moto_server
 SAY = """
 def bootstrap(*arguments):
     print('booted', *arguments)
-    import infra
-    print(infra.__file__)
+    import node
+    print(node.__file__)
 """
 
 
 class Cloud:
-    """A bucket `t-bucket` at moto's, and an instance that has the loader and nothing else."""
+    """A bucket `t-bucket` in moto, and an instance with only the loader."""
 
     def __init__(self, s3: Any, folder: Path, environment: dict[str, str]) -> None:
         self.s3, self.folder, self.environment = s3, folder, environment
@@ -42,9 +42,9 @@ class Cloud:
     def publish(self, bootstrap: str = SAY) -> dict[str, Any]:
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
-            for name in ("infra", "infra/node", "infra/node/bootstrap"):
+            for name in ("node", "node/bootstrap"):
                 archive.writestr(f"{name}/__init__.py", "")
-            archive.writestr("infra/node/bootstrap/main.py", bootstrap)
+            archive.writestr("node/bootstrap/main.py", bootstrap)
         code, text = buffer.getvalue(), bundle.settings_object(settings(self.folder, design()))
         pointer = bundle.current(code, text)
         for entry, blob in ((pointer["code"], code), (pointer["settings"], text)):
@@ -77,10 +77,10 @@ def test_the_archive_is_the_same_everywhere_and_holds_no_second_client() -> None
     assert first == bundle.loader_archive("aws", ROOT)
     with zipfile.ZipFile(io.BytesIO(first)) as archive:
         names = archive.namelist()
-        assert archive.read("__main__.py") == (ROOT / "infra/node/loader.py").read_bytes()
-        sources = {n for n in names if n.count("/") == 3}
-        folders = [ROOT / "infra/node" / name for name in ("aws", "cloud")]
-        assert sources == {f"infra/node/{f.name}/{p.name}" for f in folders for p in f.glob("*.py")}
+        assert archive.read("__main__.py") == (ROOT / "node/loader.py").read_bytes()
+        sources = {n for n in names if n.count("/") == 2}
+        folders = [ROOT / "node" / name for name in ("aws", "cloud")]
+        assert sources == {f"node/{f.name}/{p.name}" for f in folders for p in f.glob("*.py")}
         for name in sources:
             assert archive.read(name) == (ROOT / name).read_bytes()
 
@@ -91,8 +91,8 @@ def test_a_machine_fetches_checks_and_hands_over(cloud: Cloud) -> None:
     assert done.stderr == ""
     booted, where = done.stdout.splitlines()
     assert booted == f"booted {cloud.code}/settings.json compute compute-3 s3://t-bucket"
-    # Of the code that was fetched, and nothing of the loader's own.
-    assert where == f"{cloud.code}/{pointer['code']['sha256'][:16]}/infra/__init__.py"
+    # The modules come from the fetched code, not from the loader.
+    assert where == f"{cloud.code}/{pointer['code']['sha256'][:16]}/node/__init__.py"
     assert cloud.boot().stdout.startswith(f"booted {cloud.code}/settings.json compute None ")
 
 
@@ -122,7 +122,7 @@ def test_without_the_bucket_the_last_boots_code_goes_on(cloud: Cloud) -> None:
 
 
 def test_the_real_code_starts_from_the_real_archive(cloud: Cloud, tmp_path: Path) -> None:
-    """Up to its first step: a process machine belongs to its owner."""
+    """The boot runs up to its first step, which refuses because a process machine belongs to its owner."""
     code, text = (
         bundle.node_archive(design()),
         bundle.settings_object(settings(tmp_path / "r", user="nobody-x")),
@@ -150,11 +150,11 @@ def test_the_real_code_starts_from_the_real_archive(cloud: Cloud, tmp_path: Path
 
 
 def test_from_the_user_datas_first_code_to_the_boot(cloud: Cloud, tmp_path: Path) -> None:
-    """What EC2 hands over, what that fetches, and what that fetches: each with the machine's role alone."""
+    """The user data fetches the loader, and the loader fetches the code, both with the machine's role."""
     pointer = cloud.publish()
     cloud.s3.put_object(Bucket="t-bucket", Key="loader.py", Body=bundle.loader_archive("aws"))
     cloud.code.mkdir()
-    (cloud.code / "start.py").write_bytes((ROOT / "infra" / "aws" / "start.py").read_bytes())
+    (cloud.code / "start.py").write_bytes((ROOT / "node" / "aws" / "start.py").read_bytes())
     line = [sys.executable, str(cloud.code / "start.py"), "--bucket", "t-bucket", "--region", "eu-west-1"]
     done = subprocess.run(
         [*line, "--cluster", "t", "--role", "login", "--host", "login-0"],

@@ -1,4 +1,4 @@
-"""A spot node's own watch: what EC2 tells the instance reaches Slurm, and jobs go on where they may."""
+"""Tests of the watch on a spot node: EC2's notices reach Slurm, and jobs go on while they can."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from infra.node.bootstrap.context import Context
-from infra.node.bootstrap.vm import notices
-from infra.node.bootstrap.vm.systemd import text
-from infra.node.cloud.errors import UnreachableError
-from infra.node.cloud.notice import Notice
-from infra.node.elastic.plan import Action
-from infra.node.elastic.requeue import Requeue
-from infra.node.elastic.rules import Verb
-from infra.node.elastic.view import REASON_PREFIX
-from infra.node.slurm.control import SlurmDown
-from infra.node.slurm.states import NodeState
+from node.bootstrap.context import Context
+from node.bootstrap.vm import notices
+from node.bootstrap.vm.systemd import text
+from node.cloud.errors import UnreachableError
+from node.cloud.notice import Notice
+from node.elastic.plan import Action
+from node.elastic.requeue import Requeue
+from node.elastic.rules import Verb
+from node.elastic.view import REASON_PREFIX
+from node.slurm.control import SlurmDown
+from node.slurm.states import NodeState
 from tests.support.doubles import FakeControl, job, node
 from tests.support.fake_imds import FakeImds, fake_imds
 from tests.support.recorded import COMPUTE, T4
@@ -90,13 +90,13 @@ def some_looks(ec2: FakeImds) -> None:
 def test_a_node_at_risk_takes_no_more_jobs_and_keeps_those_that_it_has(
     state: NodeState, told: bool, done: bool
 ) -> None:
-    """Whoever has drained it first, or if it is not up yet."""
+    """It does not matter who drained the node first, or whether the node is up yet."""
     control = FakeControl([state, node("compute-4")], [job(7, nodes=(NAME,))])
-    assert notices.spare(control, NAME, RISK) is done
+    assert notices.drain(control, NAME, RISK) is done
     assert control.calls == ([("node", (NAME,), "DRAIN", AT_RISK)] if told else [])
     control.calls.clear()
-    if done:  # started again
-        assert notices.spare(control, NAME, RISK) is True
+    if done:  # after a restart of the watch
+        assert notices.drain(control, NAME, RISK) is True
         assert control.calls == []
 
 
@@ -124,11 +124,11 @@ def test_a_slurm_that_does_not_answer_is_told_later_and_once(monkeypatch: pytest
 
 
 def test_a_node_at_risk_that_is_taken_after_all_is_evacuated(ec2: FakeImds, booted: Context) -> None:
-    """Its drain is not one of an evacuation: the reason says what is the case by now, and its jobs move."""
+    """The earlier drain was no evacuation, so the reason is replaced and the jobs are requeued."""
     control = FakeControl([node(NAME, "ALLOCATED")], [job(7, nodes=(NAME,)), job(8, nodes=("compute-1",))])
-    notices.spare(control, NAME, RISK)
+    notices.drain(control, NAME, RISK)
     own = report_of(booted)
-    notices.tell(booted.settings, control, NAME, AT)
+    notices.evacuate(booted.settings, control, NAME, AT)
     assert [call for call in control.calls if call[0] == "node"] == [
         ("node", (NAME,), "DRAIN", AT_RISK),
         ("node", (NAME,), "DRAIN", TAKEN),
@@ -181,7 +181,7 @@ def test_the_service_sees_the_risk_and_then_the_interruption(
 def test_a_service_that_is_to_end_while_it_tells_tells_all_and_ends(
     ec2: FakeImds, booted: Context, tmp_path: Path
 ) -> None:
-    """systemd asks once, and then waits for a minute and a half."""
+    """systemd sends SIGTERM once, and then waits for a minute and a half."""
     hold = tmp_path / "hold"
     hold.touch()
     ec2.content[INTERRUPTION] = INTERRUPTED
@@ -210,7 +210,7 @@ def test_a_service_that_stumbles_is_asked_again(
 ) -> None:
     some_looks(ec2)
     ec2.broken = 2
-    ec2.content[REBALANCE] = "half an answer"  # only that there is one counts
+    ec2.content[REBALANCE] = "half an answer"  # it only matters that the tag exists
     some_looks(ec2)
     assert ended(service, booted)[1].count("updates") == 1
 

@@ -1,5 +1,7 @@
-"""The machines' policies and what their code asks of AWS fit each other: every call is allowed, and nothing
-that no call needs. What the driver asks of EC2: `test_ec2_permissions`."""
+"""Tests that the machines' policies allow exactly the calls to AWS that their code makes.
+
+The calls of the driver to EC2 are tested in `test_ec2_permissions`.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,15 @@ import boto3
 import pytest
 
 from infra import bundle
-from infra.aws import policies, start
-from infra.node.bootstrap import key_server, own, steps, store
-from infra.node.bootstrap.report import BootReport
-from infra.node.bootstrap.vm import logs, machine
-from infra.node.cloud import call
-from infra.node.elastic.drivers.ec2_boots import Ec2Boots
-from infra.node.model import Hook
+from infra.aws import policies
+from node.aws import start
+from node.bootstrap import key_server, steps
+from node.bootstrap.report import BootReport
+from node.bootstrap.vm import clouds, cloudwatch, machine
+from node.cloud import call
+from node.elastic.drivers.boot_reports import BootReports
+from node.elastic.drivers.ec2.driver import S3Bucket
+from node.model import Hook
 from tests.support.doubles import HEAD
 from tests.support.fake_ec2_iam import Question
 from tests.support.fake_imds import FakeImds, fake_imds
@@ -35,7 +39,7 @@ from tests.support.recorded_aws import ENGINEER, RecordedAws, recorded_aws
 
 HOSTS = {"controller": "controller", "login": "login-0", "compute": "compute-3"}
 MACHINE = "AKIDONE"
-"""The access key that the fake metadata service gives."""
+"""The access key of the fake metadata service."""
 GROUP = "arn:aws:logs:eu-west-1:123456789012:log-group:/slurm-stacks/t"
 HOOK = b"#!/bin/sh\n"
 BOOT = "def bootstrap(*arguments, **options):\n    print('booted')\n"
@@ -71,12 +75,12 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
 
 
 def publish(s3: Any) -> None:
-    """The bucket as a stack fills it; only the bootstrap is a stand-in."""
+    """The bucket with the content that a stack writes. Only the bootstrap is a fake."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        for folder in ("infra", "infra/node", "infra/node/bootstrap"):
+        for folder in ("node", "node/bootstrap"):
             archive.writestr(f"{folder}/__init__.py", "")
-        archive.writestr("infra/node/bootstrap/main.py", BOOT)
+        archive.writestr("node/bootstrap/main.py", BOOT)
     code, settings = buffer.getvalue(), b"{}"
     pointer = bundle.current(code, settings)
     for key, content in {
@@ -89,7 +93,7 @@ def publish(s3: Any) -> None:
 
 
 def boot(cloud: Cloud, folder: Path, role: str) -> Any:
-    """All that a machine's own code does at AWS, from its first line on. Returns the machine's design."""
+    """Makes all calls to AWS of a machine's code, from its first line on. Returns the machine's design."""
     host = HOSTS[role]
     first = folder / "start.py"
     shutil.copy(start.__file__, first)
@@ -108,23 +112,23 @@ def boot(cloud: Cloud, folder: Path, role: str) -> Any:
     context.report = BootReport(host, role, [sink])
     context.report.begin("secrets", 1)
     if role == "controller":
-        place = store.of(context.settings)
-        assert place.get(own.KEY) is None
-        place.put(own.KEY, b"k" * key_server.KEY_BYTES)
-    assert steps.hooks(context) == "ran 1"
+        secret = clouds.of(context.settings).secret(cloud.secret)
+        assert secret.get() is None
+        secret.put(b"k" * key_server.KEY_BYTES)
+    assert str(steps.hooks(context)).splitlines()[0] == "ran 1"
     if role == "controller":
-        # As the elastic daemon asks, with the machine's own key.
+        # The call that the elastic daemon makes, with the machine's own key.
         key = {"aws_access_key_id": MACHINE, "aws_secret_access_key": "b"}
         s3 = boto3.client("s3", "eu-west-1", endpoint_url=cloud.aws.url, **key)
         cloud.s3.put_object(Bucket="t-bucket", Key="boot/compute-3.json", Body=b'{"state": "failed"}')
-        Ec2Boots(lambda: s3, "t-bucket", clock=lambda: 4e9)({"compute-3": 0.0})
+        BootReports(S3Bucket(lambda: s3, "t-bucket"), clock=lambda: 4e9)({"compute-3": 0.0})
     return context
 
 
 def of_the_agents(context: Any) -> list[Question]:
-    """What Amazon's own programs ask: CloudWatch's by the configuration that it is given, Session Manager's
-    by its documentation."""
-    known = json.loads(json.dumps(logs.wanted(context, "/slurm-stacks/t", "eu-west-1")))
+    """The calls of Amazon's programs: CloudWatch's agent by our configuration, Session Manager's agent by its
+    documentation."""
+    known = json.loads(json.dumps(cloudwatch.wanted(context, "/slurm-stacks/t", "eu-west-1")))
     streams = [one["log_stream_name"] for one in known["logs"]["logs_collected"]["files"]["collect_list"]]
     return [
         *(
@@ -165,7 +169,7 @@ def test_every_call_is_allowed_and_nothing_else_is(cloud: Cloud, tmp_path: Path,
 
 
 def unused(policy: Any, asked: list[Question]) -> list[str]:
-    """What is allowed that nobody asked for; a boot report is one machine's, and other kinds have theirs."""
+    """The permissions that no call needs. A boot report belongs to one machine; other kinds have theirs."""
     found = []
     for statement in policy["Statement"]:
         resources = statement["Resource"]
@@ -181,7 +185,7 @@ def unused(policy: Any, asked: list[Question]) -> list[str]:
 
 
 def test_what_is_allowed_for_nothing_is_found(cloud: Cloud, tmp_path: Path) -> None:
-    """The test above is able to fail, both ways."""
+    """The test above can fail in both directions."""
     context = boot(cloud, tmp_path, "compute")
     asked = [*cloud.aws.of(MACHINE), *of_the_agents(context)]
     policy = document(cloud, context, "compute")

@@ -1,4 +1,4 @@
-"""Objects and secrets, against moto's server on loopback; what they raise goes to the boot report."""
+"""Tests of objects and secrets with moto's server on loopback. Their errors go into the boot report."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import boto3
 import pytest
 
-from infra.node.aws.s3 import Bucket
-from infra.node.aws.secretsmanager import Secret
-from infra.node.aws.sigv4 import Credentials
-from infra.node.cloud import call
-from infra.node.cloud.errors import MissingError, ServiceError, UnreachableError
+from node.aws.s3 import Bucket
+from node.aws.secretsmanager import Secret
+from node.aws.sigv4 import Credentials
+from node.cloud import call
+from node.cloud.errors import MissingError, ServiceError, UnreachableError
 from tests.support.moto_server import moto_server
 
 REGION = "eu-west-1"
@@ -83,7 +83,7 @@ def test_what_is_not_there_is_said() -> None:
 
 
 class Stub:
-    """Answers every request with the next of `answers`, and notes the requests."""
+    """A server that sends the next of `answers` for each request, and records the requests."""
 
     def __init__(self, *answers: tuple[int, str]) -> None:
         self.answers, self.seen = list(answers), []

@@ -1,4 +1,4 @@
-"""Signatures: AWS's published examples, and botocore's own signer over requests of all kinds."""
+"""Tests of signatures with AWS's published examples, and with botocore's signer for all kinds of requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as BotoCredentials
 
-from infra.node.aws.sigv4 import Credentials, signed, signing_key
+from node.aws.sigv4 import Credentials, signed, signing_key
 
 SUITE = Credentials("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")
 SUITE_TIME = datetime(2015, 8, 30, 12, 36, tzinfo=UTC)
@@ -94,7 +94,7 @@ def test_botocore_signs_alike(case: str, token: str | None, monkeypatch: pytest.
     kind: Any = botocore.auth.S3SigV4Auth if service == "s3" else botocore.auth.SigV4Auth
     request = AWSRequest(method=method, url=url, headers=dict(headers), data=body)
     if service == "s3":
-        # What our requests sign always, and botocore's where it has no checksum of its own.
+        # Our requests always sign this header. botocore does so unless the request has a checksum.
         request.context["payload_signing_enabled"] = True
         request.context["client_config"] = None
         monkeypatch.setattr(kind, "_should_sha256_sign_payload", lambda *_: True)

@@ -1,4 +1,4 @@
-"""The benchmark's one idempotent submit, with an sbatch of our own where the real one would be."""
+"""Tests of the benchmark's idempotent submit with a fake sbatch."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from infra.node.benchmark import Run
-from infra.node.slurm.control import Control, SlurmDown
-from infra.node.slurm.states import JobState
+from node.benchmark import Run
+from node.slurm.control import Control, SlurmDown
+from node.slurm.states import JobState
 from tests.support.doubles import FakeControl, job, settings
 
 RUN = "0123456789abcdef/aaaabbbbcccc"
 
 
 class Sbatch:
-    """Counts its calls in a file, so that other processes' calls count too; slow, to invite a race."""
+    """Counts its calls in a file, so other processes' calls count too. It is slow, to provoke a race."""
 
     def __init__(self, folder: Path) -> None:
         self.log = folder / "sbatch.log"
@@ -49,12 +49,12 @@ class Sbatch:
 
 
 def ours(number: int, state: str = "RUNNING", **changes: Any) -> JobState:
-    """A job of the run."""
+    """The state of a job of the run."""
     return job(number, state, comment=f"slurm-stacks:{RUN}", **changes)
 
 
 class Submitted(FakeControl):
-    """The queue has what was submitted, by any process."""
+    """The queue has all jobs that any process submitted."""
 
     def __init__(self, sbatch: Sbatch) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ def test_a_submit_that_was_cut_off_before_the_number_was_noted_is_found_in_the_q
 ) -> None:
     control = FakeControl(jobs=[ours(30, "FAILED"), ours(41, "PENDING"), job(50), job(51, comment="x")])
     run = make(tmp_path, control)
-    (run.folder / "job-30").mkdir(parents=True)  # an earlier one, put away
+    (run.folder / "job-30").mkdir(parents=True)  # an earlier job, whose files were moved aside
     shown = run.show()["job"]
     assert (shown["id"], shown["state"]) == (41, "PENDING")
     assert run.submit("script") == 41
@@ -182,7 +182,7 @@ def test_a_killed_submit_holds_the_next_until_its_sbatch_has_ended(tmp_path: Pat
     run.submit("script")
     (lock,) = sbatch.seen["pass_fds"]
     assert isinstance(lock, int)
-    # A process that inherits the lock keeps it, whatever becomes of its parent.
+    # A process that inherits the lock keeps it after its parent's end.
     with (run.folder / ".lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         child = subprocess.Popen(["sleep", "60"], pass_fds=(held.fileno(),))
@@ -233,7 +233,7 @@ def test_anothers_run_is_the_same_run_while_it_works_and_is_left_alone(
     assert run.submit("script") == 41
     control.queue = {41: ours(41, "FAILED")}
     assert run.submit("script", again=False) == 41
-    with pytest.raises(RuntimeError, match="is another user's run, and has no result"):
+    with pytest.raises(RuntimeError, match="is another user's run and has no result"):
         run.submit("script")
     assert sorted((path, path.stat().st_mtime_ns) for path in run.folder.iterdir()) == before
     (run.folder / "result.json").write_text("{}")
@@ -263,7 +263,9 @@ def test_what_is_known_of_a_run(tmp_path: Path, sbatch: Sbatch) -> None:
     nothing |= {"folder": str(run.folder), "tail": []}
     assert run.show() == nothing
     run.submit("script")
-    assert run.show()["job"] == {"id": 41, "state": "GONE", "nodes": "", "cause": None, "alive": False}
+    assert run.show()["job"] == {
+        "id": 41, "state": "GONE", "nodes": "", "user": "", "partition": "", "cause": None, "alive": False,
+    }  # fmt: skip
     waiting = ours(41, "PENDING", reason="Resources", admin_comment="quota: no more")
     control.queue = {41: waiting, 40: job(40)}
     assert run.show()["job"]["cause"] == "quota: no more"
@@ -273,7 +275,8 @@ def test_what_is_known_of_a_run(tmp_path: Path, sbatch: Sbatch) -> None:
     (run.folder / "out-keras.txt").write_bytes(b"\xff\n" + b"".join(b"line %d\n" % i for i in range(30)))
     shown = run.show()
     assert shown["job"] == {
-        "id": 41, "state": "RUNNING", "nodes": "debug-[0-1]", "cause": None, "alive": True,
+        "id": 41, "state": "RUNNING", "nodes": "debug-[0-1]", "user": "u", "partition": "debug",
+        "cause": None, "alive": True,
     }  # fmt: skip
     assert (shown["progress"], shown["result"]) == ({"epoch": 1}, {"loss": 0.5})
     assert shown["tail"] == [f"line {i}" for i in range(15, 30)]
@@ -281,6 +284,34 @@ def test_what_is_known_of_a_run(tmp_path: Path, sbatch: Sbatch) -> None:
 
 
 def test_the_control_that_runs_are_given_has_what_they_ask() -> None:
-    """The stand-in above must not know more than the real one."""
+    """The fake above must not have methods that the real one lacks."""
     for name in ("jobs", "cancel", "nodes", "power_down_force", "power_up", "update_job"):
         assert callable(getattr(Control, name))
+
+
+def test_the_progress_of_a_users_program_is_its_last_whole_line(tmp_path: Path) -> None:
+    run = make(tmp_path, FakeControl())
+    run.folder.mkdir(parents=True)
+    state = {"state": "running", "script": "train.py"}
+    (run.folder / "progress.json").write_text(json.dumps(state))
+    lines = run.folder / "progress.jsonl"
+    assert run.show()["progress"] == state
+    lines.write_text('{"epoch": 1, "deep": [1]}\n')
+    assert run.show()["progress"] == {**state, "values": {"epoch": 1}}
+    with lines.open("a") as file:
+        file.write('{"text": "' + "x" * 300_000 + '"}\nwords\n7\n{"epoch": 2, "loss": 0.5}\n{"epo')
+    assert run.show()["progress"] == {**state, "values": {"epoch": 2, "loss": 0.5}}
+    lines.write_text("no object\n")
+    assert run.show()["progress"] == {**state, "values": None}
+
+
+def test_what_a_failed_program_has_saved_is_put_away_with_its_words(tmp_path: Path, sbatch: Sbatch) -> None:
+    control = FakeControl()
+    run = make(tmp_path, control)
+    assert run.submit("script") == 41
+    (run.folder / "work").mkdir()
+    (run.folder / "work" / "checkpoint").touch()
+    control.queue = {41: ours(41, "FAILED")}
+    run.submit("script")
+    assert (run.folder / "job-41" / "work" / "checkpoint").exists()
+    assert not (run.folder / "work").exists()

@@ -1,15 +1,16 @@
-"""Which ports the nodes of a process cluster have while partitions come, grow and go."""
+"""Tests of the ports of a process cluster's nodes while partitions are added, grow and are removed."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.node.model import Partition
-from infra.node.slurm import blocks
-from infra.node.slurm.blocks import BLOCK, Blocks, lay_out
+from node.model import Partition
+from node.slurm import blocks
+from node.slurm.blocks import BLOCK, Blocks, lay_out
 
 A = Partition("a", "m", 1, 1, 0, 3)
 B, C = dataclasses.replace(A, name="b", max=70), dataclasses.replace(A, name="c")
@@ -17,7 +18,7 @@ B, C = dataclasses.replace(A, name="b", max=70), dataclasses.replace(A, name="c"
 
 def test_a_new_cluster_has_its_partitions_one_after_the_other() -> None:
     made = lay_out([A, B, C], {})
-    assert made == {"a": [(0, BLOCK)], "b": [(BLOCK, 2 * BLOCK)], "c": [(3 * BLOCK, BLOCK)]}
+    assert made == {"a": ((0, BLOCK),), "b": ((BLOCK, 2 * BLOCK),), "c": ((3 * BLOCK, BLOCK),)}
     assert blocks.needed(made) == 4 * BLOCK
     assert list(blocks.numbers(B, made).items())[:2] == [("b-0", BLOCK), ("b-1", BLOCK + 1)]
 
@@ -34,10 +35,10 @@ def test_a_partition_that_outgrows_its_block_gets_another_one_behind() -> None:
     before = lay_out([A, C], {})
     more = dataclasses.replace(A, max=BLOCK + 2)
     after = lay_out([more, C], before)
-    assert after == {"a": [(0, BLOCK), (2 * BLOCK, BLOCK)], "c": before["c"]}
+    assert after == {"a": ((0, BLOCK), (2 * BLOCK, BLOCK)), "c": before["c"]}
     ports = blocks.numbers(more, after)
     assert [len(run) for run in blocks.runs(more.nodes(), ports)] == [BLOCK, 2]
-    assert blocks.parse(blocks.text(after)) == after
+    assert blocks.parse(json.loads(json.dumps(after))) == after
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("abcd"), st.integers(1, 200)), max_size=6))
@@ -51,5 +52,5 @@ def test_no_node_ever_moves_and_no_two_meet(history: list[dict[str, int]]) -> No
         assert len(ports) == sum(step.values()) == len(set(ports.values()))
         stayed = {node: port for node, port in seen.items() if node in ports}
         assert {node: ports[node] for node in stayed} == stayed
-        # Of a partition that goes, the next of that name is another one.
+        # A later partition with the name of a removed one is a different partition.
         seen = ports

@@ -1,4 +1,4 @@
-"""Accounting on the controller: a database without a password, and a cluster that slurmdbd knows."""
+"""Tests of accounting on the controller: a database without a password, and the cluster's registration."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from infra.node.bootstrap import accounting, accounts, daemons, mariadb
-from infra.node.bootstrap.context import Context
-from infra.node.bootstrap.services import Service
-from infra.node.model import Folders, SlurmSettings
+from node.bootstrap import accounting, accounts, daemons, mariadb
+from node.bootstrap.context import Context
+from node.bootstrap.services import Service
+from node.folders import Folders
+from node.model import SlurmSettings
 from tests.support.recorded import Recorder, machine
 
 ON = SlurmSettings(accounting=True)
@@ -25,7 +26,7 @@ ADDED = "sacctmgr --immediate add cluster t"
 def controller(
     folder: Path, monkeypatch: pytest.MonkeyPatch, machines: str = "vm", **site: str
 ) -> tuple[Context, Recorder]:
-    """A controller whose waits are recorded and do not last."""
+    """A controller whose waits are recorded and end at once."""
     context, run = machine(folder, "controller", "controller", slurm=ON)
     design = dataclasses.replace(context.settings.design, machines=machines)
     place = dataclasses.replace(context.settings.site, **site)  # type: ignore[arg-type]
@@ -118,7 +119,7 @@ def test_a_database_that_was_not_finished_is_made_anew(
 
 
 def test_mariadb_is_there_once_it_greets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its socket is there before: until it has run its statements it answers nobody."""
+    """MariaDB's socket exists early, but MariaDB answers only when it has run its statements."""
     path = tmp_path / "m.sock"
     assert not mariadb._answers(path)
     with socket.socket(socket.AF_UNIX) as server:
@@ -139,6 +140,6 @@ def test_a_name_that_sql_could_read_otherwise_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context, run = controller(tmp_path, monkeypatch, user="a'; DROP")
-    with pytest.raises(ValueError, match="no name for a database's user"):
+    with pytest.raises(ValueError, match="cannot be the name of a database user"):
         accounting.start(context)
     assert run.calls == []

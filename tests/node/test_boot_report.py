@@ -1,4 +1,4 @@
-"""The boot report: on disk at every change, and not lost with a bucket."""
+"""Tests of the boot report: it is on the disk after every change, also if the bucket fails."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from infra.node.bootstrap.report import TAIL_LINES, BootReport, file_sink
+from node.bootstrap.report import TAIL_LINES, BootReport, file_sink
 
 
 def test_every_change_is_written_whole(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The steps of a boot, one by one and as a whole, on a process machine's folders."""
+"""Tests of the steps of a boot, alone and together, with the folders of a process machine."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ from typing import Any
 
 import pytest
 
-from infra.node.bootstrap import daemons, limits, shared, steps
-from infra.node.bootstrap import main as boot
-from infra.node.bootstrap.context import ALL, Context, SkipStep, Step
-from infra.node.bootstrap.execute import run_steps
-from infra.node.bootstrap.report import BootReport, file_sink
-from infra.node.bootstrap.steps import STEPS
-from infra.node.model import Accelerator, ClusterDesign, Folders, Hook, Image, Mount, Partition
+from node.bootstrap import daemons, limits, process_steps, steps
+from node.bootstrap import main as boot
+from node.bootstrap.context import ALL, Context, SkipStep, Step
+from node.bootstrap.execute import run_steps
+from node.bootstrap.report import BootReport, file_sink
+from node.bootstrap.steps import STEPS
+from node.folders import Folders
+from node.model import INLINE, Accelerator, ClusterDesign, Hook, Image, Mount, Partition
 from tests.support.doubles import FakeServices, design, settings
 
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """A short one: it is a machine's root, below which sockets lie."""
+    """A folder with a short path, because sockets are below it."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Callable[..., Context]:
-    """Makes a machine of a role about to boot; its report is in `report.json`."""
+    """Makes a machine of a role before its boot. Its report is in `report.json`."""
 
     def make(
         role: str = "compute", made: ClusterDesign | None = None, host: str = "debug-0", **site: Any
@@ -134,7 +135,7 @@ def test_what_a_step_waits_for_is_on_the_report(machine: Callable[..., Context],
     context = machine()
 
     def there() -> bool:
-        # The step's time is over a moment after the wait has begun, however late that is.
+        # The step's time limit ends a moment after the wait has begun, however late that is.
         signal.setitimer(signal.ITIMER_REAL, 0.01)
         return False
 
@@ -146,7 +147,7 @@ def test_what_a_step_waits_for_is_on_the_report(machine: Callable[..., Context],
 
 
 def test_the_order_is_that_of_the_contract() -> None:
-    # `secrets` and `ready` are there twice: hosts and nodes have their own limits.
+    # `secrets` and `ready` exist twice, because hosts and nodes have different limits.
     assert list(dict.fromkeys(s.name for s in STEPS if s.machines is None)) == [
         "users", "hosts", "secrets", "disks", "mounts", "slurm", "accelerators", "hooks", "ready",
     ]  # fmt: skip
@@ -162,7 +163,7 @@ def test_the_order_is_that_of_the_contract() -> None:
 
 
 def test_a_nodes_time_covers_what_its_steps_may_take() -> None:
-    """Else Slurm gives it back while it installs, and the next one as well."""
+    """Otherwise Slurm gives the node back while it installs packages, and the next one too."""
     mine = {s.name: s.timeout for s in STEPS if "compute" in s.roles}
     before = [*list(mine)[: list(mine).index("ready")], "ready"]
     gpu = Partition("gpu", "p3dn.24xlarge", 96, 9, 0, 1, Accelerator("v100", 8), efa=1)
@@ -203,26 +204,26 @@ def test_boot_reports_to_the_machine_and_to_the_bucket_and_stays(
 
 def test_another_user_is_refused(machine: Callable[..., Context]) -> None:
     with pytest.raises(PermissionError, match="belongs to somebody-else"):
-        shared.users(machine(user="somebody-else"))
-    assert "Slurm runs as" in shared.users(machine())
+        process_steps.users(machine(user="somebody-else"))
+    assert "Slurm runs as" in process_steps.users(machine())
 
 
 def test_the_munge_key_is_made_on_the_controller_only(
     machine: Callable[..., Context], tmp_path: Path
 ) -> None:
     with pytest.raises(FileNotFoundError, match=r"munge\.key: the controller makes it"):
-        shared.secrets(machine("compute"))
-    assert shared.secrets(machine("controller")) == "made the munge key"
+        process_steps.secrets(machine("compute"))
+    assert process_steps.secrets(machine("controller")) == "made the munge key"
     key = tmp_path / "munge.key"
     content = key.read_bytes()
     assert len(content) == 1024
     assert stat.S_IMODE(key.stat().st_mode) == 0o400
-    assert shared.secrets(machine("controller")) == "the munge key is there"
-    assert shared.secrets(machine("compute")) == "the munge key is there"
+    assert process_steps.secrets(machine("controller")) == "the munge key is there"
+    assert process_steps.secrets(machine("compute")) == "the munge key is there"
     assert key.read_bytes() == content, "a new key would lock every running machine out"
     key.unlink()
     key.write_bytes(b"short")
-    shared.secrets(machine("controller"))
+    process_steps.secrets(machine("controller"))
     assert len(key.read_bytes()) == 1024, "what an interrupted boot left"
 
 
@@ -236,17 +237,17 @@ def test_a_full_disk_is_said_in_words(machine: Callable[..., Context], monkeypat
 def test_shared_folders_are_made_and_must_be_writable(
     machine: Callable[..., Context], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shared.mounts(machine())
+    process_steps.mounts(machine())
     assert (tmp_path / "shared").is_dir()
     assert (tmp_path / "apps").is_dir()
-    # root may write everywhere, so the answer is made.
+    # root may write everywhere, so the result is faked.
     monkeypatch.setattr(os, "access", lambda path, _mode: not str(path).endswith("apps"))
     with pytest.raises(PermissionError, match="apps is not writable"):
-        shared.mounts(machine())
+        process_steps.mounts(machine())
 
 
 def slurmctld(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that says its version and no more."""
+    """A fake that only prints its version."""
     (folder / "fake").mkdir()
     fake = folder / "fake" / "slurmctld"
     fake.write_text("#!/bin/sh\necho slurm-wlm 23.11.4\n")
@@ -259,10 +260,10 @@ def test_slurm_is_rendered(
     machine: Callable[..., Context], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(FileNotFoundError, match="the controller has not made it yet"):
-        shared.slurm(machine("compute"))
+        process_steps.slurm(machine("compute"))
     slurmctld(tmp_path, monkeypatch)
     context = machine("controller")
-    assert shared.slurm(context) == "slurm-wlm 23.11.4"
+    assert process_steps.slurm(context) == "slurm-wlm 23.11.4"
     assert context.report.content["facts"] == {"slurm": "slurm-wlm 23.11.4"}
     conf = (tmp_path / "etc" / "slurm.conf").read_text()
     assert "ClusterName=t" in conf
@@ -270,7 +271,7 @@ def test_slurm_is_rendered(
     assert {p.name for p in (tmp_path / "code" / "current" / "bin").iterdir()} >= {"resume", "slurm-stacks"}
     assert not list((tmp_path / "etc").glob("*.new"))
     assert (tmp_path / "etc" / "version").read_text() == "slurm-wlm 23.11.4", "for the nodes"
-    assert shared.slurm(machine("compute")) == "the controller's configuration is there"
+    assert process_steps.slurm(machine("compute")) == "the controller's configuration is there"
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -311,7 +312,7 @@ def hooked(machine: Callable[..., Context], tmp_path: Path) -> Callable[..., Con
 def test_hooks_run_in_order_with_their_arguments(hooked: Callable[..., Context], tmp_path: Path) -> None:
     out = tmp_path / "out"
     write = f'echo "$# $2 $SLURM_STACKS_ROLE $SLURM_STACKS_HOST" >> {out}'
-    assert steps.hooks(hooked(write, f"echo second >> {out}")) == "ran 2"
+    assert steps.hooks(hooked(write, f"echo second >> {out}")).splitlines()[0] == "ran 2"
     assert out.read_text() == "2 two words compute debug-0\nsecond\n"
 
 
@@ -320,7 +321,28 @@ def test_hooks_of_other_roles_do_not_run(hooked: Callable[..., Context]) -> None
         steps.hooks(hooked("exit 9", of="login"))
     with pytest.raises(SkipStep):
         steps.hooks(hooked())
-    assert steps.hooks(hooked("true", of="all")) == "ran 1"
+    assert steps.hooks(hooked("true", of="all")).splitlines()[0] == "ran 1"
+
+
+def test_the_report_has_the_last_lines_of_a_hook_that_ended_well(hooked: Callable[..., Context]) -> None:
+    context = hooked("seq 9", "echo done >&2")
+    assert run_steps(context, [step(steps.hooks, "hooks")])
+    made = reported(context)["steps"][0]
+    assert (made["state"], made["note"]) == ("done", "ran 2")
+    first, *lines = made["tail"]
+    assert first.startswith("some/h.sh took ")
+    assert lines[:5] == ["5", "6", "7", "8", "9"]
+    assert lines[6:] == ["done"]
+
+
+def test_a_script_in_the_stack_file_runs_with_its_arguments(
+    machine: Callable[..., Context], tmp_path: Path
+) -> None:
+    text = f'#!/bin/sh\necho "$1 $SLURM_STACKS_HOST" >> {tmp_path}/out\n'
+    context = machine("compute", design(hooks=(Hook("all", INLINE, ("a b",), text=text),)))
+    for _ in range(2):
+        assert steps.hooks(context).startswith("ran 1\nscript took ")
+    assert (tmp_path / "out").read_text() == "a b debug-0\n" * 2
 
 
 def test_a_failing_hook_stops_the_boot_with_its_words(hooked: Callable[..., Context], tmp_path: Path) -> None:
@@ -342,8 +364,8 @@ def test_a_hook_may_leave_a_daemon_behind(hooked: Callable[..., Context], tmp_pa
     """A hook that starts a service (Docker, a monitor) must not wait for that service's end."""
     pid = tmp_path / "pid"
     try:
-        # It would not be done in its time.
-        assert steps.hooks(hooked(f"sleep 600 & echo $! > {pid}", timeout=120)) == "ran 1"
+        # With a wait the step would exceed its time limit.
+        assert steps.hooks(hooked(f"sleep 600 & echo $! > {pid}", timeout=120)).splitlines()[0] == "ran 1"
         os.kill(int(pid.read_text()), 0)
     finally:
         os.kill(int(pid.read_text()), signal.SIGKILL)
@@ -355,15 +377,15 @@ def test_ready_starts_a_nodes_slurmd_and_nothing_on_a_login_machine(
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "version").write_text("slurm-wlm 23.11.4")
     context = machine()
-    assert shared.ready(context) == "slurmd runs"
+    assert process_steps.ready(context) == "slurmd runs"
     (service,) = context.services.started  # type: ignore[attr-defined]
-    # -b is what makes a fresh node count as booted since it was asked for.
+    # With -b a new node counts as booted after its request.
     assert service.argv == (
         "/usr/sbin/slurmd", "-D", "-b", "-N", "debug-0", "-f", str(tmp_path / "etc" / "slurm.conf"),
     )  # fmt: skip
     assert service.env == {"SLURM_CONF": str(tmp_path / "etc" / "slurm.conf")}
     login = machine("login", host="login")
-    shared.ready(login)
+    process_steps.ready(login)
     assert login.services.started == []  # type: ignore[attr-defined]
 
 
@@ -390,7 +412,7 @@ def test_a_port_that_is_taken_is_named_with_who_has_it(
     with socket.create_server(("127.0.0.1", 0)) as server:
         base = int(server.getsockname()[1]) - offset
         context = machine(role, host=host, slurmctld_port=base, slurmd_port=base + 1)
-        assert run_steps(context, [step(shared.ready, "ready")]) is False
+        assert run_steps(context, [step(process_steps.ready, "ready")]) is False
     (only,) = reported(context)["steps"]
     assert only["note"].startswith(f"port {base + offset} of {host} is taken by ")
     assert f"(pid {os.getpid()})" in only["note"]
@@ -403,7 +425,7 @@ def test_a_port_that_is_taken_is_named_with_who_has_it(
 def test_a_port_that_is_given_back_meanwhile_is_none(
     machine: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The node's last machine ended a moment ago."""
+    """The node's former machine has just ended."""
     answers = iter([False, False, True])
     monkeypatch.setattr(daemons.ports, "free", lambda _port: next(answers))  # type: ignore[attr-defined]
     daemons.see_port(machine(), 1)
@@ -431,7 +453,7 @@ def test_munges_folder_is_open(
     slurmctld(tmp_path, monkeypatch)
     before = os.umask(0o077)
     try:
-        shared.slurm(machine("controller"))
+        process_steps.slurm(machine("controller"))
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o755

@@ -1,4 +1,4 @@
-"""The role `image`: what is installed, what is removed again, and how the machine ends."""
+"""Tests of the role `image`: what is installed, what is removed, and how the machine ends."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from infra import bundle
-from infra.node.bootstrap import own
-from infra.node.bootstrap.context import Context
-from infra.node.bootstrap.vm import baking, drivers, logs, lustre, mariadb, nvidia, packages
-from infra.node.cloud import call
-from infra.node.cloud.call import Answer
-from infra.node.model import Mount, Partition, Settings, SlurmSettings
+from node.bootstrap import machine_steps
+from node.bootstrap.context import Context
+from node.bootstrap.vm import baking, cloudwatch, drivers, lustre, mariadb, nvidia, packages
+from node.cloud import call
+from node.cloud.call import Answer
+from node.model import Mount, Partition, Settings, SlurmSettings
+from node.sites import AwsSite
 from tests.support.doubles import settings
 from tests.support.recorded import COMPUTE, NFS, T4, V100, Recorder, machine
 
@@ -42,9 +43,9 @@ Bake = Callable[..., tuple[int, dict[str, Any]]]
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine's root with all that must not stay, and what must."""
+    """A machine's root with files that must be removed and files that must stay."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(own, "_make_user", lambda *_a: True)
+    monkeypatch.setattr(machine_steps, "_make_user", lambda *_a: True)
     made = tmp_path / "root"
     fill(made)
     return made
@@ -61,7 +62,7 @@ def fill(root: Path) -> None:
 def bake(
     tmp_path: Path, host: str, run: Recorder, *partitions: Partition, power_off: bool = False, **changes: Any
 ) -> tuple[int, dict[str, Any]]:
-    """Be a machine of the role `image`. Returns its exit status and the report in the bucket."""
+    """Runs a machine of the role `image`. Returns its exit status and the report in the bucket."""
     context, _ = machine(
         tmp_path,
         "image",
@@ -128,7 +129,7 @@ def test_a_controllers_image_has_its_packages(root: Path, tmp_path: Path) -> Non
 
 
 def nvidia_packages(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, bool]]]:
-    """What is asked of NVIDIA's packages: which of them fit is `test_drivers_apt.py`'s."""
+    """Records the requested NVIDIA packages. `test_drivers_apt.py` tests which versions work together."""
     asked: list[tuple[str, dict[str, bool]]] = []
 
     def install(_context: Context, flavour: nvidia.Flavour, **how: bool) -> nvidia.Choice:
@@ -149,7 +150,7 @@ def nvidia_packages(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str
 def test_drivers_are_placed_and_not_loaded(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partition: Partition, host: str, flavour: str
 ) -> None:
-    """The machine has neither a GPU nor EFA."""
+    """The machine that becomes the image has neither a GPU nor EFA."""
     fetched: list[Context] = []
     monkeypatch.setattr(drivers, "_install_efa", fetched.append)
     asked = nvidia_packages(monkeypatch)
@@ -169,7 +170,7 @@ def test_drivers_are_placed_and_not_loaded(
 def test_joined_gpus_get_their_fabric_at_the_boot_of_a_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from infra.node.model import Accelerator
+    from node.model import Accelerator
 
     nvidia_packages(monkeypatch)
     run = Recorder()
@@ -188,7 +189,7 @@ def lustre_world(run: Recorder, root: Path, monkeypatch: pytest.MonkeyPatch, run
     run.answer("apt-cache pkgnames", f"lustre-client-modules-{wanted}\n")
     run.answer("apt-cache show", "Package: x\nVersion: 1\n")
     if running != wanted:
-        (root / "var/lib/slurm-stacks/kernel").unlink()  # it has not started again yet
+        (root / "var/lib/slurm-stacks/kernel").unlink()  # the machine has not restarted yet
     (root / "boot/grub").mkdir(parents=True, exist_ok=True)
     (root / "boot/grub/grub.cfg").write_text(f"'{lustre.SUBMENU}'\n'Ubuntu, with Linux {wanted}'\n")
     (root / lustre.GRUB).parent.mkdir(parents=True, exist_ok=True)
@@ -244,7 +245,7 @@ def test_a_failure_is_told_and_leaves_the_disk_as_it_is(root: Path, tmp_path: Pa
 def test_without_the_agent_an_image_is_one_all_the_same(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (root / logs.AGENT).unlink()
+    (root / cloudwatch.AGENT).unlink()
     monkeypatch.setattr(call, "call", lambda *_a, **_k: Answer(503, b""))
     status, report = bake(tmp_path, "image-compute", Recorder())
     assert (status, states(report)["logs"]) == (0, "skipped")
@@ -254,7 +255,7 @@ PROGRAMS = ("apt-get", "dpkg-query", "systemctl", "cloud-init", "useradd")
 
 
 def test_the_whole_way_from_the_loader_to_its_own_end(tmp_path: Path) -> None:
-    """A process of its own: it removes the code that it runs from, and still says how it ended."""
+    """A separate process removes the code from which it runs, and still reports how it ended."""
     root, bucket, programs = tmp_path / "root", tmp_path / "bucket", tmp_path / "programs"
     fill(root)
     programs.mkdir()
@@ -263,7 +264,7 @@ def test_the_whole_way_from_the_loader_to_its_own_end(tmp_path: Path) -> None:
         (programs / name).chmod(0o755)
     context, _ = machine(tmp_path, "image", "image-compute", driver={"region": "eu-west-1"})
     (root / "opt/slurm-stacks/current").rmdir()
-    publish(bucket, settings(root, context.settings.design, user="slurm", driver={"region": "eu-west-1"}))
+    publish(bucket, settings(root, context.settings.design, user="slurm", cloud=AwsSite("eu-west-1")))
     code = root / "opt" / "slurm-stacks"
     (code / "loader.py").write_bytes(bundle.loader_archive("aws"))
     line = [sys.executable, str(code / "loader.py"), "--bucket", str(bucket), "--code", str(code)]
@@ -286,7 +287,7 @@ def test_the_whole_way_from_the_loader_to_its_own_end(tmp_path: Path) -> None:
 
 
 def publish(bucket: Path, its: Settings) -> None:
-    """As `image.json` names it: `current.json` is of a cluster that is not there yet."""
+    """The code comes from `image.json`, because the cluster of `current.json` does not exist yet."""
     archive, text = bundle.node_archive(its.design), bundle.settings_object(its)
     named = bundle.current(archive, text)
     for part, content in (("code", archive), ("settings", text)):

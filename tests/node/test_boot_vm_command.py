@@ -1,4 +1,4 @@
-"""The one runner of commands, on real commands: limits, last lines, attempts."""
+"""Tests of the runner with real commands: time limits, last lines, attempts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.node.bootstrap.command import TAIL_LINES, CommandError, run
-from infra.node.processes import with_environment
+from node.bootstrap.command import TAIL_LINES, CommandError, run
+from node.processes import with_environment
 from tests.support.checkout import until
 
 
@@ -34,7 +34,7 @@ def test_a_failure_has_the_command_its_status_and_its_last_lines() -> None:
 
 
 def test_a_command_that_is_not_there_is_not_tried_again() -> None:
-    # A second attempt would come after the test's own limit.
+    # A second attempt would exceed the test's time limit.
     with pytest.raises(CommandError, match="no-such-program is not installed on this machine"):
         run("no-such-program", attempts=5, pause=3600)
 
@@ -42,7 +42,7 @@ def test_a_command_that_is_not_there_is_not_tried_again() -> None:
 def test_all_that_a_command_has_started_ends_with_its_time() -> None:
     mark = f"A4-{time.monotonic_ns()}"
     script = "sleep 600 & echo working; sleep 600"
-    for seconds in (0.5, 5.0, 50.0):  # a busy machine needs some to start a shell
+    for seconds in (0.5, 5.0, 50.0):  # a busy machine needs some time to start a shell
         with pytest.raises(CommandError) as caught:
             run("sh", "-c", script, timeout=seconds, env={"MARK": mark})
         ended, *said = str(caught.value).splitlines()

@@ -1,4 +1,4 @@
-"""Disks of a cloud's machine: found by what they are, given a file system once, never over data."""
+"""Tests of the disks of a cloud's machine: how they are found, and that data is never overwritten."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from infra.node.bootstrap.command import run as really
-from infra.node.bootstrap.context import Context
-from infra.node.bootstrap.vm import cloud_aws, disks
-from infra.node.model import Mount
+from node.bootstrap.command import run as really
+from node.bootstrap.context import Context
+from node.bootstrap.vm import cloud_aws, disks
+from node.model import Mount
 from tests.support.checkout import ROOT
 from tests.support.private_mounts import PrivateMounts
 from tests.support.recorded import NFS, Recorder, machine
 
 SOURCES = {
     "mounts": {
-        "/home": {"volume": "vol-0aaa", "device": "/dev/sdf"},
-        "/apps": {"volume": "vol-0bbb", "device": "/dev/sdg"},
+        "/home": {"disk": "vol-0aaa", "device": "/dev/sdf"},
+        "/apps": {"disk": "vol-0bbb", "device": "/dev/sdg"},
     }
 }
 SCRATCH = (Mount("/local_scratch", "nvme", roles=("compute",), options="noatime,nofail"),)
@@ -79,7 +79,7 @@ def test_a_volume_that_never_comes_is_said(tmp_path: Path) -> None:
 
 def test_settings_that_do_not_know_the_disk_are_refused(tmp_path: Path) -> None:
     context, _ = machine(tmp_path, "controller", "controller")
-    with pytest.raises(ValueError, match=r"/home: the settings do not say .*site\.driver\.mounts"):
+    with pytest.raises(ValueError, match=r"/home: the settings have no source .*site\.mounts"):
         disks.prepare(context)
 
 
@@ -103,13 +103,13 @@ def test_a_disk_with_anything_on_it_is_never_made_anew(
     if says is None:
         assert "was on" in disks.prepare(context)
     else:
-        with pytest.raises(RuntimeError, match=f"{says}: it is left alone"):
+        with pytest.raises(RuntimeError, match=f"{says}: it is not changed"):
             disks.prepare(context)
     assert not [call for call in run.calls if call.startswith("mkfs")]
 
 
 def test_a_real_file_system_is_made_once(tmp_path: Path) -> None:
-    """With the real blkid and mkfs, on a file."""
+    """This runs the real blkid and mkfs on a file."""
     context, _ = head(tmp_path)
     context.run = really
     devices = [
@@ -154,7 +154,7 @@ def test_a_machine_without_disks_of_its_own_is_told(tmp_path: Path) -> None:
     context, _ = machine(tmp_path, mounts=SCRATCH)
     with pytest.raises(FileNotFoundError, match="no disks of its own"):
         disks.prepare(context)
-    assert disks.prepare(machine(tmp_path, mounts=NFS)[0]) == "no disks but the root's"
+    assert disks.prepare(machine(tmp_path, mounts=NFS)[0]) == "no disks but the root disk"
 
 
 def test_the_login_users_home_comes_along_and_what_is_there_stays(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_the_login_users_home_comes_along_and_what_is_there_stays(tmp_path: Path
         f"umount {disk}",
         f"mount -o defaults /dev/nvme1n1 {target}",
     ]
-    # A head that was replaced finds its disk again; its key pair may be another.
+    # A replaced controller finds its disk again, and may have a different key pair.
     (disk / "ubuntu/.ssh/authorized_keys").write_text("ssh-ed25519 OLD\n")
     (disk / "ubuntu" / "work").write_text("kept")
     for _ in range(2):
@@ -215,9 +215,9 @@ LIFE = """
 import json, sys
 sys.path.insert(0, {project!r})
 from pathlib import Path
-from infra.node.bootstrap import own
-from infra.node.bootstrap.command import run
-from infra.node.bootstrap.vm import disks, mounts
+from node.bootstrap import machine_steps
+from node.bootstrap.command import run
+from node.bootstrap.vm import disks, mounts
 from tests.support.checkout import ROOT
 from tests.support.private_mounts import PrivateMounts
 from tests.support.recorded import NFS, machine
@@ -235,7 +235,8 @@ print((folder / "root/home/ubuntu/.ssh/authorized_keys").read_text().split())
 
 
 def test_the_life_of_a_real_disk(tmp_path: Path) -> None:
-    """A new disk, the same boot again, a grown disk under a replaced head: real commands, a loop device."""
+    """A new disk, a repeated boot, and a grown disk of a replaced controller, with real commands on a loop
+    device."""
     disk = nvme(tmp_path, "nvme1n1", cloud_aws.EBS, "vol0aaa", bytes(8 << 20))
     image = tmp_path / "root" / "home" / "ubuntu" / ".ssh" / "authorized_keys"
     image.parent.mkdir(parents=True)

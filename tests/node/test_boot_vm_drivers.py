@@ -1,4 +1,4 @@
-"""Drivers of a node's devices: which of NVIDIA's, and when an interface or a GPU is missing."""
+"""Tests of the drivers of a node's devices: NVIDIA's variants, and missing interfaces or GPUs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from infra.node.bootstrap import steps
-from infra.node.bootstrap.command import CommandError
-from infra.node.bootstrap.command import run as really
-from infra.node.bootstrap.context import Context, SkipStep
-from infra.node.bootstrap.vm import drivers, nvidia
-from infra.node.cloud import call
-from infra.node.cloud.call import Answer
-from infra.node.model import Accelerator, Partition
+from node.bootstrap import steps
+from node.bootstrap.command import CommandError
+from node.bootstrap.command import run as really
+from node.bootstrap.context import Context, SkipStep
+from node.bootstrap.vm import drivers, nvidia
+from node.cloud import call
+from node.cloud.call import Answer
+from node.model import Accelerator, Partition
 from tests.support.recorded import COMPUTE, T4, V100, Recorder, machine
 
 KERNEL = "6.8.0-1021-aws"
@@ -31,7 +31,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def gpus(run: Recorder, count: int, *, after_install: bool = True) -> None:
-    """nvidia-smi sees `count` GPUs, once the driver is loaded."""
+    """nvidia-smi sees `count` GPUs when the driver is loaded."""
 
     def smi(*_argv: str) -> str:
         if after_install and not run.having("modprobe", "nvidia"):
@@ -47,7 +47,7 @@ def node(tmp_path: Path, partition: Partition) -> tuple[Context, Recorder]:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """What is asked of NVIDIA's packages: which of them fit is `test_drivers_apt.py`'s, upon a real apt."""
+    """Records the requested NVIDIA packages. `test_drivers_apt.py` tests the versions with a real apt."""
     calls: Asked = []
 
     def install(_context: Context, flavour: nvidia.Flavour, **how: bool) -> nvidia.Choice:
@@ -82,11 +82,63 @@ def test_joined_gpus_need_their_fabric(tmp_path: Path, asked: Asked) -> None:
 
 @pytest.mark.usefixtures("asked")
 def test_switches_that_the_cloud_keeps_to_itself_need_no_manager(tmp_path: Path) -> None:
-    """The manager's unit would fail: there is nothing for it to do."""
+    """The fabric manager's unit would fail, because it sees no switches."""
     context, run = node(tmp_path, Partition("a", "a2-highgpu-8g", 96, 9, 0, 1, Accelerator("a100", 8)))
     gpus(run, 8)
     assert steps.accelerators(context) == "8 a100"
     assert not run.having("enable")
+
+
+B200 = Partition("b", "p6-b200.48xlarge", 192, 9, 0, 1, Accelerator("b200", 8))
+JOINING = """\
+GPU {number:08}:51:00.0
+    Product Name                          : NVIDIA B200
+    Fabric
+        State                             : {state}
+        Status                            : {status}
+    Processes                             : None
+"""
+
+
+def fabric(states: list[str]) -> str:
+    """The part of `nvidia-smi --query` that says how the GPUs are joined (NVIDIA's Fabric Manager guide)."""
+    return "".join(
+        JOINING.format(number=n, state=state, status="Success" if state == "Completed" else "N/A")
+        for n, state in enumerate(states)
+    )
+
+
+def test_gpus_that_a_subnet_manager_joins_wait_for_it(
+    tmp_path: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drivers, "FABRIC_PAUSE", 0.01)
+    context, run = node(tmp_path, B200)
+    gpus(run, 8)
+    answers = [
+        fabric(["In Progress"] * 8),
+        fabric([*["Completed"] * 7, "In Progress"]),
+        fabric(["Completed"] * 8),
+    ]
+    run.answer("nvidia-smi --query", lambda *_argv: answers.pop(0))
+    assert steps.accelerators(context) == "8 b200"
+    assert answers == []
+    assert [its.name for its, _ in asked] == ["580-server-open"]
+    assert run.having("modprobe", "mlx5_ib", "ib_umad")
+    assert run.having("start", "nvidia-fabricmanager")
+
+
+@pytest.mark.usefixtures("asked")
+def test_gpus_that_do_not_join_keep_the_node_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """nvidia-smi sees all of them, and CUDA would refuse each program."""
+    monkeypatch.setattr(drivers, "FABRIC_SECONDS", -1.0)
+    context, run = node(tmp_path, B200)
+    gpus(run, 8)
+    run.fail("modprobe --all mlx5_ib ib_umad")
+    run.answer("nvidia-smi --query", fabric(["In Progress"] * 8))
+    with pytest.raises(
+        RuntimeError, match=r"0 of 8 GPUs have joined the NVLink fabric.*Deep Learning Base AMI"
+    ):
+        steps.accelerators(context)
 
 
 def test_an_image_with_the_driver_installs_nothing(tmp_path: Path) -> None:
@@ -171,8 +223,15 @@ def test_the_installer_runs_once_in_its_own_folder(tmp_path: Path, monkeypatch: 
     ]
 
 
+def test_efas_driver_compiles_for_the_newest_kernels_of_the_distribution() -> None:
+    """Ubuntu 24.04 has come to Linux 7.0, for which efa 3.0.0 of installer 1.47.0 does not compile, and efa
+    3.1.0 of 1.49.0 does (NVIDIA/aicr#2870). An older installer would keep nodes from booting again."""
+    assert tuple(map(int, drivers.EFA_VERSION.split("."))) >= (1, 49, 0)
+    assert drivers.EFA_URL.endswith(f"/aws-efa-installer-{drivers.EFA_VERSION}.tar.gz")
+
+
 def test_processes_of_a_node_may_share_memory(tmp_path: Path) -> None:
-    """libfabric's shared-memory provider needs it (ParallelCluster: _disable_ptrace_debian.rb)."""
+    """libfabric's shared-memory provider needs this (ParallelCluster: _disable_ptrace_debian.rb)."""
     context, run = node(tmp_path, FABRIC)
     tool = tmp_path / "root" / drivers.EFA_FI_INFO
     tool.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Hooks that lie at an address: fetched by the machine itself, and run like those of the project."""
+"""Tests of hooks with a URL: the machine fetches them and runs them like those of the project."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import boto3
 import pytest
 
 from infra import bundle
-from infra.node.bootstrap import steps
-from infra.node.cloud import call
-from infra.node.cloud.call import Answer
-from infra.node.cloud.errors import ServiceError
-from infra.node.model import Hook
+from node.bootstrap import steps
+from node.cloud import call
+from node.cloud.call import Answer
+from node.cloud.errors import ServiceError
+from node.model import INLINE, Hook
 from tests.support.doubles import design
 from tests.support.fake_imds import fake_imds
 from tests.support.moto_server import moto_server
@@ -42,7 +42,7 @@ def test_a_script_in_s3_runs_with_its_arguments(tmp_path: Path) -> None:
     out = tmp_path / "out"
     hook = Hook("compute", "s3://scripts/post/install.sh", (str(out), "x"))
     context, _ = machine(tmp_path, hooks=(hook,), driver={"region": "eu-west-1"})
-    assert steps.hooks(context) == "ran 1"
+    assert steps.hooks(context).splitlines()[0] == "ran 1"
     assert out.read_text() == f"compute-0 {out} x\n"
     missing, _ = machine(
         tmp_path, hooks=(Hook("all", "s3://scripts/none.sh"),), driver={"region": "eu-west-1"}
@@ -72,6 +72,10 @@ def test_another_clouds_address_is_said(tmp_path: Path) -> None:
 
 def test_the_archive_holds_the_projects_own_only() -> None:
     with zipfile.ZipFile(
-        io.BytesIO(bundle.node_archive(design(hooks=(Hook("all", "s3://b/x.sh"),))))
+        io.BytesIO(
+            bundle.node_archive(
+                design(hooks=(Hook("all", "s3://b/x.sh"), Hook("all", INLINE, text="#!/bin/sh\n")))
+            )
+        )
     ) as made:
         assert not [name for name in made.namelist() if name.startswith("hooks/")]

@@ -1,4 +1,4 @@
-"""Which images a design needs, and what each holds."""
+"""Tests of the images that a design needs, and of their content."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from infra.clouds import recipes
-from infra.node.bootstrap.vm import images
-from infra.node.model import Accelerator, Budget, ClusterDesign, Host, Image, Mount, Partition, SlurmSettings
+from node.bootstrap.vm import images
+from node.model import Accelerator, Budget, ClusterDesign, Host, Image, Mount, Partition, SlurmSettings
 from tests.support.checkout import ROOT
 from tests.support.doubles import design
 from tests.support.recorded import COMPUTE, NFS, T4, V100
@@ -67,7 +67,7 @@ def test_a_machine_with_an_image_of_its_own_needs_none() -> None:
 def test_a_machine_finds_its_kind_by_its_name() -> None:
     whole = made(COMPUTE, T4)
     assert images.named(whole, "image-compute-nvidia-open").partition == T4
-    with pytest.raises(SystemExit, match=r"image-other is no image .*there is: image-controller, image-comp"):
+    with pytest.raises(SystemExit, match=r"image-other is no image .*known: image-controller, image-comp"):
         images.named(whole, "image-other")
 
 
@@ -121,9 +121,9 @@ def test_what_it_holds_does(changes: dict[str, object], which: set[str]) -> None
 def test_other_steps_make_new_images_and_other_code_does_not(tmp_path: object) -> None:
     from pathlib import Path
 
-    folder = Path(str(tmp_path)) / "infra" / "node" / "bootstrap" / "vm"
+    folder = Path(str(tmp_path)) / "node" / "bootstrap" / "vm"
     folder.mkdir(parents=True)
-    for file in (ROOT / "infra" / "node" / "bootstrap" / "vm").glob("*.py"):
+    for file in (ROOT / "node" / "bootstrap" / "vm").glob("*.py"):
         (folder / file.name).write_bytes(file.read_bytes())
     whole = made(COMPUTE)
 

@@ -1,4 +1,4 @@
-"""A cloud's machine from its first step on: its name, its report in the bucket, its key, a boot of steps."""
+"""Tests of a cloud's machine: its name, its report in the bucket, its key, and a whole boot."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 import boto3
 import pytest
 
-from infra.node.bootstrap import execute, own
-from infra.node.bootstrap.context import Context
-from infra.node.bootstrap.report import BootReport, failure, file_sink
-from infra.node.bootstrap.vm import clouds, disks, machine
-from infra.node.bootstrap.vm.systemd import SystemdServices
-from infra.node.cloud import call
-from infra.node.cloud.errors import ServiceError
-from infra.node.elastic.drivers.ec2_names import tags_of
+from node.bootstrap import execute, machine_steps
+from node.bootstrap.context import Context
+from node.bootstrap.report import BootReport, failure, file_sink
+from node.bootstrap.vm import clouds, disks, machine
+from node.bootstrap.vm.systemd import SystemdServices
+from node.cloud import call
+from node.cloud.errors import ServiceError
+from node.elastic.drivers.ec2.names import tags_of
 from tests.support import whole_boot
 from tests.support.fake_imds import FakeImds, fake_imds
 from tests.support.moto_server import moto_server
@@ -122,15 +122,15 @@ def test_a_machine_without_a_cloud_is_told_its_name(tmp_path: Path) -> None:
 
 
 def test_slurms_programs_are_there_while_a_head_boots_again(tmp_path: Path) -> None:
-    """Its slurmctld runs, and calls them in the folder of the code that was published a moment ago."""
+    """slurmctld is running, and calls the programs in the folder of the new code."""
     context, _ = make(tmp_path, "controller", "controller")
     code = tmp_path / "root" / "opt/slurm-stacks/current"
-    machine.carry_on(context.settings, context.settings_file, "controller")
+    machine.update_programs(context.settings, context.settings_file, "controller")
     assert not (code / "bin").exists(), "a first boot has no slurmctld"
     (tmp_path / "root" / "var/lib/slurm-stacks/requests").mkdir(parents=True)
-    machine.carry_on(context.settings, context.settings_file, "compute")
+    machine.update_programs(context.settings, context.settings_file, "compute")
     assert not (code / "bin").exists()
-    machine.carry_on(context.settings, context.settings_file, "controller")
+    machine.update_programs(context.settings, context.settings_file, "controller")
     assert {"resume", "suspend", "prolog-slurmctld", "epilog-slurmctld"} <= {
         path.name for path in (code / "bin").iterdir()
     }
@@ -157,14 +157,14 @@ def test_the_head_fills_the_secret_and_a_node_has_the_key_of_the_head(
     head, _ = make(tmp_path / "head", "controller", "controller", driver=driver)
     node, _ = make(tmp_path / "node", driver=driver)
     whole_boot.keys_come_from(monkeypatch, tmp_path / "head/root/etc/munge/munge.key")
-    assert own.secrets(head) == "made the munge key"
-    assert own.secrets(node) == "took the cluster's munge key"
+    assert machine_steps.secrets(head) == "made the munge key"
+    assert machine_steps.secrets(node) == "took the cluster's munge key"
     made, taken = ((tmp_path / name / "root/etc/munge/munge.key").read_bytes() for name in ("head", "node"))
     assert made == taken == cloud.secrets.get_secret_value(SecretId="t-munge")["SecretBinary"]
     assert len(made) == 1024
-    # A head that was replaced.
+    # The controller was replaced.
     (tmp_path / "head/root/etc/munge/munge.key").unlink()
-    assert own.secrets(head) == "took the cluster's munge key"
+    assert machine_steps.secrets(head) == "took the cluster's munge key"
 
 
 # --- a whole boot ----------------------------------------------------------------------------------------

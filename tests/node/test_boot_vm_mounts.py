@@ -1,4 +1,4 @@
-"""Shared file systems: exports on the controller, clients elsewhere, and words for what does not come."""
+"""Tests of shared file systems: exports on the controller, clients elsewhere, and messages on failures."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from infra.node.bootstrap import own, steps
-from infra.node.bootstrap.command import CommandError
-from infra.node.bootstrap.command import run as really
-from infra.node.bootstrap.vm import disks, mounts, people
-from infra.node.model import Mount, Network
+from node.bootstrap import machine_steps, steps
+from node.bootstrap.command import CommandError
+from node.bootstrap.command import run as really
+from node.bootstrap.vm import disks, mounts, users
+from node.model import Mount, Network
 from tests.support.recorded import NFS, machine
 
 SOURCES = {
     "mounts": {
-        "/home": {"volume": "vol-0aaa"},
-        "/apps": {"volume": "vol-0bbb"},
+        "/home": {"disk": "vol-0aaa"},
+        "/apps": {"disk": "vol-0bbb"},
         "/efs": {"source": "fs-1.efs.eu-west-1.amazonaws.com:/"},
         "/fsx": {"source": "fs-2.fsx.eu-west-1.amazonaws.com@tcp:/abcdef"},
     }
@@ -40,7 +40,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Every server answers; notes who was asked."""
+    """Every server answers. The servers that were asked are recorded."""
     seen: list[tuple[str, int]] = []
     monkeypatch.setattr(mounts, "_reach", lambda server, port: seen.append((server, port)))
     return seen
@@ -50,7 +50,7 @@ def test_the_controller_mounts_its_disks_and_exports_them(tmp_path: Path) -> Non
     context, run = machine(
         tmp_path, "controller", "controller", driver=SOURCES, network=Network(cidr="10.0.0.0/16")
     )
-    assert own.mounts(context) == "/home and /apps"
+    assert machine_steps.mounts(context) == "/home and /apps"
     root = tmp_path / "root"
     assert [call for call in run.calls if call.startswith("mount")] == [
         f"mount -o defaults /dev/home {root}/home",
@@ -60,20 +60,22 @@ def test_the_controller_mounts_its_disks_and_exports_them(tmp_path: Path) -> Non
     assert [line.split()[0] for line in exports] == ["/home", "/apps"]
     assert all(line.split()[1].startswith("10.0.0.0/16(rw,") for line in exports)
     assert all("mountpoint" in line for line in exports)
+    # A user's own client has no port below 1024, and nfsd refuses all others unless it is told otherwise.
+    assert not any("insecure" in line for line in exports)
     assert run.calls.count("systemctl restart nfs-server") == 1
     assert stat.S_IMODE((root / "home" / "bench").stat().st_mode) == 0o1777
     assert stat.S_IMODE((root / "apps" / "data").stat().st_mode) == 0o1777
 
 
-def test_a_network_that_is_not_ours_is_named_in_the_settings(tmp_path: Path) -> None:
-    context, _ = machine(tmp_path, "controller", "controller", driver={**SOURCES, "cidr": "172.31.0.0/16"})
-    own.mounts(context)
-    assert "/home 172.31.0.0/16(" in (tmp_path / "root" / mounts.EXPORTS).read_text()
+def test_in_an_existing_network_the_security_groups_are_the_bounds(tmp_path: Path) -> None:
+    context, _ = machine(tmp_path, "controller", "controller", driver=SOURCES)
+    machine_steps.mounts(context)
+    assert "/home *(" in (tmp_path / "root" / mounts.EXPORTS).read_text()
 
 
 def test_a_node_mounts_what_the_controller_exports(tmp_path: Path, asked: list[tuple[str, int]]) -> None:
     context, run = machine(tmp_path, mounts=(*NFS, EFS, FSX), driver=SOURCES)
-    assert own.mounts(context) == "/home and /apps and /efs and /fsx"
+    assert machine_steps.mounts(context) == "/home and /apps and /efs and /fsx"
     root = tmp_path / "root"
     assert run.calls == [
         f"mount -t nfs -o rw,hard 10.0.0.5:/home {root}/home",
@@ -94,12 +96,12 @@ def test_a_node_mounts_what_the_controller_exports(tmp_path: Path, asked: list[t
 
 def test_every_user_may_write_to_shared_scratch(tmp_path: Path, asked: list[tuple[str, int]]) -> None:
     scratch = Mount("/scratch", "nfs", served_by="controller")
-    sources = {"mounts": {**SOURCES["mounts"], "/scratch": {"volume": "vol-0ccc"}}}
+    sources = {"mounts": {**SOURCES["mounts"], "/scratch": {"disk": "vol-0ccc"}}}
     context, _ = machine(
         tmp_path, "controller", "controller", mounts=(*NFS, scratch, EFS, FSX), driver=sources
     )
     root = tmp_path / "root"
-    own.mounts(context)
+    machine_steps.mounts(context)
     modes = {name: stat.S_IMODE((root / name).stat().st_mode) for name in ("home", "apps", "scratch", "fsx")}
     assert modes == {"home": 0o755, "apps": 0o755, "scratch": 0o1777, "fsx": 0o1777}
 
@@ -108,12 +110,12 @@ def test_scratch_that_somebody_has_set_up_keeps_its_mode(
     tmp_path: Path, asked: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context, _ = machine(tmp_path, "controller", "controller", mounts=(*NFS, EFS), driver=SOURCES)
-    # Mounted already: what is mounted stays, and so does what lies there.
+    # It is mounted already: the mount stays, and so do its files.
     monkeypatch.setattr(mounts, "KINDS", {**mounts.KINDS, "efs": lambda *_: None})
     folder = tmp_path / "root" / "efs"
     folder.mkdir()
     folder.chmod(0o2770)
-    own.mounts(context)
+    machine_steps.mounts(context)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o2770
 
 
@@ -121,7 +123,7 @@ def test_nodes_leave_the_mode_of_scratch_to_the_controller(
     tmp_path: Path, asked: list[tuple[str, int]]
 ) -> None:
     context, _ = machine(tmp_path, mounts=(*NFS, EFS), driver=SOURCES)
-    own.mounts(context)
+    machine_steps.mounts(context)
     assert stat.S_IMODE((tmp_path / "root" / "efs").stat().st_mode) == 0o755
 
 
@@ -130,13 +132,13 @@ def test_a_mount_that_is_there_stays_and_another_is_no_match(tmp_path: Path) -> 
     target = tmp_path / "root" / "home"
     info = tmp_path / "mountinfo"
     info.write_text(f"1 2 0:1 / {target} rw - nfs4 10.0.0.5:/home rw\n")
-    own.mounts(context)
+    machine_steps.mounts(context)
     assert run.calls == []
     info.write_text(f"1 2 0:1 / {target} rw - nfs4 10.9.9.9:/home rw\n")
     with pytest.raises(
         RuntimeError, match=r"10\.9\.9\.9:/home is mounted there, and should be 10\.0\.0\.5:/home"
     ):
-        own.mounts(context)
+        machine_steps.mounts(context)
 
 
 @pytest.fixture
@@ -149,11 +151,11 @@ def server() -> Iterator[socket.socket]:
 def test_a_server_that_does_not_answer_is_never_mounted(
     tmp_path: Path, server: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hard mount of it would wait for ever."""
+    """A hard mount of a silent server would wait for ever."""
     monkeypatch.setattr(mounts, "NFS_PORT", server.getsockname()[1])
     context, run = machine(tmp_path, mounts=(EFS,), driver={"mounts": {"/efs": {"source": "127.0.0.1:/"}}})
     with pytest.raises(TimeoutError) as caught:
-        own.mounts(context)
+        machine_steps.mounts(context)
     first, why = str(caught.value).splitlines()
     assert first == (
         "/efs: 127.0.0.1:/ could not be mounted for 0.3 s; has it a mount target in this zone, and does its "
@@ -162,7 +164,7 @@ def test_a_server_that_does_not_answer_is_never_mounted(
     assert "Connection refused" in why
     assert run.calls == []
     server.listen()
-    assert own.mounts(context) == "/efs"
+    assert machine_steps.mounts(context) == "/efs"
 
 
 @pytest.mark.usefixtures("asked")
@@ -179,12 +181,12 @@ def test_a_controller_that_is_still_booting_is_waited_for(
         return ""
 
     run.answer("mount", answer)
-    assert own.mounts(context) == "/home"
+    assert machine_steps.mounts(context) == "/home"
     assert len(run.calls) == 3
     monkeypatch.setattr(mounts, "SERVER_SECONDS", 0.1)
     run.answer("mount", CommandError("mount: exit status 32\nmount.nfs: access denied", 32))
     with pytest.raises(TimeoutError, match=r"(?s)logs --stack test controller.*access denied"):
-        own.mounts(context)
+        machine_steps.mounts(context)
 
 
 LIMIT = mounts.SERVER_SECONDS + mounts.TRY_SECONDS
@@ -199,7 +201,7 @@ def test_scratch_is_any_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     scratch = Mount("/local_scratch", "nvme", roles=("compute",), options="noatime,nofail")
     monkeypatch.setattr(disks, "scratch", lambda _context: "/dev/nvme1n1")
     context, run = machine(tmp_path, mounts=(scratch,))
-    own.mounts(context)
+    machine_steps.mounts(context)
     target = tmp_path / "root" / "local_scratch"
     assert run.calls == [f"mount -o noatime,nofail /dev/nvme1n1 {target}"]
     assert stat.S_IMODE(target.stat().st_mode) == 0o1777
@@ -208,10 +210,10 @@ def test_scratch_is_any_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_storage_of_another_cloud_is_named(tmp_path: Path) -> None:
     context, _ = machine(tmp_path, mounts=(Mount("/x", "filestore"),))
     with pytest.raises(ValueError, match=r"/x: storage of kind filestore is not on this provider \(.*efs"):
-        own.mounts(context)
+        machine_steps.mounts(context)
 
 
-# --- people ----------------------------------------------------------------------------------------------
+# --- users -----------------------------------------------------------------------------------------------
 
 
 class Person:
@@ -230,7 +232,7 @@ def test_the_login_user_gets_from_the_head_to_the_nodes(
     ]
     monkeypatch.setattr(pwd, "getpwall", lambda: entries)
     given: list[str] = []
-    monkeypatch.setattr(people.accounts, "own", lambda path, user: given.append(f"{user} {path.name}"))  # type: ignore[attr-defined]
+    monkeypatch.setattr(users.accounts, "own", lambda path, user: given.append(f"{user} {path.name}"))  # type: ignore[attr-defined]
     for entry in entries:
         (tmp_path / "root" / entry.pw_dir.lstrip("/") / ".ssh").mkdir(parents=True)
     folder = tmp_path / "root" / "home" / "ubuntu" / ".ssh"
@@ -243,7 +245,7 @@ def test_the_login_user_gets_from_the_head_to_the_nodes(
 
     run.answer("ssh-keygen", keygen)
     for _ in range(2):
-        people.prepare(context)
+        users.prepare(context)
     assert len(run.calls) == 1
     assert (folder / "authorized_keys").read_text() == "ssh-ed25519 FROM-EC2\nssh-ed25519 OWN ubuntu@t\n"
     assert stat.S_IMODE((folder / "authorized_keys").stat().st_mode) == 0o600
@@ -253,8 +255,8 @@ def test_the_login_user_gets_from_the_head_to_the_nodes(
 
 def test_ssh_takes_the_users_key_of_the_cluster_to_its_nodes(tmp_path: Path) -> None:
     context, _ = machine(tmp_path, "login", "login-0")
-    people.way_to_nodes(context)
-    client = tmp_path / "root" / people.CLIENT
+    users.configure_ssh(context)
+    client = tmp_path / "root" / users.CLIENT
     assert "ProxyCommand" not in client.read_text(), "nodes are found by their names"
     known = dict(line.split(" ", 1) for line in really("ssh", "-G", "-F", str(client), "t4-3").splitlines())
     assert known["hostname"] == "t4-3"

@@ -1,4 +1,4 @@
-"""The step `hosts` on a cloud: the machine's name, /etc/hosts, and whom it asks for other names."""
+"""Tests of the step `hosts` on a cloud: the machine's name, /etc/hosts, and its name servers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.node.bootstrap import files, own
-from infra.node.bootstrap.context import Context
-from infra.node.bootstrap.vm import names
+from node.bootstrap import files, machine_steps
+from node.bootstrap.context import Context
+from node.bootstrap.vm import names
 from tests.support import whole_boot
 from tests.support.recorded import machine as make
 
@@ -30,7 +30,7 @@ def etc(folder: Path) -> Path:
 
 
 def moved(context: Context, address: str, **others: str) -> None:
-    """Another address of the controller's, and hosts beside it."""
+    """Another address of the controller, and additional hosts."""
     known = {"controller": address, **others}
     site = dataclasses.replace(context.settings.site, controller_address=address, addresses=known)
     context.settings = dataclasses.replace(context.settings, site=site)
@@ -41,14 +41,17 @@ def test_the_name_lasts_and_others_lines_stay(tmp_path: Path, named: list[str]) 
     hosts = etc(tmp_path) / "hosts"
     hosts.write_text("127.0.0.1 localhost\n::1 ip6-localhost\n")
     for _ in range(2):
-        assert own.hosts(context) == f"compute-0.{DOMAIN} at 10.0.1.17; the controller knows the others"
+        assert (
+            machine_steps.hosts(context)
+            == f"compute-0.{DOMAIN} at 10.0.1.17; the controller knows the others"
+        )
     assert named == ["compute-0"]
     assert (etc(tmp_path) / "hostname").read_text() == "compute-0\n"
     assert hosts.read_text().splitlines() == ["127.0.0.1 localhost", "::1 ip6-localhost", *OURS]
     cloud_init = (etc(tmp_path) / "cloud/cloud.cfg.d/99-slurm-stacks.cfg").read_text()
     assert "preserve_hostname: true\nmanage_etc_hosts: false\n" in cloud_init
     moved(context, "10.0.0.9", login_0="10.0.0.11")
-    own.hosts(context)
+    machine_steps.hosts(context)
     assert "10.0.0.5" not in hosts.read_text()
     assert {f"10.0.0.9 controller.{DOMAIN} controller", f"10.0.0.11 login_0.{DOMAIN} login_0"} <= set(
         hosts.read_text().splitlines()
@@ -57,8 +60,8 @@ def test_the_name_lasts_and_others_lines_stay(tmp_path: Path, named: list[str]) 
 
 @pytest.mark.usefixtures("named")
 def test_its_own_name_is_in_one_line_and_no_loopback_address(tmp_path: Path) -> None:
-    """The lines are those of Debian's images, of its installer, and of cloud-init's template; the last ones
-    are those of Google's guest agent, and of a container."""
+    """The lines are from Debian's images, its installer, and cloud-init's template. The last ones are from
+    Google's guest agent and from a container."""
     context, _ = make(tmp_path)
     (etc(tmp_path) / "hosts").write_text(
         "127.0.0.1\tlocalhost\n"
@@ -69,7 +72,7 @@ def test_its_own_name_is_in_one_line_and_no_loopback_address(tmp_path: Path) -> 
         "10.0.1.17 compute-0.zone.c.project.internal compute-0\n"
         "10.0.1.17 compute-0\n10.0.1.18 compute-1\n10.0.0.5 controller\n"
     )
-    own.hosts(context)
+    machine_steps.hosts(context)
     assert (etc(tmp_path) / "hosts").read_text().splitlines() == [
         "127.0.0.1\tlocalhost",
         "127.0.1.1 else",
@@ -85,20 +88,20 @@ def test_its_own_name_is_in_one_line_and_no_loopback_address(tmp_path: Path) -> 
 @pytest.mark.usefixtures("named")
 def test_the_controller_is_where_the_others_look_for_it(tmp_path: Path) -> None:
     context, _ = make(tmp_path, "controller", "controller")
-    own.hosts(context)
+    machine_steps.hosts(context)
     assert (etc(tmp_path) / "hosts").read_text().splitlines() == ["127.0.0.1 localhost", *OURS[:2], OURS[-1]]
 
 
 @pytest.mark.usefixtures("named")
 def test_systemd_resolved_routes_the_clusters_names_to_the_controller(tmp_path: Path) -> None:
-    """The link is that of Ubuntu's images."""
+    """The link is the one of Ubuntu's images."""
     context, run = make(tmp_path)
     stub = tmp_path / "root/run/systemd/resolve/stub-resolv.conf"
     stub.parent.mkdir(parents=True)
     stub.write_text("nameserver 127.0.0.53\n")
     (etc(tmp_path) / "resolv.conf").symlink_to("../run/systemd/resolve/stub-resolv.conf")
     for _ in range(2):
-        own.hosts(context)
+        machine_steps.hosts(context)
     lines = (etc(tmp_path) / "systemd/resolved.conf.d/slurm-stacks.conf").read_text().splitlines()
     assert lines[lines.index("[Resolve]") + 1 :][:2] == ["DNS=10.0.0.5", f"Domains={DOMAIN}"]
     assert {"LLMNR=no", "MulticastDNS=no"} <= set(lines), "else an unknown name is asked for in the network"
@@ -106,7 +109,7 @@ def test_systemd_resolved_routes_the_clusters_names_to_the_controller(tmp_path: 
     restart = "systemctl restart systemd-resolved.service"
     assert run.calls.count(restart) == 1, "not at a boot that changes nothing"
     moved(context, "10.0.0.9")
-    own.hosts(context)
+    machine_steps.hosts(context)
     assert run.calls.count(restart) == 2
 
 
@@ -116,7 +119,7 @@ def test_without_it_the_controller_is_the_first_that_is_asked(tmp_path: Path) ->
     resolv = etc(tmp_path) / "resolv.conf"
     resolv.write_text(CLOUDS)
     for _ in range(2):
-        own.hosts(context)
+        machine_steps.hosts(context)
     assert resolv.read_text().splitlines() == [
         names.MARK,
         f"search {DOMAIN} eu-west-1.compute.internal",

@@ -1,4 +1,4 @@
-"""Packages on Ubuntu: which, when the lists are read, and the kernel that Lustre's client needs."""
+"""Tests of packages on Ubuntu: which are installed, when lists are updated, and the kernel for Lustre."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from infra.node.bootstrap import execute
-from infra.node.bootstrap.context import Reboot
-from infra.node.bootstrap.steps import STEPS
-from infra.node.bootstrap.vm import apt, lustre, packages
-from infra.node.cloud import call
-from infra.node.cloud.call import Answer
-from infra.node.model import Mount, SlurmSettings
+from node.bootstrap import execute
+from node.bootstrap.context import Reboot
+from node.bootstrap.steps import STEPS
+from node.bootstrap.vm import apt, lustre, packages
+from node.cloud import call
+from node.cloud.call import Answer
+from node.model import Containers, Mount, SlurmSettings
 from tests.support.recorded import NFS, Recorder, machine
 
 FSX = Mount("/fsx", "fsx_lustre", options="relatime,flock")
@@ -31,7 +31,7 @@ def there(*names: str) -> str:
 
 @pytest.fixture
 def ubuntu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel for which there is no Lustre client, and FSx's key."""
+    """A machine whose kernel has no Lustre client, and FSx's key."""
     monkeypatch.setattr(platform, "release", lambda: "6.14.0-1018-aws")
     key = b"-----BEGIN PGP PUBLIC KEY BLOCK-----\n"
     monkeypatch.setattr(call, "call", lambda *_a, **_k: Answer(200, key))
@@ -52,8 +52,11 @@ def test_each_role_has_its_packages(tmp_path: Path) -> None:
     assert wanted("compute", "compute-0", mounts=local) == [
         "munge", "chrony", "slurmd", "slurm-client", "mdadm",
     ]  # fmt: skip
+    oci = Containers("oci")
+    assert wanted("compute", "compute-0", mounts=(), containers=oci)[-1] == "crun"
+    assert wanted("login", "login-0", mounts=(), containers=oci)[-2:] == ["skopeo", "umoci"]
     accounts = wanted("controller", "controller", slurm=SlurmSettings(accounting=True), mounts=())
-    # The plugin by its name: where it is a recommendation only, apt would leave it out.
+    # The plugin is named, because apt leaves it out where it is only recommended.
     assert accounts[-4:] == ["slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server", "python3-venv"]
 
 
@@ -70,7 +73,7 @@ def test_missing_packages_are_installed_behind_the_lock(tmp_path: Path) -> None:
     assert its["env"]["DEBIAN_FRONTEND"] == "noninteractive"
     assert its["attempts"] > 1
     root = tmp_path / "root"
-    # Before the packages: they would start daemons without a configuration.
+    # Units are masked before the packages, which would start daemons without a configuration.
     masked = {path.name: str(path.readlink()) for path in (root / "etc/systemd/system").iterdir()}
     assert masked == dict.fromkeys([*packages.MASKED, *packages.UPGRADES], "/dev/null")
     assert run.having("stop") == [f"systemctl stop {' '.join(packages.UPGRADES)}"]
@@ -96,14 +99,14 @@ def test_a_package_that_is_only_mentioned_cannot_be_installed(tmp_path: Path) ->
 
 
 def helper(root: Path) -> None:
-    """What mount(8) needs for Lustre is there."""
+    """Makes the program that mount(8) needs for Lustre."""
     path = root / lustre.HELPER
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
 
 
 def kernels(run: Recorder, root: Path, *offered: str) -> None:
-    """What FSx and Ubuntu offer; GRUB's menu has it all, once that is asked for."""
+    """The packages of FSx and Ubuntu. `update-grub` adds all kernels to GRUB's menu."""
 
     def menu(*_argv: str) -> str:
         lines = [f"menuentry 'Ubuntu, with Linux {kernel}' --class ubuntu {{" for kernel in offered]
@@ -113,7 +116,7 @@ def kernels(run: Recorder, root: Path, *offered: str) -> None:
         return ""
 
     def installed(*argv: str) -> str:
-        # As in FSx's repository: the module packages only recommend what mounts.
+        # As in FSx's repository, the module packages only recommend the mount helper.
         if lustre.UTILITIES in argv:
             helper(root)
         return ""

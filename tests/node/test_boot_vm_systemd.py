@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from infra.aws import userdata
-from infra.node.bootstrap.command import CommandError
-from infra.node.bootstrap.services import Service
-from infra.node.bootstrap.vm.systemd import SystemdServices, text
-from infra.node.elastic import programs
+from infra.aws.launch_templates import BOOT_SCRIPT
+from node.bootstrap.command import CommandError
+from node.bootstrap.services import Service
+from node.bootstrap.vm.systemd import SystemdServices, text
+from node.elastic import programs
 from tests.support.doubles import design
 from tests.support.recorded import Recorder, machine
 
@@ -79,7 +79,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     for name, one in made.items():
         (tmp_path / f"{name}.service").write_text(text(one))
     # The unit that starts a boot, too.
-    user_data = userdata.render(design(machines="vm", region="eu-west-1"), "bucket", "compute")
+    user_data = BOOT_SCRIPT.render(design(machines="vm", region="eu-west-1"), "bucket", "compute")
     boot = user_data.split("<<'END'\n")[2].split("END\n")[0]
     (tmp_path / "boot.service").write_text(boot.replace("/opt/slurm-stacks/start.py", "/bin/true"))
     for name in [*made, "boot"]:

@@ -1,4 +1,4 @@
-"""The training environment on the cluster's shared disk: from what is published, once, in its place."""
+"""Tests of the training environment on the shared disk, which is made once from what is published."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from pathlib import Path
 import pytest
 
 from infra import bundle
-from infra.bundle import lock_digest
 from infra.clouds import shell
 from infra.config import load_file
 from infra.design import design as from_config
+from infra.environments import lock_digest
 from infra.machines import catalog
-from infra.node.bootstrap.command import CommandError
-from infra.node.bootstrap.context import Context, SkipStep
-from infra.node.bootstrap.steps import STEPS
-from infra.node.bootstrap.vm import packages, training
-from infra.node.model import ClusterDesign, Partition
+from node.bootstrap.command import CommandError
+from node.bootstrap.context import Context, SkipStep
+from node.bootstrap.steps import STEPS
+from node.bootstrap.vm import packages, training
+from node.model import ClusterDesign, Partition
 from tests.support.checkout import ROOT
 from tests.support.doubles import design
 from tests.support.recorded import COMPUTE, T4, Recorder, machine
 
 
 def head(folder: Path, partition: Partition = COMPUTE) -> tuple[Context, Recorder]:
-    """A controller with the archive that its stack publishes."""
+    """A controller with its stack's published archive."""
     context, run = machine(folder, "controller", "controller", partitions=(partition,))
     with zipfile.ZipFile(io.BytesIO(bundle.node_archive(context.settings.design))) as archive:
         archive.extractall(folder / "root" / "opt/slurm-stacks/current")
@@ -36,11 +36,11 @@ def head(folder: Path, partition: Partition = COMPUTE) -> tuple[Context, Recorde
 
 @pytest.fixture(autouse=True)
 def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "NEEDED_MIB", {"cpu": 0, "gpu": 0})
+    monkeypatch.setattr(training, "NEEDED_MIB", {"cpu": 0, "gpu": 0, "own": 0})
 
 
 def makes(run: Recorder, context: Context) -> None:
-    """uv and venv make what they make."""
+    """Fakes of uv and venv that make their files."""
     tools = context.at("opt/slurm-stacks/uv")
 
     def sync(*_argv: str) -> str:
@@ -124,12 +124,12 @@ def test_local_archives_have_none_and_a_head_without_skips(tmp_path: Path) -> No
     with zipfile.ZipFile(io.BytesIO(bundle.node_archive(local))) as archive:
         assert not [name for name in archive.namelist() if name.startswith("environment/")]
     context, _ = machine(tmp_path, "controller", "controller")
-    with pytest.raises(SkipStep, match="nothing is published"):
+    with pytest.raises(SkipStep, match="no environment is published"):
         training.prepare(context)
 
 
 def test_a_stack_without_a_benchmark_has_none(tmp_path: Path) -> None:
-    """Neither is it published, nor does a head make it of what an earlier stack file has left."""
+    """The environment is not published, and the controller makes none from an earlier archive."""
     context, run = head(tmp_path)
     plain = dataclasses.replace(context.settings.design, trains=False)
     context.settings = dataclasses.replace(context.settings, design=plain)
@@ -154,3 +154,30 @@ def test_the_limits_fit_into_the_step() -> None:
     (step,) = [step for step in STEPS if step.name == "environment"]
     assert step.timeout > training.SYNC_SECONDS
     assert step.roles == {"controller"}
+
+
+def test_a_users_requirements_are_installed_into_an_environment_of_their_own(tmp_path: Path) -> None:
+    context, run = head(tmp_path)
+    project = tmp_path / "root" / "opt/slurm-stacks/current/environment"
+    (project / "uv.lock").unlink()
+    (project / "requirements.txt").write_text("torch==2.9.1\n")
+    tools = context.at("opt/slurm-stacks/uv")
+
+    def venv(*argv: str) -> str:
+        python = Path(argv[-1]) / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.touch()
+        return ""
+
+    run.answer("/usr/bin/python3 -m venv", lambda *_argv: tools.mkdir(parents=True) or "")  # type: ignore[func-returns-value]
+    run.answer(f"{tools}/bin/uv venv", venv)
+    target = tmp_path / "root" / "apps" / "envs" / training.requirements_digest(b"torch==2.9.1\n")
+    assert training.prepare(context) == f"made {target}"
+    assert (target / ".complete").exists()
+    *_, make, install = run.calls
+    assert make == f"{tools}/bin/uv venv --quiet --allow-existing --python /usr/bin/python3 {target}"
+    assert install == (
+        f"{tools}/bin/uv pip install --quiet --python {target}/bin/python "
+        f"--requirement {project}/requirements.txt"
+    )
+    assert training.prepare(context) == f"{target} is there"

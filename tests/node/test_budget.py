@@ -1,4 +1,4 @@
-"""The budget: how many nodes may start, when it is used up, and that launches never pass it together."""
+"""The budget: how many nodes may start, when it is used up, and that parallel launches never exceed it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from infra.node.elastic.budget import Budget, amount, launch_seconds, room, summary, used_up
-from infra.node.elastic.driver import LaunchGroup, Machine, MachineState, Room
-from infra.node.elastic.errors import ErrorClass, Failure
-from infra.node.elastic.ledger import Account, Ledger
-from infra.node.local_cloud import LocalCloud
-from infra.node.model import Budget as Said
-from infra.node.model import ClusterDesign, Partition, SlurmSettings
+from node.elastic.budget import Budget, amount, available_capacity, launch_seconds, summary, used_up
+from node.elastic.driver import AvailableCapacity, LaunchGroup, Machine, MachineState
+from node.elastic.errors import ErrorClass, Failure
+from node.elastic.ledger import Account, Ledger
+from node.local_cloud import LocalCloud
+from node.model import Budget as Said
+from node.model import ClusterDesign, Partition, SlurmSettings
 from tests.support.doubles import design
 
 CHEAP = Partition("cheap", "small", 1, 100, 1, 40, price_hour=1.0)
 DEAR = Partition("dear", "large", 1, 100, 0, 40, price_hour=36.0)
 FREE = Partition("free", "local", 1, 100, 0, 40, price_hour=0.0)
 LEAST = 100.0
-"""Seconds of a launch at least: a dear node is 1 USD, a cheap one 1/36."""
+"""The minimum seconds of a launch: an expensive node then costs 1 USD, a cheap one 1/36."""
 
 
 def made(max_usd: float | None = None, max_hours: float | None = None, **changes: Any) -> ClusterDesign:
@@ -69,7 +69,7 @@ USD: list[tuple[str, Account, dict[str, int], str, int, int]] = [
 def test_room_in_usd(
     account: Account, underway: dict[str, int], partition: str, wanted: int, count: int
 ) -> None:
-    found = room(made(max_usd=10.0), account, underway, partition, wanted)
+    found = available_capacity(made(max_usd=10.0), account, underway, partition, wanted)
     assert found.count == count
     assert (found.failure is None) == (count == wanted)
     if found.failure is not None:
@@ -78,17 +78,19 @@ def test_room_in_usd(
 
 def test_room_in_node_hours_and_the_nearer_of_two_limits() -> None:
     hours = 10 * LEAST / 3600
-    assert room(made(max_hours=hours), spent(99.0), {}, "free", 40).count == 10
+    assert available_capacity(made(max_hours=hours), spent(99.0), {}, "free", 40).count == 10
     both = made(max_usd=5.0, max_hours=hours)
-    found = room(both, spent(), {}, "dear", 40)
+    found = available_capacity(both, spent(), {}, "dear", 40)
     assert (found.count, found.failure and found.failure.code) == (5, "budget.max_usd in Pulumi.test.yaml")
-    found = room(both, spent(), {}, "cheap", 40)
+    found = available_capacity(both, spent(), {}, "cheap", 40)
     assert (found.count, found.failure and found.failure.code) == (10, "budget.max_hours in Pulumi.test.yaml")
-    assert room(made(), spent(1e9, 1e9), {}, "dear", 40) == Room(40), "no limit is none"
+    assert available_capacity(made(), spent(1e9, 1e9), {}, "dear", 40) == AvailableCapacity(40), (
+        "no limit is none"
+    )
 
 
 def test_the_sentence_says_what_is_spent_what_a_node_costs_and_the_cure() -> None:
-    found = room(made(max_usd=2.0), spent(1.92, running=(("cheap", 5000.0),)), {}, "dear", 1)
+    found = available_capacity(made(max_usd=2.0), spent(1.92, running=(("cheap", 5000.0),)), {}, "dear", 1)
     assert found.failure is not None
     assert found.failure.sentence() == (
         "budget: 1.92 of 2.00 USD are spent, the nodes that run will cost 0.027 more at least, one more of "
@@ -151,7 +153,7 @@ def test_no_launch_that_is_admitted_passes_a_limit(
     partition: str,
     wanted: int,
 ) -> None:
-    found = room(made(*limits), spent(usd, hours, running), underway, partition, wanted)
+    found = available_capacity(made(*limits), spent(usd, hours, running), underway, partition, wanted)
     assert 0 <= found.count <= wanted
     assert (found.failure is None) == (found.count == wanted)
     prices = {"cheap": 1.0, "dear": 36.0, "free": 0.0}
@@ -177,15 +179,20 @@ def test_room_is_monotone(
     wanted: int,
     more: float,
 ) -> None:
-    """More spent, more running or more under way: never more room. A larger wish or budget: never less."""
+    """More spending never allows more nodes, and a larger request or budget never allows fewer."""
     of = made(*limits)
-    now = room(of, spent(usd, hours, running), {}, partition, wanted).count
-    assert room(of, spent(usd + more, hours + more, running), {}, partition, wanted).count <= now
-    assert room(of, spent(usd, hours, (*running, ("dear", more))), {}, partition, wanted).count <= now
-    assert room(of, spent(usd, hours, running), {"dear": 1}, partition, wanted).count <= now
-    assert room(of, spent(usd, hours, running), {}, partition, wanted + 1).count >= now
+    now = available_capacity(of, spent(usd, hours, running), {}, partition, wanted).count
+    assert (
+        available_capacity(of, spent(usd + more, hours + more, running), {}, partition, wanted).count <= now
+    )
+    assert (
+        available_capacity(of, spent(usd, hours, (*running, ("dear", more))), {}, partition, wanted).count
+        <= now
+    )
+    assert available_capacity(of, spent(usd, hours, running), {"dear": 1}, partition, wanted).count <= now
+    assert available_capacity(of, spent(usd, hours, running), {}, partition, wanted + 1).count >= now
     larger = made(*(None if limit is None else limit + more for limit in limits))
-    assert room(larger, spent(usd, hours, running), {}, partition, wanted).count >= now
+    assert available_capacity(larger, spent(usd, hours, running), {}, partition, wanted).count >= now
 
 
 STEPS = st.lists(st.tuples(PARTITIONS, st.integers(1, 8), st.booleans(), st.floats(0, 60)), max_size=30)
@@ -196,7 +203,7 @@ STEPS = st.lists(st.tuples(PARTITIONS, st.integers(1, 8), st.booleans(), st.floa
 def test_a_history_without_long_jobs_never_passes_the_budget(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, bool, float]]
 ) -> None:
-    """Wishes of any size at any time; each machine runs for as long as a launch is assumed to."""
+    """Requests of any size come at any time. Each machine runs for as long as a launch is assumed to."""
     with world(tmp_path_factory.mktemp("budget"), 5.0) as (budget, ledger, clock):
         living: list[Machine] = []
         for number, (partition, count, whole, pause) in enumerate(steps):
@@ -208,7 +215,8 @@ def test_a_history_without_long_jobs_never_passes_the_budget(
             living += [Machine(f"{number}-{n}", n, MachineState.RUNNING, clock[0]) for n in names]
             clock[0] += pause
             for machine in [m for m in living if clock[0] - m.launched >= LEAST]:
-                # The pass that misses it comes in time: what a late one costs is no matter of the budget.
+                # The pass that finds the machine gone comes in time: the cost of a late pass is not the
+                # budget's concern.
                 living.remove(machine)
                 there = clock[0]
                 clock[0] = machine.launched + LEAST
@@ -260,18 +268,18 @@ def test_static_nodes_are_never_refused(tmp_path: Path) -> None:
 
 
 def test_what_another_thread_launches_counts_at_once(tmp_path: Path) -> None:
-    """In the call and after it, before any listing has the machines; a launch that failed leaves no trace."""
+    """A launch counts during the call and after it, before any listing; a failed launch leaves no trace."""
     with world(tmp_path, 3.0) as (budget, ledger, clock):
         with budget.admission(wish("dear-0", "dear-1")) as (first, _):
             assert first is not None
-            assert budget.room("dear", 5).count == 1
+            assert budget.available_capacity("dear", 5).count == 1
             budget.launched({"dear-0": "m-0"})
-        assert budget.room("dear", 5).count == 2, "dear-1 did not come"
+        assert budget.available_capacity("dear", 5).count == 2, "dear-1 did not come"
         ledger.see([], clock[0] + 1)
-        assert budget.room("dear", 5).count == 2, "the listing lags"
+        assert budget.available_capacity("dear", 5).count == 2, "the listing lags"
         with contextlib.suppress(RuntimeError), budget.admission(wish("dear-2", "dear-3")):
             raise RuntimeError
-        assert budget.room("dear", 5).count == 2
+        assert budget.available_capacity("dear", 5).count == 2
 
 
 def test_threads_together_launch_no_more_than_the_budget_has(tmp_path: Path) -> None:
@@ -292,4 +300,4 @@ def test_threads_together_launch_no_more_than_the_budget_has(tmp_path: Path) -> 
         for thread in threads:
             thread.join(60)
         assert len(came) == 7
-        assert isinstance(budget.room("dear", 1).failure, Failure)
+        assert isinstance(budget.available_capacity("dear", 1).failure, Failure)

@@ -1,4 +1,4 @@
-"""The node archive by content, and the loader that machines fetch it with."""
+"""Tests of the node archive, whose name is a digest of its content, and of the loader that fetches it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import pytest
 
 from infra import bundle
 from infra.errors import EXIT_USAGE, UserError
-from infra.node import loader
-from infra.node.codec import from_json
-from infra.node.model import Hook, Settings
+from node import loader
+from node.codec import from_json
+from node.model import Hook, Settings
 from tests.support.checkout import ROOT
 from tests.support.doubles import design, settings
 
@@ -31,12 +31,12 @@ HOOKS = (Hook("compute", "hooks/driver.sh"), Hook("all", "hooks/other/driver.sh"
 def project(tmp_path: Path) -> Path:
     """A project with a little node code, a workload and hooks."""
     root = tmp_path / "project"
-    for name in ("infra/node/elastic", "workload", "hooks/other"):
+    for name in ("node/elastic", "workload", "hooks/other"):
         (root / name).mkdir(parents=True)
-    (root / "infra" / "__init__.py").write_text('"""infra"""\n')
+    (root / "infra").mkdir()
     (root / "infra" / "design.py").write_text("not for nodes\n")
     for name in ("__init__.py", "b.py", "a.py", "elastic/__init__.py"):
-        (root / "infra" / "node" / name).write_text(f"# {name}\n")
+        (root / "node" / name).write_text(f"# {name}\n")
     (root / "workload" / "train.py").write_text("print()\n")
     (root / "hooks" / "driver.sh").write_text("#!/bin/sh\n")
     (root / "hooks" / "other" / "driver.sh").write_text("#!/bin/sh\nexit 1\n")
@@ -59,11 +59,10 @@ def test_the_archive_holds_the_node_code_and_the_hooks(project: Path) -> None:
     assert names(content) == [
         "hooks/0-driver.sh",
         "hooks/1-driver.sh",
-        "infra/__init__.py",
-        "infra/node/__init__.py",
-        "infra/node/a.py",
-        "infra/node/b.py",
-        "infra/node/elastic/__init__.py",
+        "node/__init__.py",
+        "node/a.py",
+        "node/b.py",
+        "node/elastic/__init__.py",
     ]
     entries = zipfile.ZipFile(io.BytesIO(content))
     assert entries.read("hooks/1-driver.sh") == b"#!/bin/sh\nexit 1\n"
@@ -72,7 +71,7 @@ def test_the_archive_holds_the_node_code_and_the_hooks(project: Path) -> None:
 
 def test_equal_content_has_an_equal_digest(project: Path, tmp_path: Path) -> None:
     first, tree = archive(project, *HOOKS), bundle.tree_digest(project / "workload")
-    # Another checkout: made in another order, at another time, with other permissions, and used.
+    # Another checkout, with a different order, time and permissions of files, that has been used.
     other = tmp_path / "elsewhere" / "clone"
     for path in sorted(project.rglob("*"), reverse=True):
         if path.is_file():
@@ -81,7 +80,7 @@ def test_equal_content_has_an_equal_digest(project: Path, tmp_path: Path) -> Non
             shutil.copyfile(path, target)
             os.utime(target, (1, 1))
             target.chmod(0o600)
-    for rest in ("infra/node/__pycache__/a.pyc", "infra/node/b.pyc", "workload/__pycache__/t.pyc"):
+    for rest in ("node/__pycache__/a.pyc", "node/b.pyc", "workload/__pycache__/t.pyc"):
         (other / rest).parent.mkdir(exist_ok=True)
         (other / rest).write_text("left by Python")
     (other / "workload" / ".venv" / "lib").mkdir(parents=True)
@@ -95,14 +94,14 @@ def test_a_change_of_content_name_or_hook_is_a_change(project: Path) -> None:
     seen = {archive(project, *HOOKS), archive(project, *HOOKS[:1]), archive(project, *HOOKS[::-1])}
     (project / "hooks" / "driver.sh").write_text("#!/bin/sh\ntrue\n")
     seen.add(archive(project, *HOOKS))
-    (project / "infra" / "node" / "a.py").rename(project / "infra" / "node" / "c.py")
+    (project / "node" / "a.py").rename(project / "node" / "c.py")
     seen.add(archive(project, *HOOKS))
     assert len(seen) == 5
     trees = {bundle.tree_digest(project / "workload")}
     for name, text in (("train.py", "print(1)\n"), ("a", "x"), ("b", "")):
         (project / "workload" / name).write_text(text)
         trees.add(bundle.tree_digest(project / "workload"))
-    # The border between a name and its content counts too: `a` with "x" is not `ax` with nothing.
+    # The digest separates a name from its content: `a` with "x" differs from `ax` with nothing.
     (project / "workload" / "a").rename(project / "workload" / "ax")
     (project / "workload" / "ax").write_text("")
     trees.add(bundle.tree_digest(project / "workload"))
@@ -118,12 +117,12 @@ def test_a_hook_that_is_not_there_is_a_mistake_in_the_stack_file(project: Path) 
 
 
 def test_the_real_node_code_runs_from_its_archive_alone(tmp_path: Path) -> None:
-    """Standard library only, and nothing of the rest of the project."""
+    """The archive needs only the standard library, and nothing else of the project."""
     with zipfile.ZipFile(io.BytesIO(archive(ROOT))) as content:
         content.extractall(tmp_path)
     modules = [
-        "infra.node.bootstrap.main", "infra.node.elastic.daemon", "infra.node.elastic.drivers.local",
-        "infra.node.tool", "infra.node.slurm.conf", "infra.node.loader",
+        "node.bootstrap.main", "node.elastic.daemon", "node.elastic.drivers.local",
+        "node.command_line", "node.slurm.conf", "node.loader",
     ]  # fmt: skip
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {', '.join(modules)}"
     subprocess.run([sys.executable, "-IS", "-c", code], check=True, cwd="/", timeout=60)
@@ -174,9 +173,9 @@ def bucket(tmp_path: Path, project: Path) -> Bucket:
 
 
 def read(code: Path) -> tuple[str, str]:
-    """The content of a file of the current code, and the cluster's name in the current settings."""
+    """Returns a file's content in the current code, and the cluster's name in the current settings."""
     its = json.loads((code / "settings.json").read_text())
-    return (code / "current" / "infra/node/a.py").read_text(), its["design"]["name"]
+    return (code / "current" / "node/a.py").read_text(), its["design"]["name"]
 
 
 def test_install_unpacks_once_and_follows_what_is_published(bucket: Bucket, tmp_path: Path) -> None:
@@ -185,20 +184,20 @@ def test_install_unpacks_once_and_follows_what_is_published(bucket: Bucket, tmp_
     folder = loader.install(str(bucket.folder), code)
     assert folder == code / pointer["code"]["sha256"][:16]
     assert read(code) == ("# a.py\n", "t")
-    inode = (folder / "infra").stat().st_ino
+    inode = (folder / "node").stat().st_ino
     shutil.rmtree(bucket.folder / "code")
     loader.install(str(bucket.folder), code)
-    assert (folder / "infra").stat().st_ino == inode, "what is there is not fetched again"
+    assert (folder / "node").stat().st_ino == inode, "what is there is not fetched again"
 
-    (bucket.project / "infra/node/a.py").write_text("# new\n")
+    (bucket.project / "node/a.py").write_text("# new\n")
     bucket.publish("renamed")
     assert loader.install(str(bucket.folder), code) != folder
     assert read(code) == ("# new\n", "renamed")
-    assert (folder / "infra/node/a.py").read_text() == "# a.py\n", "running programs keep their code"
+    assert (folder / "node/a.py").read_text() == "# a.py\n", "running programs keep their code"
     kept = sorted(p.name[:9] for p in code.iterdir() if not p.is_symlink())
     assert len(kept) == 4, "two revisions of code and of settings, and no drafts"
 
-    (bucket.project / "infra/node/a.py").write_text("# a.py\n")
+    (bucket.project / "node/a.py").write_text("# a.py\n")
     bucket.publish()
     assert loader.install(str(bucket.folder), code) == folder, "back again"
     assert read(code) == ("# a.py\n", "t")
@@ -210,7 +209,7 @@ def test_an_object_with_another_digest_is_refused(bucket: Bucket, tmp_path: Path
     bucket.publish()
     loader.install(str(bucket.folder), code)
     before = sorted(p.name for p in code.iterdir())
-    (bucket.project / "infra/node/a.py").write_text("# new\n")
+    (bucket.project / "node/a.py").write_text("# new\n")
     pointer = bucket.publish("renamed")
     tampered = bucket.folder / pointer[part]["key"]
     tampered.write_bytes(tampered.read_bytes().replace(b"new", b"bad").replace(b"renamed", b"evil"))
@@ -223,11 +222,11 @@ def test_an_object_with_another_digest_is_refused(bucket: Bucket, tmp_path: Path
 
 def test_machines_of_one_disk_install_at_the_same_time(bucket: Bucket, tmp_path: Path) -> None:
     for number in range(200):
-        (bucket.project / "infra/node" / f"m{number}.py").write_text("x = 1\n" * 50)
+        (bucket.project / "node" / f"m{number}.py").write_text("x = 1\n" * 50)
     bucket.publish()
     script = (
         "import sys, time\nfrom pathlib import Path\n"
-        f"sys.path.insert(0, {str(ROOT)!r})\nfrom infra.node import loader\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\nfrom node import loader\n"
         "print('ready', flush=True)\nsys.stdin.readline()\n"
         f"print(loader.install({str(bucket.folder)!r}, Path({str(tmp_path / 'opt')!r})))\n"
     )
@@ -247,12 +246,12 @@ def test_machines_of_one_disk_install_at_the_same_time(bucket: Bucket, tmp_path:
     folders = [machine.communicate(timeout=60)[0] for machine in machines]
     assert [machine.returncode for machine in machines] == [0] * 4
     assert len(set(folders)) == 1
-    assert len(list((tmp_path / "opt" / "current" / "infra/node").glob("m*.py"))) == 200
+    assert len(list((tmp_path / "opt" / "current" / "node").glob("m*.py"))) == 200
     assert len(list((tmp_path / "opt").iterdir())) == 4, "code, settings and the two links"
 
 
 def test_the_loader_hands_over_to_the_code_that_it_fetched(bucket: Bucket, tmp_path: Path) -> None:
-    boot = bucket.project / "infra/node/bootstrap"
+    boot = bucket.project / "node/bootstrap"
     boot.mkdir()
     (boot / "__init__.py").touch()
     (boot / "main.py").write_text("def bootstrap(*arguments):\n    print(*arguments)\n")

@@ -1,4 +1,4 @@
-"""The design as JSON: what comes back is what went, and every mistake has its path."""
+"""Tests of the design as JSON: a round trip changes nothing, and every error has the path."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from infra.node.codec import from_json, to_json
-from infra.node.local_cloud import LocalCloud
-from infra.node.model import Accelerator, Hook, Mount, Partition, Settings
+from node.codec import from_json, to_json
+from node.local_cloud import LocalCloud
+from node.model import Accelerator, Hook, Mount, Partition, Settings
 from tests.support.doubles import design, settings
 
 FULL = design(
@@ -48,7 +48,13 @@ def change(path: str, value: Any) -> Callable[[Any], None]:
         (change("design.partitions.0.max", True), r"partitions\[0\]\.max: int is expected, not True"),
         (change("design.partitions.0.accelerator", 3), r"accelerator: an object is expected, not 3"),
         (change("design.partitions", {}), r"Settings\.design\.partitions: a list is expected"),
-        (change("site.driver", []), r"Settings\.site\.driver: an object is expected"),
+        (change("site.mounts", []), r"Settings\.site\.mounts: an object is expected"),
+        (change("site.cloud", None), r"Settings\.site\.cloud: an object is expected, not None"),
+        (
+            change("site.cloud.provider", "ibm"),
+            r"site\.cloud\.provider: aws or gcp or local is expected, not 'ibm'",
+        ),
+        (change("site.cloud.provider", "gcp"), r"Settings\.site\.cloud: unknown fields socket"),
         (lambda c: c["site"].pop("root"), r"Settings\.site: .*'root'"),
         (change("design.hooks.0.args", [1]), r"hooks\[0\]\.args\[0\]: str is expected, not 1"),
     ],

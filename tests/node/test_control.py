@@ -1,4 +1,4 @@
-"""What Slurm's commands are given and how their answers are read; the texts are real, see `data/`."""
+"""Tests of the arguments of Slurm's commands and of the parsers. The texts in `data/` are real output."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from infra.node.slurm.control import BATCH, Control, SlurmDown, SlurmError
-from infra.node.slurm.states import SQUEUE_FORMAT, NodeState, parse_jobs, parse_nodes
+from node.slurm.control import BATCH, Control, SlurmDown, SlurmError
+from node.slurm.states import SQUEUE_FORMAT, NodeState, parse_jobs, parse_nodes
 from tests.support.doubles import job, node
 
 DATA = Path(__file__).parent / "data"
 HELPERS = ("up", "powering_up", "powered_down", "powering_down", "down", "silent", "drained")
-# What holds in each state that a node was seen in; `job` is has_job.
+# The properties for each observed state of a node. `job` is has_job.
 TRUTH: dict[str, set[str]] = {
     "ALLOCATED+CLOUD": {"up", "job"},
     "ALLOCATED+CLOUD+DRAIN": {"up", "job", "drained"},
-    # Waits for its job to end, then goes.
+    # The node is given back when its job has ended.
     "ALLOCATED+CLOUD+DRAIN+POWER_DOWN": {"up", "job", "drained"},
     "DOWN+CLOUD": {"down"},
     "DOWN+CLOUD+POWERED_DOWN": {"down", "powered_down"},
@@ -37,16 +37,16 @@ TRUTH: dict[str, set[str]] = {
     "IDLE+CLOUD+POWERING_DOWN": {"powering_down"},
     "IDLE+CLOUD+POWER_DOWN": {"powering_down"},
     "IDLE+CLOUD+POWER_DOWN+NOT_RESPONDING": {"powering_down", "silent"},
-    # Asked for by hand; ResumeProgram is called within a second.
+    # The node was requested by hand. ResumeProgram is called within a second.
     "IDLE+CLOUD+POWER_UP+POWERED_DOWN": {"powering_up"},
-    # Asked for twice while it started: runs jobs, and keeps the wish.
+    # The node was requested twice while it started. It runs jobs, and keeps the flag.
     "IDLE+CLOUD+POWER_UP": {"up"},
     "IDLE+CLOUD+POWER_UP+POWERED_DOWN+NOT_RESPONDING+POWERING_UP": {"powering_up"},
     "IDLE+CLOUD+POWER_UP+POWERING_DOWN": {"powering_down"},
     "MIXED+CLOUD+POWER_UP": {"up", "job"},
     "MIXED+CLOUD": {"up", "job"},
     "MIXED+CLOUD+NOT_RESPONDING+POWERING_UP": {"powering_up", "job"},
-    # A job has it, ResumeProgram has not been called: PrologSlurmctld starts here.
+    # A job holds the node before ResumeProgram is called. PrologSlurmctld starts in this state.
     "MIXED+CLOUD+POWERED_DOWN": {"powered_down", "job"},
     "MIXED+CLOUD+POWER_DOWN": {"up", "job"},
     "MIXED+CLOUD+NOT_RESPONDING": {"silent", "job"},
@@ -101,7 +101,7 @@ def test_a_node_that_never_registered_has_no_times() -> None:
 
 
 def test_a_reason_cannot_pass_for_a_field() -> None:
-    """Its text has ` State=IDLE CPUAlloc=99` and brackets in it."""
+    """The reason's text has ` State=IDLE CPUAlloc=99` and brackets."""
     node = next(n for _, n in _captures() if n.flags == {"CLOUD", "DRAIN"} and n.base == "ALLOCATED")
     assert node.reason == "bad gpu [Xid 79] State=IDLE CPUAlloc=99"
     assert node.reason_user == "root"
@@ -141,7 +141,7 @@ def test_jobs_of_all_kinds(release: str) -> None:
         3: "COMPLETING",
         4: "CANCELLED",
         5: "PENDING",
-        # More nodes than the partition has: 24.11 does not let it wait.
+        # The job wants more nodes than the partition has. 24.11 refuses it.
         6: "FAILED" if release == "24.11" else "PENDING",
         7: "PENDING",
         8: "PENDING",
@@ -189,7 +189,7 @@ def test_jobs_of_all_kinds(release: str) -> None:
 
 
 def test_a_job_that_takes_fewer_nodes_than_it_wants_needs_the_least() -> None:
-    """`sbatch -N 2-4`: to wait for four would be to wait for what it does not need."""
+    """`sbatch -N 2-4` needs two nodes only, so nobody must wait for four."""
     (record, *_) = (DATA / "jobs-22.05.txt").read_bytes().decode().split("\x1e")
     fields = record.split("\x1f")
     names = [part.partition(":")[0] for part in SQUEUE_FORMAT.split(",")]
@@ -204,7 +204,7 @@ def test_a_job_that_takes_fewer_nodes_than_it_wants_needs_the_least() -> None:
         ({}, "12"),
         ({"array_job": 12, "array_task": "3-9%2"}, "12_[3-9%2]"),
         ({"array_job": 10, "array_task": "3"}, "10_3"),
-        # Cut short by squeue itself, which commands do not take.
+        # squeue shortens the list, and commands do not accept that.
         ({"array_job": 12, "array_task": "1,3,..."}, "12_[1,3,...]"),
     ],
 )
@@ -219,7 +219,7 @@ def test_a_jobs_id_as_squeue_writes_it(changes: dict[str, Any], written: str) ->
         ("COMPLETING", {"start_time": 40.0, "end_time": 70.0}, 30.0),
         ("RUNNING", {"start_time": 101.0}, 0.0),
         ("CONFIGURING", {}, None),
-        # Slurm's guess.
+        # This is Slurm's estimate.
         ("PENDING", {"start_time": 40.0}, None),
     ],
 )
@@ -231,7 +231,7 @@ def test_how_long_a_job_has_had_its_nodes(state: str, times: dict[str, Any], sec
     ("names", "active", "over"),
     [
         ("CONFIGURING RUNNING COMPLETING SUSPENDED STOPPED RESIZING", True, False),
-        # About to be queued again, or being told something: neither holds nodes for long, nor has ended.
+        # The job is about to be requeued, or is being signalled. It has not ended.
         ("PENDING REQUEUED SIGNALING", False, False),
         ("COMPLETED CANCELLED FAILED TIMEOUT NODE_FAIL OUT_OF_MEMORY PREEMPTED BOOT_FAIL", False, True),
     ],
@@ -255,7 +255,7 @@ def test_why_a_job_waits_in_the_best_words_that_there_are() -> None:
 
 
 def test_tasks_that_have_not_begun_are_one_job_and_one_that_was_queued_again_is_another() -> None:
-    """As `squeue --array` prints them. Without the option, the fourth is among those that have not begun."""
+    """Output of `squeue --array`. Without the option, the fourth task is shown as not started."""
     fields = dict.fromkeys(SQUEUE_FORMAT.replace(":\x1f,", " ").removesuffix(":\x1e").split(), "0")
     rows = [
         {"jobid": number, "arrayjobid": "6", "arraytaskid": task, "restartcnt": restarts, "state": state}
@@ -285,12 +285,12 @@ def test_a_record_of_another_shape_is_refused() -> None:
         parse_jobs("1\x1f2\x1e\n")
 
 
-# Stand-ins for Slurm's commands, which write down how they were called.
+# Fakes of Slurm's commands, which record their arguments.
 @pytest.fixture
 def spy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("scontrol", "scancel", "squeue"):
         _tool(tmp_path, name, "true")
-    monkeypatch.setattr("infra.node.slurm.control.PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr("node.slurm.control.PATH", f"{tmp_path}:/usr/bin:/bin")
     return tmp_path
 
 
@@ -319,7 +319,7 @@ def test_nothing_of_the_callers_environment_is_inherited(spy: Path, monkeypatch:
 
 
 def test_updates_of_many_nodes_are_few_commands(spy: Path) -> None:
-    # Names that do not fold, so that the argument's length counts.
+    # The names cannot be folded, so that the argument's length matters.
     names = [f"{i}n" for i in range(BATCH + 1)]
     Control("/x").update_node(names, state="DOWN", reason="a\n b")
     calls = _calls(spy)
@@ -399,5 +399,5 @@ def test_a_command_that_is_not_there(spy: Path) -> None:
 
 
 def test_the_format_has_no_width() -> None:
-    """A width would cut node lists and comments."""
+    """Widths would cut node lists and comments."""
     assert all(item.split(":")[1] in ("\x1f", "\x1e") for item in SQUEUE_FORMAT.split(","))

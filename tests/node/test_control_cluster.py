@@ -1,4 +1,4 @@
-"""`Control` against a real slurmctld."""
+"""Tests of `Control` with a real slurmctld."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.node.model import SlurmSettings
-from infra.node.slurm.control import Control, SlurmDown, SlurmError
+from node.model import SlurmSettings
+from node.slurm.control import Control, SlurmDown, SlurmError
 from tests.node.slurm_cluster import SlurmCluster, design, needs_slurm, partition
 
 pytestmark = [pytest.mark.cluster, needs_slurm]
@@ -30,7 +30,7 @@ def _submit(cluster: SlurmCluster, *arguments: str) -> int:
 def test_a_node_from_off_to_busy_and_back(cluster: SlurmCluster) -> None:
     control, node = cluster.control, "debug-0"
     assert control.nodes()[node].is_powered_down
-    # The name and the comment have what could pass for other fields.
+    # The name and the comment have text that looks like other fields.
     options = ["--hold", "-w", node, "-J", "a JobState=FAILED b", "--comment", "x|y"]
     job = _submit(cluster, *options, "--wrap", "sleep 600")
     assert control.jobs()[job].is_pending
@@ -55,7 +55,7 @@ def test_a_node_from_off_to_busy_and_back(cluster: SlurmCluster) -> None:
 
     control.power_down_force([node], "spot: [reclaimed] State=IDLE")
     cluster.wait("the job waits again", lambda: control.jobs()[job].restarts == 1)
-    # Held, so that it is still the same job when its pause of half a minute is over.
+    # The job is held, so that it does not start after its delay of half a minute.
     control.update_job(job, hold=True)
     cluster.wait("the node is off", lambda: control.nodes()[node].is_powered_down)
     off = control.nodes()[node]
@@ -105,7 +105,7 @@ def test_saves_write_everything_down_and_change_nothing(cluster: SlurmCluster) -
 
     job = _submit(cluster, "-w", "debug-2", "--no-requeue", "--wrap", "sleep 600")
     cluster.wait("the job runs", lambda: control.nodes()["debug-2"].is_up, 60)
-    # After these nothing is left to be saved.
+    # After these calls slurmctld has saved everything.
     for change in (
         lambda: control.update_node(["debug-5"], state="DRAIN", reason="look at it"),
         lambda: control.update_job(job, admin_comment="a note"),
@@ -163,7 +163,7 @@ def test_no_controller(cluster: SlurmCluster) -> None:
     assert cluster.control.ping()
     lost = cluster.root / "lost.conf"
     with socket.socket() as ours:
-        # Nobody listens there, and nobody else can have the port meanwhile.
+        # Nothing listens on the port, and no other program can bind it meanwhile.
         ours.bind(("127.0.0.1", 0))
         its, other = (f"SlurmctldPort={n}" for n in (cluster.site.slurmctld_port, ours.getsockname()[1]))
         lost.write_text(cluster.conf.read_text().replace(its, other))

@@ -1,4 +1,4 @@
-"""The elastic daemon's work over a cloud and a Slurm of our own: every request, every failure's way."""
+"""The elastic daemon's work, with doubles of Slurm and a cloud: every request, and every failure."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typing import Any
 
 import pytest
 
-from infra.node import rpc
-from infra.node.elastic import client, launcher
-from infra.node.elastic.daemon import Elastic
-from infra.node.elastic.driver import LaunchGroup, LaunchResult, Machine, MachineState
-from infra.node.elastic.errors import ErrorClass, Failure
-from infra.node.elastic.rules import NodePhase
-from infra.node.elastic.view import held, phase, state_text
-from infra.node.model import ClusterDesign, Partition
-from infra.node.slurm.states import NodeState
+from node import rpc
+from node.elastic import client, launcher
+from node.elastic.daemon import Elastic
+from node.elastic.driver import LaunchGroup, LaunchResult, Machine, MachineState
+from node.elastic.errors import ErrorClass, Failure
+from node.elastic.rules import NodePhase
+from node.elastic.view import is_admin_disabled, phase, state_text
+from node.model import ClusterDesign, Partition
+from node.slurm.states import NodeState
 from tests.support.checkout import until
 from tests.support.doubles import FakeControl, FakeDriver, fast_design, job, node, running, settings
 from tests.support.naps import noted_naps
 
 
 class Daemon:
-    """The daemon's work with its two partners."""
+    """The daemon's work with its doubles."""
 
     def __init__(self, folder: Path, design: ClusterDesign | None = None) -> None:
         self.control = FakeControl()
@@ -108,12 +108,12 @@ def test_a_pool_that_refused_is_not_asked_again_until_its_pause_is_over(
         made.elastic.launcher.launch(_group(f"a{streak}"), {})
         assert len(made.driver.launches) == before + 1
         now += pause - 0.1
-        made.elastic.fencing.once()
+        made.elastic.capacity_limiter.once()
         made.elastic.launcher.launch(_group(f"b{streak}"), {"debug-0": 5})
         assert len(made.driver.launches) == before + 1, "asked during the pause"
         assert made.told("comment")[-1][0] == 5, "who asks during the pause hears why"
         now += 0.1
-        made.elastic.fencing.once()
+        made.elastic.capacity_limiter.once()
 
 
 def _group(token: str) -> LaunchGroup:
@@ -163,7 +163,7 @@ def test_a_drivers_surprise_leaves_the_daemon_and_frees_the_nodes(made: Daemon) 
 
 
 def test_a_machine_of_a_nodes_last_life_is_no_sign_of_its_next(made: Daemon) -> None:
-    """Else a look between Slurm's wish and its request sees a machine that ended, and launches another."""
+    """Otherwise a pass between Slurm's decision and its request sees an ended machine, and launches again."""
     made.resume("debug-[0-1]")
     assert set(made.elastic.launcher.own()) == {"debug-0", "debug-1"}
     made.elastic.process({"program": "suspend", "nodes": "debug-0", "time": 1.0})
@@ -253,7 +253,7 @@ def test_phase(state: NodeState, expected: NodePhase) -> None:
     ],
 )
 def test_held(flags: tuple[str, ...], base: str, reason: str | None, expected: bool) -> None:
-    assert held(node("n", base, *flags, reason=reason)) is expected
+    assert is_admin_disabled(node("n", base, *flags, reason=reason)) is expected
 
 
 def test_why_a_job_waits_is_said_in_our_words_first() -> None:
@@ -271,7 +271,7 @@ def repeat(
     monkeypatch: pytest.MonkeyPatch,
     busy: Callable[[], dict[str, int]] | None = None,
 ) -> None:
-    """Reconcile while a clock of our own runs, until something is done; `busy` as each pass begins."""
+    """Reconcile on a clock of the test until something is done; `busy` is set when each pass begins."""
     clock = iter(range(0, 4000, 4))
     with monkeypatch.context() as patch:
         patch.setattr(time, "monotonic", lambda: float(next(clock)))
@@ -302,7 +302,7 @@ def test_reconcile_gives_back_nodes_whose_machine_is_gone(
 
 def test_reconcile_launches_again_what_was_lost(made: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     made.control.state = {"debug-3": node("debug-3", "ALLOCATED", "POWERING_UP")}
-    # The launch has a thread of its own, which may begin after the last pass.
+    # The launch runs in its own thread, which may begin after the last pass.
     repeat(made, lambda: made.elastic.launcher.busy() or made.driver.launches, monkeypatch)
     until(lambda: made.driver.launches, 60, "the launch", 0.005)
     assert made.driver.launches[0].nodes == ("debug-3",)
@@ -333,7 +333,7 @@ def test_a_launch_that_begins_during_a_pass_is_seen_by_it(
 ) -> None:
     made.control.state = {"debug-0": node("debug-0", "ALLOCATED", "POWERING_UP")}
     for begins in (True, False):
-        # Slurm is read, then the cloud: in between another thread begins, or ends, with the node.
+        # Slurm is read first, then the cloud. In between another thread begins or ends a launch of the node.
         now = {"debug-0": 1} if begins else {}
         monkeypatch.setattr(
             made.driver,
@@ -394,7 +394,7 @@ def test_status_has_the_shape_of_the_contract(made: Daemon) -> None:
 
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """Runs one of Slurm's programs as slurmctld does."""
+    """Run one of Slurm's programs as slurmctld does."""
 
     def run(name: str, *arguments: str, socket: Path, requests: Path, **environment: str) -> int:
         monkeypatch.setattr(sys, "argv", [name, *arguments])
@@ -415,7 +415,7 @@ def test_requests_left_while_the_daemon_was_down_are_its_first_work(
     made.control.state = {f"debug-{i}": node(f"debug-{i}", "MIXED", "POWERING_UP") for i in (0, 1)}
     assert program("resume", "debug-[0-1]", **there, SLURM_RESUME_FILE=str(wish)) == 0
     assert program("suspend", "debug-5", **there) == 0
-    # Slurm removes it once the program has ended.
+    # Slurm removes the file once the program has ended.
     wish.unlink()
     left = sorted((tmp_path / "requests").iterdir())
     assert [json.loads(file.read_text())["program"] for file in left] == ["resume", "suspend"]
@@ -451,7 +451,7 @@ def test_programs_reach_a_living_daemon(made: Daemon, tmp_path: Path, program: C
 def test_a_prolog_without_a_daemon_ends_well_in_the_end(
     tmp_path: Path, program: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A prolog that failed would requeue the job; one that never ended would hold it for ever."""
+    """A prolog that fails would requeue the job, and one that never ends would hold it forever."""
     naps = noted_naps(monkeypatch)
     there = {"socket": tmp_path / "none.sock", "requests": tmp_path}
     assert program("prolog-slurmctld", **there, SLURM_JOB_ID="4", SLURM_JOB_NODELIST="debug-0") == 0

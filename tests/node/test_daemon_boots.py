@@ -1,4 +1,4 @@
-"""Boots that fail: the job hears why, the next try is elsewhere, and a boot that always fails is paused."""
+"""Boots that fail: the job is told why, the next try is on another node, and repeated failures are paused."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from infra.node.bootstrap.report import failure
-from infra.node.elastic.daemon import Elastic
-from infra.node.elastic.driver import LaunchGroup, Machine, MachineState
-from infra.node.elastic.failed_boots import FailedBoots
+from node.bootstrap.report import failure
+from node.elastic.daemon import Elastic
+from node.elastic.driver import LaunchGroup, Machine, MachineState
+from node.elastic.failed_boots import FailedBoots
 from tests.support.doubles import FakeControl, FakeDriver, fast_design, job, node, settings
 
 WHY = "step hooks: driver.sh ended with status 3"
@@ -33,7 +33,7 @@ class Cluster:
         ]
 
     def limit(self) -> int | None:
-        found = self.elastic.fencing._pools.limit("debug")
+        found = self.elastic.capacity_limiter._pools.limit("debug")
         return None if found is None else found.count
 
     def come_up(self) -> None:
@@ -60,7 +60,7 @@ def test_a_failed_boot_is_acted_on_at_once_and_its_job_told(cluster: Cluster) ->
         ("avoid", ("debug-0",)),
     ]
     cluster.elastic.launcher.launch(LaunchGroup("debug", ("debug-9",), False, "t"), {})
-    assert cluster.driver.launches, "it may be this node's own trouble"
+    assert cluster.driver.launches, "it may be this node's own fault"
 
 
 def test_a_boot_that_goes_on_is_left_alone(cluster: Cluster) -> None:
@@ -79,18 +79,18 @@ def test_boots_that_keep_failing_are_paused_ever_longer(
         cluster.boot("debug-0")
         cluster.elastic.reconciler.once()
         now[0] += max(0, pause - 0.1)
-        cluster.elastic.fencing.once()
+        cluster.elastic.capacity_limiter.once()
         if pause:
             cluster.elastic.launcher.launch(group, {"debug-9": 8})
             assert cluster.driver.launches == [], f"asked during the pause of {pause} s"
             assert ("comment", 8, SENTENCE) in cluster.control.calls, "who waits hears why"
         cluster.control.calls.clear()
         now[0] += 0.2
-        cluster.elastic.fencing.once()
+        cluster.elastic.capacity_limiter.once()
         assert cluster.limit() == (1 if pause else None), "one node is tried"
     cluster.boot("debug-1", failure=None)
     cluster.come_up()
-    cluster.elastic.fencing.once()
+    cluster.elastic.capacity_limiter.once()
     cluster.boot("debug-0")
     cluster.elastic.reconciler.once()
     cluster.elastic.launcher.launch(group, {})

@@ -1,4 +1,4 @@
-"""Requests that come late, or cross each other: what the daemon may still do about them."""
+"""Requests that come late or overlap: what the daemon may still do about them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from infra.node import rpc
-from infra.node.elastic.daemon import Elastic
-from infra.node.elastic.driver import Machine, MachineState
-from infra.node.elastic.plan import Action
-from infra.node.elastic.rules import Verb
-from infra.node.model import Budget
+from node import rpc
+from node.elastic.daemon import Elastic
+from node.elastic.driver import Machine, MachineState
+from node.elastic.plan import Action
+from node.elastic.rules import Verb
+from node.model import Budget
 from tests.support.checkout import until
 from tests.support.doubles import DEBUG, FakeControl, FakeDriver, fast_design, job, node, running, settings
 
 
 class Daemon:
-    """The daemon's work between a Slurm and a cloud that only remember."""
+    """The daemon's work with doubles of Slurm and a cloud that only record calls."""
 
     def __init__(self, folder: Path) -> None:
         self.control = FakeControl()
@@ -46,7 +46,7 @@ def resume(nodes: str, *jobs: tuple[int, str]) -> dict[str, Any]:
 
 
 def test_a_late_suspend_spares_a_machine_that_was_launched_after_it(made: Daemon) -> None:
-    """A suspend that waited behind others must not take the machine of the node's next job."""
+    """A suspend that waited behind others must not end the machine of the node's next job."""
     made.driver.machines = [
         Machine("old", "debug-0", MachineState.RUNNING, 100.0),
         Machine("new", "debug-1", MachineState.RUNNING, 300.0),
@@ -85,7 +85,7 @@ def test_of_a_late_resume_only_what_slurm_still_waits_for_is_launched(made: Daem
 def test_a_request_that_cannot_be_read_ends_neither_the_daemon_nor_its_next_start(
     made: Daemon, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A machine that lost its power leaves files without their content; no later start would get past one."""
+    """A power failure leaves files without content. No later start would get past one."""
     (made.requests / "r0.json").write_text(text)
     made.control.state = {"debug-0": node("debug-0", "MIXED", "POWERING_UP")}
     made.leave(resume("debug-0", (7, "debug-0")))
@@ -95,11 +95,11 @@ def test_a_request_that_cannot_be_read_ends_neither_the_daemon_nor_its_next_star
     assert list(made.requests.iterdir()) == []
 
 
-@pytest.mark.parametrize("trouble", [rpc.RpcError("forbidden", "may not list"), ValueError("what is this?")])
+@pytest.mark.parametrize("error", [rpc.RpcError("forbidden", "may not list"), ValueError("what is this?")])
 def test_the_budget_ends_also_while_the_cloud_lists_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: Exception
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """What runs costs, whether or not the machines can be listed."""
+    """Running machines cost money whether or not the cloud lists them."""
     driver = FakeDriver()
     control = FakeControl([node("debug-0", "ALLOCATED", "CLOUD")], [job(7, nodes=("debug-0",))])
     design = fast_design(DEBUG, budget=Budget(max_hours=1.0))
@@ -108,7 +108,7 @@ def test_the_budget_ends_also_while_the_cloud_lists_nothing(
     elastic.reconciler.once()
 
     def refuse() -> list[Machine]:
-        raise trouble
+        raise error
 
     monkeypatch.setattr(driver, "list", refuse)
     control.calls.clear()

@@ -1,4 +1,4 @@
-"""Drivers of devices upon a real apt: which packages today, after a point release, for older kernels."""
+"""Tests of device drivers with a real apt: the packages of today, after a release, for older kernels."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from infra.node.bootstrap import steps
-from infra.node.bootstrap.context import Context
-from infra.node.bootstrap.vm import apt, lustre, neuron, nvidia, repositories
-from infra.node.bootstrap.vm import drivers as drivers_of_nodes
-from infra.node.cloud import call
-from infra.node.cloud.call import Answer
-from infra.node.model import Accelerator, Partition
-from infra.node.slurm import gres
+from node.bootstrap import steps
+from node.bootstrap.context import Context
+from node.bootstrap.vm import apt, lustre, neuron, nvidia, openpgp, repositories
+from node.bootstrap.vm import drivers as drivers_of_nodes
+from node.cloud import call
+from node.cloud.call import Answer
+from node.model import Accelerator, Partition
+from node.slurm import gres
 from tests.support.apt_world import Machine, Repository
 from tests.support.recorded import V100, machine
 
@@ -53,13 +53,13 @@ def user_space(*drivers: str) -> list[tuple[str, dict[str, str]]]:
 
 
 def ready(run: Machine, *archive: tuple[str, dict[str, str]], there: tuple[str, ...] = ()) -> None:
-    """The archive, and a machine that has its kernel."""
+    """A package archive, and a machine with its kernel."""
     run.archive(*archive)
     run.have(f"linux-image-{platform.release()}", *there)
 
 
 def drivers(run: Machine, flavour: nvidia.Flavour) -> set[str]:
-    """The upstream versions of what must be of one version: all of it is there."""
+    """The upstream versions of the packages that must have one version. All of them are installed."""
     versions = run.versions()
     return {versions[name].partition("-")[0] for name in flavour.one_driver()}
 
@@ -80,13 +80,13 @@ def test_today_all_is_of_one_driver_and_nothing_is_pinned(
 def test_after_a_point_release_the_user_space_is_that_of_the_modules(
     node: tuple[Context, Machine], flavour: nvidia.Flavour
 ) -> None:
-    """The archive still has the older one: noble-security, say, while noble-updates is ahead."""
+    """The archive still has the older version, as when noble-updates is ahead of noble-security."""
     context, run = node
     ready(run, *kernel(KERNEL), modules(OLD), *user_space(OLD, NEW))
     choice = nvidia.install(context, flavour, signed=True)
     assert (choice.driver, choice.built, drivers(run, flavour)) == (OLD, True, {OLD})
     assert "dkms" not in run.versions()
-    # Whoever installs more, or upgrades, stays with it.
+    # Later installations and upgrades keep the version.
     run("apt-get", "--yes", "--allow-downgrades", "upgrade")
     assert drivers(run, flavour) == {OLD}
 
@@ -107,19 +107,19 @@ def test_where_the_archive_has_the_newer_only_the_modules_are_built_here(
 def test_the_case_is_real_what_was_asked_for_before_cannot_be_installed(
     node: tuple[Context, Machine],
 ) -> None:
-    """The open modules hold both bounds, so apt refuses; the closed ones let it mix the two."""
+    """The open modules have both bounds, so apt refuses. With the closed ones apt would mix two versions."""
     context, run = node
     ready(run, *kernel(KERNEL), modules(OLD), *user_space(NEW))
     plan = apt.simulate(context, [f"linux-modules-nvidia-{OPEN.name}-{KERNEL}", *OPEN.user_space()])
     assert not plan.possible
-    assert f"nvidia-kernel-common-580-server (<= {OLD}-1)" in plan.said
+    assert f"nvidia-kernel-common-580-server (<= {OLD}-1)" in plan.output
     closed = apt.simulate(context, [f"linux-modules-nvidia-{CLOSED.name}-{KERNEL}", *CLOSED.user_space()])
     assert closed.possible
     assert closed.versions["nvidia-utils-580-server"].startswith(NEW)
 
 
 def test_tools_that_no_dependency_holds_are_not_newer_than_the_modules(node: tuple[Context, Machine]) -> None:
-    """As the packages were before October 2025: apt installs them, and NVML refuses at the first call."""
+    """With the packages before October 2025 apt installs the mix, and NVML refuses at the first call."""
     context, run = node
     archive = [*kernel(KERNEL), modules(OLD), *user_space(OLD), ("nvidia_loose", {"driver": NEW})]
     ready(run, *archive)
@@ -132,7 +132,7 @@ def test_tools_that_no_dependency_holds_are_not_newer_than_the_modules(node: tup
 def test_modules_that_are_ahead_of_the_user_space_are_taken_in_their_older_build(
     node: tuple[Context, Machine],
 ) -> None:
-    """A mirror that has half of a release."""
+    """The mirror has only half of a release."""
     context, run = node
     builds = [modules(OLD), modules(NEW, "6.17.0-1022.22+1")]
     ready(run, *kernel(KERNEL), *builds, *user_space(OLD))
@@ -143,7 +143,7 @@ def test_modules_that_are_ahead_of_the_user_space_are_taken_in_their_older_build
 
 
 def test_an_image_with_newer_user_space_gets_that_of_its_modules(node: tuple[Context, Machine]) -> None:
-    """Downgrades need to be allowed by name."""
+    """Downgrades must be allowed explicitly."""
     context, run = node
     ready(run, *kernel(KERNEL), modules(OLD), *user_space(OLD, NEW), there=("libnvidia-compute-580-server",))
     assert run.versions()["libnvidia-compute-580-server"].startswith(NEW)
@@ -154,7 +154,7 @@ def test_an_image_with_newer_user_space_gets_that_of_its_modules(node: tuple[Con
 def test_an_older_kernel_that_lustre_holds_has_modules_built_for_it(
     node: tuple[Context, Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody builds modules for it any more; those of the newest kernel are for another."""
+    """No modules are built for this kernel any more. Those of the newest kernel do not fit."""
     context, run = node
     older, newest = "6.8.0-1021-aws", "6.17.0-1022-aws"
     monkeypatch.setattr(platform, "release", lambda: older)
@@ -168,7 +168,7 @@ def test_an_older_kernel_that_lustre_holds_has_modules_built_for_it(
     choice = nvidia.install(context, CLOSED)
     assert (choice.driver, choice.built, drivers(run, CLOSED)) == (NEW, False, {NEW})
     versions = run.versions()
-    # DKMS would build for the other kernel as well, and fail there.
+    # DKMS would also build for the other kernel, and fail.
     assert f"linux-headers-{newest}" not in versions
     assert {f"linux-headers-{older}", f"linux-image-{newest}", "nvidia-dkms-580-server"} <= versions.keys()
 
@@ -224,7 +224,7 @@ def test_a_kernel_without_modules_and_without_headers_is_refused(node: tuple[Con
         RuntimeError, match=rf"hold none, .* there is no linux-headers-{KERNEL} to build"
     ) as why:
         nvidia.install(context, OPEN, baking=True)
-    # Who is baking is not told to bake.
+    # The message must not recommend baking during baking.
     assert "bake" not in str(why.value)
 
 
@@ -235,7 +235,7 @@ def test_the_mount_helper_of_lustre_comes_though_recommendations_do_not(
     monkeypatch.setattr(repositories, "add", lambda *_args, **_options: None)
     run.fail("modinfo")
     ready(run, *kernel(KERNEL), ("lustre", {"kernel": KERNEL}), ("lustre_utilities", {}))
-    # The module's package alone, as it was asked for before: no helper.
+    # The module's package alone, which was installed formerly, has no mount helper.
     assert lustre.UTILITIES not in apt.simulate(context, [f"{lustre.MODULES}{KERNEL}"]).versions
     assert lustre.install(context, fresh=True)[0] is None
     assert context.at(lustre.HELPER).exists()
@@ -246,7 +246,7 @@ TRAINIUM = Partition("trn", "trn1.32xlarge", 128, 9, 0, 1, Accelerator("trainium
 
 @pytest.fixture
 def trainium(node: tuple[Context, Machine], monkeypatch: pytest.MonkeyPatch) -> tuple[Context, Machine]:
-    """A machine whose kernel makes 16 devices as the driver is loaded."""
+    """A machine whose kernel makes 16 devices when the driver is loaded."""
     context, run = node
     design = dataclasses.replace(context.settings.design, partitions=(TRAINIUM,))
     context.settings = dataclasses.replace(context.settings, design=design)
@@ -254,6 +254,8 @@ def trainium(node: tuple[Context, Machine], monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(
         call, "call", lambda *_a, **_k: Answer(200, b"-----BEGIN PGP PUBLIC KEY BLOCK-----\n")
     )
+    # AWS's key itself is not here: `test_boot_vm_openpgp.py` has what is done with another one.
+    monkeypatch.setattr(openpgp, "fingerprints", lambda _key: [neuron.FINGERPRINT])
     monkeypatch.setattr(gres, "devices", lambda _a: [str(path) for path in neuron_devices(context)])
     ready(
         run,
@@ -280,7 +282,7 @@ def neuron_devices(context: Context) -> list[Path]:
 def test_trainium_has_its_driver_and_its_devices(trainium: tuple[Context, Machine]) -> None:
     context, run = trainium
     assert steps.accelerators(context) == "16 trainium"
-    # The driver would be built for this kernel as well, and may not compile there.
+    # The driver would also be built for this kernel, and may not compile.
     assert "linux-headers-6.14.0-1018-gcp" not in run.versions()
     source = context.at("etc/apt/sources.list.d/aws-neuron.list").read_text()
     assert source == (

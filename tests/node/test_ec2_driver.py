@@ -1,4 +1,4 @@
-"""What the EC2 driver sees and ends: lists, notices, boot reports, terminations; over a real client."""
+"""The EC2 driver over a real client: lists, notices, boot reports and terminations."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from dataclasses import replace
 
 import pytest
 
-from infra.node.elastic.driver import LaunchGroup, MachineState
-from infra.node.elastic.drivers import ec2, ec2_launch, ec2_notices
-from infra.node.elastic.drivers.boot_reports import Told
-from infra.node.elastic.drivers.ec2 import Ec2Driver
-from infra.node.elastic.drivers.ec2_errors import Ec2Error
-from infra.node.elastic.drivers.ec2_notices import Ec2Notices
-from infra.node.model import ClusterDesign, Partition, Settings, Site
+from node.elastic.driver import LaunchGroup, MachineState
+from node.elastic.drivers.boot_reports import BootStatus
+from node.elastic.drivers.ec2 import driver as ec2
+from node.elastic.drivers.ec2 import launch as ec2_launch
+from node.elastic.drivers.ec2 import notices as ec2_notices
+from node.elastic.drivers.ec2.driver import Ec2Driver
+from node.elastic.drivers.ec2.errors import Ec2Error
+from node.elastic.drivers.ec2.notices import Ec2Notices
+from node.model import ClusterDesign, Partition, Settings, Site
 from tests.support import doubles
 from tests.support.cloud_faults import Fault
 from tests.support.fake_ec2 import FakeEc2, fake_ec2
@@ -27,7 +29,7 @@ SPOT = doubles.design(replace(COMPUTE, spot=True), provider="aws", machines="vm"
 
 
 def settings(fake: FakeEc2, design: ClusterDesign = DESIGN) -> Settings:
-    return Settings(design, Site("/", "slurm", "head", "10.0.0.1", driver=fake.driver_settings()))
+    return Settings(design, Site("/", "slurm", "head", "10.0.0.1", **fake.site()))
 
 
 @pytest.fixture
@@ -62,7 +64,7 @@ def test_all_pages_and_all_states_are_listed(fake: FakeEc2, driver: Ec2Driver) -
         MachineState.PENDING, MachineState.RUNNING, MachineState.STOPPING, MachineState.STOPPING,
         MachineState.TERMINATED,
     ]  # fmt: skip
-    # One that somebody has stopped is still there and must be ended: it lives, and will not become a node.
+    # A stopped instance still exists and must be ended: it counts as alive, and will not become a node.
     stopped = found[made[list(made)[5]]]
     assert (stopped.state, stopped.failure) == (
         MachineState.RUNNING, "the instance is stopped: no reason given",
@@ -73,7 +75,7 @@ def test_all_pages_and_all_states_are_listed(fake: FakeEc2, driver: Ec2Driver) -
 def test_nodes_of_an_older_launch_template_are_told_apart(
     fake: FakeEc2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the tags that EC2 itself gives to what is launched from a template."""
+    """The driver recognises them by the tags that EC2 itself sets on what is launched from a template."""
     monkeypatch.setattr(ec2_launch, "TEMPLATE_SECONDS", 3600.0)
 
     def outdated(driver: Ec2Driver) -> set[str | None]:
@@ -181,7 +183,7 @@ def test_terminations_go_in_batches(
     "code", ["UnauthorizedOperation", "OperationNotPermitted", "InvalidInstanceID.NotFound"]
 )
 def test_a_termination_that_is_refused_is_raised(fake: FakeEc2, driver: Ec2Driver, code: str) -> None:
-    """Also where not found names none of those that were asked for: it must not be repeated for ever."""
+    """This includes a not-found error that names none of the instances: it must not be repeated forever."""
     made = launch(driver, 0)
     fake.faults = [Fault("TerminateInstances", code, message="of i-0123")]
     fake.forget()
@@ -193,7 +195,7 @@ def test_a_termination_that_is_refused_is_raised(fake: FakeEc2, driver: Ec2Drive
 def test_a_machine_that_somebody_has_protected_keeps_no_other_from_its_end(
     fake: FakeEc2, driver: Ec2Driver
 ) -> None:
-    """EC2 ends none of a call's instances where it refuses one of them."""
+    """EC2 terminates none of a call's instances if it refuses one of them."""
     made = launch(driver, 0, 1, 2)
     fake.connect().modify_instance_attribute(
         InstanceId=made["compute-1"], DisableApiTermination={"Value": True}
@@ -223,7 +225,7 @@ def test_a_list_of_a_cloud_that_is_not_there(fake: FakeEc2) -> None:
 
 
 def test_there_is_no_room_to_tell_of(driver: Ec2Driver, fake: FakeEc2) -> None:
-    assert driver.room("compute", None, 3) is None
+    assert driver.available_capacity("compute", None, 3) is None
     assert fake.calls == []
 
 
@@ -233,9 +235,9 @@ def test_there_is_no_room_to_tell_of(driver: Ec2Driver, fake: FakeEc2) -> None:
 def test_boot_reports_are_asked_for_running_machines_at_once(fake: FakeEc2) -> None:
     asked: list[Mapping[str, float]] = []
 
-    def boots(running: Mapping[str, float]) -> Mapping[str, Told]:
+    def boots(running: Mapping[str, float]) -> Mapping[str, BootStatus]:
         asked.append(running)
-        return {"compute-0": Told("step mounts: no route"), "compute-1": Told("an old one")}
+        return {"compute-0": BootStatus("step mounts: no route"), "compute-1": BootStatus("an old one")}
 
     driver = fake.driver(settings(fake), boots)
     assert driver.list() == []
@@ -251,7 +253,7 @@ def test_boot_reports_are_asked_for_running_machines_at_once(fake: FakeEc2) -> N
 
 
 def test_a_list_does_not_depend_on_boot_reports(fake: FakeEc2) -> None:
-    def boots(running: Mapping[str, float]) -> Mapping[str, Told]:
+    def boots(running: Mapping[str, float]) -> Mapping[str, BootStatus]:
         raise OSError("no bucket")
 
     driver = fake.driver(settings(fake), boots)
@@ -298,7 +300,7 @@ def test_notices_are_asked_for_now_and_then(fake: FakeEc2) -> None:
     fake.interrupted = {}
     clock[0] += ec2_notices.ASK_SECONDS
     assert notices.all() == {}
-    # A clock that is set back must not silence it.
+    # A clock that is set back must not stop the queries.
     clock[0] -= 500
     notices.all()
     assert len(fake.calls) == 6
@@ -315,7 +317,7 @@ def test_a_list_does_not_depend_on_notices(
     fake.faults = [Fault("DescribeInstanceStatus", "UnauthorizedOperation", 403)]
     for _ in range(2):
         assert driver.list()[0].notice == pytest.approx(soon, abs=1), "what was said last still counts"
-    assert capsys.readouterr().out.count("no word of interruptions and events: permission") == 1
+    assert capsys.readouterr().out.count("interruptions and events are unknown: permission") == 1
 
 
 @pytest.mark.parametrize("refused", ["DescribeInstanceStatus", "DescribeSpotInstanceRequests"])
@@ -331,7 +333,7 @@ def test_one_kind_of_notice_that_cannot_be_had_hides_no_other(fake: FakeEc2, ref
 
 
 def test_notices_have_pages(fake: FakeEc2) -> None:
-    """Of both kinds, in pages of a size that the call names: without one EC2 may time out."""
+    """Both queries use pages of a size that the call names: without one EC2 may time out."""
     driver = fake.driver(settings(fake, SPOT))
     launch(driver, 0)
     told = time.time()

@@ -1,4 +1,4 @@
-"""Every error of EC2 and of its client has a class, and keeps the cloud's own words."""
+"""Every error of EC2 and of its client has a class and keeps the cloud's message."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from botocore import exceptions
 from botocore.exceptions import ClientError
 from botocore.parsers import ResponseParserError
 
-from infra.node.elastic.drivers import ec2_errors
-from infra.node.elastic.errors import ErrorClass as Kind
+from node.elastic.drivers import failures
+from node.elastic.drivers.ec2 import errors as ec2_errors
+from node.elastic.errors import ErrorClass as Kind
 
 
 def refused(code: str, message: str = "the cloud's own words", status: int = 400) -> ClientError:
@@ -99,7 +100,7 @@ def test_the_clients_own_errors(kind: Kind, error: Exception) -> None:
 
 def test_the_names_of_the_clients_errors_are_the_clients() -> None:
     known = {*dir(exceptions), ResponseParserError.__name__}
-    assert set(ec2_errors._CLIENT_KIND) - known == set()
+    assert set(ec2_errors._TABLE._client) - known == set()
 
 
 def test_words_fit_a_reason() -> None:
@@ -107,7 +108,7 @@ def test_words_fit_a_reason() -> None:
     assert ec2_errors.failure_of(refused("UnauthorizedOperation", blob)).message == (
         "You are not authorized. User: x"
     )
-    assert len(ec2_errors.failure_of(refused("Novel", "word " * 500)).message) <= ec2_errors.WORDS
+    assert len(ec2_errors.failure_of(refused("Novel", "word " * 500)).message) <= failures.MESSAGE_LENGTH
 
 
 def test_unknown_instances_are_named() -> None:

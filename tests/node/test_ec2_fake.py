@@ -1,4 +1,4 @@
-"""The fake EC2 is as strict as the real one where tests of others rely on it."""
+"""The fake EC2 is as strict as the real one where other tests rely on it."""
 
 from __future__ import annotations
 

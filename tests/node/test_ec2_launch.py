@@ -1,19 +1,18 @@
-"""Launches of the EC2 driver over a real client: tags, wholeness, fail-over, tokens, and every refusal."""
+"""Launches of the EC2 driver over a real client: tags, whole jobs, fail-over, tokens, and every refusal."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from infra.node.elastic.driver import LaunchGroup
-from infra.node.elastic.drivers import ec2_launch, load
-from infra.node.elastic.drivers.ec2 import Ec2Driver
-from infra.node.elastic.errors import ErrorClass
-from infra.node.model import Partition, Settings, Site
+from node.elastic.driver import LaunchGroup
+from node.elastic.drivers import load
+from node.elastic.drivers.ec2 import launch as ec2_launch
+from node.elastic.drivers.ec2.driver import Ec2Driver
+from node.elastic.errors import ErrorClass
+from node.model import Partition, Settings, Site
 from tests.support import doubles, fake_ec2_limits
 from tests.support.checkout import until
 from tests.support.cloud_faults import Fault
@@ -25,7 +24,7 @@ DESIGN = doubles.design(COMPUTE, SPOT, provider="aws", machines="vm")
 
 
 def settings(fake: FakeEc2) -> Settings:
-    return Settings(DESIGN, Site("/", "slurm", "head", "10.0.0.1", driver=fake.driver_settings()))
+    return Settings(DESIGN, Site("/", "slurm", "head", "10.0.0.1", **fake.site()))
 
 
 @pytest.fixture
@@ -134,15 +133,6 @@ def test_a_group_with_a_zone_stays_there(fake: FakeEc2, driver: Ec2Driver) -> No
     assert failure.message == ("no subnet lies in zone eu-west-1a; with one: eu-central-1a, eu-central-1b")
 
 
-def test_a_zone_may_have_several_subnets(fake: FakeEc2) -> None:
-    own = settings(fake)
-    subnets = {"eu-central-1a": ["subnet-full", fake.subnets["eu-central-1a"]]}
-    own = replace(own, site=replace(own.site, driver={**own.site.driver, "subnets": json.dumps(subnets)}))
-    fake.faults = [Fault("RunInstances", "InsufficientFreeAddressesInSubnet", times=1)]
-    assert fake.driver(own).launch(group("compute-0", zone="eu-central-1a")).failures == ()
-    assert [run["NetworkInterface.1.SubnetId"] for run in runs(fake)] == subnets["eu-central-1a"]
-
-
 def test_single_nodes_take_what_there_is_in_every_zone(fake: FakeEc2, driver: Ec2Driver) -> None:
     fake.capacity = {"eu-central-1a": 2, "eu-central-1b": 1}
     result = driver.launch(group(*nodes(0, 5), whole=False))
@@ -203,7 +193,7 @@ def test_the_same_wish_again_launches_nothing_twice(fake: FakeEc2, driver: Ec2Dr
 
 
 def test_the_same_token_for_other_nodes_is_another_wish(fake: FakeEc2, driver: Ec2Driver) -> None:
-    """EC2 would answer with the machines of the first ones, and none would be launched."""
+    """Otherwise EC2 would answer with the first nodes' machines and launch nothing."""
     first = driver.launch(group(*nodes(0, 2), zone="eu-central-1a"))
     other = driver.launch(group(*nodes(2, 4), zone="eu-central-1a"))
     assert set(other.launched) == set(nodes(2, 4))
@@ -213,10 +203,10 @@ def test_the_same_token_for_other_nodes_is_another_wish(fake: FakeEc2, driver: E
 def test_a_lost_answer_is_fetched_again(
     fake: FakeEc2, driver: Ec2Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client gives up waiting, EC2 has launched: the next try finds what it has launched."""
+    """The client gives up waiting although EC2 has launched. The next try gets those machines."""
     fake.faults = [Fault("RunInstances", "Never", done=True, hang=2.0, times=1)]
     with monkeypatch.context() as patch:
-        # Of this call alone: the others are answered, however long that takes here.
+        # Only this call has a short time limit. The others are answered, however long that takes here.
         impatient = fake.connect(read_timeout=1.0)
         patch.setattr(fake.connect(), "run_instances", impatient.run_instances)
         (failure,) = driver.launch(group(*nodes(0, 2))).failures
@@ -229,7 +219,7 @@ def test_a_lost_answer_is_fetched_again(
 def test_a_lost_answer_is_fetched_again_also_while_the_template_changes(
     fake: FakeEc2, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client waits a minute for an answer: by the next try the template is asked for again."""
+    """The client waits a minute for an answer. By the next try the template is read again."""
     monkeypatch.setattr(ec2_launch, "TEMPLATE_SECONDS", 0.0)
     driver = fake.driver(settings(fake))
     fake.faults = [Fault("RunInstances", "InternalError", 500, done=True, times=1)]
@@ -267,7 +257,7 @@ def test_half_of_a_large_group_is_undone(fake: FakeEc2, driver: Ec2Driver, monke
     assert (failure.nodes, failure.kind) == (nodes(0, 5), ErrorClass.CAPACITY)
     assert len(fake.instances()) == 3
     assert fake.living() == []
-    # The same wish again is new machines, not those that have just been ended.
+    # The same request again launches new machines and does not return the ended ones.
     again = driver.launch(group(*nodes(0, 5), zone="eu-central-1a"))
     assert set(again.launched) == set(nodes(0, 5))
     assert len(fake.living()) == 5
@@ -323,7 +313,7 @@ def test_undoing_that_fails_is_tried_again(fake: FakeEc2, driver: Ec2Driver, mon
 def test_a_daemon_that_has_forgotten_an_undone_launch_takes_another_token(
     fake: FakeEc2, driver: Ec2Driver
 ) -> None:
-    """As after a restart: the request is sent again, and its token's machines have ended."""
+    """After a restart the request is sent again, and its token's machines have ended."""
     first = driver.launch(group(*nodes(0, 2)))
     driver.terminate(list(first.launched.values()))
     again = fake.driver(settings(fake)).launch(group(*nodes(0, 2)))
@@ -333,7 +323,7 @@ def test_a_daemon_that_has_forgotten_an_undone_launch_takes_another_token(
 
 
 def test_machines_that_are_dead_on_arrival_are_failures(fake: FakeEc2, driver: Ec2Driver) -> None:
-    """An error inside of a success: the volume's quota shows only after EC2 has said yes."""
+    """An accepted launch contains an error: the volumes' quota shows only after EC2 has accepted it."""
     fake.stillborn = 1
     single = driver.launch(group(*nodes(0, 3), whole=False, zone="eu-central-1a"))
     assert set(single.launched) == set(nodes(0, 3)), "the one that died was asked for again"
@@ -365,7 +355,7 @@ WIRE = [
 def test_refusals_over_the_wire(
     fake: FakeEc2, driver: Ec2Driver, code: str, status: int, kind: ErrorClass, whole: bool
 ) -> None:
-    """Once a subnet, for the client itself repeats nothing; elsewhere only where that may help."""
+    """Each subnet gets one call, as the client does not retry; others are tried only where that may help."""
     fake.faults = [Fault("RunInstances", code, status)]
     (failure,) = driver.launch(group(*nodes(0, 2), whole=whole)).failures
     assert (failure.nodes, failure.kind, failure.code) == (nodes(0, 2), kind, code)
@@ -397,10 +387,10 @@ def test_the_providers_driver_is_made_without_a_client(fake: FakeEc2) -> None:
 def test_more_nodes_than_a_call_may_launch(
     fake: FakeEc2, driver: Ec2Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A launch call for as many as one takes, a page of each list, and one call to end them all."""
+    """One launch call for as many nodes as it may have, a page of each list, and one call to end them all."""
     assert ec2_launch.CALL_NODES == 500, "what EC2 takes"
     monkeypatch.setattr(ec2_launch, "CALL_NODES", 50)
-    # A template is asked for again after a minute, and the machine may be slow.
+    # A template is read again after a minute, and this machine may be slow.
     monkeypatch.setattr(ec2_launch, "TEMPLATE_SECONDS", 3600.0)
     result = driver.launch(group(*nodes(0, 51), whole=False))
     assert len(result.launched) == 51
@@ -408,7 +398,7 @@ def test_more_nodes_than_a_call_may_launch(
     fake.forget()
     listed = driver.list()
     assert {m.node: m.id for m in listed} == result.launched
-    # A page of instances, and a question of each kind.
+    # One page of instances, and one query of each kind.
     assert sorted(fake.actions()) == [
         "DescribeInstanceStatus", "DescribeInstances", "DescribeSpotInstanceRequests",
     ]  # fmt: skip
@@ -419,7 +409,7 @@ def test_more_nodes_than_a_call_may_launch(
 
 
 def test_nodes_with_gaps_between_their_numbers_are_one_call_too(fake: FakeEc2, driver: Ec2Driver) -> None:
-    """Their host list fills several tags; every machine is found again by it."""
+    """Their host list fills several tags, and every machine's node is read from it."""
     wanted = tuple(f"compute-{n}" for n in range(0, 240, 2))
     result = driver.launch(group(*wanted))
     assert set(result.launched) == set(wanted)

@@ -6,15 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.node.elastic.drivers.ec2_names import (
-    NODES_TAGS,
-    TAG_LENGTH,
-    calls,
-    node_of,
-    nodes_in,
-    tags_of,
-)
-from infra.node.slurm.hostlist import fold
+from node.elastic.drivers.ec2.names import NODES_TAGS, TAG_LENGTH, calls, node_of, nodes_in, tags_of
+from node.slurm.hostlist import fold
 
 
 @pytest.mark.parametrize(
@@ -72,7 +65,7 @@ def test_a_list_that_fills_its_last_tag_ends_there() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.sets(st.integers(0, 3000), min_size=1, max_size=300), st.integers(1, 500))
 def test_every_machine_finds_the_node_that_the_driver_means(numbers: set[int], most: int) -> None:
-    """Whatever the nodes: each in one call, at its own number, and as many calls as are needed at most."""
+    """Each node is in exactly one call, at its own number, and there are no more calls than needed."""
     nodes = [f"p-{n}" for n in numbers]
     found = calls(nodes, most)
     lists = [(nodes_in(tags_of(call).get) or "", call) for call in found]

@@ -1,4 +1,4 @@
-"""The head's policy and the driver's calls fit each other: every call is allowed, and nothing else is."""
+"""The head's policy allows exactly the calls of the driver, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from infra.aws import policies
-from infra.node.elastic.driver import LaunchGroup
-from infra.node.elastic.drivers import ec2_launch
-from infra.node.model import Access, Partition, Settings, Site
+from node.elastic.driver import LaunchGroup
+from node.elastic.drivers.ec2 import launch as ec2_launch
+from node.model import Access, Partition, Settings, Site
 from tests.support import doubles
 from tests.support.cloud_faults import Fault
 from tests.support.fake_ec2 import ACCOUNT, FakeEc2, fake_ec2
@@ -22,7 +22,10 @@ from tests.support.iam import allowed
 COMPUTE = Partition("compute", "c4.2xlarge", 8, 100, 0, 50)
 SPOT = Partition("spot", "c4.2xlarge", 8, 100, 0, 10, spot=True)
 CLOSE = Partition("close", "c4.2xlarge", 8, 100, 0, 10, placement="cluster", reservation="cr-1")
-DESIGN = doubles.design(COMPUTE, SPOT, CLOSE, provider="aws", machines="vm", access=Access(key="ada"))
+MEMBERS = ("cr-2", "arn:aws:ec2:eu-central-1:999999999999:capacity-reservation/cr-3")
+POOLED = Partition("pooled", "c4.2xlarge", 8, 100, 0, 10, reservations=MEMBERS)
+POOL = f"arn:aws:resource-groups:eu-central-1:{ACCOUNT}:group/t-pooled"
+DESIGN = doubles.design(COMPUTE, SPOT, CLOSE, POOLED, provider="aws", machines="vm", access=Access(key="ada"))
 TEMPLATE: dict[str, Any] = {
     "KeyName": "ada",
     "Placement": {"GroupName": "t-close"},
@@ -36,14 +39,21 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEc2]:
     monkeypatch.setattr(ec2_launch, "CALL_NODES", 3)
     with fake_ec2(("compute", "spot")) as made:
         made.template("close", **TEMPLATE)
+        made.template(
+            "pooled",
+            CapacityReservationSpecification={
+                "CapacityReservationTarget": {"CapacityReservationResourceGroupArn": POOL}
+            },
+        )
+        made.pools[POOL] = (f"arn:aws:ec2:eu-central-1:{ACCOUNT}:capacity-reservation/cr-2", MEMBERS[1])
         made.groups["t-close"] = {"slurm-stacks:cluster": "t"}
         yield made
 
 
 @pytest.fixture
 def asked(fake: FakeEc2) -> list[Question]:
-    """All that IAM is asked while the driver does all that it can do."""
-    site = Site("/", "slurm", "head", "10.0.0.1", driver=fake.driver_settings())
+    """Everything that IAM is asked while the driver does all that it can do."""
+    site = Site("/", "slurm", "head", "10.0.0.1", **fake.site())
     driver = fake.driver(Settings(DESIGN, site))
     fake.capacity = {"eu-central-1a": 3}
     nodes = tuple(f"compute-{n}" for n in range(5))
@@ -51,6 +61,7 @@ def asked(fake: FakeEc2) -> list[Question]:
     assert len(driver.launch(LaunchGroup("compute", nodes, True, "whole")).launched) == 5
     assert len(driver.launch(LaunchGroup("spot", ("spot-0", "spot-1"), False, "some")).launched) == 2
     assert len(driver.launch(LaunchGroup("close", ("close-0",), True, "close")).launched) == 1
+    assert len(driver.launch(LaunchGroup("pooled", ("pooled-0",), True, "pooled")).launched) == 1
     driver.terminate([machine.id for machine in driver.list()])
     return [question for call in fake.calls for question in questions(fake, call)]
 
@@ -88,7 +99,7 @@ def test_nothing_of_ec2_is_allowed_that_the_driver_does_not_do(asked: list[Quest
                 continue
             resources = statement["Resource"]
             for resource in [resources] if isinstance(resources, str) else resources:
-                # Which snapshots an image has only EC2 knows.
+                # Only EC2 knows which snapshots an image has.
                 if "snapshot/" in resource:
                     continue
                 assert any(a == action and fnmatch.fnmatchcase(r, resource) for a, r in used), (
@@ -100,7 +111,7 @@ def test_nothing_of_ec2_is_allowed_that_the_driver_does_not_do(asked: list[Quest
 def test_the_same_calls_for_another_cluster_are_refused(
     asked: list[Question], document: Any, action: str
 ) -> None:
-    """With its tags in place of ours: no machine can be ended, none made from its templates."""
+    """With another cluster's tags no machine can be ended, and none launched from its templates."""
     tagged = [q for q in asked if q.action == action and any("slurm-stacks:cluster" in k for k in q.context)]
     assert tagged
     for q in tagged:

@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 
-from infra.node.bootstrap import report
-from infra.node.cloud.objects import Entry
-from infra.node.elastic.drivers import boot_reports
-from infra.node.elastic.drivers.boot_reports import Told
-from infra.node.elastic.drivers.gce_boots import GceBoots
+from node.bootstrap import report
+from node.cloud.objects import Entry
+from node.elastic.drivers import boot_reports
+from node.elastic.drivers.boot_reports import BootReports, BootStatus
 
 
 @dataclass
-class Shelf:
+class FakeBucket:
     """A bucket in this process."""
 
     objects: dict[str, tuple[float, bytes]] = field(default_factory=dict)
@@ -39,71 +38,75 @@ class Shelf:
 
 
 @pytest.fixture
-def shelf() -> Shelf:
-    return Shelf()
+def bucket() -> FakeBucket:
+    return FakeBucket()
 
 
 @pytest.fixture
-def boots(shelf: Shelf) -> GceBoots:
-    return GceBoots(shelf)
+def boots(bucket: FakeBucket) -> BootReports:
+    return BootReports(bucket)
 
 
 FAILED: dict[str, Any] = {"state": "failed", "failed": "mounts", "error": "no route"}
 
 
-def test_failures_and_notices(shelf: Shelf, boots: GceBoots, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_and_notices(
+    bucket: FakeBucket, boots: BootReports, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(report, "failure", lambda file, since: file.stem if file.exists() else None)
     monkeypatch.setattr(report, "notice", lambda file, since: 7.0 if "2" in file.stem else None)
-    shelf.put("compute-0", **FAILED)
-    shelf.put("stranger-0", **FAILED)
+    bucket.put("compute-0", **FAILED)
+    bucket.put("stranger-0", **FAILED)
     launched = time.time() - 600
     told = boots({"compute-0": launched, "compute-1": launched, "compute-2": launched})
-    assert told == {"compute-0": Told("compute-0"), "compute-2": Told(None, 7.0)}
-    assert shelf.calls == ["list boot/", "get boot/compute-0.json"]
+    assert told == {"compute-0": BootStatus("compute-0"), "compute-2": BootStatus(None, 7.0)}
+    assert bucket.calls == ["list boot/", "get boot/compute-0.json"]
 
 
-def test_a_notice_is_read_from_the_report(shelf: Shelf, boots: GceBoots) -> None:
-    shelf.put("compute-0", state="ready", notice=4000.5)
-    assert boots({"compute-0": 900.0}) == {"compute-0": Told(None, 4000.5)}
+def test_a_notice_is_read_from_the_report(bucket: FakeBucket, boots: BootReports) -> None:
+    bucket.put("compute-0", state="ready", notice=4000.5)
+    assert boots({"compute-0": 900.0}) == {"compute-0": BootStatus(None, 4000.5)}
     assert boots({"compute-0": 2000.0}) == {}, "of an earlier machine of the name"
 
 
 def test_a_report_is_read_once_and_when_it_has_come_to_rest(
-    shelf: Shelf, boots: GceBoots, monkeypatch: pytest.MonkeyPatch
+    bucket: FakeBucket, boots: BootReports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(boot_reports, "ASK_SECONDS", 0.0)
     monkeypatch.setattr(boot_reports, "REST_SECONDS", 600.0)
-    shelf.put("compute-0", age=0.0)
+    bucket.put("compute-0", age=0.0)
     boots({"compute-0": 900.0})
-    assert shelf.calls == ["list boot/"]
+    assert bucket.calls == ["list boot/"]
     monkeypatch.setattr(boot_reports, "REST_SECONDS", 5.0)
-    shelf.put("compute-0")
+    bucket.put("compute-0")
     for _ in range(3):
         boots({"compute-0": 900.0})
-    assert shelf.calls.count("get boot/compute-0.json") == 1
-    shelf.put("compute-0", notice=1.0)
+    assert bucket.calls.count("get boot/compute-0.json") == 1
+    bucket.put("compute-0", notice=1.0)
     boots({"compute-0": 900.0})
-    assert shelf.calls.count("get boot/compute-0.json") == 2
+    assert bucket.calls.count("get boot/compute-0.json") == 2
 
 
-def test_it_looks_now_and_then(shelf: Shelf, boots: GceBoots, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_looks_now_and_then(
+    bucket: FakeBucket, boots: BootReports, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(boot_reports, "ASK_SECONDS", 3600.0)
     for _ in range(3):
         boots({"compute-0": 900.0})
-    assert shelf.calls == ["list boot/"]
+    assert bucket.calls == ["list boot/"]
 
 
-def test_older_than_the_machine(shelf: Shelf, boots: GceBoots) -> None:
-    shelf.put("compute-0", age=500.0)
+def test_older_than_the_machine(bucket: FakeBucket, boots: BootReports) -> None:
+    bucket.put("compute-0", age=500.0)
     assert boots({"compute-0": time.time() - 100}) == {}
-    assert shelf.calls == ["list boot/"]
+    assert bucket.calls == ["list boot/"]
 
 
-# --- a bucket in trouble -------------------------------------------------------------------------------
+# --- a failing bucket ------------------------------------------------------------------------------------
 
 
-class Troubled(Shelf):
-    """Refuses what a test says, and answers when a test says."""
+class FailingBucket(FakeBucket):
+    """A bucket that refuses what a test says, and answers when a test says."""
 
     refused: frozenset[str] = frozenset()
     answers = threading.Event()
@@ -123,24 +126,24 @@ class Troubled(Shelf):
 
 
 @pytest.fixture
-def troubled(monkeypatch: pytest.MonkeyPatch) -> Troubled:
+def troubled(monkeypatch: pytest.MonkeyPatch) -> FailingBucket:
     monkeypatch.setattr(boot_reports, "ASK_SECONDS", 0.0)
-    made = Troubled()
+    made = FailingBucket()
     made.answers, made.asked = threading.Event(), threading.Event()
     made.answers.set()
     return made
 
 
 def test_one_report_that_cannot_be_read_hides_no_other(
-    troubled: Troubled, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    troubled: FailingBucket, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Many more than are read at once: those behind it have not begun when the trouble is known."""
+    """There are more than are read in parallel: those behind it have not begun when the error is known."""
     monkeypatch.setattr(boot_reports, "THREADS", 2)
     running = {f"compute-{number}": 900.0 for number in range(40)}
     for number, node in enumerate(running):
         troubled.put(node, age=600.0 - number, state="ready", notice=4000.5)
     troubled.refused = frozenset({"boot/compute-0.json"})
-    boots = GceBoots(troubled)
+    boots = BootReports(troubled)
     assert set(boots(running)) == set(running) - {"compute-0"}
     assert set(boots(running)) == set(running) - {"compute-0"}
     assert capsys.readouterr().out.count("no word of boot/compute-0.json") == 1, "said once"
@@ -148,17 +151,17 @@ def test_one_report_that_cannot_be_read_hides_no_other(
     assert set(boots(running)) == set(running), "it is asked for again"
 
 
-def test_what_was_read_before_counts_while_the_bucket_refuses(troubled: Troubled) -> None:
-    boots = GceBoots(troubled)
+def test_what_was_read_before_counts_while_the_bucket_refuses(troubled: FailingBucket) -> None:
+    boots = BootReports(troubled)
     troubled.put("compute-0", state="ready", notice=4000.5)
     before = boots({"compute-0": 900.0})
     troubled.refused = frozenset({"boot/"})
-    assert boots({"compute-0": 900.0}) == before == {"compute-0": Told(notice=4000.5)}
+    assert boots({"compute-0": 900.0}) == before == {"compute-0": BootStatus(notice=4000.5)}
 
 
-def test_a_bucket_that_does_not_answer_holds_up_one_listing_only(troubled: Troubled) -> None:
+def test_a_bucket_that_does_not_answer_holds_up_one_listing_only(troubled: FailingBucket) -> None:
     """Terminations and the status list machines too."""
-    boots = GceBoots(troubled)
+    boots = BootReports(troubled)
     troubled.put("compute-0", state="ready", notice=4000.5)
     before = boots({"compute-0": 900.0})
     troubled.answers.clear()

@@ -1,4 +1,4 @@
-"""What the Compute Engine driver sees and ends: lists, ends, notices, quotas, deletes; over a real client."""
+"""The Compute Engine driver over a real client: lists, ends, notices, quotas and deletes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ import pytest
 from google.auth.exceptions import DefaultCredentialsError
 from google.cloud import compute_v1 as gce
 
-from infra.node.elastic.driver import LaunchGroup, Machine, MachineState
-from infra.node.elastic.drivers import gce as gce_driver
-from infra.node.elastic.drivers import gce_ending, gce_notices, gce_operations, gce_zones
-from infra.node.elastic.drivers.boot_reports import Told
-from infra.node.elastic.drivers.gce import GceDriver
-from infra.node.elastic.drivers.gce_client import google_clients
-from infra.node.elastic.drivers.gce_errors import GceError
-from infra.node.elastic.drivers.gce_names import Identity
-from infra.node.elastic.errors import ErrorClass
-from infra.node.model import ClusterDesign, Partition, Settings, Site
+from node.elastic.driver import LaunchGroup, Machine, MachineState
+from node.elastic.drivers.boot_reports import BootStatus
+from node.elastic.drivers.gce import deletes as gce_deletes
+from node.elastic.drivers.gce import driver as gce_driver
+from node.elastic.drivers.gce import notices as gce_notices
+from node.elastic.drivers.gce import operations as gce_operations
+from node.elastic.drivers.gce import zones as gce_zones
+from node.elastic.drivers.gce.client import google_clients
+from node.elastic.drivers.gce.driver import GceDriver
+from node.elastic.drivers.gce.errors import GceError
+from node.elastic.drivers.gce.names import Identity
+from node.elastic.errors import ErrorClass
+from node.model import ClusterDesign, Partition, Settings, Site
 from tests.support import doubles
 from tests.support.fake_gce import Failing, FakeGce, Fault, fake_gce
 
@@ -31,13 +34,13 @@ A, B = "europe-west4-a", "europe-west4-b"
 
 
 def settings(fake: FakeGce, design: ClusterDesign = DESIGN) -> Settings:
-    return Settings(design, Site("/", "slurm", "head", "10.0.0.1", driver=fake.driver_settings()))
+    return Settings(design, Site("/", "slurm", "head", "10.0.0.1", **fake.site()))
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGce]:
-    monkeypatch.setattr(gce_ending, "PAUSES", (0.01, 0.01))
-    monkeypatch.setattr(gce_ending, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(gce_deletes, "PAUSES", (0.01, 0.01))
+    monkeypatch.setattr(gce_deletes, "ASK_SECONDS", 0.0)
     monkeypatch.setattr(gce_notices, "ASK_SECONDS", 0.0)
     with fake_gce() as made:
         yield made
@@ -104,9 +107,7 @@ def test_a_list_that_lags_shows_machines_later(fake: FakeGce, driver: GceDriver)
 
 def test_half_a_list_is_none(fake: FakeGce, driver: GceDriver) -> None:
     fake.page = 1
-    only = fake.driver(
-        Settings(DESIGN, Site("/", "slurm", "h", "10.0.0.1", driver=fake.driver_settings([A])))
-    )
+    only = fake.driver(Settings(DESIGN, Site("/", "slurm", "h", "10.0.0.1", **fake.site([A]))))
     launch(only, 0, 1, 2)
     fake.faults = [Fault("instances.list", "backendError", 503, skip=1, times=1)]
     with pytest.raises(GceError, match=r"throttled: the cloud's own words \(backendError\)"):
@@ -120,7 +121,7 @@ def test_half_a_list_is_none(fake: FakeGce, driver: GceDriver) -> None:
 def test_a_zone_that_cannot_be_reached_blinds_only_itself(
     fake: FakeGce, driver: GceDriver, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What was known there counts, what others say is news, and where the cluster has nothing is nothing."""
+    """The zone's last list counts, other zones are up to date, and other clusters' zones do not matter."""
     launch(driver, 0, 1)
     launch(driver, 2, zone=B)
     assert {m.node: m.zone for m in driver.list()} == {"compute-0": A, "compute-1": A, "compute-2": B}
@@ -133,8 +134,10 @@ def test_a_zone_that_cannot_be_reached_blinds_only_itself(
     assert found["compute-2"].state is MachineState.RUNNING, "nobody says that it has ended"
     assert found["compute-0"].state is MachineState.TERMINATED
     driver.list()
-    (said,) = [line for line in capsys.readouterr().out.splitlines() if "no word of zone" in line]
-    assert f"zone {B}, what was there counts as it was, 1 machine: throttled: " in said
+    (said,) = [
+        line for line in capsys.readouterr().out.splitlines() if "does not answer; its last list" in line
+    ]
+    assert f"zone {B} does not answer; its last list counts, with 1 machine: throttled: " in said
     fake.unreachable = set()
     assert by_node(driver)["compute-2"].state is MachineState.TERMINATED
     assert f"zone {B} answers again" in capsys.readouterr().out
@@ -147,12 +150,12 @@ def test_machines_in_a_zone_that_the_stack_file_names_no_more_are_found(
     fake: FakeGce, driver: GceDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launch(driver, 0, zone=B)
-    only = Settings(DESIGN, Site("/", "slurm", "h", "10.0.0.1", driver=fake.driver_settings([A])))
+    only = Settings(DESIGN, Site("/", "slurm", "h", "10.0.0.1", **fake.site([A])))
     later = fake.driver(only)
     fake.unreachable = {"us-east1-b"}
     assert later.list() == [], "the look at all zones fails, and that at the cluster's own does not"
     fake.unreachable = set()
-    monkeypatch.setattr(gce_zones, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(gce_zones, "RETRY_SECONDS", 0.0)
     again = fake.driver(only)
     assert [m.node for m in again.list()] == ["compute-0"]
     fake.forget()
@@ -274,7 +277,7 @@ def test_ends_that_were_wanted_are_not_asked_about(fake: FakeGce, driver: GceDri
 
 
 def test_a_busy_project_hides_no_reason(fake: FakeGce, driver: GceDriver) -> None:
-    """Others' operations of the same moments fill more than a page, and older ones are not read."""
+    """Other users' operations of the same time fill more than a page, and older ones are not read."""
     launch(driver, 0)
     driver.list()
     fake.page = 50
@@ -318,7 +321,7 @@ def test_maintenance_that_ends_a_machine_is_a_notice_when_it_is_near(
         instance.scheduling.on_host_maintenance = policy
         instance.resource_status.upcoming_maintenance.window_start_time = when
     found = sorted(fake.cloud.instances(), key=lambda i: str(i.name))
-    # An hour ahead, as a machine with GPUs is told of it itself.
+    # An hour ahead, as a machine with GPUs is told itself.
     for ahead in (60, 3500):
         assert [gce_notices.maintenance(i, at - ahead) for i in found] == [pytest.approx(at), None, None]
     assert gce_notices.maintenance(found[0], at - 3700) is None
@@ -330,9 +333,9 @@ def test_maintenance_that_ends_a_machine_is_a_notice_when_it_is_near(
 def test_boot_reports_are_asked_for_running_machines_at_once(fake: FakeGce) -> None:
     asked: list[Mapping[str, float]] = []
 
-    def boots(running: Mapping[str, float]) -> Mapping[str, Told]:
+    def boots(running: Mapping[str, float]) -> Mapping[str, BootStatus]:
         asked.append(running)
-        return {"compute-0": Told("step mounts: no route"), "compute-2": Told(notice=5.0)}
+        return {"compute-0": BootStatus("step mounts: no route"), "compute-2": BootStatus(notice=5.0)}
 
     driver = fake.driver(settings(fake), boots)
     assert driver.list() == []
@@ -348,7 +351,7 @@ def test_boot_reports_are_asked_for_running_machines_at_once(fake: FakeGce) -> N
 
 
 def test_a_list_does_not_depend_on_boot_reports(fake: FakeGce) -> None:
-    def boots(running: Mapping[str, float]) -> Mapping[str, Told]:
+    def boots(running: Mapping[str, float]) -> Mapping[str, BootStatus]:
         raise OSError("no bucket")
 
     driver = fake.driver(settings(fake), boots)
@@ -406,8 +409,8 @@ def test_a_busy_cloud_is_asked_again(fake: FakeGce, driver: GceDriver) -> None:
 def test_a_delete_that_is_refused_is_raised_after_the_others(
     fake: FakeGce, driver: GceDriver, monkeypatch: pytest.MonkeyPatch, bad: int
 ) -> None:
-    """Many more than are deleted at once: those behind the refused one have not begun when it is known."""
-    monkeypatch.setattr(gce_ending, "THREADS", 2)
+    """There are many more than are deleted in parallel: those behind the refused one have not begun yet."""
+    monkeypatch.setattr(gce_deletes, "THREADS", 2)
     made = launch(driver, *range(40))
     fake.faults = [Fault("instances.delete", "forbidden", 403, skip=bad, times=1)]
     with pytest.raises(GceError, match=r"permission: the cloud's own words \(forbidden\)"):
@@ -420,8 +423,8 @@ def test_a_delete_that_is_refused_is_raised_after_the_others(
 def test_a_surprise_of_one_delete_keeps_no_other_from_its_end(
     fake: FakeGce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is none of the client's own errors, e.g. of a library below it."""
-    monkeypatch.setattr(gce_ending, "THREADS", 2)
+    """The error is none of the client's own, for example one of a library below it."""
+    monkeypatch.setattr(gce_deletes, "THREADS", 2)
     clients = google_clients(**fake.options())
     driver = GceDriver(settings(fake), lambda: clients, lambda running: {})
     made = launch(driver, *range(20))
@@ -457,14 +460,17 @@ def test_a_delete_that_fails_later_is_noticed_and_can_be_asked_for_again(
 
 
 def test_a_thousand_machines_come_in_one_launch() -> None:
-    """A page of 500 and a burst of 300 are what the calls below are counted with, in tenths."""
-    assert (gce_driver.PAGE, gce_operations.PAGE, gce_ending.BURST) == (500, 500, 300)
+    """The calls below are counted with a page of 500 and a burst of 300, in tenths."""
+    assert (gce_driver.PAGE, gce_operations.PAGE, gce_deletes.BURST) == (500, 500, 300)
 
 
 def test_machines_of_two_pages_cost_few_calls(fake: FakeGce, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the calls: one launch, two pages of its operations; a list in two pages; a call each to delete, and
-    two pages that tell what came of all of them."""
-    monkeypatch.setattr(gce_ending, "BURST", 100)
+    """The calls are counted by page.
+
+    There are one launch, two pages of its operations, a list of two pages, one delete for each machine, and
+    two pages with the deletes' results.
+    """
+    monkeypatch.setattr(gce_deletes, "BURST", 100)
     for module in (gce_driver, gce_operations):
         monkeypatch.setattr(module, "PAGE", 50)
     big = doubles.design(replace(COMPUTE, max=100), provider="gcp", machines="vm")
@@ -474,7 +480,7 @@ def test_machines_of_two_pages_cost_few_calls(fake: FakeGce, monkeypatch: pytest
     assert fake.counts() == {"instances.bulk_insert": 1, "zone_operations.wait": 1, "zone_operations.list": 3}
     fake.forget()
     assert len(driver.list()) == 100
-    # The other zone's is empty; all zones are looked at once in a while, and not at each list.
+    # The other zone's list is empty. All zones of the world are listed now and then, not each time.
     assert fake.counts() == {"instances.list": 3, "instances.aggregated_list": 2}
     fake.forget()
     driver.terminate(list(result.launched.values()))

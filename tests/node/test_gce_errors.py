@@ -1,4 +1,4 @@
-"""Every error of Compute Engine and of its client has a class, and keeps the cloud's own words."""
+"""Every error of Compute Engine and of its client has a class and keeps the cloud's message."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from google.protobuf.json_format import ParseError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.node.elastic.drivers import gce_errors
-from infra.node.elastic.drivers.gce_client import refusals
-from infra.node.elastic.errors import ErrorClass as Kind
+from node.elastic.drivers import failures
+from node.elastic.drivers.gce import errors as gce_errors
+from node.elastic.drivers.gce.client import refusals
+from node.elastic.errors import ErrorClass as Kind
 from tests.support import texts
 
 CODES = {
@@ -116,8 +117,8 @@ def test_no_answer(error: Exception, kind: Kind) -> None:
 @given(texts.text(), st.sampled_from([None, 400, 403, 404, 409, 429, 500, 503]), texts.text())
 def test_everything_has_a_class_and_one_line(code: str, status: int | None, message: str) -> None:
     assert gce_errors.classify(code, status, message) in Kind
-    assert len(gce_errors.words(message)) <= gce_errors.WORDS
-    assert "\n" not in gce_errors.words(message)
+    assert len(failures.one_line(message)) <= failures.MESSAGE_LENGTH
+    assert "\n" not in failures.one_line(message)
 
 
 def test_an_error_without_a_result() -> None:

@@ -1,4 +1,4 @@
-"""The fake Compute Engine is as strict as the real one where tests of others rely on it."""
+"""The fake Compute Engine is as strict as the real one where other tests rely on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launches of the Compute Engine driver over a real client: names, wholeness, fail-over, late failures."""
+"""Launches of the Compute Engine driver over a real client: names, whole jobs, fail-over, late failures."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 
-from infra.node.elastic.driver import LaunchGroup, LaunchResult, MachineState
-from infra.node.elastic.drivers import gce_ending, gce_late, gce_launch, gce_operations, load
-from infra.node.elastic.drivers.gce import GceDriver
-from infra.node.elastic.drivers.gce_names import Identity
-from infra.node.elastic.errors import ErrorClass
-from infra.node.model import Partition, Settings, Site
+from node.elastic.driver import LaunchGroup, LaunchResult, MachineState
+from node.elastic.drivers import load
+from node.elastic.drivers.gce import deletes as gce_deletes
+from node.elastic.drivers.gce import launch as gce_launch
+from node.elastic.drivers.gce import operations as gce_operations
+from node.elastic.drivers.gce import unfinished as gce_unfinished
+from node.elastic.drivers.gce.driver import GceDriver
+from node.elastic.drivers.gce.names import Identity
+from node.elastic.errors import ErrorClass
+from node.model import Partition, Settings, Site
 from tests.support import doubles
 from tests.support.fake_gce import Failing, FakeGce, Fault, fake_gce
 
@@ -25,14 +29,14 @@ A, B = "europe-west4-a", "europe-west4-b"
 
 
 def settings(fake: FakeGce) -> Settings:
-    return Settings(DESIGN, Site("/", "slurm", "head", "10.0.0.1", driver=fake.driver_settings()))
+    return Settings(DESIGN, Site("/", "slurm", "head", "10.0.0.1", **fake.site()))
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGce]:
     monkeypatch.setattr(gce_operations, "PAUSES", (0.01, 0.01))
-    monkeypatch.setattr(gce_ending, "PAUSES", (0.01, 0.01))
-    monkeypatch.setattr(gce_late, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(gce_deletes, "PAUSES", (0.01, 0.01))
+    monkeypatch.setattr(gce_unfinished, "ASK_SECONDS", 0.0)
     with fake_gce(("compute", "spot")) as made:
         yield made
 
@@ -82,9 +86,9 @@ def test_a_launch_is_one_call_with_names_labels_and_the_template(fake: FakeGce, 
 
 
 def test_a_stacks_name_becomes_a_label_that_google_takes(fake: FakeGce) -> None:
-    """Pulumi lets it have capitals and dots; Compute Engine refuses the whole launch for one."""
+    """Pulumi allows capitals and dots in names of stacks. Compute Engine would refuse the launch."""
     design = dataclasses.replace(DESIGN, stack="Team.GPU")
-    site = Site("/", "slurm", "head", "10.0.0.1", driver=fake.driver_settings())
+    site = Site("/", "slurm", "head", "10.0.0.1", **fake.site())
     assert not fake.driver(Settings(design, site)).launch(group("compute-0")).failures
     (request,) = inserts(fake)
     labels = request.bulk_insert_instance_resource_resource.instance_properties.labels
@@ -93,7 +97,7 @@ def test_a_stacks_name_becomes_a_label_that_google_takes(fake: FakeGce) -> None:
 
 
 def test_the_same_token_for_other_nodes_is_another_wish(fake: FakeGce, driver: GceDriver) -> None:
-    """Compute Engine would answer with the operation of the first ones, and none would be launched."""
+    """Otherwise Compute Engine would answer with the first nodes' operation and launch nothing."""
     first = driver.launch(group(*nodes(0, 2), zone=A))
     other = driver.launch(group(*nodes(2, 4), zone=A))
     assert set(other.launched) == set(nodes(2, 4))
@@ -244,7 +248,7 @@ def test_a_call_whose_answer_is_lost_launches_once(fake: FakeGce, driver: GceDri
 
 
 def test_a_wish_that_has_failed_is_another_launch(fake: FakeGce, driver: GceDriver) -> None:
-    """With the same id the cloud would answer with the launch that is over."""
+    """With the same id the cloud would answer with the launch that has failed."""
     fake.cloud.capacity = {A: 0}
     assert driver.launch(group("compute-0", zone=A)).failures
     fake.cloud.capacity = {}
@@ -252,7 +256,7 @@ def test_a_wish_that_has_failed_is_another_launch(fake: FakeGce, driver: GceDriv
 
 
 def test_what_is_there_already_is_taken_over(fake: FakeGce, driver: GceDriver) -> None:
-    """A daemon that knew nothing of an earlier launch: the group is whole with what is there."""
+    """A daemon that does not know of an earlier launch asks again: existing instances complete the group."""
     made = driver.launch(group("compute-1", zone=A, token="before")).launched
     for whole in (True, False):
         names = nodes(0, 3) if whole else nodes(1, 6)
@@ -305,7 +309,7 @@ def test_a_large_launch_is_several_calls_and_whole(
 
 @pytest.fixture
 def slow(fake: FakeGce, monkeypatch: pytest.MonkeyPatch) -> FakeGce:
-    """Operations run, and end only when time goes on."""
+    """Operations run, and end only when the test moves the time on."""
     monkeypatch.setattr(gce_launch, "WATCH_SECONDS", 0.05)
     fake.cloud.freeze()
     fake.cloud.seconds = 60.0
@@ -354,7 +358,7 @@ def test_machines_that_were_told_of_and_came_to_nothing_have_ended(
     waits: list[str] = []
 
     def later(verb: str, target: str, body: bytes) -> tuple[int, dict[str, Any]]:
-        # However late it is watched: meanwhile the instances are made.
+        # The instances are made meanwhile, however late the launch is watched.
         if "/operations/operation-" in target and not waits:
             waits.append(target)
             slow.cloud.advance(61)
@@ -366,6 +370,33 @@ def test_machines_that_were_told_of_and_came_to_nothing_have_ended(
     slow.cloud.advance(200)
     ended = {m.node: (m.id, m.state) for m in driver.list()}
     assert ended == {n: (i, MachineState.TERMINATED) for n, i in result.launched.items()}
+
+
+def test_a_later_launch_of_the_same_nodes_says_nothing_of_an_earlier_one(
+    fake: FakeGce, driver: GceDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both launches are of one user, and of the same names: only the operations' group tells them apart."""
+    watched: list[tuple[gce_operations.Operations, gce_operations.BulkInsert]] = []
+    really = gce_operations.Operations.watch
+
+    def watch(
+        operations: gce_operations.Operations, bulk: gce_operations.BulkInsert, seconds: float
+    ) -> gce_operations.Outcome | None:
+        watched.append((operations, bulk))
+        return really(operations, bulk, seconds)
+
+    monkeypatch.setattr(gce_operations.Operations, "watch", watch)
+    fake.cloud.capacity = {A: 0}
+    assert driver.launch(group(*nodes(0, 2), zone=A)).launched == {}
+    fake.cloud.capacity = {}
+    launched = driver.launch(group(*nodes(0, 2), zone=A, token="again")).launched
+    assert set(launched) == set(nodes(0, 2))
+    (operations, first), (_, second) = watched
+    assert operations.inserted(first) == {}
+    assert operations.inserted(second) == launched
+    outcome = operations.look(first)
+    assert outcome is not None
+    assert (outcome.launched, [one.nodes for one in outcome.failures]) == ({}, [nodes(0, 2)])
 
 
 def test_a_watch_that_gets_no_answer_is_not_a_failure(fake: FakeGce, driver: GceDriver) -> None:

@@ -1,4 +1,4 @@
-"""Names and ids of instances on Compute Engine go there and back."""
+"""Names and ids of Compute Engine instances can be converted both ways."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.node.elastic.drivers import gce_names
-from infra.node.elastic.drivers.gce_names import Identity
+from node.elastic.drivers.gce import names as gce_names
+from node.elastic.drivers.gce.names import Identity
 from tests.support import texts
 
 NAMES = texts.matching(r"[a-z]([-a-z0-9]{0,20}[a-z0-9])?")
@@ -21,7 +21,7 @@ def test_a_nodes_instance_and_back(cluster: str, partition: str, number: int) ->
 
 @pytest.mark.parametrize("instance", ["other-compute-0", "t", "t-", "tt-compute-0", ""])
 def test_strangers(instance: str) -> None:
-    with pytest.raises(ValueError, match="is none of the cluster t"):
+    with pytest.raises(ValueError, match="does not belong to the cluster t"):
         gce_names.node_of("t", instance)
 
 

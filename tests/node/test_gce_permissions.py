@@ -1,4 +1,4 @@
-"""The controller's role and the driver's calls fit each other: every call is allowed, and nothing else is."""
+"""The controller's role allows exactly the calls of the driver, and nothing else."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 from google.cloud import compute_v1 as gce
 
 from infra.gcp import policies
-from infra.node.elastic.driver import LaunchGroup
-from infra.node.elastic.drivers import gce_ending, gce_notices
-from infra.node.model import Partition, Settings, Site
+from node.elastic.driver import LaunchGroup
+from node.elastic.drivers.gce import deletes as gce_deletes
+from node.elastic.drivers.gce import notices as gce_notices
+from node.model import Partition, Settings, Site
 from tests.support import doubles
 from tests.support.fake_gce import FakeGce, fake_gce
 
@@ -26,7 +27,7 @@ PERMISSIONS = {
     "regions.get": {"compute.regions.get"},
     "projects.get": {"compute.projects.get"},
     "instances.bulk_insert": {
-        # All that the template holds and the labels beside it; the subnetwork is granted on itself.
+        # Everything in the template, and the labels beside it; the subnetwork has a grant of its own.
         "compute.disks.create", "compute.disks.setLabels", "compute.instanceTemplates.useReadOnly",
         "compute.instances.create", "compute.instances.setLabels", "compute.instances.setMetadata",
         "compute.instances.setServiceAccount",
@@ -38,8 +39,8 @@ DESIGN = doubles.design(COMPUTE, provider="gcp", machines="vm")
 
 @pytest.fixture
 def used(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
-    """The permissions of all that the driver does."""
-    monkeypatch.setattr(gce_ending, "ASK_SECONDS", 0.0)
+    """The permissions that the driver's calls need."""
+    monkeypatch.setattr(gce_deletes, "ASK_SECONDS", 0.0)
     monkeypatch.setattr(gce_notices, "ASK_SECONDS", 0.0)
     with fake_gce() as fake:
         _everything(fake)
@@ -47,18 +48,18 @@ def used(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
 
 
 def _everything(fake: FakeGce) -> None:
-    site = Site("/", "slurm", "head", "10.0.0.1", driver=fake.driver_settings())
+    site = Site("/", "slurm", "head", "10.0.0.1", **fake.site())
     driver = fake.driver(Settings(DESIGN, site))
     nodes = ("compute-0", "compute-1", "compute-2")
     driver.launch(LaunchGroup("compute", nodes, True, "a"))
     driver.launch(LaunchGroup("compute", (*nodes, "compute-3"), True, "b"))
     fake.cloud.system_end("t-compute-1", notice=1_000_000)
     machines = driver.list()
-    driver.room("compute", None, 3)
+    driver.available_capacity("compute", None, 3)
     driver.terminate([machine.id for machine in machines])
     driver.list()
     assert len(machines) == 4
-    # A launch that goes on is looked at by `get`.
+    # An unfinished launch is checked by `get`.
     fake.calls.append(type(fake.calls[0])("zone_operations.get", gce.GetZoneOperationRequest()))
 
 

@@ -1,4 +1,4 @@
-"""Whatever the cloud refuses: each node of a launch has a machine or a cause, and nothing is left beside."""
+"""Whatever the cloud refuses, each node of a launch has a machine or a cause, and no machine is left over."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.node.elastic.driver import LaunchGroup
-from infra.node.elastic.drivers import gce_ending, gce_operations
-from infra.node.elastic.drivers.gce import GceDriver
-from infra.node.elastic.drivers.gce_names import Identity
-from infra.node.model import Partition, Settings, Site
+from node.elastic.driver import LaunchGroup
+from node.elastic.drivers.gce import deletes as gce_deletes
+from node.elastic.drivers.gce import operations as gce_operations
+from node.elastic.drivers.gce.driver import GceDriver
+from node.elastic.drivers.gce.names import Identity
+from node.model import Partition, Settings, Site
 from tests.support import doubles
 from tests.support.fake_gce import Failing, FakeGce, fake_gce
 
@@ -38,9 +39,9 @@ FAILING = st.builds(
 def both() -> Iterator[tuple[FakeGce, GceDriver]]:
     with pytest.MonkeyPatch.context() as patch, fake_gce() as fake:
         patch.setattr(gce_operations, "PAUSES", ())
-        patch.setattr(gce_ending, "PAUSES", ())
+        patch.setattr(gce_deletes, "PAUSES", ())
         fake.cloud.seconds = 0.0
-        site = Site("/", "slurm", "head", "10.0.0.1", driver=fake.driver_settings())
+        site = Site("/", "slurm", "head", "10.0.0.1", **fake.site())
         yield fake, fake.driver(Settings(DESIGN, site))
 
 

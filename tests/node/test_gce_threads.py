@@ -1,4 +1,4 @@
-"""Launches and listings of several threads on a Compute Engine that is slow to answer."""
+"""Parallel launches and listings on a Compute Engine that answers slowly."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 from google.cloud import compute_v1 as gce
 
-from infra.node.elastic.driver import Machine, MachineState
-from infra.node.elastic.drivers import gce_late, gce_operations
-from infra.node.elastic.drivers.gce_client import Clients
-from infra.node.elastic.drivers.gce_late import Late
-from infra.node.elastic.drivers.gce_notices import PREEMPTED, Ends
-from infra.node.elastic.drivers.gce_operations import Bulk, Mark, Operations
-from infra.node.elastic.errors import ErrorClass
+from node.elastic.driver import Machine, MachineState
+from node.elastic.drivers.gce import operations as gce_operations
+from node.elastic.drivers.gce import unfinished as gce_unfinished
+from node.elastic.drivers.gce.client import Clients
+from node.elastic.drivers.gce.notices import PREEMPTED, EndReasons
+from node.elastic.drivers.gce.operations import BulkInsert, OperationOrigin, Operations
+from node.elastic.drivers.gce.unfinished import UnfinishedLaunches
+from node.elastic.errors import ErrorClass
 
 ZONE = "europe-west4-a"
-MARK = Mark("me", "2026-11-22T10:00:00.000-08:00")
-BULK = Bulk("launch", "group", ZONE, {"t-compute-0": "compute-0"}, 1, MARK)
+MARK = OperationOrigin("me", "2026-11-22T10:00:00.000-08:00")
+BULK = BulkInsert("launch", "group", ZONE, {"t-compute-0": "compute-0"}, 1, MARK)
 SECONDS = 60.0
 
 
@@ -28,7 +29,7 @@ def clients(operations: Any) -> Clients:
 
 
 class Slow:
-    """The operations of a zone; the first list is answered when the test says."""
+    """The operations of a zone. The first list is answered when the test says."""
 
     def __init__(self, *operations: gce.Operation) -> None:
         self.operations = operations
@@ -54,9 +55,9 @@ def machine(node: str, number: int, state: MachineState = MachineState.RUNNING) 
 
 
 def test_nobody_waits_for_the_reason_of_another_machines_end() -> None:
-    """The question may take a minute: launches tell of their machines meanwhile, and others list."""
+    """The query may take a minute. Launches record their machines meanwhile, and other listings continue."""
     slow = Slow(gce.Operation(operation_type=PREEMPTED, target_id=1))
-    ends = Ends("p", lambda: clients(slow), lambda identity: False)
+    ends = EndReasons("p", lambda: clients(slow), lambda identity: False)
     ends.explained([machine("compute-0", 1), machine("compute-1", 2)])
     with ThreadPoolExecutor(3) as threads:
         asks = threads.submit(ends.explained, [machine("compute-1", 2)])
@@ -75,8 +76,8 @@ def test_nobody_waits_for_the_reason_of_another_machines_end() -> None:
 def test_a_late_failure_is_told_once_also_where_two_listings_look_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A look that takes longer than the pause between two: the next launch of the node is another one."""
-    monkeypatch.setattr(gce_late, "ASK_SECONDS", 0.0)
+    """A check takes longer than the pause between two, and the node's next launch is another one."""
+    monkeypatch.setattr(gce_unfinished, "ASK_SECONDS", 0.0)
     failed = gce.Operation(
         operation_type="insert",
         operation_group_id="group",
@@ -86,19 +87,19 @@ def test_a_late_failure_is_told_once_also_where_two_listings_look_for_it(
     )
     slow = Slow(failed)
     slow.lists = 1
-    late = Late(Operations("p", lambda: clients(slow)))
-    assert late.leave(BULK) == {}
+    unfinished = UnfinishedLaunches(Operations("p", lambda: clients(slow)))
+    assert unfinished.add(BULK) == {}
     slow.lists = 0
     with ThreadPoolExecutor(1) as threads:
-        first = threads.submit(late.look)
+        first = threads.submit(unfinished.look)
         assert slow.asked.wait(SECONDS)
         try:
-            (failure,) = late.take(["compute-0"]).failures
+            (failure,) = unfinished.take(["compute-0"]).failures
             assert failure.kind is ErrorClass.CAPACITY
         finally:
             slow.answers.set()
         first.result(SECONDS)
-    assert late.take(["compute-0"]).failures == ()
+    assert unfinished.take(["compute-0"]).failures == ()
 
 
 def test_a_cloud_that_ends_a_wait_early_is_not_asked_without_a_pause() -> None:

@@ -1,4 +1,4 @@
-"""From the first code on a machine of Google Cloud to the boot: each step by the machine's account alone."""
+"""Tests from the first code on a machine of Google Cloud to the boot, with the machine's account only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from infra import bundle
-from infra.gcp import start
+from node.gcp import start
 from tests.support.checkout import ROOT
 from tests.support.doubles import design, settings
 from tests.support.fake_metadata import FakeMetadata, environment, fake_metadata
@@ -23,13 +23,13 @@ from tests.support.fake_metadata import FakeMetadata, environment, fake_metadata
 SAY = """
 def bootstrap(*arguments):
     print('booted', *arguments)
-    import infra
-    print(infra.__file__)
+    import node
+    print(node.__file__)
 """
 
 
 class Machine:
-    """One that has the first code and nothing else."""
+    """A machine that has only the first code."""
 
     def __init__(self, cloud: FakeMetadata, folder: Path) -> None:
         self.cloud, self.code = cloud, folder / "opt"
@@ -41,9 +41,9 @@ class Machine:
     def publish(self, bootstrap: str = SAY) -> dict[str, Any]:
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
-            for name in ("infra", "infra/node", "infra/node/bootstrap"):
+            for name in ("node", "node/bootstrap"):
                 archive.writestr(f"{name}/__init__.py", "")
-            archive.writestr("infra/node/bootstrap/main.py", bootstrap)
+            archive.writestr("node/bootstrap/main.py", bootstrap)
         code = buffer.getvalue()
         pointer = bundle.current(code, self.settings)
         self.cloud.objects |= {
@@ -92,10 +92,10 @@ def test_the_loader_has_its_own_clouds_client_and_no_other() -> None:
     assert content == bundle.loader_archive("gcp", ROOT)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         names = archive.namelist()
-        assert archive.read("__main__.py") == (ROOT / "infra/node/loader.py").read_bytes()
-    folders = [ROOT / "infra/node" / name for name in ("gcp", "cloud")]
-    assert {n for n in names if n.count("/") == 3} == {
-        f"infra/node/{folder.name}/{path.name}" for folder in folders for path in folder.glob("*.py")
+        assert archive.read("__main__.py") == (ROOT / "node/loader.py").read_bytes()
+    folders = [ROOT / "node" / name for name in ("gcp", "cloud")]
+    assert {n for n in names if n.count("/") == 2} == {
+        f"node/{folder.name}/{path.name}" for folder in folders for path in folder.glob("*.py")
     }
 
 
@@ -105,8 +105,8 @@ def test_from_the_first_code_to_the_boot(machine: Machine) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     booted, where = done.stdout.splitlines()
     assert booted == f"booted {machine.code}/settings.json login login-0 gs://t-bucket"
-    assert where == f"{machine.code}/{pointer['code']['sha256'][:16]}/infra/__init__.py"
-    # A node finds its name by itself.
+    assert where == f"{machine.code}/{pointer['code']['sha256'][:16]}/node/__init__.py"
+    # A node finds its own name.
     assert machine.boot("--role", "compute").stdout.startswith(
         f"booted {machine.code}/settings.json compute None "
     )
@@ -159,5 +159,5 @@ def test_a_machine_that_becomes_an_image_stops_when_it_is_one(machine: Machine) 
 
 
 def test_the_first_code_is_small() -> None:
-    """It is in the metadata of every machine, and the script around it takes some kilobytes more."""
+    """The code is in the metadata of every machine, and the script around it needs some kilobytes more."""
     assert len(Path(start.__file__).read_bytes()) < 4096

@@ -1,4 +1,4 @@
-"""Logs in Cloud Logging: which files, whose agent, and that no boot fails of them."""
+"""Tests of logs in Cloud Logging: the files, the agent, and that a failure does not stop the boot."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from infra.node.bootstrap import execute
-from infra.node.bootstrap.context import SkipStep
-from infra.node.bootstrap.steps import STEPS
-from infra.node.bootstrap.vm import baking, clouds, ops_agent
-from infra.node.cloud import call
-from infra.node.cloud.call import Answer
-from infra.node.cloud.errors import UnreachableError
+from node.bootstrap import execute
+from node.bootstrap.context import SkipStep
+from node.bootstrap.steps import STEPS
+from node.bootstrap.vm import baking, clouds, ops_agent
+from node.cloud import call
+from node.cloud.call import Answer
+from node.cloud.errors import UnreachableError
 from tests.support.recorded import Recorder, machine
 
-DRIVER = {"cluster": "t", "logs": "true"}
+DRIVER = {"cluster": "t", "logs": True}
 KEY = b"-----BEGIN PGP PUBLIC KEY BLOCK-----\n"
 
 

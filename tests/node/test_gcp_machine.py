@@ -1,4 +1,4 @@
-"""A machine on Google Cloud from its first step on: name, report, disks, people, a whole boot."""
+"""Tests of a machine on Google Cloud: its name, report, disks and users, and a whole boot."""
 
 from __future__ import annotations
 
@@ -11,20 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from infra.node.bootstrap import execute, own, steps
-from infra.node.bootstrap.context import Context
-from infra.node.bootstrap.report import BootReport, file_sink
-from infra.node.bootstrap.vm import (
-    cloud_gcp,
-    clouds,
-    disks,
-    machine,
-    mounts,
-    os_login,
-)
-from infra.node.bootstrap.vm.systemd import SystemdServices
-from infra.node.cloud import call
-from infra.node.model import Hook, Mount, Network
+from node.bootstrap import execute, machine_steps, steps
+from node.bootstrap.context import Context
+from node.bootstrap.report import BootReport, file_sink
+from node.bootstrap.vm import cloud_gcp, clouds, disks, machine, mounts, os_login
+from node.bootstrap.vm.systemd import SystemdServices
+from node.cloud import call
+from node.model import Hook, Mount, Network
 from tests.support import whole_boot
 from tests.support.checkout import until
 from tests.support.fake_metadata import FakeMetadata, environment, fake_metadata
@@ -50,7 +43,7 @@ def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMetadata]:
         yield fake
 
 
-# --- who it is, and what it says ---------------------------------------------------------------------------
+# --- its name and its report -------------------------------------------------------------------------------
 
 
 def test_a_node_is_named_by_its_instance(google: FakeMetadata, tmp_path: Path) -> None:
@@ -60,7 +53,9 @@ def test_a_node_is_named_by_its_instance(google: FakeMetadata, tmp_path: Path) -
     sink('{"state": "booting"}')
     assert json.loads(google.objects["boot/compute-3.json"]) == {"state": "booting"}
     google.change(name="other-compute-3")
-    with pytest.raises(SystemExit, match=r"other-compute-3 is none of .*: it cannot know which node it is"):
+    with pytest.raises(
+        SystemExit, match=r"other-compute-3 does not belong to the cluster t: it cannot know which node it is"
+    ):
         machine.begin(context.settings, None, "gs://t-bucket")
 
 
@@ -77,7 +72,7 @@ def timers() -> set[threading.Thread]:
 def test_a_report_is_written_once_a_second_and_the_last_one_counts(
     google: FakeMetadata, tmp_path: Path
 ) -> None:
-    """Cloud Storage refuses a second write within a second; a boot's first steps take milliseconds."""
+    """Cloud Storage refuses a second write within a second, but a boot's first steps take milliseconds."""
     context, _ = gcp_machine(tmp_path)
     others = timers()
     _, sink, _ = machine.begin(context.settings, "compute-3", "gs://t-bucket")
@@ -95,7 +90,7 @@ def test_a_report_is_written_once_a_second_and_the_last_one_counts(
     assert json.loads(google.objects["boot/compute-3.json"])["state"] == "ready", (
         "at once: it may be switched off"
     )
-    # The first at once, all others later and together; the eight of them would be a second's work otherwise.
+    # The first report is written at once, all others later and together. Otherwise eight would take seconds.
     times = [at for at, _ in google.written]
     assert len(times) >= 3
     assert min(b - a for a, b in itertools.pairwise(times)) > 0.9
@@ -122,7 +117,7 @@ def named(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_the_image_gives_no_other_name_later(tmp_path: Path, named: list[str]) -> None:
     context, run = gcp_machine(tmp_path)
     assert (
-        own.hosts(context)
+        machine_steps.hosts(context)
         == "compute-0.t.slurm-stacks.internal at 10.0.1.17; the controller knows the others"
     )
     assert named == ["compute-0"]
@@ -144,8 +139,8 @@ def test_the_head_fills_the_secret_and_a_node_has_the_key_of_the_head(
     head, _ = gcp_machine(tmp_path / "head", "controller", "controller")
     node, _ = gcp_machine(tmp_path / "node")
     whole_boot.keys_come_from(monkeypatch, tmp_path / "head/root/etc/munge/munge.key")
-    assert own.secrets(head) == "made the munge key"
-    assert own.secrets(node) == "took the cluster's munge key"
+    assert machine_steps.secrets(head) == "made the munge key"
+    assert machine_steps.secrets(node) == "took the cluster's munge key"
     made, taken = ((tmp_path / name / "root/etc/munge/munge.key").read_bytes() for name in ("head", "node"))
     assert google.versions == [made]
     assert made == taken
@@ -225,18 +220,18 @@ def test_filestore_is_mounted_and_other_clouds_storage_is_not(
     context, run = gcp_machine(
         tmp_path, mounts=(*NFS, Mount("/data", "filestore", options="rw,hard")), driver=where
     )
-    own.mounts(context)
+    machine_steps.mounts(context)
     assert f"mount -t nfs -o rw,hard 10.0.0.2:/share {tmp_path}/root/data" in run.calls
     efs, _ = gcp_machine(tmp_path, mounts=(Mount("/x", "efs"),))
     with pytest.raises(ValueError, match=r"storage of kind efs is not on this provider \(.*filestore"):
-        own.mounts(efs)
+        machine_steps.mounts(efs)
 
 
-# --- people --------------------------------------------------------------------------------------------
+# --- users ---------------------------------------------------------------------------------------------
 
 
 def oslogin(folder: Path) -> None:
-    """What the guest agent does."""
+    """Does what the guest agent does."""
     etc = folder / "root" / "etc"
     (etc / "pam.d").mkdir(parents=True, exist_ok=True)
     (etc / "nsswitch.conf").write_text("passwd:  files systemd cache_oslogin oslogin\ngroup: files systemd\n")
@@ -258,7 +253,7 @@ def test_people_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def first_login(tmp_path: Path, *, mounted: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run the program that PAM calls, for a person of ours; what needs root or a mount is a stand-in."""
+    """Runs the program that PAM calls for one of our users. Commands that need root or a mount are fakes."""
     context, _ = gcp_machine(tmp_path, "controller", "controller")
     oslogin(tmp_path)
     os_login.prepare(context)
@@ -286,13 +281,13 @@ def first_login(tmp_path: Path, *, mounted: bool = True) -> subprocess.Completed
 
 
 def sshd_of(tmp_path: Path, address: str) -> str:
-    """Where the real sshd looks for keys of a user who comes from an address."""
+    """Returns where the real sshd looks for the keys of a user who connects from an address."""
     root = tmp_path / "root"
     key = tmp_path / "host-key"
     if not key.exists():
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     main = tmp_path / "sshd_config"
-    # As Ubuntu's begins, and as it goes on.
+    # The begin and the rest of Ubuntu's file.
     main.write_text(f"Include {root}/etc/ssh/sshd_config.d/*.conf\nAuthorizedKeysFile .ssh/authorized_keys\n")
     told = subprocess.run(
         ["/usr/sbin/sshd", "-T", "-f", str(main), "-h", str(key), "-C", f"user=ada,host=h,addr={address}"],
@@ -305,7 +300,7 @@ def sshd_of(tmp_path: Path, address: str) -> str:
 @pytest.mark.skipif(not Path("/usr/sbin/sshd").exists(), reason="openssh-server is not installed")
 @pytest.mark.parametrize("role", ["controller", "login"])
 def test_keys_in_files_let_nobody_in_from_outside(tmp_path: Path, role: str) -> None:
-    """They have no end: OS Login's own have one, and are asked for whether their user may still log in."""
+    """Keys in files never expire. OS Login's keys do, and each login checks whether the user may log in."""
     host = "controller" if role == "controller" else "login-0"
     context, run = gcp_machine(tmp_path, role, host, network=Network(cidr="10.7.0.0/16"))
     oslogin(tmp_path)
@@ -355,7 +350,7 @@ def test_a_first_login_makes_a_home_and_a_key_once(tmp_path: Path) -> None:
     pam = (tmp_path / "root/etc/pam.d/sshd").read_text()
     assert pam.count("pam_exec.so quiet /usr/local/lib/slurm-stacks/first-login") == 1
     assert pam.startswith("@include common-auth\nsession optional pam_motd.so\n")
-    # A person's own keys stay.
+    # A user's own keys stay.
     (folder / "id_slurm_stacks.pub").unlink()
     (folder / "authorized_keys").write_text("ssh-ed25519 AAAA own\n")
     first_login(tmp_path)

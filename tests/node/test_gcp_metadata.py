@@ -1,4 +1,4 @@
-"""Compute Engine's metadata server, as the fake on loopback gives it: names, tokens, notices."""
+"""Tests of the client of Compute Engine's metadata server with a fake on loopback."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from infra.node.cloud import call
-from infra.node.cloud.errors import MissingError, ServiceError, UnreachableError
-from infra.node.gcp import metadata as metadata_module
-from infra.node.gcp.metadata import Metadata
+from node.cloud import call
+from node.cloud.errors import MissingError, ServiceError, UnreachableError
+from node.gcp import metadata as metadata_module
+from node.gcp.metadata import Metadata
 from tests.support.fake_imds import fake_imds
 from tests.support.fake_metadata import FakeMetadata, fake_metadata
 
@@ -21,7 +21,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMetadata]:
     monkeypatch.setattr(call, "FIRST_PAUSE_SECONDS", 0.01)
     with fake_metadata() as fake:
         monkeypatch.setenv("GCE_METADATA_HOST", fake.host)
-        # Never through a proxy: what the machine says of itself is its own.
+        # Metadata is never requested through a proxy, because it is local to the machine.
         monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
         yield fake
 
@@ -42,10 +42,10 @@ def test_a_token_is_kept_and_renewed_before_it_ends(server: FakeMetadata) -> Non
     metadata = Metadata()
     assert [metadata.token(), metadata.token()] == ["token-1", "token-1"]
     assert metadata.token(fresh=True) == "token-2"
-    server.expires = 200  # the server has no newer one yet, and it would not last for the next call
+    server.expires = 200  # the server has no newer token yet, and this one would end before the next call
     ending = Metadata()
     assert [ending.token(), ending.token()] == ["token-3", "token-4"]
-    # A server that stumbles costs nothing as long as the old one counts.
+    # An error of the server does no harm while the present token is valid.
     server.expires = 100
     last = Metadata()
     assert last.token() == "token-5"
@@ -97,7 +97,8 @@ def test_notices(server: FakeMetadata, instance: dict[str, str], told: tuple[str
 def test_the_window_of_the_maintenance_counts_where_the_machine_is_told_of_it(
     server: FakeMetadata, key: str
 ) -> None:
-    """https://cloud.google.com/compute/docs/instances/monitor-plan-host-maintenance-event has the values."""
+    """The values are from
+    https://cloud.google.com/compute/docs/instances/monitor-plan-host-maintenance-event."""
     metadata = Metadata(maintenance_seconds=3600)
 
     def at(window: object) -> float:
@@ -116,7 +117,7 @@ def test_the_window_of_the_maintenance_counts_where_the_machine_is_told_of_it(
     assert at(within(86400)) == pytest.approx(3600, abs=60), "the notice says that it is now"
     for nothing in ("NONE", {}, {"error": "no notifications have been received yet, try again later"}):
         assert at(nothing) == pytest.approx(3600, abs=60)
-    # Announced for later, and not to be told of by now: the reconciler reads that from the API.
+    # Maintenance that is announced for later is no notice yet. The reconciler reads it from the API.
     server.change(maintenanceEvent="NONE", upcomingMaintenance=within(1200))
     assert metadata.notice() is None
 
@@ -124,7 +125,7 @@ def test_the_window_of_the_maintenance_counts_where_the_machine_is_told_of_it(
 def test_a_notice_is_waited_for_and_none_is_missed(server: FakeMetadata) -> None:
     metadata = Metadata()
     before = time.time()
-    # Longer than the test may take: each of them is answered before its time is up.
+    # The wait is longer than the test may take: each call is answered before its time is up.
     assert metadata.wait(3600) is None, "the first answer comes at once: it has been there before"
     later = threading.Timer(0.1, server.change, kwargs={"preempted": "TRUE"})
     later.start()
@@ -134,7 +135,7 @@ def test_a_notice_is_waited_for_and_none_is_missed(server: FakeMetadata) -> None
     assert said.at is not None
     assert said.cause == "preempted"
     assert before <= said.at - 30 <= time.time()
-    # What changes between two calls.
+    # A change between two calls is reported too.
     other = Metadata()
     server.change(preempted="FALSE")
     assert other.wait(3600) is None
@@ -143,7 +144,7 @@ def test_a_notice_is_waited_for_and_none_is_missed(server: FakeMetadata) -> None
 
 
 def test_a_wait_ends_in_time(server: FakeMetadata, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The server's answer comes when the time is up, and may take a while on a busy machine.
+    # The server answers when the time is up, which may take a while on a busy machine.
     monkeypatch.setattr(metadata_module, "TIMEOUT_SECONDS", 60.0)
     metadata = Metadata()
     metadata.wait(1)

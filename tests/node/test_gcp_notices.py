@@ -1,4 +1,4 @@
-"""A node's own watch: what Compute Engine tells the machine reaches Slurm and the report within moments."""
+"""Tests of a node's watch: Compute Engine's notices reach Slurm and the boot report within moments."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import NoReturn
 
 import pytest
 
-from infra.node.bootstrap.context import Context
-from infra.node.bootstrap.report import notice as read_notice
-from infra.node.bootstrap.vm import clouds, notices
-from infra.node.bootstrap.vm.systemd import text
-from infra.node.cloud.errors import UnreachableError
-from infra.node.cloud.notice import Notice
-from infra.node.elastic.plan import Action
-from infra.node.elastic.requeue import Requeue
-from infra.node.elastic.rules import NEAR_SECONDS, Verb
-from infra.node.elastic.view import REASON_PREFIX
-from infra.node.model import Accelerator
-from infra.node.slurm.control import SlurmDown
+from node.bootstrap.context import Context
+from node.bootstrap.report import notice as read_notice
+from node.bootstrap.vm import clouds, notices
+from node.bootstrap.vm.systemd import text
+from node.cloud.errors import UnreachableError
+from node.cloud.notice import Notice
+from node.elastic.plan import Action
+from node.elastic.requeue import Requeue
+from node.elastic.rules import NEAR_SECONDS, Verb
+from node.elastic.view import REASON_PREFIX
+from node.model import Accelerator
+from node.slurm.control import SlurmDown
 from tests.support.doubles import FakeControl, job, node
 from tests.support.fake_metadata import FakeMetadata, environment, fake_metadata
 from tests.support.recorded import COMPUTE
@@ -46,7 +46,7 @@ def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMetadata]:
 
 @pytest.fixture
 def booted(tmp_path: Path) -> Context:
-    """A node with the report of its boot."""
+    """A node with its boot report."""
     context, _ = make(tmp_path, host="compute-3", provider="gcp", driver=DRIVER)
     report(context)
     return context
@@ -57,7 +57,7 @@ def test_slurm_is_told_as_the_reconciler_would_and_then_the_report(
 ) -> None:
     ours, other = job(7, nodes=("compute-3",)), job(8, nodes=("compute-1",))
     control = FakeControl([node("compute-3", "ALLOCATED")], [ours, other])
-    notices.tell(booted.settings, control, "compute-3", NOW + 30)
+    notices.evacuate(booted.settings, control, "compute-3", NOW + 30)
     reason = f"{REASON_PREFIX}preempted: the cloud takes this machine at 14:00:30 UTC"
     assert control.calls[0] == ("node", ("compute-3",), "DRAIN", reason)
     assert [call for call in control.calls if call[0] == "requeue"] == [("requeue", 7)]
@@ -67,7 +67,7 @@ def test_slurm_is_told_as_the_reconciler_would_and_then_the_report(
     assert json.loads(own.read_text()) == told
     assert read_notice(own, since=999.0) == NOW + 30
     assert read_notice(own, since=1001.0) is None, "an earlier machine's of the same name"
-    # The reconciler finds it done.
+    # The reconciler finds nothing left to do.
     before = len(control.calls)
     Requeue(control).evacuate(
         [Action(Verb.EVACUATE, "compute-3", None, "preempted: the cloud takes this machine")],
@@ -83,11 +83,11 @@ def test_what_fails_does_not_hold_up_the_other(
         def update_node(self, *_a: object, **_k: object) -> None:
             raise SlurmDown(["scontrol"], 1, "Unable to contact slurm controller")
 
-    notices.tell(booted.settings, Down(), "compute-3", NOW + 30)
+    notices.evacuate(booted.settings, Down(), "compute-3", NOW + 30)
     assert json.loads(google.objects["boot/compute-3.json"])["notice"] == NOW + 30
     (Path(str(booted.folders.lib)) / "boot.json").unlink()
     control = FakeControl([node("compute-3")])
-    notices.tell(booted.settings, control, "compute-3", NOW + 30)
+    notices.evacuate(booted.settings, control, "compute-3", NOW + 30)
     assert control.calls
     said = capsys.readouterr().err
     assert "Unable to contact" in said
@@ -122,7 +122,7 @@ def test_a_server_that_stumbles_is_asked_again(monkeypatch: pytest.MonkeyPatch) 
 
 
 class Clock:
-    """Stands where `notices` says `time`; a wait takes as long as it may."""
+    """A fake of the module `time` for `notices`. A wait takes its whole time."""
 
     def __init__(self) -> None:
         self.now = NOW
@@ -149,7 +149,7 @@ def test_with_an_hour_left_jobs_go_on_until_the_end_is_near(clock: Clock) -> Non
     def wait(seconds: float) -> Notice:
         waits.append(seconds)
         clock.now += seconds
-        # As the metadata server has it: the hour begins anew at each answer.
+        # As with the real metadata server, the hour begins anew with each response.
         return Notice("maintenance", clock.now + 3600)
 
     def spare(reason: str) -> bool:
@@ -186,7 +186,7 @@ def test_a_watch_that_is_started_again_keeps_the_hour_that_has_begun(clock: Cloc
     ("left", "flags", "told"),
     [
         (3600, ("POWERING_DOWN",), False),
-        # Sooner than announced: its jobs are still there.
+        # It is sooner than announced, and its jobs still run.
         (3600, ("DRAIN",), True),
         (30, ("POWERING_DOWN",), True),
     ],
@@ -196,12 +196,12 @@ def test_a_machine_that_slurm_gives_back_within_the_hour_says_nothing(
 ) -> None:
     reason = f"{REASON_PREFIX}preempted: the cloud will take this machine at 15:00:00 UTC"
     control = FakeControl([node("compute-3", "IDLE", *flags, reason=reason)], [])
-    notices.last_word(booted.settings, control, "compute-3", Notice("maintenance", NOW + left))
+    notices.final_notice(booted.settings, control, "compute-3", Notice("maintenance", NOW + left))
     assert bool(control.calls) is told
     assert ("boot/compute-3.json" in google.objects) is told
     control.calls.clear()
     for nothing in (None, Notice("rebalance recommendation", None)):
-        notices.last_word(booted.settings, control, "compute-3", nothing)
+        notices.final_notice(booted.settings, control, "compute-3", nothing)
     assert control.calls == []
 
 
@@ -214,7 +214,7 @@ def test_a_preemption_within_the_hour_counts_at_once(clock: Clock) -> None:
 def test_a_machine_with_gpus_has_an_hour(
     google: FakeMetadata, tmp_path: Path, gpus: bool, seconds: float
 ) -> None:
-    """By https://cloud.google.com/compute/docs/gpus/gpu-host-maintenance: one hour, and 60 seconds."""
+    """The times are one hour and 60 seconds (https://cloud.google.com/compute/docs/gpus/gpu-host-maintenance)."""
     v100 = dataclasses.replace(COMPUTE, machine="n1-standard-8", accelerator=Accelerator("v100", 1))
     partition = v100 if gpus else COMPUTE
     context, _ = make(tmp_path, host="compute-3", provider="gcp", driver=DRIVER, partitions=(partition,))
@@ -269,9 +269,9 @@ def test_the_service_waits_and_tells_within_a_moment(
 def test_a_machine_that_is_switched_off_first_is_asked_why(
     google: FakeMetadata, service: subprocess.Popen[bytes], booted: Context
 ) -> None:
-    """The system's shutdown may come before the answer: the key is read once more."""
+    """The system's shutdown may come before the response, so the metadata is read once more."""
     until(lambda: waiting(google))
-    google.instance["preempted"] = "TRUE"  # and nobody is woken
+    google.instance["preempted"] = "TRUE"  # and no waiting request is answered
     status, words = ended(service, booted)
     assert (status, words.count("evacuates")) == (0, 1)
     assert "notice" in json.loads(google.objects["boot/compute-3.json"])

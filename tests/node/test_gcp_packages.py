@@ -1,4 +1,4 @@
-"""What a machine on Google Cloud installs: packages, GPU drivers, the elastic driver's client."""
+"""Tests of the installation on Google Cloud: packages, GPU drivers, the elastic driver's client."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from infra import bundle
-from infra.node.bootstrap import steps
-from infra.node.bootstrap.context import Context
-from infra.node.bootstrap.vm import client, nvidia
-from infra.node.bootstrap.vm import packages as distribution
-from infra.node.elastic import programs
-from infra.node.model import Accelerator, Partition
+from node.bootstrap import steps
+from node.bootstrap.context import Context
+from node.bootstrap.vm import cloud_client, nvidia
+from node.bootstrap.vm import packages as distribution
+from node.elastic import programs
+from node.model import Accelerator, Partition
 from tests.support.checkout import ROOT
 from tests.support.recorded import gcp_machine
 from tests.support.recorded import machine as make
@@ -41,7 +41,7 @@ def test_each_role_has_its_packages_and_googles_time(tmp_path: Path) -> None:
 
 
 def unpacked(context: Context) -> Path:
-    """The node archive, where the machine has it."""
+    """The unpacked node archive on the machine."""
     code = context.path(context.folders.code)
     zipfile.ZipFile(BytesIO(bundle.node_archive(context.settings.design))).extractall(code)
     return code
@@ -52,26 +52,26 @@ def test_the_drivers_client_is_installed_once_by_its_hashes(tmp_path: Path) -> N
     locked = unpacked(context) / "client" / "requirements.txt"
     place = tmp_path / "root" / programs.CLIENT
     run.answer("/usr/bin/python3", lambda *_: place.mkdir(parents=True, exist_ok=True) or "")  # type: ignore[func-returns-value]
-    (first,) = client.install(context)
+    (first,) = cloud_client.install(context)
     assert first.startswith("google-cloud-compute==")
-    assert client.install(context) == []
+    assert cloud_client.install(context) == []
     venv, pip = run.calls
     assert venv == f"/usr/bin/python3 -m venv --clear {place}"
     assert pip == (
         f"{place}/bin/pip install --quiet --no-cache-dir --only-binary=:all: --require-hashes "
         f"--requirement {locked}"
     )
-    # What the daemon runs with, once it is there.
+    # The daemon runs with this Python if it exists.
     (place / "bin").mkdir()
     assert programs.daemon_service(context.settings, context.settings_file).argv[0] == "/usr/bin/python3"
     (place / "bin" / "python").touch()
     assert programs.daemon_service(context.settings, context.settings_file).argv[0] == f"{place}/bin/python"
     locked.write_text("other==1 \\\n    --hash=sha256:00\n")
-    assert client.install(context) == ["other==1"]
+    assert cloud_client.install(context) == ["other==1"]
 
 
 def test_the_lock_holds_all_that_the_client_needs(tmp_path: Path) -> None:
-    """By what the packages themselves ask for, as they are installed in this checkout."""
+    """The requirements are those of the packages that are installed in this checkout."""
     context, _ = gcp_machine(tmp_path, "controller", "controller")
     lines = (unpacked(context) / "client" / "requirements.txt").read_text().splitlines()
     assert all(line.startswith("    --hash=sha256:") or "==" in line for line in lines)
@@ -84,7 +84,7 @@ def test_the_lock_holds_all_that_the_client_needs(tmp_path: Path) -> None:
         assert metadata.version(name) == pinned[name]
         for text in metadata.requires(name) or []:
             need = Requirement(text)
-            # As on the controller: Python 3.12 of Ubuntu 24.04.
+            # The controller has Ubuntu 24.04's Python 3.12.
             kinds = [
                 {"extra": extra, "python_version": "3.12", "python_full_version": "3.12.3"}
                 for extra in ["", *one.extras]
@@ -99,7 +99,7 @@ def test_an_archive_has_its_own_clouds_client_only(tmp_path: Path) -> None:
     def folders(provider: str, **changes: Any) -> tuple[set[str], bool]:
         design = dataclasses.replace(make(tmp_path, provider=provider)[0].settings.design, **changes)
         files = zipfile.ZipFile(BytesIO(bundle.node_archive(design))).namelist()
-        clouds = {name.split("/")[2] for name in files if name.startswith("infra/node/")}
+        clouds = {name.split("/")[1] for name in files if name.startswith("node/")}
         return clouds & {"aws", "gcp", "cloud"}, "client/requirements.txt" in files
 
     assert folders("aws") == ({"aws", "cloud"}, False)
@@ -109,17 +109,17 @@ def test_an_archive_has_its_own_clouds_client_only(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("provider", ["aws", "gcp"])
 def test_a_machine_runs_with_its_own_clouds_code_alone(tmp_path: Path, provider: str) -> None:
-    """Everything that a boot imports, from the archive and nothing else."""
+    """All modules that a boot imports come from the archive."""
     context, _ = make(tmp_path, provider=provider)
     code = unpacked(context)
     modules = [
-        f"infra.node.bootstrap.vm.{path.stem}"
-        for path in (ROOT / "infra/node/bootstrap/vm").glob("*.py")
-        if not (path.stem.startswith("cloud_") or path.stem in ("__init__", "logs", "ops_agent"))
+        f"node.bootstrap.vm.{path.stem}"
+        for path in (ROOT / "node/bootstrap/vm").glob("*.py")
+        if path.stem not in ("__init__", "cloud_aws", "cloud_gcp", "cloud_local", "cloudwatch", "ops_agent")
     ]
-    own_part = {"aws": ["cloud_aws", "logs"], "gcp": ["cloud_gcp", "ops_agent"]}[provider]
-    modules += [f"infra.node.bootstrap.vm.{name}" for name in own_part]
-    names = ", ".join(["infra.node.bootstrap.main", *modules])
+    own_part = {"aws": ["cloud_aws", "cloudwatch"], "gcp": ["cloud_gcp", "ops_agent"]}[provider]
+    modules += [f"node.bootstrap.vm.{name}" for name in own_part]
+    names = ", ".join(["node.bootstrap.main", *modules])
     text = f"import sys; sys.path.insert(0, {str(code)!r}); import {names}"
     done = subprocess.run(
         ["/usr/bin/env", "python3", "-I", "-S", "-c", text],
@@ -134,7 +134,7 @@ def test_a_machine_runs_with_its_own_clouds_code_alone(tmp_path: Path, provider:
 def test_signed_modules_for_volta_where_secure_boot_wants_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which packages that are: tests/node/test_drivers_apt.py."""
+    """tests/node/test_drivers_apt.py tests which packages these are."""
     monkeypatch.setattr(steps.gres, "devices", lambda _accelerator: ["/dev/null"])  # type: ignore[attr-defined]
     context, run = gcp_machine(tmp_path, host="v100-0", partitions=(V100,))
     run.answer("nvidia-smi --list-gpus", lambda *_: "GPU 0: x\nGPU 1: x\n" if run.having("modprobe") else "")

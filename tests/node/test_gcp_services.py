@@ -1,4 +1,4 @@
-"""Objects and secrets of Google Cloud, against a fake on loopback; what they raise is for reports."""
+"""Tests of Google Cloud's objects and secrets with a fake on loopback. Their errors go into reports."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from infra.node.cloud import call
-from infra.node.cloud.errors import MissingError, ServiceError, UnreachableError
-from infra.node.cloud.objects import Entry
-from infra.node.gcp import secretmanager
-from infra.node.gcp.metadata import Metadata
-from infra.node.gcp.secretmanager import Secret
-from infra.node.gcp.storage import Bucket
+from node.cloud import call
+from node.cloud.errors import MissingError, ServiceError, UnreachableError
+from node.cloud.objects import Entry
+from node.gcp import secretmanager
+from node.gcp.metadata import Metadata
+from node.gcp.secretmanager import Secret
+from node.gcp.storage import Bucket
 from tests.support.fake_metadata import SECRET, FakeMetadata, environment, fake_metadata
 
 
@@ -156,7 +156,7 @@ def test_a_secret_that_does_not_exist_cannot_be_filled(cloud: FakeMetadata) -> N
 
 
 class Clock:
-    """Stands where the module says `time`."""
+    """A fake of the module `time`."""
 
     now = 0.0
 
@@ -174,11 +174,11 @@ def test_a_permission_that_is_not_known_yet_is_waited_for(
     clock = Clock()
     monkeypatch.setattr(secretmanager, "time", clock)
     monkeypatch.setattr(secretmanager, "PAUSE_SECONDS", 5.0)
-    # Eight minutes, a question every five seconds.
+    # This is eight minutes, with a request every five seconds.
     cloud.refuse = [(403, "PERMISSION_DENIED")] * 96
     assert Secret(SECRET, Metadata().token).get() == b"key"
     assert clock.now == 480
-    # Both rights were given together: who has waited for one does not wait as long again for the other.
+    # Both permissions are given together, so the second call does not wait for the whole time again.
     cloud.refuse = [(403, "PERMISSION_DENIED")] * 96
     secret = Secret(SECRET, Metadata().token)
     assert secret.get() == b"key"

@@ -1,4 +1,4 @@
-"""Which line of slurm.conf a node has while its hardware changes, and what is remembered of it."""
+"""Tests of a node's line in slurm.conf while its hardware changes, and of the record."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from infra.node.model import Accelerator, ClusterDesign, Partition
-from infra.node.slurm import hardware
-from infra.node.slurm.conf import render
-from infra.node.slurm.configure import configure
-from infra.node.slurm.version import parse
+from node.model import Accelerator, ClusterDesign, Partition
+from node.slurm import hardware
+from node.slurm.conf import render
+from node.slurm.configure import configure
+from node.slurm.version import parse
 from tests.support.doubles import design, settings
 from tests.support.whole_boot import short_folder
 
@@ -28,7 +28,7 @@ OLD, NEW = design(SMALL, GPU, OTHER), design(LARGE, A100, OTHER)
 
 
 class Controller:
-    """The files of a controller's Slurm."""
+    """The files of Slurm on a controller."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -37,7 +37,7 @@ class Controller:
             folder.mkdir()
 
     def start(self, made: ClusterDesign) -> hardware.Lines:
-        """As before each start of slurmctld."""
+        """Does what happens before each start of slurmctld."""
         known = settings(self.root, made)
         return configure(known, RELEASE, lambda path, content: path.write_bytes(content))
 
@@ -53,7 +53,7 @@ class Controller:
 
 @pytest.fixture
 def controller() -> Iterator[Controller]:
-    # Short: slurm.conf names sockets below it.
+    # The path is short, because slurm.conf has sockets below it.
     with short_folder() as folder:
         yield Controller(folder)
 
@@ -66,7 +66,7 @@ def test_a_first_start_says_what_the_design_says(controller: Controller) -> None
 
 def test_nodes_keep_their_lines_and_nothing_starts_until_somebody_has_looked(controller: Controller) -> None:
     controller.start(OLD)
-    for _ in range(2):  # a second start, for whatever reason, changes nothing of it
+    for _ in range(2):  # a second start changes nothing
         controller.start(NEW)
         assert controller.cpus() == {"debug-[0-3]": "2", "gpu-0": "2", "gpu-[1-2]": "2", "other-[0-1]": "2"}
         assert controller.closed() == ["debug", "gpu"]
@@ -87,7 +87,7 @@ def test_empty_nodes_get_their_new_lines_and_busy_ones_keep_theirs(controller: C
     assert re.findall(r"NodeName=(\S+) Name=gpu Type=(\S+)", controller.text("gres.conf")) == [
         ("gpu-[0-1]", "a100"), ("gpu-2", "v100"),
     ]  # fmt: skip
-    # The last one too, after the head's machine was switched off and on.
+    # This is also true of the last node, after the controller was switched off and on.
     controller.start(NEW)
     assert controller.cpus()["debug-1"] == "2"
     assert controller.closed() == []
@@ -98,7 +98,7 @@ def test_empty_nodes_get_their_new_lines_and_busy_ones_keep_theirs(controller: C
 
 
 def test_a_word_that_is_old_or_was_heard_is_not_believed(controller: Controller) -> None:
-    """By then a job may have the node."""
+    """A job may hold the node by then."""
     controller.start(OLD)
     controller.start(NEW)
     hardware.ask(controller.lib, ["debug-0"], [])

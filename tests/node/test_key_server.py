@@ -1,4 +1,4 @@
-"""The munge key goes from the controller to root of another machine, and to no other user there."""
+"""Tests that the controller gives the munge key to root of another machine, and to no other user."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.node.bootstrap import key_server
+from node.bootstrap import key_server
 from tests.support.checkout import ROOT
 from tests.support.ordinary_user import OrdinaryUser
 
@@ -32,7 +32,7 @@ def key_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def port(key_file: Path) -> Iterator[int]:
-    """The server, as the controller has it, on a port of its own."""
+    """The controller's server, on a port of the test."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -60,10 +60,10 @@ def test_a_port_that_anybody_can_have_gets_nothing(port: int) -> None:
 
 
 def test_an_ordinary_user_gets_nothing_whatever_it_tries(port: int, tmp_path: Path) -> None:
-    """Neither as we ask, nor from any source port that it can have, nor in a user namespace of its own."""
+    """The key is refused for our client, for every source port of a user, and in a user namespace."""
     tries = """
 import socket, sys
-from infra.node.bootstrap import key_server
+from node.bootstrap import key_server
 port = int(sys.argv[1])
 try:
     key_server.fetch("127.0.0.1", port)
@@ -89,7 +89,7 @@ for source in (0, 1024, 1025):
                 env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=folder,
             )  # fmt: skip
             if prefix and "unshare" in done.stderr:
-                continue  # this kernel makes no user namespaces for ordinary users
+                continue  # this kernel allows no user namespaces for ordinary users
             lines = done.stdout.split("\n")
             assert lines[0] == "no reserved port", done.stderr
             assert set(lines[1:]) <= {"0", ""}
@@ -109,7 +109,7 @@ def test_a_controller_that_is_not_there_yet_is_told_apart() -> None:
 
 
 def test_the_daemon_serves_until_it_is_ended(key_file: Path) -> None:
-    """As the controller's service: its own program, root's, on a port below 1024."""
+    """This runs the controller's service: its program, as root, on a port below 1024."""
     free = next(p for p in range(600, 800) if _free(p))
     service = key_server.service(sys.executable, ROOT, key_file, key_file.parent / "log")
     *argv, call = service.argv

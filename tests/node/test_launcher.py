@@ -1,4 +1,4 @@
-"""Launches in zones, within a budget, and what a failure leaves behind."""
+"""Launches in several zones, within a budget, and the consequences of a failure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from infra.node.elastic import launcher
-from infra.node.elastic.daemon import Elastic
-from infra.node.elastic.driver import LaunchGroup, LaunchResult
-from infra.node.elastic.errors import ErrorClass, Failure
-from infra.node.elastic.pools import Pool
-from infra.node.model import Budget, ClusterDesign
-from infra.node.slurm.control import SlurmError
-from infra.node.slurm.version import ResumeJob, ResumeRequest
+from node.elastic import launcher
+from node.elastic.daemon import Elastic
+from node.elastic.driver import LaunchGroup, LaunchResult
+from node.elastic.errors import ErrorClass, Failure
+from node.elastic.pools import Pool
+from node.model import Budget, ClusterDesign
+from node.slurm.control import SlurmError
+from node.slurm.version import ResumeJob, ResumeRequest
 from tests.support.checkout import until
 from tests.support.doubles import DEBUG, FakeControl, FakeDriver, fast_design, settings
 
@@ -25,7 +25,7 @@ NODES = ("debug-0", "debug-1", "debug-2")
 
 
 class ZonedDriver(FakeDriver):
-    """A cloud whose zones have so many machines each."""
+    """A cloud whose zones have a given number of machines."""
 
     def __init__(self, **capacity: int) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ def test_as_many_launches_go_on_at_once_as_the_cloud_takes(tmp_path: Path) -> No
 def test_nodes_that_slurm_does_not_take_back_keep_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a launch that failed for several reasons: the job of the others would wait for nodes in vain."""
+    """A launch fails for several reasons. If Slurm refuses to power some nodes down, the others still are."""
     driver = FakeDriver()
     elastic, control = made(tmp_path, driver, fast_design())
     take = control.power_down_force
@@ -106,7 +106,7 @@ def test_nodes_that_slurm_does_not_take_back_keep_no_others(
 def test_a_busy_cloud_is_asked_again_only_where_it_gave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same call again would ask for machines that are there; Slurm asks anew for those that are not."""
+    """The same call again would ask for existing machines. Slurm asks again for the missing ones."""
     pauses: list[float] = []
     monkeypatch.setattr(time, "sleep", pauses.append)
     driver = FakeDriver()
@@ -144,7 +144,7 @@ def test_what_is_wanted_one_by_one_is_spread_over_zones(tmp_path: Path) -> None:
 def test_only_when_all_zones_failed_the_job_is_told_and_of_all_of_them(tmp_path: Path) -> None:
     driver = ZonedDriver(a=1, b=2, c=0)
     elastic, control = made(tmp_path, driver, fast_design(ZONED))
-    for _ in range(2):  # the second time nothing is asked, and the same is said
+    for _ in range(2):  # the second launch is not tried and gets the same cause
         elastic.launcher.launch(group(), dict.fromkeys(NODES, 7))
         assert [call[:2] for call in control.calls] == [("comment", 7), ("down", NODES)]
         assert "capacity: a: 1 left, b: 2 left, c: 0 left (Code)" in control.calls[0][2]
@@ -160,7 +160,7 @@ def test_a_budget_that_is_used_up_asks_no_cloud(tmp_path: Path) -> None:
     assert driver.launches == []
     assert [call[:2] for call in control.calls] == [("comment", 7), ("down", NODES)]
     assert control.calls[0][2].startswith("budget: ")
-    assert set(elastic.fencing._pools.troubles()) == {Pool("debug", None, ErrorClass.BUDGET)}
+    assert set(elastic.capacity_limiter._pools.failures()) == {Pool("debug", None, ErrorClass.BUDGET)}
 
 
 def test_a_machine_is_unlisted_until_a_listing_has_it_or_it_must_have_it(
@@ -179,9 +179,9 @@ def test_the_rest_of_a_job_that_lost_a_node_is_astray(tmp_path: Path) -> None:
     driver = FakeDriver()
     elastic, control = made(tmp_path, driver, fast_design())
     jobs: dict[str, Any] = dict.fromkeys(NODES, 7)
-    elastic.launcher.strays.wanted(jobs)
+    elastic.launcher.surplus_nodes.wanted(jobs)
     lost = Failure(NODES[:1], ErrorClass.CAPACITY, "Code", "none")
     driver.answers = [(lost,)]
     elastic.launcher.launch(group(NODES[:1]), jobs)
-    assert set(elastic.launcher.strays._strays) == set(NODES[1:])
+    assert set(elastic.launcher.surplus_nodes._surplus) == set(NODES[1:])
     assert control.calls[-1][:2] == ("down", NODES[:1])

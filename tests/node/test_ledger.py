@@ -1,4 +1,4 @@
-"""How long machines ran and what it cost: over passes, restarts, changed designs and damaged files."""
+"""The ledger: how long machines ran and what they cost, over restarts, changed designs and damaged files."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.node.elastic.driver import Machine, MachineState
-from infra.node.elastic.ledger import Ledger
-from infra.node.model import Partition
+from node.elastic.driver import Machine, MachineState
+from node.elastic.ledger import Ledger
+from node.model import Partition
 from tests.support.doubles import design
 
 CHEAP = Partition("cheap", "small", 1, 100, 0, 4, price_hour=1.0)
@@ -116,7 +116,7 @@ def test_a_clock_that_was_set_back_costs_nothing(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_is_set_while_a_listing_leaves_a_machine_out_costs_nothing(tmp_path: Path) -> None:
-    """The machine is listed again after the jump: it has run as long as before, and no longer."""
+    """The machine is listed again after the clock jumped: it has run as long as before, and no longer."""
     steady = 0.0
     ledger = Ledger(tmp_path / "ledger.json", DESIGN, lambda: steady)
     running = machine("cheap-0", 1000.0)
@@ -161,7 +161,7 @@ def test_a_launch_that_never_shows_up_ends_in_time(tmp_path: Path) -> None:
 
 
 def test_what_was_spent_stays_spent_whatever_up_changes(tmp_path: Path) -> None:
-    """Another price, a partition that is gone: the past costs what it did cost."""
+    """Another price, or a partition that is gone, does not change past costs."""
     file = tmp_path / "ledger.json"
     first = Ledger(file, DESIGN)
     first.see([machine("cheap-0", 0.0), machine("dear-0", 0.0)], 0.0)

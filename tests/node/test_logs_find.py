@@ -1,4 +1,4 @@
-"""Which logs belong to what, with Slurm answering and without; and what is said of unknown names."""
+"""Tests of finding logs, with and without an answer of Slurm, and of messages on unknown names."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from infra.node import tool
-from infra.node.bootstrap.vm import cloud_local
-from infra.node.codec import to_json
-from infra.node.logs import find
-from infra.node.logs.find import Cluster, UnknownNameError, about_jobs, about_node
-from infra.node.logs.sources import Source
-from infra.node.slurm.control import SlurmDown
-from infra.node.slurm.states import JobState, NodeState
+from node import command_line
+from node.bootstrap.vm import cloud_local
+from node.codec import to_json
+from node.logs import find
+from node.logs.find import Cluster, UnknownNameError, about_jobs, about_node
+from node.logs.sources import Source
+from node.slurm.control import SlurmDown
+from node.slurm.states import JobState, NodeState
 from tests.support.doubles import design, job, node, settings
 
 SILENT = "Unable to contact slurm controller"
 
 
 class Slurm:
-    """What Slurm answers; silent unless it has been told something."""
+    """A fake Slurm, which is silent unless the test sets its answers."""
 
     def __init__(self) -> None:
         self.queue: dict[int, JobState] = {}
@@ -56,7 +56,7 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
 
 @pytest.fixture
 def cluster(tmp_path: Path, slurm: Slurm) -> Cluster:
-    """A cluster with a controller that has booted, and one node that was up."""
+    """A cluster whose controller has booted, and with one node that was up."""
     made = Cluster(settings(tmp_path))
     for folder in (made.log, tmp_path / "lib" / "boot", tmp_path / "etc"):
         folder.mkdir(parents=True)
@@ -90,7 +90,7 @@ def cluster(tmp_path: Path, slurm: Slurm) -> Cluster:
 
 
 def shown(sources: list[Source]) -> dict[str, list[str]]:
-    """Title -> lines, of those that are worth a heading."""
+    """Title -> lines, for logs with a heading."""
     found = {source.heading.partition(":")[0]: source.last(40) for source in sources}
     return {title: lines for title, lines in found.items() if lines}
 
@@ -315,12 +315,12 @@ def test_lines_about_a_node(line: str, about: bool) -> None:
 def test_the_tool_shows_logs(cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "settings.json"
     file.write_text(json.dumps(to_json(cluster.settings)))
-    assert tool.main(str(file), ["logs", "controller", "--lines=1"]) == 0
+    assert command_line.main(str(file), ["logs", "controller", "--lines=1"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
     assert out.splitlines()[-1] == "Allocate JobId=8_3(17) NodeList=debug-2"
     assert "started\n" not in out
-    assert tool.main(str(file), ["logs", "nonsense"]) == 1
+    assert command_line.main(str(file), ["logs", "nonsense"]) == 1
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("no node or job is called 'nonsense'. Nodes: ")

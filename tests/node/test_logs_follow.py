@@ -1,4 +1,4 @@
-"""Following logs: what comes, whole lines, over rotation; boot reports; the end of reading."""
+"""Tests of following logs: new lines, whole lines, rotation, boot reports, and the reader's end."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from infra.node.logs import show, sources
-from infra.node.logs.sources import BootReport, LogFile, Note
+from node.logs import show, sources
+from node.logs.sources import BootReport, LogFile, Note
 from tests.support.checkout import ROOT, until
 
 
@@ -153,8 +153,8 @@ FOLLOW = """
 import sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from infra.node.logs import show
-from infra.node.logs.sources import LogFile
+from node.logs import show
+from node.logs.sources import LogFile
 
 class Cluster:
     def sources(self, what):
@@ -165,7 +165,7 @@ sys.exit(show.run(Cluster(), "x", lines=5, follow=True))
 
 
 class Follower:
-    """`logs --follow` of some files, as a process of its own."""
+    """Runs `logs --follow` for some files in a process."""
 
     def __init__(self, *paths: Path) -> None:
         code = FOLLOW.format(root=str(ROOT), paths=[str(path) for path in paths])

@@ -1,4 +1,4 @@
-"""The end of a log: read from its end, whole lines, nothing that a terminal would obey."""
+"""Tests of reading the end of a log: whole lines, and no control characters."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from infra.node.logs import text
-from infra.node.logs.text import UnreadableError, age, decoded, open_log, printable, size, tail
+from node.logs import text
+from node.logs.text import UnreadableError, age, decoded, open_log, printable, size, tail
 
 
 @contextmanager

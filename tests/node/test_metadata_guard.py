@@ -1,4 +1,4 @@
-"""Who may ask a controller's metadata address: real nftables rules in a network of the test's own."""
+"""Tests of who may use a controller's metadata address, with real nftables rules in the test's network."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from infra.node.bootstrap import steps
-from infra.node.bootstrap.context import Context
-from infra.node.bootstrap.vm import clouds, metadata_guard
-from infra.node.bootstrap.vm.metadata_guard import Openings
+from node.bootstrap import steps
+from node.bootstrap.context import Context
+from node.bootstrap.vm import clouds, metadata_guard
+from node.bootstrap.vm.metadata_guard import Openings
 from tests.support.checkout import ROOT
 from tests.support.recorded import gcp_machine, machine
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def world(tmp_path: Path, openings: Openings, users: tuple[int, ...]) -> dict[str, object]:
-    """What different users of one machine get from its metadata address under these rules."""
+    """Returns what different users of a machine get from its metadata address with these rules."""
     file = tmp_path / "metadata.nft"
     file.write_text(metadata_guard.rules(users, openings))
     command = ["unshare", "--net", sys.executable, "-m", "tests.support.metadata_world", str(file)]
@@ -57,6 +57,9 @@ def test_on_ec2_only_root_slurm_and_instance_connect_have_the_identity(tmp_path:
     assert [token[str(user)][0] for user in (0, SLURM, CONNECT)] == [200, 200, 200]
     assert token[str(NOBODY)] == ["ConnectionRefusedError", ""]
     assert seen["login"] == ["ConnectionRefusedError", ""]
+    assert (seen["name of root"], seen["name"]) == ("sent", ["PermissionError", ""]), "nor anything but TCP"
+    connected = dict.fromkeys(map(str, (0, SLURM, CONNECT)), "connected")
+    assert seen["by IPv6"] == {**connected, str(NOBODY): ["ConnectionRefusedError", ""]}
 
 
 def test_on_compute_engine_users_keep_names_and_os_login_and_get_no_identity(tmp_path: Path) -> None:

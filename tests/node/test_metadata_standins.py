@@ -1,4 +1,4 @@
-"""The stand-ins of both metadata services do as the clouds' documentation says, which machines depend on."""
+"""Tests that the fakes of both metadata services behave as in the clouds' documentation."""
 
 from __future__ import annotations
 

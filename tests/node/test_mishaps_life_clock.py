@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from infra.local.cloud.cloud import Cloud
-from infra.local.cloud.limits import Limits
-from infra.local.cloud.machines import Boot, ProcessMaker
-from infra.node import rpc
-from infra.node.elastic import client, observer
-from infra.node.elastic.daemon import Elastic
-from infra.node.elastic.driver import Machine, MachineState
-from infra.node.elastic.ledger import Ledger
-from infra.node.elastic.observer import Observer
-from infra.node.model import Partition
-from infra.node.processes import ProcessId
+from localcloud.cloud import Cloud
+from localcloud.limits import Limits
+from localcloud.machines import Boot, ProcessRuntime
+from node import rpc
+from node.elastic import client, observer
+from node.elastic.daemon import Elastic
+from node.elastic.driver import Machine, MachineState
+from node.elastic.ledger import Ledger
+from node.elastic.observer import Observer
+from node.model import Partition
+from node.processes import ProcessId
 from tests.support.checkout import until
 from tests.support.doubles import FakeControl, FakeDriver, design, fast_design, node, settings
 
@@ -184,7 +184,7 @@ def test_a_clock_that_is_corrected_gently_is_followed(tmp_path: Path) -> None:
 # --- the local cloud -------------------------------------------------------------------------------------
 
 
-class NoMachines(ProcessMaker):
+class NoMachines(ProcessRuntime):
     """None of whose machines can be started."""
 
     def start(self, boot: Boot) -> ProcessId:

@@ -1,4 +1,4 @@
-"""When a waiting prolog may go: only on what was read after it asked."""
+"""When a waiting prolog may end: only because of what was read after it asked."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from infra.node.elastic import observer
-from infra.node.elastic.observer import Observer
-from infra.node.slurm.control import SlurmDown, SlurmError
-from infra.node.slurm.states import NodeState
+from node.elastic import observer
+from node.elastic.observer import Observer
+from node.slurm.control import SlurmDown, SlurmError
+from node.slurm.states import NodeState
 from tests.support.checkout import until
 from tests.support.doubles import node
 
@@ -21,20 +21,20 @@ OFF = node("debug-0", "IDLE", "POWERED_DOWN")
 
 
 class Slurm:
-    """Nodes and jobs that a test changes; counts its readings."""
+    """Nodes and jobs that a test changes. It counts its readings."""
 
     def __init__(self, *nodes: NodeState, jobs: tuple[int, ...] = (1,)) -> None:
         self.now = {n.name: n for n in nodes}
         self.jobs = set(jobs)
         self.readings = 0
         self.job_readings = 0
-        self.trouble: Exception | None = None
+        self.error: Exception | None = None
         self.job_trouble: Exception | None = None
 
     def read(self) -> Mapping[str, NodeState]:
         self.readings += 1
-        if self.trouble is not None:
-            raise self.trouble
+        if self.error is not None:
+            raise self.error
         return dict(self.now)
 
     def read_jobs(self) -> set[int]:
@@ -69,7 +69,7 @@ def test_a_job_goes_when_all_of_its_nodes_are_up() -> None:
 
 
 def test_a_reading_older_than_the_question_does_not_count() -> None:
-    """Slurm may start the prolog before it has asked for the nodes: they still look up, or off."""
+    """Slurm may start the prolog before it powers the nodes up. They still look up, or off."""
     slurm = Slurm(UP)
     seen = slurm.observer()
     assert seen.wait(1, ["debug-0"], time.monotonic() - 1, 60) is True
@@ -104,7 +104,7 @@ def test_a_job_that_is_gone_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(observer, "JOBS_SECONDS", 0.01)
     slurm = Slurm(STARTING, jobs=(2,))
     seen = slurm.observer()
-    # A queue read within a second of the question may not hold the job yet.
+    # A queue that was read within a second of the question may not contain the job yet.
     asked = time.monotonic()
     over = seen.wait(1, ["debug-0"], asked, 0.1)
     assert not over or time.monotonic() - asked > 1, "this machine stood still for so long"
@@ -139,7 +139,7 @@ def test_hundreds_of_waits_cost_one_reading_and_none_when_nobody_waits() -> None
 
 
 @pytest.mark.parametrize(
-    "trouble",
+    "error",
     [
         SlurmDown(["scontrol"], 1, "Unable to contact slurm controller"),
         SlurmError(["scontrol"], 1, "?"),
@@ -147,12 +147,12 @@ def test_hundreds_of_waits_cost_one_reading_and_none_when_nobody_waits() -> None
     ],
     ids=lambda e: type(e).__name__,
 )
-def test_trouble_with_slurm_is_outlived(trouble: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trouble_with_slurm_is_outlived(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     naps: list[float] = []
     nap = time.sleep
     monkeypatch.setattr(time, "sleep", lambda seconds: (naps.append(seconds), nap(0.005)))  # type: ignore[func-returns-value]
     slurm = Slurm(UP)
-    slurm.trouble = trouble
+    slurm.error = error
     seen = slurm.observer()
 
     def rests() -> bool:
@@ -160,12 +160,12 @@ def test_trouble_with_slurm_is_outlived(trouble: Exception, monkeypatch: pytest.
         return 1.0 in naps
 
     until(rests, 60, "a Slurm in trouble to be asked once a second")
-    slurm.trouble = None
+    slurm.error = None
     assert seen.wait(1, ["debug-0"], time.monotonic(), 60) is True
 
 
 def test_jobs_that_cannot_be_read_keep_nobody_from_nodes_that_are_up() -> None:
-    """Else a single job of which Slurm says what nobody understands would stop every job's start."""
+    """Otherwise a single job that cannot be parsed would stop every job's start."""
     slurm = Slurm(UP)
     slurm.job_trouble = ValueError("no job's line from scontrol: '…'")
     assert slurm.observer().wait(1, ["debug-0"], time.monotonic(), 60) is True

@@ -10,18 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.node.elastic.driver import Machine, MachineState
-from infra.node.elastic.plan import Action, Memory, NodeView, Observation, Policy, plan
-from infra.node.elastic.reconcile import policy_of
-from infra.node.elastic.rules import RULES, MachinePhase, NodePhase, Verb
-from infra.node.model import SlurmSettings
+from node.elastic.driver import Machine, MachineState
+from node.elastic.plan import Action, Memory, NodeView, Observation, Policy, plan
+from node.elastic.reconcile import policy_of
+from node.elastic.rules import RULES, MachinePhase, NodePhase, Verb
+from node.model import SlurmSettings
 
 POLICY = Policy(settle=5, launch=10, boot=60, silence=8, doubt=90, credit=1000)
 PATIENT = replace(POLICY, credit=3)
 N, M = NodePhase, MachinePhase
 Cell = tuple[NodePhase, MachinePhase]
 
-# (node, machine) -> (verb, seconds that the pair must last). Written apart from RULES, from what must happen.
+# (node, machine) -> (verb, seconds that the pair must last). Written independently of RULES, from what must
+# happen.
 NOTHING = (None, 0.0)
 CELLS: dict[Cell, tuple[Verb | None, float]] = {
     (N.POWERED_DOWN, M.NONE): NOTHING,
@@ -114,7 +115,7 @@ CELLS: dict[Cell, tuple[Verb | None, float]] = {
     (N.FORGOTTEN, M.SEVERAL): (Verb.TERMINATE, 90),
 }
 OTHER = NodeView("other-0", N.POWERED_DOWN)
-"""Slurm never knows no node at all."""
+"""Slurm always knows some node."""
 
 
 def machine(node: str | None, state: MachineState, identity: str = "m-1", launched: float = 0.0) -> Machine:
@@ -138,12 +139,12 @@ MACHINES: dict[MachinePhase, tuple[Machine, ...]] = {
 
 def observe(node: NodePhase, seen: MachinePhase, **view: Any) -> Observation:
     nodes = (OTHER,) if node is N.FORGOTTEN else (OTHER, NodeView("debug-0", node, **view))
-    # Its machine goes at 3723: the last five minutes have begun, or not.
+    # The machine is taken at 3723: the last five minutes have begun, or not.
     return Observation(nodes, MACHINES[seen], utc=3422.0 if seen is M.ANNOUNCED else 3423.0)
 
 
 def before(pair: Cell) -> Memory:
-    """A machine is known to be gone only to who has seen it alive in this life of the node."""
+    """A machine counts as gone only if it was seen alive since the node was last powered up."""
     if pair[1] is not M.GONE:
         return Memory()
     alive = N.UP if pair[0] in (N.DRAINED, N.DRAINING, N.UNFIT, N.DOWN, N.SILENT) else pair[0]
@@ -186,7 +187,7 @@ def test_a_failed_boot_is_given_back_with_its_own_words() -> None:
 
 
 def test_a_machine_that_is_too_small_is_a_failed_boot_in_slurms_words() -> None:
-    """Else a static node stays and costs for ever, and its successor too."""
+    """Otherwise a static node would stay and cost money forever, and so would its successor."""
     seen = observe(N.UNFIT, M.RUNNING, static=True, reason="Low CPUs")
     _, memory = plan(seen, Memory(), 0.0, POLICY)
     (action,) = plan(seen, memory, 5.0, POLICY)[0]
@@ -262,24 +263,24 @@ def test_busy_nodes_are_left_alone_and_their_time_starts_when_they_are_free() ->
 
 @pytest.mark.parametrize("phase", [N.DOWN, N.UP, N.STUCK])
 def test_a_person_who_took_a_node_out_is_not_overruled(phase: NodePhase) -> None:
-    for seen in (observe(phase, M.NONE, held=True), observe(N.UP, M.NOTICED, held=True)):
+    for seen in (observe(phase, M.NONE, admin_disabled=True), observe(N.UP, M.NOTICED, admin_disabled=True)):
         _, memory = plan(seen, Memory(), 0.0, POLICY)
         assert plan(seen, memory, 900.0, POLICY)[0] == []
 
 
 def test_a_held_node_that_is_off_still_loses_its_orphan() -> None:
-    seen = observe(N.POWERED_DOWN, M.RUNNING, held=True)
+    seen = observe(N.POWERED_DOWN, M.RUNNING, admin_disabled=True)
     _, memory = plan(seen, Memory(), 0.0, POLICY)
     assert [a.verb for a in plan(seen, memory, 5.0, POLICY)[0]] == [Verb.TERMINATE]
 
 
 @pytest.mark.parametrize("gone", [M.NONE, M.GONE])
-def test_static_nodes_are_brought_up_unless_they_are_fenced(gone: MachinePhase) -> None:
+def test_static_nodes_are_brought_up_unless_they_have_a_capacity_drain(gone: MachinePhase) -> None:
     seen = observe(N.POWERED_DOWN, gone, static=True)
     _, memory = plan(seen, before((N.POWERED_DOWN, gone)), 100.0, POLICY)
     assert plan(seen, memory, 105.0, POLICY)[0] == [Action(Verb.POWER_UP, "debug-0", None, "static node")]
-    fenced = observe(N.POWERED_DOWN, gone, static=True, fenced=True)
-    assert plan(fenced, memory, 105.0, POLICY)[0] == []
+    drained = observe(N.POWERED_DOWN, gone, static=True, capacity_drain=True)
+    assert plan(drained, memory, 105.0, POLICY)[0] == []
 
 
 def test_a_node_on_an_outdated_machine_goes_after_its_jobs_and_no_other_does() -> None:
@@ -293,17 +294,17 @@ def test_a_node_on_an_outdated_machine_goes_after_its_jobs_and_no_other_does() -
 
     assert done(N.UP) == [Action(Verb.RETIRE, "debug-0", None, why)]
     assert done(N.UP, static=True) == done(N.UP)
-    assert done(N.UP, held=True) == []
+    assert done(N.UP, admin_disabled=True) == []
     assert done(N.UP, MachineState.PENDING) == []
     for node in (N.POWERING_UP, N.DRAINING, N.SILENT):
         assert done(node) == [], "its job, or its boot, comes first"
 
 
-# --- two witnesses ---------------------------------------------------------------------------------------
+# --- two sources -----------------------------------------------------------------------------------------
 
 
 def test_a_list_that_does_not_mention_machines_ends_nothing() -> None:
-    """Empty, or short of half: for a minute, for an hour."""
+    """The list is empty, or lacks half of the machines, for a minute and for an hour."""
     nodes = tuple(NodeView(f"debug-{i}", N.UP, boot=50.0) for i in range(6))
     machines = tuple(machine(n.name, MachineState.RUNNING, f"m-{n.name}") for n in nodes)
     _, memory = plan(Observation(nodes, machines), Memory(), 0.0, POLICY)
@@ -328,7 +329,7 @@ def test_a_slurm_without_nodes_ends_nothing() -> None:
 
 
 def test_what_ended_in_an_earlier_life_of_the_node_says_nothing_of_this_one() -> None:
-    """The list still shows the last machine's end, and not yet the new machine, which runs a job."""
+    """The list still shows the end of the last machine, but not yet the new machine, which runs a job."""
     ended = (machine("debug-0", MachineState.TERMINATED, "m-old"),)
 
     def at(phase: NodePhase, boot: float, *machines: Machine) -> Observation:
@@ -342,7 +343,7 @@ def test_what_ended_in_an_earlier_life_of_the_node_says_nothing_of_this_one() ->
         _, memory = plan(at(phase, 50.0, *ended), memory, 40.0, POLICY)
     _, memory = plan(at(N.UP, 90.0, *ended), memory, 60.0, POLICY)
     assert plan(at(N.UP, 90.0, *ended), memory, 90.0, POLICY)[0] == []
-    # A registration anew tells the same boot by a second more or less.
+    # Another registration reports the same boot, with a difference of a second.
     _, memory = plan(at(N.UP, 50.0, old), Memory(), 0.0, POLICY)
     _, memory = plan(at(N.UP, 51.0, *ended), memory, 2.0, POLICY)
     assert [a.verb for a in plan(at(N.UP, 50.0, *ended), memory, 7.0, POLICY)[0]] == [Verb.POWER_DOWN]
@@ -353,7 +354,7 @@ def test_a_machine_of_ours_that_ended_before_anybody_looked_is_known_to_be_gone(
     node = NodeView("debug-0", N.UP, boot=5.0)
     for own, expected in (({"debug-0": "m-1"}, M.GONE), ({"debug-0": "m-2"}, M.NONE), ({}, M.NONE)):
         _, memory = plan(Observation((OTHER, node), ended, own=own), Memory(), 0.0, POLICY)
-        assert memory.sights["debug-0"].pair == (N.UP, expected)
+        assert memory.nodes["debug-0"].pair == (N.UP, expected)
 
 
 def test_a_machine_that_was_just_launched_may_be_missing_from_the_list() -> None:
@@ -385,7 +386,7 @@ def test_a_machine_that_ends_while_it_starts_is_replaced_once() -> None:
 
 
 def test_of_two_machines_under_one_node_none_is_taken_while_it_is_up() -> None:
-    """Either may run the job: the node is given back when the job is over, and both go then."""
+    """Either machine may run the job. The node is powered down after the job, and then both machines end."""
     _, memory = plan(observe(N.UP, M.SEVERAL), Memory(), 0.0, POLICY)
     actions, memory = plan(observe(N.UP, M.SEVERAL), memory, 5.0, POLICY)
     assert [a.verb for a in actions] == [Verb.RETIRE]
@@ -435,12 +436,12 @@ IN_USE = (N.UP, N.DRAINING, N.SILENT)
 
 @given(st.lists(st.tuples(_OBSERVATIONS, st.floats(0, 30)), min_size=1, max_size=12))
 def test_over_any_history(history: list[tuple[Observation, float]]) -> None:
-    """Never a machine of a node in use, never a busy node, never a dead machine; no state grows."""
+    """No machine of a node in use, of a busy node or without life is ended, and no memory grows."""
     memory, now = Memory(), 0.0
     for seen, pause in history:
         now += pause
         actions, memory = plan(seen, memory, now, POLICY)
-        assert not seen.nodes or len(memory.sights) <= len(seen.nodes) + len(seen.machines)
+        assert not seen.nodes or len(memory.nodes) <= len(seen.nodes) + len(seen.machines)
         living = {m.id: m for m in seen.machines if m.state.alive}
         views = {view.name: view for view in seen.nodes}
         ended = [a.machine for a in actions if a.verb is Verb.TERMINATE]
@@ -454,7 +455,7 @@ def test_over_any_history(history: list[tuple[Observation, float]]) -> None:
                 assert view is None or view.phase not in (*IN_USE, N.POWERING_UP)
                 continue
             assert view is not None
-            assert not view.held
+            assert not view.admin_disabled
             if action.verb is Verb.LAUNCH:
                 assert not any(m.state.alive for m in mine)
             if action.verb is Verb.POWER_DOWN and view.phase in IN_USE:

@@ -1,4 +1,4 @@
-"""What is known of pools: each class of failure against each thing that may follow."""
+"""What is known of pools: each class of failure against each event that may follow."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from infra.node.elastic.driver import Room
-from infra.node.elastic.errors import POLICIES, ErrorClass, Failure
-from infra.node.elastic.pools import OF_PARTITION, Limit, Pool, Pools, together
-from infra.node.model import SlurmSettings
+from node.elastic.driver import AvailableCapacity
+from node.elastic.errors import POLICIES, ErrorClass, Failure
+from node.elastic.pools import PARTITION_WIDE, Limit, Pool, Pools, combined
+from node.model import SlurmSettings
 from tests.support.doubles import DEBUG, design
 
 ZONED = replace(DEBUG, name="zoned", zones=("a", "b"))
 DEBUG_POOL, A, B = Pool("debug"), Pool("zoned", "a"), Pool("zoned", "b")
-OF_ZONES = [kind for kind in ErrorClass if kind not in (*OF_PARTITION, ErrorClass.PREEMPTED)]
+OF_ZONES = [kind for kind in ErrorClass if kind not in (*PARTITION_WIDE, ErrorClass.PREEMPTED)]
 
 
 def failure(kind: ErrorClass = ErrorClass.QUOTA, message: str = "no more") -> Failure:
@@ -37,18 +37,18 @@ def test_where_the_cloud_tells_of_room_so_many_are_free_and_all_at_the_end(
 ) -> None:
     pools.failed(DEBUG_POOL, failure(kind), 0.0, wanted=8)
     assert count(pools) == 0
-    pools.answered(DEBUG_POOL, Room(4, failure(kind)))
+    pools.answered(DEBUG_POOL, AvailableCapacity(4, failure(kind)))
     assert count(pools) == 4
     pools.tick(10_000.0)
     assert count(pools) == 4, "no back-off ends what the cloud says goes on"
-    pools.answered(DEBUG_POOL, Room(8))
+    pools.answered(DEBUG_POOL, AvailableCapacity(8))
     assert pools.limit("debug") is None
 
 
 @pytest.mark.parametrize("kind", OF_ZONES)
-@pytest.mark.parametrize("answer", [None, Room(8)], ids=["cannot tell", "sees no obstacle"])
+@pytest.mark.parametrize("answer", [None, AvailableCapacity(8)], ids=["cannot tell", "sees no obstacle"])
 def test_where_it_does_not_the_back_off_doubles_and_ends_each_time(
-    pools: Pools, kind: ErrorClass, answer: Room | None
+    pools: Pools, kind: ErrorClass, answer: AvailableCapacity | None
 ) -> None:
     policy, now = POLICIES[kind], 0.0
     for row in range(8):
@@ -71,7 +71,7 @@ def test_where_it_does_not_the_back_off_doubles_and_ends_each_time(
 
 def test_an_obstacle_that_room_does_not_see_is_not_ended_by_another_that_it_sees(pools: Pools) -> None:
     pools.failed(DEBUG_POOL, failure(ErrorClass.CONFIG), 0.0, wanted=2)
-    pools.answered(DEBUG_POOL, Room(4, failure(ErrorClass.QUOTA)))
+    pools.answered(DEBUG_POOL, AvailableCapacity(4, failure(ErrorClass.QUOTA)))
     assert count(pools) == 0, "two would have been there: it was something else"
     pools.tick(POLICIES[ErrorClass.CONFIG].backoff)
     assert pools.limit("debug") is None
@@ -79,16 +79,16 @@ def test_an_obstacle_that_room_does_not_see_is_not_ended_by_another_that_it_sees
 
 def test_an_api_in_trouble_opens_nothing_and_renames_nothing(pools: Pools) -> None:
     pools.failed(DEBUG_POOL, failure(), 0.0, wanted=8)
-    pools.answered(DEBUG_POOL, Room(4, failure()))
-    pools.answered(DEBUG_POOL, Room(0, failure(ErrorClass.THROTTLED, "too many calls")))
+    pools.answered(DEBUG_POOL, AvailableCapacity(4, failure()))
+    pools.answered(DEBUG_POOL, AvailableCapacity(0, failure(ErrorClass.THROTTLED, "too many calls")))
     assert pools.limit("debug") == Limit(0, failure())
-    pools.answered(DEBUG_POOL, Room(4, failure()))
+    pools.answered(DEBUG_POOL, AvailableCapacity(4, failure()))
     assert count(pools) == 4
 
 
 def test_what_was_launched_is_no_more_to_be_had(pools: Pools) -> None:
     pools.failed(DEBUG_POOL, failure(), 0.0, wanted=8)
-    pools.answered(DEBUG_POOL, Room(4, failure()))
+    pools.answered(DEBUG_POOL, AvailableCapacity(4, failure()))
     assert pools.refusal(DEBUG_POOL, 4, whole=True) is None
     assert pools.refusal(DEBUG_POOL, 5, whole=True) == failure()
     assert pools.refusal(DEBUG_POOL, 5, whole=False) is None, "some of them"
@@ -101,7 +101,7 @@ def test_boots_that_keep_failing_one_node_is_tried(pools: Pools) -> None:
     assert boots == Pool("debug", None, ErrorClass.BOOTSTRAP)
     why = failure(ErrorClass.BOOTSTRAP)
     pools.failed(boots, why, 0.0, pause=30.0)
-    pools.answered(boots, Room(8))
+    pools.answered(boots, AvailableCapacity(8))
     assert pools.limit("debug") == Limit(0, why, booting=True)
     pools.tick(30.0)
     assert pools.limit("debug") == Limit(1, why, booting=True)
@@ -110,7 +110,7 @@ def test_boots_that_keep_failing_one_node_is_tried(pools: Pools) -> None:
     assert count(pools) == 0
     pools.tick(100.0)
     assert count(pools) == 1
-    pools.healed(boots)
+    pools.recovered(boots)
     assert pools.limit("debug") is None
 
 
@@ -130,23 +130,23 @@ def test_the_budget_ends_when_it_says_so(pools: Pools) -> None:
     pools.failed(purse, why, 0.0, wanted=3)
     pools.tick(0.0)
     assert count(pools) == 0, "not before it was asked"
-    pools.answered(purse, Room(2, why))
+    pools.answered(purse, AvailableCapacity(2, why))
     pools.failed(DEBUG_POOL, failure(), 0.0)
-    pools.answered(DEBUG_POOL, Room(0, failure()))
+    pools.answered(DEBUG_POOL, AvailableCapacity(0, failure()))
     assert pools.limit("debug") == Limit(0, failure()), "the tightest counts"
-    pools.answered(DEBUG_POOL, Room(8))
+    pools.answered(DEBUG_POOL, AvailableCapacity(8))
     assert pools.limit("debug") == Limit(2, why)
-    pools.answered(purse, Room(8))
+    pools.answered(purse, AvailableCapacity(8))
     assert pools.limit("debug") is None
 
 
 def test_a_partition_is_limited_when_all_its_zones_are(pools: Pools) -> None:
     assert pools.zones("zoned") == (A, B)
     pools.failed(A, failure(ErrorClass.CAPACITY, "none in a"), 0.0, wanted=8)
-    pools.answered(A, Room(3, failure(ErrorClass.CAPACITY, "none in a")))
+    pools.answered(A, AvailableCapacity(3, failure(ErrorClass.CAPACITY, "none in a")))
     assert pools.limit("zoned") is None
     pools.failed(B, failure(ErrorClass.CAPACITY, "none in b"), 0.0, wanted=8)
-    pools.answered(B, Room(5, failure(ErrorClass.CAPACITY, "none in b")))
+    pools.answered(B, AvailableCapacity(5, failure(ErrorClass.CAPACITY, "none in b")))
     limit = pools.limit("zoned")
     assert limit is not None
     assert limit.count == 5, "a job's nodes go to one zone: eight would not start"
@@ -154,18 +154,18 @@ def test_a_partition_is_limited_when_all_its_zones_are(pools: Pools) -> None:
     assert pools.limit("debug") is None
 
 
-def test_a_fence_that_an_earlier_daemon_left_is_taken_over_and_ends(pools: Pools) -> None:
+def test_a_drain_that_an_earlier_daemon_left_is_taken_over_and_ends(pools: Pools) -> None:
     pools.adopt("zoned", failure(), 0.0)
     pools.adopt("debug", failure(ErrorClass.BOOTSTRAP), 0.0)
     assert (count(pools, "zoned"), count(pools)) == (0, 0)
-    pools.answered(A, Room(8))
+    pools.answered(A, AvailableCapacity(8))
     assert pools.limit("zoned") is None
     pools.tick(POLICIES[ErrorClass.BOOTSTRAP].backoff)
     assert count(pools) == 1
     pools.answered(B, None)
     pools.tick(POLICIES[ErrorClass.QUOTA].backoff)
-    assert B not in pools.troubles()
+    assert B not in pools.failures()
 
 
 def test_one_zones_failure_stays_its_own() -> None:
-    assert together([(None, failure())], ("n",)) == Failure(("n",), ErrorClass.QUOTA, "Code", "no more")
+    assert combined([(None, failure())], ("n",)) == Failure(("n",), ErrorClass.QUOTA, "Code", "no more")

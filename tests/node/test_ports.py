@@ -1,4 +1,4 @@
-"""Who listens where, by /proc: our own processes told from others."""
+"""Tests of which process listens on a port, by /proc."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from infra.node import ports
+from node import ports
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_a_listener_is_found_and_named(listener: socket.socket) -> None:
 
 
 def test_a_port_that_was_given_back_is_free() -> None:
-    """Another process of this machine may have taken it already, but not each of several."""
+    """Another process may have taken a free port already, but not each of several ports."""
     given_back = []
     for _ in range(5):
         with socket.create_server(("127.0.0.1", 0)) as made:
@@ -65,9 +65,9 @@ def test_others_listeners_are_not_ours(listener: socket.socket) -> None:
 
 def test_a_port_that_nobody_is_seen_to_have() -> None:
     with socket.socket() as ours:
-        # So that nobody else can have it; and nobody listens.
+        # The port is bound, so that no other process can have it, but nothing listens.
         ours.bind(("127.0.0.1", 0))
-        assert ports.holder(number(ours)) == "a process that is not yours to see"
+        assert ports.holder(number(ours)) == "a process of another user"
 
 
 def _name() -> str:

@@ -1,4 +1,4 @@
-"""Process trees: what counts as alive, what belongs to a machine, and that all of it ends."""
+"""Tests of process trees: which processes live, which belong to a machine, and that all of them end."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.node import processes
-from infra.node.processes import (
+from node import processes
+from node.processes import (
     ProcessId,
     caller,
     descendants,
@@ -26,7 +26,7 @@ from infra.node.processes import (
 )
 from tests.support.checkout import until
 
-# A machine's first process as the local cloud makes it: the subreaper of its tree.
+# A machine's first process in the local cloud is the subreaper of its tree.
 REAPER = """
 import ctypes, os, signal, subprocess, sys, time
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
@@ -42,7 +42,7 @@ time.sleep(300)
 
 @pytest.fixture
 def tree() -> Iterator[Callable[..., tuple[ProcessId, list[int]]]]:
-    """Starts a tree; returns its root and the pids below it."""
+    """Starts a tree and returns its root and the pids below it."""
     started: list[subprocess.Popen[str]] = []
     below: list[int] = []
 
@@ -82,7 +82,7 @@ def test_everything_below_a_root_ends_with_it(
     assert end_tree(root, 0.3) is True
     assert not root.alive()
     if arguments:
-        # Killed while their root still lived: nobody else could have found them.
+        # They were killed while their root lived. Later nobody could have found them.
         assert [pid for pid in below if alive(pid)] == []
 
 
@@ -91,7 +91,7 @@ def test_ending_what_is_gone_is_done_at_once() -> None:
     process = ProcessId.of(child.pid)
     child.wait()
     assert process is not None
-    # It would wait for longer than the test may take.
+    # It would wait longer than the test may take.
     assert end_tree(process, 3600.0) is True
 
 
@@ -152,9 +152,9 @@ def test_processes_are_found_by_a_variable_of_their_environment(tmp_path: Path) 
 def test_a_process_that_becomes_another_program_is_not_overlooked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While it does, the kernel shows an empty environment; on a busy machine no two looks are close."""
+    """Meanwhile the kernel shows an empty environment, and on a busy machine reads are far apart."""
     monkeypatch.setattr(processes, "FILLING_SECONDS", 0.0)
-    # All processes of this machine are looked at: the value is this test's alone.
+    # All processes of this machine are examined, so the value must be unique to this test.
     this = str(tmp_path)
     child = subprocess.Popen(["sleep", "300"], env={"SLURM_STACKS_RUN": this})
     empty = [b"", b"", b""]
@@ -190,7 +190,7 @@ def test_a_process_without_an_environment_is_nobodys(monkeypatch: pytest.MonkeyP
     child = subprocess.Popen(["sleep", "300"], env={})
     try:
         until(lambda: Path(f"/proc/{child.pid}/cmdline").read_bytes().startswith(b"sleep"), 60, "its start")
-        # It is not waited for as one that is on its way; the others of this machine are not asked.
+        # There is no wait as for a process in execve. Other processes of this machine are left out.
         monkeypatch.setattr(processes, "_pids", lambda: [child.pid])
         assert having(lambda _pid, environment: bool(environment)) == []
     finally:
@@ -199,14 +199,14 @@ def test_a_process_without_an_environment_is_nobodys(monkeypatch: pytest.MonkeyP
 
 
 def test_our_own_process_is_spared() -> None:
-    """A `down` that is run from a job of the cluster ends all but itself."""
+    """A `down` inside a job of the cluster ends all processes but itself."""
     child = subprocess.Popen(["sh", "-c", "sleep 300 & wait"])
     try:
         until(lambda: descendants(child.pid), 60, "the tree")
         ours = {child.pid, *descendants(child.pid)}
         found = with_descendants([os.getpid()])
         assert os.getpid() not in found
-        # This process may have more below it, of other tests, which come and go.
+        # This process may have further children, of other tests.
         assert ours <= set(found)
     finally:
         for pid in descendants(child.pid):
@@ -218,7 +218,7 @@ def test_our_own_process_is_spared() -> None:
 @pytest.mark.parametrize("when", ["later", "already"])
 def test_a_process_ends_with_its_caller(when: str) -> None:
     code = (
-        "import os, sys, time; from infra.node.processes import end_with_parent\n"
+        "import os, sys, time; from node.processes import end_with_parent\n"
         "end_with_parent(sys.argv[1]); print(os.getpid(), flush=True); time.sleep(60)"
     )
     start = "import subprocess as s, sys; print(s.call(sys.argv[1:]))"

@@ -14,34 +14,35 @@ from typing import Any
 
 import pytest
 
-from infra.local.cloud.machines import usable_python
-from infra.node import rpc
-from infra.node.codec import to_json
-from infra.node.elastic import programs
-from infra.node.model import Folders, Settings
+from localcloud.machines import base_python
+from node import rpc
+from node.codec import to_json
+from node.elastic import programs
+from node.folders import Folders
+from node.model import Settings
 from tests.support.checkout import ROOT, until
 from tests.support.doubles import settings
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Settings:
-    """A controller's folders with its programs; the name holds what shells and quotes stumble over."""
+    """A controller's folders with its programs. The path has characters that shells often get wrong."""
     root = tmp_path / "it's a folder"
-    # As the local stack does: a checkout's own interpreter may lie in a path that no first line can hold.
-    made = settings(root, python=usable_python())
+    # As the local stack does: a checkout's interpreter may have a path that does not fit into a first line.
+    made = settings(root, python=base_python())
     folders = Folders(made)
     for folder in (folders.run, folders.log, folders.lib, folders.etc):
         Path(str(folder)).mkdir(parents=True)
     Path(str(folders.code)).parent.mkdir()
     (Path(str(folders.code))).mkdir()
-    (Path(str(folders.code)) / "infra").symlink_to(ROOT / "infra")
+    (Path(str(folders.code)) / "node").symlink_to(ROOT / "node")
     (root / "settings.json").write_text(json.dumps(to_json(made)))
     programs.write(made, root / "settings.json")
     return made
 
 
 def run(made: Settings, name: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """As slurmctld does: no PATH, nothing of ours, another folder."""
+    """Run a program as slurmctld does: without PATH, without our environment, in another folder."""
     program = Path(str(Folders(made).code)) / "bin" / name
     return subprocess.run(
         [str(program), *arguments],
@@ -62,7 +63,7 @@ def left(made: Settings) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def daemon(machine: Settings) -> Iterator[list[dict[str, Any]]]:
-    """Something that takes requests at the daemon's socket."""
+    """A server that takes requests at the daemon's socket."""
     taken: list[dict[str, Any]] = []
 
     def handle(method: str, params: dict[str, Any]) -> Any:
@@ -119,7 +120,7 @@ def test_requests_are_left_where_the_daemon_looks(machine: Settings) -> None:
 
 
 def test_programs_start_without_the_cloud_and_without_packages(machine: Settings) -> None:
-    """Slurm starts one for every job: what they import is what every job's start waits for."""
+    """Slurm starts one for every job, so every job's start waits for their imports."""
     program = Path(str(Folders(machine).code)) / "bin" / "resume"
     done = subprocess.run(
         [sys.executable, "-IS", "-X", "importtime", str(program), "debug-0"],
@@ -130,14 +131,13 @@ def test_programs_start_without_the_cloud_and_without_packages(machine: Settings
         check=True,
     )
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "infra.node.elastic.client" in imported
-    ours = {name for name in imported if name.startswith("infra")}
+    assert "node.elastic.client" in imported
+    ours = {name for name in imported if name.split(".")[0] == "node"}
     assert ours == {
-        "infra",
-        "infra.node",
-        "infra.node.elastic",
-        "infra.node.elastic.client",
-        "infra.node.rpc",
+        "node",
+        "node.elastic",
+        "node.elastic.client",
+        "node.rpc",
     }
     assert not {"asyncio", "subprocess", "pathlib", "dataclasses"} & imported
 
@@ -151,7 +151,7 @@ def test_the_tool_reads_its_settings_anew(machine: Settings) -> None:
 
 
 def test_one_daemon_at_a_time(machine: Settings) -> None:
-    """The second waits for the first one's end, so that no machine is launched twice."""
+    """The second one waits for the end of the first, so that no machine is launched twice."""
     service = programs.daemon_service(machine, Path(machine.site.root) / "settings.json")
     socket = str(Folders(machine).daemon_socket)
     daemons: list[subprocess.Popen[bytes]] = []

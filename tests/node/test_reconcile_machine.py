@@ -1,6 +1,6 @@
-"""Random histories of jobs, faults and restarts: what must hold at every moment, and to what each comes.
+"""Random histories of jobs, faults and restarts: what must hold at every moment and at the end.
 
-`SLURM_STACKS_HISTORIES=2000` runs so many of them instead of a few.
+`SLURM_STACKS_HISTORIES=2000` runs that many of them instead of a few.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from infra.node.elastic.errors import ErrorClass
-from infra.node.model import Budget, Partition
-from infra.node.slurm.control import SlurmError
+from node.elastic.errors import ErrorClass
+from node.model import Budget, Partition
+from node.slurm.control import SlurmError
 from tests.support.simulation import World
 
 HISTORIES = int(os.environ.get("SLURM_STACKS_HISTORIES", "100"))
@@ -29,7 +29,7 @@ INDEX = st.integers(0, 20)
 
 
 class Histories(RuleBasedStateMachine):
-    """A cluster of six nodes; one of them static in half of the histories."""
+    """A cluster of six nodes. In half of the histories one of them is static."""
 
     @initialize(
         static=st.integers(0, 1),
@@ -79,7 +79,7 @@ class Histories(RuleBasedStateMachine):
         if not jobs:
             return
         job = jobs[index % len(jobs)].spelling
-        # What cannot be done with the job now is refused.
+        # Slurm refuses what cannot be done with the job now.
         with suppress(SlurmError):
             if what == "hold":
                 slurm.update_job(job, hold=True)
@@ -114,7 +114,7 @@ class Histories(RuleBasedStateMachine):
     def the_cloud_refuses(self, quota: int | None, error: ErrorClass | None) -> None:
         self.world.cloud.quota, self.world.cloud.error = quota, error
 
-    # The ledger believes the list, and the budget the ledger.
+    # The ledger relies on the listing, and the budget on the ledger.
     @precondition(lambda self: self.world.design.budget.max_hours is None)
     @rule(fault=st.sampled_from(["empty", "halved", "unreachable"]), seconds=st.sampled_from([3, 30, 120]))
     def the_cloud_lies(self, fault: str, seconds: int) -> None:
@@ -162,7 +162,7 @@ class Histories(RuleBasedStateMachine):
             assert self.world.wrongs == [], self.world.story()
 
     def nobody_waits(self) -> bool:
-        """At rest, once an administrator has let go what is held."""
+        """Once everything is at rest and an administrator has released held jobs."""
         for job in list(self.world.slurm.queue.values()):
             if job.held and job.state == "PENDING":
                 self.world.slurm.release(job.id)

@@ -1,4 +1,4 @@
-"""Nodes that are off get their new lines in slurm.conf, and those that are up retire."""
+"""Nodes that are off get their new lines in slurm.conf, and nodes that are up retire."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from infra.node.elastic.renewal import PAUSE_SECONDS, REASON, Renewal
-from infra.node.model import Partition
-from infra.node.slurm import hardware
-from infra.node.slurm.hardware import Hardware, Line, Record
-from infra.node.slurm.version import ResumeJob, ResumeRequest
+from node.elastic.renewal import PAUSE_SECONDS, REASON, Renewal
+from node.model import Partition
+from node.slurm import hardware
+from node.slurm.hardware import Hardware, Line, Record
+from node.slurm.version import ResumeJob, ResumeRequest
 from tests.support.doubles import FakeControl, design, job, node
 
 SMALL = Partition("debug", "local.small", 2, 1000, 0, 4, default=True)
@@ -22,7 +22,7 @@ LARGE = dataclasses.replace(SMALL, machine="local.large", cpus=8)
 
 
 class Control(FakeControl):
-    """With a slurmctld that ends, and takes the request as it starts again."""
+    """A Slurm whose slurmctld ends, and reads the request when it starts again."""
 
     lib: Path
     meanwhile: Callable[[], None] = staticmethod(lambda: None)
@@ -39,7 +39,7 @@ class Control(FakeControl):
 
 @pytest.fixture
 def control(tmp_path: Path) -> Control:
-    """debug-0 is busy, debug-1 idle, debug-2 off, debug-3 is to boot for a job."""
+    """debug-0 is busy, debug-1 idle, debug-2 off, and debug-3 is about to boot for a job."""
     made = Control(
         [
             node("debug-0", "ALLOCATED", "CLOUD"),
@@ -86,7 +86,7 @@ def test_nothing_is_done_where_nothing_has_changed(control: Control) -> None:
 
 
 def test_a_node_that_gets_a_job_meanwhile_is_not_renewed(control: Control) -> None:
-    """Between the first look and the moment from which no job starts."""
+    """The job comes between the first reading and the moment from which no job starts."""
 
     def placed() -> None:
         control.state["debug-2"] = node("debug-2", "ALLOCATED", "CLOUD", "POWERED_DOWN")
@@ -118,12 +118,12 @@ def test_a_node_that_a_person_holds_stays_as_it_is(control: Control) -> None:
 
 
 def test_no_machine_is_launched_for_a_line_of_before(control: Control) -> None:
-    """The machine would be made as the stack file says now, and Slurm would count with another."""
+    """The machine would have the new hardware, but Slurm would still count with the old one."""
     wish = ResumeRequest(
         ("debug-2", "other-0", "other-1"),
         (ResumeJob(9, ("debug-2", "other-1")), ResumeJob(10, ("other-0",))),
     )
-    left = renewal(control).without_kept(wish)
+    left = renewal(control).without_outdated_nodes(wish)
     assert left == ResumeRequest(("other-0",), (ResumeJob(10, ("other-0",)),))
     assert control.calls == [("down", ("debug-2", "other-1"), REASON)], "with the rest of the job's nodes"
-    assert renewal(control, SMALL).without_kept(wish) is wish
+    assert renewal(control, SMALL).without_outdated_nodes(wish) is wish

@@ -1,4 +1,4 @@
-"""Requests and answers over a real socket."""
+"""Tests of requests and answers over a real socket."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from infra.node import rpc
+from node import rpc
 from tests.support.naps import noted_naps
 
 
@@ -95,7 +95,7 @@ def test_a_stale_socket_is_replaced_and_a_long_path_works(tmp_path: Path) -> Non
         server = rpc.Server(path, handler)
         threading.Thread(target=server.serve, daemon=True).start()
         assert rpc.call(path, "echo", a=1) == {"a": 1}
-        # A server that died leaves its socket: the next one must not stumble over it.
+        # A dead server leaves its socket, which the next one must replace.
         server._socket.close()
     Path(path).unlink()
 
@@ -111,12 +111,12 @@ def test_garbage_does_not_end_the_server(served: str) -> None:
 def test_a_server_outlives_that_it_cannot_take_one_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hundreds of prologs wait at the daemon: it may have no file left, or no thread, for the next one."""
+    """Hundreds of prologs may be connected, so that there is no descriptor or thread for the next one."""
     path = str(tmp_path / "s.sock")
     server = rpc.Server(path, handler)
 
     class Full:
-        """The socket, which the kernel refuses a new file once."""
+        """A socket whose `accept` fails once for lack of descriptors."""
 
         refusals = 1
 
@@ -157,7 +157,7 @@ def test_a_server_outlives_that_it_cannot_take_one_more(
 def test_a_caller_waits_for_a_server_that_many_others_ask_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel refuses who finds the queue full: a resume would lie until the daemon starts again."""
+    """The kernel refuses a connection if the queue is full. A resume would wait for the daemon's restart."""
     path = str(tmp_path / "s.sock")
     with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as others:
         listener.bind(path)

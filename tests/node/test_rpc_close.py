@@ -1,4 +1,4 @@
-"""A server that closes has stopped accepting before its socket's number is free for another one."""
+"""Tests that a closing server stops accepting before its socket's descriptor is free for another."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import socket
 import threading
 from pathlib import Path
 
-from infra.node import rpc
+from node import rpc
 
 
 class SlowToWake:
-    """A listening socket whose thread is held up between the kernel's word and its own."""
+    """A listening socket whose thread is delayed between the return of the system call and its own code."""
 
     def __init__(self, real: socket.socket) -> None:
         self._real = real

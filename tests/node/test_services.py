@@ -1,4 +1,4 @@
-"""A machine's init keeps its services: with the real init, in a process of its own."""
+"""Tests that a machine's init keeps its services running, with the real init in its own process."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from infra.local.cloud import init
-from infra.node.processes import ProcessId, descendants, end_tree
+from localcloud import init
+from node.processes import ProcessId, descendants, end_tree
 from tests.support.checkout import ROOT, until
 
 PRELUDE = """
 import os, sys, time
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from infra.node.bootstrap.services import InitServices, Service
-import infra.node.bootstrap.services as module
+from node.bootstrap.services import InitServices, Service
+import node.bootstrap.services as module
 module.RESTART_PAUSE_SECONDS = 0.2
 module.STOP_SECONDS = 600
 out = Path({out!r})
@@ -36,7 +36,7 @@ services = InitServices()
 
 
 class Machine:
-    """A machine whose boot is a script of the test's."""
+    """A machine whose boot is a script of the test."""
 
     def __init__(self, folder: Path, script: str) -> None:
         loader = folder / "loader.py"
@@ -56,7 +56,7 @@ class Machine:
         return descendants(self.child.pid)
 
     def term(self) -> float:
-        """Ask it to end; returns how long it took. A service that had to be killed would have more time."""
+        """Ends the machine and returns how long it took. It takes longer if a service must be killed."""
         started = time.monotonic()
         self.child.send_signal(signal.SIGTERM)
         self.child.wait(120)
@@ -132,7 +132,7 @@ def test_a_service_has_its_variables_and_a_session_of_its_own(boot: Callable[[st
 def test_a_service_that_was_started_again_keeps_its_place_in_the_order_of_ends(
     boot: Callable[[str], Machine],
 ) -> None:
-    """A database that died once still ends after the daemon that writes to it."""
+    """A database that was restarted still ends after the daemon that writes to it."""
     machine = boot(
         """
         for name in ("below", "above"):

@@ -1,6 +1,6 @@
-"""The simulated Slurm does what a real one does: one scenario, seen alike in both.
+"""The simulated Slurm behaves as a real one: both run one scenario with the same result.
 
-`RECORDED` is what Slurm 22.05.8 did, of which the second test assures itself where Slurm is installed.
+`RECORDED` is what Slurm 22.05.8 did. The second test checks it where Slurm is installed.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from infra.node.model import SlurmSettings
-from infra.node.slurm.control import Slurm, SlurmError
-from infra.node.slurm.hostlist import expand
+from node.model import SlurmSettings
+from node.slurm.control import Slurm, SlurmError
+from node.slurm.hostlist import expand
 from tests.node.slurm_cluster import WAIT_FOR_NODES, SlurmCluster, design, needs_slurm, partition
 from tests.support.simulated_slurm import SimulatedSlurm
 from tests.support.slurm_scenario import NODES, Bench, Scenario, Snapshot
@@ -24,7 +24,7 @@ RECORDED = Path(__file__).with_name("data") / "slurm-22.05-scenario.json"
 
 
 class Real:
-    """A bench: a real slurmctld, and slurmds of its own."""
+    """A bench with a real slurmctld and its own slurmds."""
 
     def __init__(self, cluster: SlurmCluster) -> None:
         self._cluster = cluster
@@ -46,7 +46,7 @@ class Real:
 
 
 class Simulated:
-    """A bench: the model, and nodes that answer a second after they were asked for."""
+    """A bench with the model, whose nodes answer a second after they were powered up."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -109,7 +109,7 @@ def cluster() -> Iterator[SlurmCluster]:
 @needs_slurm
 def test_slurm_still_does_what_was_recorded(cluster: SlurmCluster) -> None:
     bench: Bench = Real(cluster)
-    for seen, wanted in zip(Scenario(bench).play(), recorded(), strict=True):
+    for seen, wanted in zip(Scenario(bench, recorded()).play(), recorded(), strict=True):
         assert seen == wanted
 
 

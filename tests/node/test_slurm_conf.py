@@ -1,4 +1,4 @@
-"""The rendered configuration: what stands in it, per release and kind of site, and what is refused."""
+"""Tests of the rendered configuration: its content per release and kind of site, and what is refused."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from infra.node.model import Accelerator, ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
-from infra.node.slurm.conf import PROLOG_MARGIN, check_paths, render
-from infra.node.slurm.hostlist import expand
-from infra.node.slurm.places import ports_needed, slurmd_addresses, slurmd_ports
-from infra.node.slurm.version import Version
+from node.model import Accelerator, ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
+from node.slurm import gres
+from node.slurm.addressing import ports_needed, slurmd_addresses, slurmd_ports
+from node.slurm.conf import PROLOG_MARGIN, check_paths, render
+from node.slurm.hostlist import expand
+from node.slurm.version import Version
 
 VERSIONS: tuple[Version, ...] = ((22, 5), (23, 11), (24, 11))
 MACHINES = ("process", "container", "vm")
@@ -72,7 +73,7 @@ def settings(
 
 
 def options(text: str) -> dict[str, str]:
-    """slurm.conf's single options; a key that comes twice is a mistake of its own."""
+    """Returns the options of slurm.conf that occur once. A key that occurs twice is an error."""
     pairs = [line.split("=", 1) for line in text.splitlines() if line and not line.startswith("#")]
     single = [(k, v) for k, v in pairs if k not in ("NodeName", "PartitionName")]
     assert len(dict(single)) == len(single)
@@ -99,7 +100,7 @@ def test_everywhere(machines: str, version: Version) -> None:
     )
     found = options(files["slurm.conf"])
     assert found["ClusterName"] == "demo"
-    # One call a request, whatever its size: a job's nodes are never split.
+    # There is one call per request, whatever its size, so that a job's nodes are never split.
     assert (found["ResumeRate"], found["SuspendRate"]) == ("0", "0")
     assert "idle_on_node_suspend" in found["SlurmctldParameters"]
     assert found["SelectType"] == "select/cons_tres"
@@ -135,7 +136,7 @@ def test_how_addresses_are_learned(version: Version, machines: str, has: list[st
 
 
 def test_a_site_with_names_in_dns() -> None:
-    found = conf(driver={"cloud_dns": "true"})["SlurmctldParameters"].split(",")
+    found = conf(cloud_dns=True)["SlurmctldParameters"].split(",")
     assert "cloud_dns" in found
     assert "cloud_reg_addrs" not in found
 
@@ -180,7 +181,7 @@ def test_own_machines() -> None:
     assert "config_overrides" not in found.values(), "a machine smaller than its snapshot says must be seen"
     assert not any("%n" in value for value in found.values())
     assert found["TreeWidth"] == "65533"
-    # EFA locks memory: a job must not have the limit of a login shell.
+    # EFA locks memory, so a job must not have the limit of a login shell.
     assert found["PropagateResourceLimitsExcept"] == "MEMLOCK"
 
 
@@ -251,7 +252,7 @@ def test_ports_are_each_ones_own_and_as_rendered() -> None:
 
 
 def test_addresses_are_each_ones_own_and_as_rendered() -> None:
-    """Also where they go over the end of what one number of four can say."""
+    """The ranges are right even if an address's last number exceeds its range."""
     ours = settings(
         "process", (part(high=300, default=True), part("static", 2, 5)), first_address="127.9.64.250"
     )
@@ -287,7 +288,7 @@ def test_refused(site: dict[str, Any], error: str) -> None:
 
 
 def test_the_longest_socket_decides() -> None:
-    """slurmstepd's, with the longest node's name twice."""
+    """The longest socket is slurmstepd's, which has the longest node name twice."""
     root = "/tmp/slurm-stacks-1000/0123456789abcdef"
     check_paths(settings("process", partitions=(part("a" * 10),), root=root))
     with pytest.raises(ValueError, match=r"spool/a{25}-9/a{25}-9_9{10}\.9{10}"):
@@ -346,13 +347,13 @@ def test_cgroups(
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("machines", MACHINES)
 def test_no_job_waits_for_an_account(machines: str, version: Version, accounting: bool) -> None:
-    """`InvalidAccount` comes of associations that are enforced, or of a priority that is computed from them:
-    nobody makes accounts here, so neither may be. A release's own defaults differ, so both are said."""
+    """`InvalidAccount` is due to enforced associations, or to a priority that is computed from them. No
+    accounts exist here, so neither may be used. The defaults of releases differ, so both are set."""
     slurm = dataclasses.replace(SlurmSettings(), accounting=accounting)
     found = conf(version, machines=machines, slurm=slurm)
     assert not {"AccountingStorageEnforce", "PriorityWeightAssoc", "AccountingStoreFlags"} & set(found)
     storage = "accounting_storage/slurmdbd" if accounting else "accounting_storage/none"
-    # One priority for both: with multifactor's, those that wait would be last when accounting is turned off.
+    # Both have the same priority. With multifactor, waiting jobs would be last when accounting is turned off.
     assert (found["AccountingStorageType"], found["PriorityType"]) == (storage, "priority/basic")
 
 
@@ -372,3 +373,17 @@ def test_accounting(machines: str) -> None:
 def test_five_thousand_nodes_are_rendered_fast_and_short() -> None:
     text = render(settings("process", (part(high=5000),)), (22, 5))["slurm.conf"]
     assert len(text) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "expected"),
+    [
+        (Accelerator("v100", 1), ["/dev/nvidia0"]),
+        (Accelerator("v100", 2), ["/dev/nvidia0", "/dev/nvidia1"]),
+        (Accelerator("trainium", 2, "neuron"), ["/dev/neuron0", "/dev/neuron1"]),
+    ],
+)
+def test_a_node_needs_the_device_files_of_its_accelerators(
+    accelerator: Accelerator, expected: list[str]
+) -> None:
+    assert gres.devices(accelerator) == expected

@@ -1,4 +1,4 @@
-"""The rendered configuration in front of a real slurmctld and slurmds."""
+"""Tests of the rendered configuration with a real slurmctld and slurmds."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from infra.node.model import Accelerator, Partition
-from infra.node.slurm.hostlist import expand
-from infra.node.slurm.version import parse_resume
+from node.model import Accelerator, Partition
+from node.slurm.hostlist import expand
+from node.slurm.version import parse_resume
 from tests.node.slurm_cluster import WAIT_FOR_NODES, SlurmCluster, design, needs_slurm, partition
 
 pytestmark = [pytest.mark.cluster, needs_slurm]
 
-# What every slurmctld says at its first start, what the distribution's packages say of a missing PMIx, and
-# what is said on a machine that is busy.
+# Messages of every slurmctld at its first start, of the distribution's packages about a missing PMIx, and
+# of a busy machine.
 _EXPECTED = re.compile(
     r"state file|NOTE: Trying backup|mpi/pmix|MPI: Cannot create context"
     r"|High latency for \d+ calls to gettimeofday|timed out|not responding"
@@ -35,7 +35,7 @@ def cluster() -> Iterator[SlurmCluster]:
         partition("gpu", nodes=2, gpus=8),
         partition("one", nodes=1, gpus=1),
     )
-    # Without a prolog that waits, srun on nodes that are starting takes up to 30 s from 24.11 on.
+    # From 24.11 on srun needs up to 30 s on starting nodes, unless a prolog waits.
     with SlurmCluster(design(*fleet, neuron), prolog=WAIT_FOR_NODES) as running:
         yield running
 
@@ -112,7 +112,7 @@ def test_idle_nodes_go_and_static_ones_stay(cluster: SlurmCluster) -> None:
     cluster.wait("debug-2 is off", lambda: control.nodes()["debug-2"].is_powered_down)
     before = suspends("debug-2")
     control.power_up([n for n in ("debug-0", "debug-2") if control.nodes()[n].is_powered_down])
-    # SuspendTime is 2 s: it may be up between two looks.
+    # SuspendTime is 2 s, so it may be up between two reads.
     cluster.wait("debug-2 was up, and idle", lambda: suspends("debug-2") > before)
     cluster.wait("debug-2 is off again", lambda: control.nodes()["debug-2"].is_powered_down)
     cluster.wait("debug-0 is up", lambda: control.nodes()["debug-0"].is_up)
@@ -120,8 +120,8 @@ def test_idle_nodes_go_and_static_ones_stay(cluster: SlurmCluster) -> None:
 
 
 def test_nodes_that_start_in_the_second_of_their_request() -> None:
-    """slurmctld ticks just before a second of uptime begins: without the product's care one in five is lost,
-    and starts until ResumeTimeout."""
+    """slurmctld's cycle is just before a second of uptime begins. Without the product's delay one node in
+    five is lost, and stays POWERING_UP until ResumeTimeout."""
     before = 0.92
     while not before < time.clock_gettime(time.CLOCK_BOOTTIME) % 1 < before + 0.02:
         time.sleep(0.002)
@@ -132,7 +132,7 @@ def test_nodes_that_start_in_the_second_of_their_request() -> None:
             control.power_up(names)
             started = [f"slurmd-{name}" for name in names]
             running.wait("slurmds started", lambda: all(map(running.has_log, started)))  # noqa: B023
-            # At once, or at the second try where this machine is busy.
+            # It registers at once, or at the second attempt if this machine is busy.
             running.wait(
                 "all have registered",
                 lambda: not any(control.nodes()[name].is_powering_up for name in names),  # noqa: B023
@@ -142,7 +142,7 @@ def test_nodes_that_start_in_the_second_of_their_request() -> None:
 @pytest.mark.parametrize("machines", ["vm", "container"])
 def test_slurmctld_takes_the_configuration_of_own_machines(machines: str) -> None:
     def edit(text: str) -> str:
-        # The test's munge and slurmctld's host name; the rest is as it ships.
+        # Only munge and slurmctld's host name are the test's. The rest is as shipped.
         socket = f"AuthInfo=socket={running.folders.munge_socket},"
         return text.replace("AuthInfo=", socket).replace("SlurmdPort", "#SlurmdPort", 1)
 

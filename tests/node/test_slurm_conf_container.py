@@ -1,4 +1,4 @@
-"""What the configuration says where machines are containers."""
+"""Tests of the configuration for containers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from infra.node.model import Accelerator, Partition, Settings, Site, SlurmSettings
-from infra.node.slurm.conf import render
-from infra.node.slurm.version import Version
+from node.model import Accelerator, Partition, Settings, Site, SlurmSettings
+from node.sites import LocalSite
+from node.slurm.conf import render
+from node.slurm.version import Version
 from tests.support.doubles import design
 
 VERSIONS: tuple[Version, ...] = ((22, 5), (23, 11), (24, 11))
@@ -16,7 +17,6 @@ FLEET = (
     Partition("debug", "local.small", 1, 1024, 0, 4, default=True),
     Partition("gpu", "local.medium", 2, 4096, 1, 2, Accelerator("v100", 4, simulated=True), exclusive=True),
 )
-DRIVER = {"socket": "/run/agent.sock", "cloud_dns": "true"}
 
 
 def files(version: Version, *, cgroups: str | None = None, **slurm: Any) -> dict[str, str]:
@@ -25,7 +25,9 @@ def files(version: Version, *, cgroups: str | None = None, **slurm: Any) -> dict
         user="slurm",
         controller_host="controller",
         controller_address="10.99.0.2",
-        driver=DRIVER | ({"cgroups": cgroups} if cgroups else {}),
+        cloud_dns=True,
+        cgroups=cgroups,
+        cloud=LocalSite("/run/agent.sock"),
     )
     made = design(*FLEET, machines="container", slurm=SlurmSettings(**slurm))
     return render(Settings(made, site), version)
@@ -41,7 +43,7 @@ COMMON = {
     "SlurmctldHost": "controller(10.99.0.2)",
     "SlurmctldPort": "6817",
     "SlurmdPort": "6818",
-    # The default socket: every machine has a munged of its own.
+    # munge's default socket is used, because every machine has its own munged.
     "AuthInfo": "cred_expire=30",
     "StateSaveLocation": "/var/spool/slurmctld",
     "SlurmdSpoolDir": "/var/spool/slurmd",
@@ -62,7 +64,7 @@ COMMON = {
 BY_ROOT = COMMON | {
     "SlurmUser": "slurm",
     "ProctrackType": "proctrack/cgroup",
-    # Memory is limited, but nothing is bound to cores: all machines have the same ones.
+    # Memory is limited, but nothing is bound to cores, because all machines share them.
     "TaskPlugin": "task/cgroup",
     "SelectTypeParameters": "CR_CPU_Memory",
 }
@@ -80,7 +82,7 @@ def test_slurm_conf(version: Version) -> None:
 def test_cgroups_are_handed_on_by_systemd_or_lie_aside(version: Version) -> None:
     limits = {"ConstrainCores": "no", "ConstrainRAMSpace": "yes", "ConstrainDevices": "no"}
     assert options(files(version)["cgroup.conf"]) == {"CgroupPlugin": "autodetect", **limits}
-    # A host that keeps the controllers in version 1: its systemd inside has a hierarchy without any.
+    # On a host with cgroups version 1 the container's systemd has a hierarchy without controllers.
     place = "/srv/slurm-stacks/cgroup"
     old = options(files(version, cgroups=place)["cgroup.conf"])
     assert old == {"CgroupPlugin": "cgroup/v1", "CgroupMountpoint": place, **limits}
@@ -96,7 +98,7 @@ def test_nodes_and_partitions() -> None:
         "NodeName=gpu-1 CPUs=2 RealMemory=4096 Gres=gpu:v100:4 Feature=local.medium,ondemand,v100 Weight=10 "
         "State=CLOUD",
     ], "by name: no address, no port"
-    # A job that names no memory has its CPUs' share of it.
+    # A job that requests no memory gets the share of its CPUs.
     shares = [part for line in text.splitlines() for part in line.split() if part.startswith("DefMem")]
     assert shares == ["DefMemPerCPU=1024", "DefMemPerCPU=2048"]
 

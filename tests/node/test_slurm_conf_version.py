@@ -1,12 +1,12 @@
-"""Versions, and the resume file in the words of every release."""
+"""Tests of versions, and of the resume file of every release."""
 
 from __future__ import annotations
 
 import pytest
 
-from infra.node.slurm import version
-from infra.node.slurm.slurmd import QUIET_SECONDS, start_delay
-from infra.node.slurm.version import ResumeJob, ResumeRequest, parse_resume
+from node.bootstrap.registration import QUIET_SECONDS, start_delay
+from node.slurm import version
+from node.slurm.version import ResumeJob, ResumeRequest, parse_resume
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_spelling() -> None:
     assert version.parse(version.spell((24, 11))) == (24, 11)
 
 
-# As 22.05.8 wrote it.
+# This text was written by 22.05.8.
 OLD = """{"jobs":[{"job_id":12,"nodes":"cpu-[1000-1001]"},{"job_id":13,"nodes":"cpu-1002"}],
 "all_nodes":"cpu-[1000-1003]"}"""
 NEW = """{"all_nodes_resume": "cpu-[1-2]", "jobs": [{"extra": "e", "job_id": 12, "features": "spot",
@@ -90,7 +90,7 @@ def test_what_is_no_resume_file(text: str) -> None:
         ((22, 5), 1000.5, 0.0),
         ((22, 5), 1000.75, 0.25),
         ((22, 5), 1000.96875, 0.03125),
-        # These count by the clock.
+        # These releases use the clock.
         ((23, 11), 1000.75, 0.0),
         ((24, 11), 1000.75, 0.0),
     ],

@@ -1,4 +1,4 @@
-"""The status: its keys are a contract; and which part is silent where there is none."""
+"""The status: its keys are a contract, and it names the part that does not answer."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 import jsonschema
 import pytest
 
-from infra.node import rpc, status, tool
-from infra.node.elastic import status as elastic_status
-from infra.node.elastic.daemon import Elastic
-from infra.node.elastic.driver import Machine, MachineState
-from infra.node.model import Folders
-from infra.node.slurm.control import SlurmDown
-from infra.node.status import SilentError
+from node import command_line, rpc, status
+from node.elastic import status as elastic_status
+from node.elastic.daemon import Elastic
+from node.elastic.driver import Machine, MachineState
+from node.folders import Folders
+from node.slurm.control import SlurmDown
+from node.status import SilentError
 from tests.support.checkout import ROOT
 from tests.support.doubles import FakeControl, FakeDriver, fast_design, job, node, settings
 
@@ -38,7 +38,7 @@ def valid(found: Any) -> bool:
 
 @pytest.fixture
 def found(tmp_path: Path) -> dict[str, Any]:
-    """The status of a cluster in which there is some of everything."""
+    """The status of a cluster with some of everything."""
     control, driver = FakeControl(), FakeDriver()
     control.state = {
         n.name: n
@@ -118,7 +118,7 @@ Serve = Callable[[Callable[[str, dict[str, Any]], Any]], None]
 
 
 class CodedError(Exception):
-    """What the daemon's own partners fail with, as its server passes it on."""
+    """The error of the daemon's partners, as its server passes it on."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -127,7 +127,7 @@ class CodedError(Exception):
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folders:
-    """A cluster's folders; slurmctld answers."""
+    """The folders of a cluster whose slurmctld answers."""
     (tmp_path / "run").mkdir()
     (tmp_path / "lib" / "boot").mkdir(parents=True)
     monkeypatch.setattr(status, "Control", lambda *_: Pinged())
@@ -145,7 +145,7 @@ class Pinged:
 
 @pytest.fixture
 def serve(folders: Folders) -> Iterator[Serve]:
-    """Answers as the elastic daemon does."""
+    """Answer as the elastic daemon does."""
     servers: list[rpc.Server] = []
 
     def start(handler: Callable[[str, dict[str, Any]], Any]) -> None:
@@ -231,11 +231,11 @@ def test_a_boot_that_failed_or_goes_on_is_the_cause(folders: Folders) -> None:
 def test_the_tool_says_it_in_one_line(
     tmp_path: Path, folders: Folders, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from infra.node.codec import to_json
+    from node.codec import to_json
 
     file = tmp_path / "settings.json"
     file.write_text(json.dumps(to_json(settings(tmp_path))))
-    assert tool.main(str(file), ["status"]) == 1
+    assert command_line.main(str(file), ["status"]) == 1
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("the elastic daemon does not answer")

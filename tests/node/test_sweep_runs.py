@@ -1,4 +1,4 @@
-"""Many runs in one call: the chain of their jobs, what may be asked twice, and what is ended."""
+"""Tests of a series of runs: the chain of their jobs, repeated requests, and cancelling."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from infra.node import tool
-from infra.node.codec import to_json
-from infra.node.slurm.control import SlurmDown
-from infra.node.sweep import Sweep
+from node import command_line
+from node.codec import to_json
+from node.slurm.control import SlurmDown
+from node.sweep import Sweep
 from tests.support.doubles import FakeControl, job, settings
 
 FOLDERS = [f"0123/abc-s-{number}" for number in (1, 2, 3)]
 
 
 class Sbatch:
-    """Puts jobs into the queue; `refuse` has words for the folders that end with a key."""
+    """A fake sbatch that queues jobs. `refuse` has error messages for folders that end with a key."""
 
     def __init__(self, control: FakeControl) -> None:
         self.control = control
@@ -86,7 +86,7 @@ def test_the_same_wish_again_submits_nothing_whatever_became_of_the_jobs(
     tmp_path: Path, sweep: Sweep, sbatch: Sbatch, control: FakeControl
 ) -> None:
     first = sweep.submit(wish(tmp_path, *FOLDERS[:2]))
-    control.queue = {2: job(2, "FAILED", comment=f"slurm-stacks:{FOLDERS[1]}")}  # 1 is forgotten
+    control.queue = {2: job(2, "FAILED", comment=f"slurm-stacks:{FOLDERS[1]}")}  # Slurm has forgotten job 1
     again = sweep.submit(wish(tmp_path))
     assert again["runs"] == [*first["runs"], {"job": 3, "error": None}]
     assert sbatch.waits == {1: [], 2: [1], 3: [2]}
@@ -151,17 +151,17 @@ def test_the_clusters_command_reads_and_answers_json(
 ) -> None:  # fmt: skip
     file = tmp_path / "settings.json"
     file.write_text(json.dumps(to_json(settings(tmp_path))))
-    monkeypatch.setattr(tool, "Control", lambda _conf: control)
+    monkeypatch.setattr(command_line, "Control", lambda _conf: control)
     monkeypatch.setattr(signal, "signal", lambda *_arguments: None)
 
     def ask(action: str, question: Any) -> Any:
         monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(question)))
-        assert tool.main(str(file), ["sweep", action]) == 0
+        assert command_line.main(str(file), ["sweep", action]) == 0
         return json.loads(capsys.readouterr().out)
 
     assert ask("submit", wish(tmp_path))["runs"][2] == {"job": 3, "error": None}
     assert [one["job"]["state"] for one in ask("show", FOLDERS)] == ["PENDING"] * 3
     assert ask("cancel", FOLDERS) == [3, 2, 1]
     with pytest.raises(SystemExit) as caught:
-        tool.main(str(file), ["sweep", "nonsense"])
+        command_line.main(str(file), ["sweep", "nonsense"])
     assert caught.value.code == 2

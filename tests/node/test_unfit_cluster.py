@@ -1,4 +1,4 @@
-"""What a real slurmctld makes of a machine that has less than its line in slurm.conf says."""
+"""How a real slurmctld treats a machine that has less than its line in slurm.conf says."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import re
 
 import pytest
 
-from infra.node.elastic.rules import NodePhase
-from infra.node.elastic.view import held, phase
-from infra.node.slurm.states import NodeState
+from node.elastic.rules import NodePhase
+from node.elastic.view import is_admin_disabled, phase
+from node.slurm.states import NodeState
 from tests.node.slurm_cluster import WAIT_FOR_NODES, SlurmCluster, design, needs_slurm, partition
 
 pytestmark = [pytest.mark.cluster, needs_slurm]
 
 
 def _too_much(conf: str) -> str:
-    """Every node with a petabyte of memory, and to be believed what it says itself."""
+    """Give every node a petabyte of memory in slurm.conf, while it reports its real memory."""
     found, count = re.subn(r"RealMemory=\d+", "RealMemory=1000000000", conf)
     assert count
     return found.replace("SlurmdParameters=config_overrides\n", "")
@@ -34,10 +34,10 @@ def test_a_machine_that_is_too_small_is_unfit_until_it_is_switched_off() -> None
             return phase(seen[node]) is NodePhase.UNFIT
 
         for node in ("debug-0", "debug-1"):
-            # Slurm itself switches the other one off after a while, and on again for the job.
+            # Slurm itself powers the other node down after a while, and up again for the job.
             cluster.wait("unfit", lambda n=node: unfit(n), 120)  # type: ignore[misc]
             assert (seen[node].reason or "").startswith("Low RealMemory")
-            assert not held(seen[node]), "no person took it out of service"
+            assert not is_admin_disabled(seen[node]), "no person took it out of service"
         cluster.wait("the job is queued again", lambda: control.jobs()[job].restarts >= 1, 120)
         control.cancel([job])
         control.power_down_force(["debug-0", "debug-1"], "slurm-stacks bootstrap: too small")

@@ -1,4 +1,4 @@
-"""Login machines behind a real sshd on loopback; skipped, saying so, where sshd is missing."""
+"""Login machines behind a real sshd on loopback; without sshd the tests are skipped with that reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.sshd import missing
 
 @pytest.fixture
 def make_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], LoginMachine]]:
-    """Makes login machines; the first one's agent, with its key, is the environment's."""
+    """Makes login machines; the SSH agent of the first one, with its key, is that of the environment."""
     if why := missing():
         pytest.skip(why)
     with login_machines(tmp_path, monkeypatch) as make:

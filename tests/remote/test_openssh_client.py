@@ -1,4 +1,4 @@
-"""`ssh` as the benchmark calls it: a real sshd on loopback, real proxies, and every way to fail."""
+"""`ssh` as the benchmark calls it, with a real sshd on loopback, real proxies, and every failure."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from cli.ssh import client as clients
+from cli.ssh import openssh
+from infra import workload_files
 from infra.errors import UserError
-from infra.ssh import client as clients
-from infra.ssh import openssh, target
+from infra.ssh import target
 from infra.ssh.target import Target
 from tests.support.checkout import ROOT, until
 from tests.support.login_machine import ENVIRONMENT, LoginMachine
 from tests.support.sshd import children, make_key, public, reserved_port
 
-# What Session Manager's and IAP's commands are to ssh: standard input and output lead to a port.
+# Connects standard input and output with a port, as Session Manager's and IAP's commands do for ssh.
 RELAY = """
 import os, socket, sys, threading
 connection = socket.create_connection((sys.argv[1], int(sys.argv[2])))
@@ -159,7 +161,7 @@ def test_a_machine_that_is_not_there_yet_is_waited_for(
     pauses: list[float] = []
 
     def pause(seconds: float) -> None:
-        """It comes up while the second attempt is waited for."""
+        """The server comes up during the pause before the second attempt."""
         pauses.append(seconds)
         if len(pauses) == 2:
             machine.sshd.start(again=True)
@@ -200,7 +202,7 @@ def test_a_proxy_that_outlives_its_ssh_is_ended(there: Target, relay: str, tmp_p
 
 
 def test_the_users_own_configuration_and_known_hosts_do_not_count(there: Target, tmp_path: Path) -> None:
-    """They could forward, multiplex, or trust a key that nobody published."""
+    """The user's own settings could forward, multiplex, or trust a key that nobody published."""
     words = openssh.arguments(there, tmp_path)
     assert words[:3] == ["ssh", "-F", "none"]
     assert "-oGlobalKnownHostsFile=none" in words
@@ -246,7 +248,7 @@ def client(whither: Target | None, verb: str, *options: str, stdin: str = "") ->
     if whither is not None:
         env[target.VARIABLE] = json.dumps(asdict(whither))
     process = subprocess.Popen(
-        [sys.executable, "-m", "infra.ssh.client", verb, *options],
+        [sys.executable, "-m", "cli.ssh.client", verb, *options],
         cwd=ROOT,
         env=env,
         stdin=subprocess.PIPE,
@@ -296,6 +298,36 @@ def test_a_workload_that_changed_on_the_way_is_not_staged(there: Target, machine
     assert process.returncode == 1
     assert "was changed while it was being staged" in said
     assert machine.staged() == {}
+
+
+def test_a_users_program_is_staged_with_its_modes(
+    there: Target, machine: LoginMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "a project"
+    (project / "code").mkdir(parents=True)
+    (project / "workload").mkdir()
+    (project / "workload" / "launch.py").write_text("launcher\n")
+    (project / "workload" / "train.py").write_text("the built-in training\n")
+    (project / "code" / "train.py").write_text("print(1)\n")
+    (project / "code" / "it's a tool").write_text("#!/bin/sh\n")
+    (project / "code" / "it's a tool").chmod(0o755)
+    own = ("code/train.py", "code/it's a tool")
+    digest = workload_files.read(project, own).digest
+    options = (f"--shared={machine.shared}", "--staged=x", f"--digest={digest}", *own)
+    monkeypatch.setenv("SLURM_STACKS_PROJECT", str(project))
+    with client(there, "stage", *options) as process:
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (0, "")
+    assert machine.staged() == {
+        "x": {
+            "files/code/train.py": b"print(1)\n",
+            "files/code/it's a tool": b"#!/bin/sh\n",
+            "launch.py": b"launcher\n",
+        }
+    }
+    staged = machine.shared / "bench" / "x" / "workload" / "files" / "code"
+    assert os.access(staged / "it's a tool", os.X_OK)
+    assert not os.access(staged / "train.py", os.X_OK)
 
 
 def test_cancel_goes_on_without_the_machine(there: Target, machine: LoginMachine) -> None:

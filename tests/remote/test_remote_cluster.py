@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from infra.local import packages
-from infra.local.site import RunDirectory
+from cli.local import system_packages
+from cli.local.site import RunDirectory
 from tests.support import remote_scenarios as scenarios
 from tests.support.checkout import SMALL, Checkout, running, until
 from tests.support.drivers import Driver, Embedded, StandInDriver
@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
     pytest.mark.skipif(
-        bool(packages.missing()), reason=f"packages are missing: {', '.join(packages.missing())}"
+        bool(system_packages.missing()), reason=f"missing packages: {', '.join(system_packages.missing())}"
     ),
 ]
 

@@ -1,4 +1,4 @@
-"""Is there an SSH agent with a key? Real agents, and what is no agent."""
+"""The check for an SSH agent with a key, with real agents and with things that are none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(shutil.which("ssh-agent") is None, reason="ssh-a
 
 @contextmanager
 def listening(path: Path, answer: bytes) -> Iterator[None]:
-    """Something at the socket that answers whatever comes."""
+    """A server at the socket that gives a fixed answer to everything."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
         server.listen()

@@ -1,4 +1,4 @@
-"""The workload's archive: the same files are the same bytes."""
+"""The workload's archive: the same files always give the same bytes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from infra import bundle
-from infra.ssh import archive
+from infra import bundle, workload_files
 from tests.support.checkout import ROOT
 
 
@@ -20,7 +19,7 @@ def files(content: bytes) -> dict[str, bytes]:
 
 
 def test_it_holds_the_workload_and_nothing_that_python_leaves_there() -> None:
-    assert files(archive.workload(ROOT)) == {
+    assert files(workload_files.read(ROOT).archive()) == {
         f"workload/{name}": content for name, content in bundle.tree(ROOT / "workload")
     }
 
@@ -30,23 +29,27 @@ def test_time_owner_and_byte_code_are_no_change(tmp_path: Path) -> None:
     (folder / "envs").mkdir(parents=True)
     (folder / "a.py").write_text("1")
     (folder / "envs" / "b").write_text("2")
-    content = archive.workload(tmp_path)
+    content = workload_files.read(tmp_path).archive()
     os.utime(folder / "a.py", (1, 1))
     (folder / "a.py").chmod(0o600)
     (folder / "__pycache__").mkdir()
     (folder / "__pycache__" / "a.pyc").write_bytes(b"x")
-    assert archive.workload(tmp_path) == content
+    assert workload_files.read(tmp_path).archive() == content
     (folder / "envs" / "b").write_text("3")
-    assert archive.digest(archive.workload(tmp_path)) != archive.digest(content)
+    assert bundle.digest(workload_files.read(tmp_path).archive()) != bundle.digest(content)
+
+
+def cached(content: bytes, *, write: bool = True) -> Path:
+    return bundle.cached_file("workload", ".tar", content, write=write)
 
 
 def test_it_is_kept_by_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert not archive.place(b"one").exists()
-    path = archive.keep(b"one")
-    assert path == archive.place(b"one")
+    assert not cached(b"one", write=False).exists()
+    path = cached(b"one")
+    assert path == cached(b"one", write=False)
     assert path.read_bytes() == b"one"
-    assert archive.keep(b"two") != path
-    path.write_bytes(b"on")  # a disk that was full
-    assert archive.keep(b"one").read_bytes() == b"one"
+    assert cached(b"two") != path
+    path.write_bytes(b"on")  # as after a full disk
+    assert cached(b"one").read_bytes() == b"one"
     assert len(list(path.parent.iterdir())) == 2

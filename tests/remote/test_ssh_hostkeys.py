@@ -1,4 +1,4 @@
-"""Which published host keys are believed, and what a client is given of them."""
+"""Which published host keys are accepted, and which of them a client gets."""
 
 from __future__ import annotations
 

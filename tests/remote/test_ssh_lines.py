@@ -1,4 +1,4 @@
-"""The lines for the login machine's shell, run by real shells: no value can break out of them."""
+"""The lines for the login machine's shell, run by real shells: no value can break out of its quotes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from infra import bundle
-from infra.ssh import archive, lines
+from infra import bundle, workload_files
+from infra.ssh import lines
 
 SHELLS = ("sh", "bash")
 CHARACTERS = st.characters(exclude_characters="/\0", exclude_categories=["Cs"])
@@ -43,7 +43,7 @@ TOOL = f'#!/bin/sh\nexec {shlex.join([sys.executable, "-c", _ECHO])} "$@"\n'
 
 
 def shell(line: str, stdin: bytes = b"", kind: str = "sh") -> subprocess.CompletedProcess[bytes]:
-    """As sshd runs a command: the user's shell with -c."""
+    """Runs a command as sshd does, with the user's shell and -c."""
     return subprocess.run([kind, "-c", line], input=stdin, capture_output=True, timeout=120, check=False)
 
 
@@ -108,8 +108,8 @@ def project(root: Path, files: dict[str, bytes]) -> Path:
 
 
 def unpack(shared: Path, content: bytes, **changes: Any) -> subprocess.CompletedProcess[bytes]:
-    """Stage an archive by standard input; `sent` is what arrives of it."""
-    line = lines.unpack(str(shared), NAME, archive.digest(content), stdin=True)
+    """Stage an archive through standard input; `sent` is the part of it that arrives."""
+    line = lines.unpack(str(shared), NAME, bundle.digest(content), stdin=True)
     sent = changes.get("sent", base64.encodebytes(content))
     return shell(line, sent, changes.get("kind", "sh"))
 
@@ -118,14 +118,14 @@ def staged(shared: Path) -> dict[str, bytes]:
     return dict(bundle.tree(shared / "bench" / NAME / "workload"))
 
 
-# Found by random examples once: GNU tar took the backslash for the beginning of an escape.
+# Random examples found this: GNU tar took the backslash for the beginning of an escape.
 @example(name="\\0", files={"a.py": b"x"})
 @example(name="\\101", files={"a.py": b"x"})
 @settings(max_examples=25, deadline=None)
 @given(name=NAMES, files=st.dictionaries(NAMES, st.binary(max_size=50), min_size=1, max_size=4))
 def test_any_workload_arrives_whole_in_any_folder(name: str, files: dict[str, bytes]) -> None:
     with tempfile.TemporaryDirectory() as root:
-        content = archive.workload(project(Path(root), files))
+        content = workload_files.read(project(Path(root), files)).archive()
         shared = Path(root) / "x" / name
         assert printed(unpack(shared, content)) == f"{shared}/bench/{NAME}/workload"
         assert staged(shared) == dict(bundle.tree(Path(root) / "workload"))
@@ -133,7 +133,7 @@ def test_any_workload_arrives_whole_in_any_folder(name: str, files: dict[str, by
 
 
 def test_whoever_trains_the_same_has_a_folder_of_their_own(tmp_path: Path) -> None:
-    printed(unpack(tmp_path, archive.workload(project(tmp_path, {"a.py": b"x"}))))
+    printed(unpack(tmp_path, workload_files.read(project(tmp_path, {"a.py": b"x"})).archive()))
     made = tmp_path / "bench" / NAME
     assert made.stat().st_mode & 0o7777 == 0o1777, "as /tmp: nobody takes away another's"
     assert (made / "workload").stat().st_mode & 0o022 == 0, "nobody else changes what is staged"
@@ -142,7 +142,7 @@ def test_whoever_trains_the_same_has_a_folder_of_their_own(tmp_path: Path) -> No
 @pytest.mark.parametrize("kind", SHELLS)
 @pytest.mark.parametrize("awkward", AWKWARD)
 def test_awkward_names_by_both_ways(tmp_path: Path, awkward: str, kind: str) -> None:
-    content = archive.workload(project(tmp_path, {awkward: b"x", f"{awkward}d/{awkward}": b"y"}))
+    content = workload_files.read(project(tmp_path, {awkward: b"x", f"{awkward}d/{awkward}": b"y"})).archive()
     shared = tmp_path / f"x{awkward}"
     printed(unpack(shared, content, kind=kind))
     by_stdin = staged(shared)
@@ -150,7 +150,7 @@ def test_awkward_names_by_both_ways(tmp_path: Path, awkward: str, kind: str) -> 
     (shared / "bench" / NAME).rename(tmp_path / "away")
     placed = Path(lines.archive_path(str(shared), NAME))
     placed.write_bytes(content)
-    printed(shell(lines.unpack(str(shared), NAME, archive.digest(content), stdin=False), kind=kind))
+    printed(shell(lines.unpack(str(shared), NAME, bundle.digest(content), stdin=False), kind=kind))
     assert staged(shared) == by_stdin
     assert not placed.exists()
     assert not (tmp_path / "pwned").exists()
@@ -159,7 +159,9 @@ def test_awkward_names_by_both_ways(tmp_path: Path, awkward: str, kind: str) -> 
 
 @pytest.fixture
 def content(tmp_path: Path) -> bytes:
-    return archive.workload(project(tmp_path, {"model.py": b"1\n" * 50_000, "envs/cpu/uv.lock": b"2\n"}))
+    return workload_files.read(
+        project(tmp_path, {"model.py": b"1\n" * 50_000, "envs/cpu/uv.lock": b"2\n"})
+    ).archive()
 
 
 @pytest.mark.parametrize(
@@ -189,7 +191,7 @@ def test_a_workload_that_does_not_arrive_whole_is_not_used(
 
 def test_a_copy_that_is_there_is_left_alone(tmp_path: Path, content: bytes) -> None:
     shared = tmp_path / "shared"
-    (shared / "bench" / NAME / "run").mkdir(parents=True)  # a run's folder may be there first
+    (shared / "bench" / NAME / "run").mkdir(parents=True)  # a run's folder may exist before
     printed(unpack(shared, content))
     before = (shared / "bench" / NAME / "workload").stat()
     assert printed(unpack(shared, content, sent=b"")) == f"{shared}/bench/{NAME}/workload"
@@ -199,7 +201,7 @@ def test_a_copy_that_is_there_is_left_alone(tmp_path: Path, content: bytes) -> N
 
 def test_staging_that_is_killed_leaves_nothing_that_is_used(tmp_path: Path, content: bytes) -> None:
     shared = tmp_path / "shared"
-    line = lines.unpack(str(shared), NAME, archive.digest(content), stdin=True)
+    line = lines.unpack(str(shared), NAME, bundle.digest(content), stdin=True)
     with subprocess.Popen(["sh", "-c", line], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as half:
         assert half.stdin is not None
         half.stdin.write(base64.encodebytes(content)[:5000])
@@ -223,7 +225,7 @@ def test_nothing_is_at_its_place_before_the_last_step(
 
 def test_two_that_stage_at_once_make_one(tmp_path: Path, content: bytes) -> None:
     shared = tmp_path / "shared"
-    line = lines.unpack(str(shared), NAME, archive.digest(content), stdin=True)
+    line = lines.unpack(str(shared), NAME, bundle.digest(content), stdin=True)
     both = [
         subprocess.Popen(["sh", "-c", line], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(4)
     ]

@@ -10,18 +10,21 @@ from typing import Any
 
 import pytest
 
-from infra import providers, transfer
+from cli import providers, transfer
+from cli.provider import StackUp
 from infra.errors import EXIT_USAGE, UserError
-from infra.provider import StackUp
+from infra.program.stack import Stack
 from infra.ssh.target import Target
 from tests.support.login_machine import LoginMachine
 from tests.support.sshd import make_key, public
 
-STACK = StackUp("far", "aws")
+
+def far_stack(project: Path) -> StackUp:
+    return StackUp(Stack(project, "far"), "aws")
 
 
 class Far:
-    """A provider whose login machine is the test's."""
+    """A provider with the test's login machine."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -50,7 +53,7 @@ def remote(tmp_path: Path) -> Path:
 
 
 def cp(tmp_path: Path, *paths: str) -> None:
-    transfer.copy(tmp_path, STACK, paths[:-1], paths[-1])
+    transfer.copy(far_stack(tmp_path), paths[:-1], paths[-1])
 
 
 def test_files_and_folders_go_there_and_come_back(far: Far, remote: Path, tmp_path: Path) -> None:
@@ -115,7 +118,7 @@ def test_what_is_no_way_is_refused_before_anything_is_done(
 
 def test_the_stanza_works_with_opensshs_own_programs(far: Far, remote: Path, tmp_path: Path) -> None:
     config = tmp_path / "config"
-    config.write_text(transfer.stanza(tmp_path, STACK))
+    config.write_text(transfer.stanza(far_stack(tmp_path)))
     assert config.read_text().startswith("Host slurm-stacks-far\n")
     alias = "slurm-stacks-far"
 
@@ -132,7 +135,7 @@ def test_the_stanza_works_with_opensshs_own_programs(far: Far, remote: Path, tmp
     assert (remote / "moved").exists()
 
     far.target = Target(**{**_fields(far.target), "host_keys": (public(make_key(tmp_path / "other")),)})
-    transfer.stanza(tmp_path, STACK)
+    transfer.stanza(far_stack(tmp_path))
     words = ["ssh", "-F", str(config), alias, "true"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 255, "the machine is another than the one that was published"

@@ -9,13 +9,19 @@ import pytest
 
 WIDE = "wide"
 FIRST = (
-    "tests/cluster/test_faults.py", "tests/cluster/test_documented_commands.py",
-    "tests/cluster/test_namespace_cluster.py", "tests/cluster/test_lost_machines.py",
-    "tests/cluster/", "tests/engine/", "tests/remote/", "tests/local/",
+    "tests/cluster/test_container_cluster.py", "tests/cluster/test_faults.py",
+    "tests/cluster/test_elastic_life.py", "tests/cluster/test_accounting.py",
+    "tests/cluster/test_diagnosis.py", "tests/cluster/test_aws_machines.py",
+    "tests/cluster/test_live_changes.py", "tests/cluster/test_benchmark_training.py",
+    "tests/cluster/test_lost_machines.py", "tests/cluster/test_mishaps_life_terminal.py",
+    "tests/cluster/test_google_machines.py", "tests/cluster/test_documented_commands.py",
+    "tests/cluster/test_sweep.py", "tests/cluster/test_soak.py", "tests/cluster/test_consumer_job.py",
+    "tests/cluster/", "tests/engine/", "tests/remote/", "tests/localcloud/",
 )  # fmt: skip
-"""The longest files, then the folders whose tests wait for real programs, in the order of their beginning.
+"""The longest files, the longest first, then the folders whose tests wait for real programs.
 
-All others fill the time until they end.
+A file's tests run one behind the other, so a long one that began late would be waited for alone. All others
+fill the time until these end.
 """
 
 _left_out: Counter[str] = Counter()
@@ -24,7 +30,7 @@ _tests: Counter[str] = Counter()
 
 
 def folder_of(nodeid: str) -> str:
-    """The first two parts of a test's path: `tests/aws` of `tests/aws/test_aws_plan.py::test_x`."""
+    """The first two parts of a test's path: `tests/infra` of `tests/infra/aws/test_plan.py::test_x`."""
     return "/".join(nodeid.partition("::")[0].split("/")[:2])
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from infra.node.bootstrap import command
+from node.bootstrap import command
 from tests.support.recorded import Recorder
 
 NOBLE = Path(__file__).parents[1] / "node/data/noble.yaml"

@@ -13,10 +13,10 @@ from typing import Any
 import boto3
 import pytest
 
-from infra.aws.cloud import AwsCloud
+from cli.aws.cloud import AwsCloud
 from infra.aws.tags import BUCKET, CLUSTER, HOST, ROLE
-from infra.clouds.cloud import Place
-from infra.node.elastic.drivers.ec2_names import NODES
+from infra.clouds.commands import ClusterRef
+from node.elastic.drivers.ec2.names import NODES
 from tests.support.moto_server import moto_server
 
 REGION = "eu-west-1"
@@ -62,7 +62,7 @@ class Account:
         return made
 
     def cloud(self, cluster: str = "c") -> AwsCloud:
-        return AwsCloud(Place(cluster, REGION), [self.ec2, self.s3])
+        return AwsCloud(ClusterRef(cluster, REGION), [self.ec2, self.s3])
 
     def states(self) -> dict[str, str]:
         pages = self.ec2.get_paginator("describe_instances").paginate()

@@ -17,11 +17,13 @@ from urllib.parse import parse_qsl
 
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
-from infra.aws import policies, userdata
-from infra.aws.fleets import METADATA as OPTIONS
-from infra.node.elastic.drivers import ec2_names
-from infra.node.elastic.drivers.ec2_names import NODES, node_of
-from infra.node.model import ClusterDesign
+from infra.aws import policies
+from infra.aws.launch_templates import BOOT_SCRIPT
+from infra.aws.launch_templates import METADATA as OPTIONS
+from node.elastic.drivers.ec2 import names as ec2_names
+from node.elastic.drivers.ec2.names import NODES, node_of
+from node.model import ClusterDesign
+from node.sites import MountSource
 from tests.support import fake_ec2_xml as xml
 from tests.support.cloud_land import CONTROLLER, Instance, Land
 from tests.support.cloud_server import Answer, Request
@@ -64,14 +66,13 @@ class AwsLand(Land):
 
     # --- what the stack makes ------------------------------------------------------------------------------
 
-    def driver(self) -> dict[str, str]:
-        """`Site.driver`, once the partitions have their templates."""
-        mounts = {path: {"source": origin} for path, origin in SHARES.items()}
-        told = {"bucket": BUCKET, "secret": self.secret, "mounts": json.dumps(mounts)}
-        return {**self.ec2.driver_settings(), **told}
+    def site(self) -> dict[str, Any]:
+        """What the `Site` knows of this cloud, once the partitions have their templates."""
+        mounts = {path: MountSource(origin) for path, origin in SHARES.items()}
+        return {**self.ec2.site(), "bucket": BUCKET, "secret": self.secret, "mounts": mounts}
 
     def template(self, partition: str) -> None:
-        text = userdata.render(self._design, BUCKET, "compute")
+        text = BOOT_SCRIPT.render(self._design, BUCKET, "compute")
         options = {"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "InstanceMetadataTags": "enabled"}
         self.ec2.template(
             partition, UserData=base64.b64encode(text.encode()).decode(), MetadataOptions=options
@@ -80,7 +81,7 @@ class AwsLand(Land):
     def make_head(self) -> None:
         self.ec2.connect().run_instances(
             ImageId="ami-12345678", InstanceType="m5.large", MinCount=1, MaxCount=1,
-            UserData=userdata.render(self._design, BUCKET, "controller", "controller"),
+            UserData=BOOT_SCRIPT.render(self._design, BUCKET, "controller", "controller"),
             SubnetId=self.ec2.subnets[self.ec2.zones[0]], PrivateIpAddress=CONTROLLER,
             TagSpecifications=[{"ResourceType": "instance", "Tags": [
                 {"Key": ec2_names.CLUSTER, "Value": "t"}, {"Key": ec2_names.ROLE, "Value": "controller"},

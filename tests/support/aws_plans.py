@@ -8,10 +8,11 @@ from pathlib import Path
 
 from typer.testing import CliRunner, Result
 
-from infra import cli
+from cli import main as cli
 from tests.support.aws_rules import Plan
 from tests.support.checkout import ROOT
 from tests.support.recorder import NOWHERE
+from tests.support.stack_values import filled_in
 
 DRAFTS = ROOT / "tests" / "infra" / "stacks"
 FILES = {
@@ -24,13 +25,13 @@ NOT_YET = {"aws-batch": "AWS Batch is not in this version"}
 LONGEST = "aws-gpu with the longest names"
 BAKED = "aws-gpu whose machines start from baked images"
 SUBJECTS = [*(stack for stack in FILES if stack not in NOT_YET), ANYWHERE, LONGEST, BAKED]
-SCRIPT = "docs/examples/counting.sh"
+HOOKS = sorted((ROOT / "docs" / "examples" / "hooks").iterdir())
 _made: dict[str, Plan] = {}
 
 
 def text_of(subject: str) -> str:
     stack = subject.partition(" ")[0]
-    text = FILES[stack].read_text()
+    text = filled_in(FILES[stack].read_text())
     if subject == ANYWHERE:
         text, times = re.subn(
             r"ssh_cidrs: \[[^]]*\]", "ssh_cidrs: [0.0.0.0/0], allow_ssh_from_anywhere: true", text
@@ -46,15 +47,14 @@ def text_of(subject: str) -> str:
         text = re.sub(r"name: compute\b", f"name: {'p' * 20}", text)
         text = re.sub(r"partition: compute\b", f"partition: {'p' * 20}", text)
         assert text.count("p" * 20) >= 2
-    # Hooks that are written with their stack: any script will do for the plan.
-    return re.sub(r"source: hooks/[\w.-]+", f"source: {SCRIPT}", text)
+    return text
 
 
 def command(subject: str, folder: Path) -> Result:
     """`./cluster plan --json` in a project with that stack file."""
     stack = subject.partition(" ")[0]
-    (folder / SCRIPT).parent.mkdir(parents=True, exist_ok=True)
-    for name in ("Pulumi.yaml", "__main__.py", SCRIPT):
+    for name in ("Pulumi.yaml", "__main__.py", *(str(path.relative_to(ROOT)) for path in HOOKS)):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes((ROOT / name).read_bytes())
     (folder / f"Pulumi.{stack}.yaml").write_text(text_of(subject))
     runner = CliRunner(env={"SLURM_STACKS_PROJECT": str(folder)})

@@ -33,7 +33,7 @@ UNSEEN = frozenset(
         "Vpc", "InternetGateway", "NatGateway", "RouteTable", "RouteTableAssociation", "Route", "VpcEndpoint",
         "InstanceProfile", "PlacementGroup", "VolumeAttachment", "NetworkInterface", "MountTarget",
         "SecurityGroupEgressRule", "BucketObjectv2", "DataRepositoryAssociation", "Budget", "Component",
-        "Image",
+        "Image", "Group", "Resource",
         # Always encrypted, with keys of AWS's own where nothing is said.
         "LogGroup", "Secret", "LustreFileSystem",
     }
@@ -117,7 +117,7 @@ def subnets(plan: Plan) -> Iterator[str]:
             continue
         settings = json.loads(found["content"])
         public.add(settings["design"]["network"]["public_subnet"])
-        of_nodes = json.loads(settings["site"]["driver"]["subnets"])
+        of_nodes = settings["site"]["cloud"]["subnets"]
         for zone, subnet in of_nodes.items():
             if subnet in public:
                 yield f"{name}: nodes in {zone} start in the public subnet {subnet}"

@@ -11,10 +11,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from infra.changes import table as changes
-from infra.changes.table import Kind, Row
+from cli.changes import table as changes
+from cli.changes.table import Kind, Row
 from infra.config.cluster import ClusterConfig
-from infra.node.model import ClusterDesign
+from node.model import ClusterDesign
 
 
 def check_keys(table: Mapping[str, Row], outside: Collection[str]) -> None:

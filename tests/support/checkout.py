@@ -18,8 +18,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from infra.program.stack import Stack
+
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("infra", "workload", "__main__.py", "Pulumi.yaml", "cluster", "pyproject.toml", "uv.lock")
+CODE = ("infra", "cli", "node", "localcloud", "workload")
+"""The folders of the project's code."""
+PARTS = (*CODE, "__main__.py", "Pulumi.yaml", "cluster", "pyproject.toml", "uv.lock")
 
 SMALL = """
     config:
@@ -29,6 +33,11 @@ SMALL = """
           - {name: debug, machine: local.small, nodes: {max: 10}, default: true}
         slurm: {suspend_time: 4}
 """
+
+
+def sources() -> list[Path]:
+    """Every Python file of the project's code."""
+    return sorted(path for folder in CODE for path in (ROOT / folder).rglob("*.py"))
 
 
 class Checkout:
@@ -56,8 +65,9 @@ class Checkout:
         folder.mkdir(parents=True)
         for part in PARTS:
             if (source / part).is_dir():
-                # With its byte code: to compile it takes a second of every checkout.
-                shutil.copytree(source / part, folder / part)
+                # With its byte code: to compile it takes a second of every checkout. But without what another
+                # process is compiling right now, into a file of another name that is gone a moment later.
+                shutil.copytree(source / part, folder / part, ignore=shutil.ignore_patterns("*.pyc.*"))
             else:
                 shutil.copy2(source / part, folder / part)
         # The same environment: making another would only test uv.
@@ -76,8 +86,8 @@ class Checkout:
 
         Its environment is this machine's Python, in a cache folder of the checkout's own.
         """
-        from infra.bundle import lock_digest
-        from infra.node.bootstrap.vm.training import COMPLETE
+        from infra.environments import lock_digest
+        from node.bootstrap.vm.training import COMPLETE
 
         shutil.copy2(Path(__file__).with_name("short_training.py"), self.folder / "workload" / "train.py")
         cache = self.folder.parent / f"{self.folder.name}-cache"
@@ -121,11 +131,11 @@ class Checkout:
         """
         if self._elsewhere:
             return self.cluster("exec", "--", *command, timeout=timeout, check=check).stdout
-        from infra import providers
+        from cli import providers
         from infra.errors import UserError
 
         try:
-            found = providers.load("local").access(self.folder, self.stack, {}, command, tty=False)
+            found = providers.load("local").access(Stack(self.folder, self.stack), {}, command, tty=False)
         except UserError as error:
             if check:
                 raise AssertionError(f"{' '.join(command)}: {error}") from None
@@ -149,7 +159,7 @@ class Checkout:
 
         Only where machines are processes: others have a network of their own.
         """
-        from infra.node.slurm.control import Control
+        from node.slurm.control import Control
 
         return Control(self.run_directory / "etc" / "slurm.conf").run(*command)
 
@@ -158,7 +168,7 @@ class Checkout:
         if self._elsewhere:
             printed = self.cluster("status", "--json", check=True).stdout
         else:
-            from infra.provider import TOOL
+            from cli.provider import TOOL
 
             printed = self.execute(TOOL, "status")
         found: dict[str, Any] = json.loads(printed)
@@ -166,33 +176,33 @@ class Checkout:
 
     def chaos(self, *words: str) -> None:
         """What `./cluster chaos` does: `set KEY=VALUE …`, `clear`, or an action and its node."""
+        from cli.local import chaos
         from infra.config import load_file
-        from infra.local import chaos
 
         config = load_file(self.folder / f"Pulumi.{self.stack}.yaml")
         match words:
             case ("set", *changes):
-                chaos.change(self.folder, config, changes)
+                chaos.change(Stack(self.folder, config.stack), config, changes)
             case ("clear",):
-                chaos.clear(self.folder, config)
+                chaos.clear(Stack(self.folder, config.stack), config)
             case ("preempt", node, "--notice", seconds):
-                chaos.act(self.folder, config, "preempt", node, float(seconds))
+                chaos.act(Stack(self.folder, config.stack), config, "preempt", node, float(seconds))
             case (action, node):
-                chaos.act(self.folder, config, action, node, None)
+                chaos.act(Stack(self.folder, config.stack), config, action, node, None)
             case _:
                 raise ValueError(f"chaos {' '.join(words)}")
 
     @property
     def run_directory(self) -> Path:
         """The cluster's, whether or not it is up."""
-        from infra.runner import locations
+        from infra.program import locations
 
-        return locations.run_dir(self.folder, self.stack)
+        return locations.run_dir(Stack(self.folder, self.stack))
 
     def processes(self) -> list[int]:
         """Pids of everything that belongs to this checkout's cluster."""
-        from infra.local.operations import processes
-        from infra.local.site import RunDirectory
+        from cli.local.operations import processes
+        from cli.local.site import RunDirectory
 
         return processes(RunDirectory(self.run_directory))
 
@@ -208,11 +218,11 @@ class Checkout:
                 shutil.copyfile(log, kept)
         result = self.cluster("down")
         left = [f"process {pid}" for pid in self.processes()]
-        from infra.local.operations import cloud_down
+        from cli.local.operations import cloud_down
 
         if left or self.run_directory.exists():
             left.append(f"down said: {result.stderr}")
-            cloud_down(self.folder, self.stack)
+            cloud_down(Stack(self.folder, self.stack))
         return left
 
 

@@ -14,7 +14,7 @@ Here is all in which these machines differ from Ubuntu 24.04 on a cloud:
 - A lease by DHCP is for cloud-init's first stage alone; then the address is set as its maker has it.
 - A container knows no clock of its own to set: chrony is there, and does not run.
 - The maker's name of a machine, by which cloud-init tells the clouds apart, comes from a program in place of
-  `dmidecode` (`infra.node` reads none of it), and cloud-init does not see that it is in a container.
+  `dmidecode` (`node` reads none of it), and cloud-init does not see that it is in a container.
 - Google's guest agent and OS Login are Debian's packages of them, where the distribution has them.
 """
 
@@ -27,12 +27,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from infra.local.cloud import layers as cache
-from infra.local.cloud import nspawn
-from infra.node.bootstrap.vm import packages
-from infra.node.elastic.programs import CLIENT
-from infra.node.model import ClusterDesign, Host, Mount
-from infra.runner import locations
+from infra.program import locations
+from localcloud import layers as cache
+from localcloud import nspawn
+from node.bootstrap.vm import packages
+from node.elastic.programs import CLIENT
+from node.model import ClusterDesign, Host, Mount
 from tests.support.containers import base_image
 
 SHARES = "/srv/shares"
@@ -107,7 +107,7 @@ def layers() -> tuple[Path, ...]:
     said = "".join([_SCRIPT, MOUNT, SLURMD, AGENT, *MASKED, *GOOGLES, CLIENT, *wanted])
     name = f"{base.parent.name}-clouds-{hashlib.sha256(said.encode()).hexdigest()[:12]}"
     try:
-        made = cache.made(
+        made = cache.ensure(
             locations.cache_root() / "images", name, lambda draft: _make(base, draft, wanted), _say
         )
     except cache.ImageError as error:

@@ -26,10 +26,11 @@ from typing import Any
 import google.auth
 import pytest
 
-from infra.local.cloud import groups, nspawn, seed
-from infra.local.cloud.machines import CLUSTER_VARIABLE, of_cluster
-from infra.local.cloud.network import BRIDGE, GATEWAY, PREFIX
-from infra.node.processes import end_all, having
+from localcloud import boot_files, cgroups, nspawn
+from localcloud.container_machine import Bind
+from localcloud.machines import CLUSTER_VARIABLE, pids_of_cluster
+from localcloud.network import BRIDGE, GATEWAY, PREFIX
+from node.processes import end_all, having
 from tests.support.apart import Mounts, listener
 from tests.support.checkout import until
 from tests.support.cloud_authority import Authority
@@ -230,15 +231,15 @@ class Land:
             self._errors.append(error)
 
     def _power_on(self, one: Instance) -> None:
-        binds = [nspawn.Bind(self.path / "shares", SHARES)]
+        binds = [Bind(self.path / "shares", SHARES)]
         site = Path(google.auth.__file__).resolve().parents[2]
-        binds.append(nspawn.Bind(site, SITE, read_only=True))
+        binds.append(Bind(site, SITE, read_only=True))
         name = f"{one.id}-{one.host}"
         identity = f"{OURS}{os.getpid()}-{name}"
         self._groups.append(nspawn.group(identity))
         binds += [
-            nspawn.Bind(path, f"{CGROUPS}/{controller}")
-            for controller, path in groups.make_for_jobs(nspawn.group(identity)).items()
+            Bind(path, f"{CGROUPS}/{controller}")
+            for controller, path in cgroups.make_for_jobs(nspawn.group(identity)).items()
         ]
 
         booted = self._lab.start(
@@ -246,7 +247,9 @@ class Land:
             card=self._lab.card(one.address, f"{METADATA}/32"),
             datasources=[self._datasource], binds=binds, files=self._files(one), identity=identity,
         )  # fmt: skip
-        self.cards[one.id] = booted.run("cat", f"/sys/class/net/{seed.INTERFACE}/address").stdout.strip()
+        self.cards[one.id] = booted.run(
+            "cat", f"/sys/class/net/{boot_files.INTERFACE}/address"
+        ).stdout.strip()
         draft = self.path / one.id
         draft.write_text(f"{self.cards[one.id]},{one.address}\n")
         draft.rename(self._leases / one.id)
@@ -328,12 +331,12 @@ class Land:
     def _end_machines(self) -> None:
         # First all at once: each for itself takes its time.
         for name in self._groups:
-            groups.kill(name)
+            cgroups.kill(name)
         self._lab.close()
 
     def _prove_that_nothing_is_left(self) -> None:
         """No process, mount, interface (`Lab.close`), and here: no cgroup, of machines long ended neither."""
-        left = groups.remove(lambda: [path for name in self._groups for path in groups.of(name)])
+        left = cgroups.remove(lambda: [path for name in self._groups for path in cgroups.of(name)])
         assert left == []
 
 
@@ -350,14 +353,14 @@ def _sweep() -> None:
     for run in runs:
         with contextlib.suppress(OSError, ValueError):
             if not Path(f"/proc/{int((run / OWNER).read_text())}").exists():
-                end_all(functools.partial(of_cluster, run))
+                end_all(functools.partial(pids_of_cluster, run))
 
     def dead() -> list[Path]:
-        found = groups.beginning(f"{groups.PREFIX}{OURS}")
-        pids = {path: path.name.removeprefix(f"{groups.PREFIX}{OURS}").partition("-")[0] for path in found}
+        found = cgroups.beginning(f"{cgroups.PREFIX}{OURS}")
+        pids = {path: path.name.removeprefix(f"{cgroups.PREFIX}{OURS}").partition("-")[0] for path in found}
         return [path for path, pid in pids.items() if pid.isdigit() and not Path(f"/proc/{pid}").exists()]
 
-    groups.remove(dead)
+    cgroups.remove(dead)
 
 
 def need_clouds() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from infra import bundle
-from infra.local.cloud import groups
-from infra.node.model import ClusterDesign, Hook, Host, Mount, Partition, Settings, Site, SlurmSettings
-from tests.support.checkout import ROOT, until
+from localcloud import cgroups
+from node.model import ClusterDesign, Hook, Host, Mount, Partition, Settings, Site, SlurmSettings
+from tests.support.checkout import CODE, ROOT, until
 from tests.support.cloud_land import CGROUPS, CONTROLLER, Land
 
 PEOPLE = {"ada": 2001, "bob": 2002}
@@ -44,7 +44,7 @@ class Stack(Protocol):
 
     refused: list[tuple[str, str]]
 
-    def driver(self) -> dict[str, str]: ...
+    def site(self) -> dict[str, Any]: ...
 
     def template(self, partition: str) -> None: ...
 
@@ -70,7 +70,8 @@ def design(provider: str, region: str, kind: str) -> ClusterDesign:
 def project(folder: Path) -> Path:
     """A checkout with the stack's hooks."""
     (folder / "hooks").mkdir(parents=True)
-    (folder / "infra").symlink_to(ROOT / "infra")
+    for part in CODE:
+        (folder / part).symlink_to(ROOT / part)
     (folder / "uv.lock").symlink_to(ROOT / "uv.lock")
     people = "\n".join(f"{name} {number}" for name, number in PEOPLE.items())
     (folder / "hooks" / "people.sh").write_text(PEOPLE_HOOK.format(people=people))
@@ -88,10 +89,10 @@ class Cluster:
         self.design = plan
         self.stack.template(COMPUTE.name)
         # Where this host keeps version 1, cgroups for a container's jobs lie aside from its systemd's.
-        aside = {"cgroups": CGROUPS} if groups.old_controllers() else {}
+        aside = CGROUPS if cgroups.old_controllers() else None
         site = Site(
-            "/", "slurm", "controller", CONTROLLER, driver={**self.stack.driver(), **aside},
-            addresses={"controller": CONTROLLER},
+            "/", "slurm", "controller", CONTROLLER,
+            cgroups=aside, addresses={"controller": CONTROLLER}, **self.stack.site(),
         )  # fmt: skip
         code = bundle.node_archive(plan, project(folder))
         settings = bundle.settings_object(Settings(plan, site))

@@ -1,4 +1,4 @@
-"""Machines that boot (`infra.local.cloud.nspawn`) for tests, and their network: nothing of both stays.
+"""Machines that boot (`localcloud.nspawn`) for tests, and their network: nothing of both stays.
 
 A test makes a `Lab`, whose network has a bridge at 10.99.0.1 and nothing else, and starts machines in it.
 What answers at another address of it, a metadata service's for one, runs in the network's namespace:
@@ -21,16 +21,17 @@ from typing import Any
 
 import pytest
 
+from cli.local import image
 from infra.config import load_file
 from infra.design import design
 from infra.errors import UserError
-from infra.local import image
-from infra.local.cloud import groups, images, layers, nspawn
-from infra.local.cloud.machines import CLUSTER_VARIABLE, of_cluster
-from infra.local.cloud.network import BRIDGE, GATEWAY, PREFIX, Network
 from infra.machines import catalog
-from infra.node.processes import ProcessId, end_all
-from infra.runner import locations
+from infra.program import locations
+from localcloud import cgroups, images, layers, nspawn
+from localcloud.container_machine import Machine, NetworkInterface
+from localcloud.machines import CLUSTER_VARIABLE, pids_of_cluster
+from localcloud.network import BRIDGE, GATEWAY, PREFIX, Network
+from node.processes import ProcessId, end_all
 from tests.support.checkout import until
 
 PROGRAMS = {"systemd-nspawn": "systemd-container", "debootstrap": "debootstrap"}
@@ -43,7 +44,7 @@ def why_not() -> str | None:
     lacking = [p for name, p in PROGRAMS.items() if shutil.which(name, path=nspawn.SEARCH) is None]
     if lacking:
         return f"machines that boot need {' and '.join(lacking)}"
-    return None if groups.hierarchies() else "machines that boot need cgroups of version 2"
+    return None if cgroups.hierarchies() else "machines that boot need cgroups of version 2"
 
 
 def need_containers() -> None:
@@ -57,7 +58,7 @@ def base_image(suite: str | None = None) -> Path:
     """The image without anything of Slurm's; made where the cache has none. Skips where it cannot be had."""
     need_containers()
     try:
-        return images.have(
+        return images.ensure(
             images.recipe(suite), locations.cache_root() / "images", lambda text: print(text, file=sys.stderr)
         )
     except layers.ImageError as error:
@@ -72,7 +73,7 @@ def cluster_image(stack_file: str) -> None:
         file.write_text(textwrap.dedent(stack_file))
         made = design(load_file(file), catalog())
     try:
-        image.have(made, lambda text: print(text, file=sys.stderr))
+        image.ensure(made, lambda text: print(text, file=sys.stderr))
     except UserError as error:
         pytest.skip(str(error))
 
@@ -80,7 +81,7 @@ def cluster_image(stack_file: str) -> None:
 class Booted:
     """A machine that was started."""
 
-    def __init__(self, machine: nspawn.Machine, child: subprocess.Popen[bytes]) -> None:
+    def __init__(self, machine: Machine, child: subprocess.Popen[bytes]) -> None:
         self.machine = machine
         self._child = child
         launcher = ProcessId.of(child.pid)
@@ -151,25 +152,25 @@ class Lab:
     ) -> None:
         self.close()
 
-    def card(self, address: str, *routes: str) -> nspawn.Card:
+    def card(self, address: str, *routes: str) -> NetworkInterface:
         """A network card at an address of 10.99.0.0/16."""
         namespace = Path(f"/proc/{self.network.holder()}/ns/net")
-        return nspawn.Card(namespace, BRIDGE, f"{address}/{PREFIX.prefixlen}", GATEWAY, routes)
+        return NetworkInterface(namespace, BRIDGE, f"{address}/{PREFIX.prefixlen}", GATEWAY, routes)
 
     def start(self, host: str, address: str, layers: Sequence[Path], **more: Any) -> Booted:
         """Power a machine on.
 
         Args:
-            more: further fields of `nspawn.Machine`: user_data, datasources, files, binds, …; `identity` for
+            more: further fields of `Machine`: user_data, datasources, files, binds, …; `identity` for
                 its id.
         """
         identity = more.pop("identity", f"test-{os.getpid()}-{len(self.machines)}-{host}")
         card = more.pop("card", None) or self.card(address)
-        machine = nspawn.Machine(
-            identity, host, self.path / "machines" / host, layers, card, marks=self._marks, **more
+        machine = Machine(
+            identity, host, self.path / "machines" / host, layers, card, environment=self._marks, **more
         )
         # It ends with whoever has started it, however that ends.
-        booted = Booted(machine, nspawn.start(machine, tied=True))
+        booted = Booted(machine, nspawn.start(machine, die_with_parent=True))
         self.machines[host] = booted
         nspawn.wait_for(booted.launcher, machine.console)
         return booted
@@ -202,7 +203,7 @@ class Lab:
         return child
 
     def close(self) -> None:
-        end_all(lambda: of_cluster(self.path))
+        end_all(lambda: pids_of_cluster(self.path))
         for child in self._helpers:
             child.wait()
         for booted in self.machines.values():
@@ -214,8 +215,8 @@ class Lab:
     def left(self) -> list[str]:
         """What this host still has of it: processes, mounts, cgroups, interfaces."""
         ids = [booted.machine.id for booted in self.machines.values()]
-        found = [f"process {pid}" for pid in of_cluster(self.path)]
-        found += [f"cgroup {path}" for identity in ids for path in groups.of(nspawn.group(identity))]
+        found = [f"process {pid}" for pid in pids_of_cluster(self.path)]
+        found += [f"cgroup {path}" for identity in ids for path in cgroups.of(nspawn.group(identity))]
         found += [
             line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(self.path) in line
         ]

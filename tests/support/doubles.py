@@ -1,4 +1,4 @@
-"""Stand-ins for what a machine's code talks to: settings in a folder, Slurm's commands, a cloud, a keeper."""
+"""Doubles of what a machine's code calls: settings in a folder, Slurm's commands, a cloud, services."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from infra.node.bootstrap.services import Service, Services
-from infra.node.elastic.daemon import Elastic
-from infra.node.elastic.driver import (
+from node.bootstrap.services import Service, Services
+from node.elastic.daemon import Elastic
+from node.elastic.driver import (
     LAUNCH_THREADS,
+    AvailableCapacity,
     Driver,
     LaunchGroup,
     LaunchResult,
     Machine,
     MachineState,
-    Room,
 )
-from infra.node.elastic.errors import ErrorClass, Failure
-from infra.node.model import ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
-from infra.node.slurm.control import Slurm, SlurmError
-from infra.node.slurm.states import JobState, NodeState
+from node.elastic.errors import ErrorClass, Failure
+from node.model import ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
+from node.sites import LocalSite
+from node.slurm.control import Slurm, SlurmError
+from node.slurm.states import JobState, NodeState
 
 DEBUG = Partition("debug", "local.small", 2, 1000, 0, 10, default=True, price_hour=0.5)
 HEAD = Host("controller", "controller", ("controller", "login"), "local.head", 0)
 
 
 def design(*partitions: Partition, **changes: Any) -> ClusterDesign:
-    """A small local cluster's design; one partition `debug` of ten nodes unless others are given."""
+    """A small local cluster's design, with one partition `debug` of ten nodes unless others are given."""
     made = ClusterDesign("t", "test", "local", "process", (HEAD,), partitions or (DEBUG,), ())
     return dataclasses.replace(made, **changes)
 
@@ -49,7 +50,7 @@ def settings(root: Path, made: ClusterDesign | None = None, **site: Any) -> Sett
         python="/usr/bin/python3",
         apps=str(root / "apps"),
         shared=str(root / "shared"),
-        driver={"socket": str(root / "agent.sock")},
+        cloud=LocalSite(str(root / "agent.sock")),
     )
     return Settings(made or design(), dataclasses.replace(place, **site))
 
@@ -75,11 +76,11 @@ def job(number: int, state: str = "RUNNING", **changes: Any) -> JobState:
 
 
 class FakeControl(Slurm):
-    """Slurm's commands; what it was told to do is in `calls`.
+    """Slurm's commands. `calls` records what it was told to do.
 
     Attributes:
-        trouble: what reading the nodes ends with.
-        refuse_commands: words of a command, any of which makes Slurm refuse it.
+        error: The error that reading the nodes raises.
+        refuse_commands: Words of a command, any of which makes Slurm refuse it.
     """
 
     def __init__(self, nodes: Iterable[NodeState] = (), jobs: Iterable[JobState] = ()) -> None:
@@ -90,7 +91,7 @@ class FakeControl(Slurm):
         self.refuse_job_updates = False
         self.refuse_node_updates = False
         self.refuse_commands: set[str] = set()
-        self.trouble: Exception | None = None
+        self.error: Exception | None = None
 
     def run(self, *command: str) -> str:
         self.calls.append(command)
@@ -99,15 +100,15 @@ class FakeControl(Slurm):
         return ""
 
     def nodes(self) -> dict[str, NodeState]:
-        if self.trouble is not None:
-            raise self.trouble
+        if self.error is not None:
+            raise self.error
         return dict(self.state)
 
     def jobs(self) -> dict[int, JobState]:
         return dict(self.queue)
 
     def ping(self) -> bool:
-        return self.trouble is None
+        return self.error is None
 
     def update_node(
         self,
@@ -178,7 +179,7 @@ class FakeControl(Slurm):
 
 
 class FakeDriver(Driver):
-    """A cloud that answers each launch with the next of `answers` (the last one again), or takes it."""
+    """A cloud that answers each launch with the next of `answers` (the last one again), or accepts it."""
 
     launch_threads = LAUNCH_THREADS
 
@@ -211,17 +212,17 @@ class FakeDriver(Driver):
     def list(self) -> list[Machine]:
         return list(self.machines)
 
-    def room(self, partition: str, zone: str | None, count: int) -> Room | None:
-        """`free` machines, for want of `obstacle`; None: this cloud cannot tell."""
+    def available_capacity(self, partition: str, zone: str | None, count: int) -> AvailableCapacity | None:
+        """Return `free` machines, limited by `obstacle`; `None` means that this cloud cannot tell."""
         self.asked.append((partition, zone, count))
         if self.free is None:
             return None
-        return Room(count) if self.free >= count else Room(self.free, self.obstacle)
+        return AvailableCapacity(count) if self.free >= count else AvailableCapacity(self.free, self.obstacle)
 
 
 @contextmanager
 def running(elastic: Elastic) -> Iterator[None]:
-    """The daemon's threads, which rest from here on: what they say and ask is no later test's business."""
+    """Run the daemon's threads, which stop afterwards so that they do not disturb later tests."""
     resting, forever = threading.Semaphore(0), threading.Event()
 
     def rest(*_: object) -> None:
@@ -232,15 +233,15 @@ def running(elastic: Elastic) -> Iterator[None]:
     try:
         yield
     finally:
-        elastic.process = elastic.reconciler.once = elastic.fencing.once = rest  # type: ignore[assignment]
+        elastic.process = elastic.reconciler.once = elastic.capacity_limiter.once = rest  # type: ignore[assignment]
         elastic._queue.put({})
-        elastic.fencing.wake()
-        for _ in ("requests", "reconcile", "fences"):
+        elastic.capacity_limiter.wake()
+        for _ in ("requests", "reconcile", "capacity"):
             assert resting.acquire(timeout=120)
 
 
 class FakeServices(Services):
-    """Notes what is started; nothing runs."""
+    """Records what is started. Nothing runs."""
 
     def __init__(self) -> None:
         self.started: list[Service] = []

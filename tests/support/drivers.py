@@ -13,10 +13,11 @@ from typing import Any, Protocol
 
 import pulumi
 
+from cli.runner.events import Event, ResourceDone
 from infra.errors import UserError
-from infra.runner.events import Event, ResourceDone
+from infra.program.stack import Stack
 from tests.support import remote_program
-from tests.support.checkout import ROOT
+from tests.support.checkout import CODE, ROOT
 from tests.support.project_file import project_file
 from tests.support.stand_in import CommandFailed, StandIn
 
@@ -52,7 +53,7 @@ class Driver(Protocol):
 def make_project(folder: Path) -> Path:
     """A checkout's parts that the program and its commands need, in a folder with a space in its name."""
     folder.mkdir(parents=True)
-    for part in ("infra", "workload"):
+    for part in CODE:
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(remote_program.__file__, folder / "__main__.py")
     (folder / ".venv").symlink_to(ROOT / ".venv")
@@ -77,8 +78,10 @@ class Embedded:
 import json, sys
 from pathlib import Path
 from infra.errors import UserError
-from infra.runner import embedded, locations
-from infra.runner.events import OutputLine, ResourceDone
+from cli.runner import embedded
+from infra.program import locations
+from infra.program.stack import Stack
+from cli.runner.events import OutputLine, ResourceDone
 locations.run_root = lambda: Path(sys.argv[2])
 done, text, outputs = [], [], {}
 def note(event):
@@ -87,7 +90,7 @@ def note(event):
     if isinstance(event, OutputLine):
         text.append(event.line)
 try:
-    outputs = getattr(embedded, sys.argv[1])(Path.cwd(), "t", note) or {}
+    outputs = getattr(embedded, sys.argv[1])(Stack(Path.cwd(), "t"), note) or {}
     failed = False
 except UserError as error:
     text.append(str(error))
@@ -166,11 +169,11 @@ class Cli:
         return self._run("destroy")
 
     def _run(self, verb: str) -> Outcome:
-        from infra.runner.automation import PulumiRunner
+        from cli.runner.automation import PulumiRunner
 
         events: list[Event] = []
         try:
-            outputs = getattr(PulumiRunner(self.project, "t", local=False), verb)(events.append)
+            outputs = getattr(PulumiRunner(Stack(self.project, "t"), local=False), verb)(events.append)
         except UserError as error:
             return Outcome(True, f"{error}\n{_said(events)}", _operations(events))
         return Outcome(False, _said(events), _operations(events), outputs or {})

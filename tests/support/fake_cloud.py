@@ -11,25 +11,25 @@ from typing import Any
 
 import pytest
 
+from cli.changes.table import Kind, Row, Rules
+from cli.clouds.cloud import Cloud, Machine
+from cli.clouds.provider import CloudProvider
+from cli.doctor.finding import Check
+from cli.ssh import openssh
 from infra import bundle
-from infra.changes.table import Kind, Row, Rules
-from infra.clouds.cloud import Cloud, Machine, Place
-from infra.clouds.provider import CloudProvider
-from infra.clouds.shell import CloudCluster
-from infra.doctor.finding import Check
+from infra.clouds.commands import ClusterRef
 from infra.errors import UserError
 from infra.machines import Described
-from infra.node.model import Access, ClusterDesign, Settings, Site
-from infra.ssh import openssh
 from infra.ssh.target import Target
+from node.model import Access, ClusterDesign, Settings, Site
 
 BUCKET = "bucket-1"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEE"
-PLACE = Place("c", "region-1")
+PLACE = ClusterRef("c", "region-1")
 
 
 class FakeCloud:
-    """`infra.clouds.cloud.Cloud`; what is asked of it is written down.
+    """`cli.clouds.cloud.Cloud`; what is asked of it is written down.
 
     Attributes:
         there: the cluster's machines.
@@ -40,7 +40,7 @@ class FakeCloud:
 
     label = "Cloud"
 
-    def __init__(self, place: Place = PLACE) -> None:
+    def __init__(self, place: ClusterRef = PLACE) -> None:
         self.place = place
         self.there: list[Machine] = []
         self.objects: dict[tuple[str, str], tuple[bytes, float]] = {}
@@ -92,7 +92,7 @@ class FakeCloud:
         self.publish(design)
         self.report("controller", "ready")
 
-    # --- infra.clouds.cloud.Cloud ------------------------------------------------------------------------
+    # --- cli.clouds.cloud.Cloud ------------------------------------------------------------------------
 
     def machines(self, *states: str, **labels: str) -> list[Machine]:
         self._ask()
@@ -142,9 +142,6 @@ class FakeCloud:
     def user(self) -> str:
         return "ann"
 
-    def host(self, machine: Machine, access: Access) -> str:
-        return str(machine.public) if access.mode == "ssh" else machine.id
-
     def proxy(self, access: Access, python: str) -> str | None:
         return None if access.mode == "ssh" else f"{python} -m tunnel %h %p"
 
@@ -168,19 +165,14 @@ class FakeProvider(CloudProvider):
 
     def __init__(self) -> None:
         super().__init__()
-        self.clouds: dict[Place, FakeCloud] = {}
+        self.clouds: dict[ClusterRef, FakeCloud] = {}
 
     def require(self) -> None: ...
 
-    def possible(self, design: ClusterDesign) -> None: ...
-
-    def cloud(self, place: Place) -> Cloud:
+    def cloud(self, place: ClusterRef) -> Cloud:
         return self.clouds.setdefault(place, FakeCloud(place))
 
-    def component(self, design: ClusterDesign) -> CloudCluster:
-        raise NotImplementedError
-
-    def describe(self, place: Place, types: Sequence[str]) -> Described:
+    def describe(self, place: ClusterRef, types: Sequence[str]) -> Described:
         return Described(machines={}, unusable={})
 
     def rules(self) -> Rules:

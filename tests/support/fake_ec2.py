@@ -1,8 +1,8 @@
-"""EC2 on loopback: moto's wire format, behind a layer with the rules that moto has not.
+"""EC2 on loopback: moto's wire format, behind a layer with the rules that moto lacks.
 
-moto ignores client tokens, launches whatever is asked for, lists at once and terminates half of a list with a
-stranger in it. The layer keeps the tokens, MinCount and MaxCount, room by zone and a quota, a list that lags,
-the names of unknown instances, and answers with any error when told to. Every call is recorded.
+moto ignores client tokens, launches whatever is asked for, lists at once, and terminates half of a list with
+an unknown id. The layer keeps the tokens, MinCount and MaxCount, capacity by zone and a quota, a list that
+lags, and the names of unknown instances, and answers with any error when told to. Every call is recorded.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import io
 import ipaddress
-import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -27,16 +26,18 @@ from moto.s3.models import s3_backends
 from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.test import run_wsgi_app
 
-from infra.node.elastic.drivers.boot_reports import Boots
-from infra.node.elastic.drivers.ec2 import Ec2Driver, aws_client
-from infra.node.model import Settings
+from node.elastic.drivers.boot_reports import BootStatusReader
+from node.elastic.drivers.ec2.driver import Ec2Driver, aws_client
+from node.model import Settings
+from node.sites import AwsSite
 from tests.support import fake_ec2_limits
 from tests.support import fake_ec2_xml as xml
 from tests.support.cloud_faults import Fault, due
 
 ACCOUNT = "123456789012"
 PATIENCE_SECONDS = 600.0
-"""With moto, which takes its time for hundreds of machines, in the place of the driver's own."""
+"""The client's time limit with moto, which takes long for hundreds of machines, in place of the driver's own.
+"""
 CREDENTIALS = {"aws_access_key_id": "dummy", "aws_secret_access_key": "dummy"}
 EFA = [
     {"DeviceIndex": 0, "NetworkCardIndex": 0, "InterfaceType": "interface", "DeleteOnTermination": True},
@@ -46,14 +47,14 @@ EFA = [
 
 @dataclass
 class Call:
-    """A request of the client's: EC2's action, its parameters as they travel, and the code of a refusal."""
+    """A request of the client: EC2's action, its parameters as sent, and the code of a refusal."""
 
     action: str
     params: dict[str, str]
     code: str | None = None
 
     def tags(self, kind: str = "instance") -> dict[str, str]:
-        """The tags that the call gives to resources of a kind."""
+        """Return the tags that the call sets on resources of a kind."""
         for number in range(1, 10):
             head = f"TagSpecification.{number}"
             if self.params.get(f"{head}.ResourceType") == kind:
@@ -62,22 +63,25 @@ class Call:
         return {}
 
     def listed(self, name: str) -> list[str]:
-        """The values of `name.1`, `name.2`, …"""
+        """Return the values of `name.1`, `name.2`, …"""
         return [value for key, value in self.params.items() if key.rpartition(".")[0] == name]
 
 
 @dataclass
 class FakeEc2:
-    """Attributes:
-    calls: since the last `forget`.
-    capacity: zone -> instances that may live in it at once; a zone that is not named has no limit.
-    quota: instances that may live in all.
-    lag: seconds for which a new instance is in no list, and unknown to every call.
-    page: results of one page of any list, at most.
-    stillborn: so many of the next launch's instances have ended when it is answered.
-    events: instance -> (event's code, when, description).
-    interrupted: instance -> when its interruption was announced.
-    groups: placement group -> its tags.
+    """An EC2 for tests.
+
+    Attributes:
+        calls: The calls since the last `forget`.
+        capacity: Zone -> instances that may live in it at once; a zone that is not named has no limit.
+        quota: Instances that may live in all zones.
+        lag: Seconds for which a new instance is in no list and unknown to every call.
+        page: The largest number of results of one page of any list.
+        stillborn: How many of the next launch's instances have ended when it is answered.
+        events: Instance -> (event's code, when, description).
+        interrupted: Instance -> when its interruption was announced.
+        groups: Placement group -> its tags.
+        pools: ARN of a group of capacity reservations -> the ARNs of its members.
     """
 
     region: str = "eu-central-1"
@@ -93,6 +97,7 @@ class FakeEc2:
     events: dict[str, tuple[str, float, str]] = field(default_factory=dict)
     interrupted: dict[str, float] = field(default_factory=dict)
     groups: dict[str, dict[str, str]] = field(default_factory=dict)
+    pools: dict[str, tuple[str, ...]] = field(default_factory=dict)
     subnets: dict[str, str] = field(default_factory=dict)
     templates: dict[str, str] = field(default_factory=dict)
     tokens: dict[str, tuple[dict[str, str], bytes, list[str]]] = field(default_factory=dict)
@@ -102,35 +107,29 @@ class FakeEc2:
 
     # --- for tests -----------------------------------------------------------------------------------------
 
-    def driver_settings(self) -> dict[str, str]:
-        """`Site.driver` of a cluster `t`."""
-        return {
-            "region": self.region,
-            "cluster": "t",
-            "subnets": json.dumps(self.subnets),
-            "templates": json.dumps(self.templates),
-            "bucket": "t-bucket",
-            "secret": "t-munge",
-        }
+    def site(self) -> dict[str, Any]:
+        """Return the fields of the cloud's part of the `Site` of a cluster `t`."""
+        cloud = AwsSite(self.region, "t", dict(self.subnets), dict(self.templates))
+        return {"bucket": "t-bucket", "secret": "t-munge", "cloud": cloud}
 
     def connect(self, read_timeout: float | None = PATIENCE_SECONDS) -> Any:
-        """The driver's own client; with None for its patience also with that."""
+        """Return the driver's own client; with `None` for its time limit also with that."""
         return _client(self.region, self.url, read_timeout)
 
     def s3(self) -> Any:
-        """A client of the bucket's, for boot reports."""
+        """Return a client of the bucket, for boot reports."""
         return _client(self.region, self.url, None, "s3")
 
     def driver(
         self,
         settings: Settings,
-        boots: Boots = lambda running: {},
+        boots: BootStatusReader = lambda running: {},
         read_timeout: float | None = PATIENCE_SECONDS,
     ) -> Ec2Driver:
         return Ec2Driver(settings, lambda: self.connect(read_timeout), boots)
 
     def template(self, partition: str, interfaces: list[dict[str, Any]] | None = None, **data: Any) -> str:
-        """Makes a partition's launch template, by default with one interface and no subnet, as ours are."""
+        """Make a partition's launch template, by default with one interface and no subnet, as ours are."""
         plain = [{"DeviceIndex": 0, "Groups": ["sg-12345678"], "DeleteOnTermination": True}]
         content = {"ImageId": "ami-12345678", "InstanceType": "c4.2xlarge", **data}
         content["NetworkInterfaces"] = plain if interfaces is None else interfaces
@@ -148,7 +147,7 @@ class FakeEc2:
         return [call.action for call in self.calls]
 
     def instances(self) -> list[Any]:
-        """moto's own records, ended ones too."""
+        """Return moto's own records, including ended instances."""
         return list(ec2_backends[ACCOUNT][self.region].all_instances())
 
     def living(self) -> list[Any]:
@@ -267,7 +266,7 @@ class FakeEc2:
         return max(0, room), refusal
 
     def template_data(self, identity: str) -> dict[str, Any]:
-        """What a launch template's newest version says; nothing, where there is none."""
+        """Return the content of a launch template's newest version; it is empty if there is none."""
         template = ec2_backends[ACCOUNT][self.region].launch_templates.get(identity)
         return dict(template.versions[-1].data) if template else {}
 
@@ -276,14 +275,14 @@ class FakeEc2:
         return bool(data.get("NetworkInterfaces"))
 
     def catch_up(self) -> None:
-        """List what has been launched so far: the lag is over."""
+        """End the lag: list everything that has been launched so far."""
         self._shown_at.clear()
 
     def _hidden(self) -> set[str]:
         return {identity for identity, at in self._shown_at.items() if time.monotonic() < at}
 
     def _terminate(self, wanted: list[str], environ: dict[str, Any]) -> xml.Answer:
-        """All of them, ended ones again too, or none where one is unknown."""
+        """Terminate all of the instances, also ended ones, or none if one is unknown."""
         known = {i.id for i in self.instances()} - self._hidden()
         unknown = [identity for identity in wanted if identity not in known]
         if unknown:
@@ -308,12 +307,12 @@ class _Silent(WSGIRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log(self, *_: Any) -> None:
-        """Not a line a request."""
+        """Write no line for each request."""
 
 
 @functools.cache
 def _client(region: str, url: str, read_timeout: float | None, service: str = "ec2") -> Any:
-    """Once: making one reads the description of all of EC2's calls, which takes a second."""
+    """Make a client once: that reads the description of all of EC2's calls and takes a second."""
     client = aws_client(service, region, endpoint_url=url, **CREDENTIALS)
     if read_timeout is None:
         return client
@@ -322,7 +321,7 @@ def _client(region: str, url: str, read_timeout: float | None, service: str = "e
 
 
 class _Server:
-    """The process's one server; which fake answers changes from test to test."""
+    """The process's only server. The fake that answers changes from test to test."""
 
     def __init__(self) -> None:
         self.moto = DomainDispatcherApplication(create_backend_app)
@@ -341,7 +340,7 @@ _server = functools.cache(_Server)
 
 @contextmanager
 def fake_ec2(partitions: Iterable[str] = ("compute",), network: str = "10.0.0.0/16") -> Iterator[FakeEc2]:
-    """An empty one: a network with a subnet in each zone, and a launch template for each partition."""
+    """Yield an empty EC2, with a subnet in each zone and a launch template for each partition."""
     server = _server()
     server.fake = fake = FakeEc2(url=server.url, _moto=server.moto)
     # All servers of a process share one state.

@@ -1,8 +1,8 @@
 """What IAM is asked when the driver's calls arrive: an action, a resource and the keys of conditions.
 
-After the service authorization reference of EC2 (Actions, resources, and condition keys for Amazon EC2,
-RunInstances): a launch is asked for each resource that it uses or makes. The placement group, the key pair
-and the reservation come from the launch template.
+This follows the service authorization reference of EC2 (Actions, resources, and condition keys for Amazon
+EC2, RunInstances): for a launch IAM is asked about each resource that it uses or makes. The placement group,
+the key pair and the reservation come from the launch template.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ class Question:
 
 
 def questions(fake: FakeEc2, call: Call) -> Iterator[Question]:
-    """Of one recorded call. Raises ValueError for an action that the driver has no business with."""
+    """Return what IAM is asked about one recorded call.
+
+    Raises:
+        ValueError: The driver has no reason for this action.
+    """
     if call.action.startswith("Describe"):
         yield Question(f"ec2:{call.action}", "*")
     elif call.action == "TerminateInstances":
@@ -53,6 +57,10 @@ def _launch(fake: FakeEc2, call: Call) -> Iterator[Question]:
     target = data.get("CapacityReservationSpecification", {}).get("CapacityReservationTarget", {})
     if reserved := target.get("CapacityReservationId"):
         yield Question("ec2:RunInstances", _arn(fake, "capacity-reservation", reserved), of_template)
+    if pool := target.get("CapacityReservationResourceGroupArn"):
+        # EC2 takes any reservation of the group's. The ARN of a newer group ends with an id.
+        for arn in (pool, f"{pool}/{'a' * 26}", *fake.pools.get(pool, ())):
+            yield Question("ec2:RunInstances", arn, of_template)
     for key, value in call.params.items():
         kind = {"SubnetId": "subnet", "SecurityGroupId": "security-group"}.get(
             next((part for part in key.split(".") if part in ("SubnetId", "SecurityGroupId")), "")

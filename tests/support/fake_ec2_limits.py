@@ -1,4 +1,4 @@
-"""What EC2 takes in one call, and refuses beyond it: ids, filters, pages, tags.
+"""The limits of EC2's calls, beyond which it refuses them: ids, filters, pages, tags.
 
 The sources are the descriptions in botocore's own model of EC2 (`TerminateInstances`: up to 1000 ids;
 `DescribeInstanceStatus`: up to 100, and no ids beside MaxResults; `DescribeLaunchTemplateVersions`: 1 to 200
@@ -28,7 +28,7 @@ TOKEN_LENGTH = 64
 
 
 def refusal(action: str, params: dict[str, str]) -> xml.Answer | None:
-    """EC2's answer to a call that asks for too much; None: it may be answered."""
+    """Return EC2's answer to a call that exceeds a limit; `None` means that the call is allowed."""
     return _ids(action, params) or _page(action, params) or _filters(action, params) or _tags(action, params)
 
 
@@ -98,7 +98,7 @@ def _tags(action: str, params: dict[str, str]) -> xml.Answer | None:
 
 @functools.cache
 def _known(action: str) -> frozenset[str]:
-    """The filters that botocore's model of a call describes."""
+    """Return the filters that botocore's model of a call describes."""
     shape = _model().operation_model(action).input_shape
     found = shape.members.get("Filters") if shape is not None else None
     text = found.documentation if found is not None else ""

@@ -1,4 +1,4 @@
-"""EC2's answers as text: what the layer before moto writes itself, or takes out of moto's."""
+"""EC2's answers as text: those of the layer before moto, and those that it changes."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def error(code: str, message: str, status: int = 400) -> Answer:
 
 
 def code(answer: Answer) -> str | None:
-    """An error's code; None of an answer that is none."""
+    """Return an error's code; `None` for an answer that is no error."""
     found = re.search(rb"<Errors><Error><Code>([^<]*)</Code>", answer[1]) if answer[0] != 200 else None
     return found[1].decode() if found else None
 
 
 def ids(content: bytes) -> list[str]:
-    """The instances of an answer, in its order."""
+    """Return the instances of an answer, in its order."""
     return re.findall(r"<instanceId>(i-[0-9a-f]+)</instanceId>", content.decode())
 
 
 def without(content: bytes, hidden: set[str]) -> bytes:
-    """A DescribeInstances answer that does not mention some instances."""
+    """Return a DescribeInstances answer without some instances."""
     if not hidden:
         return content
     root, space = _parse(content)
@@ -42,7 +42,7 @@ def without(content: bytes, hidden: set[str]) -> bytes:
 
 
 def ended(content: bytes, dead: list[str]) -> bytes:
-    """A RunInstances answer in which some instances have ended already."""
+    """Return a RunInstances answer in which some instances have ended already."""
     if not dead:
         return content
     root, space = _parse(content)
@@ -61,7 +61,7 @@ def ended(content: bytes, dead: list[str]) -> bytes:
 
 
 def events(known: dict[str, tuple[str, float, str]], wanted: set[str]) -> list[str]:
-    """DescribeInstanceStatus: the instances with an event of the wanted codes."""
+    """Return a DescribeInstanceStatus answer: the instances with an event of the wanted codes."""
     return [
         f"<item><instanceId>{identity}</instanceId><eventsSet><item><code>{code}</code>"
         f"<description>{escape(text)}</description><notBefore>{_time(at)}</notBefore></item></eventsSet></item>"
@@ -71,7 +71,7 @@ def events(known: dict[str, tuple[str, float, str]], wanted: set[str]) -> list[s
 
 
 def interruptions(known: dict[str, float], wanted: set[str]) -> list[str]:
-    """DescribeSpotInstanceRequests: those whose instance is marked for termination."""
+    """Return a DescribeSpotInstanceRequests answer: those whose instance is marked for termination."""
     return [
         f"<item><spotInstanceRequestId>sir-{n}</spotInstanceRequestId><instanceId>{identity}</instanceId>"
         f"<state>active</state><status><code>marked-for-termination</code><updateTime>{_time(at)}</updateTime>"
@@ -82,7 +82,7 @@ def interruptions(known: dict[str, float], wanted: set[str]) -> list[str]:
 
 
 def page(response: str, name: str, items: list[str], size: int, token: str | None) -> Answer:
-    """So many of a list's items as a page has, from where the last page ended."""
+    """Return one page of a list, from where the last page ended."""
     if token is not None and not re.fullmatch(r"token-\d+", token):
         return error("InvalidNextToken", f"The token '{token}' is invalid")
     first = int((token or "token-0").removeprefix("token-"))
@@ -91,7 +91,7 @@ def page(response: str, name: str, items: list[str], size: int, token: str | Non
 
 
 def filters(params: dict[str, str]) -> dict[str, list[str]]:
-    """A request's `Filter.1.Name`, `Filter.1.Value.1`, …"""
+    """Return a request's `Filter.1.Name`, `Filter.1.Value.1`, …"""
     found: dict[str, list[str]] = {}
     for key, name in params.items():
         if match := re.fullmatch(r"Filter\.(\d+)\.Name", key):
@@ -101,7 +101,7 @@ def filters(params: dict[str, str]) -> dict[str, list[str]]:
 
 
 def listing(response: str, name: str, items: list[str], token: str | None = None) -> Answer:
-    """An answer that is one set, or a page of it: `token` leads to the next one."""
+    """Return an answer that is one set, or a page of it: `token` leads to the next page."""
     inner = f"<requestId>r-1</requestId><{name}>{''.join(items)}</{name}>"
     inner += f"<nextToken>{token}</nextToken>" if token else ""
     return 200, f'<{response} xmlns="{NAMESPACE}">{inner}</{response}>'.encode()

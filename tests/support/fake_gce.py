@@ -1,8 +1,8 @@
 """Compute Engine's REST API on loopback, for google-cloud-compute's own client.
 
-`fake_gce_wire` reads the requests with the library's messages, `fake_gce_cloud` is the cloud behind it. Lists
-have pages and filters, a request id works once, an error can be had at every method and every operation, and
-every call is recorded.
+`fake_gce_wire` reads the requests with the library's messages, and `fake_gce_cloud` is the cloud behind it.
+Lists have pages and filters, a request id works once, every method and every operation can be made to fail,
+and every call is recorded.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from urllib.parse import urlsplit
 
 from google.cloud import compute_v1 as gce
 
-from infra.node.elastic.drivers.boot_reports import Boots
-from infra.node.elastic.drivers.gce import GceDriver
-from infra.node.elastic.drivers.gce_client import google_clients
-from infra.node.model import Settings
+from node.elastic.drivers.boot_reports import BootStatusReader
+from node.elastic.drivers.gce.client import google_clients
+from node.elastic.drivers.gce.driver import GceDriver
+from node.model import Settings
+from node.sites import GcpSite
 from tests.support.cloud_faults import due
 from tests.support.fake_gce_cloud import Cloud, Failing
 from tests.support.fake_gce_wire import Call, Fault, RefusalError, Route, as_json, check_page, parse, wanted
@@ -32,18 +33,20 @@ from tests.support.fake_gce_wire import Call, Fault, RefusalError, Route, as_jso
 __all__ = ["Call", "Cloud", "Failing", "FakeGce", "Fault", "fake_gce"]
 
 WAIT_SECONDS = 110.0
-"""How long `wait` waits, at most."""
+"""The longest time that `wait` waits."""
 PARTIAL = "returnPartialSuccess=true"
 _OPERATIONS = ("zone_operations", "region_operations", "global_operations")
 
 
 @dataclass
 class FakeGce:
-    """Attributes:
-    calls: since the last `forget`.
-    page: things of one page of any list, at most.
-    unreachable: zones that do not answer.
-    wait_seconds: how long `wait` waits, at most.
+    """A Compute Engine for tests.
+
+    Attributes:
+        calls: The calls since the last `forget`.
+        page: The largest number of results of one page of any list.
+        unreachable: Zones that do not answer.
+        wait_seconds: The longest time that `wait` waits.
     """
 
     cloud: Cloud = field(default_factory=Cloud)
@@ -62,26 +65,20 @@ class FakeGce:
 
     # --- for tests -----------------------------------------------------------------------------------------
 
-    def driver_settings(self, zones: Iterable[str] | None = None) -> dict[str, str]:
-        """`Site.driver` of a cluster `t`."""
-        where = list(zones or self.cloud.zones)
+    def site(self, zones: Iterable[str] | None = None) -> dict[str, Any]:
+        """Return the fields of the cloud's part of the `Site` of a cluster `t`."""
+        project, region = self.cloud.project, self.cloud.region
+        where = dict.fromkeys(self.templates, tuple(zones or self.cloud.zones))
         return {
-            "project": self.cloud.project,
-            "region": self.cloud.region,
-            "zone": self.cloud.zones[0],
-            "cluster": "t",
-            "templates": json.dumps(self.templates),
-            "zones": json.dumps(dict.fromkeys(self.templates, where)),
-            "subnetwork": f"projects/{self.cloud.project}/regions/{self.cloud.region}/subnetworks/t",
-            "network": f"projects/{self.cloud.project}/global/networks/t",
             "bucket": "t-bucket",
-            "secret": f"projects/{self.cloud.project}/secrets/t-munge",
+            "secret": f"projects/{project}/secrets/t-munge",
+            "cloud": GcpSite(project, region, "t", dict(self.templates), where),
         }
 
     def template(
         self, partition: str, name: str | None = None, machine: str = "n1-standard-8", **properties: Any
     ) -> str:
-        """Makes a partition's template, and the one that its site has. Returns its link."""
+        """Make a partition's template and enter it in the site. Returns its link."""
         content = gce.InstanceProperties(machine_type=machine, **properties)
         made = gce.InstanceTemplate(name=name or f"t-{partition}-1", properties=content)
         with self.lock:
@@ -89,7 +86,7 @@ class FakeGce:
         return self.templates[partition]
 
     def options(self) -> dict[str, Any]:
-        """For any client of the library: `gce.DisksClient(**fake.options())`."""
+        """Return the options for any client of the library: `gce.DisksClient(**fake.options())`."""
         from google.auth.credentials import AnonymousCredentials
 
         return {
@@ -98,8 +95,8 @@ class FakeGce:
             "client_options": {"api_endpoint": self.url},
         }
 
-    def driver(self, settings: Settings, boots: Boots = lambda running: {}) -> GceDriver:
-        """The driver with its own clients, which are sent here."""
+    def driver(self, settings: Settings, boots: BootStatusReader = lambda running: {}) -> GceDriver:
+        """Return the driver with its own clients, which call this server."""
         return GceDriver(settings, lambda: google_clients(**self.options()), boots)
 
     def forget(self) -> None:
@@ -117,7 +114,7 @@ class FakeGce:
             return [i for i in self.cloud.instances() if i.status in ("PROVISIONING", "STAGING", "RUNNING")]
 
     def status(self, name: str, status: str) -> None:
-        """Sets an instance's."""
+        """Set the status of an instance."""
         with self.lock:
             (instance,) = [i for i in self.cloud.instances() if i.name == name]
             instance.status = status
@@ -125,11 +122,11 @@ class FakeGce:
     # --- the server ----------------------------------------------------------------------------------------
 
     def answer(self, verb: str, target: str, body: bytes) -> tuple[int, dict[str, Any]]:
-        """A request's status and content."""
+        """Return a request's status and content."""
         parts = urlsplit(target)
         call: Call | None = None
         try:
-            # A parameter of REST's, in the API's discovery document, that the library's messages have not.
+            # A REST parameter in the API's discovery document that the library's messages lack.
             asked = parts.query.split("&")
             partial = PARTIAL in asked
             query = "&".join(one for one in asked if one != PARTIAL)
@@ -183,7 +180,7 @@ class FakeGce:
         raise RefusalError(501, "notImplemented", f"the fake has no {route.name}")
 
     def _once(self, request: Any, act: Any) -> Any:
-        """A request with the same id as an earlier one has that one's answer."""
+        """Answer a request with the same id as an earlier one with that one's answer."""
         identity = getattr(request, "request_id", "")
         if not identity:
             return act()
@@ -224,7 +221,7 @@ class FakeGce:
 
     def _aggregated(self, route: Route, request: Any, partial: bool) -> dict[str, Any]:
         if self.unreachable and not partial:
-            # The method's own description: to prevent failure, set returnPartialSuccess to true.
+            # The method's description says that returnPartialSuccess must be true to prevent this failure.
             raise RefusalError(503, "backendError", f"{', '.join(self.unreachable)} cannot be reached")
         scopes = sorted({scope for scope, kind in self.cloud.store if kind == route.collection})
         scopes = sorted({*scopes, *(f"zones/{zone}" for zone in self.cloud.zones)})
@@ -281,7 +278,7 @@ class FakeGce:
         return self.cloud.bulk(f"zones/{request.zone}", body, request.zone)
 
     def _region_instances_bulk_insert(self, request: Any) -> Any:
-        """All in the first zone that has room for all."""
+        """Launch all instances in the first zone that has capacity for all."""
         body = request.bulk_insert_instance_resource_resource
         room = {zone: self.cloud.capacity.get(zone, 1_000_000) for zone in self.cloud.zones}
         zone = next((zone for zone in room if room[zone] >= body.count), self.cloud.zones[0])
@@ -336,7 +333,7 @@ class FakeGce:
 
 @contextmanager
 def fake_gce(partitions: Iterable[str] = ("compute",), cloud: Cloud | None = None) -> Iterator[FakeGce]:
-    """A server with a template for each partition."""
+    """Yield a server with a template for each partition."""
     fake = FakeGce(cloud or Cloud())
 
     class Handler(BaseHTTPRequestHandler):
@@ -378,14 +375,14 @@ def fake_gce(partitions: Iterable[str] = ("compute",), cloud: Cloud | None = Non
 
 def _scope(request: Any, route: Route) -> str:
     for kind in ("zone", "region"):
-        # The collection of zones itself is nobody's.
+        # The collection of zones itself belongs to no service.
         if getattr(request, kind, "") and route.collection != f"{kind}s":
             return f"{kind}s/{getattr(request, kind)}"
     return "global"
 
 
 def _last(route: Route) -> str:
-    """The field of the request that holds the resource's name."""
+    """Return the field of the request that holds the resource's name."""
     return list(route.pattern.groupindex)[-1]
 
 

@@ -1,6 +1,6 @@
-"""What a fake Compute Engine holds and does: instances, operations that take their time, quotas, resources.
+"""The content of a fake Compute Engine: instances, operations that take time, quotas, resources.
 
-Time is the real one with an offset, or stands still until a test moves it on.
+Its clock is the real one with an offset, or stands still until a test moves it on.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Failing:
     """An error that operations end with.
 
     Attributes:
-        kind: the operation's type: insert, bulkInsert, delete, …
-        names: the instances that it happens to; empty: all.
-        times: how often.
-        skip: operations that end well before it.
+        kind: The operation's type: insert, bulkInsert, delete, …
+        names: The instances that it happens to; empty means all.
+        times: How often it happens.
+        skip: How many operations succeed before it.
     """
 
     kind: str
@@ -46,14 +46,17 @@ class Failing:
 
 @dataclass
 class Cloud:
-    """Attributes:
-    seconds: each step of an operation: PENDING -> RUNNING -> DONE.
-    lag: for which a new instance is in no list.
-    capacity: zone -> instances that may live in it at once; a zone that is not named has no limit.
-    quotas: regional ones, metric -> limit.
-    global_quotas: those of the project.
-    silent: names of instances that a bulkInsert forgets without a word.
-    store: (scope, collection) -> name -> resource; a scope is `zones/<zone>`, `regions/<region>` or `global`.
+    """The cloud.
+
+    Attributes:
+        seconds: Duration of each step of an operation: PENDING -> RUNNING -> DONE.
+        lag: Seconds for which a new instance is in no list.
+        capacity: Zone -> instances that may live in it at once; a zone that is not named has no limit.
+        quotas: Regional quotas, metric -> limit.
+        global_quotas: Quotas of the project.
+        silent: Names of instances that a bulkInsert leaves out without an error.
+        store: (scope, collection) -> name -> resource; a scope is `zones/<zone>`, `regions/<region>` or
+            `global`.
     """
 
     project: str = "p-1"
@@ -68,7 +71,7 @@ class Cloud:
     silent: set[str] = field(default_factory=set)
     store: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
-    """Of whoever reads or changes it: a test does so while the server may still have something to do."""
+    """Held by whoever reads or changes the cloud: a test may do so while the server is still busy."""
     _offset: float = 0.0
     _frozen: float | None = None
     _due: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
@@ -78,7 +81,7 @@ class Cloud:
     # --- time ----------------------------------------------------------------------------------------------
 
     def now(self) -> float:
-        """Seconds since the epoch."""
+        """Return seconds since the epoch."""
         return self._frozen if self._frozen is not None else time.time() + self._offset
 
     def freeze(self) -> None:
@@ -97,7 +100,7 @@ class Cloud:
         return self._frozen is not None
 
     def tick(self) -> None:
-        """Do what is due."""
+        """Do everything that is due."""
         with self.lock:
             while self._due and self._due[0][0] <= self.now():
                 heapq.heappop(self._due)[2]()
@@ -118,7 +121,7 @@ class Cloud:
         return f"{SITE}projects/{self.project}/{scope}/{collection}/{name}"
 
     def put(self, scope: str, collection: str, resource: Any) -> Any:
-        """Keep a resource, with what the API adds to it."""
+        """Store a resource, with what the API adds to it."""
         resource.id = next(self._count)
         resource.self_link = self.link(scope, collection, resource.name)
         resource.creation_timestamp = self.stamp()
@@ -132,7 +135,7 @@ class Cloud:
         return resource
 
     def get(self, scope: str, collection: str, name: str) -> Any:
-        """By name, or by number.
+        """Return a resource by name or by number.
 
         Raises:
             RefusalError: 404.
@@ -147,7 +150,7 @@ class Cloud:
         raise RefusalError(404, "notFound", f"The resource '{path}' was not found")
 
     def shown(self, scope: str, collection: str) -> list[Any]:
-        """What a list has now."""
+        """Return what a list shows now."""
         return [
             thing
             for _, thing in sorted(self.at(scope, collection).items())
@@ -166,7 +169,7 @@ class Cloud:
     def operation(
         self, scope: str, kind: str, target: str, *, target_id: int = 0, group: str = "", user: str = "me"
     ) -> Any:
-        """A new one, that waits; it is begun and ended by `later`."""
+        """Make a pending operation, which `later` starts and ends."""
         made = gce.Operation(
             name=f"operation-{next(self._count)}", operation_type=kind, status="PENDING", progress=0,
             target_link=target, target_id=target_id, user=user, insert_time=self.stamp(),
@@ -185,7 +188,7 @@ class Cloud:
             operation.http_error_status_code, operation.http_error_message = 409, "CONFLICT"
 
     def failure(self, kind: str, name: str) -> tuple[str, str] | None:
-        """What a test wants an operation to end with."""
+        """Return the error that a test wants an operation to end with."""
         for one in self.failing:
             if one.kind != kind or not one.times or (one.names and name not in one.names):
                 continue
@@ -199,7 +202,7 @@ class Cloud:
     # --- launches ------------------------------------------------------------------------------------------
 
     def bulk(self, scope: str, body: Any, zone: str) -> Any:
-        """`bulkInsert`: a parent operation, and a child for each instance once it runs."""
+        """Run `bulkInsert`: a parent operation, and once it runs a child for each instance."""
         names = sorted(body.per_instance_properties, key=lambda name: (len(name), name))
         if bool(names) == bool(body.name_pattern):
             raise RefusalError(
@@ -248,7 +251,7 @@ class Cloud:
         return parent
 
     def properties(self, body: Any) -> Any:
-        """An instance's, from the template and what the request says beside it."""
+        """Return an instance's properties, from the template and the request."""
         found = gce.InstanceProperties()
         if link := body.source_instance_template:
             words = link.split("/")
@@ -306,7 +309,7 @@ class Cloud:
         return None
 
     def usage(self, quotas: dict[str, float]) -> list[tuple[str, float, float]]:
-        """Metric, limit and what lives of it."""
+        """Return metric, limit and usage of each quota."""
         living = [i for i in self.instances() if i.status in ALIVE]
         return [
             (metric, limit, sum(_need(metric, i.machine_type, i.guest_accelerators) for i in living))
@@ -342,10 +345,10 @@ class Cloud:
         return operation
 
     def system_end(self, name: str, kind: str = "compute.instances.preempted", *, notice: float = 0) -> None:
-        """The cloud takes a machine: spot capacity, or a host that failed (`compute.instances.hostError`).
+        """Let the cloud take a machine: spot capacity, or a host that failed (`compute.instances.hostError`).
 
         Args:
-            notice: steps of an operation between the first word of it (STOPPING) and the end.
+            notice: Steps of an operation between the first sign of it (STOPPING) and the end.
         """
         (instance,) = [i for i in self.instances() if i.name == name]
         scope = f"zones/{instance.zone.rpartition('/')[2]}"
@@ -369,7 +372,7 @@ class Cloud:
 
 
 def _need(metric: str, machine: str, accelerators: Sequence[Any]) -> float:
-    """How much of a quota one instance takes."""
+    """Return how much of a quota one instance takes."""
     if metric.endswith("_GPUS") or metric == "GPUS_ALL_REGIONS":
         model = metric.removeprefix("PREEMPTIBLE_").removesuffix("_GPUS").removeprefix("NVIDIA_").lower()
         return float(

@@ -31,7 +31,7 @@ _REGEX = re.compile(
     r"""\s*(?P<field>[\w.\-]+)\s+(?P<operator>eq|ne)\s+(?P<literal>"[^"]*"|'[^']*'|\S.*?)\s*"""
 )
 _NOT_RE2 = re.compile(r"\(\?(=|!|<=|<!|>|P=)|\\[1-9]")
-"""What Python's regular expressions have and RE2's have not."""
+"""What Python's regular expressions have and RE2's lack."""
 _OPERATORS = {
     "=": operators.eq, "!=": operators.ne, "<": operators.lt, ">": operators.gt,
     "<=": operators.le, ">=": operators.ge,
@@ -40,7 +40,7 @@ _NUMBERS = ("TYPE_INT32", "TYPE_INT64", "TYPE_UINT32", "TYPE_UINT64", "TYPE_FLOA
 
 
 class BadFilterError(Exception):
-    """The filter is none."""
+    """The text is no filter."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class _Token:
 
 
 INDEXED = {"Operation": {"user", "creationTimestamp"}}
-"""Kinds of which a project has so many that a list may be filtered only by what Compute Engine has indexed.
+"""Kinds of resources whose lists may be filtered only by indexed fields, because a project has so many.
 
 https://cloud.google.com/compute/api-quota: a list that leaves out more than 10,000 things is charged for each
 10,000 (filtered_list_cost_overhead, 75 a minute), and refused after that. cluster-toolkit's pull request 4091
@@ -59,7 +59,7 @@ says which of an operation's fields are indexed, and that a list filtered by the
 
 
 def fields(expression: str) -> set[str]:
-    """The fields that a filter, which can be read, is about."""
+    """Return the fields that a valid filter uses."""
     if _is_regular(expression):
         return {read[2] for read in re.finditer(r"(^|[(\s])([\w.\-]+)\s+(?:eq|ne)\s", expression)}
     tokens = list(_tokens(expression))
@@ -67,13 +67,13 @@ def fields(expression: str) -> set[str]:
 
 
 def parse(expression: str, kind: Any) -> Test:
-    """What a filter says of a thing.
+    """Return a predicate for a filter.
 
     Args:
-        kind: the descriptor of the listed things' message.
+        kind: The descriptor of the listed things' message.
 
     Raises:
-        BadFilterError: it cannot be read, or the listed things have no such field.
+        BadFilterError: The filter is invalid, or the listed things lack a field.
     """
     if not expression.strip():
         return lambda thing: True
@@ -90,7 +90,7 @@ def _is_regular(expression: str) -> bool:
 
 
 def _regular(expression: str, kind: Any) -> Test:
-    """One expression without parentheses, or several with them, of one field."""
+    """Parse one expression without parentheses, or several with them, on one field."""
     parts = [expression]
     if expression.lstrip().startswith("("):
         parts = [part[1:-1] for part in re.findall(r"\((?:[^()]|\([^()]*\))*\)", expression)]
@@ -252,10 +252,10 @@ def _compared(path: Sequence[str], operator: str, wanted: str | float | bool) ->
 
 
 def _path(field: str, kind: Any) -> tuple[str, ...]:
-    """A field's names, one in another.
+    """Return a field's names, one in another.
 
     Raises:
-        BadFilterError: the listed things have no such field.
+        BadFilterError: The listed things lack the field.
     """
     found: list[str] = []
     message = kind
@@ -274,10 +274,10 @@ def _path(field: str, kind: Any) -> tuple[str, ...]:
 
 
 def _typed(path: Sequence[str], value: str, kind: Any) -> str | float | bool:
-    """A filter's value as the field's type has it.
+    """Return a filter's value in the field's type.
 
     Raises:
-        BadFilterError: it is none of that type.
+        BadFilterError: The value is not of that type.
     """
     message, field = kind, None
     for part in path:
@@ -299,7 +299,7 @@ def _typed(path: Sequence[str], value: str, kind: Any) -> str | float | bool:
 
 
 def _values(thing: Any, path: Sequence[str]) -> list[Any]:
-    """What a thing has at a path, of each element of a list on the way."""
+    """Return a thing's values at a path, including those of each element of a list on the way."""
     if isinstance(thing, list):
         return [value for one in thing for value in _values(one, path)]
     if not path:

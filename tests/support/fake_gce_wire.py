@@ -1,7 +1,7 @@
 """Compute Engine's wire format as google-cloud-compute has it: its paths, its messages, its errors.
 
-The routes and the messages are the client library's own, so a request with a field or a parameter that the
-API has not is refused as the API would.
+The routes and the messages are the client library's own, so a request with an unknown field or parameter is
+refused as the API would refuse it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RefusalError(Exception):
     """An error answer.
 
     Attributes:
-        reason: as in `error.errors[0].reason`.
+        reason: The value of `error.errors[0].reason`.
     """
 
     def __init__(self, status: int, reason: str, message: str) -> None:
@@ -58,7 +58,7 @@ class Call:
 
 @dataclass
 class Fault(cloud_faults.Fault):
-    """`code` is Google's reason; most of its refusals are of one status."""
+    """An error that a test orders. `code` is Google's reason; most refusals have one status."""
 
     status: int = 403
 
@@ -68,10 +68,10 @@ class Route:
     """A method of the API.
 
     Attributes:
-        service: the client's, e.g. `instances`.
-        method: the client's, e.g. `bulk_insert`.
-        collection: the last word of the path that is no name, e.g. `instances`.
-        body: the request's field that travels as the body.
+        service: The client's service, such as `instances`.
+        method: The client's method, such as `bulk_insert`.
+        collection: The last word of the path that is no name, such as `instances`.
+        body: The request's field that is sent as the body.
     """
 
     verb: str
@@ -90,7 +90,7 @@ class Route:
 
 @functools.cache
 def routes() -> tuple[Route, ...]:
-    """All methods of `SERVICES`, the paths with the most words first."""
+    """Return all methods of `SERVICES`, the paths with the most words first."""
     found = []
     for service in SERVICES:
         base = f"google.cloud.compute_v1.services.{service}.transports"
@@ -126,10 +126,10 @@ def _transports(module: Any, ending: str, without: str | None) -> list[Any]:
 
 
 def parse(verb: str, path: str, query: str, body: bytes) -> tuple[Route, Any]:
-    """A request as the library's own message.
+    """Return a request as the library's own message.
 
     Raises:
-        RefusalError: no such method, or a field that it has not.
+        RefusalError: There is no such method, or the request has an unknown field.
     """
     for route in routes():
         match = route.pattern.match(path) if route.verb == verb else None
@@ -163,7 +163,7 @@ def _typed(field: Any, values: Sequence[str]) -> Any:
 
 
 def as_json(message: Any) -> dict[str, Any]:
-    """A message as the API writes it: camel case, names of enums, numbers of 64 bits as strings."""
+    """Return a message as the API writes it: camel case, names of enums, numbers of 64 bits as strings."""
     return dict(
         json_format.MessageToDict(
             type(message).pb(message) if isinstance(message, proto.Message) else message,
@@ -173,17 +173,17 @@ def as_json(message: Any) -> dict[str, Any]:
 
 
 def wanted(expression: str, route: Route) -> Callable[[dict[str, Any]], bool]:
-    """What a list's filter says of a resource as JSON.
+    """Return whether a list's filter selects a resource.
 
     Raises:
-        RefusalError: it cannot be read, or the listed things have no such field.
+        RefusalError: The filter is invalid, or the listed things lack a field.
     """
     kind = _listed(route)
     try:
         test = fake_gce_filter.parse(expression, kind)
         free = fake_gce_filter.INDEXED.get(kind.name)
         if free is not None and (costly := fake_gce_filter.fields(expression) - free):
-            # Not after 750,000 of them in a minute, as there: a test has no such project.
+            # The real API refuses only after 750,000 of them in a minute, which no test has.
             said = f"Quota exceeded for 'filtered_list_cost_overhead': {', '.join(sorted(costly))}"
             raise RefusalError(403, "rateLimitExceeded", said)
         return test
@@ -193,10 +193,10 @@ def wanted(expression: str, route: Route) -> Callable[[dict[str, Any]], bool]:
 
 
 def check_page(request: Any) -> None:
-    """What every list takes: up to 500 things a page, and two orders.
+    """Check what every list allows: up to 500 results a page, and two orders.
 
     Raises:
-        RefusalError: anything else.
+        RefusalError: The request asks for anything else.
     """
     if not 0 <= request.max_results <= 500:
         raise RefusalError(400, "invalid", f"Invalid value for field 'maxResults': '{request.max_results}'")
@@ -206,7 +206,7 @@ def check_page(request: Any) -> None:
 
 @functools.cache
 def _listed(route: Route) -> Any:
-    """The descriptor of what a list has."""
+    """Return the descriptor of what a list contains."""
     items = route.answer.pb(route.answer()).DESCRIPTOR.fields_by_name["items"].message_type
     if route.method == "aggregated_list":
         scoped = items.fields_by_name["value"].message_type

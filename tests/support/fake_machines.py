@@ -15,15 +15,16 @@ from typing import Any
 
 import pytest
 
-from infra.local import operations
-from infra.local.site import RunDirectory
-from infra.local.upkeep import agent_process
-from infra.node import rpc
-from infra.node.codec import to_json
-from infra.node.model import ClusterDesign
-from infra.node.processes import ProcessId
-from infra.runner import locations
-from tests.support.checkout import ROOT, until
+from cli.local import operations
+from cli.local.agent_lifecycle import agent_process
+from cli.local.site import RunDirectory
+from infra.program import locations
+from infra.program.stack import Stack
+from node import rpc
+from node.codec import to_json
+from node.model import ClusterDesign
+from node.processes import ProcessId
+from tests.support.checkout import CODE, ROOT, until
 
 LOADER = """
 import json, os, sys, time
@@ -37,7 +38,7 @@ if state == "mute":
 step = {"name": "hooks", "note": "driver.sh ended with status 3", "tail": ["no driver"]}
 report = {"state": state, "steps": [step], "facts": {"slurm": "slurm-wlm 22.05.8"}, "args": given}
 sys.path.insert(0, str(bucket / json.loads((bucket / "current.json").read_text())["code"]["key"]))
-from infra.node.bootstrap.services import InitServices
+from node.bootstrap.services import InitServices
 services = InitServices()
 if os.fork() == 0:
     os.setsid()  # what a job leaves behind
@@ -59,16 +60,16 @@ class FakeMachines:
         self._runs = folder / "runs"
         monkeypatch.setattr(locations, "run_root", lambda: self._runs)
         monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        for part in ("infra", "workload"):
+        for part in CODE:
             ignored = shutil.ignore_patterns("__pycache__", "uv.lock")
             shutil.copytree(ROOT / part, self.project / part, ignore=ignored)
-        (self.project / "infra" / "node" / "loader.py").write_text(LOADER)
-        self.run = RunDirectory.of(self.project, "test")
+        (self.project / "node" / "loader.py").write_text(LOADER)
+        self.run = RunDirectory.of(Stack(self.project, "test"))
 
     def do(self, verb: str, stdin: str = "", **options: str) -> dict[str, Any]:
-        """One of `infra.local.operations`' verbs."""
+        """One of `cli.local.operations`' verbs."""
         self._monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        return operations.VERBS[verb](self.project, "test", **options)
+        return operations.VERBS[verb](Stack(self.project, "test"), **options)
 
     def publish(self, design: ClusterDesign) -> dict[str, Any]:
         return self.do("publish", json.dumps(to_json(design)))
@@ -119,5 +120,5 @@ class FakeMachines:
         """Ends everything by all means. Returns the pids that survived it."""
         # Others of the test may have another folder for their clusters by now.
         self._monkeypatch.setattr(locations, "run_root", lambda: self._runs)
-        operations.cloud_down(self.project, "test")
+        operations.cloud_down(Stack(self.project, "test"))
         return self.processes()

@@ -32,7 +32,7 @@ class Queue:
 
 def main(folder: Path, arguments: list[str]) -> int:
     sys.path.insert(0, str(ROOT))
-    from infra.node import benchmark, tool
+    from node import benchmark, command_line
     from tests.support.doubles import FakeControl, job
 
     queue = Queue(folder)
@@ -56,9 +56,9 @@ def main(folder: Path, arguments: list[str]) -> int:
         queue.write({**jobs, number: ("PENDING", comment)})
         return subprocess.CompletedProcess(command, 0, f"{number}\n", "")
 
-    tool.Control = Control  # type: ignore[attr-defined, assignment]
+    command_line.Control = Control  # type: ignore[attr-defined, assignment]
     benchmark.subprocess.run = sbatch  # type: ignore[attr-defined]
-    return tool.main(str(folder / "settings.json"), arguments)
+    return command_line.main(str(folder / "settings.json"), arguments)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner, Result
 
-from infra import cli
+from cli import main as cli
 from tests.support.checkout import ROOT
 from tests.support.gcp_rules import Plan
 from tests.support.recorder import NOWHERE

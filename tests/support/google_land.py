@@ -17,12 +17,14 @@ from typing import Any
 
 from google.cloud import compute_v1 as gce
 
-from infra.gcp import policies, userdata
-from infra.gcp.metadata import ALWAYS, USER_DATA
-from infra.node.bootstrap.vm.client import LOCKED
-from infra.node.elastic.drivers.gce_names import ROLE, instance_of, node_of
-from infra.node.elastic.programs import CLIENT
-from infra.node.model import ClusterDesign
+from infra.clouds.userdata import HOOK
+from infra.gcp import policies
+from infra.gcp.metadata import ALWAYS, BOOT_SCRIPT, USER_DATA
+from node.bootstrap.vm.cloud_client import LOCKED
+from node.elastic.drivers.gce.names import ROLE, instance_of, node_of
+from node.elastic.programs import CLIENT
+from node.model import ClusterDesign
+from node.sites import MountSource
 from tests.support import cel
 from tests.support.cloud_land import CONTROLLER, SERVICES, Instance, Land
 from tests.support.cloud_server import Answer, Request
@@ -54,17 +56,16 @@ class GoogleLand(Land):
 
     # --- what the stack makes ------------------------------------------------------------------------------
 
-    def driver(self) -> dict[str, str]:
-        """`Site.driver`, once the partitions have their templates."""
-        mounts = {path: {"source": origin} for path, origin in SHARES.items()}
-        told = {"bucket": BUCKET, "secret": SECRET, "mounts": json.dumps(mounts)}
-        return {**self.gce.driver_settings(), **told}
+    def site(self) -> dict[str, Any]:
+        """What the `Site` knows of this cloud, once the partitions have their templates."""
+        mounts = {path: MountSource(origin) for path, origin in SHARES.items()}
+        return {**self.gce.site(), "bucket": BUCKET, "secret": SECRET, "mounts": mounts}
 
     def template(self, partition: str) -> None:
         self.gce.template(partition, metadata=self._told("compute"))
 
     def _told(self, role: str, host: str | None = None) -> Any:
-        text = userdata.early(userdata.render(self._design, BUCKET, role, host))
+        text = HOOK + BOOT_SCRIPT.render(self._design, BUCKET, role, host)
         items = {**ALWAYS, USER_DATA: text}
         return gce.Metadata(items=[gce.Items(key=key, value=value) for key, value in items.items()])
 

@@ -89,10 +89,10 @@ def aws(tries: Tries, secret: dict[str, str]) -> str | None:
     place = f"{METADATA}/latest/meta-data/iam/security-credentials/"
     role = ask(place, {"X-aws-ec2-metadata-token": token}).decode()
     given = json.loads(ask(place + role, {"X-aws-ec2-metadata-token": token}))
-    from infra.node.aws.s3 import Bucket
-    from infra.node.aws.secretsmanager import Secret
-    from infra.node.aws.signed import Service
-    from infra.node.aws.sigv4 import Credentials
+    from node.aws.s3 import Bucket
+    from node.aws.secretsmanager import Secret
+    from node.aws.service import Service
+    from node.aws.sigv4 import Credentials
 
     known = Credentials(given["AccessKeyId"], given["SecretAccessKey"], given["Token"], 4e9)
     region = secret["region"]
@@ -185,7 +185,7 @@ def files(tries: Tries) -> None:
     folders = (
         *("/var/lib/slurm-stacks", "/var/lib/slurm-stacks/requests", "/var/lib/slurm-stacks/names"),
         *("/var/spool/slurmd", "/run/slurm-stacks", "/run/munge", "/opt/slurm-stacks", "/usr/local/lib"),
-        *("/opt/slurm-stacks/current/infra", WORKLOAD, "/home", "/apps", "/etc/systemd/system"),
+        *("/opt/slurm-stacks/current/node", WORKLOAD, "/home", "/apps", "/etc/systemd/system"),
     )
     for path in folders:
         if Path(path).is_dir():

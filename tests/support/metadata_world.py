@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from infra.node.bootstrap.vm import metadata_guard
+from node.bootstrap.vm import metadata_guard
 
 BASE = "/computeMetadata/v1"
 TOKEN = "instance/service-accounts/default/token"
@@ -73,6 +73,15 @@ def ask(path: str) -> list[Any]:
         return [answer.status, answer.read().decode()]
 
 
+def connect_by_ipv6() -> str:
+    """The address by IPv6, which EC2 answers at where an instance has asked for it."""
+    with socket.socket(socket.AF_INET6) as connection:
+        connection.bind(("::1", 0))
+        connection.settimeout(SECONDS)
+        connection.connect((metadata_guard.ADDRESS_V6, 80))
+    return "connected"
+
+
 def look_up() -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as question:
         question.sendto(b"who?", (metadata_guard.ADDRESS, 53))
@@ -82,7 +91,11 @@ def look_up() -> str:
 def main(rules: str, paths: str, *users: str) -> None:
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     subprocess.run(["ip", "address", "add", f"{metadata_guard.ADDRESS}/32", "dev", "lo"], check=True)
+    # Without the search for duplicates, during which nothing can listen there.
+    by_v6 = [f"{metadata_guard.ADDRESS_V6}/128", "dev", "lo", "nodad"]
+    subprocess.run(["ip", "address", "add", *by_v6], check=True)
     serve(http.server.ThreadingHTTPServer((metadata_guard.ADDRESS, 80), Metadata))
+    by_ipv6 = socket.create_server((metadata_guard.ADDRESS_V6, 80), family=socket.AF_INET6)
     names = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     names.bind((metadata_guard.ADDRESS, 53))
     if open_paths := json.loads(paths):
@@ -96,7 +109,10 @@ def main(rules: str, paths: str, *users: str) -> None:
         "round": as_user(last, lambda: ask(f"oslogin/../{TOKEN}")),
         "hidden": as_user(last, lambda: ask(f"oslogin/%2e%2e/{TOKEN}")),
         "name": as_user(last, look_up),
+        "name of root": as_user(0, look_up),
+        "by IPv6": {user: as_user(int(user), connect_by_ipv6) for user in users},
     }
+    by_ipv6.close()
     print(json.dumps(said))
 
 

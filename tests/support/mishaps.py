@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from infra.node.processes import ProcessId
+from node.processes import ProcessId
 from tests.support.checkout import Checkout, until
 from tests.support.processes import with_words
 

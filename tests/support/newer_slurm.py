@@ -12,13 +12,14 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from cli.local import image
 from infra.errors import UserError
-from infra.local import image
-from infra.local.cloud import groups, nspawn
-from infra.local.cloud.containers import python
-from infra.node.model import ClusterDesign, Image
-from infra.node.processes import ProcessId
-from infra.node.slurm import version
+from localcloud import cgroups, nspawn
+from localcloud.container_machine import Bind, Machine
+from localcloud.containers import python
+from node.model import ClusterDesign, Image
+from node.processes import ProcessId
+from node.slurm import version
 from tests.support.checkout import ROOT
 from tests.support.containers import why_not
 from tests.support.doubles import design
@@ -50,7 +51,7 @@ def layers(say: Callable[[str], None]) -> list[Path]:
     if done.returncode == 0 and (release := version.parse(done.stdout)) >= RELEASE:
         raise Unavailable(f"this machine's own Slurm is {version.spell(release)}: every test runs on it")
     try:
-        return image.have(stack(), say)
+        return image.ensure(stack(), say)
     except UserError as error:
         raise Unavailable(str(error)) from error
 
@@ -70,18 +71,18 @@ class NewerSlurm:
         # A checkout's environment may be a link to another one's.
         environment = (ROOT / ".venv").resolve()
         more = [] if environment.is_relative_to(ROOT.resolve()) or not environment.exists() else [environment]
-        seen = [nspawn.Bind(path, str(path), read_only=True) for path in dict.fromkeys([ROOT, *more])]
+        seen = [Bind(path, str(path), read_only=True) for path in dict.fromkeys([ROOT, *more])]
         self._folder = work.with_name(f"{work.name}-machine")
-        self._machine = nspawn.Machine(
+        self._machine = Machine(
             id=f"newer-{os.getpid()}",
             host="newer",
             folder=self._folder,
             layers=made,
             card=None,
             files={"etc/hosts": Path("/etc/hosts").read_text()},
-            binds=[*seen, *python(), nspawn.Bind(work, str(work))],
+            binds=[*seen, *python(), Bind(work, str(work))],
         )
-        self._child = nspawn.start(self._machine, tied=True)
+        self._child = nspawn.start(self._machine, die_with_parent=True)
         launcher = ProcessId.of(self._child.pid)
         assert launcher is not None
         self._launcher = launcher
@@ -120,4 +121,4 @@ class NewerSlurm:
         nspawn.kill(self._machine.id, self._launcher)
         self._child.wait()
         nspawn.clear(self._machine.folder, self._machine.id)
-        assert groups.of(nspawn.group(self._machine.id)) == []
+        assert cgroups.of(nspawn.group(self._machine.id)) == []

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from infra.node.bootstrap.command import CommandError
-from infra.node.bootstrap.context import Context
-from infra.node.bootstrap.report import BootReport, file_sink
-from infra.node.model import Accelerator, Folders, Mount, Partition
+from node.bootstrap.command import CommandError
+from node.bootstrap.context import Context
+from node.bootstrap.report import BootReport, file_sink
+from node.folders import Folders
+from node.model import Accelerator, Mount, Partition
+from node.sites import AwsSite, GcpSite, MountSource
 from tests.support.doubles import HEAD, FakeServices, design, settings
 from tests.support.fake_metadata import SECRET
 
@@ -23,6 +24,18 @@ NFS = (
     Mount("/apps", "nfs", served_by="controller", options="rw,hard"),
 )
 GCP_DRIVER = {"cluster": "t", "bucket": "t-bucket", "secret": SECRET, "region": "europe-west4"}
+
+
+SITE_FIELDS = ("bucket", "secret", "cgroups")
+
+
+def site_of(provider: str, known: dict[str, Any]) -> dict[str, Any]:
+    """What a site says of its cloud, from fields of `Site` and of its `cloud`."""
+    fields = {key: known[key] for key in SITE_FIELDS if key in known}
+    mounts = {path: MountSource(**its) for path, its in known.get("mounts", {}).items()}
+    rest = {key: value for key, value in known.items() if key not in fields and key != "mounts"}
+    cloud = (AwsSite if provider == "aws" else GcpSite)(**rest)
+    return {**fields, "mounts": mounts, "cloud": cloud}
 
 
 class Recorder:
@@ -88,7 +101,7 @@ def machine(
         slurmd_port=6818,
         controller_host="controller",
         controller_address="10.0.0.5",
-        driver={k: v if isinstance(v, str) else json.dumps(v) for k, v in (driver or {}).items()},
+        **site_of(provider, driver or {}),
     )
     recorder = Recorder()
     report = BootReport(host, role, [file_sink(folder / "report.json")])

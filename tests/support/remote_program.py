@@ -14,7 +14,7 @@ import pulumi_command as command
 
 from infra import bundle
 from infra.benchmark import Benchmark, BenchmarkRun, Shell
-from infra.ssh.shells import Endpoint, OpenSshShell, Place, RemoteShell
+from infra.ssh.shells import Endpoint, OpenSshShell, RemoteShell, ShellPaths
 
 
 def declare(spec: dict[str, Any], root: Path) -> None:
@@ -27,15 +27,12 @@ def declare(spec: dict[str, Any], root: Path) -> None:
     head = command.local.Command("head", create="true")
     if not spec["benchmark"]:
         return
-    endpoint, place = Endpoint(**spec["endpoint"]), Place(**spec["place"])
+    endpoint, paths = Endpoint(**spec["endpoint"]), ShellPaths(**spec["place"])
     shell: Shell
     if spec["shell"] == "openssh":
-        shell = OpenSshShell(endpoint, place, **spec["options"])
+        shell = OpenSshShell(endpoint, paths, **spec["options"])
     else:
-        options = dict(spec["options"])
-        if "proxy" in options:
-            options["proxy"] = Endpoint(**options["proxy"])
-        shell = RemoteShell(endpoint, place, root=root, **options)
+        shell = RemoteShell(endpoint, paths, root=root)
     run = BenchmarkRun(spec["script"], bundle.tree_digest(root / "workload"))
     made = Benchmark("b", run, shell, head)
     pulumi.export("job", made.job_id)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.runner.locations import cache_root
+from infra.program.locations import cache_root
 from tests.support.checkout import until
 from tests.support.net_machines import CLOUD, NetMachines
 

@@ -48,6 +48,8 @@ def _record(options: Options) -> dict[str, object]:
         "images_per_second": 1000.0 * nodes, "loss": 0.5, "accuracy": 0.9, "test_accuracy": 0.9,
         "history": history, "start_latency_seconds": latency, "restarts": 0,
         "digest": os.environ["SLURM_STACKS_WORKLOAD_DIGEST"], "versions": {}, "cost_usd": 0.0,
+        "seed": options.seed, "learning_rate": options.learning_rate, "average_every": options.average_every,
+        "cores": nodes, "cores_shared": False, "step_seconds": None, "exchange_seconds": None, "phases": {},
     }  # fmt: skip
 
 

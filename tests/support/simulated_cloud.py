@@ -1,4 +1,4 @@
-"""A cloud as the elastic daemon sees it, with all that goes wrong in one, on a clock of the test's own."""
+"""A simulated cloud for the elastic daemon, with all the faults of one, on a clock of the test's own."""
 
 from __future__ import annotations
 
@@ -6,29 +6,31 @@ import builtins
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from infra.node.elastic.driver import (
+from node.elastic.driver import (
     LAUNCH_THREADS,
+    AvailableCapacity,
     Driver,
     LaunchGroup,
     LaunchResult,
     Machine,
     MachineState,
-    Room,
 )
-from infra.node.elastic.errors import ErrorClass, Failure
-from infra.node.rpc import RpcUnavailableError
+from node.elastic.errors import ErrorClass, Failure
+from node.rpc import RpcUnavailableError
 
 SHOWN_SECONDS = 60.0
 """For how long an ended machine is listed."""
 STOP_SECONDS = 1.0
 REGISTER_SECONDS = 1.0
-"""From running to a slurmd that answers."""
+"""Seconds from a running machine to a slurmd that answers."""
 
 
 @dataclass
 class Record:
-    """Attributes:
-    dead: when it ended; None: it lives.
+    """A machine.
+
+    Attributes:
+        dead: When it ended; `None` means it is alive.
     """
 
     id: str
@@ -52,17 +54,17 @@ class Record:
 
 
 class SimulatedCloud(Driver):
-    """A cloud. What goes wrong is set in its attributes.
+    """A cloud. Its attributes set the faults.
 
     Attributes:
-        quota: machines at once.
-        error: class of every launch's failure.
-        unreachable: no call is answered.
-        empty, halved: how listings lie.
-        lag: seconds for which a new machine is in no listing.
-        slowness: seconds that a listing takes.
-        unique: a name is given once, as on the local stack and Google Cloud; else as on EC2.
-        mute: the next machines never register; broken: their boots fail.
+        quota: Machines at once.
+        error: The class of every launch's failure.
+        unreachable: Whether no call is answered.
+        empty, halved: How listings are wrong.
+        lag: Seconds for which a new machine is in no listing.
+        slowness: Seconds that a listing takes.
+        unique: Whether a name is given once, as on the local stack and Google Cloud; otherwise as on EC2.
+        mute: How many of the next machines never register; `broken`: how many boots fail.
     """
 
     launch_threads = LAUNCH_THREADS
@@ -88,7 +90,7 @@ class SimulatedCloud(Driver):
         self.slowness = 0.0
 
     def calm(self) -> None:
-        """Nothing goes wrong any more."""
+        """End all faults."""
         self.quota = self.error = None
         self.unreachable = self.empty = self.halved = False
         self.lag, self.slowness, self.mute, self.broken = 0.0, 0.0, 0, 0
@@ -97,7 +99,7 @@ class SimulatedCloud(Driver):
         return [r for r in self.records.values() if r.lives]
 
     def answering(self, node: str) -> tuple[str, float] | None:
-        """The machine that speaks as this node's slurmd now, and when it started."""
+        """Return the machine that answers as this node's slurmd now, and when it booted."""
         for record in reversed(self.records.values()):
             if record.node != node or record.state is not MachineState.RUNNING:
                 continue
@@ -120,7 +122,7 @@ class SimulatedCloud(Driver):
                 del self.records[record.id]
 
     def spent(self) -> float:
-        """Machine-hours."""
+        """Return machine-hours."""
         ends = ((r, self._clock() if r.dead is None else r.dead) for r in self.records.values())
         return (self._spent + sum(end - r.asked for r, end in ends)) / 3600
 
@@ -179,15 +181,17 @@ class SimulatedCloud(Driver):
             for r in shown
         ]
 
-    def room(self, partition: str, zone: str | None, count: int) -> Room | None:
+    def available_capacity(self, partition: str, zone: str | None, count: int) -> AvailableCapacity | None:
         if self.unreachable:
-            return Room(0, self._failure((), ErrorClass.THROTTLED, "no answer"))
+            return AvailableCapacity(0, self._failure((), ErrorClass.THROTTLED, "no answer"))
         if not self.tells_room:
             return None
         if self.error is not None:
-            return Room(0, self._failure((), self.error, "refused"))
+            return AvailableCapacity(0, self._failure((), self.error, "refused"))
         room = self._room(count)
-        return Room(room, None if room == count else self._failure((), ErrorClass.QUOTA, "quota"))
+        return AvailableCapacity(
+            room, None if room == count else self._failure((), ErrorClass.QUOTA, "quota")
+        )
 
     def _answer(self) -> None:
         if self.unreachable:

@@ -1,4 +1,4 @@
-"""What the simulated slurmctld has on its disk: seldom the newest."""
+"""What the simulated slurmctld has saved on its disk, which is seldom the newest state."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Disk:
     """Nodes that boot and jobs that wait for them, as they were saved last.
 
     Attributes:
-        due: something has happened after which slurmctld saves; that a node registered is no such thing, nor
-            that a job which waited for it began.
+        due: Whether slurmctld will save. A node's registration, or the start of a job that waited for it, is
+            no reason for it to save.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""The jobs of the simulated slurmctld: what they are called, how arrays come apart, what holds them.
+"""The jobs of the simulated slurmctld: their names, how arrays are split, what holds them.
 
-As Slurm 22.05 does it: tests/node/test_simulated_slurm.py runs the
-same scenario with a real slurmctld and with this.
+They behave as in Slurm 22.05: tests/node/test_simulated_slurm.py runs the same scenario with a real slurmctld
+and with this.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from infra.node.slurm.control import SlurmError
-from infra.node.slurm.hostlist import expand, fold
+from node.slurm.control import SlurmError
+from node.slurm.hostlist import expand, fold
 
 HOLDING = ("CONFIGURING", "RUNNING", "COMPLETING")
-"""A job has its nodes for itself. A suspended one keeps them too, and Slurm calls them idle."""
+"""States of jobs that use their nodes. A suspended job keeps its nodes too, and Slurm calls them idle."""
 OVER = ("COMPLETED", "CANCELLED", "NODE_FAIL", "FAILED")
 HELD_BY_USER, HELD_BY_ADMIN = "JobHeldUser", "JobHeldAdmin"
 UNSTARTED = "launch failed requeued held"
@@ -21,16 +21,16 @@ UNSTARTED = "launch failed requeued held"
 
 @dataclass
 class Job:
-    """A job, a task of an array, or those tasks of an array that have not begun.
+    """A job, a task of an array, or the tasks of an array that have not begun.
 
     Attributes:
-        work: seconds that its script takes.
-        machines: node -> the machine on which its processes run.
-        left: seconds of its work that were left when it was suspended.
-        held: the reason for which it may not start, whatever is free; a suspended job is held as well.
-        array: the array's id.
-        tasks: indices; several only of those that have not begun.
-        limit: tasks of the array that may run at once.
+        work: Seconds that its script takes.
+        machines: Node -> the machine on which its processes run.
+        left: Seconds of its work that were left when it was suspended.
+        held: Why it may not start, whatever is free. A suspended job is held as well.
+        array: The array's id.
+        tasks: Indices; only tasks that have not begun have several.
+        limit: Tasks of the array that may run at once.
     """
 
     id: int
@@ -54,7 +54,7 @@ class Job:
 
     @property
     def indices(self) -> str | None:
-        """As `JobState` has them: `3`, `0,4-7`; None outside of an array."""
+        """Return the indices as `JobState` has them: `3`, `0,4-7`; `None` outside of an array."""
         if self.array is None:
             return None
         if len(self.tasks) == 1:
@@ -70,24 +70,24 @@ class Jobs:
         self._count = 0
 
     def add(self, job: Job) -> Job:
-        """A new job, with the next id."""
+        """Add a new job, with the next id."""
         self._count += 1
         job.id = self._count
         self.all[job.id] = job
         return job
 
     def task(self, of: Job, index: int) -> Job:
-        """One of those that have not begun. It gets an id of its own, the last one has the array's."""
+        """Split off one task that has not begun. It gets its own id; the last one has the array's."""
         if of.array is None or len(of.tasks) == 1:
             return of
         of.tasks = tuple(task for task in of.tasks if task != index)
         return self.add(replace(of, tasks=(index,), machines={}))
 
     def named(self, spelling: int | str) -> list[Job]:
-        """What a command means by `12`, `12_3` or `12_[3-9]`. An array's id means all of its tasks.
+        """Return what a command means by `12`, `12_3` or `12_[3-9]`. An array's id means all of its tasks.
 
         Raises:
-            SlurmError: there is no such job, or it has ended.
+            SlurmError: There is no such job, or it has ended.
         """
         found = [job for job in self._named(str(spelling)) if job.state not in OVER]
         if not found:
@@ -95,7 +95,7 @@ class Jobs:
         return found
 
     def is_full(self, job: Job) -> bool:
-        """As many of its array's tasks run as may at once."""
+        """Return whether as many of the array's tasks run as may run at once."""
         if job.limit is None:
             return False
         running = [one for one in self.all.values() if one.array == job.array and one.state in HOLDING]
@@ -117,10 +117,10 @@ class Jobs:
 
 
 def suspend(job: Job, now: float) -> None:
-    """What `scontrol suspend` does: its nodes count as idle, and it is held.
+    """Do what `scontrol suspend` does: the job's nodes count as idle, and it is held.
 
     Raises:
-        SlurmError: it does not run.
+        SlurmError: The job does not run.
     """
     if job.state != "RUNNING":
         raise SlurmError(["scontrol", "suspend"], 1, "Job is not running")
@@ -128,10 +128,10 @@ def suspend(job: Job, now: float) -> None:
 
 
 def resume(job: Job, now: float) -> None:
-    """What `scontrol resume` does, even where another job has taken its nodes meanwhile.
+    """Do what `scontrol resume` does, even if another job has taken the nodes in the meantime.
 
     Raises:
-        SlurmError: it is not suspended.
+        SlurmError: The job is not suspended.
     """
     if job.state != "SUSPENDED":
         raise SlurmError(["scontrol", "resume"], 1, "Job is not suspended")

@@ -1,8 +1,8 @@
-"""Slurm as the elastic daemon sees it: power states, registration, silence, requeues. A model of 22.05.
+"""A simulated Slurm for the elastic daemon: power states, registration, silence, requeues. It models 22.05.
 
 Every transition here was seen with a real slurmctld: what `POWER_DOWN_FORCE` leaves, how long a dead node
-stays `UP`, when a job that was queued again may start (tests/cluster); what becomes of suspended and held
-jobs and of arrays (`tests/node/test_simulated_slurm.py`, one scenario for both).
+stays `UP`, when a requeued job may start (tests/cluster); what becomes of suspended and held jobs and of
+arrays (`tests/node/test_simulated_slurm.py`, one scenario for both).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from infra.node.model import SlurmSettings
-from infra.node.slurm.control import Slurm, SlurmDown, SlurmError
-from infra.node.slurm.states import JobState, NodeState
+from node.model import SlurmSettings
+from node.slurm.control import Slurm, SlurmDown, SlurmError
+from node.slurm.states import JobState, NodeState
 from tests.support import simulated_jobs
 from tests.support.doubles import job as job_state
 from tests.support.simulated_disk import Disk
@@ -23,21 +23,23 @@ from tests.support.simulated_jobs import HELD_BY_ADMIN, HELD_BY_USER, HOLDING, U
 REQUEUE_PAUSE = 31.0
 """cred_expire + 1."""
 LAUNCH_SECONDS = 11.0
-"""Until slurmctld gives up to deliver a job's script to a machine that is not there."""
+"""Seconds until slurmctld gives up delivering a job's script to a machine that does not exist."""
 DOWN_AFTER = 13.0
-"""From the first ping that is not answered to DOWN."""
+"""Seconds from the first ping without an answer to DOWN."""
 REGISTER_SECONDS = 4.0
-"""From the controller's start until it has heard its nodes."""
+"""Seconds from the controller's start until it has heard its nodes."""
 END_LIMIT = 10_000.0
 
 
 @dataclass
 class Node:
-    """Attributes:
-    power: down | asked (a job holds it, ResumeProgram is not called yet) | rising | up | falling
-    leave: POWER_DOWN_ASAP or POWER_DOWN_FORCE was asked for.
-    lost: slurmctld started while it was off and silent, and never uses it.
-    told: its slurmd has said its name already, and slurmctld has forgotten it.
+    """A node.
+
+    Attributes:
+        power: down | asked (a job holds it, ResumeProgram is not called yet) | rising | up | falling
+        leave: Whether POWER_DOWN_ASAP or POWER_DOWN_FORCE was requested.
+        lost: Whether slurmctld started while the node was off and silent, and so never uses it.
+        told: Whether its slurmd has registered already, and slurmctld has forgotten it.
     """
 
     name: str
@@ -74,15 +76,16 @@ class Node:
 
 
 class SimulatedSlurm(Slurm):
-    """The controller, and what is asked of it.
+    """The controller, and the calls that it answers.
 
     Args:
-        clock: seconds that never jump.
-        program: called as Slurm calls its programs, with a request as `elastic.client` makes it.
-        machine_of: the machine that answers as this node's slurmd now, as (id, boot); None: none does.
+        clock: Returns seconds on a clock that never jumps.
+        program: Called as Slurm calls its programs, with a request as `elastic.client` makes it.
+        machine_of: Returns the machine that answers as a node's slurmd now, as (id, boot); `None` means none
+            does.
 
     Attributes:
-        refused_starts: so many of the next starts fail at the node, after which Slurm holds the job.
+        refused_starts: How many of the next starts fail at the node, after which Slurm holds the job.
     """
 
     def __init__(
@@ -114,7 +117,7 @@ class SimulatedSlurm(Slurm):
 
     @property
     def queue(self) -> dict[int, Job]:
-        """All jobs that it remembers, by id."""
+        """Return all jobs that it remembers, by id."""
         return self._jobs.all
 
     def submit(
@@ -126,14 +129,14 @@ class SimulatedSlurm(Slurm):
     def submit_array(
         self, tasks: Iterable[int], count: int, work: float, *, limit: int | None = None, requeue: bool = True
     ) -> Job:
-        """Those tasks that have not begun: what begins gets an id of its own."""
+        """Submit an array. Its tasks are one job until they begin; each then gets its own id."""
         made = self._jobs.add(Job(0, count, work, requeue, "debug", tasks=tuple(tasks), limit=limit))
         made.array = made.id
         self._disk.due = True
         return made
 
     def suspend(self, job: int | str) -> None:
-        """As an administrator does, who wants the nodes for something else."""
+        """Suspend a job, as an administrator does who wants the nodes for something else."""
         self._answer()
         self._disk.due = True
         for one in self._jobs.named(job):
@@ -146,17 +149,19 @@ class SimulatedSlurm(Slurm):
             simulated_jobs.resume(one, self._clock())
 
     def stop(self) -> None:
-        """As it is told to, with its state saved."""
+        """Stop as requested, with its state saved."""
         self.alive = False
 
     def kill(self) -> None:
-        """What it has not saved is lost. Only what a boot may have changed since is modelled."""
+        """Lose what was not saved. Only what a boot may have changed since is modelled."""
         self.alive = False
         self._disk.restore(self.members.values(), self.queue.values())
 
     def start(self, lost: bool = False) -> None:
-        """Args:
-        lost: without its saved state: no job, and every node off.
+        """Start the controller.
+
+        Args:
+            lost: Whether its saved state is lost: it then has no job, and every node is off.
         """
         self.alive = True
         self._undelivered = []
@@ -172,11 +177,11 @@ class SimulatedSlurm(Slurm):
             self.queue.clear()
 
     def jobs_on(self, node: str) -> list[Job]:
-        """Jobs that have the node for themselves."""
+        """Return the jobs that use the node, without suspended ones."""
         return [j for j in self.queue.values() if node in j.nodes and j.state in HOLDING]
 
     def all_on(self, node: str) -> list[Job]:
-        """Suspended ones as well."""
+        """Return the jobs that use the node, including suspended ones."""
         return [j for j in self.queue.values() if node in j.nodes and j.state in (*HOLDING, "SUSPENDED")]
 
     def tick(self) -> None:
@@ -195,7 +200,11 @@ class SimulatedSlurm(Slurm):
     # --- what is asked of it -----------------------------------------------------------------------------
 
     def run(self, *command: str) -> str:
-        """Raises NotImplementedError for commands that change anything: the model has methods for these."""
+        """Run a command that changes nothing.
+
+        Raises:
+            NotImplementedError: The command changes something: the model has methods for these.
+        """
         self._answer()
         if command[:2] != ("scontrol", "notify"):
             raise NotImplementedError(command)
@@ -205,7 +214,7 @@ class SimulatedSlurm(Slurm):
         return self.alive
 
     def reconfigure(self) -> None:
-        """Nothing of its configuration changes here."""
+        """Do nothing: its configuration does not change here."""
         self._answer()
 
     def nodes(self) -> dict[str, NodeState]:
@@ -319,7 +328,7 @@ class SimulatedSlurm(Slurm):
             if node.down and node.reason == "Not responding":
                 node.down, node.reason = False, None
             node.silent, node.boot, node.heard_at = False, machine[1], now
-            # "Node unexpectedly rebooted": what it ran is lost.
+            # "Node unexpectedly rebooted": the jobs on the node are lost.
             for one in self.all_on(node.name):
                 if one.machines.get(node.name, machine[0]) != machine[0]:
                     self._lose(one)
@@ -333,7 +342,7 @@ class SimulatedSlurm(Slurm):
 
     def _power(self, node: Node) -> None:
         now = self._clock()
-        # Its nodes count as idle under a suspended job, but are not switched off.
+        # Its nodes count as idle under a suspended job, but are not powered down.
         held = bool(self.all_on(node.name))
         if held:
             node.idle_since = now
@@ -355,7 +364,7 @@ class SimulatedSlurm(Slurm):
 
     def _fall(self, node: Node) -> None:
         node.power, node.leave = "falling", None
-        # As idle_on_node_suspend has it.
+        # As in Slurm's idle_on_node_suspend.
         node.drained = node.down = node.silent = node.lost = node.told = False
         node.falls_until = self._clock() + self.timers.suspend_timeout
         self._program({"program": "suspend", "nodes": node.name})
@@ -363,7 +372,7 @@ class SimulatedSlurm(Slurm):
     def _schedule(self) -> None:
         now = self._clock()
         for one in list(self.queue.values()):
-            # Of an array that has not begun as many tasks as there is room for.
+            # As many tasks of a pending array begin as there are nodes for.
             while one.state == "PENDING" and not one.held and one.eligible_at <= now:
                 free = self._free(one)
                 if len(free) < one.count or self._jobs.is_full(one):
@@ -402,7 +411,7 @@ class SimulatedSlurm(Slurm):
         self._program({"program": "resume", "nodes": ",".join(sorted(names)), "jobs": wishes})
 
     def _deliver(self) -> None:
-        """Give up batch scripts that no machine took: their jobs are queued again, whatever run they have."""
+        """Give up batch scripts that no machine accepted: their jobs are requeued, whatever run they have."""
         now = self._clock()
         due = [one for one in self._undelivered if one[0] <= now]
         self._undelivered = [one for one in self._undelivered if one[0] > now]
@@ -434,7 +443,7 @@ class SimulatedSlurm(Slurm):
 
     def _runs(self, one: Job, node: str) -> bool:
         machine = self._machine_of(node)
-        # One that did not answer when the job began gets its part of it when it does.
+        # A node that did not answer when the job began gets its part of the job when it does.
         return machine is not None and machine[0] == one.machines.setdefault(node, machine[0])
 
     def _lose(self, one: Job) -> None:

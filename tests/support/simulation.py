@@ -1,8 +1,8 @@
 """The daemon's own code between a simulated Slurm and a simulated cloud, second by second, without threads.
 
-`Elastic`, its launcher, reconciler and fences are the product's own. Their threads are replaced by a queue
-that the world works off, and their clock by the world's, so that a history of an hour takes a second and is
-the same each time.
+`Elastic`, its launcher, reconciler and capacity limiter are the product's own. The world replaces their
+threads by a queue that it works off, and their clock by its own, so a history of an hour takes a second and
+is the same each time.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 from unittest import mock
 
-from infra.node.elastic import daemon as daemon_module
-from infra.node.elastic.daemon import Elastic
-from infra.node.elastic.driver import LaunchGroup
-from infra.node.elastic.view import FENCES
-from infra.node.model import ClusterDesign, Partition, SlurmSettings
-from infra.node.rpc import RpcError, RpcUnavailableError
-from infra.node.slurm.control import SlurmError
+from node.elastic import daemon as daemon_module
+from node.elastic.daemon import Elastic
+from node.elastic.driver import LaunchGroup
+from node.elastic.view import DRAIN_PREFIXES
+from node.model import ClusterDesign, Partition, SlurmSettings
+from node.rpc import RpcError, RpcUnavailableError
+from node.slurm.control import SlurmError
 from tests.support.doubles import design, settings
 from tests.support.simulated_cloud import Record, SimulatedCloud
 from tests.support.simulated_jobs import OVER, Job
@@ -38,11 +38,11 @@ EXPECTED = (SlurmError, RpcError, RpcUnavailableError)
 
 
 class Killed(BaseException):
-    """The daemon was killed. No `except Exception` sees it, as none sees SIGKILL."""
+    """The daemon was killed. No `except Exception` catches this, just as none sees SIGKILL."""
 
 
 class Clock:
-    """Stands where the modules say `time`. A thread that another test has left there has its own time."""
+    """Replaces the module `time` in the daemon's modules. Threads left by other tests get the real time."""
 
     gmtime, strftime = staticmethod(time.gmtime), staticmethod(time.strftime)
 
@@ -62,7 +62,7 @@ class Clock:
         return self.epoch(self.now) if self._world.is_mine() else time.time()
 
     def sleep(self, seconds: float) -> None:
-        """The thread that sleeps is the only one of the daemon's; Slurm and the cloud go on."""
+        """Sleep: this is the daemon's only thread, and Slurm and the cloud continue."""
         if not self._world.is_mine():
             time.sleep(seconds)
             return
@@ -88,7 +88,7 @@ class _Mortal:
 
 
 def mortal(target: T, world: World) -> T:
-    """Passes calls on, until the call with which the daemon is killed."""
+    """Pass calls on, until the call with which the daemon is killed."""
     passing: Any = _Mortal(target, world)
     return cast(T, passing)
 
@@ -107,14 +107,14 @@ class World:
     """Slurm, a cloud, and the daemon between them.
 
     Args:
-        folder: of the daemon's ledger.
-        unique: whether the cloud gives a name once.
+        folder: The folder of the daemon's ledger.
+        unique: Whether the cloud gives a name once.
 
     Attributes:
-        wrongs: machines that were taken from under a running job, and other things that must never be.
-        latency: seconds that a launch or a termination waits before it is called.
-        calls: of the daemon to Slurm and to the cloud.
-        kill_at: at which of them it is killed; None: never.
+        wrongs: Machines that were ended under a running job, and other things that must never happen.
+        latency: Seconds that a launch or a termination waits before it is called.
+        calls: How often the daemon has called Slurm and the cloud.
+        kill_at: The call at which the daemon is killed; `None` means never.
     """
 
     def __init__(self, folder: Path, *partitions: Partition, unique: bool = True, **changes: Any) -> None:
@@ -149,15 +149,15 @@ class World:
         self._requests: list[dict[str, Any]] = []
         self._spool: list[dict[str, Any]] = []
         self._number = 0
-        self._reconciled = self._fenced = 0.0
+        self._reconciled = self._drains_updated = 0.0
         self._woken = False
 
     @contextlib.contextmanager
     def running(self) -> Iterator[World]:
-        """The daemon's modules see this world's clock and threads."""
+        """Let the daemon's modules use this world's clock and threads."""
         with contextlib.ExitStack() as stack:
             for name, module in list(sys.modules.items()):
-                if not name.startswith("infra.node.elastic."):
+                if not name.startswith("node.elastic."):
                     continue
                 if getattr(module, "time", None) is time:
                     stack.enter_context(mock.patch.object(module, "time", self.clock))
@@ -172,22 +172,22 @@ class World:
             yield self
 
     def is_mine(self) -> bool:
-        """Whether the world's own thread asks."""
+        """Return whether the world's own thread calls."""
         return threading.get_ident() == self._thread
 
     # --- the daemon --------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """The daemon; after a kill its restart."""
+        """Start the daemon; after a kill this is its restart."""
         made = settings(self.folder, self.design)
         self.daemon = Elastic(made, mortal(self.slurm, self), mortal(self.cloud, self), self.folder)
         self.daemon.launcher._budget._now = self.clock.time
-        self.daemon.fencing._wake = mock.Mock(spec=threading.Event, set=self._wake)
+        self.daemon.capacity_limiter._wake = mock.Mock(spec=threading.Event, set=self._wake)
         self._requests = [{**request, "late": True} for request in self._spool]
         self._spool = []
 
     def kill(self) -> None:
-        """SIGKILL: what it had only in memory is lost."""
+        """Kill the daemon as SIGKILL does: what it had only in memory is lost."""
         self.daemon, self.kill_at = None, None
         self.tasks, self._requests = [], []
 
@@ -197,7 +197,7 @@ class World:
             raise Killed
 
     def print_exc(self) -> None:
-        """Stands for `traceback`'s, where the daemon survives a surprise."""
+        """Replaces `traceback.print_exc`, where the daemon survives an unexpected error."""
         if not self.is_mine():
             return
         error = sys.exc_info()[1]
@@ -208,13 +208,13 @@ class World:
     # --- time --------------------------------------------------------------------------------------------
 
     def pass_time(self, seconds: float) -> None:
-        """Without the daemon."""
+        """Let time pass without the daemon."""
         self.clock.now += seconds
         self.cloud.tick()
         self.slurm.tick()
 
     def step(self, seconds: int = 1) -> None:
-        """With the daemon, which is started again as init does when it was killed."""
+        """Let a second pass with the daemon, which is restarted, as init does, if it was killed."""
         for _ in range(seconds):
             self.pass_time(1.0)
             if self.daemon is None:
@@ -227,7 +227,7 @@ class World:
             self._check()
 
     def until(self, there: Callable[[], Any], seconds: int) -> bool:
-        """Whether it came to be in time."""
+        """Return whether a condition was met in time."""
         for _ in range(seconds):
             if there():
                 return True
@@ -248,11 +248,11 @@ class World:
         if now - self._reconciled >= daemon.reconciler.interval:
             self._reconciled = now
             self._survive(daemon.reconciler.once)
-            self._survive(daemon._overspent.enforce)
-        quiet = not (daemon.fencing._pools.troubles() or self._woken)
-        if not quiet or now - self._fenced >= daemon.reconciler.interval:
-            self._fenced, self._woken = now, False
-            self._survive(daemon.fencing.once)
+            self._survive(daemon._budget_enforcer.enforce)
+        quiet = not (daemon.capacity_limiter._pools.failures() or self._woken)
+        if not quiet or now - self._drains_updated >= daemon.reconciler.interval:
+            self._drains_updated, self._woken = now, False
+            self._survive(daemon.capacity_limiter.once)
 
     def _survive(self, do: Callable[[], object]) -> None:
         try:
@@ -315,23 +315,23 @@ class World:
         return next((j for j in jobs if j.machines.get(record.node) == record.id), None)
 
     def story(self, lines: int = 80) -> str:
-        """What happened, for the message of a failure."""
+        """Return what happened, for the message of a failed test."""
         told = [line for line in self.lines if "SlurmDown" not in line and "does not answer" not in line]
         return "\n".join([*told[-lines:], *self.wrongs, *self.unrest()])
 
     # --- the end -----------------------------------------------------------------------------------------
 
     def unrest(self) -> list[str]:
-        """What is not as it is in a cluster that has had nothing to do for a while."""
+        """Return what differs from a cluster that has had nothing to do for a while."""
         static = self.design.static_nodes()
         jobs = [j for j in self.slurm.queue.values() if j.state not in OVER]
         found = [f"job {j.id} is {j.state}" for j in jobs if not self._waits_for_money(j)]
         for node in self.slurm.members.values():
             wanted = "up" if node.name in static else "down"
-            # Where the budget is used up, fences of other causes stay as well.
+            # If the budget is used up, capacity drains of other causes stay as well.
             limited = self.design.budget.max_hours is not None and node.power == "down"
-            fenced = limited and (node.reason or "").startswith(FENCES)
-            if node.power != wanted or node.down or (node.drained and not fenced) or node.leave:
+            drained_for_capacity = limited and (node.reason or "").startswith(DRAIN_PREFIXES)
+            if node.power != wanted or node.down or (node.drained and not drained_for_capacity) or node.leave:
                 found.append(f"{node.name} is {node.power} {sorted(node.flags())} {node.reason}")
         living = self.cloud.living()
         found += [f"{r.id} lives" for r in living if r.node not in static]

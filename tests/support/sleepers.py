@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from infra.local.cloud import agent as agents
-from infra.local.cloud.machines import Boot
-from infra.node import rpc
-from infra.node.processes import ProcessId, end_tree
+from localcloud import agent as agents
+from localcloud.machines import Boot
+from node import rpc
+from node.processes import ProcessId, end_tree
 
 TAGS = {"cluster": "t", "role": "compute", "partition": "debug"}
 """Of nodes."""
@@ -123,9 +123,9 @@ class ServedCloud:
         )
         return [m["id"] for m in answer["machines"]]
 
-    def room(self) -> dict[str, Any]:
+    def available_capacity(self) -> dict[str, Any]:
         asked = {"partition": "debug", "zone": None, "machine": "local.small", "gpus": 0, "count": 2}
-        found: dict[str, Any] = self.call("room", **asked)
+        found: dict[str, Any] = self.call("available_capacity", **asked)
         return found
 
     def code(self, method: str, **params: Any) -> str | None:

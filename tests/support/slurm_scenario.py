@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from infra.node.slurm.control import Slurm
-from infra.node.slurm.states import JobState, NodeState
+from node.slurm.control import Slurm
+from node.slurm.states import JobState, NodeState
 from tests.support.simulated_jobs import OVER
 
 NODES = ("debug-0", "debug-1", "debug-2")
@@ -52,10 +53,13 @@ class Bench(Protocol):
 class Scenario:
     """Args:
     bench: nothing has happened on it yet.
+    wanted: what there will be to see. Where it is not there at once, it is waited for: a real slurmctld goes
+        through states that look like rest, such as a node that is idle just before it is off.
     """
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, wanted: Sequence[Snapshot] = ()) -> None:
         self._bench, self._slurm = bench, bench.slurm
+        self._wanted = list(wanted)
         self.seen: list[Snapshot] = []
 
     def play(self) -> list[Snapshot]:
@@ -145,12 +149,20 @@ class Scenario:
     def _see(self, what: str, there: Callable[[], object]) -> None:
         """Once nothing is between two states any more."""
         self._bench.wait(what, lambda: there() and self._is_quiet())
+        if self._wanted:
+            wanted = self._wanted.pop(0)
+            # What there is instead is the caller's to compare.
+            with contextlib.suppress(AssertionError):
+                self._bench.wait(f"{what}: {wanted}", lambda: self._look(what) == wanted)
+        self.seen.append(self._look(what))
+
+    def _look(self, what: str) -> Snapshot:
         first = min((job.array_job or job.id for job in self._jobs()), default=0)
         jobs = {str(job.spelling).replace(str(first), "N", 1): _told(job) for job in self._jobs()}
         counts: dict[str, int] = {}
         for node in self._slurm.nodes().values():
             counts[_state(node)] = counts.get(_state(node), 0) + 1
-        self.seen.append((what, jobs, counts))
+        return what, jobs, counts
 
     def _is_quiet(self) -> bool:
         nodes = self._slurm.nodes().values()

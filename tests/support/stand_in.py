@@ -19,7 +19,7 @@ from typing import Any
 import pulumi
 from pulumi.runtime import mocks
 
-from infra.runner import wire
+from cli.runner import wire
 from tests.support.recorder import Recorder, run
 
 COMMANDS = ("command:local:Command", "command:remote:Command")
@@ -149,10 +149,6 @@ def _ssh(connection: dict[str, Any], line: str, stdin: bytes) -> str:
         seconds = int(connection["perDialTimeout"]) * int(connection["dialErrorLimit"])
         command += [f"-oConnectTimeout={seconds}", "-oGlobalKnownHostsFile=none"]
         command += _known(Path(folder) / "known", connection)
-        if proxy := connection.get("proxy"):
-            hop = ["ssh", "-F", "none", "-oBatchMode=yes", "-oStrictHostKeyChecking=yes", "-oLogLevel=ERROR"]
-            hop += [*_known(Path(folder) / "hop", proxy), "-W", "%h:%p", proxy["host"]]
-            command.append(f"-oProxyCommand={shlex.join(hop)}")
         return _checked([*command, connection["host"], line], stdin)
 
 

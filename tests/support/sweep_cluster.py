@@ -1,4 +1,4 @@
-"""A user of sweeps, and a cluster: the node's own code over a queue that goes on whenever it is looked at."""
+"""A user of sweeps and a cluster: the real node code over a queue that advances whenever it is asked."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 
-from infra import access, cli, report, results
+from cli import login_machine, report, results
+from cli import main as cli
+from cli.provider import StackUp
+from cli.report import Made
+from cli.sweep import watch
 from infra.errors import NotUpError, UserError
-from infra.node.slurm.control import SlurmError
-from infra.node.sweep import Sweep
-from infra.report import Made
-from infra.runner import locations
-from infra.sweep import watch
+from infra.program import locations
+from node.slurm.control import SlurmError
+from node.sweep import Sweep
 from tests.support.doubles import FakeControl, job, settings
 
 Hook = Callable[[str], None]
@@ -34,7 +36,7 @@ config:
 
 
 class Killed(BaseException):
-    """The end of the process: nothing that comes after it happens."""
+    """Stands for the end of the process: nothing after it runs."""
 
 
 def die(_stage: str) -> None:
@@ -47,7 +49,7 @@ def interrupt(_stage: str) -> None:
 
 @dataclass
 class Ended:
-    """A command that has ended; -9 if it was killed."""
+    """The result of a command. The code is -9 if it was killed."""
 
     code: int
     out: str
@@ -69,7 +71,7 @@ def record(nodes: int, job_id: int, **changes: Any) -> dict[str, Any]:
 
 
 class SweepCluster:
-    """What `access.tool` reaches. Jobs run in their order, one at a time, a step at each look.
+    """Stands for what `login_machine.tool` reaches. Jobs run in order, one at a time, one step for each call.
 
     Attributes:
         up: whether there is a cluster.
@@ -92,12 +94,12 @@ class SweepCluster:
         self.waits: dict[int, str] = {}
         self.looks = 0
         self.needed = True
-        """Whether what runs need (workload, environment) is there."""
-        monkeypatch.setattr(access, "tool", self._tool)
+        """Whether the cluster has what runs need (workload, environment)."""
+        monkeypatch.setattr(login_machine, "tool", self._tool)
         monkeypatch.setattr(subprocess, "run", self._sbatch)
 
     def renew(self) -> None:
-        """Another cluster in its place: no folder and no job of the old one, numbers from 1."""
+        """Put another cluster in its place: it has no folder or job of the old one; job ids begin at 1."""
         self.control.queue.clear()
         for file in sorted(self.bench.rglob("*"), reverse=True):
             file.rmdir() if file.is_dir() else file.unlink()
@@ -105,7 +107,7 @@ class SweepCluster:
     def jobs(self, *states: str) -> list[int]:
         return [number for number, its in self.control.queue.items() if its.state in states]
 
-    def _tool(self, _project: Path, _config: Any, verb: str, action: str, *, text: str = "") -> str:
+    def _tool(self, _up: StackUp, verb: str, action: str, *, text: str = "") -> str:
         assert verb == "sweep"
         self._hook(action)
         if not self.up:
@@ -141,7 +143,7 @@ class SweepCluster:
         return subprocess.CompletedProcess(command, 0, f"{number}\n", "")
 
     def _go_on(self) -> None:
-        """The running job ends, or the first that waits runs."""
+        """End the running job, or start the first one that waits."""
         if running := self.jobs("RUNNING"):
             return self._end(running[0])
         if waiting := self.jobs("PENDING"):
@@ -169,7 +171,7 @@ class SweepCluster:
 
 
 class SweepUser:
-    """Runs `./cluster run --stack test …` in this process, in a checkout of stack file and workload only.
+    """Runs `./cluster run --stack test …` in this process, in a checkout with only a stack file and workload.
 
     Attributes:
         reports: the stacks of each report that was made.
@@ -207,19 +209,19 @@ class SweepUser:
         return Ended(code, said.out, said.err)
 
     def cut_off(self, *arguments: str) -> None:
-        """Begin a sweep that nobody watches."""
+        """Begin a sweep and stop watching it."""
         self.slurm.hooks = {"show": die}
         assert self.run(*arguments).code == -9
         self.slurm.hooks = {}
 
     def kept(self) -> list[tuple[int, int]]:
-        """(nodes, job) of the kept results."""
+        """Return (nodes, job) of the kept results."""
         found, wrong = results.load("test")
         assert wrong == []
         return sorted((one.record["nodes"], int(one.record["job_id"])) for one in found)
 
     def left(self) -> list[Path]:
-        """What is left of sweeps in the state folder."""
+        """Return the files of sweeps that are left in the state folder."""
         return sorted(locations.state_root().glob("sweeps/**/*"))
 
     def _report(self, stacks: list[str], *, project: Path) -> Made:

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from infra.node.bootstrap.vm.training import COMPLETE
+from node.bootstrap.vm.training import COMPLETE
 
 REASON = "needs the training environment (workload/envs/cpu)"
 
 
 def in_training_environment() -> bool:
-    """Whether this interpreter is the one of `infra.local.training`."""
+    """Return whether this interpreter is the one of `cli.local.training`."""
     return (Path(sys.prefix) / COMPLETE).exists()
 
 
 def training_module(name: str) -> Any:
-    """A module of the training environment's. Elsewhere the test module is skipped where it is missing.
+    """Import a module of the training environment. In other environments a missing module skips the test.
 
     Raises:
         ImportError: the training environment lacks it.

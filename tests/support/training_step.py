@@ -16,11 +16,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Run:
-    """The tasks of one job step, started at once; jobs may share a run folder, and a job start again.
+    """The tasks of one job step, started at once. Jobs may share a run folder, and a job may start again.
 
     Args:
         cache: where the data is kept.
-        arguments: of `workload.train`.
+        arguments: of `workload.train`; the profile is `sync` unless they name another.
         restarts: how often Slurm has queued the job again.
         submitted: UTC, seconds since the epoch, the same for every start of a job; by default a second ago.
     """
@@ -41,7 +41,8 @@ class Run:
         self.temporary.mkdir(exist_ok=True)
         command = [
             *(sys.executable, "-m", "workload.train", "--data", "synthetic", "--cache", str(cache)),
-            *("--result", str(self.result), "--weights", str(folder / f"weights-{job}"), *arguments),
+            *("--result", str(self.result), "--weights", str(folder / f"weights-{job}")),
+            *("--profile", "sync", *arguments),
         ]
         step = {
             "PYTHONPATH": str(ROOT),
@@ -50,7 +51,7 @@ class Run:
             "SLURM_JOB_PARTITION": "debug",
             "SLURM_JOB_NUM_NODES": str(tasks),
             "SLURM_STEP_ID": "0",
-            # Addresses for names: nobody has to be asked for them.
+            # Addresses in place of names, so no name has to be resolved.
             "SLURM_STEP_NODELIST": f"127.0.0.[1-{tasks}]",
             "SLURM_STEP_NUM_TASKS": str(tasks),
             "SLURM_STEP_TASKS_PER_NODE": f"1(x{tasks})",
@@ -83,15 +84,15 @@ class Run:
     def output(self, rank: int = 0) -> str:
         return self._output(rank).read_text(encoding="utf-8", errors="replace")
 
-    def wait(self, limit: float = 240) -> list[int]:
+    def wait(self, limit: float = 600) -> list[int]:
         end = time.monotonic() + limit
         return [process.wait(max(0.1, end - time.monotonic())) for process in self.processes]
 
-    def wait_for(self, text: str, limit: float = 180) -> None:
-        """Until the chief has said this."""
+    def wait_for(self, text: str, limit: float = 600) -> None:
+        """Wait until the chief has printed this."""
         end = time.monotonic() + limit
         while True:
-            # In this order: what it says last counts, too.
+            # In this order, so that its last output counts too.
             over = self.processes[0].poll() is not None
             if text in self.output():
                 return
@@ -99,15 +100,15 @@ class Run:
             assert time.monotonic() < end, self.output()
             time.sleep(0.05)
 
-    def wait_for_start(self, rank: int, limit: float = 180) -> None:
-        """Until this task has left a note: it takes signals from then on."""
+    def wait_for_start(self, rank: int, limit: float = 600) -> None:
+        """Wait until this task has left a note. It handles signals from then on."""
         end = time.monotonic() + limit
         while not list(self.folder.glob(f".rendezvous/{self.job}.*/address-{rank}.json")):
             assert time.monotonic() < end, self.output(rank)
             time.sleep(0.02)
 
     def signal(self, number: signal.Signals, *ranks: int) -> None:
-        """To these tasks, or to all."""
+        """Send a signal to these tasks, or to all."""
         for rank in ranks or range(len(self.processes)):
             self.processes[rank].send_signal(number)
 

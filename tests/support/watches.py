@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from infra.node.bootstrap.context import Context
-from infra.node.bootstrap.vm import notices
-from infra.node.codec import to_json
+from node.bootstrap.context import Context
+from node.bootstrap.vm import notices
+from node.codec import to_json
 from tests.support.checkout import ROOT
 
 NO_SLURM = """
 import os, time
-import infra.node.aws.imds
-import infra.node.bootstrap.vm.notices as module
-from infra.node.slurm.states import NodeState
+import node.aws.imds
+import node.bootstrap.vm.notices as module
+from node.slurm.states import NodeState
 
-infra.node.aws.imds.POLL_SECONDS = 0.05
+node.aws.imds.POLL_SECONDS = 0.05
 
 class Requeue(module.Requeue):
     def evacuate(self, actions, nodes):

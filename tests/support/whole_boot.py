@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from infra.node.bootstrap import key_server, own_slurm, sshd
-from infra.node.bootstrap.context import Context, Step
-from infra.node.bootstrap.report import BootReport, file_sink
-from infra.node.bootstrap.steps import STEPS
-from infra.node.bootstrap.vm import disks, machine, mounts, names
-from infra.node.codec import to_json
+from node.bootstrap import key_server, machine_slurm, sshd
+from node.bootstrap.context import Context, Step
+from node.bootstrap.report import BootReport, file_sink
+from node.bootstrap.steps import STEPS
+from node.bootstrap.vm import disks, machine, mounts, names
+from node.codec import to_json
 
 ME = pwd.getpwuid(os.getuid())
 SLURM = "slurm-wlm 23.11.4"
@@ -68,9 +68,9 @@ def nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disks are blank, servers answer, Slurm is installed, daemons are there."""
     monkeypatch.setattr(disks, "_blank", lambda _device: True)
     monkeypatch.setattr(mounts, "_reach", lambda *_server: None)
-    monkeypatch.setattr(own_slurm, "_release", _release)
+    monkeypatch.setattr(machine_slurm, "_release", _release)
     for name in ("munged", "controller", "see_port", "wait"):
-        monkeypatch.setattr(own_slurm.daemons, name, lambda *_a: None)  # type: ignore[attr-defined]
+        monkeypatch.setattr(machine_slurm.daemons, name, lambda *_a: None)  # type: ignore[attr-defined]
 
 
 def _release(context: Context) -> str:

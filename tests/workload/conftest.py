@@ -1,4 +1,4 @@
-"""Where the workload's tests run: the pure ones anywhere, the others in the training environment."""
+"""Runs the workload's pure tests anywhere, and the others in the training environment."""
 
 import importlib.util
 import os

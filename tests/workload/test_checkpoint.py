@@ -1,4 +1,4 @@
-"""A run's checkpoint: whole or not there, and nobody else's."""
+"""A run's checkpoint is complete or missing, and belongs to one job."""
 
 import os
 from collections.abc import Callable
@@ -48,7 +48,7 @@ def no_word(text: str) -> None:
 
 
 def words(store: Store) -> str:
-    """What is said of a checkpoint that is not taken."""
+    """Return the message about a checkpoint that is refused."""
     said: list[str] = []
     assert store.load(said.append) is None
     (line,) = said
@@ -146,7 +146,7 @@ def test_a_task_killed_while_it_saves_leaves_the_last_one(
 
 @pytest.fixture
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., train.Beginning | None]:
-    """What a task begins with, on 128 images."""
+    """Return what a task starts with, on 128 images."""
     images, labels = np.zeros((128, 28, 28), np.uint8), np.zeros(128, np.uint8)
     digits = data.Data("digits-synthetic", images, labels, images, labels)
     monkeypatch.setattr(data, "load", lambda *_: digits)
@@ -175,7 +175,7 @@ AGAIN = {"SLURM_RESTART_COUNT": "1"}
 
 
 def saved(begin: Callable[..., Any]) -> Store:
-    """The store of a job's first start, with a checkpoint of its second epoch of one step."""
+    """Return the store of a job's first start, with a checkpoint of its second epoch of one step."""
     first = begin()
     assert first.checkpoint is None
     first.store.save(checkpoint(1))
@@ -236,7 +236,7 @@ def test_a_task_without_the_chiefs_checkpoint_does_not_train(begin: Callable[...
 
 
 class Times:
-    """A saver of a step of one task, and the steps that it saved."""
+    """Return a saver of a step of one task, and the list of steps that it saved."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, every: float, cost: float) -> None:
         self.now, self.saved, self.cost = 0.0, list[int](), cost
@@ -254,7 +254,7 @@ class Times:
         self.saved.append(checkpoint.state.position.step)
 
     def train(self, first: int, last: int) -> None:
-        """A second a step."""
+        """Each step takes one second."""
         for step in range(first, last + 1):
             self.now += 1
             self.saver.between(step, lambda step=step: State(Position(step), []))  # type: ignore[misc]

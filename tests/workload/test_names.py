@@ -1,4 +1,4 @@
-"""TensorFlow's own way to a job's nodes, by their names alone, between machines that are a network each."""
+"""TensorFlow's own resolver finds a job's nodes by name, between machines with separate networks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.named_machines import NamedMachines, need_named_machines
 NODES = {"compute-0": "10.98.1.1", "compute-1": "10.98.1.2"}
 PROGRAM = """
 import tensorflow as tf
-# As on machines with a GPU each, of which TensorFlow has to hide none.
+# As on machines with one GPU each, of which TensorFlow hides none.
 resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
     gpus_per_node=1, gpus_per_task=1, auto_set_gpu=False)
 print("cluster", sorted(resolver.cluster_spec().as_dict()["worker"]))
@@ -29,9 +29,9 @@ SECONDS = 600
 
 
 @pytest.fixture
-def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NamedMachines]:
+def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[NamedMachines]:
     need_named_machines()
-    made = NamedMachines(tmp_path, monkeypatch)
+    made = NamedMachines(monkeypatch)
     try:
         made.serve()
         made.come_up(**{name.replace("-", "_"): address for name, address in NODES.items()})

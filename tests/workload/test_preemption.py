@@ -1,4 +1,4 @@
-"""SIGTERM in one task: who is told, who leaves when, and with which status."""
+"""SIGTERM in one task: which tasks are told, when each leaves, and with which status."""
 
 import contextlib
 import io
@@ -28,14 +28,14 @@ def until(true: Callable[[], Any], limit: float = 60) -> None:
 
 
 class Tasks:
-    """The watchers of a step's tasks, in one process; a task that would have ended is a status."""
+    """The watchers of a step's tasks in one process. A task that would have ended is a status."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.ended = folder, dict[int, int]()
         self.open: list[Preemption] = []
         self._ranks: dict[int, int] = {}
         monkeypatch.setattr(preemption, "POLL_SECONDS", 0.02)
-        # However late the others' threads have their turn.
+        # This must hold however late the other threads run.
         monkeypatch.setattr(preemption, "LEAVE_SECONDS", 60.0)
         monkeypatch.setattr(preemption, "end_at_once", self._end)
 
@@ -52,7 +52,7 @@ class Tasks:
 
     def terminate(self, *tasks: Preemption) -> None:
         for task in tasks:
-            # To the thread: of a process with threads that do not block it, any may be the one to get it.
+            # Sent to the thread: in a process any thread that does not block the signal may get it.
             signal.pthread_kill(task.thread.ident, signal.SIGTERM)  # type: ignore[arg-type]
 
 
@@ -75,7 +75,7 @@ def test_one_is_told_and_all_leave_the_chief_last(tasks: Tasks, capsys: pytest.C
     assert tasks.ended == {}  # the chief's step needs them all
     chief.saved = True
     assert chief.leave() == STATUS
-    # Before it, but for their very last step: srun ends whoever is left when one fails.
+    # They leave before it, except for their last step: srun ends the remaining tasks when one fails.
     until(lambda: tasks.ended == {1: 0, 2: 0})
     assert list(tasks.folder.iterdir()) == []
     assert capsys.readouterr().out == "n2: SIGTERM received while training: stopping\n"
@@ -102,7 +102,7 @@ def test_after_the_last_step_it_finishes(tasks: Tasks) -> None:
     chief, second = tasks.start(0, NODES[:2]), tasks.start(1, NODES[:2])
     chief.finishing()
     second.finishing()
-    # What pytest captures may lose a thread's word while it is read.
+    # pytest's capture may lose a thread's output while it is read.
     with contextlib.redirect_stdout(io.StringIO()) as said:
         tasks.terminate(chief, second)
         until(lambda: said.getvalue().count("SIGTERM received while finishing: finishing\n") == 2)
@@ -159,10 +159,10 @@ def attempt(
     *failed: int,
     lost: float = 0.5,
 ) -> tuple[int, Rendezvous]:
-    """How a task ends whose run ends in this error, when these tasks have said that they failed.
+    """Return how a task ends if its run ends with this error after these tasks have reported a failure.
 
     Args:
-        lost: seconds that it waits for the chief's word.
+        lost: Seconds that the task waits for the chief's note.
     """
     task = tasks.start(rank, NODES[:2])
     rendezvous = task._rendezvous
@@ -191,7 +191,7 @@ def test_a_task_that_fails_is_one(tasks: Tasks, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_error_after_the_signal_is_no_failure(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Machines that are taken away do not wait for one another."""
+    """Machines that the cloud takes back do not wait for each other."""
     rendezvous = Rendezvous(tasks.folder, Step(1, NODES[:2], "n1", "7.0.0"))
     rendezvous.publish("stop", {})
     status, _ = attempt(tasks, monkeypatch, 0, WorkloadError("anything"))

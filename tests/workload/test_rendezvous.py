@@ -1,4 +1,4 @@
-"""Ports that cannot collide, and tasks that find each other or say whom they miss."""
+"""Ports cannot collide, and tasks find each other or name the missing ones."""
 
 import contextlib
 import socket
@@ -26,7 +26,7 @@ REAL = socket.getaddrinfo
 
 @pytest.fixture(autouse=True)
 def resolver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These names and no others: nobody outside is asked."""
+    """Resolve only these names: no other machine is asked."""
 
     def resolve(host: str, *rest: Any, **options: Any) -> Any:
         if host[:1].isdigit():
@@ -55,7 +55,7 @@ def test_reserved_ports_are_all_different() -> None:
 
 
 def test_a_reserved_port_is_tensorflows_alone() -> None:
-    """TensorFlow's server binds it beside ours (SO_REUSEPORT) and gets every connection; others cannot."""
+    """TensorFlow's server binds the port as well (SO_REUSEPORT) and gets every connection; others cannot."""
     with reserve_port() as held, socket.socket() as server, socket.socket() as stranger:
         port = held.getsockname()[1]
         with pytest.raises(OSError, match="in use"):
@@ -80,7 +80,7 @@ def test_a_reserved_port_is_given_to_no_outgoing_connection() -> None:
 
 
 def test_two_jobs_on_one_machine_at_once(tmp_path: Path) -> None:
-    """Four tasks of two jobs in one run folder, two a "node": all ports differ, and no job sees the other."""
+    """Four tasks of two jobs in a run folder, two on each "node": all ports differ, and jobs stay apart."""
     met: dict[tuple[str, int], list[str]] = {}
     sockets: list[socket.socket] = []
 
@@ -104,7 +104,7 @@ def test_two_jobs_on_one_machine_at_once(tmp_path: Path) -> None:
 
 
 def test_a_cyclic_distribution_keeps_each_tasks_own_node(tmp_path: Path) -> None:
-    """Slurm lists nodes in block order; the ranks are told apart by what each task says of itself."""
+    """Slurm lists nodes in block order, so each rank's node is taken from the task's own note."""
     block = ("n0", "n0", "n1", "n1")
     real = ("n0", "n1", "n0", "n1")
     meetings = [Rendezvous(tmp_path, Step(rank, block, node, "k")) for rank, node in enumerate(real)]

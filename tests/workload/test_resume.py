@@ -1,7 +1,7 @@
-"""Training that is interrupted and goes on ends with the weights of one that was left alone, to the last bit.
+"""An interrupted training that continues ends with the same weights as an uninterrupted one, bit for bit.
 
-Whole jobs with real TensorFlow, started again as Slurm would; and, in this process, every place where a
-training can be interrupted.
+Some tests run whole jobs with real TensorFlow and start them again as Slurm does. Others interrupt a training
+in this process at every possible place.
 """
 
 import json
@@ -35,7 +35,7 @@ def same(one: list[Any], other: list[Any]) -> bool:
 
 
 def plan() -> Plan:
-    """Two epochs of five steps: of three calls of two steps at most, with `small_calls`."""
+    """Two epochs of five steps. With `small_calls` an epoch is three calls of at most two steps."""
     generator = np.random.default_rng(0)
     images = generator.integers(0, 256, (160, 28, 28), dtype=np.uint8)
     labels = generator.integers(0, 10, 160, dtype=np.uint8)
@@ -51,7 +51,7 @@ def plan() -> Plan:
 
 
 def part(loop: Any, until: int | None, begun: Checkpoint | None) -> tuple[Any, Checkpoint, list[int]]:
-    """Train from a checkpoint to a step: the model at the end, what is reached, where it may have stopped."""
+    """Train from a checkpoint to a step. Return the model, the position, and where it stopped, if it did."""
     epochs = list(begun.history) if begun else []
     steps: list[int] = []
     stopped: State | None = None
@@ -140,7 +140,7 @@ def record(run: Run) -> dict[str, Any]:
 
 
 def stopped(run: Run) -> list[str]:
-    """The chief's lines of a run that was stopped, and of which nothing may be left but its checkpoint."""
+    """Return the chief's output of a stopped run. Nothing but its checkpoint may be left."""
     assert run.wait() == [STATUS, 0], run.output(0) + run.output(1)
     assert "Traceback" not in run.output(0) + run.output(1)
     assert json.loads((run.folder / "progress.json").read_text(encoding="utf-8"))["state"] == "stopped"
@@ -149,11 +149,11 @@ def stopped(run: Run) -> list[str]:
     return run.output().splitlines()
 
 
-# A signal to one worker reaches the chief within half a second: the steps must last longer.
+# A signal to one worker reaches the chief within half a second, so the steps must take longer.
 LENGTH = ("--batch", "16", "--steps-per-epoch", "24", "--epochs", "5")
 
 
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(3600)
 def test_a_synchronous_training_through_everything(make: Callable[..., Job]) -> None:
     alone = make(*LENGTH).start()
     assert alone.wait() == [0, 0], alone.output(0) + alone.output(1)
@@ -174,7 +174,7 @@ def test_a_synchronous_training_through_everything(make: Callable[..., Job]) -> 
 
     run = job.start()  # 2: one task is told
     run.wait_for("Epoch ")
-    # The first save is after one call; how many there were until it was killed depends on what one costs.
+    # The first save comes after one call. The number of saves until the kill depends on how long one takes.
     ((epoch, step),) = re.findall(
         r"^going on from the checkpoint: epoch (.), step (\d+) of 24$", run.output(), re.M
     )
@@ -202,7 +202,7 @@ def test_a_synchronous_training_through_everything(make: Callable[..., Job]) -> 
     ]
     assert (parts["restarts"], parts["test_accuracy"]) == (4, whole["test_accuracy"])
     assert parts["start_latency_seconds"] > 0  # of the first start that saved something to go on from
-    # What all starts took, like the epochs, which were trained in several of them.
+    # The time of all starts, like the epochs, which were trained in several of them.
     assert parts["seconds_total"] > parts["seconds_train"] > sum(e["seconds"] for e in parts["history"])
     assert len(parts["history"]) == 5
     assert not job.checkpoint.parent.exists()
@@ -213,7 +213,9 @@ def test_a_synchronous_training_through_everything(make: Callable[..., Job]) -> 
     assert record(run) == parts
 
 
-@pytest.mark.timeout(900)
+# That this profile goes on from any step shows the first test, that a whole job does the one before this.
+@pytest.mark.wide
+@pytest.mark.timeout(2400)
 def test_a_published_training_goes_on_within_an_epoch(make: Callable[..., Job]) -> None:
     length = ("--profile", "published", "--batch", "16", "--steps-per-epoch", "30", "--epochs", "2")
     alone = make(*length).start()
@@ -235,6 +237,6 @@ def test_a_published_training_goes_on_within_an_epoch(make: Callable[..., Job]) 
     assert parts["seconds_train"] > sum(e["seconds"] for e in parts["history"])
     (first, second), (whole_first, whole_second) = parts["history"], whole["history"]
     assert (first["loss"], first["accuracy"]) == (whole_first["loss"], whole_first["accuracy"])
-    # Of the interrupted epoch's first part, Keras has told the chief about its own half of the examples.
+    # For the first part of the interrupted epoch Keras gave the chief the mean over its half of the examples.
     assert second["loss"] == pytest.approx(whole_second["loss"], rel=0.2)
     assert second["accuracy"] == pytest.approx(whole_second["accuracy"], abs=0.2)

@@ -75,7 +75,7 @@ def test_the_same_arguments_give_the_same_text() -> None:
         ({"partition": "debug\n#SBATCH --uid=0"}, "cannot stand"),
         ({"gpus_per_node": 1, "gpu_type": "v100,"}, "gpu_type"),
         ({"nodes": 0}, "nodes: 0"),
-        ({"profile": "local-sgd"}, "profile 'local-sgd' is none of published, sync"),
+        ({"profile": "local"}, "profile 'local' is none of published, sync, local-sgd"),
     ],
 )
 def test_refused(changes: dict[str, Any], message: str) -> None:
@@ -149,8 +149,9 @@ def test_a_shell_runs_it(tools: Path) -> None:
     assert float(started) > 1.6e9
     assert (code, stack, price) == ("/home/a b", "local", "0.19")
     assert arguments[:-1] == [
-        *("-m", "workload.train", "--profile", "sync", "--epochs", "8", "--data", "auto"),
-        *("--batch", "64", "--gpus-per-node", "0", "--cache", "/apps/$cache", "--result", "it's.json"),
+        *("-m", "workload.train", "--profile", "local-sgd", "--epochs", "8", "--data", "auto"),
+        *("--batch", "64", "--seed", "0", "--learning-rate", "0.2", "--gpus-per-node", "0"),
+        *("--cache", "/apps/$cache", "--result", "it's.json"),
     ]
 
 

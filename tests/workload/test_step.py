@@ -1,4 +1,4 @@
-"""Host lists, counts and the step that a task sees, as Slurm writes them."""
+"""Host lists, counts and steps in Slurm's notation."""
 
 import itertools
 import json
@@ -56,7 +56,7 @@ def ranges(draw: st.DrawFn) -> tuple[str, list[str]]:
 
 @st.composite
 def items(draw: st.DrawFn) -> tuple[str, list[str]]:
-    """A name with 0-2 bracket groups, and what it stands for."""
+    """A name with 0 to 2 bracket groups, and the names that it expands to."""
     text, choices = draw(literals), []
     choices.append([text])
     for _ in range(draw(st.integers(0, 2))):

@@ -1,4 +1,4 @@
-"""How a task ends: with one message, together with the others, and never held up after the result."""
+"""A task ends with one message, together with the others, and without delay after the result."""
 
 import json
 import threading
@@ -55,7 +55,7 @@ def test_a_failure_is_told_to_the_others(
 def test_a_failure_after_the_result_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The chief's server is gone once it has left: that must not turn the job into a failed one."""
+    """The chief's server ends with the chief. This must not make the job fail."""
     monkeypatch.setattr(train, "_run", fail)
     chief(tmp_path).publish("done", {})
     assert train.main(["--result", str(tmp_path / "result.json")]) == 0

@@ -10,7 +10,7 @@ from workload.options import parse, read_job
 
 def test_the_published_recipe_is_the_default() -> None:
     options = parse([])
-    assert (options.epochs, options.batch, options.profile, options.data) == (8, 64, "sync", "auto")
+    assert (options.epochs, options.batch, options.profile, options.data) == (8, 64, "local-sgd", "auto")
     assert options.gpus_per_node == 0
 
 
@@ -43,11 +43,14 @@ def test_the_cache_lies_in_the_users_cache_folder(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--profile local-sgd", "choose from"),
+        ("--profile local", "choose from"),
         ("--data digits", "choose from"),
         ("--epochs 0", "0 is less than 1"),
         ("--gpus-per-node -1", "-1 is negative"),
         ("--ep 3", "unrecognized arguments"),
+        ("--learning-rate 0", "0 is not a positive number"),
+        ("--learning-rate nan", "nan is not a positive number"),
+        ("--average-every 0", "0 is less than 1"),
     ],
 )
 def test_refused_with_what_is_allowed(
@@ -61,10 +64,9 @@ def test_refused_with_what_is_allowed(
 
 def test_an_unknown_profile_is_told_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        parse(["--profile", "local-sgd"])
+        parse(["--profile", "local"])
     message = capsys.readouterr().err
-    assert "local-sgd" in message
-    assert all(name in message for name in ("published", "sync"))
+    assert all(name in message for name in ("published", "sync", "local-sgd"))
 
 
 def test_a_job_on_a_cluster() -> None:

@@ -1,4 +1,4 @@
-"""Which data a run gets, the cache that tasks share, and what is refused."""
+"""The choice of a run's data, the cache that tasks share, and refused data."""
 
 import multiprocessing
 import socket
@@ -22,7 +22,7 @@ from workload.errors import WorkloadError  # noqa: E402
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Stand-ins of a few images, so that a cache can be made and spoiled quickly; the times it was made."""
+    """Replace the digits by a few images, which are made quickly. The value counts the times."""
     made: list[float] = []
     arrays = (
         np.arange(4 * 784, dtype=np.uint8).reshape(4, 28, 28),
@@ -49,7 +49,7 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def mnist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A file that passes for MNIST."""
+    """A file that is accepted as MNIST."""
     path = tmp_path / "given" / "mnist.npz"
     path.parent.mkdir()
     images, labels = np.full((3, 28, 28), 7, np.uint8), np.arange(3, dtype=np.uint8)
@@ -59,7 +59,7 @@ def mnist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_the_real_digits_are_the_pinned_ones(tmp_path: Path) -> None:
-    """Made for real, from scikit-learn's: 60,000 + 10,000, the same bytes on every machine."""
+    """The real digits from scikit-learn's: 60,000 + 10,000 images, the same bytes on every machine."""
     found = data.load("synthetic", tmp_path)
     assert found.name == "digits-synthetic"
     assert found.x_train.shape == (60_000, 28, 28)
@@ -109,7 +109,7 @@ def test_a_damaged_cache_is_made_again(
 
 
 def test_tasks_that_start_together_make_it_once(tmp_path: Path, small: list[float]) -> None:
-    # Processes, not threads: that is what a lock on a file is for.
+    # Processes and not threads, because a file lock works between processes.
     context = multiprocessing.get_context("fork")
     counter = context.Value("i", 0)
     make = digits.make
@@ -199,7 +199,7 @@ def test_a_wrong_file_in_the_cache_is_passed_over(tmp_path: Path, small: list[fl
 
 @pytest.fixture
 def silent_server() -> Iterator[str]:
-    """It accepts connections and never answers."""
+    """A server that accepts connections and never answers."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
@@ -224,7 +224,7 @@ def _answering_server() -> tuple[socket.socket, str]:
 
 
 def _loader(monkeypatch: pytest.MonkeyPatch, load: Any) -> None:
-    """TensorFlow's module tree with this `tf.keras.datasets.mnist.load_data`."""
+    """Put in place a TensorFlow module tree with this `tf.keras.datasets.mnist.load_data`."""
     tree = types.SimpleNamespace(
         keras=types.SimpleNamespace(
             datasets=types.SimpleNamespace(mnist=types.SimpleNamespace(load_data=load))

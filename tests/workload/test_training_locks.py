@@ -1,4 +1,4 @@
-"""The two training environments: what a lock must and must not hold."""
+"""The two training environments: what their locks must and must not contain."""
 
 import tomllib
 from pathlib import Path

@@ -1,16 +1,18 @@
-"""Combinations that cannot work, found before anything is made.
+"""Checks that find impossible combinations before any resource is made.
 
-Shapes are pydantic's business; here is what only several values together, or a value and the facts of
-machines, can tell. Each check reports everything it finds and never stops at the first.
+Pydantic checks single values. These checks compare several values, or a value with the facts of machine
+types. Each check reports every mistake that it finds.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from infra.config.benchmark import BenchmarkConfig
 from infra.config.checks.amazon import check_amazon
 from infra.config.checks.budget import check_budget
-from infra.config.checks.context import CLUSTER, Context, Place
+from infra.config.checks.containers import check_containers
+from infra.config.checks.context import CLUSTER, CloudLocation, Context
 from infra.config.checks.google import check_google
 from infra.config.checks.jobs import check_batch, check_benchmark, check_hooks, check_local
 from infra.config.checks.local_cloud import check_local_cloud
@@ -18,26 +20,26 @@ from infra.config.checks.machines import check_machines
 from infra.config.checks.network import check_access, check_network, check_place
 from infra.config.checks.partitions import check_image, check_own_image, check_partitions
 from infra.config.checks.storage import check_storage
-from infra.config.cluster import BenchmarkConfig, ClusterConfig
+from infra.config.cluster import ClusterConfig
 from infra.config.mistakes import Location, Mistake
 from infra.machines import Catalog
 
-__all__ = ["Place", "check"]
+__all__ = ["CloudLocation", "check"]
 
 
 def check(
     cluster: ClusterConfig,
     benchmark: BenchmarkConfig | None,
-    place: Place,
+    place: CloudLocation,
     facts: Catalog,
     broken: set[Location],
     stack: str,
     project: Path | None = None,
 ) -> list[Mistake]:
-    """Every impossible combination.
+    """The mistakes in a cluster's combination of values.
 
     Args:
-        broken: places whose values were wrong and have been replaced; nothing more is said about them.
+        broken: Locations whose values were wrong and were replaced; nothing more is reported about them.
         stack: its name, for the commands that an advice spells out.
         project: the project's folder, where hooks' scripts are looked for; None: they are not.
     """
@@ -63,6 +65,7 @@ def check(
             step(context)
         for step in (check_local_cloud, check_hooks, check_batch, check_budget, check_benchmark):
             step(context)
+        check_containers(context)
         check_amazon(context)
         check_google(context)
     return context.mistakes

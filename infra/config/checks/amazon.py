@@ -1,4 +1,4 @@
-"""Checks of what only AWS has: Capacity Blocks, placement groups by name, disks' keys, the way out."""
+"""Checks of what only AWS has: Capacity Blocks, named placement groups, KMS keys, the NAT gateway."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from infra.config.checks.context import CLUSTER, MISSING, Context
 from infra.config.cluster import PartitionConfig
 from infra.config.fields import IN_WORDS, PLACEMENT_GROUP
 from infra.config.mistakes import Location
+from node.model import SUBNET_MANAGED
 
 
 def check_amazon(c: Context) -> None:
@@ -23,10 +24,11 @@ def check_amazon(c: Context) -> None:
             _block(c, partition, at)
         if partition.aws is not None and partition.aws.placement_group is not None:
             _group(c, partition, at)
+        _subnet_manager(c, partition, at)
 
 
 def _key(c: Context) -> None:
-    """A key encrypts in its own region."""
+    """A KMS key must be in the stack's region."""
     key = c.cluster.aws.kms_key if c.cluster.aws is not None else None
     if key is not None and c.region is not None and (its := key.split(":")[3]) != c.region:
         advice = f"a key of {its} encrypts nothing here: take one of {c.region}"
@@ -57,11 +59,17 @@ def _way_out(c: Context) -> None:
 
 
 def _block(c: Context, partition: PartitionConfig, at: Location) -> None:
-    """A Capacity Block is one reservation, in one zone, of accelerated machines that are close already."""
+    """A Capacity Block is one reservation of accelerated machines in one zone that are close together.
+
+    Its market type is one of its own, so a launch into it is neither spot nor on demand (botocore, EC2's
+    MarketType). Blocks begin and end at different times, so nodes of a partition start in one block, although
+    EC2's groups may hold several. Its machines are in one cluster, and other placement groups have no room in
+    it (EC2 user guide, "Capacity Blocks for ML").
+    """
     where, machine = (*at, "aws", "capacity_block"), c.machine(partition.machine)
     if partition.reservation is None:
         c.add((*at, "reservation"), MISSING, "the Capacity Block's id, cr-…", "see the EC2 console")
-    elif partition.reservation.startswith("arn:"):
+    elif isinstance(partition.reservation, list) or ":resource-groups:" in partition.reservation:
         c.add(
             (*at, "reservation"),
             partition.reservation,
@@ -90,6 +98,27 @@ def _block(c: Context, partition: PartitionConfig, at: Location) -> None:
             zones or MISSING,
             "one zone: the Capacity Block's",
             f"write for example zones: [{c.region or 'us-east-2'}a], with the block's own letter",
+        )
+
+
+def _subnet_manager(c: Context, partition: PartitionConfig, at: Location) -> None:
+    """Machines whose GPUs are of no use with what Ubuntu's image and our boot install.
+
+    NVIDIA's NVLink Subnet Manager is neither. AWS's Deep Learning Base AMI supports these machines (its
+    release notes).
+    """
+    machine = c.machine(partition.machine)
+    own = c.cluster.image.id is not None or partition.image is not None
+    gpus = machine.accelerator if machine is not None else None
+    if gpus is not None and gpus.type in SUBNET_MANAGED and gpus.count > 1 and not own:
+        c.add(
+            (*at, "image"),
+            MISSING,
+            "an image with NVIDIA's NVLink Subnet Manager, without which no program can use the GPUs of "
+            f"{partition.machine}",
+            "write image: {id: ami-…} with AWS's Deep Learning Base AMI (OSS driver, Ubuntu 24.04): "
+            "aws ssm get-parameters --names /aws/service/deeplearning/ami/x86_64/"
+            "base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id",
         )
 
 

@@ -1,4 +1,4 @@
-"""Checks of the budget: what it limits has a price, and somebody watches it."""
+"""Checks of the budget: what it limits must have a price, and the daemon must enforce it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every check reads, and where it reports."""
+"""The input of every check, and the list of mistakes that it adds to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from infra.config.cluster import BenchmarkConfig, ClusterConfig, PartitionConfig
+from infra.config import placeholders
+from infra.config.benchmark import BenchmarkConfig
+from infra.config.cluster import ClusterConfig, PartitionConfig
 from infra.config.mistakes import Location, Mistake, path_of, shown
 from infra.machines import Catalog, Machine
 
@@ -17,8 +19,8 @@ MISSING = "nothing: the key is missing"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the clouds' own settings put the stack."""
+class CloudLocation:
+    """The region, zone and project from the settings of the clouds' providers."""
 
     aws_region: str | None = None
     gcp_region: str | None = None
@@ -35,20 +37,20 @@ class Place:
 
 @dataclass(slots=True)
 class Context:
-    """A cluster under examination."""
+    """A cluster whose configuration is checked."""
 
     cluster: ClusterConfig
     benchmark: BenchmarkConfig | None
-    place: Place
+    place: CloudLocation
     facts: Catalog
     broken: set[Location]
-    """Places whose values have been found wrong already, and replaced."""
+    """Locations whose values were found wrong and replaced by placeholders."""
     stack: str
-    """The stack's name, for the commands that an advice spells out."""
+    """The stack's name, for commands in messages."""
     project: Path | None = None
-    """The project's folder; None where files are not looked at."""
+    """The project's folder; `None` if files are not checked."""
     region: str | None = None
-    """Where the stack is; None while unknown, or where what is said is no region."""
+    """The stack's region; `None` if it is unknown or not valid."""
     mistakes: list[Mistake] = field(default_factory=list)
     _near: dict[str, list[str]] = field(default_factory=dict)
 
@@ -57,27 +59,27 @@ class Context:
         return self.cluster.provider
 
     def add(self, location: Location, given: Any, allowed: str, advice: str = "") -> None:
-        """Report a mistake, unless its place is known to be wrong: one mistake, one message.
+        """Report a mistake, unless its location is known to be wrong already, or has a placeholder.
 
         Args:
-            given: the value; a text that begins with "nothing" is shown as it is.
+            given: The value. A text that begins with "nothing" is shown without quotes.
         """
-        if not self.sound(location):
+        if not self.sound(location) or placeholders.stands_at(location, given):
             return
         text = given if isinstance(given, str) and given.startswith("nothing") else shown(given)
         self.mistakes.append(Mistake(path_of(location), text, allowed, advice))
 
     def sound(self, location: Location) -> bool:
-        """Whether everything there is as it was given: nothing above or below it was wrong."""
+        """Whether the value is the one in the file: no mistake is at this location, above or below it."""
         return all(wrong[: len(location)] != location[: len(wrong)] for wrong in self.broken)
 
     def machine(self, name: str) -> Machine | None:
-        """Facts of a machine of this provider."""
+        """The facts of a machine type, if it is this provider's."""
         machine = self.facts.machine(name)
         return machine if machine and machine.provider == self.provider else None
 
     def near(self, name: str) -> list[str]:
-        """Machines of this provider whose names are like `name`, best first; looked for once a name."""
+        """Machine types of this provider with names similar to `name`, the most similar first; cached."""
         if name not in self._near:
             self._near[name] = self.facts.near(name, self.provider)
         return self._near[name]

@@ -6,13 +6,12 @@ import ipaddress
 import re
 
 from infra.config.checks.context import CLUSTER, Context
-from infra.config.checks.storage import path_of_storage
 from infra.config.fields import IN_WORDS, LONGEST_NAME, NAME
 from infra.config.storage import SharedStorage
-from infra.node.elastic.drivers.gce_names import resource_of
+from node.elastic.drivers.gce.names import resource_of
 
 HOSTS = ("login-", "image-")
-"""How the names of machines begin that are no nodes."""
+"""Prefixes of the names of machines that are not nodes."""
 
 
 def check_google(c: Context) -> None:
@@ -23,7 +22,7 @@ def check_google(c: Context) -> None:
 
 
 def _names(c: Context) -> None:
-    """The cluster's name is in its bucket's; partitions are told from hosts in a condition of IAM's."""
+    """Names that Cloud Storage refuses in a bucket's, and partitions that IAM would take for hosts."""
     if "google" in c.cluster.name or c.cluster.name.startswith("goog"):
         c.add(
             (*CLUSTER, "name"),
@@ -32,7 +31,7 @@ def _names(c: Context) -> None:
             "Cloud Storage refuses such names of buckets",
         )
     for index, partition in enumerate(c.cluster.partitions):
-        # Of `login` itself every cloud's check speaks.
+        # `login` itself is checked for every cloud.
         if f"{partition.name}-".startswith(HOSTS) and partition.name != "login":
             c.add(
                 (*CLUSTER, "partitions", index, "name"),
@@ -43,17 +42,13 @@ def _names(c: Context) -> None:
 
 
 def _disks(c: Context) -> None:
-    """A machine's disk is named after it, so a directory's disk must not be called as a machine.
-
-    And two directories must not have disks of one name: /a/b and /a-b.
-    """
+    """A machine's disk has the machine's name, so a directory's disk must not have the name of a machine."""
     storage, cluster = c.cluster.storage, c.cluster.name
-    taken: dict[str, str] = {}
     for key in ("home", "apps", "scratch"):
         part = getattr(storage, key)
         if part is None and key == "scratch":
             continue
-        path = path_of_storage(key, part or SharedStorage())
+        path = (part or SharedStorage()).mounted_at(key)
         if part is not None and part.kind != "nfs":
             continue
         name = resource_of(cluster, path)
@@ -64,10 +59,6 @@ def _disks(c: Context) -> None:
         if machine == "controller" or machine.startswith(HOSTS) or (partition in nodes and number.isdigit()):
             allowed = "a path that is not spelled like a machine of the cluster"
             c.add(where, path, allowed, f"its disk would be {name}, and so is that of the machine {machine}")
-        elif name in taken:
-            allowed = f"a path that is not spelled like {taken[name]}, with hyphens for slashes"
-            c.add(where, path, allowed, f"both disks would be called {name}")
-        taken[name] = path
 
 
 def _network(c: Context) -> None:
@@ -105,10 +96,10 @@ def _ssh(c: Context) -> None:
 
 
 def _reservations(c: Context) -> None:
-    """A reservation of Google's lies in one zone, and a node elsewhere cannot be of it.
+    """A reservation of Google's is in one zone, so nodes in other zones cannot use it.
 
-    Nor one with a placement policy of the cluster's own: a reservation takes no policies but those that were
-    attached to it as it was made (slurm-gcp leaves its own away there: `update_reservation_props`).
+    Nodes with a placement policy of the cluster's own cannot use it either: a reservation takes only the
+    policies that it was made with (slurm-gcp removes its own there, in `update_reservation_props`).
     """
     for index, partition in enumerate(c.cluster.partitions):
         zones = partition.zones if partition.zones is not None else c.cluster.network.zones

@@ -1,4 +1,4 @@
-"""Checks of what runs: hooks, the local cloud, AWS Batch, the benchmark."""
+"""Checks of hooks, the local cloud, AWS Batch and the benchmark."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ import re
 from infra.config.batch import BatchConfig
 from infra.config.checks.context import BENCHMARK, CLUSTER, MISSING, Context
 from infra.config.checks.machines import check_machine
+from infra.config.checks.program import check_program
 from infra.config.cluster import LONGEST_TIMEOUT
 from infra.config.fields import gs_bucket
 from infra.config.mistakes import Location
-from infra.node import words
-from infra.node.slurm.places import PORT_BLOCK
+from infra.machines import GRES
+from node import plurals
+from node.model import KERAS_MNIST
+from node.slurm.addressing import PORT_BLOCK
 
-# slurmd's ports on this machine, which each partition takes in blocks (see infra.local.site).
+# The most ports of slurmds on this machine. Each partition has blocks of them (see cli.local.site).
 MOST_LOCAL_PORTS = 15_700
 
 LONGEST_OBJECT = 1024
-"""Bytes of an object's name in Cloud Storage."""
+"""The most bytes in the name of an object in Cloud Storage."""
 SCHEMES = {"s3": ("aws",), "gs": ("gcp",), "https": ("aws", "gcp")}
 
 
 def check_hooks(c: Context) -> None:
     for index, hook in enumerate(c.cluster.hooks):
-        where = (*CLUSTER, "hooks", index, "source")
-        scheme = re.match(r"([a-zA-Z][a-zA-Z0-9+.-]*)://", hook.source)
-        if scheme is None:
-            if hook.source.startswith("/") or ".." in hook.source.split("/"):
-                c.add(where, hook.source, "a path inside this project, like hooks/containers.sh", "")
-            elif c.project is not None and not (c.project / hook.source).is_file():
-                c.add(where, hook.source, "a file of this project", "the path is relative to Pulumi.yaml")
-        elif c.provider not in SCHEMES.get(scheme[1], ()):
-            allowed = [f"{s}://" for s, providers in SCHEMES.items() if c.provider in providers]
-            why = "it runs as root and http:// is not protected" if scheme[1] == "http" else ""
-            c.add(where, hook.source, " or ".join(["a path in this project", *allowed]), why)
-        elif scheme[1] == "gs":
-            _object(c, hook.source, where)
+        at = (*CLUSTER, "hooks", index)
+        if (hook.source is None) == (hook.script is None):
+            if c.sound((*at, "source")) and c.sound((*at, "script")):
+                given = MISSING if hook.source is None else "source and script"
+                c.add(at, given, "either source or script", "source is a path or an address, script a text")
+        elif hook.source is not None:
+            _source(c, hook.source, (*at, "source"))
+        elif hook.script is not None and not hook.script.startswith("#!"):
+            first = hook.script.partition("\n")[0]
+            c.add((*at, "script"), first, "a first line that names the interpreter", "begin with #!/bin/bash")
 
-    # A node's time to boot covers its hooks, unless the file says otherwise.
+    # Without slurm.resume_timeout in the file, the time to boot includes the hooks.
     longest = LONGEST_TIMEOUT - 5000
     if c.cluster.slurm.resume_timeout is None:
         total = sum(hook.timeout for hook in c.cluster.hooks if hook.role in ("compute", "all"))
@@ -46,8 +46,24 @@ def check_hooks(c: Context) -> None:
             c.add((*CLUSTER, "hooks"), total, most, "lower timeout")
 
 
+def _source(c: Context, source: str, where: Location) -> None:
+    """A script must be a file of the project, or lie where machines of this provider can fetch it."""
+    scheme = re.match(r"([a-zA-Z][a-zA-Z0-9+.-]*)://", source)
+    if scheme is None:
+        if source.startswith("/") or ".." in source.split("/"):
+            c.add(where, source, "a path inside this project, like hooks/containers.sh", "")
+        elif c.project is not None and not (c.project / source).is_file():
+            c.add(where, source, "a file of this project", "the path is relative to Pulumi.yaml")
+    elif c.provider not in SCHEMES.get(scheme[1], ()):
+        allowed = [f"{s}://" for s, providers in SCHEMES.items() if c.provider in providers]
+        why = "it runs as root and http:// is not protected" if scheme[1] == "http" else ""
+        c.add(where, source, " or ".join(["a path in this project", *allowed]), why)
+    elif scheme[1] == "gs":
+        _object(c, source, where)
+
+
 def _object(c: Context, source: str, where: Location) -> None:
-    """A script in Cloud Storage is one object of a bucket."""
+    """A script in Cloud Storage must be one object of a bucket."""
     bucket, _, name = source.removeprefix("gs://").partition("/")
     if not gs_bucket(bucket):
         allowed = (
@@ -75,7 +91,7 @@ def check_local(c: Context) -> None:
             "remove suite:, or have machines of their own (machines: container)",
         )
     if cluster.local is not None and cluster.local.machines == "container":
-        # Each has all of its ports, and login machines are machines.
+        # Each container machine has all ports of its own, and login machines are containers, too.
         return
     if cluster.login.count:
         c.add(
@@ -153,7 +169,7 @@ def _batch(c: Context, batch: BatchConfig) -> None:
         c.add(
             (*at, "vcpus", "max"),
             high,
-            f"{needed} or more: {words.count(batch.nodes, 'node')} of {name}",
+            f"{needed} or more: {plurals.count(batch.nodes, 'node')} of {name}",
             "no job could start",
         )
     devices = machine.accelerator.count if machine.accelerator else 0
@@ -163,10 +179,10 @@ def _batch(c: Context, batch: BatchConfig) -> None:
     said = batch.container.environment.get("MPI_GPUS")
     if said is not None and said != str(batch.nodes * gpus):
         where = (*at, "container", "environment", "MPI_GPUS")
-        asked = f"{words.count(batch.nodes, 'node')} with {words.count(gpus, 'GPU')}"
+        asked = f"{plurals.count(batch.nodes, 'node')} with {plurals.count(gpus, 'GPU')}"
         c.add(where, said, f"{batch.nodes * gpus}: {asked}", "")
     if machine.accelerator and machine.accelerator.type == "v100" and c.cluster.image.id is None:
-        # Batch's own GPU images leave out P3, so V100 has no driver there.
+        # The GPU images of AWS Batch do not support P3, so V100 has no driver there.
         c.add(
             (*CLUSTER, "image", "id"),
             MISSING,
@@ -187,6 +203,7 @@ def check_benchmark(c: Context) -> None:
             "write enabled: false",
         )
         return
+    check_program(c, benchmark)
     names = [p.name for p in c.cluster.partitions]
     if benchmark.partition is not None and benchmark.partition not in names:
         whole = all(c.sound((*CLUSTER, "partitions", i, "name")) for i in range(len(names)))
@@ -207,6 +224,24 @@ def check_benchmark(c: Context) -> None:
     if quota is not None and benchmark.nodes > quota:
         c.add((*BENCHMARK, "nodes"), benchmark.nodes, f"at most {quota}: local.quota_nodes", "")
     machine = c.machine(partition.machine)
+    if machine is not None and benchmark.tasks_per_node > machine.vcpus:
+        # Slurm refuses such a job when it is submitted.
+        of = f"{partition.name} ({partition.machine})"
+        allowed = f"at most {machine.vcpus}: so many CPUs has a node of {of}"
+        c.add((*BENCHMARK, "tasks_per_node"), benchmark.tasks_per_node, allowed, "")
+    chosen = partition.accelerator or (machine.accelerator if machine else None)
+    computes = chosen is not None and GRES.get(chosen.type, "gpu") == "gpu"
+    if chosen is not None and not computes and c.provider != "local" and benchmark.script == KERAS_MNIST:
+        # The training's TensorFlow knows NVIDIA's GPUs only, and nodes like these cost as much.
+        c.add(
+            (*BENCHMARK, "partition"),
+            benchmark.partition or f"nothing: the default partition, {partition.name}",
+            f"a partition with GPUs or CPUs only: on {partition.machine} the training would run on the CPUs, "
+            f"beside {plurals.count(chosen.count, 'idle device')} of type {chosen.type}",
+            "name another partition, or write enabled: false and submit a job for Neuron: "
+            "docs/examples/neuron.sh",
+        )
+        return
     gpus = benchmark.gpus_per_node
     if machine is None or not gpus or not c.sound((*at, "accelerator")):
         return
@@ -214,8 +249,7 @@ def check_benchmark(c: Context) -> None:
         allowed = "0: simulated devices are counted, but compute nothing"
         c.add((*BENCHMARK, "gpus_per_node"), gpus, allowed, "leave it out")
         return
-    chosen = partition.accelerator or machine.accelerator
-    devices = chosen.count if chosen and chosen.type != "trainium" else 0
+    devices = chosen.count if chosen is not None and computes else 0
     if gpus > devices:
         allowed = f"at most {devices}: so many GPUs has a node of {partition.name}"
         c.add((*BENCHMARK, "gpus_per_node"), gpus, allowed, "")

@@ -1,4 +1,4 @@
-"""Checks of the local cloud's limits: pools exist, and static nodes find room in them."""
+"""Checks of the local cloud's limits: pools must exist and be large enough for the static nodes."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def _room_for_static_nodes(c: Context, partition: PartitionConfig, capacity: dic
 
 
 def pools(partitions: Iterable[tuple[str, Iterable[str]]]) -> list[str]:
-    """The names that `capacity` may have.
+    """The names of pools that `capacity` may have.
 
     Args:
-        partitions: name and zones of each.
+        partitions: The name and the zones of each partition.
     """
     found = []
     for name, zones in partitions:

@@ -1,4 +1,4 @@
-"""Checks of machine types: known, alive, of this cloud, offered where the stack is."""
+"""Checks of machine types: each must be known, still offered, this cloud's, and in the stack's region."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from infra.config.checks.context import CLUSTER, Context
 from infra.config.mistakes import Location
 from infra.machines import FEW
 
-# EC2 writes the processor's maker behind the generation: g is AWS's own, Graviton (m7g, c7gn), and
-# Grace in p6e-gb200. A1 is older than that rule, and Apple's machines do not follow it.
+# In EC2's names the letter after the generation is the processor's maker: g is Graviton, AWS's own (m7g,
+# c7gn), and Grace in p6e-gb200. A1 is older than that rule, and Apple's machines do not follow it.
 _EC2_ARM = re.compile(r"[a-z]+[0-9]+[a-z-]*g[a-z0-9-]*\..+|a1\..+|mac(?!1\.).*")
 _GOOGLE_ARM = ("t2a", "c4a", "n4a", "a4x")
-"""Families with Ampere's, Google's own and NVIDIA's ARM processors."""
+"""Machine families with ARM processors of Ampere, Google and NVIDIA."""
 
 
 def is_arm(name: str, provider: str) -> bool:
@@ -23,7 +23,7 @@ def is_arm(name: str, provider: str) -> bool:
 
 
 def check_machines(c: Context) -> None:
-    """The controller's and the login machines'."""
+    """Check the machine types of the controller and the login machines."""
     if c.cluster.controller.machine is not None:
         check_machine(c, (*CLUSTER, "controller", "machine"), c.cluster.controller.machine)
     if c.cluster.login.machine is not None:
@@ -31,7 +31,7 @@ def check_machines(c: Context) -> None:
 
 
 def check_machine(c: Context, location: Location, name: str) -> None:
-    """Whether a machine can be had; says what to take instead."""
+    """Whether a machine type can be used; if not, the mistake says what to use instead."""
     retired = c.facts.retired.get(name)
     if retired is not None and retired.provider == c.provider:
         instead = ", or ".join(f"{machine} ({what})" for machine, what in retired.replaced_by.items())
@@ -84,7 +84,7 @@ def _unknown(c: Context, location: Location, name: str) -> None:
 
 
 def _ask(c: Context) -> str:
-    """How a cloud is asked about a type; `plan` asks nobody."""
+    """How the user has a cloud asked about a type, because `plan` asks no cloud."""
     cloud = {"aws": "AWS", "gcp": "Google Cloud"}[c.provider]
     command = f"./cluster doctor --stack {c.stack}"
     return f"`{command}` asks {cloud} about it, with your credentials, and keeps the answer"

@@ -1,4 +1,4 @@
-"""Checks of where a stack is, its network, and who may reach it."""
+"""Checks of a stack's region, its network, and who may reach it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ import re
 
 from infra.config.checks.context import CLUSTER, MISSING, Context
 from infra.config.checks.partitions import check_zones
-from infra.config.cluster import NetworkConfig
 from infra.config.mistakes import near
+from infra.config.network import DEFAULT_CIDR, Net
 
-Net = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-DEFAULT_CIDR = "10.0.0.0/16"
-# A network this large is the internet in all but name: 0.0.0.0/1 and 128.0.0.0/1 together are.
+# Shortest prefix that does not count as the whole internet: 0.0.0.0/1 and 128.0.0.0/1 together are all of it.
 ANYWHERE = {4: 8, 6: 19}
 RESERVED = {
     "0.0.0.0/8": "nobody's: an address that is not known yet",
@@ -21,16 +18,16 @@ RESERVED = {
     "169.254.0.0/16": "of links alone: the metadata server answers there",
     "255.255.255.255/32": "everybody's on a link",
 }
-"""Networks that are private to Python and that neither cloud gives to machines."""
+"""Networks that Python calls private and that neither cloud gives to machines."""
 SIDES = "north|south|east|west|central|northeast|northwest|southeast|southwest"
 REGION = rf"[a-z]{{2}}(?:-gov|-iso[a-z]?)?-(?:{SIDES})-\d"
-"""Of AWS: by its form, for there are regions that no machine of the snapshot names."""
+"""The form of AWS's regions, because the snapshot does not name all of them."""
 PROJECT = r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]"
 MODES = {"aws": ("ssm", "ssh"), "gcp": ("iap", "ssh"), "local": ()}
 
 
 def check_place(c: Context) -> None:
-    """The region and zone, under the clouds' own keys. What depends on the region waits for a sound one."""
+    """Check region and zone, under the clouds' own keys. Without a valid region no check depends on it."""
     before = len(c.mistakes)
     if c.provider == "aws":
         region = c.place.aws_region
@@ -64,7 +61,7 @@ def _near_region(c: Context, region: str) -> str:
 
 
 def _project(c: Context) -> None:
-    """A project is named, for the names of the machines' accounts have it in them, in a plan too."""
+    """A project is needed even for a plan, because the names of service accounts contain it."""
     project = c.place.project
     if project is None:
         c.add(
@@ -129,7 +126,7 @@ def check_access(c: Context) -> None:
 
 
 def _own_image(c: Context) -> bool:
-    """Whether the login machine starts from an image of the user's, which may know a key."""
+    """Whether the login machine has the user's own image, which may have an SSH key in it."""
     image = c.cluster.controller.image
     return c.cluster.image.id is not None or (image is not None and image.id is not None)
 
@@ -155,7 +152,7 @@ def check_network(c: Context) -> None:
 
 
 def _existing(c: Context) -> None:
-    """A network by id is whole, and has its own addresses."""
+    """An existing network must be given completely, and without addresses."""
     network, at = c.cluster.network, (*CLUSTER, "network")
     aws, gcp = network.aws, network.gcp
     existing = (aws is not None and aws.vpc is not None) or (gcp is not None and gcp.network is not None)
@@ -185,7 +182,7 @@ def _existing(c: Context) -> None:
 
 def _addresses(c: Context) -> None:
     network, at = c.cluster.network, (*CLUSTER, "network")
-    whole = ipaddress.ip_network(network.cidr or DEFAULT_CIDR)
+    whole = network.whole()
     for reserved, why in RESERVED.items():
         if whole.version == 4 and whole.overlaps(ipaddress.ip_network(reserved)):
             c.add(
@@ -205,7 +202,7 @@ def _addresses(c: Context) -> None:
             f"for example {DEFAULT_CIDR}",
         )
         return
-    # A subnetwork of Google's is all of the network.
+    # On Google Cloud the subnetwork has all of the network's addresses.
     if c.provider == "aws":
         _subnets(c, whole)
     for index, value in enumerate(network.peers):
@@ -219,9 +216,9 @@ def _addresses(c: Context) -> None:
 
 
 def _subnets(c: Context, whole: Net) -> None:
-    """The two parts are parts, and apart."""
+    """The two subnets must be in the network and must not overlap."""
     network, at = c.cluster.network, (*CLUSTER, "network")
-    public, private = subnets(network)
+    public, private = network.subnets()
     for key, net in (("public_cidr", public), ("private_cidr", private)):
         if not _inside(net, whole):
             c.add((*at, key), str(net), f"a part of the cluster's network, {whole}", "")
@@ -229,19 +226,6 @@ def _subnets(c: Context, whole: Net) -> None:
         key, other = ("private_cidr", public) if network.private_cidr else ("public_cidr", private)
         given = getattr(network, key)
         c.add((*at, key), given, f"addresses apart from the other subnet's, {other}", "give both, apart")
-
-
-def subnets(network: NetworkConfig) -> tuple[Net, Net]:
-    """The public part, for controller and login, and the private one, for nodes.
-
-    What is not said is the lower and the upper half of the whole.
-    """
-    public, private = ipaddress.ip_network(network.cidr or DEFAULT_CIDR).subnets(1)
-    if network.public_cidr is not None:
-        public = ipaddress.ip_network(network.public_cidr)
-    if network.private_cidr is not None:
-        private = ipaddress.ip_network(network.private_cidr)
-    return public, private
 
 
 def _overlap(a: Net, b: Net) -> bool:

@@ -1,4 +1,4 @@
-"""Checks of partitions: what a machine takes, what excludes what, names."""
+"""Checks of partitions: their names, what their machine types support, and what cannot be combined."""
 
 from __future__ import annotations
 
@@ -11,15 +11,22 @@ from infra.config.fields import IN_WORDS, LONGEST_NAME, NAME
 from infra.config.mistakes import Location
 from infra.machines import Machine
 
-# login-0 and controller are hosts; DEFAULT is slurm.conf's own word, in any case of letters.
+# login-0 and controller are hosts; DEFAULT, in any case of letters, has a meaning in slurm.conf.
 RESERVED = ("controller", "login", "default")
 COMPACT_PLACEMENT_NODES = 150
 MOST_SIMULATED = 8
-# A group's ARN as Resource Groups has it.
-RESERVATION = re.compile(
-    r"cr-[0-9a-f]{8,17}|arn:aws(-[a-z]+)*:resource-groups:(?P<region>[a-z]{2}(-[a-z]+)+-[0-9]):[0-9]{12}:"
+_PLACE = r"(?P<region>[a-z]{2}(-[a-z]+)+-[0-9]):[0-9]{12}"
+_ONE = rf"(arn:aws(-[a-z]+)*:ec2:{_PLACE}:capacity-reservation/)?cr-[0-9a-f]{{8,17}}"
+ONE_RESERVATION = re.compile(_ONE)
+"""A capacity reservation: its id, or its ARN if another account owns it."""
+RESERVATION_GROUP = re.compile(
+    rf"arn:aws(-[a-z]+)*:resource-groups:{_PLACE}:"
     r"group/([A-Za-z0-9_.-]{1,300}|[A-Za-z0-9_.-]{1,150}/[a-z0-9]{26})"
 )
+"""The ARN of a group in AWS Resource Groups."""
+GOOGLES_NAME = r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?"
+GOOGLES_RESERVATION = re.compile(rf"(projects/[a-z0-9:.-]+/reservations/)?{GOOGLES_NAME}")
+"""A reservation's name, or its path if another project owns it (Compute Engine API: ReservationAffinity)."""
 
 NO_IMAGE = "nothing: local machines boot from no image"
 IMAGE_IDS = {
@@ -74,7 +81,7 @@ def _names(c: Context, partition: PartitionConfig, at: Location) -> None:
 
 
 def _on_provider(c: Context, partition: PartitionConfig, at: Location) -> None:
-    """What depends on the cloud."""
+    """Check what depends on the cloud."""
     for name in ("aws", "gcp", "local"):
         if name != c.provider and getattr(partition, name) is not None:
             c.add((*at, name), "nothing that applies", f"settings of {c.provider}", f"remove {name}:")
@@ -90,7 +97,6 @@ def _on_provider(c: Context, partition: PartitionConfig, at: Location) -> None:
         c.add((*at, "spot"), True, f"false: {partition.machine} is never a spot machine", "write spot: false")
     _accelerator(c, partition, machine, at)
     _efa_and_placement(c, partition, machine, at)
-    _cuda(c, partition, machine)
 
 
 def _reservation(c: Context, partition: PartitionConfig, at: Location) -> None:
@@ -105,17 +111,42 @@ def _reservation(c: Context, partition: PartitionConfig, at: Location) -> None:
         c.add(where, value, "nothing: the local stack reserves no machines", "remove it")
     elif c.provider == "aws":
         _of_ec2(c, value, where)
-    elif c.provider == "gcp" and not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", value):
-        c.add(where, value, "the name of a reservation in the zone", "")
+    elif c.provider == "gcp" and isinstance(value, list):
+        c.add(where, value, "one reservation on Google Cloud", "give each reservation a partition of its own")
+    elif c.provider == "gcp" and not GOOGLES_RESERVATION.fullmatch(str(value)):
+        c.add(
+            where,
+            value,
+            "the name of a reservation in the zone, or projects/<project>/reservations/<name>",
+            "the second is for a reservation that another project shares with this one",
+        )
 
 
-def _of_ec2(c: Context, value: str, where: Location) -> None:
-    found = RESERVATION.fullmatch(value)
-    if found is None:
-        allowed = "cr-… or arn:aws:resource-groups:<region>:<account>:group/<name>"
-        c.add(where, value, allowed, "see the EC2 console")
-    elif found["region"] and c.region and found["region"] != c.region:
-        c.add(where, value, f"a group of {c.region}", f"machines of {found['region']} are of no use here")
+def _of_ec2(c: Context, value: str | list[str], where: Location) -> None:
+    """Reservations of EC2: one, several, or a group of the user's.
+
+    A group holds reservations, one's own and those that others share, and no group (EC2 user guide, "Capacity
+    Reservation Resource Groups"). All are of one region.
+    """
+    several = isinstance(value, list)
+    members = value if isinstance(value, list) else [value]
+    for index, one in enumerate(members):
+        at = (*where, index) if several else where
+        found = ONE_RESERVATION.fullmatch(one) or (None if several else RESERVATION_GROUP.fullmatch(one))
+        if found is None:
+            group = "" if several else " or arn:aws:resource-groups:<region>:<account>:group/<name>"
+            shared = "arn:aws:ec2:<region>:<account>:capacity-reservation/cr-…"
+            advice = "see the EC2 console"
+            if several and RESERVATION_GROUP.fullmatch(one):
+                advice = "a group holds no other group: name that group alone, or its reservations here"
+            c.add(
+                at, one, f"cr-…, or {shared} if another account shares it{',' * bool(group)}{group}", advice
+            )
+        elif found["region"] and c.region and found["region"] != c.region:
+            allowed = f"a {'reservation' if ONE_RESERVATION.fullmatch(one) else 'group'} of {c.region}"
+            c.add(at, one, allowed, f"machines of {found['region']} are of no use here")
+        elif one.rpartition("/")[2] in {other.rpartition("/")[2] for other in members[:index]}:
+            c.add(at, one, "each reservation once", "remove it")
 
 
 def _accelerator(c: Context, partition: PartitionConfig, machine: Machine, at: Location) -> None:
@@ -156,7 +187,7 @@ def _accelerator(c: Context, partition: PartitionConfig, machine: Machine, at: L
 
 
 def _attached(c: Context, partition: PartitionConfig, machine: Machine, where: Location) -> None:
-    """GPUs that Google attaches to a machine."""
+    """Check GPUs that Google attaches to a machine."""
     wanted = partition.accelerator
     if wanted is None:
         return
@@ -210,7 +241,7 @@ def _efa_and_placement(c: Context, partition: PartitionConfig, machine: Machine,
         c.add(where, "cluster", f"at most {COMPACT_PLACEMENT_NODES} nodes close together", "lower nodes.max")
     zones = partition.zones if partition.zones is not None else c.cluster.network.zones
     if (placed or efa) and len(set(zones)) > 1:
-        # Neither reaches from one zone into another.
+        # Neither works across zones.
         which = where if placed else (*at, "aws", "efa")
         value = said if placed else True
         c.add(
@@ -221,24 +252,8 @@ def _efa_and_placement(c: Context, partition: PartitionConfig, machine: Machine,
         )
 
 
-def _cuda(c: Context, partition: PartitionConfig, machine: Machine) -> None:
-    wanted = partition.accelerator.type if partition.accelerator else None
-    kind = wanted or (machine.accelerator.type if machine.accelerator else None)
-    if kind != "v100" or c.provider == "local":
-        return
-    cuda = c.cluster.image.cuda
-    # What an image of the partition's own holds is not known.
-    if partition.image is None and cuda is not None and int(cuda.partition(".")[0]) >= 13:
-        c.add(
-            (*CLUSTER, "image", "cuda"),
-            cuda,
-            "CUDA 12 or older with V100",
-            f'CUDA 13 has no Volta any more (partition {partition.name}): write cuda: "12.5"',
-        )
-
-
 def check_zones(c: Context, zones: list[str], at: Location) -> None:
-    """Zones are the region's own; the local cloud pretends to have any."""
+    """Zones must be in the region; the local cloud pretends to have any zone."""
     for index, zone in enumerate(zones):
         if c.provider == "local":
             if not re.fullmatch(NAME, zone) or len(zone) > LONGEST_NAME:
@@ -253,7 +268,7 @@ def check_zones(c: Context, zones: list[str], at: Location) -> None:
 
 
 def check_image(c: Context, image: ImageConfig) -> None:
-    """The cluster's image: by id, or made from a distribution, not both. Either may be baked upon."""
+    """The cluster's image is given by an id or by a distribution, not by both. Both can be baked."""
     at = (*CLUSTER, "image")
     if image.bake and c.provider != "local" and _all_have_own(c):
         c.add(
@@ -264,16 +279,14 @@ def check_image(c: Context, image: ImageConfig) -> None:
         )
     if image.id is not None and "source" in image.model_fields_set:
         c.add((*at, "source"), image.source, "an id or a source, not both", "remove one of the two")
-    if c.provider == "local":
-        for key in ("bake", "cuda"):
-            if getattr(image, key):
-                c.add((*at, key), getattr(image, key), NO_IMAGE, "remove it")
+    if c.provider == "local" and image.bake:
+        c.add((*at, "bake"), True, NO_IMAGE, "remove it")
     if image.id is not None:
         check_image_id(c, image.id, (*at, "id"))
 
 
 def _all_have_own(c: Context) -> bool:
-    """Login machines have the cluster's image always."""
+    """Whether every machine has its own image. Login machines always have the cluster's."""
     cluster = c.cluster
     own = [cluster.controller.image, *(partition.image for partition in cluster.partitions)]
     return None not in own and not cluster.login.count
@@ -285,7 +298,7 @@ def check_own_image(c: Context, image: OwnImageConfig | None, at: Location) -> N
 
 
 def check_image_id(c: Context, image: str, at: Location) -> None:
-    """An id as the cloud writes it."""
+    """An image's id must have the cloud's form."""
     if c.provider == "local":
         c.add(at, image, NO_IMAGE, "remove it")
         return

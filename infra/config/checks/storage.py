@@ -1,4 +1,4 @@
-"""Checks of storage: which kind takes which settings and sizes, and where directories may lie."""
+"""Checks of storage: which settings and sizes a kind takes, and where directories may be mounted."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from infra.config.checks.context import CLUSTER, MISSING, Context
 from infra.config.mistakes import Location
 from infra.config.storage import LocalScratch, SharedStorage
 from infra.machines import Machine
+from node.elastic.drivers.gce.names import NAME_LENGTH, part_of
 
 KINDS = {"nfs": ("aws", "gcp"), "efs": ("aws",), "fsx_lustre": ("aws",), "filestore": ("gcp",)}
 SETTINGS = {
@@ -17,21 +18,20 @@ SETTINGS = {
     "filestore": {"size_gib", "tier"},
 }
 EVERYWHERE = {"kind", "path"}
-DEFAULT_PATHS = {"home": "/home", "apps": "/apps", "scratch": "/scratch"}
-# Directories of the system: mounting over them takes the machine down.
+# Directories of the system: a mount over one of them makes the machine unusable.
 SYSTEM = re.compile(r"/(bin|boot|dev|etc|lib|lib64|proc|root|run|sbin|sys|tmp|usr|var)(/.*)?")
 
-# Of Filestore, by tier: least and most GiB, and the step between two sizes.
+# Tier of Filestore -> ranges of sizes: least and most GiB, and the step between two sizes.
 FILESTORE: dict[str, tuple[tuple[int, int, int], ...]] = {
     "BASIC_HDD": ((1024, 65433, 1),),
     "BASIC_SSD": ((2560, 65433, 1),),
     "ZONAL": ((100, 10239, 1), (10240, 102400, 2560)),
-    # 100 in some regions; which, only Google knows.
+    # The least is 100 in some regions; Google does not say which.
     "REGIONAL": ((1024, 10239, 1), (10240, 102400, 2560)),
     "ENTERPRISE": ((1024, 10240, 256),),
     "HIGH_SCALE_SSD": ((10240, 102400, 2560),),
 }
-# Throughput of persistent FSx, MB/s a TiB, by deployment and disks.
+# Deployment type and disks of a persistent FSx -> allowed MB/s for each TiB.
 THROUGHPUT = {
     ("PERSISTENT_1", "SSD"): (50, 100, 200),
     ("PERSISTENT_1", "HDD"): (12, 40),
@@ -39,18 +39,7 @@ THROUGHPUT = {
 }
 MOST_NFS = 16384
 LEAST_NFS = {"aws": 1, "gcp": 10}
-"""The smallest disk of a cloud, GiB."""
-
-
-def path_of_storage(name: str, storage: SharedStorage | LocalScratch) -> str:
-    """Where a part of the storage is mounted."""
-    if storage.path is not None:
-        return storage.path
-    return "/fsx" if storage.kind == "fsx_lustre" else DEFAULT_PATHS[name]
-
-
-def fsx_deployment(storage: SharedStorage) -> str:
-    return storage.deployment or "SCRATCH_2"
+"""Provider -> its smallest disk, GiB."""
 
 
 def check_storage(c: Context) -> None:
@@ -92,7 +81,7 @@ def _shared(c: Context, part: SharedStorage, at: Location) -> None:
 
 
 def _disk(c: Context, size: int, at: Location) -> None:
-    """The disk of a directory that the controller exports."""
+    """Check the disk of a directory that the controller exports."""
     least = LEAST_NFS[c.provider]
     if size < least:
         c.add(at, size, f"at least {least} GiB: Google Cloud has no smaller disk", f"write {least}")
@@ -101,7 +90,7 @@ def _disk(c: Context, size: int, at: Location) -> None:
 
 
 def _filestore(c: Context, part: SharedStorage, at: Location) -> None:
-    """Capacities as the Filestore API has them."""
+    """Check the size against the limits of the Filestore API."""
     tier = part.tier or "BASIC_HDD"
     ranges, size, where = FILESTORE[tier], part.size_gib, (*at, "size_gib")
     words = [
@@ -120,8 +109,8 @@ def _filestore(c: Context, part: SharedStorage, at: Location) -> None:
 
 
 def _fsx(c: Context, part: SharedStorage, at: Location) -> None:
-    """Capacities and throughputs as the FSx API has them."""
-    deployment, disks = fsx_deployment(part), part.storage_type or "SSD"
+    """Check size and throughput against the limits of the FSx API."""
+    deployment, disks = part.lustre_deployment(), part.storage_type or "SSD"
     if disks == "HDD" and deployment != "PERSISTENT_1":
         c.add((*at, "storage_type"), "HDD", f"SSD with {deployment}", "HDD needs deployment: PERSISTENT_1")
         return
@@ -169,17 +158,18 @@ def _local_scratch(c: Context, at: Location) -> None:
 
 
 def _own_disks(machine: Machine) -> int:
-    """What a local scratch can be made of: the machine's own NVMe disks, or local SSDs attached to it."""
+    """The disks for a local scratch: its NVMe disks in GiB, or the number of attached local SSDs."""
     return machine.nvme_gib or machine.local_ssds
 
 
 def _paths(c: Context, given: dict[str, SharedStorage | LocalScratch], at: Location) -> None:
     paths: dict[str, str] = {}
-    # What is not said is there all the same: /home and /apps come from the controller.
+    # Without a key in the file, /home and /apps are still there: the controller exports them.
     names = dict.fromkeys(["home", "apps", *given])
+    kinds = {name: given.get(name, SharedStorage()).kind for name in names}
     for name in names:
         part = given.get(name, SharedStorage())
-        path = path_of_storage(name, part)
+        path = part.path if isinstance(part, LocalScratch) else part.mounted_at(name)
         where = (*at, name, "path") if name in given else (*at, name)
         if SYSTEM.fullmatch(path):
             c.add(where, path, "a directory that is not the system's", "for example /scratch")
@@ -188,4 +178,17 @@ def _paths(c: Context, given: dict[str, SharedStorage | LocalScratch], at: Locat
                 c.add(where, path, f"a path of its own: {other} is mounted there", "give one another path")
             elif f"{path}/".startswith(f"{taken}/") or f"{taken}/".startswith(f"{path}/"):
                 c.add(where, path, f"a path apart from {other}'s, {taken}", "mounts inside mounts hide files")
+            elif part.kind == kinds[other] and _spelled(c, path) == _spelled(c, taken):
+                allowed = f"a path that is not spelled like {taken}, with hyphens for slashes"
+                what = "disks" if part.kind == "nfs" else "file systems"
+                c.add(
+                    where, path, allowed, f"both {what} would be called {c.cluster.name}-{_spelled(c, path)}"
+                )
         paths[name] = path
+
+
+def _spelled(c: Context, path: str) -> str:
+    """Return a directory's part in the names of its disk or file system, which must differ from others'."""
+    # AWS takes names as they are; on Google Cloud a path with other characters gets a digest.
+    plain = path.strip("/").replace("/", "-")
+    return part_of(path, NAME_LENGTH - len(f"{c.cluster.name}-")) if c.provider == "gcp" else plain

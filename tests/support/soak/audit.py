@@ -7,8 +7,8 @@ from collections import Counter
 from itertools import pairwise
 from typing import Any
 
-from infra.node.slurm.hostlist import fold
-from infra.node.slurm.states import NodeState
+from node.slurm.hostlist import fold
+from node.slurm.states import NodeState
 from tests.support.soak.journal import Fault, Journal, Run, Task
 
 BEFORE_SECONDS = 2.0

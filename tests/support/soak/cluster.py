@@ -8,10 +8,10 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from infra.local.site import RunDirectory
-from infra.node import rpc
-from infra.node.processes import ProcessId
-from infra.node.slurm.control import Control, SlurmDown, SlurmError, is_unanswered
+from cli.local.site import RunDirectory
+from node import rpc
+from node.processes import ProcessId
+from node.slurm.control import Control, SlurmDown, SlurmError, is_unanswered
 from tests.support.checkout import Checkout, until
 from tests.support.processes import command_line, parent
 
@@ -45,7 +45,7 @@ CALM: dict[str, Any] = {
     "list_lag": 0.0,
 }
 """The cloud's limits when nothing is wrong with it."""
-MARKS = {"elastic": "infra.node.elastic.daemon", "agent": "infra.local.cloud.agent"}
+MARKS = {"elastic": "node.elastic.daemon", "agent": "localcloud.agent"}
 DAEMONS = ("slurmctld", "elastic", "agent", "munged", "slurmd")
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from infra.node import rpc
+from node import rpc
 from tests.support.soak.cluster import CALM, DAEMONS, GPUS, PARTITIONS, SoakCluster
 from tests.support.soak.journal import Journal
 from tests.support.soak.load import Load

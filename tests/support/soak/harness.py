@@ -13,8 +13,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.node import rpc
-from infra.node.slurm.control import SlurmError
+from node import rpc
+from node.slurm.control import SlurmError
 from tests.support.checkout import until
 from tests.support.soak import audit
 from tests.support.soak.cluster import PARTITIONS, SoakCluster

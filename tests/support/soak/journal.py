@@ -156,7 +156,7 @@ class Journal:
 
 
 def _run(note: dict[str, Any], following: float | None) -> Run:
-    from infra.node.slurm.hostlist import expand
+    from node.slurm.hostlist import expand
 
     end, term = note.get("end"), note.get("term")
     until = next((when for when in (end, term, following) if when is not None), time.time())

@@ -6,9 +6,9 @@ import random
 import time
 from typing import Any
 
-from infra.node.slurm.control import SlurmDown, SlurmError
-from infra.node.slurm.hostlist import expand
-from infra.node.slurm.states import JobState
+from node.slurm.control import SlurmDown, SlurmError
+from node.slurm.hostlist import expand
+from node.slurm.states import JobState
 from tests.support.soak import audit
 from tests.support.soak.cluster import GPUS, PARTITIONS, SoakCluster
 from tests.support.soak.journal import Journal, Task

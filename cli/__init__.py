@@ -1,0 +1,1 @@
+"""Runs on the engineer's machine: the commands, and what they ask clouds, machines and the engine."""

@@ -1,0 +1,127 @@
+"""What happens to a running cluster on AWS when its stack file changes: the table, and more rules. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cli.changes import rows
+from cli.changes.table import Change, Kind, Row, Rules, text
+from node.model import ClusterDesign, Mount, Partition
+
+_SHRINK = "EBS volumes grow only, and a root file system as its machine next boots"
+_KEPT = "the controller and login machines keep their image until you replace them: `pulumi up --replace`"
+
+OWN: dict[str, Row] = {
+    "aws:region": Row(Kind.DATA, ("cluster.region",), rows.OTHER),
+    "access.mode": Row(Kind.HEAD, ("access.mode",), "the head is in the public subnet, or is not"),
+    "access.key": Row(Kind.HEAD, ("access.key",), "EC2 gives a machine its key pair once"),
+    "controller.disk_gib": Row(Kind.LIVE, ("controller.disk_gib",), _SHRINK, Kind.NEVER),
+    "controller.image": Row(Kind.NOTHING, ("controller.image",), _KEPT),
+    "login.count": Row(
+        Kind.LIVE, (), "0 or not: with access.mode ssh the head changes its subnet: a new head"
+    ),
+    "login.disk_gib": Row(Kind.LIVE, ("login.disk_gib",), _SHRINK, Kind.NEVER),
+    "partitions.accelerator": Row(Kind.RENEWED, ("partitions.accelerator",)),
+    "partitions.placement": Row(
+        Kind.RENEWED,
+        ("partitions.placement",),
+        "a placement group goes when no node is in it: until then `up` says so, and is to be run again",
+    ),
+    "partitions.zones": Row(Kind.NODES, (), "a zone less: see network.zones"),
+    "partitions.aws.efa": Row(Kind.RENEWED, ("partitions.efa",)),
+    "partitions.aws.capacity_block": Row(Kind.RENEWED, ("partitions.capacity_block",)),
+    "partitions.aws.placement_group": Row(Kind.RENEWED, ("partitions.placement_group",)),
+    "partitions.gcp": Row(Kind.NOTHING, ("partitions.secure_boot", "partitions.placement_policy")),
+    "storage.*.size_gib": Row(
+        Kind.LIVE, ("storage.size_gib",), "less: EBS refuses it, Lustre is made anew", Kind.NEVER
+    ),
+    "storage.*.deployment": Row(Kind.DATA, ("storage.deployment",)),
+    "storage.*.storage_type": Row(Kind.DATA, ("storage.storage_type",)),
+    "storage.*.throughput": Row(Kind.LIVE, ("storage.throughput",)),
+    "storage.*.s3_import": Row(Kind.LIVE, ("storage.s3_import",), "SCRATCH_1: made anew"),
+    "storage.*.s3_export": Row(Kind.LIVE, ("storage.s3_export",), "SCRATCH_1: made anew"),
+    "storage.*.tier": Row(Kind.NOTHING, (), "Google Cloud's"),
+    "storage.local_scratch": Row(Kind.NODES),
+    "image.source": Row(Kind.RENEWED, ("image.source",), _KEPT),
+    "image.id": Row(Kind.RENEWED, ("image.id",), _KEPT),
+    "image.bake": Row(Kind.RENEWED, ("image.bake",), _KEPT),
+    "network.public_cidr": Row(Kind.HEAD, ("network.public_cidr",)),
+    "network.private_cidr": Row(Kind.HEAD, ("network.private_cidr",)),
+    "network.zones": Row(
+        Kind.NODES, (), "a zone less may be the head's own: then head, /home and /apps are made anew, empty"
+    ),
+    "network.aws": Row(
+        Kind.HEAD, ("network.vpc", "network.public_subnet", "network.private_subnets"), "another network"
+    ),
+    "network.gcp": Row(Kind.NOTHING),
+    "aws.kms_key": Row(Kind.DATA, ("cluster.kms_key",), "a disk is encrypted once: head, /home and /apps"),
+    "aws.nat": Row(
+        Kind.RENEWED,
+        ("network.nat",),
+        "until they go, nodes that are up have no way out where the gateway goes",
+    ),
+    "batch": Row(Kind.NOTHING, (), "with scheduler batch, which is refused"),
+}
+"""The rows that other clouds do not share."""
+TABLE = rows.table(OWN)
+"""What a change does, by key of the stack file below `slurm-stacks:cluster`. `*` is home, apps, scratch."""
+
+UNSEEN = rows.UNSEEN | {"cluster.project", "cluster.zone", "partitions.local_ssds"}
+"""Fields of the design that follow from others, or for which a rule below exists."""
+
+
+def of_mount(mount: Mount, name: str, kind: Kind) -> Kind:
+    """FSx cannot shrink a file system or change a SCRATCH_1; the resource is replaced instead."""
+    if mount.kind != "fsx_lustre":
+        return kind
+    if kind is Kind.NEVER:
+        return Kind.DATA
+    fixed = mount.deployment == "SCRATCH_1" and name in ("size_gib", "s3_import", "s3_export")
+    return Kind.DATA if fixed else kind
+
+
+def head_moves(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
+    """The controller changes its subnet when login machines, which have the public address, come or go."""
+    if old.access.mode != new.access.mode or not old.hosts or not new.hosts:
+        return
+    was, will = (("public" in design.controller().tags) for design in (old, new))
+    if was != will:
+        before, after = (str(sum(h.role == "login" for h in design.hosts)) for design in (old, new))
+        yield Change("login.count", "controller", Kind.HEAD, before, after)
+
+
+def zones(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
+    """Changes of the zones that the stack file names.
+
+    Without such names zones are chosen anew, and the controller keeps its own.
+    """
+    everywhere = {zone for p in new.partitions for zone in _said(p, new)}
+    for partition in new.partitions:
+        said = _said(partition, new)
+        before = next((p.zones for p in old.partitions if p.name == partition.name), said)
+        if not said or set(said) >= set(before) or old.network.vpc != new.network.vpc:
+            continue
+        moves = new.network.vpc is None and not everywhere.issuperset(before)
+        key = "partitions.zones" if partition.zones else "network.zones"
+        kind = Kind.DATA if moves else Kind.NODES
+        note = "unless the head is in one that is left" if moves else ""
+        yield Change(key, f"partition {partition.name}", kind, text(before), text(said), note)
+
+
+def _said(partition: Partition, design: ClusterDesign) -> tuple[str, ...]:
+    return partition.zones or design.network.zones
+
+
+def reservations(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
+    """Changes of the members of a group of reservations, which the launch template does not name."""
+    former = {partition.name: partition for partition in old.partitions}
+    for partition in new.partitions:
+        was = former.get(partition.name, partition)
+        if was.reservations == partition.reservations or was.reservation != partition.reservation:
+            continue
+        kind = Kind.NODES if was.reservations and partition.reservations else Kind.RENEWED
+        before, after = text(was.reservations), text(partition.reservations)
+        yield Change("partitions.reservation", f"partition {partition.name}", kind, before, after)
+
+
+RULES = Rules(TABLE, of_mount, (head_moves, zones, reservations))

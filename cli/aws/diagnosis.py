@@ -1,0 +1,89 @@
+"""Checks for what would keep a cluster on AWS from coming up.
+
+New accounts have no vCPUs of some families, which only AWS can tell. So these checks ask AWS, with read-only
+calls, if there are credentials.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from cli import pages
+from cli.aws import account
+from cli.clouds import diagnosis, keys
+from cli.doctor.finding import Check, Finding, warns
+from infra.config import placeholders
+from infra.errors import UserError
+from node.model import Access, ClusterDesign
+
+
+def checks(design: ClusterDesign | None) -> list[Check]:
+    """The checks of a design.
+
+    Args:
+        design: `None` if the stack file has mistakes; then the checks that depend on it are left out.
+    """
+    found = [Check("credentials", credentials)]
+    if design is not None:
+        found += [
+            Check("quotas", functools.partial(limits, design)),
+            Check("key", functools.partial(pair, design)),
+            Check("ssh", functools.partial(ssh_programs, design.access)),
+        ]
+    return found
+
+
+def credentials() -> Iterable[Finding]:
+    """Whether there are credentials. Only AWS could tell whether they are valid."""
+    profile = os.environ.get("AWS_PROFILE")
+    return diagnosis.credentials(account.require, f"profile {profile}" if profile else None)
+
+
+def limits(design: ClusterDesign) -> Iterable[Finding]:
+    """EC2's quotas of vCPUs; no finding without credentials, which another check reports."""
+    from cli.aws import quotas
+
+    yield from _asked(design, "quotas", lambda ec2, service: quotas.findings(service, ec2, design))
+
+
+def pair(design: ClusterDesign) -> Iterable[Finding]:
+    """The EC2 key pair, if the stack file names one."""
+    from cli.aws import quotas
+
+    name, region = design.access.key, str(design.region)
+    if name is not None and not placeholders.is_placeholder(name):
+        yield from _asked(
+            design, "key", lambda ec2, _service: [quotas.key_pair(ec2, name, region, keys.agent_keys())]
+        )
+
+
+def _asked(
+    design: ClusterDesign, check: str, ask: Callable[[Any, Any], Iterable[Finding]]
+) -> Iterable[Finding]:
+    """The findings from AWS's answer; a warning if it does not answer, nothing without credentials."""
+    try:
+        ec2, service = account.clients(str(design.region), "ec2", "service-quotas", patient=False)
+    except UserError:
+        return
+    try:
+        with account.explained():
+            yield from list(ask(ec2, service))
+    except UserError as error:
+        yield warns(check, f"could not be asked for: {error}", "Nothing is known about it.")
+
+
+def ssh_programs(access: Access) -> Iterable[Finding]:
+    """What SSH access to the login machine needs on this machine."""
+    yield from diagnosis.client()
+    if access.mode == "ssh":
+        yield diagnosis.agent_key()
+        return
+    yield from diagnosis.installed(
+        ("aws", "the AWS CLI", pages.AWS_CLI),
+        ("session-manager-plugin", "its Session Manager plugin", pages.SESSION_MANAGER),
+    )
+    if access.key is None:
+        yield diagnosis.own_key()

@@ -1,0 +1,264 @@
+"""Decides whether a change of a running cluster may be made, and ends its jobs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from cli.changes import jobs, table
+from cli.changes.jobs import Job
+from infra.errors import EXIT_REFUSED, NotUpError, UserError
+
+SECONDS = 40.0
+"""The time limit of one call to the login machine, which may be dead."""
+RELEASE_TRIES = 12
+RELEASE_PAUSE_SECONDS = 5.0
+STAYS = (
+    "the cluster does not answer any more, and no job starts in its partitions {}: "
+    "`scontrol update PartitionName=… State=UP` there lets them start"
+)
+CHANGED = "the change is made all the same"
+END_SECONDS = 45
+"""How long cancelled jobs are waited for, in seconds: longer than Slurm's KillWait of 30 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterControl:
+    """Control of a cluster's Slurm through its login machine.
+
+    Attributes:
+        run: Runs a shell line there, with a time limit in seconds, and returns its output. Raises NotUpError
+            if there is no cluster, and UserError if it does not answer.
+        prefix: The command prefix that gives the rights of Slurm's administrator, with a trailing space.
+    """
+
+    run: Callable[[str, float], str]
+    prefix: str = ""
+
+    def jobs(self) -> list[Job]:
+        """The jobs that have not ended.
+
+        Raises:
+            NotUpError, UserError: As for `run`.
+        """
+        return jobs.parse(self.run(jobs.SQUEUE, SECONDS))
+
+    def hold(self, partitions: Iterable[str], state: str) -> tuple[list[str], list[Job]]:
+        """Take partitions out of service.
+
+        Returns:
+            The partitions that were in service before, and the cluster's jobs.
+
+        Raises:
+            NotUpError, UserError: As for `run`.
+        """
+        text = self.run(jobs.hold_line(partitions, state, self.prefix), SECONDS)
+        return jobs.held(text), jobs.parse(text)
+
+    def release(self, partitions: Sequence[str]) -> bool:
+        """Put partitions into service again, if the cluster still has them.
+
+        The call is repeated, because a controller that is being restarted answers a moment later, and jobs
+        would otherwise wait for ever.
+
+        Returns:
+            False if the cluster did not answer.
+        """
+        for left in reversed(range(RELEASE_TRIES if partitions else 0)):
+            try:
+                self.run(jobs.release_line(partitions, self.prefix), SECONDS)
+                break
+            except NotUpError:
+                break
+            except UserError:
+                if not left:
+                    return False
+                time.sleep(RELEASE_PAUSE_SECONDS)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedChanges:
+    """What `up` has to do besides the engine's work.
+
+    Attributes:
+        recreate: Whether the cluster that is up must be destroyed first; the engine alone would not do it.
+        release: Puts held partitions into service again, for a change that is not made.
+    """
+
+    recreate: bool = False
+    release: Callable[[], None] = lambda: None
+
+
+def check_changes(
+    found: Sequence[table.Change],
+    partitions: Sequence[str],
+    reach: ClusterControl,
+    say: Callable[[str], None],
+    *,
+    replace: bool,
+) -> CheckedChanges:
+    """Say what changes, and refuse what would end jobs or delete files, unless `replace` is set.
+
+    While a change that would end jobs is checked, no further job starts in the partitions that it concerns.
+
+    Args:
+        partitions: The partitions of the cluster that is up.
+        replace: Make those changes too.
+
+    Raises:
+        UserError: Exit 3; a change is refused.
+    """
+    for change in found:
+        say(change.line())
+    if not table.costly(found):
+        return CheckedChanges()
+    held: list[str] = []
+    there: list[Job] | None = []
+    kinds = {change.kind for change in found}
+    if table.Kind.NEVER in kinds:
+        found = [change for change in found if change.kind is table.Kind.NEVER]
+    elif replace:
+        held = end_jobs_of(found, partitions, reach, say)
+        return CheckedChanges(release=lambda: _release(reach, held, say))
+    else:
+        try:
+            if kinds & table.ALWAYS:
+                there = reach.jobs()
+            else:
+                state, names = table.holds(found)
+                held, there = reach.hold(partitions if names is None else names, state)
+        except NotUpError:
+            pass  # nobody could submit a job yet
+        except UserError as error:
+            say(f"the cluster does not answer: {error}")
+            there = None
+    why = table.refusal(found, there)
+    if why is not None:
+        if not reach.release(held):
+            why += f"\n{STAYS.format(', '.join(held))}"
+        raise UserError(f"nothing was changed: {why}", EXIT_REFUSED)
+    return CheckedChanges(release=lambda: _release(reach, held, say))
+
+
+def _release(reach: ClusterControl, held: Sequence[str], say: Callable[[str], None]) -> None:
+    if not reach.release(held):
+        say(STAYS.format(", ".join(held)))
+
+
+def end_jobs_of(
+    found: Sequence[table.Change],
+    partitions: Sequence[str],
+    reach: ClusterControl,
+    say: Callable[[str], None],
+) -> list[str]:
+    """Name the jobs that requested changes end, and give them time to save.
+
+    A job that only loses nodes is requeued if it may be, and runs on the nodes that stay. The user asked for
+    these changes explicitly, so no failure here prevents them.
+
+    Args:
+        partitions: The partitions of the cluster that is up.
+
+    Returns:
+        The partitions that are out of service until the changes are made.
+    """
+    state, names = table.holds(found)
+    try:
+        held, there = reach.hold(partitions if names is None else names, state)
+    except NotUpError:
+        return []
+    except UserError as error:
+        say(no_answer(error, CHANGED))
+        return []
+    hit = [job for job in there if any(change.costs(job) for change in found)]
+    waiting = [job for job in hit if job.pending]
+    running = [job for job in hit if not job.pending]
+    again = [job for job in running if table.may_run_again(found, job)]
+    if waiting:
+        say("\n".join(["these jobs wait, and are cancelled:", *jobs.listed(waiting)]))
+        _try(reach, jobs.cancel_line(waiting, reach.prefix), say)
+    if running:
+        if again:
+            those = ", ".join(job.id for job in again)
+            say(
+                f"queued again for the nodes that stay, unless they were submitted with --no-requeue: {those}"
+            )
+        others = [job for job in running if job not in again]
+        line = jobs.cancel_or_requeue_line(others, again, reach.prefix)
+        end(reach, running, say, f"{line}; {jobs.wait_line(END_SECONDS, running)}")
+    return held
+
+
+def _try(reach: ClusterControl, line: str, say: Callable[[str], None]) -> None:
+    try:
+        reach.run(line, SECONDS)
+    except UserError as error:
+        say(no_answer(error, CHANGED))
+
+
+def drain(
+    reach: ClusterControl,
+    partitions: Iterable[str],
+    how_to_keep: str,
+    say: Callable[[str], None],
+    agree: Callable[[Sequence[Job]], None],
+) -> None:
+    """Before a destroy, prevent further jobs from starting and cancel the running ones.
+
+    A cluster that does not answer is destroyed as well.
+
+    Args:
+        how_to_keep: The command that lets jobs start again.
+        agree: Is called with the jobs; raises UserError if somebody wants to keep them.
+
+    Raises:
+        UserError: The one from `agree`; jobs start again then.
+    """
+    try:
+        held, found = reach.hold(partitions, "DOWN")
+    except NotUpError:
+        return
+    except UserError as error:
+        say(no_answer(error))
+        return
+    there = [job for job in found if not job.over]
+    try:
+        agree(there)
+    except BaseException:
+        reach.release(held)
+        raise
+    say(f"no further job starts (should you keep the cluster: {how_to_keep} lets them start again)")
+    if running := [job for job in there if not job.pending]:
+        end(reach, running, say)
+
+
+def end(reach: ClusterControl, running: Sequence[Job], say: Callable[[str], None], line: str = "") -> None:
+    """Cancel jobs, and wait until they have ended or Slurm has had the time to kill them.
+
+    Args:
+        line: A shell line that does both and lists the jobs. If it is empty, all `running` jobs are
+            cancelled and every job of the cluster is waited for.
+    """
+    say(
+        "these jobs are told to end (SIGTERM), and killed after "
+        f"{jobs.KILL_WAIT_SECONDS:g} s; the machines stay until then:"
+    )
+    say("\n".join(jobs.listed(running)))
+    line = line or f"{jobs.cancel_line(running, reach.prefix)}; {jobs.wait_line(END_SECONDS)}"
+    numbers = {job.id for job in running}
+    try:
+        there = jobs.parse(reach.run(line, END_SECONDS + SECONDS))
+    except UserError as error:
+        say(no_answer(error))
+        return
+    left = [job for job in there if not job.pending and job.id in numbers]
+    if left:
+        say("\n".join(["these have not ended, and end with their machines:", *jobs.listed(left)]))
+
+
+def no_answer(error: UserError, then: str = "it is ended all the same") -> str:
+    """The sentence about a cluster that cannot be asked for its jobs."""
+    why = str(error).splitlines()[0]
+    return f"the cluster does not answer, so nobody knows which jobs run ({why}); {then}"

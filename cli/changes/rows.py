@@ -1,0 +1,99 @@
+"""The rows of the change tables that all providers share. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+
+from cli.changes.table import Kind, Row
+from node.local_cloud import LocalCloud
+
+OTHER = "another cluster; the one that is up goes"
+
+SHARED: dict[str, Row] = {
+    "name": Row(Kind.DATA, ("cluster.name",), OTHER),
+    "provider": Row(Kind.DATA, ("cluster.provider",), OTHER),
+    "scheduler": Row(Kind.DATA, ("cluster.scheduler",), OTHER),
+    "access.ssh_cidrs": Row(Kind.LIVE, ("access.ssh_cidrs",)),
+    "access.allow_ssh_from_anywhere": Row(Kind.NOTHING),
+    "controller.machine": Row(Kind.PAUSE, ("controller.machine",)),
+    "login.machine": Row(Kind.PAUSE, ("login.machine",)),
+    "partitions.name": Row(Kind.LIVE, (), "one that is taken away ends the jobs on its nodes"),
+    "partitions.machine": Row(Kind.RENEWED, ("partitions.machine",)),
+    "partitions.nodes.min": Row(Kind.LIVE, ("partitions.min",)),
+    "partitions.nodes.max": Row(Kind.LIVE, ("partitions.max",), "", Kind.ENDS),
+    "partitions.default": Row(Kind.LIVE, ("partitions.default",)),
+    "partitions.spot": Row(Kind.RENEWED, ("partitions.spot",)),
+    "partitions.reservation": Row(Kind.RENEWED, ("partitions.reservation",)),
+    "partitions.time_limit": Row(Kind.LIVE, ("partitions.time_limit",), "jobs keep the limit they have"),
+    "partitions.exclusive": Row(Kind.LIVE, ("partitions.exclusive",)),
+    "partitions.disk_gib": Row(Kind.RENEWED, ("partitions.disk_gib",)),
+    "partitions.image": Row(Kind.RENEWED, ("partitions.image",)),
+    "partitions.local": Row(Kind.NOTHING),
+    "storage.*.kind": Row(Kind.DATA, ("storage.kind",)),
+    "storage.*.path": Row(Kind.DATA, (), "another path is another file system"),
+    "image.cuda": Row(Kind.NOTHING),
+    "hooks": Row(Kind.NODES, ("cluster.hooks",), "controller and login machines run theirs again at once"),
+    "containers": Row(
+        Kind.NODES, ("cluster.containers",), "controller and login machines get theirs at once"
+    ),
+    "budget": Row(Kind.LIVE, ("budget.max_usd", "budget.max_hours", "budget.running_jobs")),
+    "network.cidr": Row(Kind.HEAD, ("network.cidr",), "the whole network is another"),
+    "network.peers": Row(Kind.NOTHING),
+    "slurm": Row(
+        Kind.LIVE,
+        (
+            "slurm.suspend_time",
+            "slurm.suspend_timeout",
+            "slurm.resume_timeout",
+            "slurm.slurmd_timeout",
+            "slurm.reconcile_interval",
+            "slurm.accounting",
+        ),
+    ),
+    "local": Row(Kind.NOTHING, tuple(f"local.{field.name}" for field in fields(LocalCloud))),
+    "machines.vcpus": Row(Kind.RENEWED, ("partitions.cpus",)),
+    "machines.memory_mib": Row(Kind.RENEWED, ("partitions.memory_mib",)),
+    "machines.price_hour": Row(Kind.LIVE, ("partitions.price_hour",)),
+    "machines.*": Row(Kind.LIVE, (), "as the key that follows from it says"),
+    "benchmark": Row(
+        Kind.LIVE,
+        ("cluster.trains", "cluster.requirements"),
+        "a run that is not over is cancelled, with `up --replace` only",
+    ),
+}
+"""The rows by key of the stack file."""
+
+UNSEEN = frozenset(
+    {
+        "cluster.stack", "cluster.machines",
+        "controller.name", "controller.role", "controller.tags", "controller.price_hour",
+        "login.name", "login.role", "login.tags", "login.price_hour", "login.image",
+        "partitions.name", "partitions.zones", "partitions.reservations",
+        "storage.name", "storage.path", "storage.roles", "storage.served_by", "storage.options",
+        "network.zones",
+    }
+)  # fmt: skip
+"""Fields of the design that follow from others, or for which each provider has its own rule."""
+
+
+def table(own: Mapping[str, Row], instead: Mapping[str, Row | None] | None = None) -> dict[str, Row]:
+    """A provider's whole table: first the keys of the cluster's location, then section by section.
+
+    Args:
+        own: The provider's own rows, none of which is shared.
+        instead: The provider's replacements for shared rows; `None` removes a row.
+
+    Raises:
+        ValueError: `own` has a shared key, or `instead` has a key that is not shared.
+    """
+    instead = instead or {}
+    if twice := SHARED.keys() & own.keys():
+        raise ValueError(f"rows of every provider: {sorted(twice)}")
+    if strange := instead.keys() - SHARED.keys():
+        raise ValueError(f"no rows of every provider: {sorted(strange)}")
+    where = {key: row for key, row in own.items() if ":" in key}
+    shared = {key: instead.get(key, row) for key, row in SHARED.items()}
+    rows = {**where, **{key: row for key, row in shared.items() if row is not None}, **own}
+    sections = list(dict.fromkeys(key.partition(".")[0] for key in rows))
+    return {key: rows[key] for key in sorted(rows, key=lambda key: sections.index(key.partition(".")[0]))}

@@ -1,0 +1,107 @@
+"""`./cluster chaos`: causes faults on the local cloud, to show what happens to jobs."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from cli.options import UNNAMED, Json, StackOption, load
+from infra.program.stack import Stack
+
+app = typer.Typer(
+    help="Machines that die, quotas, a cloud that refuses: test your jobs (local stacks).",
+    short_help="Faults of the local cloud on request: test your jobs.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+Node = Annotated[str, typer.Argument(help="A node's name, as `./cluster status` shows it.")]
+NOTICE_SECONDS = 30.0
+LONGEST_NOTICE = 86400.0
+
+
+@app.command()
+def show(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
+    """Show the settings that hold now, and the machines with a fault."""
+    from cli.local import chaos
+
+    found = chaos.show(stack, load(stack))
+    if json_output:
+        print(json.dumps(found, indent=1))
+        return
+    from cli.console.chaos import show_chaos
+
+    show_chaos(found)
+
+
+@app.command("set", no_args_is_help=True)
+def set_keys(
+    changes: Annotated[
+        list[str], typer.Argument(metavar="KEY=VALUE...", help="`show` lists the keys.", show_default=False)
+    ],
+    stack: StackOption = UNNAMED,
+) -> None:
+    """Set keys: quota_nodes=2 api_error=throttled
+
+    KEY= without a value, or KEY=null, removes a limit or a fault. All of the changes are made, or none.
+    """
+    from cli.local import chaos
+
+    print(chaos.change(stack, load(stack), changes))
+
+
+@app.command()
+def clear(stack: StackOption = UNNAMED) -> None:
+    """Go back to the stack file; frozen machines and networks that were cut go on."""
+    from cli.local import chaos
+
+    print(chaos.clear(stack, load(stack)))
+
+
+@app.command()
+def kill(node: Node, stack: StackOption = UNNAMED) -> None:
+    """Cut a machine's power."""
+    _act("kill", node, stack)
+
+
+@app.command()
+def freeze(node: Node, stack: StackOption = UNNAMED) -> None:
+    """Freeze a machine, until `thaw`."""
+    _act("freeze", node, stack)
+
+
+@app.command()
+def thaw(node: Node, stack: StackOption = UNNAMED) -> None:
+    """Let a frozen machine go on."""
+    _act("thaw", node, stack)
+
+
+@app.command()
+def cut(node: Node, stack: StackOption = UNNAMED) -> None:
+    """Cut a machine's network, until `join`."""
+    _act("cut", node, stack)
+
+
+@app.command()
+def join(node: Node, stack: StackOption = UNNAMED) -> None:
+    """Give a machine its network back."""
+    _act("join", node, stack)
+
+
+@app.command()
+def preempt(
+    node: Node,
+    stack: StackOption = UNNAMED,
+    notice: Annotated[
+        float, typer.Option("--notice", help="Seconds from the notice to the end.", min=0, max=LONGEST_NOTICE)
+    ] = NOTICE_SECONDS,
+) -> None:
+    """Let the cloud take a machine back, after a notice."""
+    _act("preempt", node, stack, notice)
+
+
+def _act(action: str, node: str, stack: Stack, notice: float | None = None) -> None:
+    from cli.local import chaos
+
+    print(chaos.act(stack, load(stack), action, node, notice))

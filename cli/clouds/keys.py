@@ -1,0 +1,42 @@
+"""The user's own SSH keys; a cloud can make machines accept one of them."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from infra.errors import EXIT_REFUSED, UserError
+
+FILES = ("id_ed25519.pub", "id_rsa.pub")
+KINDS = ("ssh-ed25519 ", "ssh-rsa ")
+"""The kinds of keys that both EC2 Instance Connect and OS Login take."""
+
+
+def own_key(folder: Path) -> str:
+    """A public key whose private half `ssh` will offer: the agent's first key, else that of a usual file.
+
+    Args:
+        folder: The folder `~/.ssh`.
+
+    Raises:
+        UserError: Exit 3; there is no such key.
+    """
+    lines = agent_keys()
+    lines += [file.read_text().strip() for name in FILES if (file := folder / name).is_file()]
+    for line in lines:
+        if line.startswith(KINDS):
+            return line
+    raise UserError(
+        "you have no SSH key that the login machine could accept. Make one with `ssh-keygen -t ed25519` and "
+        "run the command again: its public half is sent for each connection, nothing else is needed.",
+        EXIT_REFUSED,
+    )
+
+
+def agent_keys() -> list[str]:
+    """The public keys in the user's SSH agent, as lines of authorized_keys; empty without an agent."""
+    try:
+        listed = subprocess.run(["ssh-add", "-L"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return listed.stdout.splitlines() if listed.returncode == 0 else []

@@ -1,0 +1,300 @@
+"""What `./cluster` does with a cluster on any cloud. The subclasses connect it to their cloud.
+
+No method looks for credentials before it has to do something on a real account.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cli.clouds.cloud import Cloud
+from cli.provider import Command, Files, Outputs, StackUp
+from infra import clusters
+from infra.clouds.commands import ClusterRef
+from infra.errors import EXIT_REFUSED, UserError
+from infra.program.stack import Stack
+from node.model import BenchmarkDesign, ClusterDesign, Settings
+
+if TYPE_CHECKING:
+    from cli.changes.check import CheckedChanges
+    from cli.changes.jobs import Job
+    from cli.changes.table import Change, Rules
+    from cli.clouds.ssh_access import Login
+    from cli.doctor.finding import Check
+    from infra.benchmark import Layout
+    from infra.machines import Described
+    from infra.ssh.target import Target
+
+SSH = "ssh"
+"""The name of the check of SSH access to the login machine, which every provider has."""
+
+
+class CloudProvider(abc.ABC):
+    """A provider whose machines are made by a cloud, for an account with credentials."""
+
+    @abc.abstractmethod
+    def require(self) -> None:
+        """Check that there are a client library and credentials, without a call.
+
+        Raises:
+            UserError: Exit 3; the message says what is missing and how to get it.
+        """
+
+    @abc.abstractmethod
+    def cloud(self, place: ClusterRef) -> Cloud:
+        """The cloud of a cluster, without a call and without a look for credentials."""
+
+    @abc.abstractmethod
+    def describe(self, place: ClusterRef, types: Sequence[str]) -> Described:
+        """What the cloud reports about instance types.
+
+        Raises:
+            UserError: There are no credentials, or the cloud refuses or does not answer.
+        """
+
+    @abc.abstractmethod
+    def rules(self) -> Rules:
+        """What becomes of a running cluster when its stack file changes."""
+
+    @abc.abstractmethod
+    def checks(self, design: ClusterDesign | None) -> Sequence[Check]:
+        """The checks for what would keep `up` from working; they make no call."""
+
+    # --- cli.provider.Provider --------------------------------------------------------------------------
+
+    def prepare(self, design: ClusterDesign, say: Callable[[str], None]) -> None:
+        self.require()
+
+    def layout(self, design: ClusterDesign) -> Layout:
+        from infra.clouds import shell
+
+        return shell.place(design)
+
+    def access(self, stack: Stack, outputs: Mapping[str, Any], argv: Sequence[str], *, tty: bool) -> Command:
+        from cli.clouds import ssh_access
+
+        login = self._login(stack)
+        return Command(ssh_access.command(stack, login, argv, tty=tty), {})
+
+    def _login(self, stack: Stack) -> Login:
+        """The login machine of the cluster that is up, even if the stack file has a mistake by now.
+
+        Raises:
+            UserError: There is no login machine, or the cloud refuses.
+        """
+        from cli.clouds import known_clusters, running, ssh_access
+        from infra.config.mistakes import ConfigError
+
+        try:
+            design = file_design(stack)
+        except ConfigError:
+            noted = known_clusters.read(stack)
+            if not noted:
+                raise
+            cloud = self.cloud(noted[-1])
+            published = running.published(cloud)
+            if published is None:
+                raise
+            return ssh_access.find(stack, published, cloud)
+        return ssh_access.find(stack, design, self.cloud(ClusterRef.of(design)))
+
+    def ssh(self, stack: Stack) -> Target:
+        return self._login(stack).target
+
+    def files_here(self, stack: Stack) -> Files | None:
+        return None
+
+    def settings_here(self, up: StackUp) -> Settings | None:
+        return None
+
+    def make_environment(self, stack: Stack, requirements: Path) -> str:
+        raise UserError(
+            "on a cloud the controller makes environments, from the stack file: write "
+            f"`requirements: {requirements.name}` under slurm-stacks:benchmark, beside `script`, in "
+            f"{stack.file.name} and run `./cluster up --stack {stack.name}`. Or make one in your home "
+            f"folder, which every machine sees: `./cluster ssh --stack {stack.name}`, then `python3 -m venv`",
+            EXIT_REFUSED,
+        )
+
+    def diagnose(
+        self,
+        stack: Stack,
+        design: ClusterDesign | None,
+        training: BenchmarkDesign | None,
+    ) -> Sequence[Check]:
+        return self.checks(design)
+
+    def check_changes(
+        self,
+        stack: Stack,
+        design: ClusterDesign,
+        outputs: Outputs,
+        say: Callable[[str], None],
+        *,
+        replace: bool,
+    ) -> CheckedChanges:
+        from cli.clouds import known_clusters
+
+        clusters.check(design)
+        self._reachable(design)
+        known, wanted = ClusterRef.known(outputs()), ClusterRef.of(design)
+        checked = self._compare(stack, design, self.cloud(known or wanted), say, replace=replace)
+        # From here on, something of this cluster may exist.
+        known_clusters.note(stack, wanted)
+        return checked
+
+    def changes(
+        self, stack: Stack, design: ClusterDesign
+    ) -> tuple[Sequence[Change], Sequence[Job] | None] | None:
+        """Always `None`: a plan needs no credentials and asks no cloud."""
+        return None
+
+    def _reachable(self, design: ClusterDesign) -> None:
+        """Refuse an `up` whose benchmark could not be submitted from here a quarter of an hour later.
+
+        Raises:
+            UserError: Exit 3; the message says what SSH access lacks, and the cure.
+        """
+        from cli.doctor.finding import Severity
+
+        if not design.trains:
+            return
+        for check in self.checks(design):
+            stops = [f for f in check.look() if f.severity is Severity.STOPS] if check.name == SSH else []
+            if stops:
+                lines = "\n".join(f"  {f.found.rstrip('.')}. {f.cure}" for f in stops)
+                raise UserError(
+                    f"nothing was changed: the login machine could not be reached from here\n{lines}",
+                    EXIT_REFUSED,
+                )
+
+    def _compare(
+        self,
+        stack: Stack,
+        design: ClusterDesign,
+        cloud: Cloud,
+        say: Callable[[str], None],
+        *,
+        replace: bool,
+    ) -> CheckedChanges:
+        from cli.changes import check, table
+        from cli.clouds import running
+
+        try:
+            there = running.published(cloud)
+        except UserError as error:
+            if error.exit_code == EXIT_REFUSED:
+                raise
+            say(f"what this changes cannot be told: {error}")
+            return check.CheckedChanges()
+        if there is None:
+            return check.CheckedChanges()
+        found = table.compare(there, design, self.rules())
+        names = [partition.name for partition in there.partitions]
+        way = running.reach(stack, there, cloud)
+        return check.check_changes(found, names, way, say, replace=replace)
+
+    def drain(
+        self,
+        stack: Stack,
+        outputs: Outputs,
+        say: Callable[[str], None],
+        agree: Callable[[Sequence[Job]], None],
+    ) -> None:
+        from cli.changes import check
+        from cli.clouds import known_clusters, running
+
+        try:
+            (place, *_) = self._places(stack, outputs)
+            known_clusters.note(stack, place)
+            cloud = self.cloud(place)
+            try:
+                design = running.published(cloud)
+            except UserError as error:
+                if error.exit_code == EXIT_REFUSED:
+                    raise
+                # Another release published the design; the stack file is the next best source.
+                design = file_design(stack)
+        except UserError as error:
+            say(check.no_answer(error))
+            return
+        if design is not None:
+            check.drain(
+                running.reach(stack, design, cloud),
+                [partition.name for partition in design.partitions],
+                f"`./cluster exec --stack {stack.name} -- sudo scontrol reconfigure`",
+                say,
+                agree,
+            )
+
+    def repair(self, stack: Stack, say: Callable[[str], None]) -> None:
+        """Start stopped hosts: the engine recreates missing ones, but does not look whether they run."""
+        design = file_design(stack)
+        cloud = self.cloud(ClusterRef.of(design))
+        hosts = {host.name for host in design.hosts}
+        stopped = [machine for machine in cloud.machines("stopped") if machine.name in hosts]
+        if stopped:
+            names = ", ".join(machine.name for machine in stopped)
+            say(f"{names} was stopped: it is started again, with its queue")
+            cloud.start(stopped)
+
+    def explain(self, design: ClusterDesign, since: float) -> str | None:
+        """Always `None`: `up` waits for the machines itself, and its message says everything."""
+        return None
+
+    def force_cleanup(self, stack: Stack, outputs: Outputs) -> None:
+        from cli.clouds import operations, termination
+
+        for place in self._places(stack, outputs):
+            cloud = self.cloud(place)
+            # Machines first: images are what they start from.
+            termination.terminate_compute(cloud, operations.say)
+            cloud.end_images(operations.say)
+
+    def leftovers(self, stack: Stack, outputs: Outputs) -> list[str]:
+        from cli.clouds import known_clusters
+
+        there = self._places(stack, outputs)
+        for place in there:
+            known_clusters.note(stack, place)
+        left = [line for place in there for line in self.cloud(place).leftovers()]
+        if not left:
+            known_clusters.forget(stack)
+        return left
+
+    def _places(self, stack: Stack, outputs: Outputs) -> list[ClusterRef]:
+        """The clusters that this stack has made; without a record of any, the stack file's cluster.
+
+        Raises:
+            UserError: The stack file has mistakes.
+        """
+        from cli.clouds import known_clusters
+
+        known = ClusterRef.known(outputs())
+        found = dict.fromkeys([*([known] if known else []), *known_clusters.read(stack)])
+        if found:
+            return list(found)
+        try:
+            return [ClusterRef.of(file_design(stack))]
+        except UserError as error:
+            raise UserError(
+                f"the engine knows no cluster of stack {stack.name}, and its file does not say which one "
+                f"to look for:\n{error}",
+                error.exit_code,
+            ) from error
+
+
+def file_design(stack: Stack) -> ClusterDesign:
+    """The stack file's design.
+
+    Raises:
+        UserError: The stack file has mistakes.
+    """
+    from infra import config
+    from infra.design import design
+    from infra.machines import catalog
+
+    return design(config.load_file(stack.file), catalog())

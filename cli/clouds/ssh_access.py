@@ -1,0 +1,111 @@
+"""SSH access to a cluster's login machine: which machine it is, its host keys, and the `ssh` command."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cli.clouds.cloud import ALIVE, Cloud, Machine
+from cli.ssh import openssh
+from infra.clouds.commands import PYTHON
+from infra.errors import NotUpError, UserError
+from infra.program import folders
+from infra.program.stack import Stack
+from infra.ssh import hostkeys
+from infra.ssh.target import Target
+from node.model import Access, ClusterDesign
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A login machine that is up, and how `ssh` reaches it."""
+
+    host: str
+    target: Target
+
+
+def find(stack: Stack, design: ClusterDesign, cloud: Cloud) -> Login:
+    """Find the login machine from its cloud and its boot report, without Pulumi or its state.
+
+    Args:
+        design: The design of the cluster that is up.
+
+    Raises:
+        NotUpError: There is no login machine, or it has not published its host keys yet.
+        UserError: There are no credentials, or the cloud refuses.
+    """
+    host = design.login_hosts()[0].name
+    there = cloud.machines(*ALIVE, host=host)
+    if not there:
+        raise NotUpError(
+            f"stack {stack.name} is not up: bring it up with `./cluster up --stack {stack.name}`"
+        )
+    (machine, *_) = there
+    if machine.state != "running":
+        raise UserError(
+            f"the {host} of stack {stack.name}, {machine.id}, is {machine.state}: start it with "
+            f"`{cloud.start_line(machine)}`, and try again in a minute"
+        )
+    report = None if machine.bucket is None else boot_report(cloud, machine.bucket, host)
+    if report is None or not report["host_keys"]:
+        raise NotUpError(
+            f"the {host} of stack {stack.name}, {machine.id}, is booting and has not published its SSH "
+            f"host keys: `./cluster up --stack {stack.name}` shows how far it is"
+        )
+    return Login(
+        host, target(cloud, design.access, machine, report["host_keys"], python_command(stack.project))
+    )
+
+
+def target(
+    cloud: Cloud, access: Access, machine: Machine, host_keys: Sequence[str], python: str = PYTHON
+) -> Target:
+    """How `ssh` reaches a machine of the cluster.
+
+    Args:
+        host_keys: The host keys from the machine's boot report.
+    """
+    return Target(
+        host=machine.ssh_host(access),
+        user=cloud.user(),
+        host_keys=tuple(host_keys),
+        proxy_command=cloud.proxy(access, python),
+    )
+
+
+def python_command(project: Path) -> str:
+    """The argument `python` of `Cloud.proxy` for a command that is started from any folder."""
+    words = ["env", f"PYTHONPATH={project}", str(project / PYTHON)]
+    return shlex.join(words).replace("%", "%%")
+
+
+def boot_report(cloud: Cloud, bucket: str, host: str) -> dict[str, Any] | None:
+    """A machine's boot report; `None` if there is none yet.
+
+    Raises:
+        UserError: The cloud refuses, or does not answer.
+    """
+    body = cloud.read(bucket, f"boot/{host}.json")
+    try:
+        content: dict[str, Any] | None = None if body is None else json.loads(body)
+    except ValueError:
+        return None
+    return content
+
+
+def command(stack: Stack, login: Login, argv: Sequence[str], *, tty: bool) -> list[str]:
+    """The `ssh` command for `argv`, or for a shell.
+
+    Args:
+        tty: Whether the command gets a terminal.
+    """
+    known = hostkeys.keep(folders.make_state_dir(stack), login.target.host_keys)
+    words = openssh.arguments(login.target, known)
+    # ssh takes options only before the host, which is the last word.
+    place = words.index("--")
+    words[place:place] = ["-t"] if tty else []
+    return [*words, *([shlex.join(argv)] if argv else [])]

@@ -1,0 +1,1 @@
+"""What the user sees: progress and tables on a terminal, plain lines elsewhere."""

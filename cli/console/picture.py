@@ -1,0 +1,140 @@
+"""The overview of a plan: the cluster's machines, partitions and directories, above the list of resources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from node import plurals
+
+PORTS = {
+    22: "SSH",
+    2049: "NFS",
+    988: "Lustre",
+    1018: "Lustre",
+    6817: "slurmctld",
+    6818: "slurmd",
+    32768: "srun",
+}
+
+
+def picture(plan: Mapping[str, Any]) -> Group | None:
+    """Return machines, partitions and directories with their price an hour.
+
+    `None` means that the plan has no cluster.
+    """
+    cluster = plan["outputs"].get("cluster")
+    if not isinstance(cluster, Mapping):
+        return None
+    parts = {part["name"]: part for part in plan["cost"].get("parts", [])}
+    table = Table(box=None, pad_edge=False, show_header=False, title_justify="left", title_style="bold")
+    place = " ".join(filter(None, [cluster["provider"], cluster["zone"] or cluster["region"]]))
+    table.title = escape(f"{cluster['name']}: {cluster['scheduler']['name']} on {place}")
+    for _ in range(3):
+        table.add_column()
+    partitions = {f"partition {p['name']}": p for p in cluster["partitions"]}
+    for name, part in parts.items():
+        what = _nodes(partitions[name]) if name in partitions else part["what"]
+        table.add_row(escape(name), escape(what), f"[dim]{_price(part)}[/dim]")
+    if cluster["login"] is None:
+        return Group(table)
+    # As a row, the long command would push the prices to the right. It is never broken, so it can be copied.
+    wide = max(map(len, parts), default=0)
+    line = Text(f"{'log in':{wide}}  {cluster['login']['ssh']}", no_wrap=True, overflow="ignore")
+    return Group(table, line)
+
+
+def _nodes(partition: Mapping[str, Any]) -> str:
+    """Return, for example: 0–4 × p3dn.24xlarge, each 96 CPUs, 745 GiB, 8 × v100."""
+    count = f"{partition['min']}–{partition['max']} × {partition['machine']}"
+    parts = [plurals.count(partition["cpus"], "CPU"), f"{partition['memory_mib'] / 1024:.0f} GiB"]
+    if accelerator := partition["accelerator"]:
+        parts.append(f"{accelerator['count']} × {accelerator['type']}")
+    return f"{count}{', spot' if partition['spot'] else ''}, each {', '.join(parts)}"
+
+
+def _price(part: Mapping[str, Any]) -> str:
+    idle, most = part["idle"], part["max"]
+    if most is None or idle is None:
+        return "price unknown"
+    if idle == most:
+        return f"{most:.2f} USD an hour"
+    return f"{idle:.2f} to {most:.2f} USD an hour"
+
+
+def note(resource: Mapping[str, Any]) -> str:
+    """Return details that a resource's name does not show: the machine, the size, the allowed peers."""
+    inputs, kind = resource.get("inputs", {}), resource["type"].rpartition(":")[2]
+    if kind in _NOTES:
+        return ", ".join(str(part) for part in _NOTES[kind](inputs) if part)
+    return ""
+
+
+def _template(inputs: Mapping[str, Any]) -> list[Any]:
+    fabric = [i for i in inputs.get("networkInterfaces") or [] if "efa" in i.get("interfaceType", "")]
+    target = (inputs.get("capacityReservationSpecification") or {}).get("capacityReservationTarget") or {}
+    return [
+        inputs.get("instanceType"),
+        "spot" if inputs.get("instanceMarketOptions") else None,
+        f"{len(fabric)} × EFA" if len(fabric) > 1 else "EFA" if fabric else None,
+        f"placement group {inputs['placement']['groupName']}" if inputs.get("placement") else None,
+        *(f"reserved: {target[key]}" for key in target),
+    ]
+
+
+def _rule(inputs: Mapping[str, Any]) -> list[Any]:
+    port = inputs.get("fromPort")
+    what = "everything" if port is None else _ports(int(port), int(inputs.get("toPort") or port))
+    peer = inputs.get("cidrIpv4") or inputs.get("cidrIpv6") or inputs.get("referencedSecurityGroupId") or ""
+    return [f"{what} {{way}} {peer}".strip()]
+
+
+def _ports(first: int, last: int) -> str:
+    """Return, for example: SSH; Lustre 1018–1023; port 80."""
+    word = PORTS.get(first)
+    if first != last:
+        return f"{word or 'ports'} {first}–{last}"
+    return word or f"port {first}"
+
+
+def _google_template(inputs: Mapping[str, Any]) -> list[Any]:
+    scheduling = inputs.get("scheduling") or {}
+    reserved = (inputs.get("reservationAffinity") or {}).get("specificReservation") or {}
+    return [
+        inputs.get("machineType"),
+        *(f"{gpu['count']} × {gpu['type']}" for gpu in inputs.get("guestAccelerators") or []),
+        "spot" if scheduling.get("preemptible") else None,
+        "compact placement" if inputs.get("resourcePolicies") else None,
+        *(f"reserved: {name}" for name in reserved.get("values") or []),
+    ]
+
+
+def _firewall(inputs: Mapping[str, Any]) -> list[Any]:
+    """Return, for example, SSH from 35.235.240.0/20. Machines are named by their service account."""
+    ports = [port for rule in inputs.get("allows") or [] for port in rule.get("ports") or []]
+    words = [PORTS.get(int(port.partition("-")[0]), f"port {port}") for port in ports]
+    peers = inputs.get("sourceRanges") or inputs.get("sourceServiceAccounts") or []
+    names = [str(peer).partition("@")[0] for peer in peers]
+    return [f"{', '.join(words) or 'everything'} from {', '.join(names)}"]
+
+
+_NOTES: dict[str, Any] = {
+    "Instance": lambda i: [i.get("instanceType") or i.get("machineType") or i.get("tier")],
+    "InstanceTemplate": _google_template,
+    "Firewall": _firewall,
+    "Subnetwork": lambda i: [i.get("ipCidrRange")],
+    "Disk": lambda i: [f"{i['size']} GiB" if i.get("size") else None],
+    "Address": lambda i: ["public" if i.get("addressType") == "EXTERNAL" else "private"],
+    "LaunchTemplate": _template,
+    "Subnet": lambda i: [i.get("cidrBlock")],
+    "Vpc": lambda i: [i.get("cidrBlock")],
+    "Volume": lambda i: [f"{i['size']} GiB" if i.get("size") else None],
+    "LustreFileSystem": lambda i: [i.get("deploymentType"), f"{i.get('storageCapacity')} GiB"],
+    "SecurityGroupIngressRule": lambda i: [_rule(i)[0].format(way="from")],
+    "SecurityGroupEgressRule": lambda i: [_rule(i)[0].format(way="to")],
+}

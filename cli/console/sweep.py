@@ -1,0 +1,244 @@
+"""Shows a sweep: a live table on a terminal, one line for each change elsewhere, and a summary at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import textwrap
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal
+
+from rich.console import Console as RichConsole
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from cli.console.progress import Console, clock
+
+Phase = Literal["queued", "waits", "starts", "runs", "done", "failed"]
+
+_STYLES: dict[Phase, str] = {
+    "queued": "dim",
+    "waits": "yellow",
+    "runs": "cyan",
+    "done": "green",
+    "failed": "red",
+}
+FRAME_LINES = 9
+"""Lines of the live table that are not runs: title, head, two for runs that are left out, two for the
+present run, two for an error, and the cursor's."""
+OTHER_COLUMNS, NARROW_COLUMNS = 55, 35
+"""Width of all columns except the state's, on a wide and on a narrow terminal. The state gets the rest, so
+that a long one does not hide the numbers."""
+STATE_WIDTH = 20
+"""Least width of the state's column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A run in the table. `None` means not known yet."""
+
+    number: int
+    nodes: int
+    repetition: int
+    phase: Phase
+    text: str
+    """The run's state, short."""
+    detail: str = ""
+    """The run's state, at length."""
+    job: int | None = None
+    seconds: float | None = None
+    """Seconds of training."""
+    images_per_second: float | None = None
+    accuracy: float | None = None
+    where: str = ""
+    """The partition and the GPUs a node, if the sweep compares them."""
+
+    @property
+    def over(self) -> bool:
+        return self.phase in ("done", "failed")
+
+
+class Board:
+    """Shows the rows while they change. It is a context manager, because a live table takes the terminal.
+
+    Args:
+        console: Where to show them.
+        title: The name of the sweep's stack.
+        repeat: Repetitions of each number of nodes.
+    """
+
+    def __init__(self, console: Console, title: str, repeat: int) -> None:
+        self._console = console
+        self._title = title
+        self._repeat = repeat
+        self._rows: Sequence[Row] = ()
+        self._note = ""
+        self._said: dict[int, str] = {}
+        self._since = time.monotonic()
+        self._live: Live | None = None
+        self._whole = False
+
+    def __enter__(self) -> Board:
+        self._since = time.monotonic()
+        rich = self._console.rich
+        # A dumb terminal cannot redraw: it would show nothing until the end.
+        if rich.is_terminal and not rich.is_dumb_terminal:
+            self._live = Live(get_renderable=self._draw, console=rich, refresh_per_second=2)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            # The table that stays on the screen has all rows.
+            self._whole = True
+            with contextlib.suppress(OSError):  # the terminal may be gone
+                self._live.stop()
+            self._live = None
+
+    def show(self, rows: Sequence[Row], note: str = "") -> None:
+        """Show the present rows.
+
+        Args:
+            rows: All rows.
+            note: The error of the moment, if there is one.
+        """
+        self._rows = rows
+        if self._live is None:
+            self._print_changes(rows, note)
+        self._note = note
+
+    def _print_changes(self, rows: Sequence[Row], note: str) -> None:
+        seconds = clock(time.monotonic() - self._since)
+        if note and not self._note:
+            self._console.say(f"  {seconds} {note}", "yellow")
+        if self._note and not note:
+            self._console.say(f"  {seconds} the cluster answers again")
+        for row in rows:
+            text = row.detail or row.text
+            if text == self._said.get(row.number) or row.phase == "queued":
+                continue
+            self._said[row.number] = text
+            again = f", {row.repetition} of {self._repeat}" if self._repeat > 1 else ""
+            job = f" job {row.job}:" if row.job is not None else ""
+            nodes = f"{row.nodes} node{'s' if row.nodes > 1 else ''}{row.where and f' of {row.where}'}"
+            line = f"  {seconds} run {row.number} of {len(rows)} ({nodes}{again}){job} {text}"
+            self._console.say(line, _STYLES.get(row.phase) if row.over else None)
+
+    def _draw(self) -> Table:
+        frame = Table.grid()
+        seconds = clock(time.monotonic() - self._since)
+        frame.add_row(Text(f"{self._title}: {tally(self._rows)} · {seconds}", "bold"))
+        frame.add_row(self._table())
+        if self._whole:
+            return frame
+        if present := next((row for row in self._rows if row.phase in ("waits", "starts", "runs")), None):
+            words = f"run {present.number}, job {present.job}: {present.detail or present.text}"
+            frame.add_row(self._two_lines(words, "dim"))
+        if self._note:
+            frame.add_row(self._two_lines(self._note, "yellow"))
+        return frame
+
+    def _two_lines(self, text: str, style: str) -> Text:
+        # Lines break between words, so the text gets a little less than two whole lines.
+        return Text(textwrap.shorten(text, 2 * self._console.rich.size.width - 20, placeholder=" …"), style)
+
+    def _table(self) -> Table:
+        width, height = self._console.rich.size
+        wide = width >= OTHER_COLUMNS + STATE_WIDTH
+        table = Table(box=None, pad_edge=False)
+        for name in ("run", "nodes", "rep.", "job"):
+            table.add_column(name, justify="right", header_style="dim", no_wrap=True)
+        room = max(width - (OTHER_COLUMNS if wide else NARROW_COLUMNS), STATE_WIDTH)
+        table.add_column("state", header_style="dim", no_wrap=True, overflow="ellipsis", max_width=room)
+        for name in ("train s", "images/s", "accuracy") if wide else ("train s",):
+            table.add_column(name, justify="right", header_style="dim", no_wrap=True)
+        above, rows, below = (0, self._rows, 0)
+        if not self._whole:
+            above, rows, below = window(self._rows, height - FRAME_LINES)
+        if above:
+            table.add_row("", "", "", "", f"… {above} more above", style="dim")
+        for row in rows:
+            table.add_row(*self._cells(row)[: None if wide else 6], style=_STYLES.get(row.phase, ""))
+        if below:
+            table.add_row("", "", "", "", f"… {below} more below", style="dim")
+        return table
+
+    def _cells(self, row: Row) -> list[str | Text]:
+        return [
+            str(row.number),
+            f"{row.nodes}{row.where and f' of {row.where}'}",
+            f"{row.repetition}/{self._repeat}",
+            _or_dash(row.job, "{}"),
+            Text(row.text),
+            _or_dash(row.seconds, "{:.1f}"),
+            _or_dash(row.images_per_second, "{:.0f}"),
+            _or_dash(row.accuracy, "{:.4f}"),
+        ]
+
+
+def tally(rows: Sequence[Row]) -> str:
+    """Return, for example: 2 of 6 done, 1 failed, 3 to go."""
+    done = sum(row.phase == "done" for row in rows)
+    failed = sum(row.phase == "failed" for row in rows)
+    parts = [f"{done} of {len(rows)} done"]
+    if failed:
+        parts.append(f"{failed} failed")
+    if left := len(rows) - done - failed:
+        parts.append(f"{left} to go")
+    return ", ".join(parts)
+
+
+def window(rows: Sequence[Row], room: int) -> tuple[int, Sequence[Row], int]:
+    """Choose the rows that fit, around the first that is not over.
+
+    Returns:
+        How many rows are left out above, the rows, and how many are left out below.
+    """
+    room = max(room, 3)
+    if len(rows) <= room:
+        return 0, rows, 0
+    current = next((index for index, row in enumerate(rows) if not row.over), len(rows) - 1)
+    first = min(max(current - room // 2, 0), len(rows) - room)
+    return first, rows[first : first + room], len(rows) - first - room
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the summary: the medians of the runs on one number of nodes."""
+
+    nodes: int
+    runs: int
+    seconds: float | None
+    """Seconds of training."""
+    images_per_second: float | None
+    accuracy: float | None
+    speed_up: float | None
+    """Speed-up over one node. `None` means that no run was on one node."""
+
+
+def show_summary(title: str, lines: Sequence[Line], console: RichConsole) -> None:
+    """Print the medians of each number of nodes."""
+    # The table's own title would be folded to the table's width.
+    console.print(Text(f"\n{title}", "bold"))
+    table = Table(box=None, pad_edge=False)
+    for name in ("nodes", "runs", "train s", "images/s", "accuracy", "speed-up"):
+        table.add_column(name, justify="right", header_style="dim")
+    for line in lines:
+        table.add_row(
+            str(line.nodes),
+            str(line.runs),
+            _or_dash(line.seconds, "{:.1f}"),
+            _or_dash(line.images_per_second, "{:.0f}"),
+            _or_dash(line.accuracy, "{:.4f}"),
+            _or_dash(line.speed_up, "{:.2f}"),
+        )
+    console.print(table)
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    return "–" if value is None else form.format(value)

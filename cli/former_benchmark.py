@@ -1,0 +1,146 @@
+"""The benchmark's run that an `up` with other settings would cancel: another run replaces its resource."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from cli import login_machine, providers
+from cli.hints import hint
+from cli.provider import StackUp
+from infra.benchmark import BenchmarkRun
+from infra.errors import EXIT_REFUSED, NotUpError, UserError
+
+if TYPE_CHECKING:
+    from cli.provider import Outputs
+    from infra.program.stack import Stack
+    from node.model import BenchmarkDesign, ClusterDesign
+
+RESULT = "benchmark_result"
+CONSEQUENCE = "its run that is not over is cancelled, which `up` does with --replace only"
+SECONDS = 40.0
+"""The time limit of the question to the login machine, which may be dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormerRun:
+    """A benchmark's run of the stack that is up, which the stack file no longer asks for.
+
+    Attributes:
+        folder: The run's folder on the cluster, relative to `bench`.
+        following: The folder of the run that the stack file asks for; `None` if it asks for none.
+        job: Slurm's job that has not ended; `None` if the cluster does not answer.
+    """
+
+    folder: str
+    following: str | None
+    job: Mapping[str, Any] | None
+
+    @property
+    def why(self) -> str:
+        """What the stack file asks for instead."""
+        return "it is off now" if self.following is None else "other settings, or other workload code"
+
+    @property
+    def sentence(self) -> str:
+        """What becomes of its job."""
+        if self.job is None:
+            return (
+                f"benchmark: {self.why}, and its present run would be cancelled if it is not over, which is "
+                "not known, because the cluster does not answer"
+            )
+        where = f" on {self.job['nodes']}" if self.job["nodes"] else ""
+        return (
+            f"benchmark: {self.why}, so job {self.job['id']} ({self.job['state']}{where}) would be cancelled"
+        )
+
+    def refusal(self, stack: str) -> str:
+        """Why `up` does not go on, and what to do."""
+        return (
+            f"{self.sentence}.\n"
+            f"Let it end first: `{hint('status', stack)}` shows it. `{hint('up', stack, '--no-benchmark')}` "
+            f"changes the cluster and leaves the run. `{hint('up', stack, '--replace')}` cancels it."
+        )
+
+    def described(self) -> dict[str, Any]:
+        """The change in the form of `./cluster plan --json`."""
+        job = self.job
+        return {
+            "key": "benchmark",
+            "part": "",
+            "was": self.folder,
+            "will": self.following or "none",
+            "kind": "ends",
+            "consequence": CONSEQUENCE,
+            "line": f"benchmark: {self.why}: {CONSEQUENCE}",
+            "jobs": None
+            if job is None
+            else [
+                {
+                    "id": str(job["id"]), "name": "benchmark",
+                    # A cluster of an earlier release does not say these two.
+                    "user": job.get("user", ""), "partition": job.get("partition", ""),
+                    "state": job["state"], "nodes": job["nodes"], "consequence": "ends",
+                }
+            ],
+        }  # fmt: skip
+
+
+def find(
+    up: StackUp, cluster: ClusterDesign, training: BenchmarkDesign | None, outputs: Outputs
+) -> FormerRun | None:
+    """Find the run that `up` would cancel. The cluster is asked only if the run changes.
+
+    Args:
+        training: The benchmark of the stack file; `None` if it is off.
+        outputs: The outputs of the stack that is up.
+
+    Returns:
+        None if there is no such run, or if its job has ended.
+    """
+    result = outputs().get(RESULT)
+    if not isinstance(result, str):
+        return None
+    folder = "/".join(PurePosixPath(result).parts[-3:-1])
+    following = None
+    if training is not None:
+        layout = providers.load(cluster.provider).layout(cluster)
+        following = BenchmarkRun.of(cluster, training, layout, up.stack.project).folder
+    if folder == following:
+        return None
+    try:
+        seen = json.loads(login_machine.tool(up, "benchmark", "--run", folder, seconds=SECONDS))
+    except NotUpError:
+        return None
+    except UserError:
+        return FormerRun(folder, following, None)
+    job = seen["job"]
+    return FormerRun(folder, following, job) if job is not None and job["alive"] else None
+
+
+def planned(stack: Stack, cluster: ClusterDesign, training: BenchmarkDesign | None) -> FormerRun | None:
+    """As `find`, for what changes nothing; `None` also if `up` would refuse to run at all."""
+    from cli import runner
+
+    try:
+        engine = runner.select(stack, cluster.provider)
+    except UserError:
+        return None
+    return find(StackUp(stack, cluster.provider), cluster, training, runner.outputs_of(engine))
+
+
+def keep(stack: str, former: FormerRun | None, say: Callable[[str], None], *, replace: bool) -> None:
+    """Refuse to cancel a benchmark's run unless the user asks for it.
+
+    Raises:
+        UserError: Exit 3; the message names the job.
+    """
+    if former is None:
+        return
+    if replace:
+        say(former.sentence)
+        return
+    raise UserError(f"nothing was changed: {former.refusal(stack)}", EXIT_REFUSED)

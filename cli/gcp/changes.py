@@ -1,0 +1,85 @@
+"""What happens to a running cluster on Google Cloud when its stack file changes: a table and a rule. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cli.changes import rows
+from cli.changes.table import Change, Kind, Row, Rules, text
+from node.model import ClusterDesign
+
+_SHRINK = "disks of Google Cloud grow only"
+_GROWS = f"the file system follows at the machine's next start; {_SHRINK}"
+_KEPT = "the controller and login machines keep their disk until you replace it: `pulumi up --replace`"
+_AWS = "AWS's"
+
+OWN: dict[str, Row] = {
+    "gcp:project": Row(Kind.DATA, ("cluster.project",), rows.OTHER),
+    "gcp:region": Row(Kind.DATA, ("cluster.region",), rows.OTHER),
+    "gcp:zone": Row(Kind.DATA, ("cluster.zone",), "head, /home and /apps are made anew, empty"),
+    "access.mode": Row(
+        Kind.LIVE, ("access.mode",), "the login machine gets a public address, or gives it up"
+    ),
+    "access.key": Row(Kind.NOTHING, ("access.key",), _AWS),
+    "controller.disk_gib": Row(Kind.LIVE, ("controller.disk_gib",), _GROWS, Kind.NEVER),
+    "controller.image": Row(Kind.NOTHING, ("controller.image",), _KEPT),
+    "login.count": Row(Kind.LIVE),
+    "login.disk_gib": Row(Kind.LIVE, ("login.disk_gib",), _GROWS, Kind.NEVER),
+    # Unlike on AWS, the number of accelerators is not fixed by the machine type.
+    "partitions.accelerator": Row(Kind.RENEWED, ("partitions.accelerator",)),
+    "partitions.placement": Row(
+        Kind.RENEWED,
+        ("partitions.placement",),
+        "a placement policy goes when no node has it: until then `up` says so, and is to be run again",
+    ),
+    "partitions.zones": Row(Kind.NODES),
+    "partitions.aws": Row(
+        Kind.NOTHING, ("partitions.efa", "partitions.capacity_block", "partitions.placement_group"), _AWS
+    ),
+    "aws": Row(Kind.NOTHING, ("cluster.kms_key", "network.nat"), _AWS),
+    "partitions.gcp.secure_boot": Row(Kind.RENEWED, ("partitions.secure_boot",)),
+    "partitions.gcp.placement_policy": Row(Kind.RENEWED, ("partitions.placement_policy",)),
+    "storage.*.size_gib": Row(Kind.LIVE, ("storage.size_gib",), _GROWS, Kind.NEVER),
+    "storage.*.tier": Row(Kind.DATA, ("storage.deployment",), "another tier is another file system"),
+    "storage.*.deployment": Row(Kind.NOTHING, (), _AWS),
+    "storage.*.storage_type": Row(Kind.NOTHING, ("storage.storage_type",), _AWS),
+    "storage.*.throughput": Row(Kind.NOTHING, ("storage.throughput",), _AWS),
+    "storage.*.s3_import": Row(Kind.NOTHING, ("storage.s3_import",), _AWS),
+    "storage.*.s3_export": Row(Kind.NOTHING, ("storage.s3_export",), _AWS),
+    "storage.local_scratch": Row(Kind.RENEWED, ("partitions.local_ssds",)),
+    "image.source": Row(Kind.RENEWED, ("image.source",), _KEPT),
+    "image.id": Row(Kind.RENEWED, ("image.id",), _KEPT),
+    "image.bake": Row(Kind.RENEWED, ("image.bake",), _KEPT),
+    "network.public_cidr": Row(Kind.NOTHING, (), "the subnetwork has all of network.cidr"),
+    "network.private_cidr": Row(Kind.NOTHING, (), "the subnetwork has all of network.cidr"),
+    "network.zones": Row(Kind.NODES, (), "the head stays in gcp:zone"),
+    "network.aws": Row(Kind.NOTHING, (), _AWS),
+    "network.gcp": Row(Kind.HEAD, ("network.vpc", "network.private_subnets"), "another network"),
+    "batch": Row(Kind.NOTHING, (), _AWS),
+}
+"""The rows that other clouds do not share."""
+TABLE = rows.table(OWN)
+"""What a change does, by key of the stack file below `slurm-stacks:cluster`. `*` is home, apps, scratch."""
+
+UNSEEN = rows.UNSEEN | {"network.private_cidr", "network.public_cidr", "network.public_subnet"}
+"""Fields of the design that follow from others, for which a rule below exists, or that only AWS has."""
+
+
+def zones(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
+    """Changes of the zones in which nodes may start. The published design has those that were chosen for it
+    (`infra.gcp.zones.with_zones`).
+    """
+    if old.zone != new.zone:
+        return
+    for partition in new.partitions:
+        will = partition.zones or new.network.zones or (str(new.zone),)
+        will = will[:1] if partition.placement == "cluster" else will
+        was = next((one.zones for one in old.partitions if one.name == partition.name), will)
+        if was and set(will) != set(was):
+            key = "partitions.zones" if partition.zones else "network.zones"
+            yield Change(
+                key, f"partition {partition.name}", Kind.NODES, text(was), text(will), TABLE[key].note
+            )
+
+
+RULES = Rules(TABLE, more=(zones,))

@@ -1,0 +1,133 @@
+"""A cluster's leftovers in its project, found by label, or by name where Google Cloud has no labels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from cli.gcp.account import Account, GoogleError
+from node.elastic.drivers.gce.names import CLUSTER, short
+
+Found = Mapping[str, Any]
+WORKERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of resource that costs money or blocks the next cluster of the same name.
+
+    Attributes:
+        items: The key of the list in its API's answer.
+        labelled: Whether it is found by its label; otherwise it is found by its name.
+        filters: Whether its API can filter by label; otherwise labels are compared here.
+        say: Gives the details for its line.
+    """
+
+    name: str
+    service: str
+    path: str
+    items: str = "items"
+    labelled: bool = True
+    filters: bool = True
+    say: Callable[[Found], str] = lambda _: ""
+
+
+def _size(part: Found) -> str:
+    return f" ({part.get('sizeGb', '?')} GiB, {part.get('status', '?')})"
+
+
+def _state(part: Found) -> str:
+    return f" ({part.get('status') or part.get('state') or '?'})"
+
+
+def _address(part: Found) -> str:
+    return f" ({part.get('address', '?')}, {part.get('status', '?')})"
+
+
+def _compute(name: str, path: str, say: Callable[[Found], str] = lambda _: "", labelled: bool = True) -> Kind:
+    return Kind(name, "compute", f"projects/{{project}}/{path}", labelled=labelled, filters=labelled, say=say)
+
+
+KINDS: Sequence[Kind] = (
+    _compute("instance", "aggregated/instances", _state),
+    _compute("disk", "aggregated/disks", _size),
+    _compute("address", "aggregated/addresses", _address),
+    _compute("image", "global/images", _state),
+    _compute("snapshot", "global/snapshots", _state),
+    _compute("instance template", "aggregated/instanceTemplates", labelled=False),
+    _compute("resource policy", "aggregated/resourcePolicies", labelled=False),
+    _compute("firewall rule", "global/firewalls", labelled=False),
+    _compute("router", "aggregated/routers", labelled=False),
+    _compute("subnetwork", "aggregated/subnetworks", labelled=False),
+    _compute("network", "global/networks", labelled=False),
+    Kind("bucket", "storage", "b", filters=False),
+    Kind("secret", "secretmanager", "projects/{project}/secrets", "secrets"),
+    Kind("Filestore instance", "file", "projects/{project}/locations/-/instances", "instances", say=_state),
+)
+
+
+def matching(cluster: str, **labels: str) -> str:
+    """Compute Engine's filter expression for resources with all of these labels.
+
+    Args:
+        labels: Values of further labels: `role`, `host`. Their prefix is added.
+    """
+    words = {CLUSTER: cluster, **{f"slurm-stacks-{key}": value for key, value in labels.items()}}
+    # The API's reference puts each of several expressions in parentheses.
+    return " AND ".join(f"(labels.{key}={value})" for key, value in words.items())
+
+
+def leftovers(account: Account, cluster: str) -> list[str]:
+    """One line for each resource of a cluster, without the disks and addresses of listed instances.
+
+    Raises:
+        UserError: Google Cloud refuses, or does not answer.
+    """
+    with ThreadPoolExecutor(WORKERS) as pool:
+        found = dict(zip(KINDS, pool.map(lambda kind: _found(account, cluster, kind), KINDS), strict=True))
+    there = {str(one["name"]) for kind, parts in found.items() if kind.name == "instance" for one in parts}
+    lines = []
+    for kind, parts in found.items():
+        for part in sorted(parts, key=lambda part: str(part["name"])):
+            if kind.name in ("disk", "address") and there & {short(user) for user in part.get("users", [])}:
+                continue
+            lines.append(f"{kind.name} {short(str(part['name']))}{kind.say(part)}")
+    return lines
+
+
+def bucket(account: Account, cluster: str) -> str | None:
+    """The name of the cluster's bucket; `None` if it has none.
+
+    Raises:
+        UserError: Google Cloud refuses, or does not answer.
+    """
+    (kind,) = (kind for kind in KINDS if kind.name == "bucket")
+    return next((str(one["name"]) for one in _found(account, cluster, kind)), None)
+
+
+def _found(account: Account, cluster: str, kind: Kind) -> list[Found]:
+    query = {"project": account.project} if kind.service == "storage" else {}
+    if kind.labelled and kind.filters:
+        query["filter"] = matching(cluster) if kind.service == "compute" else f"labels.{CLUSTER}={cluster}"
+    try:
+        parts = list(account.pages(kind.service, kind.path, kind.items, **query))
+    except GoogleError as error:
+        # A disabled API cannot have made anything.
+        if error.reason == "SERVICE_DISABLED" and kind.service in ("secretmanager", "file"):
+            return []
+        raise
+    if kind.labelled:
+        return [part for part in parts if part.get("labels", {}).get(CLUSTER) == cluster]
+    return [part for part in parts if _belongs_to(part, cluster)]
+
+
+def _belongs_to(part: Found, cluster: str) -> bool:
+    """Whether a resource is the cluster's by its name, unless its description names another cluster:
+    `a-b-network` may be `a`'s or `a-b`'s.
+    """
+    name = str(part["name"])
+    named = re.findall(r"\bcluster ([a-z0-9-]+)", str(part.get("description", "")))
+    return name == cluster or (name.startswith(f"{cluster}-") and (not named or cluster in named))

@@ -1,0 +1,46 @@
+"""The provider Google Cloud: machines are Compute Engine instances of one project."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cli.clouds.cloud import Cloud
+from cli.clouds.provider import CloudProvider
+from infra.clouds.commands import ClusterRef
+from node.model import ClusterDesign
+
+if TYPE_CHECKING:
+    from cli.changes.table import Rules
+    from cli.doctor.finding import Check
+    from infra.machines import Described
+
+
+class GcpProvider(CloudProvider):
+    """Connects the shared commands to Google Cloud. Modules are imported when they are needed."""
+
+    def require(self) -> None:
+        from cli.gcp import account
+
+        account.require()
+
+    def cloud(self, place: ClusterRef) -> Cloud:
+        from cli.gcp.cloud import GcpCloud
+
+        return GcpCloud(place)
+
+    def describe(self, place: ClusterRef, types: Sequence[str]) -> Described:
+        from cli.gcp import account
+        from cli.gcp.types import ask
+
+        return ask(account.of(str(place.project)), str(place.zone), types)
+
+    def rules(self) -> Rules:
+        from cli.gcp import changes
+
+        return changes.RULES
+
+    def checks(self, design: ClusterDesign | None) -> Sequence[Check]:
+        from cli.gcp import diagnosis
+
+        return diagnosis.checks(design)

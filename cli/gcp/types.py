@@ -1,0 +1,56 @@
+"""Reads Compute Engine's description of machine types into machine facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from cli.gcp.account import Account, GoogleError
+from infra.machines import LOCAL_SSD_GIB, Described, Machine, Unusable, series
+
+
+def ask(account: Account, zone: str, names: Iterable[str]) -> Described:
+    """Ask Compute Engine about types. Types that the zone does not have are in neither part of the result.
+
+    Raises:
+        UserError: Google Cloud refuses, or does not answer.
+    """
+    machines: dict[str, Machine] = {}
+    unusable: dict[str, Unusable] = {}
+    for name in sorted(set(names)):
+        path = f"projects/{{project}}/zones/{zone}/machineTypes/{name}"
+        try:
+            said = account.call("GET", "compute", path)
+        except GoogleError as error:
+            if error.status != 404:
+                raise
+            continue
+        if why := _refused(name, said):
+            unusable[name] = Unusable(provider="gcp", why=why)
+        else:
+            machines[name] = Machine.model_validate(
+                {**read(name, said), "regions": (zone.rpartition("-")[0],)}
+            )
+    return Described(machines=machines, unusable=unusable)
+
+
+def read(name: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    """A type's facts from Compute Engine's resource `MachineType`."""
+    found: dict[str, Any] = {
+        "provider": "gcp",
+        "vcpus": said["guestCpus"],
+        "memory_mib": said["memoryMb"],
+        # Google's list of series without compact placement is short; a new series is expected to have it.
+        "placement": series(name).placement,
+        "nvme_gib": said.get("bundledLocalSsds", {}).get("partitionCount", 0) * LOCAL_SSD_GIB,
+    }
+    for one in said.get("accelerators", []):
+        kind = one["guestAcceleratorType"].removeprefix("nvidia-").removeprefix("tesla-").replace("-", "_")
+        found["accelerator"] = {"type": kind, "count": one["guestAcceleratorCount"]}
+    return found
+
+
+def _refused(name: str, said: Mapping[str, Any]) -> str | None:
+    if said.get("architecture", "X86_64") not in ("X86_64", "ARCHITECTURE_UNSPECIFIED"):
+        return f"its processors are {said['architecture']}, and this project's software is for x86-64"
+    return series(name).unusable

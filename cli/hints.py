@@ -1,0 +1,38 @@
+"""Command lines for messages that tell the user what to type."""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+
+from cli import pages
+
+HOW_TO_INSTALL = f"Install the Pulumi CLI ({pages.PULUMI}), put `pulumi` on PATH, and run the command again."
+
+
+def hint(command: str, stack: str, rest: str = "") -> str:
+    """A command line of this program that acts on a stack: `./cluster exec --stack team-b -- squeue`.
+
+    `--stack local` is omitted if a command without it means that stack. Any other stack is always named,
+    because a message may be read later and in another shell.
+
+    Args:
+        command: The words before the options, such as `exec` or `chaos thaw debug-0`.
+        rest: The words after the options, such as `-- squeue`.
+    """
+    named = "" if _is_usual(stack) else f" --stack {stack}"
+    return f"./cluster {command}{named}" + f" {rest}" * bool(rest)
+
+
+def _is_usual(stack: str) -> bool:
+    from cli.runner import selection
+
+    return stack == selection.USUAL == _default(os.environ.get("SLURM_STACKS_PROJECT", ""))
+
+
+@functools.cache
+def _default(project: str) -> str:
+    from cli.runner import selection
+
+    return selection.default(Path(project)).stack if project else ""

@@ -1,0 +1,234 @@
+"""Starts the agent of a local cluster, and ends all processes of a cluster in whatever state they are."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from cli.local.site import RunDirectory
+from infra.errors import UserError
+from infra.program import locations
+from infra.program.stack import Stack
+from localcloud import containers
+from localcloud.machines import CLUSTER_VARIABLE, pids_of_cluster
+from node import rpc
+from node.processes import ProcessId, end_all
+
+AGENT = "localcloud.agent"
+FORMER_AGENT = "infra.local.cloud.agent"
+"""The agent's module in an earlier version. Its files are gone, so such an agent must be replaced."""
+AGENT_START_SECONDS = 60.0
+ANSWER_SECONDS = 5.0
+"""Seconds for the shortest call, after which an agent counts as hanging."""
+HUNG_SECONDS = 6.0
+SHUTDOWN_SECONDS = 30.0
+PATIENCE_SECONDS = 2.0
+"""Seconds after which a wait is explained."""
+
+
+def start_agent(project: Path, run: RunDirectory) -> None:
+    """Start an agent, unless one answers. An agent that hangs is ended first: machines outlive their agent.
+
+    Raises:
+        UserError: the agent does not start.
+    """
+    end_former_agent(run)
+    log = run.cloud / "agent.log"
+    mine: subprocess.Popen[bytes] | None = None
+    known: ProcessId | None = None
+    began = since = time.monotonic()
+    while not agent_answers(run):
+        now = time.monotonic()
+        other = agent_process(run)
+        if mine is not None and other is not None and other.pid == mine.pid:
+            other = None
+        if other != known:
+            # Another command has started this agent just now, so its time to answer begins here.
+            known, since = other, now
+        ended = mine is not None and mine.poll() is not None
+        if other is not None and ended:
+            mine = None  # ours gave way to the other one; if that ends too, a new one is started
+        if other is not None and now - since > HUNG_SECONDS:
+            _say(f"the local cloud's agent (process {other.pid}) does not answer: it is ended")
+            _kill(other)
+        elif other is None and mine is None:
+            mine = _spawn(project, run, log)
+        elif (other is None and ended) or now - began > AGENT_START_SECONDS:
+            raise UserError(f"the local cloud's agent did not start; the end of {log}:\n{tail(log)}")
+        time.sleep(0.02)
+
+
+def agent_answers(run: RunDirectory) -> bool:
+    """Whether an agent serves. An agent that is shutting down does not."""
+    return _agent_says(run) == "serving"
+
+
+def _agent_says(run: RunDirectory) -> Literal["serving", "closing", "nothing"]:
+    try:
+        rpc.call(str(run.agent_socket), "limits", ANSWER_SECONDS)
+    except rpc.RpcUnavailableError:
+        return "nothing"
+    except rpc.RpcError as error:
+        return "closing" if error.code == "Unavailable" else "serving"
+    return "serving"
+
+
+def agent_process(run: RunDirectory) -> ProcessId | None:
+    """Return the cluster's running agent, whether or not it answers; `None` if there is none."""
+    try:
+        pid = int((run.cloud / "agent.lock").read_text())
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return None
+    process = ProcessId.of(pid)
+    ours = os.fsencode(run.path) in command and (
+        AGENT.encode() in command or FORMER_AGENT.encode() in command
+    )
+    return process if ours and process is not None and process.alive() else None
+
+
+def end_former_agent(run: RunDirectory) -> None:
+    """End an agent of a version with other paths. A new agent follows; machines outlive both."""
+    process = agent_process(run)
+    with contextlib.suppress(OSError):  # it has just ended
+        if process is not None and FORMER_AGENT.encode() in _words(process):
+            _kill(process)
+
+
+def _words(process: ProcessId) -> list[bytes]:
+    return Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+
+
+def end_hung_agent(run: RunDirectory) -> None:
+    """End the agent before its machines are ended in another way: it must not act meanwhile."""
+    if (process := agent_process(run)) is not None:
+        _kill(process)
+
+
+def end_cluster(run: RunDirectory) -> None:
+    """End all of a cluster's processes and remove its run directory, even if parts are dead or hang.
+
+    Raises:
+        UserError: a process or a part of a machine cannot be removed.
+    """
+    if (agent := agent_process(run)) is not None:
+        _shut_down(run, agent)
+    with explain_wait(f"ending what is left of the cluster in {run.path}"):
+        containers.end_machines(run.path)
+        left = end_all(lambda: pids_of_cluster(run.path))
+    if left:
+        raise UserError(f"these processes of the cluster cannot be ended: {left}")
+    if stays := containers.remove_leftovers(run.path):
+        raise UserError(f"these parts of the cluster's machines cannot be removed: {', '.join(stays)}")
+    shutil.rmtree(run.path, ignore_errors=True)
+
+
+def controller_is_dead(run: RunDirectory) -> bool:
+    """Whether the controller's machine does not run, after a reboot for example."""
+    try:
+        records = json.loads((run.cloud / "machines.json").read_text())["machines"]
+        controllers = [r for r in records if r["tags"]["role"] == "controller" and r["state"] != "terminated"]
+        # A controller without a process is about to start.
+        return not any(r["process"] is None or ProcessId(**r["process"]).alive() for r in controllers)
+    except (OSError, ValueError, KeyError, TypeError):
+        return True
+
+
+def why_gone(stack: Stack, run: RunDirectory) -> str:
+    """Return the message for a cluster whose run directory is missing or incomplete."""
+    # Imported here, because it imports parts of Pulumi, which most commands do not need.
+    from cli.runner import embedded
+
+    if run.path.exists() or not embedded.has_state(stack):
+        return f"stack {stack.name} is not up: bring it up with `./cluster up --stack {stack.name}`"
+    return (
+        f"stack {stack.name} was up, but {run.path} is gone: the machine was restarted, or "
+        f"{run.path.parent.parent} was cleaned up. `./cluster up --stack {stack.name}` makes a new cluster, "
+        f"`./cluster down --stack {stack.name}` forgets it; kept results stay."
+    )
+
+
+def how_to_restart(stack: str) -> str:
+    """Return the message for a cluster whose controller does not run."""
+    return (
+        f"the controller of stack {stack} does not run: the machine was restarted, or somebody ended it. "
+        f"`./cluster up --stack {stack}` starts it again with its queue, `./cluster down --stack {stack}` "
+        "removes the cluster."
+    )
+
+
+@contextlib.contextmanager
+def explain_wait(text: str) -> Iterator[None]:
+    """Print what the body waits for, once that takes longer than `PATIENCE_SECONDS`."""
+    timer = threading.Timer(PATIENCE_SECONDS, _say, [text])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def tail(log: Path, lines: int = 15) -> str:
+    """Return the end of a log."""
+    try:
+        return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+    except FileNotFoundError:
+        return "(no log)"
+
+
+def _spawn(project: Path, run: RunDirectory, log: Path) -> subprocess.Popen[bytes]:
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", AGENT, str(run.path)],
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            # Not the caller's environment, because the agent outlives the caller and machines inherit it.
+            env={
+                "PATH": "/usr/local/bin:/usr/bin:/bin",
+                "HOME": str(locations.home()),
+                "PYTHONPATH": str(project),
+                "LANG": "C.UTF-8",
+                CLUSTER_VARIABLE: str(run.path),
+            },
+            # In its own session, so that Ctrl-C in the caller's terminal does not reach it.
+            start_new_session=True,
+        )
+
+
+def _shut_down(run: RunDirectory, agent: ProcessId) -> None:
+    """Let the agent end its machines and itself; if it hangs, it is killed."""
+    if _agent_says(run) == "nothing":
+        _say(f"the local cloud's agent (process {agent.pid}) does not answer: its machines end without it")
+    else:
+        with explain_wait("ending the cluster's machines"), contextlib.suppress(rpc.RpcUnavailableError):
+            rpc.call(str(run.agent_socket), "shutdown", SHUTDOWN_SECONDS)
+            deadline = time.monotonic() + ANSWER_SECONDS
+            while agent.alive() and time.monotonic() < deadline:
+                time.sleep(0.02)
+    _kill(agent)
+
+
+def _kill(process: ProcessId) -> None:
+    """Send SIGKILL, which ends a stopped process, too, and wait for the end."""
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while process.alive() and time.monotonic() < deadline:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,68 @@
+"""The doctor's checks of this machine for a local cluster."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from cli.doctor.finding import Check
+from cli.local.diagnosis import cluster, limits, machines, network, places, software
+from cli.local.diagnosis.host import Host
+from cli.local.site import RunDirectory
+from infra.program import locations
+from infra.program.stack import Stack
+from node.model import CONTAINER
+
+if TYPE_CHECKING:
+    from node.model import BenchmarkDesign, ClusterDesign
+
+
+def checks(
+    stack: Stack,
+    design: ClusterDesign | None,
+    training: BenchmarkDesign | None,
+    host: Host | None = None,
+) -> list[Check]:
+    """Return all checks, in the order in which their findings are shown.
+
+    Args:
+        design: `None` if the stack file has mistakes; checks that depend on it are left out then.
+        host: the source of facts; `None` means this machine.
+    """
+    here = host or Host()
+    run = RunDirectory(locations.run_dir(stack))
+    of = functools.partial
+    # What the built-in training needs is known, what a program of the user's needs is not.
+    known = None if training is None or training.own else training
+    boots = design is not None and design.machines == CONTAINER
+    found = [
+        Check("system", of(software.system, here)),
+        # Container machines have Slurm in their image.
+        *([] if boots else [Check("packages", of(software.installed, here))]),
+        Check("services", of(software.services, here, run.path)),
+        Check("user", places.user),
+        Check("run", of(places.run_folder, stack, design)),
+        Check("training", of(places.training_environment, stack.project, training)),
+    ]
+    if design is not None:
+        wanted = design.slurm.accounting
+        found += [
+            *([] if boots else [Check("accounting", of(software.accounting, here, wanted=wanted))]),
+            Check("memory", of(limits.memory, here, design, known)),
+            Check("memory", of(limits.sizes, here, known)),
+            Check("processes", of(limits.processes, here, design, known)),
+            Check("files", of(limits.files, here, design)),
+            Check("machines", of(machines.containers, design)),
+            Check("machines", machines.images),
+        ]
+        if not boots:  # container machines have their own ports and names
+            found.append(Check("ports", of(network.free_ports, here, run, design)))
+            found.append(Check("network", of(network.node_names, run)))
+    return [
+        *found,
+        Check("network", network.loopback),
+        Check("network", of(network.names, here)),
+        Check("clock", of(network.clock, stack.project)),
+        Check("cluster", of(cluster.present, stack, design)),
+        Check("others", of(cluster.others, stack)),
+    ]

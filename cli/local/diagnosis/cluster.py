@@ -1,0 +1,135 @@
+"""Checks of what exists already: this stack's cluster, leftovers of an earlier one, and other clusters."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from cli.doctor.finding import Finding, fine, stops, warns
+from cli.local import agent_lifecycle, machine_access, orphaned_clusters
+from cli.local.operations import processes
+from cli.local.site import RunDirectory
+from cli.runner import embedded
+from infra.program import locations, owner
+from infra.program.stack import Stack
+from node import rpc
+from node.model import ClusterDesign
+
+ANSWER_SECONDS = 6.0
+"""Seconds to wait for an answer: not long for the user, but enough for a daemon on a busy machine."""
+NAMED = 3
+NEARLY = 0.8
+"""The share of a budget from which on the doctor warns."""
+
+
+def present(stack: Stack, design: ClusterDesign | None = None) -> Iterable[Finding]:
+    """Check this stack's cluster: it may be up, partly up, or have left something.
+
+    Args:
+        design: the stack file's design; `None` if the file has mistakes.
+    """
+    run = RunDirectory.of(stack)
+    if design is not None and (name := run.cluster) not in (None, design.name):
+        yield stops(
+            "cluster.name",
+            f"cluster {name} is up, and the stack file says {design.name}: that is another cluster",
+            f"Put the old name back; or `./cluster up --stack {stack.name} --replace` destroys {name}, its "
+            "files and its jobs first.",
+        )
+    up, down = (f"`./cluster {verb} --stack {stack.name}`" for verb in ("up", "down"))
+    if not run.path.exists():
+        if left := processes(run):
+            yield warns(
+                "cluster.leftovers",
+                f"{run.path} is gone, and processes of the cluster in it are left: {_listed(left)}",
+                f"{down} ends them.",
+            )
+        elif embedded.outputs(stack):
+            yield warns(
+                "cluster.state",
+                f"was up, and {run.path} is gone: the machine was restarted, or the folder was removed",
+                f"{up} makes a new cluster, {down} forgets it; the former jobs are lost.",
+            )
+        else:
+            yield fine("cluster.state", f"not up yet{orphaned_clusters.other_owners(stack)}")
+    elif owner.read(stack) is None:
+        left = processes(run)
+        yield warns(
+            "cluster.leftovers",
+            f"{run.path} is there and nobody owns it"
+            + (f"; processes in it: {_listed(left)}" if left else ""),
+            f"{down} removes it.",
+        )
+    else:
+        yield from _condition(run, up, stack.name)
+
+
+def _listed(pids: list[int]) -> str:
+    return ", ".join(map(str, pids[:NAMED])) + (f" and {len(pids) - NAMED} more" if len(pids) > NAMED else "")
+
+
+def _condition(run: RunDirectory, up: str, stack: str) -> Iterable[Finding]:
+    """Check a cluster that is up, or was up."""
+    look = f"`./cluster logs --stack {stack}` shows its last messages."
+    try:
+        found = rpc.call(str(run.agent_socket), "list", ANSWER_SECONDS, tags={})["machines"]
+    except (rpc.RpcUnavailableError, rpc.RpcError):
+        yield warns(
+            "cluster.agent",
+            f"{run.path} is there, and the agent of its local cloud does not answer: no node can start",
+            f"{up} starts it again. {look}",
+        )
+        return
+    machines = [machine for machine in found if machine["state"] in ("pending", "running")]
+    head = [machine for machine in machines if machine["tags"]["role"] == "controller"]
+    if not head:
+        text = f"half up: its local cloud runs in {run.path}, its controller does not"
+        yield warns("cluster.controller", text, f"{up} goes on where it stopped. {look}")
+        return
+    try:
+        rpc.call(machine_access.daemon_socket(run), "ping", ANSWER_SECONDS)
+    except (rpc.RpcUnavailableError, rpc.RpcError):
+        text = "up, and its elastic daemon does not answer"
+        yield warns("cluster.daemon", text, f"It is started again by itself when it dies. {look}")
+        return
+    with contextlib.suppress(rpc.RpcUnavailableError, rpc.RpcError):  # slurmctld may be slow to answer
+        status = rpc.call(machine_access.daemon_socket(run), "status", ANSWER_SECONDS)
+        yield from _budget(status["cost"], stack)
+    nodes = sum(machine["tags"]["role"] == "compute" for machine in machines)
+    yield fine("cluster.state", f"is up, {nodes} {'node' if nodes == 1 else 'nodes'} running")
+
+
+def _budget(cost: Mapping[str, Any], stack: str) -> Iterable[Finding]:
+    """Warn if more than `NEARLY` of the cluster's budget is used.
+
+    Args:
+        cost: from the cluster's status.
+    """
+    found = cost.get("budget")
+    if found is None or found["used"] < NEARLY:
+        return
+    cure = (
+        f"Raise slurm-stacks:cluster.budget in Pulumi.{stack}.yaml and run `./cluster up --stack {stack}`; "
+        f"`./cluster down --stack {stack}` and `up` begin a new one."
+    )
+    if found["used"] >= 1:
+        yield warns("cluster.budget", "the budget is used up: no new node starts", cure)
+    else:
+        yield warns("cluster.budget", f"{found['used']:.0%} of the budget is used", cure)
+
+
+def others(stack: Stack) -> Iterable[Finding]:
+    """Report this user's other clusters: they take memory, ports and processes."""
+    for sentence in orphaned_clusters.messages(stack.project):
+        what, _, cure = sentence.partition(". ")
+        yield warns("others.abandoned", what, cure)
+    mine = locations.run_dir(stack)
+    up = [
+        f"{note.stack} of {note.checkout}"
+        for run, note in locations.notes()
+        if run != mine and not note.gone and not agent_lifecycle.controller_is_dead(RunDirectory(run))
+    ]
+    if up:
+        more = f" and {len(up) - NAMED} more" if len(up) > NAMED else ""
+        yield fine("others.clusters", f"also up: {', '.join(up[:NAMED])}{more}")

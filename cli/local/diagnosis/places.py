@@ -1,0 +1,142 @@
+"""Checks of a local cluster's folders: the run directory, and the cache with the training environment."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cli.doctor.finding import Finding, Severity, fine, from_message, stops, warns
+from cli.local import host_checks, site, training
+from infra import environments, os_errors
+from infra.program import folders, locations
+from infra.program.stack import Stack
+from node.bootstrap.vm.training import COMPLETE
+from node.model import Settings, Site
+from node.slurm.conf import check_paths
+
+if TYPE_CHECKING:
+    from node.model import BenchmarkDesign, ClusterDesign
+
+COMFORTABLE_RUN_MIB = 500
+"""Space for the logs of some days and the outputs of jobs."""
+RUN_INODES, NODE_INODES = 1000, 12
+ENVIRONMENT_INODES = 33_000
+DOWNLOAD = "about 0.6 GB"
+
+
+def user() -> Iterable[Finding]:
+    """Check the user that the cluster would belong to."""
+    if problem := host_checks.unnamed_user():
+        yield from_message("user.name", Severity.STOPS, problem)
+    else:
+        yield fine("user.name", f"the cluster is {site.user()}'s, and only this user can run jobs on it")
+
+
+def run_folder(stack: Stack, design: ClusterDesign | None) -> Iterable[Finding]:
+    """Check the run directory: owner, permissions, free space, and the length of its paths."""
+    path = folders.check_run_dir(stack)
+    if problem := host_checks.run_folder():
+        yield from_message("run.folder", Severity.STOPS, problem)
+        return
+    if problem := os_errors.unwritable(path):
+        yield from_message("run.folder", Severity.STOPS, problem)
+        return
+    refused = list(_refused_by_munge(path))
+    yield from refused
+    if design is not None and (problem := _too_long(path, design)):
+        yield stops("run.path", problem, "Give the partition that is named there a shorter name.")
+    free = os_errors.free_mib(path)
+    if free < COMFORTABLE_RUN_MIB:
+        yield warns(
+            "run.space",
+            f"{path}: {free} MiB are free; logs and the outputs of jobs go there",
+            "Make room there.",
+        )
+    nodes = sum(partition.max for partition in design.partitions) if design else 0
+    yield from _inodes("run.inodes", path, RUN_INODES + nodes * NODE_INODES, "a running cluster")
+    if not refused:
+        yield fine("run.folder", f"{path}, {free} MiB free")
+
+
+def _refused_by_munge(path: Path) -> Iterable[Finding]:
+    """Check the folders above munge's socket: others must be able to enter, but not to change them."""
+    for folder in path.parents:
+        try:
+            info = folder.stat()
+        except FileNotFoundError:
+            continue
+        mode = stat.S_IMODE(info.st_mode)
+        if info.st_uid not in (0, os.geteuid()):
+            owner = os_errors.user_name(info.st_uid)
+            yield stops(
+                "run.munge",
+                f"{folder} belongs to {owner}, and munge refuses that",
+                f"As root: chown root {folder}",
+            )
+        elif mode & 0o022 and not mode & stat.S_ISVTX:
+            yield stops(
+                "run.munge",
+                f"{folder} has mode {mode:o}: others may change it, and munge refuses that",
+                f"As root: chmod +t {folder}",
+            )
+        elif not mode & stat.S_IXOTH:
+            yield stops(
+                "run.munge",
+                f"{folder} has mode {mode:o}: others may not enter it, and munge refuses that",
+                f"As root: chmod o+x {folder}",
+            )
+
+
+def _too_long(path: Path, design: ClusterDesign) -> str | None:
+    place = Site(root=str(path), user="", controller_host="localhost", controller_address="127.0.0.1")
+    try:
+        check_paths(Settings(design, place))
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _inodes(check: str, path: Path, needed: int, what: str) -> Iterable[Finding]:
+    there = next(folder for folder in (path, *path.parents) if folder.exists())
+    facts = os.statvfs(there)
+    # File systems without a fixed number of files report 0 of 0.
+    if facts.f_files and facts.f_favail < needed:
+        yield stops(
+            check,
+            f"{there}: {facts.f_favail} more files can be made, and {what} makes up to {needed}",
+            "Remove files there (`df -i` shows the numbers).",
+        )
+
+
+def training_environment(project: Path, trained: BenchmarkDesign | None) -> Iterable[Finding]:
+    """Check the cache, and that the training environment in it is built or can be built."""
+    if problem := host_checks.cache_folder():
+        yield from_message("training.cache", Severity.STOPS, problem)
+        return
+    envs = locations.cache_root() / "apps" / "envs"
+    if trained is None:
+        yield fine("training.environment", "this stack has no training")
+        return
+    needed = training.NEEDED_MIB if trained.requirements is None else training.OWN_MIB
+    target = envs / environments.digest("cpu", trained.requirements, project)
+    if problem := training.noexec_problem(target):
+        yield from_message("training.noexec", Severity.STOPS, problem)
+        return
+    if (target / COMPLETE).exists() and (target / "bin" / "python").exists():
+        yield fine("training.environment", f"built, in {target}")
+        return
+    if problem := training.space_problem(target, needed):
+        yield from_message("training.space", Severity.STOPS, problem)
+        return
+    if trained.requirements is not None:
+        yield fine("training.environment", f"not built yet: `up` makes it once from {trained.requirements}")
+        return
+    yield from _inodes("training.inodes", envs, ENVIRONMENT_INODES, "the training environment")
+    yield fine(
+        "training.environment",
+        f"not built yet: `up` downloads {DOWNLOAD} once (TensorFlow); it takes {training.NEEDED_MIB} MiB of "
+        f"{os_errors.free_mib(envs)} in {envs}",
+    )

@@ -1,0 +1,79 @@
+"""Checks of this machine before `./cluster up` makes anything. The doctor uses them, too.
+
+Each check returns a sentence with the problem and its cure, or `None`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cli.local import site
+from infra import os_errors
+from infra.errors import EXIT_REFUSED, UserError
+from infra.program import locations
+from node.bootstrap.steps import MIN_FREE_MIB
+
+STATE_MIB = 1
+
+
+def problems() -> list[str]:
+    """Return all problems; the list is empty if a cluster can come up."""
+    found = [check() for check in (unnamed_user, run_folder, state_folder, cache_folder)]
+    return [text for text in found if text]
+
+
+def check() -> None:
+    """Refuse to go on if there is a problem.
+
+    Raises:
+        UserError: exit 3; the message has all problems.
+    """
+    if found := problems():
+        raise UserError("\n".join(found), EXIT_REFUSED)
+
+
+def unnamed_user() -> str | None:
+    """Check that this user has a name: Slurm looks it up in the user database."""
+    try:
+        site.user()
+        locations.home()
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def run_folder() -> str | None:
+    """Check the folder of running clusters: Slurm's programs and jobs' scripts are executed there."""
+    root = locations.run_root()
+    if os_errors.noexec(root):
+        mount = next(path for path in (root, *root.parents) if path.is_mount())
+        return (
+            f"{root} is on a file system that is mounted noexec, and a running cluster executes programs "
+            f"there. Have it mounted with exec (as root: mount -o remount,exec {mount})."
+        )
+    return _too_small(root, MIN_FREE_MIB, "a running cluster")
+
+
+def state_folder() -> str | None:
+    """Check the folder of the stacks' state and of results."""
+    try:
+        root = locations.state_root()
+    except UserError:  # without a home; `unnamed_user` says so
+        return None
+    return os_errors.unwritable(root) or _too_small(root, STATE_MIB, "the state of the stacks")
+
+
+def cache_folder() -> str | None:
+    """Check the folder of training environments. The space for one is checked before it is built."""
+    try:
+        root = locations.cache_root()
+    except UserError:
+        return None
+    return os_errors.unwritable(root)
+
+
+def _too_small(folder: Path, needed: int, what: str) -> str | None:
+    free = os_errors.free_mib(folder)
+    if free >= needed:
+        return None
+    return f"{folder}: {free} MiB are free, and {what} needs {needed} MiB. Make room there."

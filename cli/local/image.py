@@ -1,0 +1,180 @@
+"""The image of a cluster's container machines: the distribution's layer, and a layer of ours above it.
+
+The upper layer is made like a cloud's image: a machine boots from the distribution's layer, with this host's
+network, and takes the steps of the role `image` (`node.bootstrap.vm.baking`). The changes on its disk
+are the layer. It holds what all of the cluster's roles need; clusters with the same needs share it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from infra import bundle
+from infra.clouds import userdata
+from infra.errors import EXIT_REFUSED, UserError
+from infra.program import locations
+from localcloud import cgroups, images, layers, nspawn
+from localcloud.container_machine import Bind, Machine
+from localcloud.containers import BootPlan
+from localcloud.layers import Say
+from node.bootstrap.vm import images as kinds
+from node.bootstrap.vm.cloud_local import BUCKET
+from node.loader import IMAGE
+from node.model import ClusterDesign, Settings, Site
+from node.processes import ProcessId
+
+STEPS = ("apt", "baking", "packages")
+"""The modules below `node/bootstrap/vm` that decide what an image holds."""
+STEP_SECONDS = 1500.0
+BOOT_SECONDS = 120.0
+OFF_SECONDS = 60.0
+USER_DATA_BYTES = 1 << 20
+OF_ONE_MACHINE = (
+    *("etc/hosts", "etc/hostname", "etc/resolv.conf", "etc/machine-id", "etc/systemd/network", "run", "tmp"),
+    *("etc/cloud/cloud.cfg.d", "var/lib/cloud", "var/log", "var/tmp", "root"),
+)
+"""Paths that are removed from the upper layer: they belong to the machine that made it."""
+
+
+def folder() -> Path:
+    return locations.cache_root() / "images"
+
+
+def plan(parts: list[Path]) -> BootPlan:
+    """Return what the agent boots the cluster's machines from.
+
+    Args:
+        parts: the layers of their image, the uppermost first.
+    """
+    start = bundle.ROOT / "localcloud" / "start.py"
+    roles = ("controller", "login", "compute")
+    texts = {
+        role: userdata.HOOK
+        + userdata.script(start, ["--bucket", BUCKET, "--role", role], role, USER_DATA_BYTES)
+        for role in roles
+    }
+    return BootPlan(tuple(map(str, parts)), texts, {})
+
+
+def ensure(design: ClusterDesign, say: Say) -> list[Path]:
+    """Return the layers of a cluster's image, the uppermost first; make those that are missing.
+
+    Raises:
+        UserError: exit 3; they cannot be made.
+    """
+    try:
+        recipe = images.recipe(design.image.source)
+        base = images.ensure(recipe, folder(), say)
+        name = f"{recipe.name}-{_digest(design)}"
+        upper = layers.ensure(folder(), name, lambda draft: _bake(design, base, draft, say), say) / "disk"
+    except layers.ImageError as error:
+        raise UserError(str(error), EXIT_REFUSED) from error
+    if gone := layers.prune(folder(), (recipe.name, name), _plans()):
+        say(f"removed images of machines that nothing has used for a week: {', '.join(sorted(gone))}")
+    return [upper, base]
+
+
+def _plans() -> list[Path]:
+    """Return the files that name the layers of all clusters on this host, of any user."""
+    return [file for root in locations.run_roots() for file in root.glob("*/cloud/plan.json")]
+
+
+def exists(design: ClusterDesign) -> bool:
+    """Whether the image of a design exists.
+
+    Raises:
+        UserError: exit 3; it cannot be made here.
+    """
+    try:
+        recipe = images.recipe(design.image.source)
+    except layers.ImageError as error:
+        raise UserError(str(error), EXIT_REFUSED) from error
+    return all((folder() / name).is_dir() for name in (recipe.name, f"{recipe.name}-{_digest(design)}"))
+
+
+def _digest(design: ClusterDesign) -> str:
+    vm = bundle.ROOT / "node" / "bootstrap" / "vm"
+    content = [kinds.content(design, kind) for kind in kinds.kinds(design)]
+    parts = [(vm / f"{name}.py").read_text() for name in STEPS]
+    parts.append(json.dumps(sorted(json.dumps(one, sort_keys=True) for one in content)))
+    return bundle.digest("".join(parts).encode())[:12]
+
+
+def _bake(design: ClusterDesign, base: Path, draft: Path, say: Say) -> None:
+    """Make the upper layer in a draft folder.
+
+    Raises:
+        ImageError: a step failed.
+    """
+    began = time.monotonic()
+    say("installing Slurm and what else the machines need into their image (once, some minutes)")
+    bucket = draft / "bucket"
+    _publish(design, bucket)
+    network = ("etc/hosts", "etc/resolv.conf")
+    machine = Machine(
+        id=f"image-{draft.name.strip('.')}",
+        host="image",
+        folder=draft / "machine",
+        layers=[base],
+        card=None,
+        files={name: Path("/", name).read_text() for name in network if Path("/", name).exists()},
+        binds=[Bind(bucket, BUCKET)],
+    )
+    child = nspawn.start(machine, die_with_parent=True)
+    launcher = ProcessId.of(child.pid)
+    try:
+        if launcher is None:
+            raise layers.ImageError(f"the image's machine ended at once; see {machine.console}")
+        nspawn.wait_for(launcher, machine.console)
+        nspawn.execute(launcher, "systemctl", "is-system-running", "--wait", seconds=BOOT_SECONDS)
+        for kind in kinds.kinds(design):
+            _steps(launcher, kind, bucket, say)
+        if not nspawn.power_off(machine.id, launcher, OFF_SECONDS):
+            raise layers.ImageError("the image's machine does not switch itself off")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise layers.ImageError(f"the machines' image cannot be made: {error}") from error
+    finally:
+        nspawn.kill(machine.id, launcher)
+        child.wait()
+        cgroups.remove(lambda: cgroups.of(nspawn.group(machine.id)))
+    upper = machine.folder / "disk" / "upper"
+    subprocess.run(["rm", "-rf", "--", *(str(upper / name) for name in OF_ONE_MACHINE)], check=True)
+    upper.rename(draft / "disk")
+    for left in (bucket, machine.folder):
+        shutil.rmtree(left)
+    taken = layers.size_mib(folder())
+    say(f"installed it in {time.monotonic() - began:.0f} s; all images in {folder()} take {taken} MiB")
+
+
+def _steps(launcher: ProcessId, kind: kinds.ImageKind, bucket: Path, say: Say) -> None:
+    loader = ("/usr/bin/python3", f"{BUCKET}/loader.py", "--bucket", BUCKET)
+    report = bucket / "boot" / f"{kind.host}.json"
+    done = nspawn.execute(launcher, *loader, "--role", kinds.ROLE, "--host", kind.host, seconds=STEP_SECONDS)
+    steps = []
+    with contextlib.suppress(OSError, ValueError):
+        steps = json.loads(report.read_text())["steps"]
+    for step in steps:
+        say(f"  {kind.name}, {step['name']}: {step.get('note', '')}"[:150])
+    if done.returncode:
+        tail = steps[-1].get("tail", []) if steps else done.stderr.splitlines()[-8:]
+        lines = [f"the machines' image cannot be made: its steps for {kind.name} failed"]
+        raise layers.ImageError("\n".join([*lines, *(f"  {line}" for line in tail), images.ARCHIVE_HINT]))
+
+
+def _publish(design: ClusterDesign, bucket: Path) -> None:
+    """Write what the role `image` reads, as in a cloud's bucket."""
+    code = bundle.node_archive(design)
+    text = bundle.settings_object(Settings(design, Site("/", "slurm", "controller", "")))
+    content = bundle.current(code, text)
+    blobs = {content["code"]["key"]: code, content["settings"]["key"]: text}
+    blobs |= {IMAGE: json.dumps(content).encode()}
+    blobs |= {"loader.py": (bundle.ROOT / "node" / "loader.py").read_bytes()}
+    (bucket / "boot").mkdir(parents=True)
+    for key, blob in blobs.items():
+        (bucket / key).parent.mkdir(exist_ok=True)
+        (bucket / key).write_bytes(blob)

@@ -1,0 +1,92 @@
+"""Whether process machines can know each other by name here. A probe makes a hosts namespace."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from cli.local.site import RunDirectory
+from localcloud import addresses, hosts_namespace
+from localcloud.machines import base_python, has_hosts_namespace, set_hosts_namespace
+
+PROBE_SECONDS = 60.0
+PROBE_NAME = "slurm-stacks-probe"
+PROBE = "import socket; print(socket.gethostname(), socket.gethostbyname(socket.gethostname()))"
+NAMESPACE_SETTINGS = (
+    ("/proc/sys/user/max_user_namespaces", "0", "user.max_user_namespaces=10000"),
+    ("/proc/sys/kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
+    (
+        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+        "1",
+        "kernel.apparmor_restrict_unprivileged_userns=0",
+    ),
+)
+"""Kernel settings that deny namespaces to ordinary users: file, denying value, and the cure."""
+
+
+def update(run: RunDirectory, say: Callable[[str], None]) -> None:
+    """Find out and save whether machines that start from now on know each other by name."""
+    problem = unsupported_reason(addresses.ensure_block(run.path))
+    if problem is not None:
+        say(problem)
+    if has_hosts_namespace(run.path) != (problem is None):
+        set_hosts_namespace(run.path, possible=problem is None)
+
+
+def unsupported_reason(first: str) -> str | None:
+    """Return why machines cannot know each other by name, with the cure; `None` if they can.
+
+    Args:
+        first: the first address of their block.
+    """
+    if not addresses.usable(first):
+        return _sentence(
+            "only 127.0.0.1 of the loopback's addresses leads to this host",
+            "as root: ip address add 127.0.0.1/8 dev lo",
+        )
+    problem = _probe(addresses.head_address(first, 0))
+    if not problem:
+        return None
+    if not hosts_namespace.HOSTS.exists():
+        return _sentence("this host has no /etc/hosts", "as root: echo 127.0.0.1 localhost >/etc/hosts")
+    if os.geteuid() == 0:
+        return _sentence(
+            f"this root may not make namespaces ({problem})",
+            "if it is a container's, start that with --privileged",
+        )
+    for file, value, cure in NAMESPACE_SETTINGS:
+        if Path(file).exists() and Path(file).read_text().strip() == value:
+            return _sentence(
+                f"this kernel lets no ordinary user make namespaces ({file} is {value})",
+                f"as root: sysctl -w {cure}",
+            )
+    return _sentence(f"this kernel does not let an ordinary user make namespaces ({problem})", "run as root")
+
+
+def _sentence(cause: str, cure: str) -> str:
+    return f"nodes do not know each other by name here, and all else works: {cause}; {cure}"
+
+
+def _probe(address: str) -> str:
+    """Make a hosts namespace with this address. Returns what went wrong; empty if it works."""
+    python = [base_python(), "-I", "-S"]
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "hosts").write_text(f"{address} {PROBE_NAME}\n")
+        try:
+            done = subprocess.run(
+                [*python, hosts_namespace.__file__, folder, PROBE_NAME, "--exec", *python, "-c", PROBE],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=PROBE_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return f"no answer within {PROBE_SECONDS:g} s"
+    if done.stdout.split() == [PROBE_NAME, address]:
+        return ""
+    errors = done.stderr.strip().splitlines()
+    return errors[0].partition("by name: ")[2] or errors[0] if errors else "/etc/hosts is not asked for names"

@@ -1,0 +1,398 @@
+"""The program that the local stack's commands run: `python -m cli.local.operations VERB --stack S`.
+
+Every verb is idempotent, because an interrupted `up` runs it again. The result is on standard output, and is
+the same for the same cluster; progress is on standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from cli.hints import hint
+from cli.local import container_support, image, name_support, system_packages
+from cli.local.agent_lifecycle import (
+    agent_answers,
+    controller_is_dead,
+    end_cluster,
+    end_former_agent,
+    end_hung_agent,
+    explain_wait,
+    start_agent,
+    tail,
+)
+from cli.local.benchmark import cancel, environment, place, stage, tool
+from cli.local.site import RunDirectory, user
+from cli.local.termination import end_removed_machines, is_this_cluster, machines, terminate
+from infra import bundle, os_errors
+from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
+from infra.program.stack import Stack
+from localcloud import isolation
+from localcloud.limits import COMPUTE
+from localcloud.machines import pids_of_cluster
+from node import rpc
+from node.codec import from_json
+from node.model import CONTAINER, PROCESS, ClusterDesign, Host, Settings
+from node.processes import CALLER_VARIABLE, end_with_parent
+from node.published import read_settings
+
+HEAD_START_SECONDS = 120.0
+LOOK_SECONDS = 1.0
+
+
+def cloud_up(stack: Stack, machines: str = PROCESS, cluster: str | None = None) -> dict[str, Any]:
+    """Start the local cloud's agent and set its limits (a JSON object on standard input).
+
+    Args:
+        cluster: the cluster's name.
+
+    Raises:
+        UserError: such machines cannot be made here, or the running cluster has other machines or another
+            name.
+    """
+    limits = json.loads(sys.stdin.read() or "{}")
+    container_support.check(machines)
+    run = RunDirectory.make(stack)
+    if cluster is not None and (other := run.cluster) not in (None, cluster):
+        raise UserError(
+            f"cluster {other} of stack {stack.name} is up, and the stack file says {cluster}: that is "
+            f"another cluster. `./cluster up --stack {stack.name} --replace` destroys {other}, its files "
+            f"and its jobs, and makes {cluster}; with the old name in the stack file {other} goes on",
+            EXIT_REFUSED,
+        )
+    if cluster is not None:
+        run.cluster_file.write_text(cluster)
+    if controller_is_dead(run):
+        isolation.write(run.path, machines)
+    elif isolation.read(run.path) != machines:
+        raise UserError(
+            f"the cluster's machines are of kind {isolation.read(run.path)}, and the stack file says "
+            f"{machines}: run `./cluster down --stack {stack.name}` first, then "
+            f"`./cluster up --stack {stack.name}`"
+        )
+    if machines == CONTAINER:
+        (run.shared / user()).mkdir(exist_ok=True)
+    start_agent(stack.project, run)
+    _update_name_support(run, lambda text: print(text, file=sys.stderr, flush=True))
+    rpc.call(str(run.agent_socket), "limits", **limits)
+    return {"run": str(run.path)}
+
+
+def look(stack: Stack) -> dict[str, Any]:
+    """Return why a cluster cannot come up on this machine; the design is a JSON object on standard input."""
+    return {"warnings": container_support.warnings(from_json(ClusterDesign, json.loads(sys.stdin.read())))}
+
+
+def _update_name_support(run: RunDirectory, say: Callable[[str], None]) -> None:
+    """Find out whether machines that start from now on know each other by name. Containers always do."""
+    if not run.containers:
+        name_support.update(run, say)
+
+
+def cloud_down(stack: Stack, cluster: str | None = None) -> dict[str, Any]:
+    """End every machine and the agent, and remove the run directory. This works without an agent, too.
+
+    Args:
+        cluster: the name of the cluster to end; a running cluster of another name stays.
+    """
+    if is_this_cluster(run := RunDirectory.of(stack), cluster):
+        end_cluster(run)
+    return {}
+
+
+def publish(stack: Stack) -> dict[str, Any]:
+    """Write code and settings into the cluster's bucket; the design is a JSON object on standard input."""
+    design = from_json(ClusterDesign, json.loads(sys.stdin.read()))
+    if design.slurm.accounting and design.machines == PROCESS:
+        # `./cluster up` has installed them before; a direct `pulumi up` has not.
+        system_packages.ensure(lambda text: print(text, file=sys.stderr, flush=True), accounting=True)
+    run = RunDirectory.make(stack)
+    if run.containers:
+        layers = image.ensure(design, lambda text: print(text, file=sys.stderr, flush=True))
+        image.plan(layers).write(run.path)
+    place(run.bucket / "loader.py", (stack.project / "node" / "loader.py").read_bytes())
+    content = _put(run, bundle.node_archive(design, stack.project), run.settings(design))
+    return {name: content[name]["sha256"] for name in ("code", "settings")}
+
+
+def _put(run: RunDirectory, code: bytes, settings: Settings) -> dict[str, Any]:
+    """Write both objects, and then the file that names them."""
+    text = bundle.settings_object(settings)
+    content = bundle.current(code, text)
+    for entry, blob in ((content["code"], code), (content["settings"], text)):
+        place(run.bucket / entry["key"], blob)
+    place(run.bucket / "current.json", json.dumps(content, indent=1).encode())
+    return content
+
+
+def head_up(stack: Stack) -> dict[str, Any]:
+    """Start a controller with the published code and settings. A change restarts it; its jobs go on."""
+    run = RunDirectory.of(stack)
+    settings, revision = _published(run)
+    start_agent(stack.project, run)
+    head = settings.design.controller()
+    end_removed_machines(run, settings, revision)
+    settings, revision = _ensure_machine(run, head, settings, revision)
+    # Login machines boot at the same time as the controller, and wait for its key.
+    login = [host for host in settings.design.hosts if host.role == "login"]
+    for host in login:
+        _ensure_machine(run, host, settings, revision)
+    for host in (head, *login):
+        _wait_for_boot(run.boot_report(host.name), run, host)
+    site = settings.site
+    report = run.boot_report(head.name)
+    return {
+        "login": settings.design.login_hosts()[0].name if run.containers else site.controller_address,
+        "controller": f"{site.controller_address}:{site.slurmctld_port}",
+        "scheduler_version": json.loads(report.read_text())["facts"]["slurm"],
+        "shared": site.shared,
+    }
+
+
+def _ensure_machine(run: RunDirectory, host: Host, settings: Settings, revision: str) -> tuple[Settings, str]:
+    """Launch a machine of the head with this revision, unless it runs already. It may still boot.
+
+    Returns:
+        The settings and the revision that it runs: if another program has taken the controller's port, these
+        are new ones.
+    """
+    tags = {"cluster": settings.design.name, "role": host.role}
+    report = run.boot_report(host.name)
+    every = machines(run, tags, "pending", "running", "stopping")
+    there = [m for m in every if m["node"] == host.name]
+    keep = [m for m in there if m["tags"].get("revision") == revision and m["state"] != "stopping"]
+    if not keep or _state(report) == "failed":
+        if there:
+            jobs = "; jobs go on" if host.role == "controller" else ""
+            print(f"restarting the {host.name} with the new settings{jobs}", file=sys.stderr)
+            with explain_wait(f"the {host.name}'s daemons are ending"):
+                rpc.call(str(run.agent_socket), "terminate", 60.0, ids=[m["id"] for m in there])
+        if host.role == "controller":
+            settings, revision = _with_free_ports(run)
+        report.unlink(missing_ok=True)
+        rpc.call(
+            str(run.agent_socket),
+            "launch",
+            60.0,
+            token=f"{host.name}-{secrets.token_hex(8)}",
+            names={host.name: f"{settings.design.name}-{host.name}"},
+            min_count=1,
+            machine=host.machine,
+            tags={**tags, "revision": revision},
+        )
+    return settings, revision
+
+
+def repair(stack: Stack, say: Callable[[str], None]) -> None:
+    """Restart the dead parts of a cluster. The engine would not notice them.
+
+    Raises:
+        UserError: that is not possible; the message says what to do.
+    """
+    run = RunDirectory.of(stack)
+    needed = ["bucket/current.json", "bucket/loader.py"]
+    if not run.containers:
+        needed += ["code/current/bin/slurm-stacks", "etc/slurm.conf"]
+    if gone := [str(run.path / file) for file in needed if not (run.path / file).exists()]:
+        raise UserError(
+            f"a part of the running cluster is gone: {', '.join(gone)}. Somebody removed it; "
+            f"`./cluster down --stack {stack.name}` and then `./cluster up --stack {stack.name}` make a new "
+            "cluster."
+        )
+    if not run.containers and not (run.cloud / "view.py").exists():
+        # This agent is of a version without hosts namespaces. Machines outlive it.
+        end_hung_agent(run)
+    end_former_agent(run)
+    if not agent_answers(run):
+        say("the local cloud's agent has ended: it is started again")
+        start_agent(stack.project, run)
+    _update_name_support(run, say)
+    if controller_is_dead(run):
+        say("the controller has ended: it is started again, with its queue")
+        head_up(stack)
+    elif gone := _gone_login(run):
+        say(f"{', '.join(gone)} has ended: it is started again")
+        head_up(stack)
+
+
+def _gone_login(run: RunDirectory) -> list[str]:
+    """Return the names of login machines that the cluster should have but that do not run."""
+    settings, _ = _published(run)
+    wanted = [host.name for host in settings.design.hosts if host.role == "login"]
+    there = {m["node"] for m in machines(run, {"role": "login"}, "pending", "running")} if wanted else set()
+    return [name for name in wanted if name not in there]
+
+
+def _published(run: RunDirectory) -> tuple[Settings, str]:
+    """Return the published settings, and the name of this pair of code and settings."""
+    current = json.loads((run.bucket / "current.json").read_text())
+    settings = read_settings(run.bucket / current["settings"]["key"])
+    return settings, f"{current['code']['sha256'][:16]}-{current['settings']['sha256'][:16]}"
+
+
+def _with_free_ports(run: RunDirectory) -> tuple[Settings, str]:
+    """Return what is published, with new ports and addresses if another program has taken some."""
+    settings, revision = _published(run)
+    if run.containers:
+        return settings, revision
+    old, moved = settings.site, run.settings(settings.design)
+    # A cluster without addresses is of an earlier version, whose code does not know them.
+    ours = old.first_address in (None, moved.site.first_address)
+    if not ours or moved.site.slurmctld_port != old.slurmctld_port:
+        print(
+            f"another program has taken a port of the cluster ({old.slurmctld_port} and following), or "
+            f"another cluster its addresses: it moves to {moved.site.slurmctld_port} and following; jobs on "
+            "nodes that are up are queued again",
+            file=sys.stderr,
+        )
+        terminate(run, "compute")
+    elif old.slurmdbd_port == moved.site.slurmdbd_port:
+        return settings, revision
+    current = json.loads((run.bucket / "current.json").read_text())
+    _put(run, (run.bucket / current["code"]["key"]).read_bytes(), moved)
+    return _published(run)
+
+
+def head_down(stack: Stack, cluster: str | None = None) -> dict[str, Any]:
+    """End the controller, so that nobody launches machines any more, and the login machines."""
+    if is_this_cluster(run := RunDirectory.of(stack), cluster):
+        terminate(run, "controller")
+        terminate(run, "login")
+    return {}
+
+
+def sweep(stack: Stack, cluster: str | None = None) -> dict[str, Any]:
+    """End every compute machine by its tags, without the controller."""
+    run = RunDirectory.of(stack)
+    return {"terminated": terminate(run, COMPUTE) if is_this_cluster(run, cluster) else 0}
+
+
+def processes(run: RunDirectory) -> list[int]:
+    """Return the pids of all of the cluster's processes: agent, machines, daemons, jobs; the deepest last."""
+    return pids_of_cluster(run.path)
+
+
+def _wait_for_boot(report: Path, run: RunDirectory, host: Host) -> None:
+    log = run.boot_log(host.name)
+    tags = {"role": host.role, "node": host.name}
+    shown: str = ""
+    looked = time.monotonic()
+
+    def settled() -> bool:
+        nonlocal shown, looked
+        content: dict[str, Any] = {"steps": [], "state": "booting"}
+        if report.exists():
+            content = json.loads(report.read_text())
+        step = content["steps"][-1]["name"] if content["steps"] else ""
+        if step != shown:
+            shown = step
+            print(f"{host.name}: {step}", file=sys.stderr, flush=True)
+        if time.monotonic() - looked > LOOK_SECONDS:
+            looked = time.monotonic()
+            there = machines(run, tags, "pending", "running")
+            if not there and _state(report) not in ("ready", "failed"):
+                raise UserError(f"the {host.name} ended during its boot; the end of {log}:\n{tail(log)}")
+        return content["state"] in ("ready", "failed")
+
+    _wait(f"the {host.name}'s boot (its output: {log})", settled, HEAD_START_SECONDS)
+    if _state(report) == "failed":
+        step = json.loads(report.read_text())["steps"][-1]
+        raise UserError(
+            f"the {host.name}'s boot failed at step {step['name']!r}: {step['note']}\n"
+            + "\n".join(f"  {line}" for line in step.get("tail", []))
+            + f"\nIts logs are in {run.path}/log; fix the cause and run up again."
+        )
+
+
+def _state(report: Path) -> str:
+    return str(json.loads(report.read_text())["state"]) if report.exists() else "absent"
+
+
+def _wait(what: str, there: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not there():
+        if time.monotonic() > deadline:
+            raise UserError(f"waited {seconds:g} s for {what}")
+        time.sleep(0.02)
+
+
+VERBS: dict[str, Callable[..., dict[str, Any]]] = {
+    "look": look,
+    "cloud-up": cloud_up,
+    "cloud-down": cloud_down,
+    "publish": publish,
+    "head-up": head_up,
+    "head-down": head_down,
+    "sweep": sweep,
+    "stage": stage,
+    "environment": environment,
+}
+PASSING: dict[str, Callable[[Stack, list[str]], int]] = {"tool": tool, "cancel": cancel}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("verb", choices=[*VERBS, *PASSING])
+    parser.add_argument("--stack", required=True)
+    parser.add_argument("--machines", help="cloud-up: process | container")
+    parser.add_argument("--cluster", help="the cluster's name; another one that is up is left alone")
+    parser.add_argument("--requirements", help="environment: the user's requirements file")
+    options, rest = parser.parse_known_args()
+    stack = Stack(Path(os.environ.get("SLURM_STACKS_PROJECT", ".")).resolve(), options.stack)
+    # munge refuses folders that others may write, and files below the run directory are executed.
+    os.umask(os.umask(0o022) | 0o022)
+    try:
+        if options.verb in PASSING:
+            return PASSING[options.verb](stack, [r for r in rest if r != "--"])
+        names = ("machines", "cluster", "requirements")
+        given: dict[str, Any] = {name: value for name in names if (value := getattr(options, name))}
+        if options.verb == "stage" and rest:
+            given["own"] = rest
+        print(json.dumps(VERBS[options.verb](stack, **given)))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except rpc.RpcUnavailableError as error:
+        print(
+            f"the local cloud's agent does not answer ({error}); run `{hint('up', options.stack)}` again",
+            file=sys.stderr,
+        )
+        return 1
+    except rpc.RpcError as error:
+        print(f"the local cloud refused: {error} ({error.code})", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except OSError as error:
+        explained = os_errors.explain(error)
+        print(explained, file=sys.stderr)
+        return explained.exit_code
+    return 0
+
+
+def _end_with_caller() -> None:
+    """End this process and its children (uv) when the `./cluster up` that started it is killed."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        # Signal the group only if it is our own: under Pulumi's CLI it is the provider's.
+        own = os.getpgrp() == os.getpid()
+        os.kill(0 if own else os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, end)
+    end_with_parent(os.environ.get(CALLER_VARIABLE))
+
+
+if __name__ == "__main__":
+    _end_with_caller()
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""Clusters whose checkout was moved to another disk or deleted while they were up."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+from cli.local.agent_lifecycle import end_cluster
+from cli.local.operations import processes
+from cli.local.site import RunDirectory
+from infra import os_errors
+from infra.errors import EXIT_REFUSED, UserError
+from infra.program import locations, owner
+from infra.program.stack import Stack
+
+
+def messages(project: Path) -> list[str]:
+    """Return a message for each of this user's orphaned clusters, with the command that ends it.
+
+    Args:
+        project: the checkout of the caller; a cluster that belongs to it is not orphaned.
+    """
+    return [
+        f"a cluster of stack {note.stack} runs without its checkout: {note.checkout} was moved or deleted. "
+        f"If it was moved, `./cluster down --stack {note.stack}` there ends the cluster; else "
+        f"`./cluster down --stack {note.stack} --checkout '{note.checkout}'`"
+        for run, note in locations.notes()
+        if note.gone
+        and locations.key(Stack(project, note.stack)) != run.name
+        # A cluster that a reboot has ended left only a folder.
+        and processes(RunDirectory(run))
+    ]
+
+
+def end(stack: Stack) -> str:
+    """End the cluster of a checkout that is gone, and forget its state.
+
+    Returns:
+        What the user must still do elsewhere; empty if that is nothing.
+
+    Raises:
+        UserError: there is no such cluster, or its checkout still exists.
+    """
+    path = Path(os.path.abspath(stack.project))  # noqa: PTH100 - what is gone cannot be resolved
+    known = [(run, note) for run, note in locations.notes() if note.stack == stack.name]
+    run = next((run for run, note in known if note.checkout == path), None)
+    if run is None:
+        others = "; ".join(str(note.checkout) for _, note in known if note.gone) or "none"
+        raise UserError(
+            f"no cluster of stack {stack.name} was brought up from {path}. Gone checkouts "
+            f"that have one: {others}"
+        )
+    if (path / "Pulumi.yaml").exists():
+        raise UserError(f"{path} is there: run `./cluster down --stack {stack.name}` in it", EXIT_REFUSED)
+    holder = (run / "owner").read_text().strip() if (run / "owner").exists() else owner.EMBEDDED
+    state = locations.state_root() / run.name
+    end_cluster(RunDirectory(run))
+    shutil.rmtree(state, ignore_errors=True)
+    with contextlib.suppress(OSError):  # the folder of another cluster is in it
+        run.parent.rmdir()
+    if holder == owner.EMBEDDED or str(state) in holder:
+        return ""
+    return f"Pulumi's backend {holder} still has the stack: `pulumi stack rm --force {stack.name}` forgets it"
+
+
+def other_owners(stack: Stack) -> str:
+    """Return the words for other users who have this stack up, for example after `sudo ./cluster up`."""
+    mine, name = locations.run_root(), locations.key(stack)
+    found: list[str] = []
+    for path in mine.parent.glob(f"{locations.APPLICATION}-*/{name}"):
+        with contextlib.suppress(FileNotFoundError):  # the cluster is being destroyed just now
+            if path.parent != mine and path.is_dir():
+                found.append(os_errors.user_name(path.parent.stat().st_uid))
+    users = ", ".join(found)
+    return f" ({users} has it up from this checkout; clusters belong to one user)" if users else ""

@@ -1,0 +1,186 @@
+"""The local stack's part of `./cluster`: preparation, access, changes, and the search for leftovers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cli.local import agent_lifecycle, machine_access, system_packages
+from cli.local.site import RunDirectory
+from cli.provider import Command, Files, Outputs, StackUp
+from cli.runner import lock
+from infra import bundle, os_errors
+from infra.errors import NotUpError, UserError
+from infra.program import owner
+from infra.program.stack import Stack
+from localcloud import containers
+from node.model import APPS, CONTAINER, BenchmarkDesign, ClusterDesign, Settings
+
+if TYPE_CHECKING:
+    from cli.changes.check import CheckedChanges
+    from cli.changes.jobs import Job
+    from cli.changes.table import Change
+    from cli.doctor.finding import Check
+    from infra.benchmark import Layout
+    from infra.ssh.target import Target
+
+
+class LocalProvider:
+    """The provider whose machines are on this host: processes, or containers that boot."""
+
+    def prepare(self, design: ClusterDesign, say: Callable[[str], None]) -> None:
+        from cli.local import host_checks, orphaned_clusters
+
+        host_checks.check()
+        if design.machines == CONTAINER:
+            from cli.local import container_support, image
+
+            if os.geteuid() == 0:
+                system_packages.ensure_for_containers(say)
+            container_support.check(design.machines)
+            image.ensure(design, say)
+        else:
+            system_packages.ensure(say, accounting=design.slurm.accounting)
+        for text in orphaned_clusters.messages(bundle.ROOT):
+            say(text)
+
+    def layout(self, design: ClusterDesign) -> Layout:
+        from infra.local.cluster import LocalShell
+
+        return LocalShell(design.stack, design.machines, design.requirements)
+
+    def access(self, stack: Stack, outputs: Mapping[str, Any], argv: Sequence[str], *, tty: bool) -> Command:
+        return machine_access.command(_standing(stack), argv)
+
+    def ssh(self, stack: Stack) -> Target:
+        from cli.local import sshd
+
+        return sshd.target(stack, _standing(stack))
+
+    def files_here(self, stack: Stack) -> Files | None:
+        return machine_access.files(_standing(stack))
+
+    def settings_here(self, up: StackUp) -> Settings | None:
+        from cli.local import published_settings
+
+        return published_settings.settings(up)
+
+    def make_environment(self, stack: Stack, requirements: Path) -> str:
+        from cli.local import training
+
+        run = _standing(stack)
+        uv = Path(sys.executable).with_name("uv")
+        made = training.build_own(requirements.parent, requirements.name, (run.apps / "envs").resolve(), uv)
+        return f"{APPS if run.containers else run.apps}/envs/{made.name}"
+
+    def diagnose(
+        self,
+        stack: Stack,
+        design: ClusterDesign | None,
+        training: BenchmarkDesign | None,
+    ) -> Sequence[Check]:
+        from cli.local import diagnosis
+
+        return diagnosis.checks(stack, design, training)
+
+    def check_changes(
+        self,
+        stack: Stack,
+        design: ClusterDesign,
+        outputs: Outputs,
+        say: Callable[[str], None],
+        *,
+        replace: bool,
+    ) -> CheckedChanges:
+        from cli.local import running
+
+        return running.check_changes(RunDirectory.of(stack), stack.name, design, say, replace=replace)
+
+    def changes(
+        self, stack: Stack, design: ClusterDesign
+    ) -> tuple[Sequence[Change], Sequence[Job] | None] | None:
+        from cli.local import running
+
+        return running.changes(RunDirectory.of(stack), stack.name, design)
+
+    def drain(
+        self,
+        stack: Stack,
+        outputs: Outputs,
+        say: Callable[[str], None],
+        agree: Callable[[Sequence[Job]], None],
+    ) -> None:
+        from cli.local import running
+
+        running.drain(RunDirectory.of(stack), stack.name, say, agree)
+
+    def repair(self, stack: Stack, say: Callable[[str], None]) -> None:
+        from cli.local import operations
+
+        if not RunDirectory.of(stack).path.exists():
+            return
+        with lock.held(stack, "up"):
+            operations.repair(stack, say)
+
+    def explain(self, design: ClusterDesign, since: float) -> str | None:
+        """Return nothing: `up` has reported everything itself."""
+        return None
+
+    def force_cleanup(self, stack: Stack, outputs: Outputs) -> None:
+        from cli.local.agent_lifecycle import end_cluster
+
+        with lock.held(stack, "down"):
+            end_cluster(RunDirectory.of(stack))
+            owner.release(stack)
+
+    def leftovers(self, stack: Stack, outputs: Outputs) -> list[str]:
+        from cli.local.operations import processes
+
+        run = RunDirectory.of(stack)
+        found = [f"process {pid}: {_command_line(pid)}" for pid in processes(run)]
+        found += containers.leftovers(run.path)
+        if run.path.exists():
+            found.append(f"folder {run.path}{_foreign(run.path)}")
+        return found
+
+
+def _standing(stack: Stack) -> RunDirectory:
+    """Return the run directory of a cluster that is up.
+
+    Raises:
+        NotUpError: it is not up.
+        UserError: its controller's machine is dead.
+    """
+    run = RunDirectory.of(stack)
+    if not machine_access.is_up(run):
+        from cli.local import orphaned_clusters
+
+        raise NotUpError(
+            agent_lifecycle.why_gone(stack, run)
+            + orphaned_clusters.other_owners(stack)
+            + "".join(f"\n{text}" for text in orphaned_clusters.messages(stack.project))
+        )
+    if agent_lifecycle.controller_is_dead(run):
+        raise UserError(agent_lifecycle.how_to_restart(stack.name))
+    return run
+
+
+def _foreign(folder: Path) -> str:
+    """Return the words for a file of another user in a folder, which only that user or root can remove."""
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            if (owner := path.lstat().st_uid) != os.getuid():
+                name = os_errors.user_name(owner)
+                return f" ({path} belongs to {name}; have it removed, as root: rm -r {folder})"
+    return ""
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return "(ended meanwhile)"

@@ -1,0 +1,75 @@
+"""The settings of a local cluster, from its run directory alone, even if its `up` failed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cli.local.site import RunDirectory
+from cli.provider import StackUp
+from infra.design import design
+from infra.machines import catalog
+from node.model import PROCESS, Settings, Site
+from node.published import read_settings
+from node.sites import LocalSite
+
+if TYPE_CHECKING:
+    from infra.config import StackConfig
+    from node.model import ClusterDesign
+
+
+def settings(up: StackUp) -> Settings | None:
+    """Return the settings of the machines, else the published ones, else those of the stack file.
+
+    Returns:
+        `None` if there is no run directory, or none of the three exists.
+    """
+    run = RunDirectory.of(up.stack)
+    if not run.path.exists():
+        return None
+    if run.containers:
+        published = _read(_published(run.bucket))
+        made = _design(up.config) or (published.design if published else None)
+        # A container's disk has the same layout as the files of process machines.
+        if made is None:
+            return None
+        made = dataclasses.replace(made, machines=PROCESS)
+        return Settings(made, _site(run, run.disk("controller")))
+    for file in (run.path / "code" / "settings.json", _published(run.bucket)):
+        if (found := _read(file)) is not None:
+            return found
+    made = _design(up.config)
+    return None if made is None else Settings(made, _site(run, run.path))
+
+
+def _read(file: Path) -> Settings | None:
+    try:
+        return read_settings(file)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _design(config: StackConfig | None) -> ClusterDesign | None:
+    """Return the design of the stack file; `None` if the file has mistakes."""
+    return None if config is None else design(config, catalog())
+
+
+def _site(run: RunDirectory, root: Path) -> Site:
+    return Site(
+        root=str(root),
+        user="",
+        controller_host="localhost",
+        controller_address="127.0.0.1",
+        apps=str(run.apps),
+        shared=str(run.shared),
+        cloud=LocalSite(str(run.agent_socket)),
+    )
+
+
+def _published(bucket: Path) -> Path:
+    try:
+        return bucket / str(json.loads((bucket / "current.json").read_text())["settings"]["key"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return bucket / "nothing"

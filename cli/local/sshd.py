@@ -1,0 +1,99 @@
+"""Connects OpenSSH to the SSH server of a container machine: `python -m cli.local.sshd RUN KEY`.
+
+The machine has its own network, in which this host has no address. OpenSSH runs this module as its
+ProxyCommand: it finds the login machine, adds the stack's key to the accepted keys, and becomes a relay.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from cli import pages
+from cli.local import machine_access
+from cli.local.site import RunDirectory, user
+from infra import bundle
+from infra.errors import EXIT_REFUSED, UserError
+from infra.program import folders
+from infra.program.stack import Stack
+from infra.ssh.target import Target
+from localcloud.nspawn import SEARCH, enter
+from node.bootstrap.sshd import PORT
+
+NO_SERVER = (
+    "stack {stack} has no SSH server: {why}. `ssh`, `exec` and `cp` of ./cluster need none. "
+    "A stack with one has machines that boot: local-machines (as root), aws-cpu, gcp-cpu."
+)
+
+
+def target(stack: Stack, run: RunDirectory) -> Target:
+    """Return the login machine of a cluster of container machines, for OpenSSH's programs.
+
+    The first call makes a key for the stack in its state folder. The key gives access to these machines only.
+
+    Raises:
+        UserError: exit 3; there is no SSH server.
+    """
+    if not run.containers:
+        why = "its machines are processes of this machine"
+        raise UserError(NO_SERVER.format(stack=stack.name, why=why), EXIT_REFUSED)
+    machine = machine_access.login(run)
+    keys = [] if machine is None else _host_keys(run, machine[0])
+    if machine is None or not keys:
+        why = "its login machine is not on, or has not reported its host keys"
+        raise UserError(NO_SERVER.format(stack=stack.name, why=why), EXIT_REFUSED)
+    key = _key(folders.make_state_dir(stack))
+    words = ["env", f"PYTHONPATH={bundle.ROOT}", sys.executable, "-m", "cli.local.sshd"]
+    proxy = shlex.join([*words, str(run.path), f"{key}.pub"]).replace("%", "%%")
+    return Target(machine[0], user(), tuple(keys), PORT, proxy_command=proxy, identity=str(key))
+
+
+def _host_keys(run: RunDirectory, host: str) -> list[str]:
+    try:
+        report = json.loads(run.boot_report(host).read_text())
+        return [str(key) for key in report["host_keys"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _key(folder: Path) -> Path:
+    """Return the stack's own private key; make it on first use."""
+    key = folder / "ssh_key"
+    if not key.with_suffix(".pub").exists():
+        draft = folder / f".{key.name}.{os.getpid()}"
+        make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "slurm-stacks", "-f", str(draft)]
+        try:
+            subprocess.run(make, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        except FileNotFoundError:
+            raise UserError(
+                f"`ssh-keygen` is not on PATH: install OpenSSH's client ({pages.OPENSSH})", EXIT_REFUSED
+            ) from None
+        draft.replace(key)
+        draft.with_suffix(f"{draft.suffix}.pub").replace(key.with_suffix(".pub"))
+    return key
+
+
+def main(path: str, key: str) -> None:
+    """Find the login machine, accept the stack's key there, and become the relay."""
+    run = RunDirectory(Path(path))
+    machine = machine_access.login(run)
+    if machine is None:
+        sys.exit(f"no login machine of the cluster in {run.path} runs")
+    # All machines share the home folder.
+    accepted = run.shared / user() / ".ssh" / "authorized_keys"
+    public = Path(key).read_text()
+    there = accepted.read_text() if accepted.exists() else ""
+    if public not in there:
+        accepted.parent.mkdir(mode=0o700, exist_ok=True)
+        accepted.touch(mode=0o600)
+        accepted.write_text(there + public)
+    words = [*enter(machine[1], [f"PATH={SEARCH}"]), "nc", "-N", "127.0.0.1", str(PORT)]
+    os.execvp(words[0], words)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

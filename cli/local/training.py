@@ -1,0 +1,182 @@
+"""The training environment on this machine: built once for each lock file, and kept between clusters."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from infra import environments, os_errors
+from infra.environments import lock_digest
+from infra.errors import EXIT_REFUSED, UserError
+from node.bootstrap.vm.training import COMPLETE
+
+HEARTBEAT_SECONDS = 10.0
+NEEDED_MIB = 2000
+"""The size of an environment, most of it TensorFlow."""
+OWN_MIB = 300
+"""Of a user's environment nobody knows the size beforehand: this is the least."""
+
+
+def build(project: Path, kind: str, envs: Path, uv: Path, groups: tuple[str, ...] = ()) -> Path:
+    """Build the environment `<envs>/<lock digest>` if it is missing, and return its path.
+
+    Args:
+        kind: cpu | gpu, a project below workload/envs.
+        groups: further dependency groups, for the tests.
+
+    Raises:
+        UserError: there is not enough space, or uv failed; uv's output is on standard error.
+    """
+    wanted = {"", *groups}
+
+    def make(target: Path, have: set[str]) -> None:
+        print(f"building the training environment {target} (TensorFlow, about 1.8 GB; once)", file=sys.stderr)
+        _sync(project / "workload" / "envs" / kind, target, uv, sorted((wanted | have) - {""}))
+
+    return _once(envs / lock_digest(project, kind), wanted, NEEDED_MIB, make)
+
+
+def build_own(project: Path, requirements: str, envs: Path, uv: Path) -> Path:
+    """Build the environment of a user's requirements file if it is missing, and return its path.
+
+    Args:
+        requirements: The file's path, relative to the project.
+
+    Raises:
+        UserError: The file cannot be used, or uv failed; uv's output is on standard error.
+    """
+    environments.read(project, requirements)
+
+    def make(target: Path, _have: set[str]) -> None:
+        print(f"building the environment {target} from {requirements}", file=sys.stderr)
+        _install(project / requirements, target, uv)
+
+    return _once(envs / environments.digest("cpu", requirements, project), {""}, OWN_MIB, make)
+
+
+def _once(target: Path, wanted: set[str], needed_mib: int, make: Callable[[Path, set[str]], None]) -> Path:
+    """Make an environment unless it is there, while no other process makes it, and return its path.
+
+    Args:
+        wanted: What it must have: the names of dependency groups, and "" for itself.
+        needed_mib: The space that it needs.
+        make: Makes it, from what is wanted and what is there already.
+
+    Raises:
+        UserError: It does not fit there, would not run there, or was not made.
+    """
+    envs, complete = target.parent, target / COMPLETE
+    try:
+        envs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise os_errors.explain(error, envs) from error
+    if problem := os_errors.unwritable(envs):
+        raise UserError(problem, EXIT_REFUSED)
+    with (envs / f".{target.name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("waiting for another build of the same training environment", file=sys.stderr, flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        have = set(complete.read_text().split("\n")) if complete.exists() else set()
+        # The environment links to the machine's interpreter, which an upgrade may have removed.
+        if wanted <= have and (target / "bin" / "python").exists():
+            return target
+        _check_place(target, needed_mib)
+        make(target, have)
+        complete.write_text("\n".join(sorted(wanted | have)))
+    return target
+
+
+def _check_place(target: Path, needed_mib: int) -> None:
+    """Check the place of an environment before minutes of downloads.
+
+    Raises:
+        UserError: the environment would not fit there, or not run.
+    """
+    if problem := noexec_problem(target):
+        raise UserError(problem, EXIT_REFUSED)
+    if problem := space_problem(target, needed_mib):
+        raise UserError(problem)
+
+
+def noexec_problem(target: Path) -> str | None:
+    """Return why programs cannot run in an environment's folder; `None` if they can."""
+    if not os_errors.noexec(target):
+        return None
+    return (
+        f"{target.parent} is on a file system that is mounted noexec, and TensorFlow's libraries are "
+        "executed. Set XDG_CACHE_HOME to a folder elsewhere and run the command again."
+    )
+
+
+def space_problem(target: Path, needed_mib: int = NEEDED_MIB) -> str | None:
+    """Return why an environment does not fit into its folder; `None` if it does."""
+    # An interrupted build has left files, which need no further space.
+    there = sum(file.lstat().st_size for file in target.rglob("*")) // os_errors.MIB
+    free, needed = os_errors.free_mib(target), needed_mib - there
+    if free >= needed:
+        return None
+    return (
+        f"the training environment needs {needed} MiB in {target.parent}, and {free} MiB are free there. "
+        "Make room, or set XDG_CACHE_HOME to a folder on a larger disk, and run the command again. "
+        "A stack with `slurm-stacks:benchmark: {enabled: false}` comes up without it."
+    )
+
+
+def _sync(folder: Path, target: Path, uv: Path, groups: list[str]) -> None:
+    command = [str(uv), "sync", "--quiet", "--frozen", "--no-default-groups", "--project", str(folder)]
+    command += [f"--group={group}" for group in groups]
+    _uv(command, target, f"{folder}/uv.lock")
+
+
+def _install(requirements: Path, target: Path, uv: Path) -> None:
+    """Make a virtual environment with the interpreter that the locked ones have, and install into it."""
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    _uv(
+        [str(uv), "venv", "--quiet", "--allow-existing", "--python", python, str(target)],
+        target,
+        requirements,
+    )
+    command = [str(uv), "pip", "install", "--quiet", "--python", str(target / "bin" / "python")]
+    _uv([*command, "--requirement", str(requirements)], target, requirements)
+
+
+def _uv(command: list[str], target: Path, source: object) -> None:
+    """Run uv, and say every ten seconds that it goes on.
+
+    Raises:
+        UserError: It failed; its output is on standard error.
+    """
+    env = {
+        **os.environ,
+        "UV_PROJECT_ENVIRONMENT": str(target),
+        "UV_COMPILE_BYTECODE": "1",
+        "UV_PYTHON_DOWNLOADS": "never",
+        "UV_NO_PROGRESS": "1",
+    }
+    env.pop("VIRTUAL_ENV", None)
+    done = threading.Event()
+    threading.Thread(target=_heartbeat, args=(done, target), daemon=True).start()
+    try:
+        status = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, check=False).returncode
+    finally:
+        done.set()
+    if status:
+        raise UserError(
+            f"uv could not build the training environment from {source} (its output is above). "
+            f"Check the connection to the package index and the space in {target.parent} "
+            f"({os_errors.free_mib(target)} MiB are free), {os_errors.AGAIN}."
+        )
+
+
+def _heartbeat(done: threading.Event, target: Path) -> None:
+    waited = 0.0
+    while not done.wait(HEARTBEAT_SECONDS):
+        waited += HEARTBEAT_SECONDS
+        print(f"still installing into {target} ({waited:.0f} s)", file=sys.stderr, flush=True)

@@ -1,0 +1,108 @@
+"""Runs things on a cluster's login machine: its own tool, any command, or a shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from cli import providers
+from cli.provider import TOOL
+from infra.errors import EXIT_REFUSED, NotUpError, UserError
+
+if TYPE_CHECKING:
+    from cli.provider import StackUp
+
+TOOL_SECONDS = 90.0
+STATUS_SECONDS = 30.0
+OURS = ("SLURM_STACKS_PROJECT", "UV_COMPILE_BYTECODE", "UV_PYTHON_DOWNLOADS")
+
+
+def replace_process(up: StackUp, argv: Sequence[str]) -> None:
+    """Replace this process by the command, so that stdin, stdout and the exit status are its own.
+
+    Args:
+        argv: The command; empty means a shell.
+
+    Raises:
+        UserError: The cluster is not up, or there is no such command.
+    """
+    chosen = providers.load(up.provider)
+    command = chosen.access(up.stack, {}, argv, tty=sys.stdin.isatty() and not argv)
+    env = {**os.environ, **command.env}
+    # The command does not need what this program set for itself, and sbatch would pass Pulumi's secrets on to
+    # the job.
+    for name in list(env):
+        if name in OURS or name.startswith("PULUMI_"):
+            del env[name]
+    try:
+        os.execvpe(command.argv[0], command.argv, env)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # an empty name is a ValueError
+        raise UserError(f"{command.argv[0]}: no such command on the login machine", 127) from None
+    except OSError as error:
+        # Not executable, without an interpreter, or for another kind of machine; the text is as a shell's.
+        raise UserError(f"{command.argv[0]}: cannot be executed: {error.strerror}", 126) from None
+
+
+def tool(
+    up: StackUp,
+    *arguments: str,
+    text: str = "",
+    seconds: float | None = None,
+) -> str:
+    """Run the cluster's own tool on its login machine and return its output.
+
+    Args:
+        text: The tool's standard input.
+        seconds: The time limit; TOOL_SECONDS by default.
+
+    Raises:
+        UserError: The tool failed; the message is its own.
+    """
+    chosen = providers.load(up.provider)
+    command = chosen.access(up.stack, {}, [TOOL, *arguments], tty=False)
+    env = {**os.environ, **command.env}
+    seconds = TOOL_SECONDS if seconds is None else seconds
+    try:
+        result = subprocess.run(
+            command.argv,
+            env=env,
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(f"the cluster of stack {up.stack.name} did not answer within {seconds:g} s") from None
+    if result.returncode:
+        raise UserError(result.stderr.strip() or f"{TOOL} {' '.join(arguments)} failed without a word")
+    return result.stdout
+
+
+def cluster_status(up: StackUp) -> dict[str, Any]:
+    """The status contract (`./cluster status --json`) from the cluster itself.
+
+    Raises:
+        UserError: The cluster is not up or does not answer; the message says which part, and where to look.
+            If the provider refuses access (no credentials), it is exit 3 and the provider's own message.
+    """
+    look = f"`./cluster logs --stack {up.stack.name}`"
+    try:
+        found: dict[str, Any] = json.loads(tool(up, "status", seconds=STATUS_SECONDS))
+    except NotUpError as error:
+        if providers.load(up.provider).settings_here(up) is None:
+            raise
+        raise UserError(
+            f"stack {up.stack.name} is half up: its controller did not come so far that it could tell its "
+            f"status. {look} shows how far, `./cluster up --stack {up.stack.name}` goes on."
+        ) from error
+    except UserError as error:
+        if error.exit_code == EXIT_REFUSED:
+            # The cluster was not asked, so its logs say nothing, and access to them would be refused as well.
+            raise
+        raise UserError(f"{error}\n{look} shows what it said last.") from error
+    return found

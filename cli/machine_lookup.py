@@ -1,0 +1,157 @@
+"""Asks a cloud about machine types that the project's table lacks.
+
+Only commands that use the cloud anyway do so: `up` asks about unknown types, `doctor` also about types that
+were asked about before. The answers are kept (`infra.machine_cache`), so that `plan`, which asks no cloud,
+and the program that the engine runs see the same facts. Facts that the stack file gives are never asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cli import providers
+from cli.clouds.provider import CloudProvider
+from infra import machine_cache
+from infra.clouds.commands import ClusterRef
+from infra.config import ConfigError, stack_file
+from infra.config.checks.machines import is_arm
+from infra.errors import UserError
+from infra.machines import Catalog, Described, Machine, catalog
+from infra.program.stack import Stack
+from node import plurals
+
+LABELS = {"aws": "AWS", "gcp": "Google Cloud"}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a lookup has found.
+
+    Attributes:
+        known: A sentence for each type that is known now.
+        unknown: A sentence for each type that is still unknown, with the reason.
+    """
+
+    known: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+def learn(stack: Stack, *, again: bool = False) -> Answer:
+    """Ask the stack's cloud for the missing facts of its machine types, and keep them.
+
+    A stack file that cannot be read is no error here: the command that reads it next reports its mistakes.
+
+    Args:
+        again: Whether to ask about types, too, whose facts are already kept.
+    """
+    cluster, place, provider = _read(stack)
+    if place is None:
+        return Answer()
+    facts = catalog()
+    wanted: dict[str | None, set[str]] = {}
+    for name, zone in _names(cluster):
+        if _asked_for(name, facts, provider, place, again):
+            wanted.setdefault(zone if provider == "gcp" and zone else place.zone, set()).add(name)
+    answers = [_ask(provider, replace(place, zone=zone), sorted(names)) for zone, names in wanted.items()]
+    return Answer(
+        tuple(dict.fromkeys(line for answer in answers for line in answer.known)),
+        tuple(dict.fromkeys(line for answer in answers for line in answer.unknown)),
+    )
+
+
+def _ask(provider: str, place: ClusterRef, names: list[str]) -> Answer:
+    label, types = LABELS[provider], ", ".join(names)
+    try:
+        chosen = providers.load(provider)
+        assert isinstance(chosen, CloudProvider)
+        said = chosen.describe(place, names)
+    except UserError as error:
+        return Answer(unknown=(f"{label} could not be asked about {types}: {error}",))
+    try:
+        _keep(said, catalog())
+    except OSError as error:
+        return Answer(unknown=(f"the facts of {types} could not be kept: {error}",))
+    where = place.zone or place.region
+    return Answer(
+        known=tuple(f"{label} says of {name}: {_in_words(one)}" for name, one in said.machines.items()),
+        unknown=tuple(
+            [f"{name} cannot be used: {one.why}" for name, one in said.unusable.items()]
+            + [
+                f"{label} has no machine type {name} in {where}"
+                for name in names
+                if name not in said.machines and name not in said.unusable
+            ]
+        ),
+    )
+
+
+def _read(stack: Stack) -> tuple[dict[str, Any], ClusterRef | None, str]:
+    """The section on the cluster, its location (`None` if no cloud can be asked), and its provider."""
+    try:
+        content, _ = stack_file.read(stack.file)
+        values = content["config"]
+        cluster = values[f"{stack_file.NAMESPACE}:cluster"]
+        provider = cluster["provider"]
+        zone = values.get("gcp:zone")
+        region = values["aws:region"] if provider == "aws" else str(zone).rpartition("-")[0]
+        more = {"zone": zone, "project": values["gcp:project"]} if provider == "gcp" else {}
+        said = [region, *more.values()]
+    except (ConfigError, AttributeError, KeyError, TypeError):
+        return {}, None, ""
+    if provider not in LABELS or not all(isinstance(one, str) and one for one in said):
+        return {}, None, ""
+    return cluster, ClusterRef(str(cluster.get("name") or stack.name), region, **more), provider
+
+
+def _names(cluster: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
+    """The machine types that a file names but does not describe, each with its partition's first zone."""
+    described = cluster.get("machines")
+    own = described if isinstance(described, dict) else {}
+    batch = cluster.get("batch")
+    types = batch.get("instance_types") if isinstance(batch, dict) else None
+    partitions = cluster.get("partitions")
+    sections = [cluster.get("controller"), cluster.get("login")]
+    sections += partitions if isinstance(partitions, list) else []
+    said = [(one.get("machine"), one.get("zones")) for one in sections if isinstance(one, dict)]
+    said += [(name, None) for name in (types if isinstance(types, list) else [])]
+    for name, zones in said:
+        facts = own.get(name) if isinstance(name, str) else None
+        if isinstance(name, str) and name and not (isinstance(facts, dict) and "vcpus" in facts):
+            first = zones[0] if isinstance(zones, list) and zones else None
+            yield name, first if isinstance(first, str) else None
+
+
+def _asked_for(name: str, facts: Catalog, provider: str, place: ClusterRef, again: bool) -> bool:
+    """Whether to ask about a type: it is unknown, or its facts are from another region or are asked again."""
+    if name in facts.retired or is_arm(name, provider):
+        return False
+    machine = facts.machine(name)
+    if machine is None:
+        series = facts.series.get(name.partition("-")[0]) if provider == "gcp" else None
+        refused = facts.unusable.get(name)
+        return not (series and series.unusable) and (refused is None or (again and refused.asked))
+    return machine.asked and machine.provider == provider and (again or not facts.offered(name, place.region))
+
+
+def _keep(said: Described, facts: Catalog) -> None:
+    machines: dict[str, Any] = {}
+    for name, one in said.machines.items():
+        before = facts.machine(name)
+        regions = {*(one.regions or ()), *((before.regions or ()) if before else ())}
+        machines[name] = one.model_dump(mode="json", exclude_defaults=True) | {"regions": sorted(regions)}
+    unusable = {name: one.model_dump(mode="json") for name, one in said.unusable.items()}
+    machine_cache.keep({"machines": machines, "unusable": unusable})
+
+
+def _in_words(machine: Machine) -> str:
+    said = [f"{machine.vcpus} vCPUs", f"{machine.memory_mib} MiB"]
+    if machine.accelerator:
+        said.append(f"{machine.accelerator.count} × {machine.accelerator.type}")
+    if machine.efa:
+        cards = plurals.count(machine.network_cards, "network card")
+        said.append(f"{plurals.count(machine.efa, 'EFA interface')} on {cards}")
+    if machine.nvme_gib:
+        said.append(f"{machine.nvme_gib} GiB of NVMe")
+    return f"{', '.join(said)}; its price is not known"

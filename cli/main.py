@@ -1,0 +1,396 @@
+"""The command line: thin commands over the runner, the provider and the console.
+
+Imports are inside the commands: `exec` and `status` must start at once, and only `up`, `down` and `plan` need
+Pulumi.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli import chaos, environments
+from cli.options import (
+    UNNAMED,
+    Json,
+    StackOption,
+    StacksOption,
+    SweepGpusOption,
+    SweepNodesOption,
+    SweepPartitionsOption,
+    SweepRepeatOption,
+    load,
+    load_to_make,
+    load_up,
+    project,
+)
+from cli.runner import interrupt
+from infra.errors import EXIT_INTERRUPTED, EXIT_USAGE, UserError
+from infra.program.stack import Stack
+
+COMPLETION = "_CLUSTER_COMPLETE"
+"""The environment variable with which a shell asks for completions."""
+
+app = typer.Typer(
+    name="cluster",
+    help="Elastic Slurm clusters for distributed training: one stack file, on AWS, on Google Cloud, or here.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        print(f"slurm-stacks {version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def main_options(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", help="Say the version and exit.", callback=_say_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Elastic Slurm clusters for distributed training: one stack file, on AWS, on Google Cloud, or here."""
+
+
+def version() -> str:
+    """This checkout's version, as pyproject.toml has it."""
+    import tomllib
+
+    found = tomllib.loads((project() / "pyproject.toml").read_text(encoding="utf-8"))
+    return str(found["project"]["version"])
+
+
+@app.command()
+def up(
+    stack: StackOption = UNNAMED,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Also make changes that end running jobs or delete files.")
+    ] = False,
+    no_benchmark: Annotated[
+        bool,
+        typer.Option("--no-benchmark", help="Leave the benchmark as it is: no submit, no wait."),
+    ] = False,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="One JSON object on standard output, progress on standard error.")
+    ] = False,
+) -> None:
+    """Bring a stack up, run its benchmark, wait for the result."""
+    from cli import machine_lookup
+    from cli.console.progress import Console
+    from cli.operate import bring_up
+
+    answer = machine_lookup.learn(stack)
+    for line in (*answer.known, *answer.unknown):
+        Console().say(line)
+    made = bring_up(
+        stack,
+        load_to_make(stack),
+        Console(),
+        replace=replace,
+        benchmark=not no_benchmark,
+        quiet=json_output,
+    )
+    if json_output:
+        print(json.dumps(made, indent=1))
+
+
+@app.command()
+def down(
+    stack: StackOption = UNNAMED,
+    checkout: Annotated[
+        Path | None,
+        typer.Option("--checkout", help="The old path of a checkout that is gone.", show_default=False),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="End jobs without a question.")] = False,
+) -> None:
+    """Destroy a stack, then look for leftovers."""
+    from cli.console.progress import Console
+    from cli.local import orphaned_clusters
+    from cli.operate import take_down
+
+    console = Console()
+    if checkout is not None:
+        if left := orphaned_clusters.end(Stack(checkout, stack.name)):
+            console.say(left, "yellow")
+        console.say("its processes and its run directory are gone")
+        return
+    try:
+        name: str = load(stack).cluster.provider
+    except UserError as error:
+        # A cluster that is up comes down whatever its stack file says by now.
+        from cli import providers
+
+        found = providers.of_cluster(stack)
+        if found is None:
+            raise
+        name, which = found, "local cluster" if found == "local" else "cluster"
+        console.say(
+            f"{error}\nThis does not keep the {which} of stack {stack.name} from going down.", "yellow"
+        )
+    take_down(stack, name, console, yes=yes)
+    for text in orphaned_clusters.messages(project()):
+        console.say(text, "yellow")
+
+
+@app.command()
+def plan(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
+    """What `up` would make, and its cost. Needs no network and no credentials."""
+    from cli.operate import make_plan
+
+    made = make_plan(stack, load(stack, scripts=True))
+    if json_output:
+        print(json.dumps(made, indent=1))
+        return
+    from cli.console.tables import show_plan
+
+    show_plan(made)
+
+
+@app.command()
+def status(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
+    """Nodes, jobs, and why any of them waits; cost so far."""
+    from cli.login_machine import cluster_status
+
+    found = cluster_status(load_up(stack))
+    if json_output:
+        print(json.dumps(found, indent=1))
+        return
+    from cli.console.tables import show_status
+
+    show_status(found, stack.name)
+
+
+@app.command(
+    "exec", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, no_args_is_help=True
+)
+def execute(
+    command: Annotated[list[str], typer.Argument(help="The command, after --.", show_default=False)],
+    stack: StackOption = UNNAMED,
+) -> None:
+    """Run a command on the login machine: ./cluster exec -- squeue"""
+    from cli.login_machine import replace_process
+
+    replace_process(load_up(stack), command)
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def ssh(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(help="Run this instead; the shell there reads it, as with ssh.", show_default=False),
+    ] = None,
+    stack: StackOption = UNNAMED,
+) -> None:
+    """A shell on the login machine."""
+    from cli.login_machine import replace_process
+
+    known = load_up(stack)
+    if sys.stdin.isatty() and not command:
+        print(f"Slurm's commands act on stack {stack.name} here; `exit` leaves.", file=sys.stderr)
+    replace_process(known, ["sh", "-c", " ".join(command)] if command else [])
+
+
+@app.command()
+def outputs(stack: StackOption = UNNAMED) -> None:
+    """The stack's outputs as JSON, for other programs."""
+    from cli import runner
+
+    found = runner.select(stack, load_up(stack).provider).outputs()
+    if found is None:
+        raise UserError(f"stack {stack.name} is not up: bring it up with `./cluster up --stack {stack.name}`")
+    print(json.dumps(found, indent=1))
+
+
+@app.command("cp", short_help="Copy files to the login machine, and from it.", no_args_is_help=True)
+def copy(
+    sources: Annotated[
+        list[str], typer.Argument(metavar="SRC", help="What to copy; :PATH is there.", show_default=False)
+    ],
+    goal: Annotated[str, typer.Argument(metavar="DST", help="Where to.", show_default=False)],
+    stack: StackOption = UNNAMED,
+) -> None:
+    """Copy files to the login machine, and from it: ./cluster cp data/ :inputs
+
+    A path on the login machine begins with a colon, or with `login:`; what follows is relative to the home
+    folder that all machines of the cluster share. Folders are copied whole. As with scp and cp, what is
+    copied goes into DST where that is a folder, and gets its name where not.
+    """
+    from cli import transfer
+
+    transfer.copy(load_up(stack), sources, goal)
+
+
+@app.command("ssh-config", short_help="A stanza for OpenSSH: scp, rsync, editors reach the stack.")
+def ssh_config(stack: StackOption = UNNAMED) -> None:
+    """Print a stanza for OpenSSH's configuration, with which scp, rsync and editors reach the login machine.
+
+    It names the user, the way there and the host key that the cluster published. Exit 3 for a stack whose
+    machines are processes of this machine: those have no SSH server.
+    """
+    from cli import transfer
+
+    print(transfer.stanza(load_up(stack)), end="")
+
+
+@app.command("run", short_help="The benchmark on several numbers of nodes; ends in the report.")
+def run_sweep(
+    stack: StackOption = UNNAMED,
+    nodes: SweepNodesOption = None,
+    partition: SweepPartitionsOption = None,
+    gpus: SweepGpusOption = None,
+    repeat: SweepRepeatOption = None,
+    cancel: Annotated[bool, typer.Option("--cancel", help="End the sweep that is under way.")] = False,
+) -> None:
+    """The benchmark on several numbers of nodes, one run after another; ends in the report.
+
+    With several partitions or numbers of GPUs, every combination is run. All runs are submitted at the start,
+    and go on without this command: interrupt it as you like, and `./cluster run` without numbers watches the
+    sweep that is under way. The cluster must be up.
+    """
+    from cli import sweep
+    from cli.console.progress import Console
+
+    if cancel and any(given is not None for given in (nodes, repeat, partition, gpus)):
+        raise UserError("--cancel ends the sweep that is under way: it takes no other option", EXIT_USAGE)
+    if cancel:
+        sweep.cancel(stack, load(stack), Console())
+    else:
+        sweep.run(stack, load(stack), Console(), nodes=nodes, repeat=repeat, partitions=partition, gpus=gpus)
+
+
+@app.command(short_help="Plots and a table: our results beside the published ones.")
+def report(
+    stack: StacksOption = UNNAMED,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for report.html and report.csv.")
+    ] = None,
+) -> None:
+    """A page with plots and a table: our results beside the published ones."""
+    from cli import report as reports
+
+    made = reports.make(stack, output, project=project())
+    print(made.page)
+    print(made.table)
+
+
+@app.command(short_help="What would stop `up` here, and its cure.")
+def doctor(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
+    """What would stop `up` here, and its cure; exit 1 if anything would."""
+    from cli import doctor as doctors
+
+    sys.exit(doctors.run(stack, as_json=json_output))
+
+
+@app.command(short_help="Last lines of the controller, a node and its boot, a job.")
+def logs(
+    what: Annotated[
+        str | None,
+        typer.Argument(help="controller (default), a node's name, or a job's id.", show_default=False),
+    ] = None,
+    stack: StackOption = UNNAMED,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="Lines of each log.", min=1)] = 40,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as they grow.")] = False,
+) -> None:
+    """The last lines of the controller, of a node and its boot, of a job."""
+    from cli import logs as log_files
+
+    status = log_files.show(load_up(stack), what, lines=lines, follow=follow)
+    if status == EXIT_INTERRUPTED:
+        # Without a message, because Ctrl-C is the normal end of following.
+        os._exit(status)
+    sys.exit(status)
+
+
+@app.command("test", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def run_tests(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="For pytest; none runs the suite.", show_default=False)
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="The widest tests too, such as the soak.")
+    ] = False,
+) -> None:
+    """The tests that this machine can run; with a file, all of that file's."""
+    from cli.checks import run_checks
+
+    sys.exit(run_checks(project(), arguments or [], everything=everything))
+
+
+def main() -> None:
+    """Run the command line. A mistake of the user ends in one message and its exit code."""
+    try:
+        _run()
+    finally:
+        _let_go()
+
+
+def _let_go() -> None:
+    """Drop the output that a closed terminal did not take.
+
+    Python would try again as it ends, fail, and choose an exit code of its own.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _run() -> None:
+    if not app.registered_groups:
+        app.add_typer(chaos.app, name="chaos")
+        app.add_typer(environments.app, name="env")
+    try:
+        with interrupt.as_keyboard_interrupt():
+            try:
+                # The shell's completion needs the command's name without a folder.
+                app(prog_name="cluster" if _completes() else "./cluster")
+            finally:
+                # Flushed here, where a closed pipe is expected, and not at the interpreter's end.
+                sys.stdout.flush()
+    except UserError as error:
+        _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _fail("interrupted", EXIT_INTERRUPTED)
+    except RuntimeError as error:
+        # Before 3.12 Python turns an exception while a class is made, such as a Ctrl-C, into a RuntimeError.
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+        _fail("interrupted", EXIT_INTERRUPTED)
+    except SystemExit as ended:
+        # Only Typer uses this code, for a KeyboardInterrupt.
+        if ended.code == EXIT_INTERRUPTED:
+            _fail("interrupted", EXIT_INTERRUPTED)
+        raise
+    except BrokenPipeError:
+        # The reader of the output has ended (`./cluster plan | head`).
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        from infra.os_errors import explain
+
+        explained = explain(error)
+        _fail(str(explained), explained.exit_code)
+
+
+def _completes() -> bool:
+    return COMPLETION in os.environ or sys.argv[1:2] in (["--install-completion"], ["--show-completion"])
+
+
+def _fail(message: str, code: int) -> Any:
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        if code == EXIT_INTERRUPTED and sys.stderr.isatty():
+            print(file=sys.stderr)  # behind the terminal's own ^C
+        print(message, file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,394 @@
+"""What `./cluster up`, `down` and `plan` do, apart from how they look."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import typer
+
+from cli import former_benchmark, login_machine, providers, results
+from cli.console.jobs import ending, situation
+from cli.console.progress import Console
+from cli.hints import hint
+from cli.provider import StackUp
+from cli.runner import interrupt
+from infra import cost
+from infra.benchmark import BenchmarkRun
+from infra.config.advice import warnings
+from infra.design import benchmark_design, design
+from infra.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, NotUpError, UserError
+from infra.machines import catalog
+from infra.program.stack import Stack
+from node import plurals
+
+if TYPE_CHECKING:
+    from cli.changes.jobs import Job
+    from cli.provider import Outputs, Provider
+    from cli.runner import Runner
+    from cli.runner.plan import Plan
+    from infra.config import StackConfig
+    from node.model import BenchmarkDesign, ClusterDesign
+
+POLL_SECONDS = 1.0
+SUBMIT = "-benchmark-job"
+"""The end of the name of the resource that submits the benchmark."""
+SETTLE_SECONDS = 15.0
+PATIENCE_SECONDS = 60.0
+"""How long a controller may fail to answer while this program waits for a job."""
+
+
+class Made(TypedDict):
+    """What `./cluster up --json` prints.
+
+    Attributes:
+        result: The benchmark's result record; null if none was waited for.
+        changes: The number of created, updated, replaced and deleted resources; empty if nothing changed.
+        seconds: The time until the result was there.
+    """
+
+    stack: str
+    outputs: dict[str, Any]
+    result: dict[str, Any] | None
+    changes: dict[str, int]
+    seconds: float
+
+
+def bring_up(
+    stack: Stack,
+    config: StackConfig,
+    console: Console,
+    *,
+    replace: bool = False,
+    benchmark: bool = True,
+    quiet: bool = False,
+) -> Made:
+    """Create or change the stack, wait for its benchmark's result, and print it.
+
+    Args:
+        replace: Whether to make changes, too, that end running jobs or delete files.
+        benchmark: False leaves the benchmark as it is; a running job of it goes on.
+        quiet: Whether to print nothing on standard output.
+
+    Raises:
+        UserError: The cluster did not come up, or the benchmark ended without a result.
+    """
+    from cli import runner
+    from cli.console.tables import show_outputs, show_result
+    from cli.report import one_node, programs
+
+    started, began = time.monotonic(), time.time()
+    up = StackUp.of(stack, config)
+    cluster = design(config, catalog())
+    training = benchmark_design(config, cluster) if benchmark else None
+    chosen = providers.load(cluster.provider)
+    rehearse(stack, cluster)
+    chosen.prepare(cluster, console.say)
+    engine = runner.select(stack, cluster.provider, console.on_event)
+    place = "this machine" if cluster.provider == "local" else cluster.provider
+    console.say(f"stack {stack.name}: cluster {cluster.name} on {place}", "bold")
+    if hint := interrupt.background_hint():
+        console.say(hint, "dim")
+    known = runner.outputs_of(engine)
+    if benchmark:
+        former = former_benchmark.find(up, cluster, training, known)
+        former_benchmark.keep(stack.name, former, console.say, replace=replace)
+    checked = chosen.check_changes(stack, cluster, known, console.say, replace=replace)
+    if checked.recreate:
+        console.say(
+            "the cluster that is up is destroyed first, with its files: this makes another one", "yellow"
+        )
+        known()  # the destroy deletes them
+        # Its jobs get time to save their state.
+        chosen.drain(stack, known, console.say, lambda _jobs: None)
+        _destroy(stack, chosen, engine, known, console)
+        engine = runner.select(stack, cluster.provider, console.on_event)
+    try:
+        with console.waiting("bringing the cluster up"):
+            outputs = engine.up(console.on_event, benchmark=benchmark)
+            # Resources that the engine knows may have died since; it sees no change and does nothing.
+            chosen.repair(stack, console.say)
+    except BaseException as failed:
+        # Jobs were held back for a change that has not been made.
+        checked.release()
+        if not isinstance(failed, UserError) or failed.exit_code != EXIT_FAILED:
+            raise
+        error = failed
+        more = chosen.explain(cluster, began)
+        told = f"{error}\n{more}" if more else str(error)
+        raise UserError(f"{told}\n`./cluster doctor --stack {stack.name}` looks for the cause.") from None
+    result: dict[str, Any] | None = None
+    if training is not None:
+        try:
+            submitted = console.changed(SUBMIT)
+            result = follow(up, cluster, training, console, submitted=submitted)
+        except KeyboardInterrupt:
+            raise UserError(
+                "not waiting any longer: the cluster and its job go on. "
+                f"`./cluster up --stack {stack.name}` waits again, "
+                f"`./cluster status --stack {stack.name}` looks, "
+                f"`./cluster down --stack {stack.name}` ends both.",
+                EXIT_INTERRUPTED,
+            ) from None
+        if not quiet:
+            show_result(result)
+            sys.stdout.flush()  # before the next line on standard error, because both may go to one file
+        _keep(stack, result, outputs.get("benchmark_result"), console)
+    if not quiet:
+        show_outputs(outputs)
+    seconds = time.monotonic() - started
+    console.say(f"up after {seconds:.0f} s")
+    if result is not None:
+        kept, _ = results.load(stack.name, stack.project)
+        compare = programs.compared if results.is_program(result) else one_node.compared
+        if (faster := compare(result, kept, stack.name)) is not None:
+            console.say(faster)
+    if training is not None:
+        try:
+            wait_for_idle(up, cluster, console)
+        except KeyboardInterrupt:
+            raise UserError(
+                "the cluster is up and the result is kept; the nodes go back by themselves. "
+                f"`./cluster down --stack {stack.name}` ends the cluster.",
+                EXIT_INTERRUPTED,
+            ) from None
+    return Made(
+        stack=stack.name,
+        outputs=outputs,
+        result=result,
+        changes=console.changes,
+        seconds=round(seconds, 1),
+    )
+
+
+def rehearse(stack: Stack, cluster: ClusterDesign) -> None:
+    """Refuse what `plan` refuses, before a cloud is asked or anything is installed.
+
+    The local stack's program needs no such check: it runs in this process and makes nothing before it has
+    been checked.
+
+    Raises:
+        UserError: The program of the stack refuses; the message is that of `plan`.
+    """
+    from cli.runner.plan import plan
+
+    if cluster.provider != "local":
+        plan(stack)
+
+
+def _keep(stack: Stack, result: dict[str, Any], where: object, console: Console) -> None:
+    """Keep a result where it outlives the cluster; if that fails, say where it is until then."""
+    try:
+        console.say(f"kept as {results.keep(stack.name, result, stack.project)}", "dim")
+    except UserError as error:
+        console.say(
+            f"the result is not kept: {error}\nUntil `{hint('down', stack.name)}` it lies in {where}.",
+            "yellow",
+        )
+
+
+def follow(
+    up: StackUp,
+    cluster: ClusterDesign,
+    training: BenchmarkDesign,
+    console: Console,
+    *,
+    submitted: bool = False,
+) -> dict[str, Any]:
+    """Wait for the benchmark's result, and say what it waits for.
+
+    The submission is the same idempotent one as that of the stack's resource: it finds that job again, or
+    submits a new one if an earlier one failed.
+
+    Args:
+        submitted: Whether the stack's resource has just submitted the job. Then a failure of that job is the
+            answer, however soon it comes.
+
+    Raises:
+        UserError: The job ended without a result; the message has the end of its output.
+    """
+    layout = providers.load(cluster.provider).layout(cluster)
+    run = BenchmarkRun.of(cluster, training, layout, up.stack.project)
+    once = ["--no-retry"] if submitted else []
+    job = _asked(up, console, "submit", "--run", run.folder, *once, text=run.script).strip()
+    with console.waiting(f"job {job}"):
+        while True:
+            seen = json.loads(_asked(up, console, "benchmark", "--run", run.folder))
+            if seen["result"] is not None:
+                return dict(seen["result"])
+            if seen["job"] is None or not seen["job"]["alive"]:
+                # Slurm may report the end of the job a moment before its last file is visible.
+                time.sleep(POLL_SECONDS)
+                seen = json.loads(_asked(up, console, "benchmark", "--run", run.folder))
+                if seen["result"] is not None:
+                    return dict(seen["result"])
+                raise UserError(_failed(up.stack.name, job, seen))
+            console.now(situation(seen))
+            time.sleep(POLL_SECONDS)
+
+
+def _asked(up: StackUp, console: Console, *arguments: str, text: str = "") -> str:
+    """Call `login_machine.tool` until it answers: a controller that is being restarted takes a moment.
+
+    Raises:
+        NotUpError: There is no cluster.
+        UserError: Access is refused (exit 3), or the cluster has not answered for PATIENCE_SECONDS.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return login_machine.tool(up, *arguments, text=text)
+        except NotUpError:
+            raise
+        except UserError as error:
+            if error.exit_code == EXIT_REFUSED:
+                raise  # access is refused, and will be
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"the cluster of stack {up.stack.name} has not answered for {PATIENCE_SECONDS:g} s. "
+                    f"Its last words:\n  {error}\n`./cluster up --stack {up.stack.name}` waits again, "
+                    f"`./cluster doctor --stack {up.stack.name}` looks for the cause."
+                ) from None
+            console.now(f"the controller does not answer: {str(error).splitlines()[-1]}")
+        time.sleep(POLL_SECONDS)
+
+
+def _failed(stack: str, job: str, seen: dict[str, Any]) -> str:
+    lines = "\n".join(f"  {line}" for line in seen["tail"]) or "  (no output)"
+    return (
+        f"job {job} ended ({ending(seen)}) without a result. "
+        f"The end of its output, in {seen['folder']}:\n{lines}\n"
+        f"The cluster is up. Fix the cause and run `./cluster up --stack {stack}` again: it submits anew."
+    )
+
+
+def wait_for_idle(up: StackUp, cluster: ClusterDesign, console: Console) -> None:
+    """Wait until the idle nodes are gone; after Ctrl-C they end without this program."""
+    static = sum(p.min for p in cluster.partitions)
+    deadline = time.monotonic() + cluster.slurm.suspend_time + cluster.slurm.suspend_timeout + SETTLE_SECONDS
+    with console.waiting(f"nodes go back after {cluster.slurm.suspend_time} s without work"):
+        while time.monotonic() < deadline:
+            try:
+                status = login_machine.cluster_status(up)
+            except UserError as error:  # the result is already kept
+                console.say(f"the cluster does not answer just now: {error}", "yellow")
+                return
+            machines_up = status["machines"]["running"] + status["machines"]["pending"]
+            if machines_up <= static:
+                submit = hint("exec", up.stack.name, "-- sbatch …")
+                console.say(f"back to {plurals.count(machines_up, 'node')}; `{submit}` brings them up again")
+                return
+            if any(job["state"] not in ("COMPLETING",) for job in status["jobs"]):
+                console.say(f"other jobs keep nodes up: `{hint('status', up.stack.name)}` names them")
+                return
+            console.now(f"{machines_up} up")
+            time.sleep(POLL_SECONDS)
+    console.say(f"nodes are still up: `{hint('status', up.stack.name)}` says why", "yellow")
+
+
+def take_down(stack: Stack, provider_name: str, console: Console, *, yes: bool = False) -> None:
+    """Destroy the stack and look for leftovers.
+
+    This needs no valid stack file, because what is up must always come down.
+
+    Args:
+        yes: Whether to end jobs without a question. Without a terminal there is no question in any case.
+
+    Raises:
+        UserError: Something is left, and the message names it; or somebody wants to keep the jobs (exit 3).
+    """
+    from cli import runner
+
+    chosen = providers.load(provider_name)
+    engine = runner.select(stack, provider_name, console.on_event)
+    if hint := interrupt.background_hint():
+        console.say(hint, "dim")
+    known = runner.outputs_of(engine)
+    # This reads the outputs if the search for leftovers needs them: the destroy deletes them.
+    chosen.drain(stack, known, console.say, functools.partial(_agree, stack.name, console, yes))
+    _destroy(stack, chosen, engine, known, console)
+    console.say("nothing is left")
+
+
+def _destroy(stack: Stack, chosen: Provider, engine: Runner, known: Outputs, console: Console) -> None:
+    """Destroy the stack, and look for leftovers.
+
+    Args:
+        known: The stack's outputs from before the destroy.
+
+    Raises:
+        UserError: Something is left; the message names it.
+    """
+    from cli.runner import embedded
+    from cli.runner.state import DamagedStateError
+
+    damaged = False
+    with console.waiting("taking the cluster down"):
+        try:
+            engine.destroy(console.on_event)
+        except DamagedStateError as error:
+            console.say(f"{error.path} is damaged: the cluster is ended without it", "yellow")
+            damaged = True
+        left = chosen.leftovers(stack, known)
+        if damaged or left:
+            # The engine did not know these: its state was lost, or is older than a kill.
+            chosen.force_cleanup(stack, known)
+            left = chosen.leftovers(stack, known)
+    if damaged and not left:
+        embedded.forget(stack)
+    if left:
+        lines = "\n".join(f"  {line}" for line in left)
+        raise UserError(
+            f"these are left of stack {stack.name}:\n{lines}\nRun `./cluster down --stack {stack.name}` "
+            "again."
+        )
+
+
+def _agree(stack: str, console: Console, yes: bool, jobs: Sequence[Job]) -> None:
+    """Name the jobs that end with the cluster, and ask for consent if there is a terminal.
+
+    Raises:
+        UserError: Exit 3; the user wants to keep them.
+    """
+    from cli.changes.jobs import listed
+
+    if not jobs:
+        return
+    console.say(
+        "\n".join(
+            [f"{len(jobs)} {'job ends' if len(jobs) == 1 else 'jobs end'} with the cluster:", *listed(jobs)]
+        )
+    )
+    if yes or not (console.live and sys.stdin.isatty()):
+        return
+    if not typer.confirm("End them, and destroy the cluster with its files?", err=True):
+        raise UserError(f"nothing was changed: the cluster of stack {stack} and its jobs go on", EXIT_REFUSED)
+
+
+def make_plan(stack: Stack, config: StackConfig) -> Plan:
+    """The plan contract (`./cluster plan --json`)."""
+    from cli.changes import table
+    from cli.runner.plan import plan
+
+    cluster = design(config, catalog())
+    found = warnings(config, cluster, catalog(), _own_cores())
+    costs = {**cost.cost(cluster), "budget": cost.budget(cluster)}
+    made = plan(stack, annotate=lambda _: (costs, found))
+    there = providers.load(cluster.provider).changes(stack, cluster)
+    made["changes"] = None if there is None else table.described(*there)
+    training = benchmark_design(config, cluster)
+    former = None if there is None else former_benchmark.planned(stack, cluster, training)
+    if made["changes"] is not None and former is not None:
+        made["changes"].append(former.described())
+    return made
+
+
+def _own_cores() -> int | None:
+    """The number of CPU cores that this process may use. `None` if the system does not say, as on macOS."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return None if affinity is None else len(affinity(0))

@@ -1,0 +1,189 @@
+"""The options that several commands share, and what follows from them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from infra.errors import UserError
+from infra.program.stack import Stack
+
+if TYPE_CHECKING:
+    from cli.provider import StackUp
+    from infra.config import StackConfig
+
+
+def project() -> Path:
+    """The checkout that `./cluster` lies in."""
+    return Path(os.environ["SLURM_STACKS_PROJECT"])
+
+
+def stack_named(name: str) -> Stack:
+    """A stack of this checkout."""
+    return Stack(project(), name)
+
+
+def default_stack() -> str:
+    """The stack of a command without `--stack`. If a setting chose it, standard error names that."""
+    from cli.runner import selection
+
+    chosen = selection.default(project())
+    if chosen.by is not None:
+        print(f"stack {chosen.stack}, chosen by {chosen.by}", file=sys.stderr)
+    return chosen.stack
+
+
+def checked(context: typer.Context, stack: Stack | None) -> Stack | None:
+    """The stack that a command names, or the default stack.
+
+    Raises:
+        UserError: Exit 2; a stack cannot have that name.
+    """
+    if context.resilient_parsing:  # for the shell's completion
+        return stack
+    return _checked(default_stack() if stack is None else stack.name)
+
+
+def checked_names(context: typer.Context, names: list[str] | None) -> list[str] | None:
+    """As `checked`, for a command that takes several stacks."""
+    if context.resilient_parsing:
+        return names
+    return [_checked(name).name for name in names or [default_stack()]]
+
+
+def _checked(name: str) -> Stack:
+    from infra.config.stack_file import check_stack_name
+
+    check_stack_name(name, project())
+    return stack_named(name)
+
+
+def known_stacks(incomplete: str) -> list[str]:
+    """The stacks of this checkout whose names begin like this, for the shell's completion."""
+    files = project().glob("Pulumi.?*.yaml")
+    names = sorted(file.name.removeprefix("Pulumi.").removesuffix(".yaml") for file in files)
+    return [name for name in names if name.startswith(incomplete)]
+
+
+DEFAULT = "$SLURM_STACKS_STACK, Pulumi's selected one, or local"
+StackOption = Annotated[
+    Stack,
+    typer.Option(
+        "--stack",
+        "-s",
+        metavar="TEXT",
+        parser=stack_named,
+        help="The stack: its file is Pulumi.<stack>.yaml.",
+        callback=checked,
+        autocompletion=known_stacks,
+        show_default=DEFAULT,
+    ),
+]
+StacksOption = Annotated[
+    list[str],
+    typer.Option(
+        "--stack",
+        "-s",
+        help="The stack, repeatable to compare stacks.",
+        show_default=DEFAULT,
+        callback=checked_names,
+        autocompletion=known_stacks,
+    ),
+]
+UNNAMED: Any = None
+"""The default of both options: their callback puts the default stack in its place."""
+SweepNodesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--nodes",
+        "-n",
+        help="Numbers of nodes. Without: 1,2,4, as far as the partition has them.",
+        show_default=False,
+    ),
+]
+SweepPartitionsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--partition",
+        "-p",
+        help="Names of partitions, as in cpu,gpu. Without: that of the benchmark.",
+        show_default=False,
+    ),
+]
+SweepGpusOption = Annotated[
+    str | None,
+    typer.Option(
+        "--gpus",
+        help="Numbers of GPUs a node, as in 1,2,4. Without: the benchmark's, or all of a node's.",
+        show_default=False,
+    ),
+]
+SweepRepeatOption = Annotated[
+    int | None,
+    typer.Option("--repeat", help="How often each. Without: once.", min=1, max=100, show_default=False),
+]
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+
+
+def load(stack: Stack, *, scripts: bool = False) -> StackConfig:
+    """Read and check the stack's file.
+
+    Args:
+        scripts: Whether the scripts that it names must exist, as for a deployment.
+    """
+    from infra.config import load_file
+
+    return load_file(stack.file, scripts=scripts)
+
+
+def load_to_make(stack: Stack) -> StackConfig:
+    """Read and check the stack's file for `up`: nothing may be left that its user has to fill in.
+
+    Raises:
+        UserError: With exit code 2: the file has mistakes or placeholders; the message has all of them.
+    """
+    from infra.config.placeholders import refuse
+
+    config = load(stack, scripts=True)
+    refuse(stack.file.name, config.placeholders)
+    return config
+
+
+def load_up(stack: Stack) -> StackUp:
+    """What a command needs to act on a cluster that is up, even if its stack file has a mistake by now.
+
+    A mistake is reported in one line, and the cluster is then found by this machine's records.
+
+    Raises:
+        UserError: The file has a mistake, and nothing is known to be up.
+    """
+    from cli.provider import StackUp
+
+    try:
+        return StackUp.of(stack, load(stack))
+    except UserError as error:
+        from cli import providers
+
+        name = providers.of_cluster(stack)
+        if name is None:
+            raise
+        from cli.console.progress import Console
+
+        Console().say(f"{_in_short(error)} This is the cluster as it was brought up before.", "yellow")
+        return StackUp(stack, name)
+
+
+def _in_short(error: UserError) -> str:
+    """The first of a stack file's mistakes, in one sentence."""
+    from infra.config.mistakes import ConfigError
+
+    mistakes = error.mistakes if isinstance(error, ConfigError) else ()
+    if not mistakes:
+        return str(error).splitlines()[0]
+    head, first = str(error).splitlines()[0].removesuffix("."), mistakes[0]
+    given = f" is {first.given}, and allowed is" if first.given else ": allowed is"
+    return f"{head}{' (the first)' * (len(mistakes) > 1)}: {first.path}{given} {first.allowed.rstrip('.')}."

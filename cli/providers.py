@@ -1,0 +1,49 @@
+"""The providers by name."""
+
+from __future__ import annotations
+
+from cli.provider import Provider
+from infra import clusters
+from infra.program.stack import Stack
+
+
+def load(name: str) -> Provider:
+    """The provider of that name.
+
+    Raises:
+        UserError: This version does not know the provider, or this machine cannot run it.
+    """
+    clusters.check_provider(name)
+    if name == "local":
+        from cli.local.provider import LocalProvider
+
+        return LocalProvider()
+    if name == "aws":
+        from cli.aws.provider import AwsProvider
+
+        return AwsProvider()
+    from cli.gcp.provider import GcpProvider
+
+    return GcpProvider()
+
+
+def of_cluster(stack: Stack) -> str | None:
+    """The provider of the cluster that a stack has up, even if the stack file has a mistake by now.
+
+    Returns:
+        None if nothing is known to be up and the stack file names no cloud.
+    """
+    from cli.local.provider import LocalProvider
+    from cli.runner import embedded
+    from infra.config import stack_file
+
+    if LocalProvider().leftovers(stack, dict) or embedded.has_state(stack):
+        return "local"
+    from cli.clouds import known_clusters
+
+    said = stack_file.provider(stack.file)
+    if said in ("aws", "gcp"):
+        return said
+    # Only a cluster on Google Cloud has a project.
+    noted = known_clusters.read(stack)
+    return ("gcp" if noted[-1].project else "aws") if noted else None

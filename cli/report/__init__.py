@@ -1,0 +1,166 @@
+"""`./cluster report`: our results and the published ones, as a page and a table."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cli import results
+from infra.errors import EXIT_USAGE, UserError
+from infra.program import locations
+
+if TYPE_CHECKING:
+    from cli.report.programs import Program
+    from cli.report.runs import Run
+
+PAGE, TABLE = "report.html", "report.csv"
+LONGEST_NAME = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The two files of a report."""
+
+    page: Path
+    table: Path
+
+
+def make(stacks: Sequence[str], output: Path | None = None, *, project: Path | None = None) -> Made:
+    """Write the report of some stacks.
+
+    Results are kept by the stack's name (`cli.results`). If two checkouts have a stack of the same name, both
+    are in the report, and every series, run and line names its checkout.
+
+    A stack without results is allowed: the page then has the published figures, and a line on standard error
+    says how to get results. Files that are not valid results are named there and in the page.
+
+    Args:
+        stacks: Names of stacks, in the page's order.
+        output: The folder to write to. The default is `<state folder>/reports/<stack[+stack]>`.
+        project: The checkout whose stack files tell which names without results are stacks.
+
+    Raises:
+        UserError: A name cannot be a stack's, or has neither results nor a stack file (exit 2); or the folder
+            cannot be written (exit 1).
+    """
+    names = list(dict.fromkeys(stacks))
+    for name in names:
+        _check_name(name)
+        _check_known(name, project)
+
+    from cli.report import page, published, runs, table
+
+    ours: list[Run] = []
+    programs: list[Program] = []
+    problems: list[str] = []
+    loaded = {name: results.load(name, project) for name in names}
+    checkouts = {kept.checkout for found, _ in loaded.values() for kept in found}
+    short = results.short_names(checkouts)
+    for name in names:
+        own, others, wrong = _runs(name, *loaded[name], short)
+        ours += own
+        programs += others
+        if not own and not others:
+            _say(
+                f"no results of stack {name} are kept yet: `./cluster up --stack {name}` makes one, "
+                f"`./cluster run --stack {name} --nodes 1,2` a comparison"
+            )
+        for problem in wrong:
+            _say(f"left out, because it is not a valid result: {problem}")
+            # The page may be given to others, so it shows the file's name without the folder.
+            shown = runs.printable(problem).replace(f"{results.folder(name)}/", "")
+            problems.append(f"Left out, because it is not a valid result: {shown}")
+    theirs = published.runs()
+    folder = output or locations.state_root() / "reports" / "+".join(names)
+    made = Made(folder / PAGE, folder / TABLE)
+    # The page is made before anything is written: a failure leaves an earlier report as it was.
+    text = page.render(names, ours, theirs, problems, datetime.now(UTC), programs)
+    _write(made.page, text)
+    _write(made.table, table.text([*ours, *theirs], programs))
+    return made
+
+
+def _runs(
+    stack: str, found: list[results.Kept], wrong: list[str], short: Mapping[Path | None, str | None]
+) -> tuple[list[Run], list[Program], list[str]]:
+    """Return a stack's runs ordered by nodes and time, and the errors of files that are not valid results.
+
+    The first list has runs of the built-in training, the second one those of the users' own programs.
+
+    Args:
+        stack: The stack's name.
+        found: Its kept results.
+        wrong: Errors that are known already.
+        short: Short names of all checkouts that have results in the report.
+    """
+    from cli.report import programs, runs
+
+    several = len({kept.checkout for kept in found}) > 1
+    made: list[Run] = []
+    own: list[Program] = []
+    for kept in found:
+        try:
+            if kept.program:
+                own.append(programs.of(kept, stack, short[kept.checkout], several=several))
+            else:
+                made.append(runs.of(kept, stack, short[kept.checkout], several=several))
+        except ValueError as error:
+            wrong.append(f"{kept.path}: {error}")
+
+    def order(run: Run | Program) -> tuple[int, str, str]:
+        return run.nodes, run.kept_at or "", run.source
+
+    return sorted(made, key=order), sorted(own, key=order), wrong
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _check_name(name: str) -> None:
+    """Refuse a name that cannot be a folder."""
+    if not name.isprintable() or "/" in name or name in ("", ".", "..") or len(name) > LONGEST_NAME:
+        raise UserError(
+            f"--stack {name!r} is not a stack's name: at most {LONGEST_NAME} printable characters, without /",
+            EXIT_USAGE,
+        )
+
+
+def _check_known(name: str, project: Path | None) -> None:
+    if (
+        project is None
+        or (project / f"Pulumi.{name}.yaml").exists()
+        or any(results.folder(name).glob("*.json"))
+    ):
+        return
+    files = sorted(
+        p.name.removeprefix("Pulumi.").removesuffix(".yaml") for p in project.glob("Pulumi.*.yaml")
+    )
+    kept = sorted(p.name for p in results.folder(name).parent.glob("*") if any(p.glob("*.json")))
+    raise UserError(
+        f"stack {name}: no results are kept of it, and {project / f'Pulumi.{name}.yaml'} does not exist.\n"
+        f"Stacks here: {', '.join(files) or 'none'}. Results are kept of: {', '.join(kept) or 'none'}.\n"
+        "`./cluster up --stack S` makes a result, `./cluster run --stack S --nodes 1,2,4` a comparison.",
+        EXIT_USAGE,
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file in one step.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+    draft = path.with_name(f".{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(text, encoding="utf-8", newline="")
+        draft.replace(path)
+    except OSError as error:
+        raise UserError(
+            f"cannot write the report to {path}: {error.strerror}. Give another folder with --output."
+        ) from error

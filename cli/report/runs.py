@@ -1,0 +1,207 @@
+"""One training in the report: a kept result of ours, or a row of a published table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cli.results import Kept
+from workload.scaling import Measured
+
+LARGEST = 1e12
+PUBLISHED_EPOCHS = 8
+PUBLISHED_BATCH = 64
+PUBLISHED_RATE = 0.2
+SYNC, LOCAL_SGD = "sync", "local-sgd"
+MNIST = "mnist"
+SYNTHETIC = "digits-synthetic"
+UNKNOWN_CHECKOUT = "unknown checkout"
+"""The name in results of an older version, which did not note the checkout."""
+_TEXTS = ("job_id", "partition", "machine", "profile", "data", "digest")
+_NUMBERS = (
+    *("nodes", "workers", "gpus_per_node", "epochs", "global_batch", "seconds_total", "seconds_train"),
+    *(
+        "images_per_second",
+        "loss",
+        "accuracy",
+        "test_accuracy",
+        "start_latency_seconds",
+        "restarts",
+        "cost_usd",
+    ),
+)
+COMPARABLE_PROFILES = ("published", "sync")
+"""Profiles whose every step uses the whole batch, as in the articles."""
+_LATER = (
+    *("seed", "learning_rate", "average_every", "cores", "cores_shared"),
+    *("step_seconds", "exchange_seconds"),
+)
+"""Keys that results of earlier versions lack."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One epoch of a run's history."""
+
+    epoch: int
+    loss: float
+    accuracy: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One training. Units are seconds and USD. `None` means not known, never zero. Texts are printable."""
+
+    origin: Literal["ours", "published"]
+    source: str
+    """The file's name, or the article's title."""
+    kept_at: str | None
+    """When the result was kept, UTC: 20261121T141109Z."""
+    stack: str
+    checkout: str | None
+    """The end of its checkout's path. `None` means not known, or a published row."""
+    checkout_label: str | None
+    """The checkout for display. `None` means that all results of the stack are of one checkout."""
+    job_id: str | None
+    partition: str | None
+    machine: str | None
+    accelerator: str | None
+    nodes: int
+    workers: int
+    gpus_per_node: int
+    devices: tuple[str, ...]
+    profile: str
+    data: str
+    epochs: int
+    global_batch: int
+    seconds_total: float | None
+    seconds_train: float
+    images_per_second: float | None
+    loss: float
+    accuracy: float
+    """Accuracy on the training data after the last epoch, as in the articles."""
+    test_accuracy: float | None
+    """Accuracy on held-out data, which the articles do not have."""
+    history: tuple[Epoch, ...]
+    start_latency_seconds: float | None
+    restarts: int | None
+    digest: str | None
+    versions: tuple[tuple[str, str], ...]
+    cost_usd: float | None
+    """Cost of the nodes during the run, without the head and storage."""
+    seed: int | None = None
+    learning_rate: float | None = None
+    """For a batch of 64."""
+    average_every: int | None = None
+    """Steps that a worker of profile `local-sgd` trains alone."""
+    cores: int | None = None
+    """CPU cores that all workers together could use."""
+    cores_shared: bool | None = None
+    """Whether any core was shared by several workers."""
+    step_seconds: float | None = None
+    """Mean time in which a worker computes a step. `None` if it was not told apart from the exchange."""
+    exchange_seconds: float | None = None
+    """Mean time in which the workers exchange the weights, with the wait for the slowest of them."""
+    phases: tuple[tuple[str, float], ...] = ()
+    """The parts of the run in order, each with its seconds."""
+
+    @property
+    def scaling(self) -> Measured | None:
+        """What the run tells of other numbers of workers; nothing if it exchanged nothing."""
+        if not (self.workers > 1 and self.step_seconds and self.exchange_seconds and self.average_every):
+            return None
+        return Measured(self.step_seconds, self.exchange_seconds, self.workers, self.average_every)
+
+    @property
+    def batch(self) -> float:
+        """Examples for each worker and step."""
+        return self.global_batch / self.workers
+
+    @property
+    def seconds_per_epoch(self) -> float | None:
+        """Training time of one epoch. `None` means that the time is zero, so it was not measured."""
+        return self.seconds_train / self.epochs if self.seconds_train > 0 else None
+
+    @property
+    def cents_per_epoch(self) -> float | None:
+        """Price of the nodes for the training time of one epoch, in US cents.
+
+        Start-up is left out, because the published times do not include it (see the page's notes).
+        """
+        if self.cost_usd is None or self.pretended_price:
+            return None
+        share = 1.0 if self.seconds_total is None else _share(self.seconds_train, self.seconds_total)
+        return 100 * self.cost_usd * share / self.epochs
+
+    @property
+    def gpu(self) -> bool:
+        return self.gpus_per_node > 0
+
+    @property
+    def local(self) -> bool:
+        """Whether its workers shared one machine's cores, as on the local stack."""
+        return self.machine is not None and self.machine.startswith("local.")
+
+    @property
+    def pretended_price(self) -> bool:
+        """Whether the price is not real: local machines cost nothing, but a stack file may price them."""
+        return self.local
+
+    @property
+    def comparable(self) -> bool:
+        """Whether loss and accuracy are comparable with the published ones: same data, batch and epochs."""
+        return (
+            self.data == MNIST
+            and self.epochs == PUBLISHED_EPOCHS
+            and self.profile in COMPARABLE_PROFILES
+            and self.batch == PUBLISHED_BATCH
+        )
+
+
+def of(kept: Kept, stack: str, checkout: str | None = None, *, several: bool = False) -> Run:
+    """Turn a kept result into a run.
+
+    Args:
+        kept: The result.
+        stack: The stack's name.
+        checkout: The short name of its checkout. `None` means not known.
+        several: Whether the stack has results of several checkouts.
+
+    Raises:
+        ValueError: A number is larger than any training can have. The message names the key.
+    """
+    record: Mapping[str, Any] = kept.record
+    values = {key: record[key] for key in _NUMBERS} | {key: record.get(key) for key in _LATER}
+    numbers = [*values.items(), *(item for epoch in record["history"] for item in epoch.items())]
+    if found := [key for key, value in numbers if value is not None and abs(value) > LARGEST]:
+        raise ValueError(f"result.{found[0]}: more than {LARGEST:g} is no measurement")
+    values |= {key: None if record[key] is None else printable(record[key]) for key in _TEXTS}
+    return Run(
+        origin="ours",
+        source=printable(kept.path.name),
+        kept_at=printable(kept.kept_at),
+        stack=printable(stack),
+        checkout=None if checkout is None else printable(checkout),
+        checkout_label=None
+        if not several
+        else f"checkout {printable(checkout)}"
+        if checkout
+        else UNKNOWN_CHECKOUT,
+        accelerator=None,
+        devices=tuple(printable(name) for name in record["devices"]),
+        history=tuple(Epoch(e["epoch"], e["loss"], e["accuracy"], e["seconds"]) for e in record["history"]),
+        phases=tuple((printable(name), seconds) for name, seconds in record.get("phases", {}).items()),
+        versions=tuple((printable(name), printable(value)) for name, value in record["versions"].items()),
+        **values,
+    )
+
+
+def printable(text: str) -> str:
+    """Replace what XML or UTF-8 cannot hold: control characters and single surrogates."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def _share(part: float, whole: float) -> float:
+    return min(part / whole, 1.0) if whole > 0 else 1.0

@@ -1,0 +1,109 @@
+"""Formats numbers, dates and names for the report."""
+
+from __future__ import annotations
+
+from cli.report.runs import PUBLISHED_RATE
+from cli.report.series import Series
+
+SPACE = "\N{NO-BREAK SPACE}"
+
+
+def seconds(value: float) -> str:
+    """Format seconds with three digits: 394 s, 24.0 s, 3.20 s, 0.45 s. Thousands are separated."""
+    if value >= 99.95:
+        return f"{value:,.0f}{SPACE}s"
+    return f"{value:.{1 if value >= 9.995 else 2}f}{SPACE}s"
+
+
+def ratio(value: float) -> str:
+    """Format a ratio with two or three digits: 12×, 3.9×, 0.45×."""
+    if value >= 9.95:
+        return f"{value:,.0f}×"
+    return f"{value:.1f}×" if value >= 0.995 else f"{value:.2f}×"
+
+
+def factor(value: float) -> str:
+    """Format a ratio for a table: 3.87×."""
+    return f"{value:,.2f}×"
+
+
+def cents(value: float) -> str:
+    """Format US cents: 1,250 ¢, 4.1 ¢, 0.50 ¢, 0.018 ¢."""
+    if value == 0:
+        return f"0{SPACE}¢"
+    if value >= 9.95:
+        return f"{value:,.0f}{SPACE}¢"
+    return f"{value:.{1 if value >= 0.995 else 2 if value >= 0.1 else 3}f}{SPACE}¢"
+
+
+def usd(value: float) -> str:
+    """Format dollars to the cent, smaller sums with two or three digits: $1,204.50, $0.043, $0.0036."""
+    if value >= 0.9995 or value == 0:
+        return f"${value:,.2f}"
+    return f"${value:.3f}" if value >= 0.00995 else f"${value:.2g}"
+
+
+def whole(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def share(value: float) -> str:
+    return f"{100 * value:,.0f}{SPACE}%"
+
+
+def fraction(value: float) -> str:
+    """Format loss and accuracy with as many digits as the articles: 0.9892."""
+    return f"{value:,.4f}" if abs(value) < 1e6 else f"{value:.3g}"
+
+
+def count(number: int, what: str) -> str:
+    """Format a number with its noun: 1 node, 2 nodes, 1,200 runs."""
+    return f"{number:,}{SPACE}{what}{'' if number == 1 else 's'}"
+
+
+def listed(items: list[str]) -> str:
+    """Join items: a, b and c."""
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
+
+
+def when(kept_at: str) -> str:
+    """Format 20261121T141109Z as 2026-11-21 14:11 UTC. Other texts stay as they are."""
+    digits = kept_at.replace("T", "").removesuffix("Z")
+    if len(digits) != 14 or not digits.isdecimal():
+        return kept_at
+    return f"{digits[:4]}-{digits[4:6]}-{digits[6:8]} {digits[8:10]}:{digits[10:12]} UTC"
+
+
+def published_label(series: Series) -> str:
+    """Return the short name of a published series: c4.2xlarge, n1 + 2 V100, p3.2xlarge."""
+    run = series.any_run
+    name = run.machine or ""
+    # Google attaches GPUs to a machine; on other clouds the machine type implies them.
+    if run.gpu and name.startswith("n1-"):
+        return f"n1 + {run.gpus_per_node} {(run.accelerator or 'GPU').upper()}"
+    return name
+
+
+def recipe(series: Series) -> str:
+    """Describe what a series trained, and on which machines."""
+    k = series.key
+    parts = [k.machine or "unknown machine"]
+    if series.any_run.local:
+        parts[0] += " (all on one machine)"
+    if k.gpus_per_node:
+        parts.append(f"{count(k.gpus_per_node, 'GPU')} a node")
+    parts += [
+        f"profile {k.profile}",
+        count(k.epochs, "epoch"),
+        f"data {k.data}",
+        f"batch {k.batch:g} a worker",
+    ]
+    if k.learning_rate not in (None, PUBLISHED_RATE):
+        parts.append(f"learning rate {k.learning_rate:g}")
+    return ", ".join(parts)
+
+
+def code(series: Series) -> str:
+    """Name the training code, and the checkout if there are several: ", code fd54350, checkout team-b"."""
+    text = f", code {series.key.digest[:7]}" if series.key.digest else ""
+    return text + (f", {series.key.checkout_label}" if series.key.checkout_label else "")

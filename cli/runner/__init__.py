@@ -1,0 +1,163 @@
+"""Brings a stack up and down: with the Pulumi CLI if there is one, else with the embedded runner.
+
+`select` chooses the runner. A local cluster stays with the runner that brought it up.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cli.hints import HOW_TO_INSTALL, hint
+from cli.runner.events import Message, OnEvent, Summary, ignore
+from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
+from infra.program.stack import Stack
+
+if TYPE_CHECKING:
+    from cli.runner.automation import PulumiRunner
+
+OVERRIDE = "SLURM_STACKS_RUNNER"
+"""Environment variable that forces the runner: `embedded` or `pulumi`."""
+
+
+class Runner(Protocol):
+    """One stack of one checkout, and a way to run it."""
+
+    @property
+    def name(self) -> str:
+        """`embedded` or `pulumi`."""
+        ...
+
+    def preview(self, on_event: OnEvent = ignore) -> Summary:
+        """Report what `up` would do, and change nothing."""
+        ...
+
+    def up(self, on_event: OnEvent = ignore, *, benchmark: bool = True) -> dict[str, Any]:
+        """Bring the stack up, or up to date, and return its outputs; secrets are `[secret]`.
+
+        Args:
+            benchmark: whether to include the benchmark's resources; False leaves them as they are.
+        """
+        ...
+
+    def destroy(self, on_event: OnEvent = ignore) -> None:
+        """Destroy the stack. A stack that is not up is no error."""
+        ...
+
+    def outputs(self) -> dict[str, Any] | None:
+        """Return the outputs; `None` if the stack is not up."""
+        ...
+
+
+class EmbeddedRunner:
+    """`cli.runner.embedded` as a `Runner`. It imports the SDK only when it is needed."""
+
+    name = "embedded"
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+
+    def preview(self, on_event: OnEvent = ignore) -> Summary:
+        from cli.runner import embedded
+
+        return embedded.preview(self._stack, on_event)
+
+    def up(self, on_event: OnEvent = ignore, *, benchmark: bool = True) -> dict[str, Any]:
+        from cli.runner import embedded
+
+        return embedded.up(self._stack, on_event, benchmark=benchmark)
+
+    def destroy(self, on_event: OnEvent = ignore) -> None:
+        from cli.runner import embedded
+
+        embedded.destroy(self._stack, on_event)
+
+    def outputs(self) -> dict[str, Any] | None:
+        from cli.runner import embedded
+
+        return embedded.outputs(self._stack)
+
+
+def outputs_of(engine: Runner) -> Callable[[], Mapping[str, Any]]:
+    """The engine's outputs, read on first use because the engine takes a second; empty if it cannot say."""
+
+    @functools.cache
+    def ask() -> Mapping[str, Any]:
+        try:
+            return engine.outputs() or {}
+        except UserError:
+            return {}
+
+    return ask
+
+
+def select(stack: Stack, provider: str, on_event: OnEvent = ignore) -> Runner:
+    """Choose the runner for a stack.
+
+    A local cluster stays with the runner that brought it up. A new local cluster gets the CLI if that is
+    installed and has its command plugin, else the embedded runner.
+
+    Args:
+        provider: `local`, `aws` or `gcp`.
+        on_event: gets a message about a choice that may surprise the user.
+
+    Raises:
+        UserError: exit 3; the stack needs the CLI and there is none, or its cluster belongs to another
+            backend than the one in use.
+    """
+    cli = shutil.which("pulumi") is not None
+    wish = os.environ.get(OVERRIDE, "")
+    if wish not in ("", "embedded", "pulumi"):
+        raise UserError(f"${OVERRIDE} is {wish!r}; it may be embedded or pulumi", EXIT_USAGE)
+    if provider != "local" or wish == "pulumi":
+        if not cli:
+            raise UserError(f"stack {stack.name} needs the Pulumi CLI. {HOW_TO_INSTALL}", EXIT_REFUSED)
+        return _pulumi(stack, local=provider == "local")
+    return _local(stack, on_event, cli=cli and wish != "embedded")
+
+
+def _local(stack: Stack, on_event: OnEvent, *, cli: bool) -> Runner:
+    from cli.runner import embedded
+    from infra.program import owner
+
+    holder = owner.read(stack)
+    if holder is None and embedded.has_state(stack):
+        # The run directory is gone, perhaps after a reboot, but there is a state of the embedded runner.
+        holder = owner.EMBEDDED
+    if holder == owner.EMBEDDED:
+        if cli:
+            on_event(
+                Message(
+                    f"stack {stack.name} was brought up without the Pulumi CLI and stays so until "
+                    f"`{hint('down', stack.name)}`"
+                )
+            )
+        return EmbeddedRunner(stack)
+    if not cli:
+        if holder is not None:
+            raise UserError(owner.refusal(stack, holder), EXIT_REFUSED)
+        return EmbeddedRunner(stack)
+    runner = _pulumi(stack, local=True)
+    if holder is not None:
+        owner.check(stack, runner.backend)
+        return runner
+    from cli.runner.automation import command_plugin
+
+    if why := command_plugin(on_event):
+        on_event(
+            Message(
+                f"the Pulumi CLI cannot get its command plugin ({why}): the embedded runner takes over",
+                "warning",
+            )
+        )
+        return EmbeddedRunner(stack)
+    return runner
+
+
+def _pulumi(stack: Stack, *, local: bool) -> PulumiRunner:
+    from cli.runner.automation import PulumiRunner
+
+    return PulumiRunner(stack, local=local)

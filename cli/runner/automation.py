@@ -1,0 +1,335 @@
+"""The Pulumi CLI as a runner, through the Automation API, from the same checkout.
+
+*Backend*: the one that the user is logged in to. A user who is logged in nowhere gets a file backend in the
+state folder, with a generated passphrase.
+
+*Nothing is written into the checkout*: with a passphrase the CLI would write `encryptionsalt` into the stack
+file. Therefore the stack is initialized in its own folder in the state folder, and every operation gets
+`--config-file` with a copy of the stack file that has the salt; the program runs in the checkout. A stack
+file that names its encryption is used as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import yaml
+
+from cli.runner import interrupt, lock, selection
+from cli.runner.events import Message, OnEvent, Summary, ignore
+from cli.runner.project import REDACTED
+from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
+from infra.program import folders, locations, mode, owner
+from infra.program.stack import Stack
+from node.processes import children
+
+PLUGIN = "command"
+PLUGIN_SECONDS = 120
+"""Seconds for the download of the command plugin; after that the local stack runs without the CLI."""
+ENCRYPTION = ("encryptionsalt", "encryptedkey", "secretsprovider")
+
+
+class PulumiRunner:
+    """One stack of a checkout, run by the Pulumi CLI.
+
+    Args:
+        local: whether this is a local stack, whose cluster only one engine may own.
+    """
+
+    name = "pulumi"
+
+    def __init__(self, stack: Stack, *, local: bool) -> None:
+        self._stack = Stack(stack.project.resolve(), stack.name)
+        self._local = local
+        # A stack that began in our own backend stays there until it is destroyed, even if the user logs in.
+        ours = Path(owner.fallback_url(self._stack).removeprefix("file://"))
+        self._fallback = ours.exists() or owner.logged_in(self._stack.project) is None
+
+    @property
+    def backend(self) -> str:
+        """The URL of the backend that holds the state."""
+        if self._fallback:
+            return owner.fallback_url(self._stack)
+        return owner.backend_url(self._stack.project)
+
+    def preview(self, on_event: OnEvent = ignore) -> Summary:
+        """Report what `up` would do.
+
+        Raises:
+            UserError: the program or the engine failed.
+        """
+        fresh = self._fallback and not self._engine_dir.exists()
+        with self._operation("preview", on_event, create=True) as (stack, translator, config):
+            assert stack is not None
+            try:
+                stack.preview(on_event=translator, color="never", config_file=config)
+            finally:
+                if fresh:
+                    self._forget()
+        return Summary(translator.summary.counts, 0, translator.summary.seconds)
+
+    def up(self, on_event: OnEvent = ignore, *, benchmark: bool = True) -> dict[str, Any]:
+        """Bring the stack up, or up to date, and return its outputs; secrets are `[secret]`.
+
+        Args:
+            benchmark: whether to include the benchmark's resources. If not, the program does not declare
+                them, and the engine excludes them.
+
+        Raises:
+            UserError: the program or the engine failed, or the cluster belongs to the embedded runner
+                (exit 3).
+        """
+        lost = self._local and owner.read(self._stack) is None
+        if self._local:
+            owner.claim(self._stack, self.backend)
+        with self._operation("up", on_event, create=True) as (stack, translator, config):
+            assert stack is not None
+            if lost and (stack.export_stack().deployment or {}).get("resources"):
+                # For the engine nothing has changed, so it would create nothing.
+                on_event(Message("the run directory is gone: all of the stack is created again", "warning"))
+                stack.destroy(color="never", show_secrets=False, config_file=config)
+            left_out: list[str] = []
+            if not benchmark:
+                there = (stack.export_stack().deployment or {}).get("resources") or []
+                left_out = [r["urn"] for r in there if mode.is_benchmarks(r["urn"])]
+                kept = mode.of_benchmark(_outputs(stack.outputs()))
+                stack.workspace.env_vars[mode.KEPT_VARIABLE] = json.dumps(kept)
+            result = stack.up(
+                on_event=translator,
+                color="never",
+                show_secrets=False,
+                config_file=config,
+                # An older CLI does not know the option.
+                **({"exclude": left_out} if left_out else {}),
+            )
+            return _outputs(result.outputs)
+
+    def destroy(self, on_event: OnEvent = ignore) -> None:
+        """Destroy the stack. A stack that was never up is no error.
+
+        Raises:
+            UserError: the engine failed.
+        """
+        if self._local:
+            owner.check(self._stack, self.backend)
+        with self._operation("down", on_event, create=False) as (stack, translator, config):
+            if stack is not None:
+                stack.destroy(on_event=translator, color="never", show_secrets=False, config_file=config)
+                if self._fallback:
+                    # Without preserve_config the CLI would remove the stack file from the checkout.
+                    stack.workspace.remove_stack(self._stack.name, preserve_config=True)
+            self._forget()
+            if self._local:
+                owner.release(self._stack)
+
+    def outputs(self) -> dict[str, Any] | None:
+        """Return the stack's outputs; `None` if it is not up."""
+        if self._fallback and not self._engine_dir.exists():
+            return None
+        stack = self._select()
+        return None if stack is None else (_outputs(stack.outputs()) or None)
+
+    @property
+    def _engine_dir(self) -> Path:
+        return locations.state_dir(self._stack) / "engine"
+
+    @contextlib.contextmanager
+    def _operation(
+        self, verb: str, on_event: OnEvent, *, create: bool
+    ) -> Iterator[tuple[Any, Any, str | None]]:
+        """Hold the lock for the body, and yield the stack (or `None`), its events, and the stack file."""
+        from pulumi.automation.errors import CommandError
+
+        from cli.runner.engine_events import Translator
+
+        translator = Translator(on_event)
+        with lock.held(self._stack, verb), _patient(on_event) as interrupted:
+            if self._fallback and create:
+                on_event(Message(f"the state is kept here, with no login to Pulumi, in {self.backend}"))
+            try:
+                self._break_stale_lock(on_event)
+                if create:
+                    self._initialize()
+                stack = self._select()
+                yield stack, translator, self._config_file()
+            except CommandError as error:
+                if interrupted.is_set():
+                    raise UserError(
+                        f"interrupted; what was done is recorded: "
+                        f"`./cluster {verb} --stack {self._stack.name}` continues where this stopped.",
+                        EXIT_INTERRUPTED,
+                    ) from None
+                # The error's text is all that the CLI printed; what it calls errors comes last.
+                text = "\n".join(translator.errors) or str(error).rpartition("stderr: ")[2].strip()
+                raise UserError(f"Pulumi: {text}") from error
+            finally:
+                translator.finish()
+
+    def _break_stale_lock(self, on_event: OnEvent) -> None:
+        """Remove a lock that a killed CLI left in our own backend, whose users all hold the stack's lock.
+
+        Raises:
+            UserError: exit 3; only `./cluster` was killed, and the CLI still works.
+        """
+        locks = locations.state_dir(self._stack) / "backend" / ".pulumi" / "locks"
+        for file in locks.rglob("*.json") if self._fallback else ():
+            pid = _holder(file)
+            if pid is not None:
+                raise UserError(
+                    f"the Pulumi CLI (process {pid}) still works on stack {self._stack.name} for a "
+                    f"`./cluster` that was killed. Wait for its end, or end it (kill -INT {pid}).",
+                    EXIT_REFUSED,
+                )
+            on_event(Message("the Pulumi CLI was killed as it worked on this stack: going on there"))
+            file.unlink(missing_ok=True)
+
+    def _environment(self) -> Mapping[str, str]:
+        # The program's own environment has uv, which the project's toolchain asks for.
+        env = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+        if self._fallback:
+            folder = folders.make_state_dir(self._stack)
+            backend, passphrase = folder / "backend", folder / "passphrase"
+            backend.mkdir(mode=0o700, exist_ok=True)
+            if not passphrase.exists():
+                descriptor = os.open(passphrase, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                    file.write(secrets.token_urlsafe(32))
+            env |= {"PULUMI_BACKEND_URL": self.backend, "PULUMI_CONFIG_PASSPHRASE_FILE": str(passphrase)}
+            if "PULUMI_CONFIG_PASSPHRASE" in os.environ:
+                # The CLI prefers it to the file, and it may be another one tomorrow.
+                env["PULUMI_CONFIG_PASSPHRASE"] = passphrase.read_text(encoding="utf-8")
+        return env
+
+    def _workspace(self, folder: Path) -> Any:
+        from pulumi import automation
+        from pulumi.automation.errors import InvalidVersionError
+
+        try:
+            return automation.LocalWorkspace(work_dir=str(folder), env_vars=self._environment())
+        except InvalidVersionError as error:
+            raise UserError(f"the Pulumi CLI on PATH does not fit: {error}", EXIT_REFUSED) from error
+
+    def _initialize(self) -> None:
+        """Create the stack if it does not exist, from outside the checkout."""
+        from pulumi import automation
+        from pulumi.automation.errors import StackAlreadyExistsError
+
+        folder = self._engine_dir
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        settings = yaml.safe_load((self._stack.project / "Pulumi.yaml").read_text(encoding="utf-8"))
+        kept = {k: settings[k] for k in ("name", "runtime", "backend") if k in settings}
+        (folder / "Pulumi.yaml").write_text(yaml.safe_dump(kept), encoding="utf-8")
+        with contextlib.suppress(StackAlreadyExistsError):
+            automation.Stack.create(self._stack.name, self._workspace(folder))
+
+    def _select(self) -> Any:
+        """Select the stack in the checkout; `None` if the backend has no such stack."""
+        from pulumi import automation
+        from pulumi.automation.errors import StackNotFoundError
+
+        try:
+            with selection.kept(self._stack.project):
+                return automation.Stack.select(self._stack.name, self._workspace(self._stack.project))
+        except StackNotFoundError:
+            return None
+
+    def _config_file(self) -> str | None:
+        """Write the stack file with the salt of our initialization; `None` if the checkout's file has one."""
+        source = self._stack.file
+        text = source.read_text(encoding="utf-8") if source.exists() else ""
+        if set(ENCRYPTION) & set(yaml.safe_load(text) or {}):
+            return None
+        copy = self._engine_dir / source.name
+        made = yaml.safe_load(copy.read_text(encoding="utf-8")) or {} if copy.exists() else {}
+        kept = {k: made[k] for k in ENCRYPTION if k in made}
+        copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        copy.write_text(text + ("\n" + yaml.safe_dump(kept) if kept else ""), encoding="utf-8")
+        return str(copy)
+
+    def _forget(self) -> None:
+        """Remove our own backend of a stack that is not up. The user's own backend keeps its history."""
+        if self._fallback:
+            folder = locations.state_dir(self._stack)
+            shutil.rmtree(folder / "backend", ignore_errors=True)
+            (folder / "passphrase").unlink(missing_ok=True)
+            shutil.rmtree(self._engine_dir, ignore_errors=True)
+
+
+def _holder(file: Path) -> int | None:
+    """Return the pid of the running CLI that made a lock of the file backend; `None` if it has ended."""
+    try:
+        pid = int(json.loads(file.read_text(encoding="utf-8"))["pid"])
+        program = Path(f"/proc/{pid}/exe").readlink().name
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return pid if program == "pulumi" else None
+
+
+def command_plugin(on_event: OnEvent) -> str | None:
+    """Install the plugin that runs local commands. Returns `None`, or why that is not possible."""
+    version = importlib.metadata.version("pulumi-command")
+    try:
+        listed = json.loads(_pulumi("plugin", "ls", "--json") or "[]")
+        if any(p.get("name") == PLUGIN and p.get("version") == version for p in listed):
+            return None
+        on_event(Message(f"installing Pulumi's {PLUGIN} plugin {version}"))
+        _pulumi("plugin", "install", "resource", PLUGIN, version)
+    except subprocess.TimeoutExpired:
+        return f"its download took over {PLUGIN_SECONDS} s"
+    except subprocess.CalledProcessError as error:
+        lines = (error.stderr or "").strip().splitlines()
+        return lines[-1] if lines else f"`pulumi plugin` ended with status {error.returncode}"
+    except (OSError, ValueError) as error:
+        return str(error)
+    return None
+
+
+def _pulumi(*arguments: str) -> str:
+    return subprocess.run(
+        ["pulumi", *arguments, "--non-interactive"],
+        check=True,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=PLUGIN_SECONDS,
+    ).stdout
+
+
+def _outputs(values: Any) -> dict[str, Any]:
+    return {k: REDACTED if v.secret else v.value for k, v in sorted(values.items())}
+
+
+@contextlib.contextmanager
+def _patient(on_event: OnEvent) -> Iterator[threading.Event]:
+    """Wait for the CLI after a signal: it ends its work and then itself.
+
+    The event is set after a signal. Ctrl-C in the terminal reaches the CLI; other signals are passed on as
+    SIGINT.
+    """
+    interrupted = threading.Event()
+    waiting = Message("interrupted: waiting for Pulumi to end (again: at once)", "warning")
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        interrupted.set()
+        if number != signal.SIGINT:
+            for child in children(os.getpid()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGINT)
+        # In a thread, because a handler must not wait for locks that the interrupted code may hold.
+        threading.Thread(target=on_event, args=[waiting], daemon=True).start()
+
+    with interrupt.handled(handle):
+        yield interrupted

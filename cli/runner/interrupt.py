@@ -1,0 +1,173 @@
+"""How commands handle SIGINT (Ctrl-C), SIGTERM, and SIGHUP (a closed terminal)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from cli.runner.events import Message, OnEvent
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from cli.runner.lifecycle import Lifecycle
+
+GRACE_SECONDS = 20.0
+"""Seconds that commands have to clean up after the first signal, before SIGTERM and then SIGKILL."""
+AGAIN_SECONDS = 0.05
+WAKE_BYTES = 4096
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def forwarded(life: Lifecycle, on_event: OnEvent) -> Iterator[None]:
+    """Forward signals to the running commands for the body, and start no further command after one.
+
+    The run waits for the commands, up to a limit, so that the state stays correct.
+    """
+    timers: list[threading.Timer] = []
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        if life.stopping.is_set():
+            life.processes.signal(signal.SIGKILL)
+            return
+        life.stopping.set()
+        # In threads, because a handler must not wait for locks that the interrupted code may hold.
+        for delay, forward in (
+            # Commands have no terminal, so SIGHUP is sent to them as SIGTERM.
+            (0.0, signal.SIGTERM if number == signal.SIGHUP else signal.Signals(number)),
+            (GRACE_SECONDS, signal.SIGTERM),
+            (GRACE_SECONDS + 5, signal.SIGKILL),
+        ):
+            timer = threading.Timer(delay, life.processes.signal, [forward])
+            timer.daemon = True
+            timer.start()
+            timers.append(timer)
+        text = "interrupted: waiting for the running commands to end (again: kill them)"
+        announce = threading.Thread(target=on_event, args=[Message(text, "warning")], daemon=True)
+        announce.start()
+
+    try:
+        with handled(handle):
+            yield
+    finally:
+        for timer in timers:
+            timer.cancel()
+
+
+@contextlib.contextmanager
+def waking_loop(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Let every signal wake the event loop for the body, so that its handler runs at once.
+
+    Python runs signal handlers only in the main thread, while it executes Python code. A signal that arrives
+    just before the loop begins to wait, or that the kernel delivers to another thread, does not end the wait.
+    Its handler would run at the loop's next event, which may be minutes later.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    # Imported here, because every command imports this module and few run a program.
+    import socket
+
+    receive, send = socket.socketpair()
+    with receive, send:
+        receive.setblocking(False)
+        send.setblocking(False)
+        loop.add_reader(receive, receive.recv, WAKE_BYTES)
+        before = signal.set_wakeup_fd(send.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            loop.remove_reader(receive)
+
+
+def handled_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals that this process handles, which depends on how it was started.
+
+    SIGHUP stays ignored if the caller ignores it, which is the purpose of `nohup`. So does SIGINT: a script
+    ignores it for commands in the background, because Ctrl-C is meant for the command in the foreground.
+    SIGTERM is always handled. It is sent to this process alone, and otherwise only SIGKILL could end a
+    command that was started with all three ignored.
+    """
+    return tuple(n for n in SIGNALS if n == signal.SIGTERM or signal.getsignal(n) is not signal.SIG_IGN)
+
+
+def background_hint() -> str | None:
+    """Return how to interrupt this process if Ctrl-C does not reach it; `None` if Ctrl-C works."""
+    if signal.SIGINT in handled_signals():
+        return None
+    return (
+        f"started in the background: Ctrl-C does not reach this command, `kill {os.getpid()}` interrupts it"
+    )
+
+
+@contextlib.contextmanager
+def as_keyboard_interrupt() -> Iterator[None]:
+    """Turn every handled signal into a KeyboardInterrupt for the body.
+
+    Signals that the caller had blocked are unblocked. SIGCHLD that the caller ignored is handled again:
+    otherwise the exit status of children would be lost, and every command would seem to succeed.
+    """
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {*SIGNALS, signal.SIGCHLD})
+    if (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+    ):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            signal.default_int_handler(number, frame)
+        # Use the present handler of Ctrl-C. asyncio's cancels the tasks; an exception raised inside a task
+        # could be lost, and the others would wait for ever.
+        signal.raise_signal(signal.SIGINT)
+
+    with handled(handle), _not_lost():
+        # asyncio replaces only Python's own handler of SIGINT.
+        if signal.getsignal(signal.SIGINT) is handle:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        yield
+
+
+@contextlib.contextmanager
+def _not_lost() -> Iterator[None]:
+    """Repeat a KeyboardInterrupt a moment later if it was raised where Python cannot propagate it.
+
+    In a callback of a compiled library, or while an object is finalized, Python would print it and go on.
+    """
+    before = sys.unraisablehook
+
+    def again(lost: sys.UnraisableHookArgs) -> None:
+        if not isinstance(lost.exc_value, KeyboardInterrupt):
+            before(lost)
+            return
+        later = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGINT))
+        later.daemon = True
+        later.start()
+
+    sys.unraisablehook = again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+@contextlib.contextmanager
+def handled(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle the signals of `handled_signals` for the body. Outside of the main thread this does nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handle) for number in handled_signals()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

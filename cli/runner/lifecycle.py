@@ -1,0 +1,306 @@
+"""The operations on one resource: create, update, replace and delete, recorded before and after."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from cli.runner import process, wire
+from cli.runner.command import Call, CommandError, Commands, for_delete
+from cli.runner.events import (
+    Message,
+    OnEvent,
+    Operation,
+    ResourceDone,
+    ResourceFailed,
+    ResourceStarted,
+    Summary,
+)
+from cli.runner.project import REDACTED, Project
+from cli.runner.state import Record, State, Status
+from infra import os_errors
+from infra.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A registration: the resource as the program declares it. Secrets in `inputs` are marked."""
+
+    urn: str
+    type: str
+    name: str
+    custom: bool
+    parent: str
+    inputs: dict[str, Any]
+    dependencies: list[str]
+    property_dependencies: dict[str, list[str]]
+    deleted_with: str
+    protect: bool
+    delete_before_replace: bool
+    secret_outputs: list[str]
+
+    @property
+    def edges(self) -> set[str]:
+        """URNs of the resources that must exist before this one."""
+        own = {self.parent, *self.dependencies}
+        own.update(urn for urns in self.property_dependencies.values() for urn in urns)
+        return own - {""}
+
+
+class Lifecycle:
+    """The operations of one run on one stack's state. Several threads call its methods."""
+
+    def __init__(self, project: Project, state: State, on_event: OnEvent, *, preview: bool = False) -> None:
+        self.project = project
+        self.state = state
+        self.preview = preview
+        self.processes = process.Processes()
+        self.stopping = threading.Event()
+        """Set by an interrupt; no operation begins after it."""
+        self.failures: list[str] = []
+        self._counts: Counter[Operation] = Counter()
+        self._replaced: set[str] = set()
+        self._commands = Commands(project.directory, on_event, self.processes, self.stopping)
+        self._on_event = on_event
+        self._began = time.monotonic()
+        self._lock = threading.Lock()
+
+    def summary(self) -> Summary:
+        """Return the counts of the run so far."""
+        counts = {operation: n for operation, n in self._counts.items() if n}
+        return Summary(counts, len(self.failures), time.monotonic() - self._began)
+
+    def adopt(self, wanted: Registration) -> str:
+        """Record a resource that needs no work (a component, the stack, a provider), and return its id."""
+        old = self.state.records.get(wanted.urn)
+        record = self._record(wanted, old)
+        record.inputs = wire.fingerprinted(wanted.inputs, self.state.key)
+        if wanted.custom:
+            record.id = record.id or secrets.token_hex(8)
+        if not self.preview:
+            self.state.put(record)
+        self._done(wanted, "unchanged" if old else "created", time.monotonic())
+        return record.id
+
+    def command(self, wanted: Registration) -> Record | None:
+        """Create, update or replace a command resource as the program declares it.
+
+        Returns:
+            The record, with secrets marked in its outputs; `None` if one of its commands failed.
+        """
+        old = self.state.records.get(wanted.urn)
+        inputs = wire.fingerprinted(wanted.inputs, self.state.key)
+        operation = self._decide(old, wanted, inputs)
+        if operation == "replaced":
+            with self._lock:
+                self._replaced.add(wanted.urn)
+        record = self._record(wanted, None if operation == "replaced" else old)
+        if operation == "unchanged":
+            if not self.preview:
+                self.state.put(record)
+            self._done(wanted, operation, time.monotonic())
+            return self._marked(record)
+        if self.preview:
+            self._done(wanted, operation, time.monotonic())
+            # An empty id means unknown. Only an update keeps the id for certain.
+            id_ = old.id if old is not None and operation == "updated" else ""
+            return Record(wanted.urn, wanted.type, wanted.name, True, id=id_)
+        with self._reported(wanted, operation):
+            if operation == "replaced" and old is not None:
+                self._remove_old(old, wanted)
+            return self._apply(record, wanted, inputs, operation)
+        return None
+
+    def delete(self, record: Record, *, gone: bool = False, replaced: bool = False) -> bool:
+        """Run a resource's delete command and remove its record.
+
+        Args:
+            gone: whether the resource that it names in `deletedWith` is deleted, too; its own command does
+                not run then.
+            replaced: whether it has a successor; the summary counts the two as one.
+
+        Returns:
+            Whether it was deleted.
+        """
+        text = record.inputs.get("delete")
+        idle = not record.custom or gone or not text
+        with self._reported(record, "deleted", quiet=idle, counted=not replaced):
+            self._end_leftover_command(record)
+            if not idle:
+                self._raise_if_stopping()
+                # Saved first: a killed run may have deleted half of it, and `up` must create it again then.
+                whole = record.status == "created"
+                record.status = "deleting" if whole else record.status
+                self.state.save()
+                self._run_delete(record, str(text), whole=whole)
+            self.state.remove(record)
+            return True
+        return False
+
+    def announce_deletion(self, record: Record) -> None:
+        """Report, in a preview, that the resource would be deleted."""
+        self._done(record, "deleted", time.monotonic())
+
+    def _run_delete(self, record: Record, text: str, *, whole: bool) -> None:
+        call = Call(record.urn, record.name, for_delete(record.inputs), *_printed(record))
+        try:
+            self._commands.run(text, call, lambda pid: self._note_process(record, pid))
+        except CommandError as error:
+            if whole or self.stopping.is_set():
+                raise
+            # A half-created resource may not be deletable. Repeating would block the destroy for ever.
+            self._on_event(Message(f"{record.name} was only half created; deleting it: {error}", "warning"))
+
+    def _decide(self, old: Record | None, wanted: Registration, inputs: dict[str, Any]) -> Operation:
+        if old is None:
+            return "replaced" if wanted.urn in self._replaced else "created"
+        if old.status in ("creating", "deleting"):
+            return "created"
+        keys = old.inputs.keys() | inputs.keys()
+        changed = {k for k in keys if not wire.same(old.inputs.get(k), inputs.get(k))}
+        if "triggers" in changed:
+            return "replaced"
+        return "updated" if changed or old.status == "updating" else "unchanged"
+
+    def _remove_old(self, old: Record, wanted: Registration) -> None:
+        """Mark the old resource for deletion, or delete it now if `delete_before_replace` is set."""
+        if old.protect:
+            raise CommandError("it is protected and would have to be replaced; remove `protect` first")
+        if wanted.delete_before_replace:
+            # Resources that this replacement would replace are deleted first, as in the real engine.
+            for other in reversed(list(self.state.records.values())):
+                if old.urn in other.property_dependencies.get("triggers", ()) and other.custom:
+                    self._replaced.add(other.urn)
+                    self._remove_old(other, wanted)
+            if not self.delete(old, replaced=True):
+                raise CommandError("the old one could not be deleted")
+        else:
+            self.state.mark_for_deletion(old)
+
+    def _apply(
+        self, record: Record, wanted: Registration, inputs: dict[str, Any], operation: Operation
+    ) -> Record:
+        """Run `create` or `update` and record the result."""
+        values = wire.plain(wanted.inputs)
+        text, status = values.get("create"), "creating"
+        if operation == "updated":
+            text, status = values.get("update", text), "updating"
+        if any(part == REDACTED for part in wire.secret_strings(wanted.inputs)):
+            raise CommandError(
+                "it needs a secret that another resource printed in an earlier run, and the embedded runner "
+                "keeps no secrets. Destroy the stack and bring it up again."
+            )
+        self._end_leftover_command(record)
+        self._raise_if_stopping()
+        started: Status = "updating" if status == "updating" else "creating"
+        record.status = started
+        # A later run needs the delete command and its environment, even if this run is killed.
+        record.inputs = inputs if started == "creating" else record.inputs
+        self.state.put(record)
+        call = Call(
+            record.urn,
+            record.name,
+            values,
+            *(_printed(record) if started == "updating" else ("", "")),
+            masks=wire.secret_strings(wanted.inputs),
+        )
+        outputs: dict[str, Any] = {k: record.outputs.get(k, "") for k in ("stdout", "stderr")}
+        if text is not None:
+            stdout, stderr = self._commands.run(text, call, lambda pid: self._note_process(record, pid))
+            outputs = {"stdout": stdout, "stderr": stderr}
+        hidden = {k for k, v in outputs.items() if any(word in v for word in call.masks if word)}
+        hidden |= set(outputs) & set(wanted.secret_outputs)
+        record.inputs = inputs
+        record.outputs = {k: REDACTED if k in hidden else v for k, v in outputs.items()}
+        record.secret_outputs = sorted(hidden)
+        record.status, record.process = "created", None
+        if started == "creating":
+            record.id = wanted.name + secrets.token_hex(4)
+        self.state.put(record)
+        return self._marked(record, outputs)
+
+    def _marked(self, record: Record, outputs: dict[str, Any] | None = None) -> Record:
+        """Return a copy of the record for the program, with the real outputs; secrets are marked."""
+        known = record.outputs if outputs is None else outputs
+        marked = {k: wire.secret(v) if k in record.secret_outputs else v for k, v in known.items()}
+        return Record(record.urn, record.type, record.name, True, id=record.id, outputs=marked)
+
+    def _record(self, wanted: Registration, old: Record | None) -> Record:
+        """Return the old record, or a new one, with the registration's dependencies and protection."""
+        record = old or Record(wanted.urn, wanted.type, wanted.name, wanted.custom)
+        if self.preview:
+            return record
+        record.parent, record.deleted_with = wanted.parent, wanted.deleted_with
+        record.dependencies = wanted.dependencies
+        record.property_dependencies = wanted.property_dependencies
+        record.protect = wanted.protect
+        return record
+
+    def _raise_if_stopping(self) -> None:
+        """Prevent an operation from beginning after an interrupt.
+
+        Raises:
+            CommandError: there was an interrupt.
+        """
+        if self.stopping.is_set():
+            raise CommandError("interrupted")
+
+    def _note_process(self, record: Record, pid: int) -> None:
+        started = process.start_time(pid)
+        record.process = (pid, started) if started else None
+        self.state.save()
+
+    def _end_leftover_command(self, record: Record) -> None:
+        """End the command that a killed run left behind: it must not run beside the new one."""
+        if record.process is not None:
+            if process.end_leftover(*record.process):
+                self._on_event(Message(f"{record.name}: ended the command that a killed run left behind"))
+            record.process = None
+
+    @contextlib.contextmanager
+    def _reported(
+        self,
+        subject: Record | Registration,
+        operation: Operation,
+        *,
+        quiet: bool = False,
+        counted: bool = True,
+    ) -> Iterator[None]:
+        """Report the begin and the end of the body. A failure is recorded and not raised."""
+        began = time.monotonic()
+        if not quiet:
+            self._on_event(ResourceStarted(subject.urn, subject.name, subject.type, operation))
+        try:
+            yield
+        except (CommandError, UserError, OSError) as error:
+            seconds = time.monotonic() - began
+            text = str(os_errors.explain(error) if isinstance(error, OSError) else error)
+            with self._lock:
+                self.failures.append(f"{subject.name}: {text}")
+            self._on_event(ResourceFailed(subject.urn, subject.name, subject.type, operation, seconds, text))
+        else:
+            self._done(subject, operation, began, counted=counted)
+
+    def _done(
+        self, subject: Record | Registration, operation: Operation, began: float, *, counted: bool = True
+    ) -> None:
+        with self._lock:
+            self._counts[operation] += counted
+        self._on_event(
+            ResourceDone(subject.urn, subject.name, subject.type, operation, time.monotonic() - began)
+        )
+
+
+def _printed(record: Record) -> tuple[str, str]:
+    """Return the recorded stdout and stderr of the last run, for the environment of the next one."""
+    stdout, stderr = (
+        "" if key in record.secret_outputs else str(record.outputs.get(key, ""))
+        for key in ("stdout", "stderr")
+    )
+    return stdout, stderr

@@ -1,0 +1,118 @@
+"""The project and the configuration of one stack, read from the checkout as the Pulumi CLI reads them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from infra.config.stack_file import Loader
+from infra.errors import EXIT_USAGE, UserError
+from infra.program.stack import Stack
+
+REDACTED = "[secret]"
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """The content of `Pulumi.yaml` and `Pulumi.<stack>.yaml`."""
+
+    name: str
+    directory: Path
+    stack: str
+    config: dict[str, str]
+    """Full key (`namespace:name`) -> string; objects are JSON text, as Pulumi passes them to a program."""
+    secure: frozenset[str] = field(default_factory=frozenset)
+    """Keys with encrypted values in the stack file; `config` has `[secret]` for them."""
+
+    @property
+    def program(self) -> Path:
+        return self.directory / "__main__.py"
+
+
+def load(stack: Stack) -> Project:
+    """Read the two files.
+
+    Raises:
+        UserError: exit 2; a file is missing or wrong.
+    """
+    directory = stack.project.resolve()
+    settings = _read(directory / "Pulumi.yaml", f"{directory} is not a Pulumi project")
+    name = settings.get("name")
+    if not isinstance(name, str):
+        raise UserError(f"{directory / 'Pulumi.yaml'}: `name` is missing", EXIT_USAGE)
+    stacks = sorted(path.name.split(".")[1] for path in directory.glob("Pulumi.?*.yaml"))
+    known = f"stacks here: {', '.join(stacks)}" if stacks else "there are none here"
+    stack_file = _read(directory / f"Pulumi.{stack.name}.yaml", f"there is no stack {stack.name}; {known}")
+
+    config: dict[str, str] = {}
+    secure: set[str] = set()
+    for key, value in _declared(settings.get("config")).items():
+        config[_full(key, name)] = _text(value)
+    for key, value in (stack_file.get("config") or {}).items():
+        full = _full(str(key), name)
+        if value is None:
+            continue
+        readable = _redacted(value)
+        config[full] = _text(readable)
+        if readable != value:
+            secure.add(full)
+    return Project(name, directory, stack.name, config, frozenset(secure))
+
+
+def _read(path: Path, missing: str) -> dict[str, Any]:
+    try:
+        # This safe loader reads unusual values in the same way as the checks of the stack file.
+        value = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
+    except FileNotFoundError:
+        raise UserError(f"{path.name}: {missing}", EXIT_USAGE) from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path.name}: not YAML: {error}", EXIT_USAGE) from None
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise UserError(f"{path.name}: a mapping is expected at the top", EXIT_USAGE)
+    return value
+
+
+def _declared(entries: Any) -> dict[str, Any]:
+    """Return the defaults that Pulumi.yaml declares, as `{key: {type, default}}` or `{key: value}`."""
+    found: dict[str, Any] = {}
+    for key, entry in (entries or {}).items() if isinstance(entries, dict) else ():
+        value = entry
+        if isinstance(entry, dict):
+            value = entry.get("value", entry.get("default"))
+        if value is not None:
+            found[str(key)] = value
+    return found
+
+
+def _redacted(value: Any) -> Any:
+    """Return the value with every `{secure: …}` in it replaced by `[secret]`."""
+    if isinstance(value, dict):
+        if set(value) == {"secure"}:
+            return REDACTED
+        return {k: _redacted(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_redacted(v) for v in value]
+    return value
+
+
+def _full(key: str, project: str) -> str:
+    return key if ":" in key else f"{project}:{key}"
+
+
+def _text(value: Any) -> str:
+    match value:
+        case str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return json.dumps(value)
+        case _:
+            # YAML has dates, JSON does not.
+            return json.dumps(value, sort_keys=True, default=str)

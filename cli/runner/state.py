@@ -1,0 +1,197 @@
+"""The embedded runner's state: one JSON file, which is replaced after every step, so a kill loses nothing."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import threading
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from infra import os_errors
+from infra.errors import UserError
+
+VERSION = 1
+
+Status = Literal["creating", "created", "updating", "deleting"]
+"""The last operation that began. Any status but `created` was interrupted or failed, and is done again."""
+
+
+@dataclass(slots=True)
+class Record:
+    """One resource, as it was last recorded."""
+
+    urn: str
+    type: str
+    name: str
+    custom: bool
+    parent: str = ""
+    id: str = ""
+    status: Status = "created"
+    inputs: dict[str, Any] = field(default_factory=dict)
+    """The inputs; secrets are keyed digests (`wire.fingerprinted`)."""
+    outputs: dict[str, Any] = field(default_factory=dict)
+    """The outputs; secrets are `[secret]`."""
+    secret_outputs: list[str] = field(default_factory=list)
+    dependencies: list[str] = field(default_factory=list)
+    property_dependencies: dict[str, list[str]] = field(default_factory=dict)
+    deleted_with: str = ""
+    protect: bool = False
+    process: tuple[int, str] | None = None
+    """Pid and start time of the running command, so that a later run can end it after a kill."""
+
+    @property
+    def edges(self) -> set[str]:
+        """URNs of the resources that must be deleted after this one."""
+        own = {self.parent, self.deleted_with, *self.dependencies}
+        own.update(urn for urns in self.property_dependencies.values() for urn in urns)
+        return own - {"", self.urn}
+
+
+class DamagedStateError(UserError):
+    """The state cannot be read, so it does not say which resources exist.
+
+    Attributes:
+        path: the state's file.
+    """
+
+    def __init__(self, path: Path, stack: str, problem: str) -> None:
+        name = stack or "…"
+        super().__init__(
+            f"{path}, the state of the stack, is damaged ({problem}). `./cluster down --stack {name}` ends "
+            f"the cluster without it; then `./cluster up --stack {name}` makes a new one."
+        )
+        self.path = path
+
+
+class State:
+    """The resources of one stack.
+
+    Every method that changes something writes the file before it returns, and raises a `UserError` if that
+    fails.
+    """
+
+    def __init__(self, path: Path, project: str, stack: str) -> None:
+        self.path = path
+        self.project = project
+        self.stack = stack
+        self.key = secrets.token_bytes(32)
+        """The key for digests of secrets; it is in the same file, which only its owner can read."""
+        self.boot = boot_id()
+        self.records: dict[str, Record] = {}
+        """Resources by URN, in the order of creation."""
+        self.to_delete: list[Record] = []
+        """Replaced resources that must still be deleted."""
+        self.ignore_full_disk = False
+        """Whether to ignore a full disk: a destroy must end, and deleting a resource twice does no harm."""
+        self.outputs: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def load(cls, path: Path, project: str = "", stack: str = "") -> State:
+        """Read the file; return an empty state if there is none.
+
+        Raises:
+            DamagedStateError: the file does not hold a state.
+            UserError: another version of this program wrote it.
+        """
+        state = cls(path, project, stack)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return state
+        except OSError as error:
+            raise os_errors.explain(error, path) from error
+        try:
+            data = json.loads(text)
+            if data["version"] != VERSION:
+                raise UserError(
+                    f"{path} was written by another version of this program (state version "
+                    f"{data['version']}, and this one reads {VERSION}): use that version."
+                )
+            state.project, state.stack = data["project"], data["stack"]
+            state.key, state.boot = bytes.fromhex(data["key"]), data["boot"]
+            state.records = {r["urn"]: _record(r) for r in data["resources"]}
+            state.to_delete = [_record(r) for r in data["doomed"]]
+            state.outputs = data["outputs"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedStateError(path, stack, repr(error)) from error
+        return state
+
+    @property
+    def empty(self) -> bool:
+        return not self.records and not self.to_delete
+
+    def put(self, record: Record) -> None:
+        """Record a resource under its URN."""
+        with self._lock:
+            self.records[record.urn] = record
+            self._save()
+
+    def remove(self, record: Record) -> None:
+        """Remove the record of a resource, current or replaced."""
+        with self._lock:
+            if self.records.get(record.urn) is record:
+                del self.records[record.urn]
+            self.to_delete = [other for other in self.to_delete if other is not record]
+            self._save()
+
+    def mark_for_deletion(self, record: Record) -> None:
+        """Mark a replaced resource for deletion, which follows when its replacement is in use."""
+        with self._lock:
+            self.to_delete.append(record)
+            self.records.pop(record.urn, None)
+            self._save()
+
+    def save(self) -> None:
+        """Write changes that were made to records directly."""
+        with self._lock:
+            self._save()
+
+    def _save(self) -> None:
+        data = {
+            "version": VERSION,
+            "project": self.project,
+            "stack": self.stack,
+            "boot": self.boot,
+            "key": self.key.hex(),
+            "outputs": self.outputs,
+            "resources": [asdict(record) for record in self.records.values()],
+            "doomed": [asdict(record) for record in self.to_delete],
+        }
+        fresh = self.path.with_suffix(".new")
+        try:
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(data, file, indent=1)
+                file.flush()
+                os.fsync(descriptor)
+            fresh.replace(self.path)
+        except OSError as error:
+            if not (self.ignore_full_disk and error.errno in (errno.ENOSPC, errno.EDQUOT)):
+                raise os_errors.explain(error, self.path) from error
+
+    def erase(self) -> None:
+        """Remove the file of a stack that has no resources."""
+        self.path.unlink(missing_ok=True)
+        self.path.with_suffix(".new").unlink(missing_ok=True)
+
+
+def boot_id() -> str:
+    """Return the kernel's id of the current boot; empty if there is none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def _record(data: dict[str, Any]) -> Record:
+    # The state of an earlier version has further fields.
+    record = Record(**{field.name: data[field.name] for field in fields(Record) if field.name in data})
+    if record.process is not None:
+        pid, started = record.process
+        record.process = (pid, started)
+    return record

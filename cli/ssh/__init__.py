@@ -1,0 +1,1 @@
+"""Calls of OpenSSH's programs, for the commands and for the stacks' resources."""

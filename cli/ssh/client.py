@@ -1,0 +1,115 @@
+"""The commands of `OpenSshShell`'s resources on the engineer's machine: `python -m cli.ssh.client VERB …`.
+
+The login machine is given in the environment (`target.VARIABLE`), so that a change of it does not change the
+resource's command line. Every verb is idempotent; its result is on standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from cli.ssh import openssh
+from infra import bundle, workload_files
+from infra.errors import EXIT_INTERRUPTED, UserError
+from infra.ssh import lines
+from infra.ssh.target import VARIABLE, Target, parse
+
+STAGE_SECONDS = 300.0
+SUBMIT_SECONDS = 120.0
+MARGIN_SECONDS = 60.0
+"""How much longer than its own limit a wait on the login machine may take."""
+
+
+def named(target: Target) -> Target:
+    """A target with the login name of the user who runs this, which on some clouds a command tells.
+
+    Raises:
+        UserError: That command failed; the message is its own.
+    """
+    if target.ask is None:
+        return target
+    asked = subprocess.run(
+        shlex.split(target.ask), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    if asked.returncode:
+        raise UserError(asked.stderr.strip() or f"`{target.ask}` ended with status {asked.returncode}")
+    return replace(target, user=str(json.loads(asked.stdout)["login_user"]), ask=None)
+
+
+def environment(target: Target, options: argparse.Namespace) -> str:
+    """Wait for the training environment."""
+    line = lines.wait_for_environment(options.apps, options.digest, options.seconds)
+    return openssh.run(target, line, seconds=options.seconds + MARGIN_SECONDS, stream=True)
+
+
+def stage(target: Target, options: argparse.Namespace) -> str:
+    """Send the workload, if it is still the one with the requested digest."""
+    project = Path(os.environ.get("SLURM_STACKS_PROJECT", ".")).resolve()
+    workload = workload_files.read(project, options.own)
+    if workload.digest != options.digest:
+        what = options.own[0] if options.own else f"{project}/workload"
+        raise UserError(f"{what} was changed while it was being staged: run the command again")
+    archive = workload.archive()
+    line = lines.unpack(options.shared, options.staged, bundle.digest(archive), stdin=True)
+    return openssh.run(target, line, stdin=base64.encodebytes(archive).decode(), seconds=STAGE_SECONDS)
+
+
+def submit(target: Target, options: argparse.Namespace) -> str:
+    """Submit the script on standard input; the result is the job's id."""
+    line = lines.submit(options.tool, options.run)
+    return openssh.run(target, line, stdin=sys.stdin.read(), seconds=SUBMIT_SECONDS)
+
+
+def cancel(target: Target, options: argparse.Namespace) -> str:
+    """Cancel the run's job if the login machine answers soon: a destroy must go on without it."""
+    limit = target.connect_seconds + lines.CANCEL_SECONDS + 5.0
+    line = lines.cancel(options.tool, options.run)
+    try:
+        return openssh.run(replace(named(target), patience=0), line, seconds=limit, stream=True)
+    except UserError as error:
+        print(f"{lines.NOT_CANCELLED} ({error})", file=sys.stderr)
+        return ""
+
+
+VERBS = {"environment": environment, "stage": stage, "submit": submit, "cancel": cancel}
+OPTIONS = {
+    "environment": ("apps", "digest", "seconds"),
+    "stage": ("shared", "staged", "digest"),
+    "submit": ("tool", "run"),
+    "cancel": ("tool", "run"),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb, names in OPTIONS.items():
+        made = verbs.add_parser(verb)
+        for name in names:
+            made.add_argument(f"--{name}", required=True, type=int if name == "seconds" else str)
+        if verb == "stage":
+            made.add_argument("own", nargs="*", help="the files of a user's program, its script first")
+    options = parser.parse_args()
+    try:
+        target = parse(os.environ.get(VARIABLE))
+        if options.verb != "cancel":
+            target = named(target)
+        print(VERBS[options.verb](target, options).rstrip("\n"))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,241 @@
+"""A sweep's plan, and the check of its arguments. Pure: a plan is plain data that is kept in a file."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from infra.errors import EXIT_USAGE, UserError
+from node import plurals
+
+DEFAULT_NODES = (1, 2, 4)
+MAX_RUNS = 200
+API_VERSION = "slurm-stacks/sweep/v1"
+
+
+class SweepRequest(NamedTuple):
+    """The arguments of a sweep: every combination of them is run."""
+
+    nodes: tuple[int, ...]
+    """Numbers of nodes, ascending, without duplicates."""
+    repeat: int
+    partitions: tuple[str, ...] = ()
+    """Names of partitions, in the given order. Empty: that of the benchmark."""
+    gpus: tuple[int, ...] = ()
+    """Numbers of GPUs a node, ascending. Empty: the benchmark's, or all that a node of the partition has."""
+
+    def __str__(self) -> str:
+        text = f"--nodes {','.join(map(str, self.nodes))}"
+        if self.partitions:
+            text += f" --partition {','.join(self.partitions)}"
+        if self.gpus:
+            text += f" --gpus {','.join(map(str, self.gpus))}"
+        return text + (f" --repeat {self.repeat}" if self.repeat > 1 else "")
+
+
+class PartitionLimits(NamedTuple):
+    """What runs in a partition may ask for."""
+
+    name: str
+    nodes: int
+    """The largest number of nodes."""
+    gpus: int
+    """The number of GPUs of a node that compute: simulated ones do not."""
+    key: str
+    """The stack file's key that sets `nodes`, for messages."""
+
+
+class Case(NamedTuple):
+    """What distinguishes the scripts of a sweep."""
+
+    partition: str
+    """Empty: that of the benchmark."""
+    gpus: int | None
+    """GPUs a node. `None`: the benchmark's, or all that a node of the partition has."""
+    nodes: int
+
+    @property
+    def key(self) -> str:
+        """The case's name in the plan's file; a sweep over nodes alone has the plain number."""
+        gpus = "" if self.gpus is None else f" gpus {self.gpus}"
+        return f"{self.nodes}{self.partition and f' {self.partition}'}{gpus}"
+
+    @property
+    def where(self) -> str:
+        """The case without its nodes, for a table or a sentence; empty for the benchmark's own."""
+        gpus = "" if self.gpus is None else f"{plurals.count(self.gpus, 'GPU')} a node"
+        return ", ".join(filter(None, (self.partition, gpus)))
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """One training of a sweep."""
+
+    number: int
+    """Position in the order of the runs, from 1."""
+    nodes: int
+    repetition: int
+    """Which repetition of this number of nodes it is, from 1."""
+    folder: str
+    """The run's folder, relative to `<shared>/bench`."""
+    job: int | None = None
+    """Slurm's job id. `None` means that the run is not known to be submitted."""
+    refused: str | None = None
+    """Slurm's message if it refused the job."""
+    kept: str | None = None
+    """The name of the file in which its result is kept."""
+    partition: str = ""
+    """The partition that was asked for. Empty: that of the benchmark."""
+    gpus: int | None = None
+    """The GPUs a node that were asked for. `None`: none were."""
+
+    @property
+    def case(self) -> Case:
+        return Case(self.partition, self.gpus, self.nodes)
+
+    @property
+    def open(self) -> bool:
+        """Whether the run is neither refused nor has a kept result."""
+        return self.refused is None and self.kept is None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A sweep. It is written before the first submit and removed when no more result can come."""
+
+    id: str
+    stack: str
+    partition: str
+    """The partition of the benchmark, where runs that name none are."""
+    began: str
+    """When it began, as text: 2026-11-21 14:11 UTC."""
+    repeat: int
+    needs: tuple[str, ...]
+    """Paths that the runs need on the login machine."""
+    scripts: dict[str, str]
+    """The `sbatch` script of each case, by its key."""
+    runs: tuple[PlannedRun, ...]
+    api_version: str = API_VERSION
+
+    @property
+    def request(self) -> SweepRequest:
+        return SweepRequest(
+            tuple(sorted({run.nodes for run in self.runs})),
+            self.repeat,
+            tuple(dict.fromkeys(run.partition for run in self.runs if run.partition)),
+            tuple(sorted({run.gpus for run in self.runs if run.gpus is not None})),
+        )
+
+    @property
+    def unsubmitted(self) -> list[PlannedRun]:
+        return [run for run in self.runs if run.open and run.job is None]
+
+    def change(self, *changed: PlannedRun) -> Plan:
+        """Return the plan with these runs in place of those with the same numbers."""
+        new = {run.number: run for run in changed}
+        return dataclasses.replace(self, runs=tuple(new.get(run.number, run) for run in self.runs))
+
+
+def parse_request(
+    nodes: str | None,
+    repeat: int | None,
+    limits: Sequence[PartitionLimits],
+    *,
+    partitions: tuple[str, ...] = (),
+    gpus: str | None = None,
+) -> SweepRequest:
+    """Check the arguments that a user gave.
+
+    Args:
+        nodes: Numbers of nodes, as in `1,2,4`. `None` means the default.
+        repeat: How often each case runs. `None` means once.
+        limits: The limits of each partition of the sweep.
+        partitions: The names of partitions that were given; they exist.
+        gpus: Numbers of GPUs a node, as in `1,2`. `None` means one case: what the stack file says.
+
+    Raises:
+        UserError: The arguments are wrong (exit 2). The message lists every mistake.
+    """
+    repeat = 1 if repeat is None else repeat
+    most = min(limit.nodes for limit in limits)
+    each = (
+        tuple(n for n in DEFAULT_NODES if n <= most)
+        if nodes is None
+        else _numbers("nodes", nodes, "Give numbers of nodes with commas between: --nodes 1,2,4", limits)
+    )
+    devices = (
+        ()
+        if gpus is None
+        else _numbers(
+            "gpus", gpus, "Give numbers of GPUs a node with commas between them: --gpus 1,2", limits
+        )
+    )
+    wanted = SweepRequest(each, repeat, partitions, devices)
+    if (count := len(order(wanted))) > MAX_RUNS:
+        raise UserError(
+            f"{wanted}: {plurals.count(count, 'run')} are more than the {MAX_RUNS} that one sweep may have. "
+            "Give fewer numbers of nodes, partitions or GPUs, or fewer repetitions",
+            EXIT_USAGE,
+        )
+    return wanted
+
+
+def _numbers(option: str, text: str, how: str, limits: Sequence[PartitionLimits]) -> tuple[int, ...]:
+    numbers: list[int] = []
+    mistakes: list[str] = []
+    for item in (part.strip() for part in text.split(",")):
+        try:
+            number = int(item) if item.isdecimal() or item[:1] == "-" else None
+        except ValueError:
+            number = None
+        if number is None:
+            mistakes.append(
+                f"{item[:40]!r} is not a whole number" if item else "there is nothing between two commas"
+            )
+        elif found := _too_many(option, number, limits):
+            mistakes += found
+        elif number in numbers:
+            mistakes.append(f"{number} is given twice; --repeat 2 runs every case twice")
+        else:
+            numbers.append(number)
+    if mistakes:
+        lines = "".join(f"\n  {line}" for line in dict.fromkeys(mistakes))
+        raise UserError(f"--{option} {text[:60]}:{lines}\n{how}", EXIT_USAGE)
+    return tuple(sorted(numbers))
+
+
+def _too_many(option: str, number: int, limits: Sequence[PartitionLimits]) -> list[str]:
+    """Say which partitions do not have so many nodes or GPUs."""
+    if option == "gpus":
+        if number < 0:
+            return [f"{number}: a run needs no GPU or some"]
+        return [
+            f"{number}: a node of partition {limit.name} has {plurals.count(limit.gpus, 'GPU')} that compute"
+            for limit in limits
+            if number > limit.gpus
+        ]
+    if number < 1:
+        return [f"{number}: a run needs at least one node"]
+    return [
+        f"{number} is more than the {plurals.count(limit.nodes, 'node')} of partition {limit.name} "
+        f"({limit.key})"
+        for limit in limits
+        if number > limit.nodes
+    ]
+
+
+def order(wanted: SweepRequest) -> list[tuple[Case, int]]:
+    """Return (case, repetition) of every run.
+
+    Partition follows partition, and in each the fewest nodes come first: a run finds the last one's nodes up.
+    """
+    gpus: tuple[int | None, ...] = wanted.gpus or (None,)
+    return [
+        (Case(partition, devices, nodes), repetition + 1)
+        for partition in wanted.partitions or ("",)
+        for devices in gpus
+        for nodes in wanted.nodes
+        for repetition in range(wanted.repeat)
+    ]

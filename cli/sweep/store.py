@@ -1,0 +1,113 @@
+"""Keeps the plan of the sweep under way in the engineer's state folder: `sweeps/<key>/plan.json`.
+
+The key is made from the checkout and the stack, so two clones never share a plan. The file is written before
+the first job is submitted, and always replaced as a whole. If this program ends, the next one finds the plan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from cli.hints import hint
+from cli.sweep.plan import API_VERSION, Plan
+from infra.errors import EXIT_REFUSED, UserError
+from infra.program import locations
+from infra.program.stack import Stack
+from node.codec import from_json, to_json
+
+
+class Store:
+    """The plan file of a stack. A stack of a checkout has at most one sweep under way."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack.name
+        self.folder = locations.state_root() / "sweeps" / locations.key(stack)
+        self.file = self.folder / "plan.json"
+        self._lock = self.folder / "lock"
+
+    def load(self) -> Plan | None:
+        """Return the plan if there is one.
+
+        Raises:
+            UserError: The file is not a plan, or was written by another version (exit 3).
+        """
+        try:
+            text = self.file.read_text()
+        except FileNotFoundError:
+            return None
+        try:
+            value = json.loads(text)
+            plan = from_json(Plan, value)
+        except ValueError as error:
+            raise UserError(self._unreadable(str(error)), EXIT_REFUSED) from None
+        if plan.api_version != API_VERSION:
+            raise UserError(self._unreadable(f"it is {plan.api_version}, not {API_VERSION}"), EXIT_REFUSED)
+        return plan
+
+    def save(self, plan: Plan) -> None:
+        """Write the plan so that it survives a crash. The caller must hold the lock."""
+        draft = self.file.with_name(f".{self.file.name}.{os.getpid()}")
+        with draft.open("w") as file:
+            json.dump(to_json(plan), file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self.file)
+
+    def has(self, plan: Plan) -> bool:
+        """Return whether that sweep is still under way."""
+        there = self.load()
+        return there is not None and there.id == plan.id
+
+    def forget(self, plan: Plan) -> None:
+        """Remove the plan of a sweep that is over. The caller must hold the lock."""
+        if self.has(plan):
+            self.file.unlink()
+
+    @contextmanager
+    def locked(self, busy: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Hold the lock, so that one process at a time decides and submits.
+
+        The kernel releases the lock when the process ends in any way.
+
+        Args:
+            busy: Called before waiting if another process holds the lock.
+        """
+        descriptor = self._acquire(busy)
+        try:
+            yield
+        finally:
+            if not self.file.exists():
+                self._lock.unlink(missing_ok=True)
+                for folder in (self.folder, self.folder.parent):
+                    with contextlib.suppress(OSError):  # other stacks have sweeps in it
+                        folder.rmdir()
+            os.close(descriptor)
+
+    def _acquire(self, busy: Callable[[], None]) -> int:
+        while True:
+            try:
+                with contextlib.suppress(FileExistsError):  # `exist_ok` would check the folder a second time
+                    self.folder.mkdir(mode=0o700, parents=True)
+                descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
+            except FileNotFoundError:  # the last holder removed the folder just now
+                continue
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                busy()
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # The file may have been removed between our open and our lock: it then has no links.
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
+            os.close(descriptor)
+
+    def _unreadable(self, why: str) -> str:
+        return (
+            f"{self.file}: {why}. If a sweep of this stack is under way, its jobs go on and "
+            f"`{hint('exec', self._stack, '-- squeue')}` lists them. Remove the file to begin another."
+        )

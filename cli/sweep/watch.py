@@ -1,0 +1,261 @@
+"""Watches a sweep: keeps each result as it arrives, and turns the state of each run into a row of a table."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cli import results
+from cli.console.jobs import ending, situation, values
+from cli.console.progress import clock
+from cli.console.sweep import Board, Row
+from cli.results import Kept
+from cli.sweep.plan import Plan, PlannedRun
+from cli.sweep.remote import Remote
+from cli.sweep.store import Store
+from infra import os_errors
+from infra.errors import NotUpError, UserError
+
+POLL_SECONDS = 2.0
+"""Seconds between two questions. Each takes 0.1 s on the local stack, where it disturbs the measurement."""
+PATIENCE_SECONDS = 300.0
+"""How long the cluster may give no answer before watching ends with an error."""
+LOOKS_AFTER_THE_END = 2
+"""How often a job must be seen as over. Slurm may report this a moment before the last file is visible."""
+
+Seen = Mapping[str, Any]
+
+
+class SweepGoneError(Exception):
+    """The cluster of the sweep does not exist any more, or is another one."""
+
+
+class SweepEndedError(Exception):
+    """Another process has ended the sweep."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a run will have no result."""
+
+    reason: str
+    output: str = ""
+    """Where the job's output is, and its last lines."""
+
+    def __str__(self) -> str:
+        return f"{self.reason}{self.output and f'; {self.output}'}"
+
+
+@dataclass(slots=True)
+class Progress:
+    """What is known of a sweep's runs, by their numbers.
+
+    Attributes:
+        plan: The sweep's plan.
+        project: The checkout that the sweep belongs to.
+        kept: Results that are kept.
+        failed: Runs that will have no result.
+        seen: The cluster's last answer about each run.
+    """
+
+    plan: Plan
+    project: Path | None = None
+    kept: dict[int, Kept] = field(default_factory=dict)
+    failed: dict[int, Failure] = field(default_factory=dict)
+    seen: dict[int, Seen] = field(default_factory=dict)
+    _ended: Counter[int] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        there = {kept.path.name: kept for kept in results.load(self.plan.stack)[0]}
+        for run in self.plan.runs:
+            if run.refused is not None:
+                self.failed[run.number] = Failure(f"Slurm did not take it: {run.refused}")
+            elif run.kept in there:
+                self.kept[run.number] = there[run.kept]
+
+    @property
+    def open(self) -> list[PlannedRun]:
+        """Runs that have no result yet and have not failed."""
+        return [run for run in self.plan.runs if run.number not in self.kept | self.failed]
+
+    def take(self, looked_at: Sequence[PlannedRun], seen: Sequence[Seen]) -> bool:
+        """Record what the cluster says of open runs.
+
+        Args:
+            looked_at: The runs that the cluster was asked about.
+            seen: Its answers, in the same order.
+
+        Returns:
+            Whether the plan has changed.
+
+        Raises:
+            SweepGoneError: The cluster knows none of these runs.
+        """
+        if gone(looked_at, seen):
+            raise SweepGoneError
+        before = self.plan
+        for run, one in zip(looked_at, seen, strict=True):
+            self.seen[run.number] = one
+            if one["result"] is not None:
+                self._keep(run, one["result"])
+            elif one["job"] is None or not one["job"]["alive"]:
+                self._ended[run.number] += 1
+                if self._ended[run.number] >= LOOKS_AFTER_THE_END:
+                    self.failed[run.number] = _failure(one)
+            else:
+                self._ended[run.number] = 0
+        return self.plan is not before
+
+    def _keep(self, run: PlannedRun, record: dict[str, Any]) -> None:
+        path = results.keep(self.plan.stack, record, self.project)
+        kept, wrong = results.load(self.plan.stack)
+        found = next((one for one in kept if one.path == path), None)
+        if found is None:
+            why = next((line for line in wrong if line.startswith(str(path))), str(path))
+            self.failed[run.number] = Failure(f"its result file is not valid: {why}")
+            return
+        self.kept[run.number] = found
+        self.plan = self.plan.change(dataclasses.replace(run, kept=path.name))
+
+    def rows(self) -> list[Row]:
+        return [dataclasses.replace(self._row(run), where=run.case.where) for run in self.plan.runs]
+
+    def _row(self, run: PlannedRun) -> Row:
+        base = (run.number, run.nodes, run.repetition)
+        if run.number in self.kept:
+            record = self.kept[run.number].record
+            if self.kept[run.number].program:
+                said = values(record["values"])
+                text = f"done: {record['seconds_total']:.1f} s{said and f', {said}'}"
+                return Row(*base, "done", "done", text, run.job, record["seconds_total"])
+            return Row(
+                *base,
+                "done",
+                "done",
+                f"done: {record['seconds_train']:.1f} s, loss {record['loss']:.4f}, "
+                f"accuracy {record['accuracy']:.4f}",
+                run.job,
+                record["seconds_train"],
+                record["images_per_second"],
+                record["accuracy"],
+            )
+        if run.number in self.failed:
+            return Row(*base, "failed", "failed", f"failed: {self.failed[run.number].reason}", run.job)
+        seen = self.seen.get(run.number)
+        if seen is None or seen["job"] is None:
+            return Row(*base, "queued", "queued", job=run.job)
+        return _live_row(run, seen)
+
+
+def _live_row(run: PlannedRun, seen: Seen) -> Row:
+    """Return the row of a run whose job Slurm knows."""
+    base = (run.number, run.nodes, run.repetition)
+    job, progress = seen["job"], seen["progress"]
+    detail = situation(seen)
+    if not job["alive"]:
+        return Row(*base, "runs", "ends", f"over ({job['state']}): looking for its result", job["id"])
+    if job["state"] == "PENDING":
+        if job["cause"] == "Dependency":
+            return Row(*base, "queued", "queued", job=job["id"])
+        return Row(*base, "waits", detail, detail, job["id"])
+    if job["state"] == "CONFIGURING":
+        return Row(*base, "starts", "nodes are starting", detail, job["id"])
+    if progress is not None and "script" in progress:
+        return Row(*base, "runs", values(progress.get("values") or {}) or "runs", detail, job["id"])
+    if progress is None or not progress.get("epoch"):
+        return Row(*base, "runs", "the training starts", detail, job["id"])
+    text = f"epoch {progress['epoch']} of {progress['epochs']}, loss {progress['loss']:.4f}"
+    return Row(*base, "runs", text, detail, job["id"], progress["seconds"], None, progress["accuracy"])
+
+
+def _failure(seen: Seen) -> Failure:
+    how = ending(seen, "Slurm no longer knows how")
+    lines = "\n".join(f"  {line}" for line in seen["tail"]) or "  (no output)"
+    return Failure(f"ended without a result ({how})", f"the end of its output, in {seen['folder']}:\n{lines}")
+
+
+def gone(looked_at: Sequence[PlannedRun], seen: Sequence[Seen]) -> bool:
+    """Return whether the cluster that answers is not the one to which the runs were submitted."""
+    submitted = [one for run, one in zip(looked_at, seen, strict=True) if run.job is not None]
+    return bool(submitted) and all(one["job"] is None and one["result"] is None for one in submitted)
+
+
+def watch(
+    progress: Progress,
+    remote: Remote,
+    store: Store,
+    board: Board,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Ask the cluster until no run is open. Each result is kept, and noted in the plan, as it arrives.
+
+    Args:
+        progress: What is known of the runs; updated here.
+        remote: The cluster.
+        store: The file of the plan.
+        board: Where the rows are shown.
+        sleep: Waits some seconds; tests give another one.
+
+    Raises:
+        SweepGoneError: The cluster does not exist any more.
+        SweepEndedError: Another process has ended the sweep.
+        UserError: The cluster has not answered for PATIENCE_SECONDS.
+    """
+    silent_since: float | None = None
+    while True:
+        looked_at = progress.open
+        try:
+            seen = remote.show(looked_at)
+        except NotUpError:
+            raise SweepGoneError from None
+        except UserError as error:
+            silent_since = silent_since or time.monotonic()
+            left = silent_since + PATIENCE_SECONDS - time.monotonic()
+            if left <= 0:
+                raise UserError(_silent(progress.plan.stack, str(error))) from None
+            note = f"the cluster does not answer: {_last_line(error)}; trying for {clock(left)} more"
+            board.show(progress.rows(), note)
+            sleep(POLL_SECONDS)
+            continue
+        silent_since = None
+        # The lock lets two processes that watch keep each result only once.
+        with store.locked():
+            under_way = store.has(progress.plan)
+            try:
+                if progress.take(looked_at, seen) and under_way:
+                    store.save(progress.plan)
+            except (UserError, OSError) as error:
+                raise _cannot_keep(error, store, progress.plan.stack) from None
+        board.show(progress.rows())
+        if not progress.open:
+            return
+        if not under_way:
+            raise SweepEndedError
+        sleep(POLL_SECONDS)
+
+
+def _cannot_keep(error: UserError | OSError, store: Store, stack: str) -> UserError:
+    said = os_errors.explain(error, store.file) if isinstance(error, OSError) else error
+    return UserError(
+        f"{said}\nThe jobs go on and their results stay on the cluster: `./cluster run --stack {stack}` "
+        "collects them.",
+        said.exit_code,
+    )
+
+
+def _silent(stack: str, last: str) -> str:
+    return (
+        f"the cluster of stack {stack} has not answered for {PATIENCE_SECONDS / 60:.0f} minutes. "
+        f"The last error was:\n  {last}\n"
+        f"If it still runs, the jobs go on, and `./cluster run --stack {stack}` watches again; "
+        f"`./cluster status --stack {stack}` and `./cluster doctor --stack {stack}` find out what is wrong."
+    )
+
+
+def _last_line(error: UserError) -> str:
+    return (str(error).strip().splitlines() or [""])[-1][:200]

@@ -1,0 +1,164 @@
+"""`./cluster cp` and `./cluster ssh-config`: files to and from the login machine, also with other tools."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cli import pages, providers
+from cli.ssh import openssh
+from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
+from infra.program import folders
+from infra.ssh import hostkeys
+
+if TYPE_CHECKING:
+    from cli.provider import Files, StackUp
+
+LOGIN = "login"
+_THERE = re.compile(r"([^/:]*):(.*)", re.DOTALL)
+_HOW = (
+    "write the paths on the login machine with a colon before them, and the others without: "
+    "`./cluster cp data/ :inputs`, `./cluster cp :results.csv .`"
+)
+
+
+def copy(up: StackUp, sources: Sequence[str], last: str) -> None:
+    """Copy files or folders.
+
+    Args:
+        sources: What is copied.
+        last: The destination.
+
+    Raises:
+        UserError: The directions are mixed (exit 2), or something was not copied (exit 1); the message names
+            it.
+    """
+    there = [_there(path) for path in sources]
+    goal = _there(last)
+    if goal is None and None not in there:
+        _fetch(up, [path for path in there if path is not None], last)
+    elif goal is not None and not any(path is not None for path in there):
+        _send(up, sources, goal)
+    elif goal is not None:
+        raise UserError(
+            "both ends are on the login machine: `./cluster exec --stack "
+            f"{up.stack.name} -- cp …` copies there",
+            EXIT_USAGE,
+        )
+    else:
+        raise UserError(f"cp goes one way, to the login machine or from it: {_HOW}", EXIT_USAGE)
+
+
+def stanza(up: StackUp) -> str:
+    """A section of OpenSSH's configuration for the stack's login machine; its host keys are kept in a file.
+
+    Raises:
+        UserError: Exit 3; the stack has no SSH server.
+    """
+    target = providers.load(up.provider).ssh(up.stack)
+    known = hostkeys.keep(folders.make_state_dir(up.stack), target.host_keys)
+    return openssh.stanza(f"slurm-stacks-{up.stack.name}", target, known)
+
+
+def _there(path: str) -> str | None:
+    """The path on the login machine in an argument, relative to the home folder; `None` for a local path.
+
+    Raises:
+        UserError: The argument names another machine.
+    """
+    match = _THERE.fullmatch(path)
+    if match is None:
+        return None
+    if match[1] not in ("", LOGIN):
+        raise UserError(
+            f"{path}: {match[1]} is no machine of the stack; write :PATH for the login machine, or ./{path} "
+            "for a file here with a colon in its name",
+            EXIT_USAGE,
+        )
+    # Users are accustomed to write `~` for the home folder.
+    return re.sub(r"^~(/+|$)", "", match[2]) or "."
+
+
+def _send(up: StackUp, sources: Sequence[str], goal: str) -> None:
+    for path in sources:
+        if not Path(path).exists():
+            raise UserError(f"{path}: there is no such file here")
+    chosen = providers.load(up.provider)
+    files = chosen.files_here(up.stack)
+    if files is not None:
+        _copy_here([str(Path(path)) for path in sources], str(files(goal)), slash=goal.endswith("/"))
+        _tell(files, goal)
+        return
+    # After a slash, scp takes a colon as part of the name.
+    _scp(up, [str(Path(path).absolute()) for path in sources], f"{LOGIN}:{goal}")
+
+
+def _tell(files: Files, goal: str) -> None:
+    """Say where files are that were copied to a relative path, unless they are in the cluster's home folder.
+
+    On machines that are processes, `~` is this user's own home folder, and relative paths begin elsewhere.
+    """
+    place = files(goal)
+    with contextlib.suppress(UserError):
+        if not goal.startswith("/") and files(str(place)) == place:
+            print(f"copied to {place}", file=sys.stderr)
+
+
+def _fetch(up: StackUp, sources: Sequence[str], last: str) -> None:
+    parent = Path(last).absolute().parent
+    if not parent.is_dir():
+        raise UserError(f"{last}: there is no folder {parent} here")
+    files = providers.load(up.provider).files_here(up.stack)
+    if files is not None:
+        found = [path for source in sources for path in _matching(files, source)]
+        _copy_here(found, last, slash=last.endswith("/"))
+        return
+    goal = f"{Path(last).absolute()}{'/' * last.endswith('/')}"
+    _scp(up, [f"{LOGIN}:{path}" for path in sources], goal)
+
+
+def _matching(files: Files, source: str) -> list[str]:
+    """The paths that match a pattern, with scp's rules: the name of an existing file is no pattern."""
+    path = files(source)
+    if path.exists() or path.is_symlink():
+        return [str(path)]
+    if found := sorted(glob.glob(str(path))):  # noqa: PTH207 - the whole path is the pattern
+        return found
+    raise UserError(f":{source}: there is no such file on the login machine")
+
+
+def _copy_here(sources: Sequence[str], goal: str, *, slash: bool) -> None:
+    """Copy with `cp`, whose rules are the same as scp's."""
+    if (slash or len(sources) > 1) and not Path(goal).is_dir():
+        raise UserError(f"{goal}: there is no such folder")
+    words = ["cp", "-R", "--", *sources, goal]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise UserError(done.stderr.strip() or f"cp ended with status {done.returncode}")
+
+
+def _scp(up: StackUp, sources: Sequence[str], goal: str) -> None:
+    target = providers.load(up.provider).ssh(up.stack)
+    known = hostkeys.keep(folders.make_state_dir(up.stack), target.host_keys)
+    words = [*openssh.scp_arguments(target, known), *sources, goal]
+    try:
+        # scp shows its progress on standard output if that is a terminal.
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    except FileNotFoundError:
+        raise UserError(
+            "files go to the login machine by `scp`, which is not on PATH: install OpenSSH's client "
+            f"({pages.OPENSSH})",
+            EXIT_REFUSED,
+        ) from None
+    if done.returncode == 0:
+        print(done.stderr, end="", file=sys.stderr)
+        return
+    if done.returncode == openssh.OWN_FAILURE or openssh.is_connection_failure(done.stderr):
+        raise openssh.explain(target, done.stderr)
+    raise UserError(done.stderr.strip() or f"scp ended with status {done.returncode}")

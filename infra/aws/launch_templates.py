@@ -1,0 +1,173 @@
+"""One launch template for each partition: all that the elastic driver does not say when it launches nodes."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pulumi
+import pulumi_aws as aws
+
+from infra import bundle
+from infra.aws import images, reservations
+from infra.aws.role_resources import RoleResources
+from infra.aws.tags import tags
+from infra.clouds.userdata import BootScript
+from node.model import ClusterDesign, Partition
+
+METADATA: dict[str, Any] = {
+    "http_endpoint": "enabled",
+    "http_tokens": "required",
+    "http_put_response_hop_limit": 1,
+    # A machine reads its cluster, its role and its number in the launch there, without a call to AWS.
+    "instance_metadata_tags": "enabled",
+}
+"""The metadata options of every machine: only its own processes reach its role's credentials."""
+BOOT_SCRIPT = BootScript(start=bundle.ROOT / "node" / "aws" / "start.py", limit=16 * 1024)
+"""The user data of every machine. EC2's limit is in bytes, before base64."""
+ONE_EACH = 2
+"""The number of EFA cards with which each card has one interface only."""
+TAGGED = ("instance", "volume", "network-interface")
+
+
+class AwsLaunchTemplates(pulumi.ComponentResource):
+    """The launch templates of nodes. The nodes themselves are not resources of the stack.
+
+    A template names no subnet, because the driver tries one zone after another. It names no host either: all
+    instances of one launch are alike, and each finds its name by its number in the launch.
+
+    Attributes:
+        templates: partition -> the id of its launch template. The driver launches the default version, which
+            is always the newest.
+
+    Args:
+        resources: The resources of compute machines.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        design: ClusterDesign,
+        resources: RoleResources,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("slurm-stacks:index:AwsFleets", name, None, opts)
+        self._name = name
+        self._design = design
+        self._user_data = pulumi.Output.from_input(resources.bucket).apply(
+            lambda bucket: _base64(BOOT_SCRIPT.render(design, bucket, "compute"))
+        )
+        self.templates: dict[str, pulumi.Output[str]] = {
+            partition.name: self._template(partition, resources).id for partition in design.partitions
+        }
+        self.register_outputs({"templates": self.templates})
+
+    def _template(self, partition: Partition, resources: RoleResources) -> aws.ec2.LaunchTemplate:
+        design, own = self._design, f"{self._name}-{partition.name}"
+        own_tags = tags(design, f"{design.name}-{partition.name}", role="compute", partition=partition.name)
+        return aws.ec2.LaunchTemplate(
+            own,
+            name=f"{design.name}-{partition.name}",
+            description=f"nodes of partition {partition.name}, cluster {design.name}",
+            update_default_version=True,
+            image_id=resources.start_from(partition.name, partition.image),
+            instance_type=partition.machine,
+            key_name=design.access.key,
+            user_data=self._user_data,
+            iam_instance_profile=aws.ec2.LaunchTemplateIamInstanceProfileArgs(name=resources.profile),
+            metadata_options=aws.ec2.LaunchTemplateMetadataOptionsArgs(**METADATA),
+            instance_initiated_shutdown_behavior="terminate",
+            block_device_mappings=[
+                aws.ec2.LaunchTemplateBlockDeviceMappingArgs(
+                    device_name=images.root_device(partition.image or design.image.id),
+                    ebs=aws.ec2.LaunchTemplateBlockDeviceMappingEbsArgs(
+                        volume_size=partition.disk_gib,
+                        volume_type="gp3",
+                        encrypted="true",
+                        kms_key_id=design.kms_key,
+                        delete_on_termination="true",
+                    ),
+                )
+            ],
+            network_interfaces=[
+                aws.ec2.LaunchTemplateNetworkInterfaceArgs(**interface, security_groups=[resources.group])
+                for interface in interfaces(partition.efa, public=not design.network.nat)
+            ],
+            placement=self._placement(partition),
+            instance_market_options=_market(partition),
+            capacity_reservation_specification=reservations.specification(
+                f"{own}-reserved", design, partition, self
+            ),
+            tag_specifications=[
+                aws.ec2.LaunchTemplateTagSpecificationArgs(resource_type=kind, tags=own_tags)
+                for kind in TAGGED
+            ],
+            tags=own_tags,
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+
+    def _placement(self, partition: Partition) -> aws.ec2.LaunchTemplatePlacementArgs | None:
+        """The placement group of a partition whose nodes are close together: its own, or an existing one."""
+        if partition.placement != "cluster":
+            return None
+        if partition.placement_group is not None:
+            return aws.ec2.LaunchTemplatePlacementArgs(group_name=partition.placement_group)
+        design = self._design
+        group = aws.ec2.PlacementGroup(
+            f"{self._name}-{partition.name}-group",
+            name=f"{design.name}-{partition.name}",
+            strategy="cluster",
+            tags=tags(design, f"{design.name}-{partition.name}", partition=partition.name),
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        return aws.ec2.LaunchTemplatePlacementArgs(group_name=group.name)
+
+
+def interfaces(efa: int, *, public: bool = False) -> list[dict[str, Any]]:
+    """The network interfaces of a machine, without security groups and subnets.
+
+    With one network card, an EFA interface is an ordinary interface with the fabric beside it. With several,
+    AWS's layout is one ordinary interface, and on each card one interface for the fabric alone, which takes
+    no address (EC2 guide, efa-acc-inst-types). With two cards each has one interface, and the first is both,
+    because there are cards that take no more (DescribeInstanceTypes: hpc6id).
+
+    Args:
+        efa: The number of EFA interfaces.
+        public: Whether the machine gets a public address, as it needs where there is no NAT gateway.
+    """
+    first: dict[str, Any] = {
+        "device_index": 0,
+        "network_card_index": 0,
+        "delete_on_termination": "true",
+    }
+    if efa <= 1:
+        kind = {"interface_type": "efa"} if efa else {}
+        return [{**first, **kind, "associate_public_ip_address": "true" if public else "false"}]
+    # With several interfaces EC2 gives no public address, and refuses any setting about one.
+    fabric = [
+        {**first, "interface_type": "efa-only", "network_card_index": card, "device_index": int(card == 0)}
+        for card in range(efa)
+    ]
+    if efa == ONE_EACH:
+        return [{**first, "interface_type": "efa"}, *fabric[1:]]
+    return [{**first, "interface_type": "interface"}, *fabric]
+
+
+def _market(partition: Partition) -> aws.ec2.LaunchTemplateInstanceMarketOptionsArgs | None:
+    if partition.capacity_block:
+        # EC2 refuses a launch into a capacity block without this market type (botocore, ec2: MarketType).
+        return aws.ec2.LaunchTemplateInstanceMarketOptionsArgs(market_type="capacity-block")
+    if not partition.spot:
+        return None
+    return aws.ec2.LaunchTemplateInstanceMarketOptionsArgs(
+        market_type="spot",
+        spot_options=aws.ec2.LaunchTemplateInstanceMarketOptionsSpotOptionsArgs(
+            # A persistent request would start interrupted nodes again without Slurm knowing.
+            spot_instance_type="one-time",
+            instance_interruption_behavior="terminate",
+        ),
+    )
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()

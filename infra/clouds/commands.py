@@ -1,0 +1,101 @@
+"""The command lines that a cloud's stack runs on the engineer's machine, and their input, as plain data.
+
+Resources are declared with these lines. The lines run `cli.clouds.operations`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from node.model import ClusterDesign
+
+PYTHON = ".venv/bin/python"
+"""The Python of the project's folder, where the engine runs commands. The path is relative, so that moving
+the project changes no resource."""
+
+
+def line(module: str, verb: str, design: ClusterDesign, *rest: str) -> str:
+    """A command line of a provider's operations, for a resource of its stack.
+
+    Args:
+        module: The provider's module, such as `cli.aws.operations`.
+    """
+    return f"{PYTHON} -m {module} {shlex.join([verb, '--stack', design.stack, *rest])}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRef:
+    """Which cluster it is and where it lies: all that is needed to find its resources in the cloud."""
+
+    cluster: str
+    region: str
+    zone: str | None = None
+    project: str | None = None
+
+    @classmethod
+    def of(cls, design: ClusterDesign) -> ClusterRef:
+        return cls(design.name, str(design.region), design.zone, design.project)
+
+    @classmethod
+    def known(cls, outputs: Mapping[str, Any]) -> ClusterRef | None:
+        """The cluster that is up, by its outputs. Its stack file may name another one by now.
+
+        `None` means that the outputs do not say.
+        """
+        cluster = outputs.get("cluster")
+        if not isinstance(cluster, Mapping) or not cluster.get("region") or not cluster.get("name"):
+            return None
+        more = (str(cluster[key]) if cluster.get(key) else None for key in ("zone", "project"))
+        return cls(str(cluster["name"]), str(cluster["region"]), *more)
+
+    def named(self) -> dict[str, str]:
+        """The known fields, by name."""
+        fields = {"region": self.region, "zone": self.zone, "project": self.project, "cluster": self.cluster}
+        return {key: value for key, value in fields.items() if value}
+
+    def arguments(self) -> list[str]:
+        """The fields as arguments of a command line of `cli.clouds.operations`."""
+        return [word for key, value in self.named().items() for word in (f"--{key}", value)]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitRequest:
+    """Which machines of which cluster a resource waits for.
+
+    Attributes:
+        hosts: The hosts in the order in which they boot.
+        login: The host that users log in to.
+        mode: `access.mode`.
+        key: `access.key`.
+    """
+
+    place: ClusterRef
+    bucket: str
+    hosts: Sequence[str]
+    login: str
+    mode: str
+    key: str | None = None
+
+    @classmethod
+    def of(cls, design: ClusterDesign, bucket: str) -> WaitRequest:
+        return cls(
+            place=ClusterRef.of(design),
+            bucket=bucket,
+            hosts=[host.name for host in design.hosts],
+            login=design.login_hosts()[0].name,
+            mode=design.access.mode,
+            key=design.access.key,
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> WaitRequest:
+        fields = json.loads(text)
+        return cls(**{**fields, "place": ClusterRef(**fields["place"])})
+
+    def text(self) -> str:
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)

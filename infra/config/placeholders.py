@@ -1,0 +1,110 @@
+"""Values that a stack file leaves to its user: a stack with them can be planned, and not be brought up.
+
+A placeholder is a word that begins with `PLACEHOLDER_`, as in AWS's published cluster files, at one of the
+keys of `KEYS`. An example network in `access.ssh_cidrs` is one, too: nobody has its addresses (RFC 5737,
+RFC 3849).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from infra.config.cluster import ClusterConfig
+from infra.config.fields import IN_WORDS, KEY_PAIR, KMS_KEY, PLACEHOLDER, PLACEMENT_GROUP, SUBNET, VPC
+from infra.config.mistakes import Location, Mistake, path_of, shown
+from infra.errors import EXIT_USAGE, UserError
+from node import plurals
+
+_OWN_NETWORK = "or remove network.aws: the stack then makes a network of its own"
+_OWN_IMAGE = "or remove this key: machines then start from Ubuntu's own image"
+KEYS = {
+    "access.key": (IN_WORDS[KEY_PAIR], "or write access: {mode: ssm}: Session Manager needs no key pair"),
+    "access.ssh_cidrs": ("your own network, or your address with /32", "or write access: {mode: ssm}"),
+    "aws.kms_key": (IN_WORDS[KMS_KEY], "or remove kms_key: disks then have the account's default key"),
+    "controller.image.id": ("the id of your image of Ubuntu 24.04, ami-…", _OWN_IMAGE),
+    "image.id": ("the id of your image of Ubuntu 24.04, ami-…", _OWN_IMAGE),
+    "network.aws.private_subnets": (f"{IN_WORDS[SUBNET]}, for the nodes", _OWN_NETWORK),
+    "network.aws.public_subnet": (f"{IN_WORDS[SUBNET]}, for controller and login", _OWN_NETWORK),
+    "network.aws.vpc": (f"{IN_WORDS[VPC]}: that of the subnets", _OWN_NETWORK),
+    "partitions.aws.placement_group": (IN_WORDS[PLACEMENT_GROUP], "or remove placement_group"),
+    "partitions.image.id": ("the id of your image of Ubuntu 24.04, ami-…", _OWN_IMAGE),
+    "partitions.reservation": (
+        "the id of your capacity reservation, cr-…, a list of several, or the ARN of a group of them",
+        "or remove it, and write placement: cluster for nodes close together",
+    ),
+}
+"""Key below `slurm-stacks:cluster`, without the numbers of lists -> what to fill in, the way without it."""
+_NOBODYS = tuple(
+    map(ipaddress.ip_network, ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32"))
+)
+
+
+def is_placeholder(value: object) -> bool:
+    """Whether a value is a placeholder's word."""
+    return isinstance(value, str) and re.fullmatch(PLACEHOLDER, value) is not None
+
+
+def stands_at(location: Location, value: object) -> bool:
+    """Whether a value is a placeholder at a key that may have one. Such a value is not checked further."""
+    return is_placeholder(value) and _key(location[1:]) in KEYS
+
+
+def in_cluster(cluster: ClusterConfig, top: Location) -> tuple[Mistake, ...]:
+    """All placeholders of a cluster, in the order of the stack file's keys.
+
+    Args:
+        top: The location of the cluster.
+    """
+    return tuple(
+        Mistake(path_of((*top, *location)), shown(value), *KEYS[_key(location)])
+        for location, value in _texts(cluster.model_dump(exclude_unset=True))
+        if _key(location) in KEYS and (is_placeholder(value) or _nobodys(location, value))
+    )
+
+
+def words(found: Sequence[Mistake]) -> list[Mistake]:
+    """Those that are placeholders' words, for a message about other mistakes."""
+    return [one for one in found if is_placeholder(one.given.strip('"'))]
+
+
+def listed(found: Sequence[Mistake]) -> str:
+    """The placeholders in one list, with what to fill in. How to do without is in docs/architectures.md."""
+    values = plurals.count(len(found), "value is", "values are")
+    head = f"{values} still to be filled in, and `up` refuses until then:"
+    return "\n".join([head, *(f"  {one.path}: {one.given} → {one.allowed}" for one in found)])
+
+
+def refuse(file: str, found: Sequence[Mistake]) -> None:
+    """Refuse a stack with placeholders.
+
+    Raises:
+        UserError: With exit code 2; the message has all of them.
+    """
+    if found:
+        raise UserError(f"{file}: {listed(found)}", EXIT_USAGE)
+
+
+def _key(location: Location) -> str:
+    return ".".join(part for part in location if isinstance(part, str))
+
+
+def _nobodys(location: Location, value: str) -> bool:
+    if _key(location) != "access.ssh_cidrs":
+        return False
+    net = ipaddress.ip_network(value)
+    return any(net.version == one.version and net.subnet_of(one) for one in _NOBODYS)  # type: ignore[arg-type]
+
+
+def _texts(value: Any, location: Location = ()) -> Iterator[tuple[Location, str]]:
+    """Every text in nested sections and lists, with its location."""
+    if isinstance(value, str):
+        yield location, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _texts(inner, (*location, key))
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from _texts(inner, (*location, index))

@@ -1,0 +1,30 @@
+"""How SSH reaches a cluster's machines: at a public address, or through Identity-Aware Proxy."""
+
+from __future__ import annotations
+
+import shlex
+
+from infra.clouds.commands import PYTHON, ClusterRef
+
+OPERATIONS = "cli.gcp.operations"
+"""The module that the stack's commands run."""
+
+
+def proxy(place: ClusterRef, mode: str, python: str = PYTHON) -> str | None:
+    """The ProxyCommand of OpenSSH for an access mode, with an instance's name for %h. `None` means that none
+    is needed.
+
+    Args:
+        mode: `access.mode`: ssh | iap.
+        python: The command that starts this project's Python with this project in its path.
+    """
+    if mode != "iap":
+        return None
+    where = shlex.join(["--project", str(place.project), "--zone", str(place.zone)])
+    return f"{python} -m {OPERATIONS} proxy {where} --instance %h --port %p"
+
+
+def ask(place: ClusterRef, python: str = PYTHON) -> str:
+    """The command that says which user `ssh` logs in as. It is the user who connects, who need not be the one
+    who made the cluster."""
+    return f"{python} -m {OPERATIONS} user --project {shlex.quote(str(place.project))}"

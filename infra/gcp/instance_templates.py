@@ -1,0 +1,187 @@
+"""One instance template for each partition: all that the elastic driver does not say when it launches
+nodes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pulumi
+from pulumi_gcp import compute
+
+from infra.gcp import images
+from infra.gcp.labels import labels
+from infra.gcp.metadata import SCOPES, metadata
+from infra.gcp.names import shortened
+from infra.gcp.role_resources import RoleResources
+from infra.machines import LOCAL_SSD_GIB, catalog
+from node.model import ClusterDesign, Partition
+
+LONGEST_PREFIX = 37
+"""The longest prefix of a template's name. The provider adds 26 characters that make the name unique."""
+
+
+class GcpInstanceTemplates(pulumi.ComponentResource):
+    """The instance templates of nodes. The nodes themselves are not resources of the stack.
+
+    A template names neither zone nor host: the driver says both. It is global, because `instances.bulkInsert`
+    accepts no regional templates (its reference shows only global ones, and gcloud's bulk command accepts no
+    others). A template cannot change, only be replaced by one of another name. The driver sees by the name
+    which nodes have an older template. Google encrypts disks with keys that it manages, as it does
+    everything.
+
+    Attributes:
+        templates: partition -> the self link of its instance template.
+
+    Args:
+        resources: The resources of compute machines.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        design: ClusterDesign,
+        resources: RoleResources,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("slurm-stacks:index:GcpFleets", name, None, opts)
+        self._name = name
+        self._design = design
+        self._metadata = metadata(design, resources, "compute")
+        self.templates: dict[str, pulumi.Output[str]] = {
+            partition.name: self._template(partition, resources).self_link for partition in design.partitions
+        }
+        self.register_outputs({"templates": self.templates})
+
+    def _template(self, partition: Partition, resources: RoleResources) -> compute.InstanceTemplate:
+        design = self._design
+        own_labels = labels(design, role="compute", partition=partition.name)
+        what = f"node of partition {partition.name}, cluster {design.name}"
+        return compute.InstanceTemplate(
+            f"{self._name}-{partition.name}",
+            name_prefix=prefix(design.name, partition.name),
+            description=f"template of a {what}",
+            instance_description=what,
+            project=design.project,
+            machine_type=partition.machine,
+            guest_accelerators=_accelerators(partition),
+            disks=_disks(partition, resources.start_from(partition.name, partition.image), own_labels),
+            network_interfaces=[
+                # Without an access configuration a node has no public address.
+                compute.InstanceTemplateNetworkInterfaceArgs(subnetwork=resources.subnetwork)
+            ],
+            scheduling=compute.InstanceTemplateSchedulingArgs(**scheduling(partition)),
+            resource_policies=self._placement(partition),
+            reservation_affinity=_reservation(partition),
+            service_account=compute.InstanceTemplateServiceAccountArgs(
+                email=resources.account, scopes=SCOPES
+            ),
+            shielded_instance_config=compute.InstanceTemplateShieldedInstanceConfigArgs(
+                enable_vtpm=True,
+                enable_integrity_monitoring=True,
+                enable_secure_boot=partition.secure_boot,
+            ),
+            metadata=self._metadata,
+            labels=own_labels,
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+
+    def _placement(self, partition: Partition) -> pulumi.Output[str] | None:
+        """The compact policy of a partition whose nodes are close together, in one zone.
+
+        It is the partition's own, or the one that its reservation was made with, which is not the cluster's:
+        a reservation accepts no other. That one is in the reservation's project.
+        """
+        design = self._design
+        if partition.placement_policy is not None:
+            shared = re.fullmatch(r"projects/([^/]+)/.*", partition.reservation or "")
+            owner = shared[1] if shared else design.project
+            place = f"projects/{owner}/regions/{design.region}"
+            return pulumi.Output.from_input(f"{place}/resourcePolicies/{partition.placement_policy}")
+        if partition.placement != "cluster":
+            return None
+        policy = compute.ResourcePolicy(
+            f"{self._name}-{partition.name}-policy",
+            name=f"{design.name}-{partition.name}",
+            description=f"nodes of partition {partition.name} close together, cluster {design.name}",
+            project=design.project,
+            region=design.region,
+            # No number of machines is given. With a number Google would wait until so many exist.
+            group_placement_policy=compute.ResourcePolicyGroupPlacementPolicyArgs(collocation="COLLOCATED"),
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        return policy.self_link
+
+
+def prefix(cluster: str, partition: str) -> str:
+    """The prefix of the names of a partition's templates, of at most LONGEST_PREFIX characters."""
+    return f"{shortened(f'{cluster}-{partition}', LONGEST_PREFIX - 1)}-"
+
+
+def scheduling(partition: Partition) -> dict[str, Any]:
+    """What Google does with a node when it needs the machine: whether it is spot, and whether it can move.
+
+    Google never starts a node again by itself: the node would come back without its jobs.
+    """
+    placed = partition.placement == "cluster" or partition.placement_policy is not None
+    stays = partition.spot or partition.accelerator is not None or placed
+    found: dict[str, Any] = {
+        "automatic_restart": False,
+        "on_host_maintenance": "TERMINATE" if stays else "MIGRATE",
+        "preemptible": partition.spot,
+        "provisioning_model": "SPOT" if partition.spot else "STANDARD",
+    }
+    if partition.spot:
+        # A stopped machine would cost its disk, and its name could not be used again.
+        found["instance_termination_action"] = "DELETE"
+    return found
+
+
+def _accelerators(
+    partition: Partition,
+) -> list[compute.InstanceTemplateGuestAcceleratorArgs] | None:
+    """The GPUs that are attached to a machine. A machine type with built-in GPUs names none."""
+    wanted = partition.accelerator
+    gpu = catalog().attachable_to(partition.machine, wanted.type) if wanted else None
+    if wanted is None or gpu is None:
+        return None
+    return [compute.InstanceTemplateGuestAcceleratorArgs(type=gpu.name, count=wanted.count)]
+
+
+def _disks(
+    partition: Partition, image: pulumi.Input[str], own_labels: dict[str, str]
+) -> list[compute.InstanceTemplateDiskArgs]:
+    root = compute.InstanceTemplateDiskArgs(
+        boot=True,
+        auto_delete=True,
+        source_image=image,
+        disk_size_gb=partition.disk_gib,
+        disk_type=images.DISK_TYPE,
+        labels=own_labels,
+    )
+    scratch = [
+        compute.InstanceTemplateDiskArgs(
+            type="SCRATCH",
+            disk_type="local-ssd",
+            disk_size_gb=LOCAL_SSD_GIB,
+            interface="NVME",
+            auto_delete=True,
+        )
+        for _ in range(partition.local_ssds)
+    ]
+    return [root, *scratch]
+
+
+def _reservation(
+    partition: Partition,
+) -> compute.InstanceTemplateReservationAffinityArgs | None:
+    """Limits a partition to its reserved capacity. Once that is used up, no node starts outside it
+    unnoticed."""
+    if partition.reservation is None:
+        return None
+    return compute.InstanceTemplateReservationAffinityArgs(
+        type="SPECIFIC_RESERVATION",
+        specific_reservation=compute.InstanceTemplateReservationAffinitySpecificReservationArgs(
+            key="compute.googleapis.com/reservation-name", values=[partition.reservation]
+        ),
+    )

@@ -1,1 +1,0 @@
-"""Brings a machine from bare to ready: roles, their steps, and the report of each."""

@@ -1,0 +1,53 @@
+"""Which engine runs the Pulumi program, for the few places that must know."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextvars import ContextVar
+from typing import Any, Literal
+
+Mode = Literal["pulumi", "embedded", "plan"]
+"""`pulumi` is the real engine, and `embedded` is the project's own runner. In a `plan` nothing is executed,
+and the program must change nothing either."""
+UNKNOWN = "<"
+"""The beginning of a value that a `plan` cannot know (`placeholders`)."""
+
+MODE: ContextVar[Mode] = ContextVar("slurm_stacks_runner_mode", default="pulumi")
+
+
+KEPT_VARIABLE = "SLURM_STACKS_KEPT_BENCHMARK"
+"""The environment variable that holds `KEPT` as JSON, for the program under the real engine."""
+KEPT: ContextVar[dict[str, Any] | None] = ContextVar("slurm_stacks_kept_benchmark", default=None)
+COMPONENT = "slurm-stacks:index:Benchmark"
+
+
+def kept_benchmark() -> dict[str, Any] | None:
+    """What the outputs said of a benchmark that stays as it is (`up --no-benchmark`).
+
+    The program then leaves the benchmark to the engine and exports these outputs again (`of_benchmark`).
+    `None` means that the program declares the benchmark.
+    """
+    text = os.environ.get(KEPT_VARIABLE)
+    return json.loads(text) if text else KEPT.get()
+
+
+def of_benchmark(outputs: dict[str, Any] | None) -> dict[str, Any]:
+    """What a stack's outputs say of its benchmark: `benchmark_result`, and the `benchmark` of `cluster`."""
+    found = outputs or {}
+    said = {"benchmark_result": found["benchmark_result"]} if "benchmark_result" in found else {}
+    cluster = found.get("cluster")
+    if isinstance(cluster, dict) and cluster.get("benchmark") is not None:
+        said["benchmark"] = cluster["benchmark"]
+    return said
+
+
+def is_benchmarks(urn: str) -> bool:
+    """Whether a resource is the benchmark component or a part of it."""
+    return COMPONENT in urn.split("::")[2].split("$")
+
+
+def current() -> Mode:
+    """The mode of the program that calls this. It is `pulumi` unless one of our own runners started the
+    program."""
+    return MODE.get()

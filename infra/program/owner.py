@@ -1,0 +1,178 @@
+"""The owner of a local cluster: a file in its run directory says which engine brought it up.
+
+The text is `embedded`, or the URL of the Pulumi backend that holds the state. Another engine refuses to touch
+the cluster, and names the command that destroys it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from infra.errors import EXIT_REFUSED, UserError
+from infra.program import folders, locations, mode
+from infra.program.stack import Stack
+
+OWNER = "owner"
+"""The file in a run directory that holds the owner."""
+EMBEDDED = "embedded"
+PULUMI_CLOUD = "https://api.pulumi.com"
+
+
+def read(stack: Stack) -> str | None:
+    """The owner of a stack's cluster. `None` means that it has none.
+
+    Raises:
+        UserError: Exit 3. The run directory is not ours to read.
+    """
+    path = folders.check_run_dir(stack) / OWNER
+    try:
+        return path.read_text(encoding="utf-8").strip() or None
+    except FileNotFoundError:
+        return None
+
+
+def check(stack: Stack, claimant: str) -> None:
+    """Refuses if someone other than `claimant` owns the cluster.
+
+    Raises:
+        UserError: Exit 3. The message names the command that destroys the cluster.
+    """
+    found = read(stack)
+    if found is not None and found != claimant:
+        raise UserError(refusal(stack, found), EXIT_REFUSED)
+
+
+def claim(stack: Stack, claimant: str) -> None:
+    """Creates the run directory and writes `claimant` into it, unless the cluster has an owner.
+
+    Raises:
+        UserError: Exit 3. Someone else owns the cluster or the run directory.
+    """
+    path = folders.make_run_dir(stack) / OWNER
+    draft = path.with_name(f".{OWNER}.{os.getpid()}")
+    draft.touch(mode=0o644)  # whatever the umask is: nobody else may write it
+    draft.write_text(claimant + "\n", encoding="utf-8")
+    try:
+        # A link appears at once and complete. If two start at the same moment, one of them fails.
+        os.link(draft, path)
+    except FileExistsError:
+        if read(stack) is None:  # the file is empty, perhaps after a full disk
+            draft.replace(path)
+        check(stack, claimant)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def release(stack: Stack) -> None:
+    """Forgets the owner, and removes the run directory if nothing else is left in it."""
+    path = folders.check_run_dir(stack)
+    for entry in _own_files(path):
+        entry.unlink(missing_ok=True)
+    for folder in (path, path.parent):
+        try:
+            folder.rmdir()
+        except FileNotFoundError:  # the cluster's own commands have removed it
+            continue
+        except OSError:  # it has another cluster's files, or leftovers
+            return
+
+
+def unclaimed(stack: Stack) -> bool:
+    """Whether a run directory is left of an `up` that was killed before it claimed the cluster."""
+    path = folders.check_run_dir(stack)
+    try:
+        names = {entry.name for entry in path.iterdir()}
+    except FileNotFoundError:
+        return False
+    return OWNER not in names and names == {entry.name for entry in _own_files(path)}
+
+
+def _own_files(run: Path) -> list[Path]:
+    """The files of this module and of `locations` in a run directory. A killed process leaves its drafts."""
+    files = (OWNER, locations.NOTE)
+    drafts = [draft for name in files for draft in run.glob(f".{name}.*")]
+    return [*drafts, *(run / name for name in files if (run / name).exists())]
+
+
+def claim_in_program(stack: Stack) -> None:
+    """Claims a local cluster, in its Pulumi program, for the engine that runs the program.
+
+    It does nothing in a plan, or under the embedded runner, which has claimed the cluster already. In a
+    preview of the real engine it only checks.
+
+    Raises:
+        UserError: Exit 3. The cluster belongs to another engine.
+    """
+    if mode.current() != "pulumi":
+        return
+    import pulumi.runtime
+
+    url = backend_url(stack.project)
+    if pulumi.runtime.is_dry_run():
+        check(stack, url)
+    else:
+        claim(stack, url)
+
+
+def backend_url(project_dir: Path) -> str:
+    """The URL of the backend that the Pulumi CLI uses here: `logged_in`, or Pulumi's own service."""
+    return logged_in(project_dir) or PULUMI_CLOUD
+
+
+def logged_in(project_dir: Path) -> str | None:
+    """The backend that the environment, the project or `pulumi login` names. `None` means that the CLI would
+    ask.
+
+    This reads the same sources in the same order as the CLI, because starting the CLI costs half a second.
+    """
+    if url := os.environ.get("PULUMI_BACKEND_URL"):
+        return url
+    backend = _mapping(yaml.safe_load(_text(project_dir / "Pulumi.yaml"))).get("backend")
+    if url := _mapping(backend).get("url"):
+        return str(url)
+    home = Path(os.environ.get("PULUMI_HOME") or locations.home() / ".pulumi")
+    folder = Path(os.environ.get("PULUMI_CREDENTIALS_PATH") or home)
+    try:
+        credentials = _mapping(json.loads(_text(folder / "credentials.json") or "{}"))
+    except ValueError:
+        credentials = {}
+    if url := credentials.get("current"):
+        return str(url)
+    return PULUMI_CLOUD if os.environ.get("PULUMI_ACCESS_TOKEN") else None
+
+
+def refusal(stack: Stack, found: str) -> str:
+    """The message that a claim is refused, with the command that destroys the owner's cluster."""
+    down = f"./cluster down --stack {stack.name}"
+    if found == EMBEDDED:
+        who, command = "by ./cluster without the Pulumi CLI (its embedded runner)", f"`{down}`"
+    elif found == fallback_url(stack):
+        who, command = (
+            f"by ./cluster with the Pulumi CLI, state in {found}",
+            f"`{down}` with `pulumi` on PATH",
+        )
+    else:
+        who = f"with the Pulumi CLI, state in {found}"
+        command = f"`PULUMI_BACKEND_URL={found} pulumi destroy --stack {stack.name}`"
+    return f"The cluster of stack {stack.name} was brought up {who}. Destroy it first: {command}."
+
+
+def fallback_url(stack: Stack) -> str:
+    """The file backend that ./cluster uses where the user is not logged in to Pulumi."""
+    return "file://" + str(locations.state_dir(stack) / "backend")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

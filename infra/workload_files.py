@@ -1,0 +1,187 @@
+"""The files of a benchmark that are staged on the cluster, named by their content.
+
+They are the built-in training's, or a program of the user's own with the launcher that starts its tasks. Both
+are staged in one way: `<shared>/bench/<digest>/workload`. The user's files are in its folder `files`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from infra import bundle
+from infra.errors import EXIT_USAGE, UnusableFileError, UserError
+from workload.program import FILES, LAUNCHER
+
+MOST_FILES = 2000
+MOST_BYTES = 32 << 20
+"""The files travel over SSH in one piece, and in base64: they are code, not data."""
+MIB = 1 << 20
+ENTRY = "__main__.py"
+"""The file that Python runs if it is given a folder."""
+MAGIC = (b"#!", b"\x7fELF")
+"""How a file begins that Linux can execute."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A file of the workload: its name below `workload/`, its content, and whether it may be executed."""
+
+    name: str
+    content: bytes
+    executable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The staged files, in the order of their names."""
+
+    files: tuple[StagedFile, ...]
+
+    @property
+    def digest(self) -> str:
+        """The digest of names, contents and modes. Times and the file system's order do not count."""
+        total = hashlib.sha256()
+        for file in self.files:
+            # The mark is only there for executable files, so that digests of earlier versions stay valid.
+            mark = "x\0" if file.executable else ""
+            total.update(f"{file.name}\0{len(file.content)}\0{mark}".encode())
+            total.update(file.content)
+        return total.hexdigest()
+
+    def archive(self) -> bytes:
+        """The files as a tar archive, with `workload/` in their names.
+
+        A folder would not do: Pulumi's hash of a folder includes the byte code that Python leaves in it, so
+        that every run would be a change. The archive is not compressed: releases of zlib compress
+        differently, and equal files would then differ.
+        """
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            for file in self.files:
+                entry = tarfile.TarInfo(f"workload/{file.name}")
+                entry.size, entry.mode = len(file.content), 0o755 if file.executable else 0o644
+                archive.addfile(entry, io.BytesIO(file.content))
+        return buffer.getvalue()
+
+
+def read(project: Path = bundle.ROOT, own: Sequence[str] = ()) -> Workload:
+    """The workload of a project.
+
+    Args:
+        project: The checkout, in which the stack file is.
+        own: The paths of the user's program, the script first. Empty means the built-in training.
+
+    Raises:
+        UserError: A file of the user's is missing or cannot be staged; the message names it.
+    """
+    ours = bundle.tree(project / "workload")
+    if not own:
+        return Workload(tuple(StagedFile(name, content) for name, content in ours))
+    launcher = [StagedFile(name, content) for name, content in ours if name in LAUNCHER]
+    try:
+        theirs = read_own(project, own)
+    except UnusableFileError as error:
+        raise UserError(
+            f"slurm-stacks:benchmark: {own[error.index]!r} cannot be staged: {error}", EXIT_USAGE
+        ) from None
+    return Workload(tuple(sorted([*launcher, *theirs], key=lambda file: file.name)))
+
+
+def read_own(project: Path, own: Sequence[str]) -> list[StagedFile]:
+    """The user's files, below `files/`, each once.
+
+    Args:
+        own: Paths of files and folders relative to the project; the first is the script.
+
+    Raises:
+        UnusableFileError: A path is missing, leads outside of the project, or is too large.
+    """
+    found: dict[str, StagedFile] = {}
+    total = 0
+    for index, name in enumerate(own):
+        for path in _files(project, name, index):
+            relative = path.relative_to(project).as_posix()
+            key = f"{FILES}/{relative}"
+            if key in found:
+                continue
+            total += path.stat().st_size
+            if total > MOST_BYTES or len(found) >= MOST_FILES:
+                raise UnusableFileError(
+                    index,
+                    f"files of at most {MOST_BYTES // MIB} MiB together, {MOST_FILES} at most: they are "
+                    "copied to the cluster for each version",
+                    "copy data to the cluster beforehand and give its path in arguments",
+                )
+            try:
+                content = path.read_bytes()
+            except OSError as error:
+                raise UnusableFileError(
+                    index, "files that can be read", f"{relative}: {error.strerror}"
+                ) from None
+            found[key] = StagedFile(key, content, bool(path.stat().st_mode & 0o100))
+    _check_script(project, own[0], found)
+    return list(found.values())
+
+
+def _files(project: Path, name: str, index: int) -> Iterator[Path]:
+    """The files of one path, a folder's without the byte code and caches of Python."""
+    path = project / PurePosixPath(name)
+    inside = project.resolve()
+    if not path.exists():
+        raise UnusableFileError(index, f"a file or folder in {project}")
+    if not path.resolve().is_relative_to(inside) or path.resolve() == inside:
+        raise UnusableFileError(index, f"a file or folder inside {project}, not what a link outside leads to")
+    if path.is_file():
+        yield path
+        return
+    if not path.is_dir():
+        raise UnusableFileError(index, "a file or folder, no device or socket")
+    there = 0
+    for below in sorted(path.rglob("*")):
+        parts = below.relative_to(path).parts
+        if bundle.SKIPPED.intersection(parts) or below.suffix == ".pyc" or not below.is_file():
+            continue
+        if not below.resolve().is_relative_to(inside):
+            raise UnusableFileError(
+                index,
+                "files of this folder only",
+                f"{'/'.join(parts)} is a link to a file outside of {project}: copy it",
+            )
+        there += 1
+        yield below
+    if not there:
+        raise UnusableFileError(index, "a folder with files in it", "it is empty")
+
+
+def _check_script(project: Path, script: str, found: dict[str, StagedFile]) -> None:
+    """Refuses a script that the cluster could not start."""
+    path = project / PurePosixPath(script)
+    inside = PurePosixPath(FILES) / PurePosixPath(script)
+    if path.is_dir():
+        if str(inside / ENTRY) not in found:
+            raise UnusableFileError(
+                0,
+                f"a program, or a folder with {ENTRY}, which Python runs",
+                f"name the file to run, script: {PurePosixPath(script) / 'train.py'}, and the folder "
+                f"in files: [{script}]",
+            )
+        inside = inside / ENTRY
+    content = found[str(inside)].content
+    if inside.suffix == ".py":
+        try:
+            content.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UnusableFileError(
+                0, "Python in UTF-8", f"byte {error.start + 1} is no UTF-8: save the file as UTF-8"
+            ) from None
+    elif not content.startswith(MAGIC):
+        raise UnusableFileError(
+            0,
+            "a .py file, a folder, or a program that Linux can execute",
+            "begin it with a line like #!/bin/bash",
+        )

@@ -1,0 +1,284 @@
+"""Machines as containers that boot: each has a disk, an address, a host name, and systemd as its init."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from localcloud import cgroups, nspawn
+from localcloud.container_machine import Bind, Machine, NetworkInterface
+from localcloud.machines import CLUSTER_VARIABLE, CONTROLLER, MACHINE_VARIABLE, Boot, pids_of_cluster
+from localcloud.network import BRIDGE, GATEWAY, PREFIX, Network, read_hosts
+from localcloud.nspawn import remove_folder
+from node.bootstrap import files
+from node.bootstrap.accounts import IDS
+from node.bootstrap.vm import cloud_local
+from node.model import APPS, SHARED
+from node.processes import ProcessId, end_all, with_descendants, with_environment
+
+OFF_SECONDS = 20.0
+"""Seconds that a machine has for its shutdown."""
+CGROUPS = f"{cloud_local.HOME}/cgroup"
+"""The folder on a machine with the version 1 cgroups for its jobs."""
+CLOUD_INIT = """\
+# slurm-stacks: root is the only user, and the host name is set already.
+cloud_init_modules: [ssh]
+cloud_final_modules: [scripts-user]
+"""
+DELAYED_START = "[Service]\nExecStartPre=/bin/sleep 10\n"
+"""Delays cloud-init's last stage. It has nothing to do, and its start costs a booting node half a second of
+CPU time."""
+LOCALHOST = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
+
+
+@dataclass(frozen=True, slots=True)
+class BootPlan:
+    """What machines of a cluster boot from. `publish` writes it for the agent.
+
+    Attributes:
+        layers: the folders of the image's layers, the uppermost first.
+        user_data: role -> user data.
+        disk_mib: host name -> size of the disk in MiB, for a test that fills one. Other machines have as
+            much space as the run directory.
+    """
+
+    layers: tuple[str, ...]
+    user_data: dict[str, str]
+    disk_mib: dict[str, int]
+
+    def write(self, run: Path) -> None:
+        files.write(run / "cloud" / "plan.json", json.dumps(asdict(self)).encode())
+
+    @classmethod
+    def read(cls, run: Path) -> BootPlan:
+        """Read what `publish` has written.
+
+        Raises:
+            OSError: it is missing or damaged.
+        """
+        try:
+            content = json.loads((run / "cloud" / "plan.json").read_text())
+            return cls(tuple(content["layers"]), dict(content["user_data"]), dict(content["disk_mib"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise OSError(f"{run}/cloud/plan.json is damaged: run `up` again") from error
+
+
+class ContainerRuntime:
+    """Runs a machine as a container, which ends when it is powered off, by itself or by the agent.
+
+    Args:
+        run: the cluster's run directory.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._network = Network(
+            run / "cloud", environment={"PATH": nspawn.SEARCH, CLUSTER_VARIABLE: str(run)}
+        )
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        # Held while a child is started and stored, so that `reap` never sees only half of that.
+        self._lock = threading.Lock()
+
+    def start(self, boot: Boot) -> ProcessId:
+        machine = self._machine(boot)
+        try:
+            with self._lock:
+                child = nspawn.start(machine)
+                self._children[child.pid] = child
+            process = ProcessId.of(child.pid)
+            if process is None:
+                raise OSError(f"machine {boot.id} ended at once; see {machine.console}")
+            nspawn.wait_for(process, machine.console)
+        except OSError:
+            self.clear(boot)
+            raise
+        return process
+
+    def _machine(self, boot: Boot) -> Machine:
+        given = read_hosts(self._run / "cloud" / "hosts")
+        if boot.host not in given:
+            raise OSError(f"{boot.host} has no address in {self._run}/cloud/hosts")
+        plan = BootPlan.read(self._run)
+        namespace = Path(f"/proc/{self._network.holder()}/ns/net")
+        address = f"{given[boot.host]}/{PREFIX.prefixlen}"
+        console = self.console(self._run, boot.host)
+        console.parent.mkdir(parents=True, exist_ok=True)
+        # /etc/hosts serves as the cloud's DNS.
+        names = "".join(f"{address} {name}\n" for name, address in given.items())
+        return Machine(
+            id=self._identity(boot),
+            host=boot.host,
+            folder=self._folder(boot),
+            layers=[Path(layer) for layer in plan.layers],
+            card=NetworkInterface(namespace, BRIDGE, address, GATEWAY),
+            # Without user data a machine runs, but its bootstrap never starts: it never becomes a node.
+            user_data=plan.user_data[boot.role] if boot.registers else None,
+            files={
+                "etc/hosts": LOCALHOST + names,
+                "etc/cloud/cloud.cfg.d/99-local.cfg": CLOUD_INIT,
+                "etc/systemd/system/cloud-final.service.d/slurm-stacks.conf": DELAYED_START,
+            },
+            binds=self._binds(boot),
+            environment={MACHINE_VARIABLE: boot.id, CLUSTER_VARIABLE: str(self._run)},
+            disk_mib=plan.disk_mib.get(boot.host),
+            # A new controller gets the disk of the old one, like a machine that was switched off and on.
+            disk=disk_folder(self._run, boot.host) / "root" if boot.role == CONTROLLER else None,
+            log=console,
+            cores=boot.cores,
+        )
+
+    def _binds(self, boot: Boot) -> list[Bind]:
+        run = self._run
+        reports = run / "bucket" / "boot"
+        reports.mkdir(exist_ok=True)
+        found = [
+            Bind(run / "bucket", cloud_local.BUCKET, read_only=True),
+            Bind(reports, f"{cloud_local.BUCKET}/boot"),
+            Bind((run / "apps").resolve(), APPS),
+            Bind(run / "shared", SHARED),
+            *python(),
+        ]
+        jobs = cgroups.make_for_jobs(nspawn.group(self._identity(boot)), boot.cores)
+        for controller, path in jobs.items():
+            found.append(Bind(path, f"{CGROUPS}/{controller}"))
+        kept = {"log": "/var/log/slurm"}
+        if boot.role == CONTROLLER:
+            kept |= {"state": "/var/spool/slurmctld", "lib": "/var/lib/slurm-stacks"}
+            found.append(Bind(_make_folder(run / "secrets", 0o700), cloud_local.SECRETS))
+            api = _make_folder(socket_path(run).parent, 0o700)
+            os.chown(api, IDS["slurm"], 0)
+            found.append(Bind(api, str(Path(cloud_local.SOCKET).parent)))
+        return found + [
+            Bind(_make_folder(disk_folder(run, boot.host) / name, 0o755), place)
+            for name, place in kept.items()
+        ]
+
+    def stop(self, boot: Boot, process: ProcessId) -> bool:
+        nspawn.power_off(self._identity(boot), process, OFF_SECONDS)
+        return self._end(boot, process)
+
+    def kill(self, boot: Boot, process: ProcessId) -> None:
+        self._end(boot, process)
+
+    def _end(self, boot: Boot, process: ProcessId) -> bool:
+        nspawn.kill(self._identity(boot), process)
+        self.clear(boot)
+        return not process.alive()
+
+    def freeze(self, boot: Boot, process: ProcessId) -> None:
+        nspawn.freeze(self._identity(boot))
+
+    def thaw(self, boot: Boot, process: ProcessId) -> None:
+        nspawn.thaw(self._identity(boot))
+
+    def cut(self, boot: Boot, process: ProcessId) -> None:
+        self._network.cut(nspawn.link_of(self._identity(boot)))
+
+    def join(self, boot: Boot, process: ProcessId) -> None:
+        self._network.join(nspawn.link_of(self._identity(boot)))
+
+    def clear(self, boot: Boot) -> None:
+        identity = self._identity(boot)
+        cgroups.kill(nspawn.group(identity))
+        end_all(lambda: with_descendants(with_environment(MACHINE_VARIABLE, boot.id)))
+        self.reap()
+        self._network.unplug(nspawn.link_of(identity))
+        nspawn.clear(self._folder(boot), identity)
+
+    def purge(self) -> None:
+        end_machines(self._run)
+        end_all(lambda: pids_of_cluster(self._run))
+        remove_leftovers(self._run)
+        self.reap()
+
+    def reap(self) -> None:
+        with self._lock:
+            for pid, child in list(self._children.items()):
+                if child.poll() is not None:
+                    del self._children[pid]
+        self._network.reap()
+
+    def _identity(self, boot: Boot) -> str:
+        return f"{_cluster(self._run)}-{boot.id}"
+
+    def _folder(self, boot: Boot) -> Path:
+        return self._run / "cloud" / "machines" / boot.id
+
+    @staticmethod
+    def console(run: Path, host: str) -> Path:
+        """Return the file with the console output of the machine of this name."""
+        return disk_folder(run, host) / "log" / f"boot-{host}.log"
+
+
+def disk_folder(run: Path, host: str) -> Path:
+    """Return the folder that outlives the machine of this name, like a controller's data disk."""
+    return run / "disk" / host
+
+
+def socket_path(run: Path) -> Path:
+    """Return the agent's socket. Its folder is visible on the controller, but not to its users."""
+    return run / "cloud" / "api" / "agent.sock"
+
+
+def _make_folder(folder: Path, mode: int) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(mode)
+    return folder
+
+
+def python() -> list[Bind]:
+    """Return the bind mounts of this Python, if it is not the distribution's: environments link to it."""
+    prefix = Path(sys.base_prefix).resolve()
+    if prefix == Path("/usr"):
+        return []
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    # A training environment may link to any of these names.
+    programs = [prefix / "bin" / name for name in ("python", "python3", f"python{version}")]
+    parts = [
+        *programs,
+        Path(sysconfig.get_path("stdlib")),
+        *(prefix / "lib").glob(f"libpython{version}*.so*"),
+    ]
+    return [Bind(path.resolve(), str(path), read_only=True) for path in parts if path.exists()]
+
+
+def _cluster(run: Path) -> str:
+    return hashlib.sha256(os.fsencode(run)).hexdigest()[:12]
+
+
+def _prefix(run: Path) -> str:
+    """Return the prefix of the names of the cluster's cgroups."""
+    return nspawn.group(f"{_cluster(run)}-")
+
+
+def leftovers(run: Path) -> list[str]:
+    """Return the cgroups and mounts that are left of a cluster's machines, one line each."""
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    found = [f"cgroup {path}" for path in cgroups.beginning(_prefix(run))]
+    return found + [f"mount {line.split()[4]}" for line in mounts if f" {run}/" in line]
+
+
+def end_machines(run: Path) -> None:
+    """Kill all processes of a cluster's machines, also of machines without a record."""
+    for name in {path.name for path in cgroups.beginning(_prefix(run))}:
+        cgroups.kill(name)
+
+
+def remove_leftovers(run: Path) -> list[str]:
+    """Remove cgroups and files of a cluster's machines, whose processes have ended.
+
+    Returns:
+        One line for each cgroup that could not be removed.
+    """
+    left = [f"cgroup {path}" for path in cgroups.remove(lambda: cgroups.beginning(_prefix(run)))]
+    folder = run / "cloud" / "machines"
+    if folder.exists():
+        remove_folder(folder)
+    return left

@@ -1,0 +1,219 @@
+"""A process machine's own host name, and an /etc/hosts with all machines of the cluster.
+
+It runs as a file, without the project; the run directory has a copy named `view.py`:
+`view.py FOLDER NAME (--python | --exec) PROGRAM [ARGUMENT …]`. FOLDER is the cluster's `cloud` folder, whose
+file `hosts` has the machines' names and addresses. `--python` runs a Python file in this process; `--exec`
+replaces this process by another program.
+
+The program runs in a mount namespace and a UTS namespace. For an ordinary user they are inside a user
+namespace that maps only this user. They end with their last process and change nothing outside. Network,
+files and processes are the host's. If the kernel refuses the namespaces, the program runs without them, and
+standard error says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import runpy
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+NEWNS, NEWUTS, NEWUSER = 0x20000, 0x4000000, 0x10000000
+MS_BIND, MS_REC, MS_SLAVE = 4096, 16384, 1 << 19
+HOSTS, SWITCH = Path("/etc/hosts"), Path("/etc/nsswitch.conf")
+NAME_SERVICE_CACHES = ("/run/nscd/socket", "/var/run/nscd/socket")
+WATCH_SECONDS = 5.0
+BEGIN, END = "# slurm-stacks: machines of this cluster\n", "# slurm-stacks: end\n"
+
+
+def main() -> None:
+    folder, name, how, *argv = sys.argv[1:]
+    try:
+        enter(Path(folder), name)
+    except OSError as error:
+        print(f"{name} does not know other machines by name: {error}", file=sys.stderr, flush=True)
+    else:
+        if how == "--python":  # with `--exec` this process does not stay
+            _watch(Path(folder))
+    if how == "--python":
+        sys.argv = argv
+        runpy.run_path(argv[0], run_name="__main__")
+    else:
+        _become(argv)
+
+
+def enter(folder: Path, name: str) -> None:
+    """Let this process and its children resolve the names of the cluster's machines.
+
+    Args:
+        folder: holds the cluster's file `hosts`.
+        name: the new host name.
+
+    Raises:
+        OSError: the kernel refuses, or /etc/hosts is missing.
+    """
+    hosts, switch = write_hosts(folder), _write_switch(folder)
+    user, group = os.geteuid(), os.getegid()
+    if user == 0:
+        _call("unshare", NEWNS | NEWUTS)
+        # Slave, not private: later mounts and unmounts of the host take effect here, too.
+        _mount("none", "/", MS_REC | MS_SLAVE)
+    else:
+        # Mounts in a new user namespace are slaves already.
+        _call("unshare", NEWUSER | NEWNS | NEWUTS)
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    _mount(hosts, HOSTS, MS_BIND)
+    if switch is not None:
+        _mount(switch, SWITCH, MS_BIND)
+    for cache in {os.path.realpath(path) for path in NAME_SERVICE_CACHES}:
+        if os.path.exists(cache):  # noqa: PTH110 - pathlib raises for another user's folder
+            # nscd would answer from the host's /etc/hosts. A file that is no socket keeps programs from it.
+            _mount("/dev/null", cache, MS_BIND)
+    encoded = name.encode()
+    _call("sethostname", encoded, len(encoded))
+
+
+def _watch(folder: Path) -> None:
+    """Keep /etc/hosts mounted for as long as this process lives.
+
+    A program that replaces the host's /etc/hosts by a new file (an editor, `sed -i`) removes the mount on it,
+    in other namespaces too.
+    """
+
+    def keep() -> None:
+        while True:
+            time.sleep(WATCH_SECONDS)
+            with contextlib.suppress(OSError):
+                if not os.path.samestat(HOSTS.stat(), (folder / "etc-hosts").stat()):
+                    _mount(write_hosts(folder), HOSTS, MS_BIND)
+
+    # The new thread must not receive signals: the first thread handles them.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    threading.Thread(target=keep, daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def write_hosts(folder: Path) -> Path:
+    """Update the file that machines see as /etc/hosts, and return its path.
+
+    The file is written in place, because machines have mounted it. New nodes are added at its end, so a
+    reader sees either the old or the new content.
+    """
+    path = folder / "etc-hosts"
+    wanted = merged(HOSTS.read_text(errors="surrogateescape"), (folder / "hosts").read_text())
+    content = wanted.encode(errors="surrogateescape")
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if path.read_bytes() != content:
+            os.fchmod(handle, 0o644)
+            written = 0
+            while written < len(content):
+                written += os.pwrite(handle, content[written:], written)
+            os.ftruncate(handle, len(content))
+    finally:
+        os.close(handle)
+    return path
+
+
+def merged(host: str, ours: str) -> str:
+    """Return the host's /etc/hosts with the cluster's machines added at its end.
+
+    The host's entries for names of machines are left out: with `multi on` in host.conf, Debian's default, a
+    lookup would return both addresses. So is another cluster's part, which is there if this runs in the
+    namespace of another cluster.
+    """
+    names = {name for line in ours.splitlines() for name in line.split()[1:]}
+    lines: list[str] = []
+    inside = False
+    for line in host.splitlines(keepends=True):
+        if line in (BEGIN, END):
+            inside = line == BEGIN
+        elif not inside and (kept := _without(line, names)):
+            lines.append(kept if kept.endswith("\n") else f"{kept}\n")
+    return "".join([*lines, BEGIN, ours, END])
+
+
+def _without(line: str, names: set[str]) -> str:
+    """Return a line of /etc/hosts without these names; an empty string if it had no others."""
+    address, *aliases = line.partition("#")[0].split() or [""]
+    if names.isdisjoint(aliases):
+        return line
+    left = [alias for alias in aliases if alias not in names]
+    return " ".join([address, *left]) + "\n" if left else ""
+
+
+def _write_switch(folder: Path) -> Path | None:
+    """Write an nsswitch.conf that asks /etc/hosts first; `None` if the host's already does."""
+    try:
+        lines = SWITCH.read_text(errors="surrogateescape").splitlines(keepends=True)
+    except OSError:
+        return None
+    text = "".join(map(_files_first, lines))
+    if text == "".join(lines):
+        return None
+    path = folder / "nsswitch.conf"
+    if not path.exists() or path.read_text(errors="surrogateescape") != text:
+        draft = folder / f".nsswitch.{os.getpid()}"
+        draft.write_text(text, errors="surrogateescape")
+        draft.chmod(0o644)
+        draft.replace(path)
+    return path
+
+
+def _files_first(line: str) -> str:
+    """Return a line of nsswitch.conf with `files` first: systemd-resolved denies names it does not know."""
+    kind, _, sources = line.partition(":")
+    words = sources.partition("#")[0].split()
+    if kind.strip() != "hosts" or words[:1] == ["files"]:
+        return line
+    return " ".join(["hosts:", "files", *(word for word in words if word != "files")]) + "\n"
+
+
+def _become(argv: list[str]) -> None:
+    # Python ignores SIGPIPE, and the program would inherit that.
+    with contextlib.suppress(ValueError):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        os.execvp(argv[0], argv)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # an empty name raises ValueError
+        print(f"{argv[0]}: no such command on the login machine", file=sys.stderr)
+        sys.exit(127)
+    except OSError as error:
+        print(f"{argv[0]}: cannot be executed: {error.strerror}", file=sys.stderr)
+        sys.exit(126)
+
+
+def _mount(source: str | Path, target: str | Path, flags: int) -> None:
+    _call(
+        "mount",
+        os.fsencode(source),
+        os.fsencode(target),
+        None,
+        ctypes.c_ulong(flags),
+        None,
+        what=f"mount {source} on {target}",
+    )
+
+
+def _call(name: str, *arguments: object, what: str = "") -> None:
+    """Make a system call.
+
+    Raises:
+        OSError: the call failed.
+    """
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what or name}: {os.strerror(number)}")
+
+
+if __name__ == "__main__":
+    main()

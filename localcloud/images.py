@@ -1,0 +1,316 @@
+"""The base image of container machines: a distribution, made once and kept in the cache.
+
+`debootstrap` makes it from the packages of a suite: this host's own, or another suite of the same
+distribution. Like a cloud's image it has systemd, cloud-init and sshd, and nothing of Slurm. The machine's
+boot installs the rest (`node.bootstrap.vm.packages`), unless an image made from this one has it already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from localcloud import layers
+from localcloud.layers import ImageError, Say
+from localcloud.nspawn import SEARCH
+
+PACKAGES = (
+    *("systemd", "systemd-sysv", "dbus", "libpam-systemd", "cloud-init", "openssh-server", "sudo"),
+    *("ca-certificates", "iproute2", "iputils-ping", "kmod", "netcat-openbsd", "nftables", "netbase"),
+    *("procps", "python3"),
+)
+"""Packages that a cloud's image of the distribution has and that machines here use."""
+ARCHIVE_HINT = (
+    "See that the distribution's archive can be reached (apt-get update), then run the command again."
+)
+HEARTBEAT_SECONDS = 15.0
+LAST_LINES = 12
+
+MASKED = (
+    # This stage of cloud-init has nothing to do.
+    "cloud-config.service",
+    # The address is static, so it is there as soon as systemd-networkd runs.
+    "systemd-networkd-wait-online.service",
+    *("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer"),
+    *("fstrim.timer", "e2scrub_reap.service", "systemd-resolved.service", "systemd-timesyncd.service"),
+    # Nobody logs in at a console.
+    *("console-getty.service", "getty@.service", "getty.target"),
+)
+"""Units that every boot would wait for and no machine needs."""
+NO_SERVICES = "#!/bin/sh\nexit 101\n"
+LEAN = (
+    "path-exclude=/usr/share/doc/*\npath-exclude=/usr/share/man/*\npath-exclude=/usr/share/locale/*\n"
+    # Unsafe writes are fine: after a power loss the draft is made again.
+    "force-unsafe-io\n"
+)
+
+# Runs a command in its own namespaces: its mounts and processes end with it, also when we are killed.
+_OWN_NAMESPACES = (
+    *("setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--propagation", "private"),
+    *("--pid", "--fork", "--kill-child", "--mount-proc"),
+)
+_INSTALL = """
+set -e
+mount -t proc proc "$1/proc"
+mount -t sysfs -o ro sysfs "$1/sys"
+mount -t devpts -o newinstance,ptmxmode=0666 devpts "$1/dev/pts"
+root=$1
+shift
+chroot "$root" apt-get --quiet update
+exec chroot "$root" apt-get --quiet --yes --no-install-recommends install "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A source of packages, as apt on this host knows it.
+
+    Attributes:
+        key: the file with the signing key; empty if the host names none.
+    """
+
+    uri: str
+    suite: str
+    components: tuple[str, ...]
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Everything that decides what an image holds, except the packages' versions.
+
+    Attributes:
+        suite: bookworm, trixie, noble, ….
+        sources: the first one is the source of the suite itself.
+        settings: this host's settings of apt, such as proxies and signature checks.
+    """
+
+    suite: str
+    sources: tuple[Source, ...]
+    settings: str = ""
+    packages: tuple[str, ...] = PACKAGES
+
+    @property
+    def name(self) -> str:
+        """Name of the image; equal recipes have equal names."""
+        parts = [asdict(self), MASKED, LEAN, _INSTALL]
+        digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+        return f"{self.suite}-{digest[:12]}"
+
+
+def recipe(suite: str | None = None) -> Recipe:
+    """Return the recipe of an image of this host's distribution.
+
+    Args:
+        suite: another suite than the host's, from the same mirror.
+
+    Raises:
+        ImageError: apt on this host has no source for it.
+    """
+    own = _own_suite()
+    wanted = suite or own
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for line in _ask("apt-get", "indextargets", "--format", _TARGET, "Created-By: Packages").splitlines():
+        uri, release, component, key = line.split("|")
+        if release.partition("-")[0].partition("/")[0] == own:
+            entry = (uri.rstrip("/"), release.replace(own, wanted, 1), key if key.startswith("/") else "")
+            found.setdefault(entry, []).append(component)
+    sources = [Source(u, r, tuple(dict.fromkeys(parts)), key) for (u, r, key), parts in found.items()]
+    sources.sort(key=lambda source: source.suite != wanted)
+    if not sources or sources[0].suite != wanted:
+        raise ImageError(
+            f"apt on this machine has no source of {own}, from which the machines' image would be made: "
+            "name the distribution's own archive in /etc/apt/sources.list.d"
+        )
+    settings = [
+        line
+        for line in _ask("apt-config", "dump", "Acquire").splitlines()
+        if not line.startswith(("Acquire::IndexTargets", "Acquire::CompressionTypes")) and '""' not in line
+    ]
+    if (proxy := os.environ.get("http_proxy")) and not any("http::Proxy " in line for line in settings):
+        settings.append(f'Acquire::http::Proxy "{proxy}";')
+    return Recipe(wanted, tuple(sources), "\n".join(settings))
+
+
+_TARGET = "$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(SIGNED_BY)"
+
+
+def ensure(wanted: Recipe, folder: Path, say: Say) -> Path:
+    """Return the root folder of an image. If the image is missing, make it, which takes minutes.
+
+    Args:
+        folder: the folder of all images. The image's own folder in it appears only when it is complete.
+        say: called with progress messages.
+
+    Raises:
+        ImageError: the image cannot be made; no incomplete image stays.
+    """
+    return layers.ensure(folder, wanted.name, lambda draft: _make(wanted, draft, say), say) / "root"
+
+
+def _make(wanted: Recipe, draft: Path, say: Say) -> None:
+    root, first = draft / "root", wanted.sources[0]
+    for program, package in (("debootstrap", "debootstrap"), ("unshare", "util-linux")):
+        if shutil.which(program, path=SEARCH) is None:
+            raise ImageError(f"{program} is not installed (package {package})")
+    began = time.monotonic()
+    say(f"making the image that machines start from ({wanted.suite}, about 500 MB; once, some minutes)")
+    key = [f"--keyring={first.key}"] if first.key else []
+    components = f"--components={','.join(first.components)}"
+    command = ["debootstrap", "--variant=minbase", components, *key]
+    # The script of any release of the distribution will do.
+    _run([*_OWN_NAMESPACES, *command, wanted.suite, str(root), first.uri, *_script(wanted.suite)], draft, say)
+    _configure_apt(wanted, root)
+    policy = root / "usr/sbin/policy-rc.d"
+    policy.write_text(NO_SERVICES)
+    policy.chmod(0o755)
+    borrowed = [name for name in ("etc/resolv.conf", "etc/hosts") if Path("/", name).exists()]
+    for name in borrowed:
+        (root / name).unlink(missing_ok=True)
+        shutil.copyfile(Path("/", name), root / name)
+    _run([*_OWN_NAMESPACES, "sh", "-c", _INSTALL, "sh", str(root), *wanted.packages], draft, say)
+    policy.unlink()
+    for name in borrowed:
+        (root / name).unlink()
+    _finish(root)
+    (draft / "log").unlink(missing_ok=True)
+    say(f"made the image in {time.monotonic() - began:.0f} s")
+
+
+def _script(suite: str) -> list[str]:
+    scripts = Path("/usr/share/debootstrap/scripts")
+    own = _own_suite()
+    return [] if (scripts / suite).exists() or not (scripts / own).exists() else [str(scripts / own)]
+
+
+def _configure_apt(wanted: Recipe, root: Path) -> None:
+    lines = []
+    for source in wanted.sources:
+        signed = ""
+        if source.key:
+            place = root / source.key.lstrip("/")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source.key, place)
+            signed = f"[signed-by={source.key}] "
+        lines.append(f"deb {signed}{source.uri} {source.suite} {' '.join(source.components)}\n")
+    (root / "etc/apt/sources.list").write_text("".join(lines))
+    settings = f'{wanted.settings}\nAcquire::Languages "none";\n'
+    (root / "etc/apt/apt.conf.d/90slurm-stacks").write_text(settings)
+    (root / "etc/dpkg/dpkg.cfg.d/slurm-stacks").write_text(LEAN)
+
+
+def _finish(root: Path) -> None:
+    """Turn a fresh installation into an image, as a cloud's image maker does."""
+    (root / "etc/hostname").unlink(missing_ok=True)
+    (root / "etc/hosts").write_text("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n")
+    # The file is empty, not missing: each machine gets its own id.
+    (root / "etc/machine-id").write_text("")
+    (root / "var/lib/dbus/machine-id").unlink(missing_ok=True)
+    for key in (root / "etc/ssh").glob("ssh_host_*"):
+        key.unlink()
+    units = root / "etc/systemd/system"
+    # A newer cloud-init is one process that waits for the unit of each stage.
+    whole = (root / "lib/systemd/system/cloud-init-main.service").exists()
+    for unit in MASKED:
+        if unit == "cloud-config.service" and whole:
+            continue
+        (units / unit).unlink(missing_ok=True)
+        (units / unit).symlink_to("/dev/null")
+    default = units / "default.target"
+    default.unlink(missing_ok=True)
+    default.symlink_to("/lib/systemd/system/multi-user.target")
+    wanted = units / "multi-user.target.wants"
+    wanted.mkdir(exist_ok=True)
+    (wanted / "systemd-networkd.service").symlink_to("/lib/systemd/system/systemd-networkd.service")
+    for place in ("var/cache/apt/archives", "var/lib/apt/lists", "var/log"):
+        for path in (root / place).rglob("*"):
+            if path.is_file() and path.name != "lock":
+                path.unlink()
+
+
+def _run(command: Sequence[str], draft: Path, say: Say) -> None:
+    """Run a program that takes minutes, and report its progress.
+
+    Raises:
+        ImageError: the program failed; the message has its last lines.
+    """
+    log = draft / "log"
+    with log.open("w") as output:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd="/",
+            env={
+                **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+                "PATH": SEARCH,
+                "HOME": "/root",
+                "LC_ALL": "C",
+                "DEBIAN_FRONTEND": "noninteractive",
+                "DPKG_FORCE": "unsafe-io",
+            },
+        )
+    began = time.monotonic()
+    try:
+        while child.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(HEARTBEAT_SECONDS)
+                break
+            line = (_end_of(log, 1) or [""])[0]
+            say(f"  {time.monotonic() - began:.0f} s so far: {line[:100]}")
+    except BaseException:
+        child.kill()
+        child.wait()
+        raise
+    if status := child.returncode:
+        lines = "\n".join(f"  {line}" for line in _end_of(log, LAST_LINES))
+        program = next(word for word in command[len(_OWN_NAMESPACES) :] if word not in ("sh", "-c"))
+        what = "debootstrap" if program == "debootstrap" else "apt-get in the image"
+        raise ImageError(
+            f"the machines' image cannot be made: {what} ended with status {status}:\n{lines}\n{ARCHIVE_HINT}"
+        )
+
+
+_PASSED_ON = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+
+
+def _end_of(log: Path, count: int) -> list[str]:
+    with contextlib.suppress(OSError):
+        return [line for line in log.read_text(errors="replace").splitlines() if line.strip()][-count:]
+    return []
+
+
+def _own_suite() -> str:
+    """Return the name of this host's suite.
+
+    Raises:
+        ImageError: the host has none, or its distribution has no apt.
+    """
+    facts: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/etc/os-release").read_text().splitlines():
+            name, _, value = line.partition("=")
+            facts[name] = value.strip().strip('"')
+    if not facts.get("VERSION_CODENAME") or shutil.which("apt-get") is None:
+        raise ImageError(
+            "machines that boot are made from Debian's or Ubuntu's packages, and this machine "
+            f"({facts.get('PRETTY_NAME', 'of an unknown distribution')}) has no apt of a named release"
+        )
+    return facts["VERSION_CODENAME"]
+
+
+def _ask(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env={"PATH": SEARCH})
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise ImageError(f"{' '.join(command[:2])}: {error}") from error
+    return done.stdout

@@ -1,0 +1,42 @@
+"""How a local cluster's machines are isolated: as process trees or as containers.
+
+The choice is written when the cluster's cloud is made, and stays for the cluster's life.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from localcloud.machines import MachineRuntime, ProcessRuntime
+from node.bootstrap import files
+from node.model import CONTAINER, PROCESS
+
+SLURM_USER = "slurm"
+"""SlurmUser on container machines."""
+
+
+def write(run: Path, kind: str) -> None:
+    """Save the isolation (`process` or `container`) in the cluster's run directory."""
+    files.write(_file(run), json.dumps({"machines": kind}).encode())
+
+
+def read(run: Path) -> str:
+    """Return the isolation that was saved; `process` if there is none."""
+    try:
+        return str(json.loads(_file(run).read_text())["machines"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return PROCESS
+
+
+def runtime(run: Path) -> MachineRuntime:
+    """Return what starts and stops the cluster's machines."""
+    if read(run) == CONTAINER:
+        from localcloud.containers import ContainerRuntime
+
+        return ContainerRuntime(run)
+    return ProcessRuntime(run, str(run / "python3"))
+
+
+def _file(run: Path) -> Path:
+    return run / "cloud" / "kind.json"

@@ -1,0 +1,172 @@
+"""The local cloud's settings and rules. They are pure functions, so tests need no machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from random import Random
+from typing import Any
+
+from localcloud.errors import CloudError
+from node import plurals
+from node.codec import from_json, to_json
+from node.local_cloud import LocalCloud
+
+Limits = LocalCloud
+"""The limits that hold now have the same keys as `local` in the stack file."""
+
+COMPUTE = "compute"
+CAPACITY = "capacity."
+
+ERRORS = {
+    "quota": ("QuotaExceeded", "quota exceeded"),
+    "capacity": ("InsufficientCapacity", "there is no capacity for these machines"),
+    "placement": ("PlacementImpossible", "the machines cannot be placed together"),
+    "permission": ("AccessDenied", "the controller is not allowed to make this call"),
+    "throttled": ("RequestLimitExceeded", "too many calls"),
+    "config": ("InvalidRequest", "the request is not valid"),
+}
+"""Error class -> the cloud's code, which `node.elastic.drivers.local` classifies, and the message."""
+OF_EVERY_CALL = ("permission", "throttled")
+"""Error classes that apply to every call; the others apply only to `LAUNCHES`."""
+LAUNCHES = ("launch", "available_capacity")
+
+
+@dataclass(frozen=True, slots=True)
+class RunningMachine:
+    """A pending or running compute machine, as far as the rules need it."""
+
+    partition: str | None
+    zone: str | None
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchAllowance:
+    """How many machines may be launched; `code` and `message` say why not all that were asked for."""
+
+    count: int
+    code: str | None = None
+    message: str | None = None
+
+
+def allowed(
+    limits: Limits,
+    living: Iterable[RunningMachine],
+    wanted: int,
+    gpus: int,
+    partition: str | None,
+    zone: str | None,
+) -> LaunchAllowance:
+    """Return how many of `wanted` machines the quotas and the capacity allow.
+
+    Args:
+        gpus: GPUs of one machine.
+    """
+    there = list(living)
+    devices = sum(m.gpus for m in there)
+    found = LaunchAllowance(wanted)
+    if limits.quota_nodes is not None and limits.quota_nodes - len(there) < found.count:
+        found = LaunchAllowance(
+            max(0, limits.quota_nodes - len(there)),
+            "QuotaExceeded",
+            _exceeded(limits.quota_nodes, "machine", f"{len(there)} run, {wanted} asked"),
+        )
+    if limits.quota_gpus is not None and gpus and (limits.quota_gpus - devices) // gpus < found.count:
+        found = LaunchAllowance(
+            max(0, (limits.quota_gpus - devices) // gpus),
+            "QuotaExceeded",
+            _exceeded(limits.quota_gpus, "GPU", f"{devices} used, {wanted * gpus} asked"),
+        )
+    for pool, most in pools(limits, partition, zone).items():
+        used = sum(_in_pool(machine, pool) for machine in there)
+        if most - used < found.count:
+            found = LaunchAllowance(
+                max(0, most - used),
+                "InsufficientCapacity",
+                f"pool {pool} has {plurals.count(most, 'machine')}: {used} run, {wanted} asked",
+            )
+    return found
+
+
+def _exceeded(quota: int, what: str, because: str) -> str:
+    return f"quota of {plurals.count(quota, what)} exceeded: {because}"
+
+
+def pools(limits: Limits, partition: str | None, zone: str | None) -> dict[str, int]:
+    """Return the capacity of each pool to which a machine of this partition and zone belongs."""
+    return {
+        pool: limits.capacity[pool] for pool in (partition, f"{partition}/{zone}") if pool in limits.capacity
+    }
+
+
+def _in_pool(machine: RunningMachine, pool: str) -> bool:
+    return pool in (machine.partition, f"{machine.partition}/{machine.zone}")
+
+
+def refusal(limits: Limits, method: str) -> CloudError | None:
+    """Return the error that the setting `api_error` injects into a call; `None` if there is none.
+
+    Args:
+        method: launch | available_capacity | list | terminate.
+    """
+    if limits.api_error is None or (limits.api_error not in OF_EVERY_CALL and method not in LAUNCHES):
+        return None
+    code, message = ERRORS[limits.api_error]
+    return CloudError(code, f"{message} (api_error: {limits.api_error})")
+
+
+def boot_seconds(limits: Limits, machine: str) -> float:
+    """Return for how many seconds a machine stays pending; the same for every call with the same machine.
+
+    Args:
+        machine: identifies the machine; known before it has an id.
+    """
+    return limits.boot_delay + Random(f"boot {machine}").random() * limits.boot_spread
+
+
+def registers(limits: Limits, machine: str) -> bool:
+    """Whether a machine becomes a node: never if `never_register` is 1, always if it is 0."""
+    return Random(f"register {machine}").random() >= limits.never_register
+
+
+def changed(limits: Limits, changes: Mapping[str, Any]) -> Limits:
+    """Return the settings with changes applied. If one change is wrong, none is applied.
+
+    Args:
+        changes: setting -> value; `None` restores the default. `capacity.<pool>` sets one pool, `capacity`
+            all pools.
+
+    Raises:
+        CloudError: a setting does not exist, or a value is not allowed.
+    """
+    defaults, values = to_json(Limits()), to_json(limits)
+    for key, value in changes.items():
+        if key in defaults:
+            values[key] = defaults[key] if value is None else value
+        elif key.startswith(CAPACITY) and key != CAPACITY:
+            pools_now = dict(values["capacity"])
+            pools_now[key.removeprefix(CAPACITY)] = value
+            values["capacity"] = {pool: count for pool, count in pools_now.items() if count is not None}
+        else:
+            raise CloudError("InvalidRequest", f"no limit is called {key!r}")
+    try:
+        made = from_json(Limits, values)
+    except ValueError as error:
+        raise CloudError("InvalidRequest", str(error)) from None
+    _check(made)
+    return made
+
+
+def _check(limits: Limits) -> None:
+    numbers = {f.name: getattr(limits, f.name) for f in fields(limits)}
+    numbers |= {CAPACITY + pool: count for pool, count in limits.capacity.items()}
+    for key, value in numbers.items():
+        # NaN fails this comparison, too.
+        if isinstance(value, int | float) and not 0 <= value < float("inf"):
+            raise CloudError("InvalidRequest", f"{key}: {value} is not 0 or more")
+    if limits.never_register > 1:
+        raise CloudError("InvalidRequest", f"never_register: {limits.never_register} is more than 1")
+    if limits.api_error is not None and limits.api_error not in ERRORS:
+        known = ", ".join(ERRORS)
+        raise CloudError("InvalidRequest", f"api_error: {limits.api_error!r} is none of {known}")

@@ -1,0 +1,301 @@
+"""How the local cloud runs a machine, and the simplest kind of machine: a process tree."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from localcloud.cores import in_words
+from localcloud.errors import CloudError
+from node.bootstrap import files
+from node.processes import (
+    ProcessId,
+    ancestors,
+    children,
+    end_all,
+    end_tree,
+    freeze_tree,
+    having,
+    kill_together,
+    kill_tree,
+    thaw_tree,
+    with_descendants,
+    with_environment,
+)
+
+CONTROLLER = "controller"
+MACHINE_VARIABLE = "SLURM_STACKS_MACHINE_ID"
+CLUSTER_VARIABLE = "SLURM_STACKS_RUN"
+CORES_VARIABLE = "SLURM_STACKS_CORES"
+"""Tells a machine's init (`init.py`) which cores are its own."""
+GRACE_SECONDS = 8.0
+STEPDS = ("slurmstepd", "slurmstepd-wlm")
+"""Names of the program that runs a job's step on its node: Slurm's own name, and the name in Debian's and
+Ubuntu's packages, which is behind a link of /etc/alternatives."""
+SLURMS_OWN = (*STEPDS, "srun", "salloc", "sattach", "sbatch")
+"""Slurm's programs that run as long as their job; without a cluster they would run for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """What a machine is told when it starts, like user data on a cloud.
+
+    Attributes:
+        host: the machine's name in the cluster (`controller`, `debug-3`).
+        registers: whether the machine runs its loader; without it, the machine never becomes a node.
+        cores: cores of this host that are the machine's own; empty means that it runs on any.
+    """
+
+    id: str
+    role: str
+    host: str
+    registers: bool = True
+    cores: tuple[int, ...] = ()
+
+
+class MachineRuntime(Protocol):
+    """Starts and stops machines of one kind."""
+
+    def start(self, boot: Boot) -> ProcessId: ...
+
+    def stop(self, boot: Boot, process: ProcessId) -> bool:
+        """Shut the machine down. Returns False if processes of it are left."""
+        ...
+
+    def clear(self, boot: Boot) -> None:
+        """End and remove everything that is left of a machine whose first process has died."""
+        ...
+
+    def purge(self) -> None:
+        """End every machine of the cluster, also machines without a record."""
+        ...
+
+    def reap(self) -> None:
+        """Collect ended processes. The agent calls this often."""
+        ...
+
+    # The faults. They are called for machines that run.
+
+    def kill(self, boot: Boot, process: ProcessId) -> None:
+        """End the machine as a power loss does: no process of it can react."""
+        ...
+
+    def freeze(self, boot: Boot, process: ProcessId) -> None:
+        """Freeze all processes of the machine: none runs and none ends."""
+        ...
+
+    def thaw(self, boot: Boot, process: ProcessId) -> None: ...
+
+    def cut(self, boot: Boot, process: ProcessId) -> None:
+        """Cut the machine off from the network.
+
+        Raises:
+            CloudError: `InvalidRequest` if machines of this kind have no network of their own.
+        """
+        ...
+
+    def join(self, boot: Boot, process: ProcessId) -> None:
+        """Reconnect a machine that was cut off."""
+        ...
+
+
+class ProcessRuntime:
+    """Runs a machine as a process tree under its own init, with this host's network and files.
+
+    Args:
+        run: the cluster's run directory; its folder `bucket` serves as the cluster's bucket.
+        python: an interpreter whose path has no spaces.
+    """
+
+    def __init__(self, run: Path, python: str) -> None:
+        self._run = run
+        self._python = python
+        # These are copies, because machines must also start after the checkout was moved or deleted.
+        self._init = run / "cloud" / "init.py"
+        self._init.parent.mkdir(exist_ok=True)
+        for source, target in (("init.py", "init.py"), ("hosts_namespace.py", "view.py")):
+            shutil.copyfile(Path(__file__).with_name(source), self._init.with_name(target))
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        # A child that is started and not yet in `_children` would look like an orphan.
+        self._lock = threading.Lock()
+
+    def start(self, boot: Boot) -> ProcessId:
+        log = self._run / "log" / f"boot-{boot.host}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        arguments = [str(self._run / "bucket" / "loader.py"), "--bucket", str(self._run / "bucket")]
+        arguments += ["--code", str(self._run / "code"), "--role", boot.role, "--host", boot.host]
+        with log.open("ab") as output, self._lock:
+            child = subprocess.Popen(
+                [*self._program(boot), *(arguments if boot.registers else ())],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd="/",
+                env={
+                    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+                    "HOME": os.environ.get("HOME", "/"),
+                    "LANG": "C.UTF-8",
+                    MACHINE_VARIABLE: boot.id,
+                    CLUSTER_VARIABLE: str(self._run),
+                    CORES_VARIABLE: in_words(boot.cores),
+                },
+                start_new_session=True,
+            )
+            self._children[child.pid] = child
+        process = ProcessId.of(child.pid)
+        if process is None:  # ended and was reaped within the call: impossible before poll()
+            raise OSError(f"machine {boot.id} ended at once; see {log}")
+        return process
+
+    def _program(self, boot: Boot) -> list[str]:
+        """Return the command line of a machine's init, in its own hosts namespace if there is one.
+
+        The controller has none. Its daemons look no node up by name, and munged would not start in an
+        ordinary user's namespace: folders of root belong to nobody there, which munged calls insecure.
+        """
+        if boot.role != CONTROLLER and has_hosts_namespace(self._run):
+            return [*namespace_command(self._run, boot.host, "--python"), str(self._init)]
+        return [self._python, "-I", "-S", str(self._init)]
+
+    def stop(self, boot: Boot, process: ProcessId) -> bool:
+        ended = end_tree(process, GRACE_SECONDS)
+        self.reap()
+        return ended
+
+    def clear(self, boot: Boot) -> None:
+        def left() -> list[int]:
+            jobs = _of_jobs(self._run, boot.host)
+            marked = with_environment(MACHINE_VARIABLE, boot.id)
+            return with_descendants([*marked, *_stepds(jobs), *jobs])
+
+        end_all(left)
+        self.reap()
+
+    def purge(self) -> None:
+        end_all(lambda: pids_of_cluster(self._run))
+        self.reap()
+
+    def kill(self, boot: Boot, process: ProcessId) -> None:
+        kill_tree(process)
+        self.clear(boot)
+
+    def freeze(self, boot: Boot, process: ProcessId) -> None:
+        freeze_tree(process)
+
+    def thaw(self, boot: Boot, process: ProcessId) -> None:
+        thaw_tree(process)
+
+    def cut(self, boot: Boot, process: ProcessId) -> None:
+        raise CloudError(
+            "InvalidRequest",
+            f"{boot.host} has no network of its own: machines of `machines: process` share this host's; "
+            "`machines: container` in the stack file makes machines that can be cut off",
+        )
+
+    def join(self, boot: Boot, process: ProcessId) -> None:
+        self.cut(boot, process)
+
+    def reap(self) -> None:
+        """Collect ended children, and kill orphans.
+
+        The agent is a subreaper, and orphans come to it only when their machine's init has died. A job's
+        processes have their own environment, so the machine's variable does not find them.
+        """
+        with self._lock:
+            for pid, child in list(self._children.items()):
+                if child.poll() is not None:
+                    del self._children[pid]
+            orphans = [pid for pid in children(os.getpid()) if pid not in self._children]
+            # All are killed together. Otherwise the end of one step's slurmstepd would end the srun that
+            # waits for it, and the slurmstepd of the batch script would report a failed job.
+            kill_together(with_descendants(orphans))
+            for pid in orphans:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+
+
+def has_hosts_namespace(run: Path) -> bool:
+    """Whether process machines of this cluster have their own /etc/hosts (`hosts_namespace.py`)."""
+    try:
+        possible = json.loads((run / "cloud" / "view.json").read_text())["possible"]
+        return bool(possible) and (run / "cloud" / "hosts").exists()
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def set_hosts_namespace(run: Path, *, possible: bool) -> None:
+    """Save whether a hosts namespace is possible, for machines that start from now on."""
+    files.write(run / "cloud" / "view.json", json.dumps({"possible": possible}).encode())
+
+
+def namespace_command(run: Path, host: str, how: str) -> list[str]:
+    """Return the command that runs a program in a machine's hosts namespace.
+
+    Args:
+        how: `--python` runs a Python file, `--exec` any program.
+    """
+    cloud = run / "cloud"
+    return [str(run / "python3"), "-I", "-S", str(cloud / "view.py"), str(cloud), host, how]
+
+
+def pids_of_cluster(run: Path) -> list[int]:
+    """Find all processes of a cluster: the agent, machines, jobs, and clients that wait for jobs.
+
+    Args:
+        run: the cluster's run directory.
+
+    Returns:
+        Their pids.
+    """
+    return with_descendants([*with_environment(CLUSTER_VARIABLE, str(run)), *_of_jobs(run)])
+
+
+def _of_jobs(run: Path, host: str | None = None) -> list[int]:
+    """Find the processes of jobs, by Slurm's environment variables.
+
+    Args:
+        host: the machine that runs them; `None` means every machine.
+
+    Returns:
+        Their pids. Jobs do not inherit the machine's own variables.
+    """
+    conf = f"SLURM_CONF={run}/etc/slurm.conf".encode()
+    node = b"SLURMD_NODENAME=" + (os.fsencode(host) if host else b"")
+
+    def wanted(pid: int, environment: list[bytes]) -> bool:
+        if conf not in environment:
+            return False
+        if host is not None:
+            return node in environment
+        ours = any(entry.startswith(node) for entry in environment)
+        return ours or Path(f"/proc/{pid}/exe").readlink().name in SLURMS_OWN
+
+    return having(wanted)
+
+
+def _stepds(jobs: list[int]) -> list[int]:
+    """Find the slurmstepds above the processes of jobs.
+
+    A slurmstepd overwrites its environment with its title, so no variable finds it. If it survived the
+    processes of its job, it would report a failed job although the machine died.
+    """
+    found: dict[int, None] = {}
+    for pid in jobs:
+        for above in ancestors(pid):
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{above}/exe").readlink().name in STEPDS:
+                    found[above] = None
+    return list(found)
+
+
+def base_python() -> str:
+    """Return this interpreter outside of its venv: node code needs only the standard library."""
+    return os.path.realpath(sys.executable)

@@ -1,0 +1,249 @@
+"""A benchmark run on the login machine: an idempotent submit, cancel, and the run's status.
+
+The name of a run's folder is a digest of its content (`<shared>/bench/<workload digest>/<run digest>`). So
+the same request is always the same run, however often it is made and over which connection.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from node.folders import Folders
+from node.model import Settings
+from node.slurm.control import Slurm, SlurmDown, is_unanswered
+from node.slurm.hostlist import fold
+from node.slurm.states import JobState
+
+Jobs = Mapping[int, JobState]
+
+SCRIPT = "run_keras"
+MARK = "slurm-stacks:"
+"""The prefix of the comment of a benchmark's job. The run's folder follows."""
+JOB_FILE = "jobid"
+RESULT_FILE = "result.json"
+PROGRESS_FILE = "progress.json"
+LINES_FILE = "progress.jsonl"
+"""What a user's program says of itself, an object a line; the last one counts."""
+WORK_FOLDER = "work"
+"""The folder in which a user's program starts."""
+TAIL_LINES = 15
+TAIL_BYTES = 1 << 16
+SCALARS = (str, int, float, bool)
+
+
+class Run:
+    """A benchmark run in its folder.
+
+    Args:
+        folder: the run's folder, relative to `bench` in the shared folder.
+    """
+
+    def __init__(self, settings: Settings, control: Slurm, folder: str) -> None:
+        self._settings = settings
+        self._control = control
+        self._name = folder
+        self.folder = Path(settings.site.shared) / "bench" / folder
+
+    def submit(self, script: str, *, again: bool = True, after: Sequence[int] = ()) -> int:
+        """Returns the run's job. Submits a new one if no job waits, runs or has a result.
+
+        Args:
+            again: whether to submit a new job if the last one ended without a result.
+            after: jobs that a new job waits for, whether they succeed or fail. Slurm may have forgotten them.
+
+        Raises:
+            SlurmDown: The controller does not answer. The same call may work later.
+            RuntimeError: sbatch refused the job; the message is sbatch's. Or the run belongs to another user
+                and has failed.
+        """
+        if self.folder.exists() and not os.access(self.folder, os.W_OK):
+            return self._of_another(again)
+        with self._locked() as lock:
+            jobs = self._control.jobs()
+            job = self._job_id(jobs)
+            if job is not None:
+                if not again or self._alive(job, jobs) or (self.folder / RESULT_FILE).exists():
+                    self._note(job)
+                    return job
+                self._put_away(job)
+            (self.folder / SCRIPT).write_text(script)
+            job = self._sbatch([number for number in after if number in jobs], lock)
+            self._note(job)
+            return job
+
+    def _of_another(self, again: bool) -> int:
+        """The job of a run that another user submitted. The same request is the same run for all users."""
+        jobs = self._control.jobs()
+        job = self._job_id(jobs)
+        if job is not None and (not again or self._alive(job, jobs) or (self.folder / RESULT_FILE).exists()):
+            return job
+        raise RuntimeError(
+            f"{self.folder} is another user's run and has no result: only that user can submit it again. "
+            "Change a value of the benchmark (epochs, seed, …) for a run of your own"
+        )
+
+    def cancel(self) -> int | None:
+        """Cancels the run's job if it has not ended. Returns its id."""
+        job = self.job(self._control.jobs())
+        if job is not None:
+            self._control.cancel([job])
+        return job
+
+    def show(self, jobs: Jobs | None = None) -> dict[str, Any]:
+        """Returns the run's status: Slurm's job, the training's progress, the result, and the output's end.
+
+        Args:
+            jobs: Slurm's recent answer, so that many runs need one query only. `None` means that Slurm is
+                asked now.
+        """
+        # Slurm is asked before the files are read: a job that has ended by then has written all of them.
+        jobs = self._control.jobs() if jobs is None else jobs
+        job = self._job_id(jobs)
+        state = self._state(job, jobs)
+        alive = state is not None and not state.is_over
+        return {
+            "folder": str(self.folder),
+            "job": None
+            if job is None
+            else {
+                "id": job,
+                "state": state.state if state else "GONE",
+                "nodes": fold(state.nodes) if state else "",
+                "user": state.user if state else "",
+                "partition": state.partition if state else "",
+                "cause": state.cause if state else None,
+                "alive": alive,
+            },
+            "progress": self._progress(),
+            "result": _read(self.folder / RESULT_FILE),
+            "tail": self._tail(),
+        }
+
+    def job(self, jobs: Jobs) -> int | None:
+        """The id of the run's job. `None` means that there is none, or that it has ended."""
+        job = self._job_id(jobs)
+        return job if job is not None and self._alive(job, jobs) else None
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield lock.fileno()
+
+    def _job_id(self, jobs: Jobs) -> int | None:
+        """The id from the run's folder, or from Slurm if a submit was interrupted before it wrote the id."""
+        try:
+            return int((self.folder / JOB_FILE).read_text())
+        except FileNotFoundError:
+            mine = [job for job in jobs if self._state(job, jobs) and not self._attic(job).exists()]
+            return max(mine, default=None)
+
+    def _state(self, job: int | None, jobs: Jobs) -> JobState | None:
+        """The state of a job. It is also `None` if the id now belongs to a different job: storage may outlive
+        a cluster, and a new cluster counts from 1 again."""
+        state = jobs.get(job) if job is not None else None
+        return state if state is not None and state.comment == self._comment else None
+
+    @property
+    def _comment(self) -> str:
+        return f"{MARK}{self._name}"
+
+    def _alive(self, job: int, jobs: Jobs) -> bool:
+        state = self._state(job, jobs)
+        return state is not None and not state.is_over
+
+    def _note(self, job: int) -> None:
+        draft = self.folder / f".{JOB_FILE}"
+        draft.write_text(f"{job}\n")
+        draft.replace(self.folder / JOB_FILE)
+
+    def _attic(self, job: int) -> Path:
+        return self.folder / f"job-{job}"
+
+    def _put_away(self, job: int) -> None:
+        """Moves a failed job's files aside. The file with the id comes last: it marks the end of the move."""
+        self._attic(job).mkdir(exist_ok=True)
+        for path in sorted(self.folder.iterdir(), key=lambda path: path.name == JOB_FILE):
+            if (path.is_file() or path.name == WORK_FOLDER) and path.name != ".lock":
+                path.replace(self._attic(job) / path.name)
+
+    def _sbatch(self, after: Sequence[int], lock: int) -> int:
+        folders = Folders(self._settings)
+        # A job inherits its submitter's environment. A fixed environment makes all runs equal.
+        env = {
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "HOME": os.environ.get("HOME", "/"),
+            "USER": os.environ.get("USER", self._settings.site.user),
+            "LANG": "C.UTF-8",
+            "SLURM_CONF": str(folders.slurm_conf),
+            "SLURM_STACKS_SUBMITTED": f"{time.time():.3f}",
+        }
+        options = ["--parsable", f"--comment={self._comment}"]
+        if after:
+            options.append(f"--dependency=afterany:{':'.join(map(str, after))}")
+        result = subprocess.run(
+            ["/usr/bin/sbatch", *options, SCRIPT],
+            cwd=self.folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            # sbatch holds the lock: if this process is killed, the next submit waits for sbatch's end.
+            pass_fds=(lock,),
+        )
+        if result.returncode:
+            if is_unanswered(result.stderr):
+                raise SlurmDown(["sbatch"], result.returncode, result.stderr)
+            raise RuntimeError(result.stderr.strip() or f"sbatch: exit status {result.returncode}")
+        return int(result.stdout.strip().split(";")[0])
+
+    def _progress(self) -> Any:
+        """The state that the batch script or the training has written; for a user's program, with `values`:
+        what it has said last."""
+        state = _read(self.folder / PROGRESS_FILE)
+        lines = self.folder / LINES_FILE
+        if isinstance(state, dict) and "script" in state and lines.exists():
+            return {**state, "values": _last_object(lines)}
+        return state
+
+    def _tail(self) -> list[str]:
+        lines: list[str] = []
+        for path in sorted(self.folder.glob("out-*.txt")):
+            lines += _end(path)[-TAIL_LINES:]
+        return lines
+
+
+def _end(path: Path) -> list[str]:
+    """The last lines of a file, which may be long and is never read as a whole."""
+    with path.open("rb") as output:
+        output.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        return output.read().decode(errors="replace").splitlines()
+
+
+def _last_object(path: Path) -> dict[str, Any] | None:
+    """The last line that is a JSON object of numbers and texts. A program may be writing one right now."""
+    for line in reversed(_end(path)):
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            return {key: value for key, value in found.items() if isinstance(value, SCALARS)}
+    return None
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,1 @@
+"""The boot of a machine: the steps of each role, and the boot report."""

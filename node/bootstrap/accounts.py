@@ -1,0 +1,30 @@
+"""The users of processes and files."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from pathlib import Path
+from typing import Any
+
+IDS = {"slurm": 64030}
+"""User -> Debian's number for it. It must be the same on all machines, because messages carry the number."""
+
+
+def own(path: Path, user: str) -> None:
+    """Makes a user and the user's group the owners of a file or folder."""
+    entry = pwd.getpwnam(user)
+    os.chown(path, entry.pw_uid, entry.pw_gid)
+
+
+def start_as(user: str | None) -> dict[str, Any]:
+    """Returns arguments with which Popen starts a program as a user.
+
+    Args:
+        user: the user. `None` means the user of this process.
+    """
+    if user is None:
+        return {}
+    entry = pwd.getpwnam(user)
+    groups = os.getgrouplist(user, entry.pw_gid)
+    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": groups}

@@ -1,0 +1,96 @@
+"""The state of a machine during its boot, and the definition of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from node.bootstrap.command import Runner, run
+from node.bootstrap.report import BootReport
+from node.bootstrap.services import Services
+from node.folders import Folders
+from node.model import Mount, Settings
+
+
+class SkipStep(Exception):  # noqa: N818 - not an error: the step has nothing to do here
+    """The step does not apply to this machine. The text says why."""
+
+
+class Reboot(Exception):  # noqa: N818 - not an error: the boot goes on after it
+    """The machine must restart before the next step. The text says why."""
+
+
+@dataclass(slots=True)
+class Context:
+    """The state of a machine during its boot, which every step gets."""
+
+    settings: Settings
+    settings_file: Path
+    role: str
+    host: str
+    folders: Folders
+    services: Services
+    report: BootReport
+    run: Runner = run
+
+    @property
+    def process(self) -> bool:
+        return self.folders.process
+
+    @property
+    def vm(self) -> bool:
+        """Whether this is a whole machine with systemd and packages: a cloud's machine, or a container."""
+        return not self.process
+
+    def mounts(self) -> list[Mount]:
+        """The mounts of this machine's role."""
+        return [mount for mount in self.settings.design.mounts if self.role in mount.roles]
+
+    @property
+    def has_users(self) -> bool:
+        """Whether users log in on this machine."""
+        return self.host in {host.name for host in self.settings.design.login_hosts()}
+
+    @property
+    def slurm_user(self) -> str | None:
+        """The user of slurmctld and the elastic daemon, and the owner of their files. `None` means the user
+        of this process."""
+        return None if self.process else self.settings.site.user
+
+    @property
+    def munge_user(self) -> str | None:
+        """The user of munged. `None` means the user of this process."""
+        return "munge" if self.slurm_user else None
+
+    def path(self, pure: object) -> Path:
+        return Path(str(pure))
+
+    def at(self, relative: str) -> Path:
+        """The path of a file in the machine's file system, such as `etc/hosts`."""
+        return Path(str(self.folders.root / relative))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of a boot.
+
+    Attributes:
+        timeout: the time limit in seconds.
+        run: does the step and returns a line on what it did, and perhaps further lines for the boot report.
+            It raises an error if the step fails.
+    """
+
+    name: str
+    timeout: float
+    roles: frozenset[str]
+    run: Callable[[Context], str]
+    machines: frozenset[str] | None = None
+    """The kinds of machines (`ClusterDesign.machines`) that take the step. `None` means all."""
+
+    def taken_by(self, context: Context) -> bool:
+        kinds = self.machines
+        return context.role in self.roles and (kinds is None or context.settings.design.machines in kinds)
+
+
+ALL = frozenset({"controller", "login", "compute"})

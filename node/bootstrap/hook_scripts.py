@@ -1,0 +1,91 @@
+"""Runs the hooks of a machine. A script is in the node archive, at a URL, or in the stack file."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import time
+from pathlib import Path
+
+from node.bootstrap import files
+from node.bootstrap.context import Context
+from node.bootstrap.daemons import end_of
+from node.model import Hook
+
+SHOWN_LINES = 5
+"""The last lines of a script that ended well, as the boot report has them. `./cluster logs` shows all."""
+
+
+def run(context: Context, number: int, hook: Hook) -> list[str]:
+    """Runs a hook, and returns how long it took with its last lines.
+
+    Args:
+        number: The hook's place in the stack file, from 0.
+
+    Raises:
+        RuntimeError: It ended with another status than 0 or exceeded its time. The message has its last
+            lines.
+        OSError: The script cannot be fetched or started.
+        ValueError: Machines of this cloud cannot fetch such a URL.
+    """
+    script = place(context, number, hook)
+    log = context.path(context.folders.log) / f"hook-{number}-{context.host}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    # A file is used instead of a pipe, because a service that the hook starts would keep a pipe open.
+    with log.open("wb") as output:
+        try:
+            status = subprocess.run(
+                [str(script), *hook.args],
+                stdout=output,
+                stderr=output,
+                timeout=hook.timeout,
+                stdin=subprocess.DEVNULL,
+                check=False,
+                env={**os.environ, "SLURM_STACKS_ROLE": context.role, "SLURM_STACKS_HOST": context.host},
+            ).returncode
+            ended = f"ended with status {status}"
+        except subprocess.TimeoutExpired:
+            status, ended = None, f"was not done after {hook.timeout} s"
+    if status != 0:
+        raise RuntimeError("\n".join([f"{hook.source} {ended}; the end of {log}:", *end_of(log)]))
+    return [f"{hook.source} took {time.monotonic() - began:.1f} s", *end_of(log)[-SHOWN_LINES:]]
+
+
+def place(context: Context, number: int, hook: Hook) -> Path:
+    """Returns the path of the hook's script, which is executable. A script with a URL is fetched.
+
+    Raises:
+        OSError: The script cannot be fetched.
+        ValueError: Machines of this cloud cannot fetch such a URL.
+    """
+    name = f"{number}-{Path(hook.source).name}"
+    if hook.text is None and "://" not in hook.source:
+        script = context.path(context.folders.code) / "hooks" / name
+        script.chmod(script.stat().st_mode | stat.S_IXUSR)
+        return script
+    script = files.folder(context.path(context.folders.lib) / "hooks", 0o700) / name
+    content = _fetch(context, hook.source) if hook.text is None else hook.text.encode()
+    files.write(script, content, 0o700)
+    return script
+
+
+def _fetch(context: Context, source: str) -> bytes:
+    # Imported late to save time: few clusters have such hooks.
+    if context.vm:
+        from node.bootstrap.vm import clouds
+
+        own = clouds.of(context.settings)
+        if source.startswith(own.scheme):
+            bucket, _, key = source.removeprefix(own.scheme).partition("/")
+            return own.bucket(f"{own.scheme}{bucket}").get(key)
+    if source.startswith("https://"):
+        from node.cloud import call
+        from node.cloud.errors import ServiceError
+
+        answer = call.call("GET", source, dict)
+        if answer.status != 200:
+            raise ServiceError(f"{source}: HTTP status {answer.status}", status=answer.status)
+        return answer.body
+    raise ValueError(f"{source}: machines of provider {context.settings.design.provider} cannot fetch that")

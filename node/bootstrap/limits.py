@@ -1,0 +1,54 @@
+"""The time limits of the steps of a boot, in seconds, and the longest boot of a node.
+
+Slurm waits for a node as long as its longest boot (ResumeTimeout). Otherwise the node would be given back
+while it installs packages. A failed boot is reported at once, so only a machine that never reports anything
+costs this time.
+"""
+
+from __future__ import annotations
+
+from node.model import ClusterDesign, Partition
+
+USERS = 30
+HOSTS = 30
+SECRETS = 120
+HOSTS_SECRETS = 780
+"""The limit of the step `secrets` on the controller and on login machines."""
+DISKS = 300
+PACKAGES = 1500
+METADATA = 60
+MOUNTS = 300
+SLURM = 300
+ACCELERATORS = 1500
+"""This includes package lists, the driver's modules and libraries, the EFA installer, and their builds."""
+HOOKS = 3600
+READY = 120
+READY_HOSTS = 480
+"""The limit of the step `ready` on the controller, whose database may have to repair files."""
+LOGS = 240
+ENVIRONMENT = 1800
+
+START = 180
+"""The time from the launch to the first step: the machine's start, cloud-init, and fetching the code."""
+RESTART = 180
+"""The time of a restart with another kernel, for Lustre."""
+FOUND = 120
+"""The time of a step whose work is done already, in a baked image."""
+
+
+def boot(design: ClusterDesign, partition: Partition) -> int:
+    """The longest time from the launch of a cloud's node to its registration, in seconds."""
+    devices = partition.accelerator is not None or bool(partition.efa)
+    if baked(design, partition):
+        installs = FOUND + (FOUND if devices else 0)
+    else:
+        lustre = any(mount.kind == "fsx_lustre" and "compute" in mount.roles for mount in design.mounts)
+        installs = PACKAGES + (RESTART if lustre else 0) + (ACCELERATORS if devices else 0)
+    hooks = sum(hook.timeout for hook in design.hooks if hook.role in ("compute", "all"))
+    return START + USERS + HOSTS + SECRETS + DISKS + installs + MOUNTS + SLURM + hooks + READY
+
+
+def baked(design: ClusterDesign, partition: Partition) -> bool:
+    """Whether nodes start from a baked image that has all that they need. The content of a user's own image
+    is not known."""
+    return design.image.bake and partition.image is None

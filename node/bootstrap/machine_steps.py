@@ -1,0 +1,160 @@
+"""The steps of whole machines: a cloud's machines, and containers on the local stack."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+import stat
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from node.bootstrap import accounts, files, key_server, sshd
+from node.bootstrap.context import Context
+from node.bootstrap.machine_slurm import ready, slurm
+from node.bootstrap.vm import clouds
+from node.bootstrap.vm import mounts as mount_kinds
+from node.bootstrap.vm import names as machine_names
+from node.bootstrap.vm import users as login_users
+from node.model import Mount
+
+__all__ = ["hosts", "mounts", "ready", "secrets", "slurm", "users"]
+
+KEY_SECONDS = {"login": 750.0, "compute": 110.0}
+"""Role -> how long a machine waits for the key. This is less than the step's limit, so that the error can
+give the cause.
+
+A login machine is made together with the controller, which may have to wait until it may read the key. A node
+is made much later."""
+KEY_PAUSE_SECONDS = 1.0
+KEY_FOUND = "took the cluster's munge key"
+NEW_MODE = 0o755
+"""The mode of the root folder of a new file system."""
+
+
+def users(context: Context) -> str:
+    """Makes the users of Slurm and munge."""
+    if os.geteuid() != 0:
+        raise PermissionError("the boot of a whole machine must run as root")
+    user = context.settings.site.user
+    wanted = (user, "munge")
+    made = [user for user in wanted if _make_user(context, user)]
+    return f"made {' and '.join(made)}" if made else f"{' and '.join(wanted)} are there"
+
+
+def _make_user(context: Context, user: str) -> bool:
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        pass
+    else:
+        return False
+    command = ["useradd", "--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent"]
+    command += [
+        "--shell",
+        "/usr/sbin/nologin",
+        *(["--uid", str(accounts.IDS[user])] if user in accounts.IDS else []),
+        user,
+    ]
+    context.run(*command)
+    return True
+
+
+def hosts(context: Context) -> str:
+    """Sets the machine's name, and the names of the machines that it must find."""
+    files.write(context.at("etc/hostname"), f"{context.host}\n".encode())
+    if socket.gethostname() != context.host:
+        socket.sethostname(context.host)
+    return machine_names.configure(context)
+
+
+def secrets(context: Context) -> str:
+    """Gets the munge key: the controller from the secret store, all other machines from the controller.
+
+    The controller of a new cluster makes the key. A key that is only on this machine is replaced, because the
+    distribution's package makes one at its installation that no other machine has.
+    """
+    context.report.content["host_keys"] = sshd.host_keys(context)
+    controller = context.role == "controller"
+    key, note = _key_of_the_cluster(context) if controller else (_key_from_controller(context), KEY_FOUND)
+    path = context.path(context.folders.munge_key)
+    files.folder(path.parent, 0o700, context.munge_user)
+    files.write(path, key, 0o400, context.munge_user)
+    if controller:
+        log = context.path(context.folders.log) / "keys.log"
+        service = key_server.service(context.settings.site.python, context.folders.code, path, log)
+        context.services.stop(service.name)
+        context.services.start(service)
+    return note
+
+
+def _key_of_the_cluster(context: Context) -> tuple[bytes, str]:
+    name = context.settings.site.secret
+    if not name:
+        raise ValueError(
+            "the settings name no secret for the munge key (site.secret): publish them again with `up`"
+        )
+    secret = clouds.of(context.settings).secret(name)
+    if (key := secret.get()) is not None:
+        return key, KEY_FOUND
+    key = os.urandom(key_server.KEY_BYTES)
+    secret.put(key)
+    return key, "made the munge key"
+
+
+def _key_from_controller(context: Context) -> bytes:
+    longest = KEY_SECONDS[context.role]
+    deadline = time.monotonic() + longest
+    while True:
+        try:
+            return key_server.fetch(context.settings.site.controller_address)
+        except key_server.KeyUnavailableError as error:
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"the controller has given no munge key for {longest:g} s ({error}): "
+                    "see what its boot came to "
+                    f"(./cluster logs --stack {context.settings.design.stack} controller)"
+                ) from error
+        time.sleep(KEY_PAUSE_SECONDS)
+
+
+def mounts(context: Context) -> str:
+    """Mounts the file systems of this role. A mount that exists already stays."""
+    mine, kinds = context.mounts(), mount_kinds.kinds(context)
+    for mount in mine:
+        if mount.kind not in kinds:
+            raise ValueError(
+                f"{mount.path}: storage of kind {mount.kind} is not on this provider "
+                f"(there is: {', '.join(kinds)})"
+            )
+        kinds[mount.kind](context, mount)
+    site = context.settings.site
+    for folder in (site.shared, site.apps):
+        if not Path(folder).is_dir():
+            raise FileNotFoundError(f"{folder}: no such folder, and nothing is mounted there")
+    if context.role == "controller":
+        # As in /tmp, every user may create a benchmark's folder, but not remove another user's.
+        files.folder(Path(site.shared) / "bench", 0o1777)
+        _open_scratch(context, mine)
+    mount_kinds.export(context)
+    if context.role == "controller":
+        login_users.prepare(context)
+    if context.has_users:
+        login_users.configure_ssh(context)
+    return " and ".join(mount.path for mount in mine) or "nothing to mount"
+
+
+def _open_scratch(context: Context, mine: Sequence[Mount]) -> None:
+    """Gives shared scratch file systems the mode of /tmp, so that every user can write there.
+
+    A new file system belongs to root only. A file system whose owner or mode was changed keeps both.
+    """
+    site = context.settings.site
+    for mount in mine:
+        folder = context.at(mount.path.lstrip("/"))
+        if str(folder) in (site.shared, site.apps) or mount.path in (site.shared, site.apps):
+            continue
+        there = folder.stat()
+        if there.st_uid == os.geteuid() and stat.S_IMODE(there.st_mode) == NEW_MODE:
+            folder.chmod(0o1777)

@@ -1,0 +1,130 @@
+"""The steps of process machines, which all share the user, the network and the files of one host."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+from pathlib import Path
+
+from node.bootstrap import daemons
+from node.bootstrap.context import Context, SkipStep
+from node.bootstrap.registration import start_slurmd
+from node.bootstrap.services import Service
+from node.elastic import programs
+from node.slurm import version
+
+VERSION_FILE = "version"
+"""The file beside slurm.conf with the release of Slurm for which it was rendered."""
+
+
+def users(context: Context) -> str:
+    # The name comes from the user database, as in Slurm. $USER may have any value.
+    user = pwd.getpwuid(os.getuid()).pw_name
+    if user != context.settings.site.user:
+        # A slurmd that does not run as root cannot change its user: jobs would run as the cluster's owner.
+        raise PermissionError(
+            f"this cluster belongs to {context.settings.site.user}; {user} cannot run a machine of it"
+        )
+    return f"Slurm runs as {user}"
+
+
+def hosts(_context: Context) -> str:
+    raise SkipStep("machines of this host get their names from the local cloud")
+
+
+def secrets(context: Context) -> str:
+    """Makes the munge key on the controller. Pulumi never sees it."""
+    key = context.path(context.folders.munge_key)
+    if key.exists() and key.stat().st_size >= 32:
+        return "the munge key is there"
+    if context.role != "controller":
+        raise FileNotFoundError(f"{key}: the controller makes it before any other machine starts")
+    draft = key.with_suffix(".new")
+    draft.unlink(missing_ok=True)
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(os.urandom(1024))
+    draft.replace(key)
+    return "made the munge key"
+
+
+def mounts(context: Context) -> str:
+    site = context.settings.site
+    for folder in (site.shared, site.apps):
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK):
+            raise PermissionError(f"{path} is not writable for {site.user}")
+    return f"{site.shared} and {site.apps} are there"
+
+
+def slurm(context: Context) -> str:
+    """Renders the configuration on the controller, for the release of Slurm that is installed there."""
+    folders = context.folders
+    if context.role == "controller":
+        # Imported late: a compute node renders nothing, and without these imports it boots in half the time.
+        from node.bootstrap import files
+        from node.slurm.configure import configure
+
+        text = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=True).stdout.strip()
+        context.report.content["facts"]["slurm"] = text
+        for folder in (folders.etc, folders.run, folders.log, folders.state, folders.spool, folders.lib):
+            context.path(folder).mkdir(parents=True, exist_ok=True)
+        # munge refuses sockets in a folder that other users cannot enter, which may be due to the umask.
+        context.path(folders.run).chmod(0o755)
+        programs.write(context.settings, context.settings_file)
+        configure(context.settings, text, files.write)
+        (context.path(folders.etc) / VERSION_FILE).write_text(text)
+        return text
+    if not context.path(folders.slurm_conf).exists():
+        raise FileNotFoundError(f"{folders.slurm_conf}: the controller has not made it yet")
+    return "the controller's configuration is there"
+
+
+def ready(context: Context) -> str:
+    if context.role == "controller":
+        return _controller(context)
+    if context.role == "compute":
+        return _compute(context)
+    return "nothing to start"
+
+
+def _controller(context: Context) -> str:
+    run = context.path(context.folders.run)
+    daemons.see_port(context, context.settings.site.slurmctld_port)
+    daemons.munged(context, run, run, context.path(context.folders.log))
+    started = ["munged"]
+    if context.settings.design.slurm.accounting:
+        # Imported late to save time: few clusters need it.
+        from node.bootstrap import accounting
+
+        started.append(accounting.start(context))
+    daemons.controller(context)
+    return f"{', '.join([*started, 'slurmctld'])} and the elastic daemon run"
+
+
+def _compute(context: Context) -> str:
+    # Imported late, because whole machines do not need it.
+    from node.slurm.addressing import slurmd_ports
+
+    folders, log = context.folders, context.path(context.folders.log)
+    daemons.see_port(context, slurmd_ports(context.settings)[context.host])
+    # slurmd makes the folder for %n in SlurmdSpoolDir, but not its parent.
+    context.path(folders.spool).mkdir(parents=True, exist_ok=True)
+    release = version.parse((context.path(folders.etc) / VERSION_FILE).read_text())
+    start_slurmd(
+        context.services,
+        Service(
+            "slurmd",
+            # Without -b the node registers but stays "powering up" until ResumeTimeout, because its boot
+            # time is that of the host, which is older than the request.
+            ("/usr/sbin/slurmd", "-D", "-b", "-N", context.host, "-f", str(folders.slurm_conf)),
+            log / f"slurmd-{context.host}.out",
+            {"SLURM_CONF": str(folders.slurm_conf)},
+        ),
+        context.host,
+        folders,
+        release,
+    )
+    return "slurmd runs"

@@ -1,0 +1,128 @@
+"""The boot report: the machine's present step, the error of a failed step, and its last lines.
+
+`./cluster status` and a failed `up` show the report, so it must exist even if the machine can no longer be
+reached. Every change is written to the machine's disk and to the cluster's bucket.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+REPORT_VERSION = "slurm-stacks/boot/v1"
+TAIL_LINES = 20
+LINE_LENGTH = 200
+"""The greatest length of a line in a node's reason or a job's comment."""
+
+
+class BootReport:
+    """A boot report, which is written as a whole at every change.
+
+    Args:
+        sinks: functions that write the report's text. The first one must work, others may fail. If the bucket
+            cannot be reached, the machine's own copy says so.
+    """
+
+    def __init__(self, host: str, role: str, sinks: list[Callable[[str], None]]) -> None:
+        self._sinks = sinks
+        self.content: dict[str, Any] = {
+            "apiVersion": REPORT_VERSION,
+            "host": host,
+            "role": role,
+            "state": "booting",
+            "started": time.time(),
+            "ended": None,
+            "host_keys": [],
+            "facts": {},
+            "steps": [],
+        }
+
+    def begin(self, step: str, timeout: float) -> None:
+        self.content["steps"].append(
+            {"name": step, "state": "running", "started": time.time(), "seconds": None, "timeout": timeout}
+        )
+        self.write()
+
+    def end(self, state: str, seconds: float, note: str = "", tail: list[str] | None = None) -> None:
+        """Records the end of the present step.
+
+        Args:
+            state: done | skipped | failed.
+            seconds: how long the step took.
+            note: one line on what was done, or why not.
+            tail: the last lines of a failure.
+        """
+        step = self.content["steps"][-1]
+        step.update(state=state, seconds=round(seconds, 3), note=note)
+        if tail:
+            step["tail"] = tail[-TAIL_LINES:]
+        self.write()
+
+    def finish(self, state: str) -> None:
+        """Records the end of the boot.
+
+        Args:
+            state: ready | failed | rebooting.
+        """
+        self.content.update(state=state, ended=time.time())
+        self.write()
+
+    def write(self) -> None:
+        text = json.dumps(self.content, indent=1)
+        for number, sink in enumerate(self._sinks):
+            try:
+                sink(text)
+            except OSError as error:
+                if number == 0:
+                    raise
+                self.content["facts"]["report"] = f"not published: {error}"
+
+
+def failure(file: Path, since: float = 0.0) -> str | None:
+    """Returns why a boot failed. `None` means that it has not failed, or that there is no report yet.
+
+    Args:
+        since: seconds since the epoch. An earlier report belongs to a former machine of the same name.
+    """
+    try:
+        content = json.loads(file.read_text())
+        if content.get("started", since) < since:
+            return None
+        step = content["steps"][-1]
+        if content["state"] != "failed":
+            return None
+        lines = [step["note"], *(step.get("tail") or [])[-1:]]
+        return f"step {step['name']}: " + ": ".join(str(line)[:LINE_LENGTH] for line in lines)
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
+        return None
+
+
+def notice(file: Path, since: float = 0.0) -> float | None:
+    """Returns when the cloud will take the report's machine, in seconds since the epoch (UTC).
+
+    `None` means that there is no such notice, or no report.
+
+    Args:
+        since: seconds since the epoch. An earlier report belongs to a former machine of the same name.
+    """
+    try:
+        content = json.loads(file.read_text())
+        return None if content["started"] < since else float(content["notice"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def file_sink(path: Path) -> Callable[[str], None]:
+    """Returns a function that writes the report to a file atomically."""
+
+    def write(text: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        draft.write_text(text)
+        draft.replace(path)
+
+    return write

@@ -1,0 +1,107 @@
+"""The interface to Compute Engine: the node by the instance's name, disks by device names, OS Login."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+from node.bootstrap.context import Context, SkipStep
+from node.bootstrap.vm import ops_agent, os_login
+from node.bootstrap.vm.cloud import Disk
+from node.bootstrap.vm.metadata_guard import Openings
+from node.cloud import call as http
+from node.cloud.notice import Notices
+from node.elastic.drivers.gce.names import node_of
+from node.gcp.metadata import GPU_MAINTENANCE_SECONDS, Metadata
+from node.gcp.secretmanager import Secret
+from node.gcp.storage import SCHEME, Bucket
+from node.model import Mount, Settings
+from node.sites import MountSource
+
+BY_ID = "dev/disk/by-id"
+LOCAL_SSD = ("google-local-ssd-*", "google-local-nvme-ssd-*")
+"""The names of a machine's local SSDs by the image's udev rules: on SCSI, and on NVMe."""
+NAMING = "/usr/bin/google_set_hostname"
+
+
+class Gcp:
+    """A machine on Compute Engine."""
+
+    scheme = SCHEME
+    # Google's time source on every machine. munge refuses machines whose clocks differ by minutes.
+    time = ("google.sources", "server metadata.google.internal prefer iburst\n")
+    # No distribution has Google's client. It is installed in a virtual environment (`cloud_client`).
+    packages: tuple[str, ...] = ("python3-venv",)
+    storage: tuple[str, ...] = ("filestore",)
+    # Cloud Storage refuses faster writes of an object.
+    write_seconds = 1.0
+    tells_controller = False
+    # The address is also the name server and the time server. Each user's processes make OS Login's look-ups.
+    metadata_openings = Openings(
+        ports=(("udp", 53), ("tcp", 53), ("udp", 123)), paths=("/computeMetadata/v1/oslogin/",)
+    )
+
+    def __init__(self, settings: Settings) -> None:
+        self._metadata = Metadata()
+        self._design = settings.design
+        self._cluster = settings.design.name
+
+    def notices(self, node: str) -> Notices:
+        """Returns the source of notices. Machines with GPUs get a notice of their host's maintenance an hour
+        ahead, other machines a minute."""
+        partition = self._design.partition_of(node)
+        if partition is None or partition.accelerator is None:
+            return self._metadata
+        return Metadata(maintenance_seconds=GPU_MAINTENANCE_SECONDS)
+
+    def node(self) -> str:
+        instance = self._metadata.name()
+        try:
+            return node_of(self._cluster, instance)
+        except ValueError as error:
+            raise SystemExit(f"{error}: it cannot know which node it is") from error
+
+    def bucket(
+        self, url: str, *, attempts: int = http.ATTEMPTS, timeout: float = http.TIMEOUT_SECONDS
+    ) -> Bucket:
+        return Bucket(url, self._metadata.token, attempts=attempts, timeout=timeout)
+
+    def secret(self, name: str) -> Secret:
+        return Secret(name, self._metadata.token)
+
+    def keep_name(self, context: Context) -> None:
+        """Moves the image's program aside that would restore the instance's name with each network start."""
+        # With the diversion the package's next version is moved aside too.
+        divert = ("dpkg-divert", "--quiet", "--local", "--rename", "--divert", f"{NAMING}.distrib")
+        context.run(*divert, "--add", NAMING)
+
+    def disk(self, context: Context, mount: Mount) -> Disk:
+        given = context.settings.site.mounts.get(mount.path, MountSource()).device
+        path = str(given or f"{BY_ID}/google-slurm-stacks-{PurePosixPath(mount.path).name}")
+        device = context.at(path.lstrip("/"))
+        name = device.name.removeprefix("google-")
+        return Disk(f"disk {name}", lambda: str(device) if device.exists() else None)
+
+    def scratch(self, context: Context) -> list[str]:
+        found = [path for pattern in LOCAL_SSD for path in context.at(BY_ID).glob(pattern)]
+        whole = [path for path in found if "-part" not in path.name]
+        return [str(path) for path in sorted(whole, key=_order)]
+
+    def prepare_users(self, context: Context) -> None:
+        os_login.prepare(context)
+
+    def watched(self, context: Context) -> bool:
+        return context.role == "compute"
+
+    def have_agent(self, context: Context) -> None:
+        if not ops_agent.asked_for(context):
+            raise SkipStep("the settings ask for no logs in Cloud Logging")
+        ops_agent.have_agent(context)
+
+    def ship_logs(self, context: Context) -> str:
+        return ops_agent.ship(context)
+
+
+def _order(path: Path) -> tuple[str, int]:
+    """Sorts `google-local-ssd-2` before `google-local-ssd-10`."""
+    kind, _, number = path.name.rpartition("-")
+    return kind, int(number) if number.isdigit() else 0

@@ -1,0 +1,167 @@
+"""The machine's own disks: those that it exports, and those that come with it.
+
+File systems are made once, and never over existing data.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from node.bootstrap import files
+from node.bootstrap.command import CommandError
+from node.bootstrap.context import Context
+from node.bootstrap.vm import clouds
+from node.model import Mount
+
+ATTACH_SECONDS = 240.0
+"""How long to wait for a disk, which may be attached after the machine has started."""
+POLL_SECONDS = 1.0
+LOOK_BYTES = 4 << 20
+ARRAY = "dev/md/scratch"
+NOTHING_FOUND = 2
+"""blkid's exit status."""
+MOUNTINFO = Path("/proc/self/mountinfo")
+
+
+def prepare(context: Context) -> str:
+    """Makes file systems on the volumes that this machine exports, and on its scratch disks."""
+    notes = []
+    for mount in context.mounts():
+        if mount.kind == "nfs" and mount.served_by == context.role:
+            disk = volume(context, mount)
+            notes.append(f"{mount.path}: {_format(context, disk)} {disk}")
+        elif mount.kind == "nvme":
+            disk = scratch(context)
+            notes.append(f"{mount.path}: {_format(context, disk)} {disk}")
+    return "; ".join(notes) or "no disks but the root disk"
+
+
+def volume(context: Context, mount: Mount) -> str:
+    """Waits until the disk of an exported mount is attached, and returns its device.
+
+    Raises:
+        TimeoutError: The disk was not attached in time.
+    """
+    disk = clouds.of(context.settings).disk(context, mount)
+    deadline = time.monotonic() + ATTACH_SECONDS
+    while (device := disk.find()) is None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                f"{mount.path}: {disk.name} was not attached to this machine for {ATTACH_SECONDS:g} s; "
+                "it is in another zone, or in use by another machine"
+            )
+        time.sleep(POLL_SECONDS)
+    return device
+
+
+def scratch(context: Context) -> str:
+    """Returns the device of the disks that come with the machine. Several disks become one RAID 0.
+
+    Raises:
+        FileNotFoundError: The machine has no such disks.
+    """
+    own = clouds.of(context.settings).scratch(context)
+    if not own:
+        raise FileNotFoundError("this machine has no disks of its own: storage.local_scratch needs them")
+    if len(own) == 1:
+        return own[0]
+    array = context.at(ARRAY)
+    if not array.exists():
+        # After a reboot the disks are still one array. After a stop they are empty.
+        context.run("mdadm", "--assemble", "--scan", allow=(0, 1, 2))
+    if not array.exists():
+        make = ("mdadm", "--create", str(array), "--level=0", f"--raid-devices={len(own)}", "--run")
+        context.run(*make, "--homehost=any", *own)
+    return str(array)
+
+
+def _format(context: Context, device: str) -> str:
+    """Makes a file system on a device that has none. Returns what was done.
+
+    Raises:
+        RuntimeError: The device holds something else.
+    """
+    facts = _facts(context, device)
+    if kind := facts.get("TYPE"):
+        if kind in ("ext4", "xfs"):
+            return f"{kind} was on"
+        raise RuntimeError(f"{device} holds {kind} and no file system of ours: it is not changed")
+    if facts or not _blank(device):
+        what = "a partition table" if "PTTYPE" in facts else "data"
+        raise RuntimeError(
+            f"{device} holds {what} and no file system: it is not changed; empty it, or give another"
+        )
+    context.run("mkfs.ext4", "-q", "-E", "lazy_itable_init=1,nodiscard", device, timeout=240.0)
+    return "made ext4 on"
+
+
+def _blank(device: str) -> bool:
+    """Whether a device begins with zeros, like a new volume."""
+    with Path(device).open("rb") as disk:
+        return not any(disk.read(LOOK_BYTES))
+
+
+def mounted(path: str) -> tuple[str, str] | None:
+    """Returns the type and the source of the file system that is mounted at a path."""
+    found = None
+    for line in MOUNTINFO.read_text().splitlines():
+        fields, _, rest = line.partition(" - ")
+        if fields.split()[4].encode().decode("unicode_escape") == path:
+            kind, origin = rest.split()[:2]
+            found = kind, origin
+    return found
+
+
+def mount_volume(context: Context, mount: Mount, device: str, options: str = "defaults") -> None:
+    """Mounts a machine's own disk. At the first time the image's files at that path are copied to it."""
+    target = context.at(mount.path.lstrip("/"))
+    if mounted(str(target)):
+        return
+    files.folder(target)
+    if any(target.iterdir()):
+        copy_to_disk(context, target, device)
+    context.run("mount", "-o", options, device, str(target))
+    # The disk may have grown since the last boot.
+    if mount.kind == "nfs" and _facts(context, device).get("TYPE") == "ext4":
+        try:
+            context.run("resize2fs", device, timeout=240.0)
+        except CommandError as error:  # the file system works with its present size too
+            context.report.content["facts"][f"disk {mount.path}"] = f"was not grown: {error}"
+
+
+def _facts(context: Context, device: str) -> dict[str, str]:
+    """Returns what blkid finds on a device: TYPE, PTTYPE, UUID, …. It is empty if blkid finds nothing."""
+    found = context.run("blkid", "--probe", "--output", "export", device, allow=(0, NOTHING_FOUND))
+    return dict(line.split("=", 1) for line in found.splitlines() if "=" in line)
+
+
+def copy_to_disk(context: Context, target: Path, device: str) -> None:
+    """Copies the files at a mount point to the disk, such as the login user's home with its SSH key.
+
+    Files that the disk has already stay as they are.
+    """
+    draft = files.folder(context.at("run/slurm-stacks-seed"), 0o700)
+    context.run("mount", device, str(draft))
+    try:
+        for entry in sorted(target.iterdir()):
+            there = draft / entry.name
+            if not there.exists():
+                context.run("cp", "--archive", str(entry), str(there), timeout=120.0)
+            else:
+                _add_keys(entry, there)
+    finally:
+        context.run("umount", str(draft))
+
+
+def _add_keys(image: Path, disk: Path) -> None:
+    """Adds the image's authorized keys, because a replaced controller may have a new key. Both are valid."""
+    new, old = (home / ".ssh" / "authorized_keys" for home in (image, disk))
+    if new.is_file() and old.is_file():
+        lines = old.read_text().splitlines()
+        more = [line for line in new.read_text().splitlines() if line not in lines]
+        if more:
+            with old.open("a") as stream:
+                stream.write("".join(f"{line}\n" for line in more))
+            os.sync()

@@ -1,0 +1,182 @@
+"""Protects the controller's cloud identity: only root and slurm may use the metadata address.
+
+The controller may launch and end machines and read the munge key, and any process of a machine can request
+the machine's credentials from the metadata address. If the controller is also the login machine, users run
+processes there. ParallelCluster protects its head node in the same way (cookbook: imds).
+
+The rules are in our own table of nftables. At every later boot they are loaded before the network starts.
+What users need of that address still works: DNS and time on Google Cloud, and OS Login's look-ups there,
+which the NSS library makes in each user's process. A small proxy, which runs as root, forwards only those.
+"""
+
+from __future__ import annotations
+
+import pwd
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from node.bootstrap import files
+from node.bootstrap.context import Context
+from node.bootstrap.services import Service
+
+if TYPE_CHECKING:
+    from http.server import ThreadingHTTPServer
+
+ADDRESS, ADDRESS_V6 = "169.254.169.254", "fd00:ec2::254"
+"""The metadata address of both clouds, and EC2's over IPv6."""
+TABLE = "slurm_stacks_metadata"
+RULES = "etc/slurm-stacks/metadata.nft"
+UNIT = "slurm-stacks-metadata.service"
+UNIT_TEXT = f"""\
+# Written by slurm-stacks: only root and slurm may ask the metadata address.
+[Unit]
+Description=slurm-stacks: who may ask the metadata address
+DefaultDependencies=no
+After=local-fs.target
+Before=network-pre.target
+Wants=network-pre.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/usr/sbin/nft -f /{RULES}
+
+[Install]
+WantedBy=sysinit.target
+"""
+RULES_TEXT = """\
+# Written by slurm-stacks.
+table inet {table}
+delete table inet {table}
+table inet {table} {{
+{chains}}}
+"""
+REFUSE = """\
+	chain refuse {{
+		type filter hook output priority 0; policy accept;
+		meta skuid {{ {users} }} accept
+{open}		ip daddr {address} meta l4proto tcp reject with tcp reset
+		ip daddr {address} reject
+		ip6 daddr {address_v6} meta l4proto tcp reject with tcp reset
+		ip6 daddr {address_v6} reject
+	}}
+"""
+PASS_ON = """\
+	chain pass_on {{
+		type nat hook output priority -100; policy accept;
+		ip daddr {address} tcp dport 80 meta skuid != {{ {users} }} redirect to :{port}
+	}}
+"""
+PROXY = "metadata-proxy"
+PROXY_PORT = 815
+"""The proxy's port. It is below 1024, so that no ordinary user can take the proxy's place."""
+PROXY_SECONDS = 10.0
+HEADER = "Metadata-Flavor"
+
+
+@dataclass(frozen=True, slots=True)
+class Openings:
+    """The uses of the metadata address that stay allowed.
+
+    Attributes:
+        ports: protocols and ports that stay open to every user, such as `("udp", 53)`.
+        paths: prefixes of the HTTP paths that the proxy forwards for every user. Empty means no proxy.
+        users: system users that may use the address like root and slurm, if the image has them.
+    """
+
+    ports: tuple[tuple[str, int], ...] = ()
+    paths: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+
+
+def place(context: Context, openings: Openings) -> str:
+    """Installs the rules, now and for each later boot.
+
+    Raises:
+        CommandError: nftables refuses the rules.
+    """
+    if openings.paths:
+        context.services.stop(PROXY)
+        context.services.start(_service(context, openings.paths))
+    path, unit = context.at(RULES), context.at(f"etc/systemd/system/{UNIT}")
+    for file in (path, unit):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    users = _ids(("root", context.settings.site.user, *openings.users))
+    files.write(path, rules(users, openings).encode())
+    files.write(unit, UNIT_TEXT.encode())
+    context.run("nft", "-f", str(path), timeout=30.0)
+    context.run("systemctl", "enable", UNIT, timeout=60.0)
+    return f"only root and {context.settings.site.user} may ask {ADDRESS}"
+
+
+def rules(users: Sequence[int], openings: Openings) -> str:
+    """Returns the rule set, which replaces an earlier one."""
+    who = ", ".join(str(user) for user in users)
+    known = {"users": who, "address": ADDRESS, "address_v6": ADDRESS_V6, "port": PROXY_PORT}
+    ports = "".join(
+        f"\t\tip daddr {ADDRESS} {protocol} dport {port} accept\n" for protocol, port in openings.ports
+    )
+    chains = (PASS_ON.format(**known) if openings.paths else "") + REFUSE.format(**known, open=ports)
+    return RULES_TEXT.format(table=TABLE, chains=chains)
+
+
+def _ids(names: Sequence[str]) -> list[int]:
+    found = []
+    for name in names:
+        try:
+            found.append(pwd.getpwnam(name).pw_uid)
+        except KeyError:
+            continue  # the image has no such user
+    return list(dict.fromkeys(found))
+
+
+def _service(context: Context, paths: Sequence[str]) -> Service:
+    start = f"import sys; sys.path.insert(0, {str(context.folders.code)!r})"
+    call = f"from node.bootstrap.vm.metadata_guard import main; main({tuple(paths)!r})"
+    log = context.path(context.folders.log) / "metadata-proxy.log"
+    return Service(PROXY, (context.settings.site.python, "-I", "-S", "-c", f"{start}; {call}"), log)
+
+
+def main(paths: Sequence[str], port: int = PROXY_PORT, address: str = ADDRESS) -> None:
+    """Runs the proxy for ever."""
+    server(paths, port, address).serve_forever()
+
+
+def server(paths: Sequence[str], port: int, address: str) -> ThreadingHTTPServer:
+    """Returns the proxy, which forwards GET requests whose path begins with one of `paths`."""
+    # Imported late to save time: each boot imports this module, but few machines have a proxy.
+    import http.client
+    import http.server
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        timeout = PROXY_SECONDS
+
+        def do_GET(self) -> None:
+            # The path is forwarded unchanged. A path that could mean a different one is refused.
+            strange = any(word in self.path.partition("?")[0] for word in ("..", "%", "//", "\\"))
+            if strange or not self.path.startswith(tuple(paths)):
+                self.send_error(403, "Only root may ask for that on a controller")
+                return
+            asked = http.client.HTTPConnection(address, timeout=PROXY_SECONDS)
+            try:
+                asked.request("GET", self.path, headers={HEADER: self.headers.get(HEADER, "")})
+                answer = asked.getresponse()
+                body = answer.read()
+            except OSError as error:
+                self.send_error(502, f"{address}: {error}")
+                return
+            finally:
+                asked.close()
+            self.send_response(answer.status)
+            self.send_header(HEADER, "Google")
+            self.send_header("Content-Type", answer.getheader("Content-Type", "application/json"))
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            print(format % args, file=sys.stderr, flush=True)
+
+    return http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)

@@ -1,0 +1,79 @@
+"""Installs the packages that a role needs on Ubuntu 24.04, and the kernel that a file system may need."""
+
+from __future__ import annotations
+
+from node.bootstrap import files
+from node.bootstrap.context import Context, Reboot
+from node.bootstrap.vm import apt, clouds, mariadb, name_server
+from node.containers import oci
+from node.model import ClusterDesign
+
+SLURM = {
+    "controller": ("slurmctld", "slurm-client"),
+    "login": ("slurm-client",),
+    "compute": ("slurmd", "slurm-client"),
+}
+ACCOUNTING = ("slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server")
+MASKED = ("munge.service", "slurmctld.service", "slurmd.service", "slurmdbd.service")
+"""The packages' own units, which would start without a configuration, or in addition to ours."""
+UPGRADES = ("apt-daily.timer", "apt-daily-upgrade.timer", "unattended-upgrades.service")
+
+
+def wanted(context: Context) -> list[str]:
+    """Returns the packages of this machine, in a stable order."""
+    return of_role(context.settings.design, context.role)
+
+
+def of_role(design: ClusterDesign, role: str) -> list[str]:
+    """Returns the packages of a role, in a stable order."""
+    mounts = [mount for mount in design.mounts if role in mount.roles]
+    kinds = {mount.kind for mount in mounts}
+    names = ["munge", "chrony", *SLURM[role]]
+    if kinds & {"nfs", "efs", "filestore"}:
+        names.append("nfs-common")
+    if role == "controller" and any(mount.served_by == "controller" for mount in mounts):
+        names.append("nfs-kernel-server")
+    if "nvme" in kinds:
+        names.append("mdadm")
+    if design.containers is not None:
+        names += oci.PACKAGES if role == "compute" else oci.TOOLS
+    if role == "controller":
+        names += ["nftables", name_server.PACKAGE]
+        names += clouds.kind(design.provider).packages
+        names += ACCOUNTING if design.slurm.accounting else []
+        # This is for the training environment. The local stack makes it on the host.
+        names += ["python3-venv"] if design.trains and design.machines == "vm" else []
+    return list(dict.fromkeys(names))
+
+
+def install(context: Context) -> str:
+    """Installs the packages of this machine. Returns the step's note.
+
+    Raises:
+        Reboot: The machine must restart with another kernel that was installed.
+    """
+    apt.mask(context, *MASKED)
+    # A node runs only for its jobs. Automatic upgrades would cost time and might remove its kernel.
+    if context.role == "compute" and (running := apt.mask(context, *UPGRADES)):
+        context.run("systemctl", "stop", *running, allow=(0, 5))
+    name, source = clouds.of(context.settings).time
+    files.write(files.folder(context.at("etc/chrony/sources.d")) / name, source.encode())
+    accounting = context.role == "controller" and context.settings.design.slurm.accounting
+    if accounting:
+        mariadb.configure(context)
+    made = apt.install(context, wanted(context))
+    if accounting:
+        mariadb.disable_autostart(context)
+    # Imported late to save time: every node's boot runs this, but most need neither module.
+    if context.role == "controller":
+        from node.bootstrap.vm import cloud_client
+
+        made += cloud_client.install(context)
+    if any(mount.kind == "fsx_lustre" for mount in context.mounts()):
+        from node.bootstrap.vm import lustre
+
+        kernel, more = lustre.install(context, fresh=bool(made))
+        made += more
+        if kernel is not None:
+            raise Reboot(f"installed Linux {kernel}, for which there is a Lustre client")
+    return f"installed {', '.join(made)}" if made else "all are there"

@@ -1,0 +1,113 @@
+"""The training environment, which is made once per lock file on the disk that all machines share.
+
+It is in `<apps>/envs/<digest>`, where the benchmark expects it, and is valid if it has a file `.complete`. It
+is made from a lock file, or from the requirements file that the stack file names. The controller makes it,
+also for nodes with GPUs: all machines have the same distribution, and the installation does not depend on the
+machine's devices.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+import sys
+from pathlib import Path
+
+from node.bootstrap import files
+from node.bootstrap.context import Context, SkipStep
+
+COMPLETE = ".complete"
+"""The file in a complete environment, on the local stack too."""
+PROJECT = "environment"
+"""The folder in the node archive with pyproject.toml and uv.lock or the user's requirements, and uv.txt with
+the hashes of uv itself."""
+REQUIREMENTS = "requirements.txt"
+PYTHON = "/usr/bin/python3"
+NEEDED_MIB = {"cpu": 3000, "gpu": 9000, "own": 500}
+"""Kind of environment -> the space that it needs. Of a user's own nobody knows it: this is the least."""
+SYNC_SECONDS = 1500.0
+MIB = 1 << 20
+
+
+def requirements_digest(content: bytes) -> str:
+    """The digest that names the environment of a user's requirements file."""
+    return hashlib.sha256(b"requirements\0" + content).hexdigest()[:16]
+
+
+def prepare(context: Context) -> str:
+    """Makes the environment if it does not exist. Returns the step's note.
+
+    Raises:
+        SkipStep: The stack has no benchmark, or no environment is published.
+        OSError: The disk has too little space.
+        CommandError: uv failed. The error has its last lines.
+    """
+    if not context.settings.design.trains:
+        raise SkipStep("the stack has no benchmark that needs it")
+    project = context.path(context.folders.code) / PROJECT
+    own = project / REQUIREMENTS
+    if own.exists():
+        name = requirements_digest(own.read_bytes())
+    elif (project / "uv.lock").exists():
+        name = hashlib.sha256((project / "uv.lock").read_bytes()).hexdigest()[:16]
+    else:
+        raise SkipStep("no environment is published")
+    envs = files.folder(Path(context.settings.site.apps) / "envs")
+    target = envs / name
+    # After a restart of the boot the former process may still be making the environment.
+    with (envs / f".{target.name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Its interpreter is a link to the machine's, which is missing after a change of the distribution.
+        if (target / COMPLETE).exists() and (target / "bin" / "python").exists():
+            return f"{target} is there"
+        _check_space(project, envs, target)
+        print(f"making the training environment {target}", file=sys.stderr, flush=True)
+        _install(context, project, target)
+        (target / COMPLETE).write_text("\n")
+    return f"made {target}"
+
+
+def _check_space(project: Path, envs: Path, target: Path) -> None:
+    own = (project / REQUIREMENTS).exists()
+    kind = "own" if own else "gpu" if "nvidia-" in (project / "uv.lock").read_text() else "cpu"
+    there = sum(file.lstat().st_size for file in target.rglob("*")) // MIB
+    free, needed = shutil.disk_usage(envs).free // MIB, NEEDED_MIB[kind] - there
+    if free < needed:
+        raise OSError(
+            f"the training environment needs {needed} MiB in {envs}, and {free} MiB are free there: "
+            "give storage.apps a larger size_gib"
+        )
+
+
+def _install(context: Context, project: Path, target: Path) -> None:
+    """Runs uv, which is installed in its own virtual environment, because Ubuntu has no package of it."""
+    tools = context.at("opt/slurm-stacks/uv")
+    locked = project / "uv.txt"
+    mark = tools / "uv.txt"
+    if not mark.exists() or mark.read_bytes() != locked.read_bytes():
+        context.run(PYTHON, "-m", "venv", "--clear", str(tools), timeout=120.0)
+        pip = (str(tools / "bin" / "pip"), "install", "--quiet", "--no-cache-dir", "--require-hashes")
+        context.run(*pip, "--requirement", str(locked), timeout=300.0, attempts=3)
+        files.write(mark, locked.read_bytes())
+    uv = str(tools / "bin" / "uv")
+    env = {
+        "HOME": "/root",
+        "UV_PROJECT_ENVIRONMENT": str(target),
+        "UV_COMPILE_BYTECODE": "1",
+        "UV_PYTHON_DOWNLOADS": "never",
+        "UV_NO_PROGRESS": "1",
+        # A cache would need the environment's space once more, on the root disk.
+        "UV_NO_CACHE": "1",
+    }
+    if (project / REQUIREMENTS).exists():
+        make = (uv, "venv", "--quiet", "--allow-existing", "--python", PYTHON, str(target))
+        context.run(*make, timeout=120.0, env=env)
+        install = (uv, "pip", "install", "--quiet", "--python", str(target / "bin" / "python"))
+        requirements = ("--requirement", str(project / REQUIREMENTS))
+        context.run(*install, *requirements, timeout=SYNC_SECONDS, env=env, attempts=2)
+        return
+    command = (uv, "sync", "--quiet", "--frozen", "--no-default-groups")
+    context.run(
+        *command, "--python", PYTHON, "--project", str(project), timeout=SYNC_SECONDS, env=env, attempts=2
+    )

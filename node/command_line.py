@@ -1,0 +1,79 @@
+"""The `slurm-stacks` command on the login machine: `slurm-stacks submit | cancel | benchmark | sweep | …`.
+
+`./cluster` and the benchmark component call it, usually over SSH. Its output is JSON, a number, or a log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from pathlib import Path
+
+from node import environments
+from node.benchmark import Run
+from node.folders import Folders
+from node.logs import show
+from node.logs.find import Cluster
+from node.published import read_settings
+from node.slurm.control import Control, SlurmError
+from node.status import SilentError, status
+from node.sweep import Sweep
+
+
+def main(settings_file: str, arguments: list[str]) -> int:
+    """Runs the command and returns its exit status. A failure is one line on standard error."""
+    parser = argparse.ArgumentParser(prog="slurm-stacks")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb in ("submit", "cancel", "benchmark"):
+        command = verbs.add_parser(verb)
+        command.add_argument("--run", required=True, help="the run's folder below bench/")
+        if verb == "submit":
+            command.add_argument("--no-retry", action="store_true", help="do not submit a failed run again")
+    sweep = verbs.add_parser("sweep")
+    sweep.add_argument(
+        "action", choices=["submit", "show", "cancel"], help="the request is JSON on standard input"
+    )
+    verbs.add_parser("status")
+    verbs.add_parser("environments")
+    logs = verbs.add_parser("logs")
+    logs.add_argument("what", help="controller, a node's name, or a job's number")
+    logs.add_argument("--lines", type=int, default=40)
+    logs.add_argument("--follow", action="store_true")
+    options = parser.parse_args(arguments)
+
+    settings = read_settings(Path(settings_file))
+    folders = Folders(settings)
+    control = Control(str(folders.slurm_conf))
+    try:
+        if options.verb == "status":
+            print(json.dumps(status(folders)))
+            return 0
+        if options.verb == "environments":
+            print(json.dumps(environments.found(Path(settings.site.apps))))
+            return 0
+        if options.verb == "logs":
+            return show.run(Cluster(settings), options.what, lines=options.lines, follow=options.follow)
+        if options.verb == "sweep":
+            _ignore_interrupts()
+            print(json.dumps(getattr(Sweep(settings, control), options.action)(json.load(sys.stdin))))
+            return 0
+        run = Run(settings, control, options.run)
+        if options.verb == "submit":
+            _ignore_interrupts()
+            print(run.submit(sys.stdin.read(), again=not options.no_retry))
+        elif options.verb == "cancel":
+            print(run.cancel() or "")
+        else:
+            print(json.dumps(run.show()))
+    except (SlurmError, RuntimeError, SilentError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _ignore_interrupts() -> None:
+    """Ignores Ctrl-C and a lost terminal: a submit takes a moment only, and must not stop halfway."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)

@@ -1,0 +1,118 @@
+"""Which nodes are drained for want of capacity, and which are undrained. Pure functions.
+
+A capacity drain is a node that is powered down and drained with our reason. The drains in Slurm are the only
+record: a daemon that starts continues with those that it finds. A drain with any other reason belongs to an
+administrator and is never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from node.elastic.errors import POLICIES, ErrorClass, Failure
+from node.elastic.pools import Limit
+from node.elastic.view import DRAIN_PREFIXES, REASON_PREFIX
+from node.slurm.states import NodeState
+
+_KINDS = {kind.value: kind for kind in ErrorClass}
+
+
+@dataclass(frozen=True, slots=True)
+class DrainChange:
+    """What to change about one partition's nodes in Slurm.
+
+    Attributes:
+        drain: Nodes to drain.
+        undrain: Nodes to undrain.
+    """
+
+    drain: tuple[str, ...] = ()
+    undrain: tuple[str, ...] = ()
+
+
+def kind_of(text: str | None) -> ErrorClass | None:
+    """Return the class that begins a node's reason or a job's comment; `None` means the text is not ours."""
+    word, colon, _ = (text or "").removeprefix(REASON_PREFIX).partition(":")
+    return _KINDS.get(word) if colon else None
+
+
+def failure_of(reason: str) -> Failure | None:
+    """Return the failure that the reason of a capacity drain describes; `None` means it describes none."""
+    kind = kind_of(reason) if reason.startswith(DRAIN_PREFIXES) else None
+    if kind is None:
+        return None
+    said = reason.removeprefix(f"{REASON_PREFIX}{kind}: ").removesuffix(f"; {POLICIES[kind].advice}")
+    message, bracket, code = said.rpartition(" (")
+    return Failure((), kind, code.removesuffix(")"), message) if bracket else Failure((), kind, "", said)
+
+
+def is_capacity_drain(state: NodeState) -> bool:
+    """Return whether we drained the node for want of capacity.
+
+    Such a node is off or on its way there, as a rule.
+    """
+    if not state.is_drained or not (state.reason or "").startswith(DRAIN_PREFIXES) or _is_ending(state):
+        return False
+    # A node that was up when it was drained for the budget is powered down after its job (`budget_enforcer`).
+    off = state.is_powered_down or state.is_powering_up or state.is_powering_down
+    return off or kind_of(state.reason) is not ErrorClass.BUDGET
+
+
+def is_open(state: NodeState) -> bool:
+    """Return whether the node is off and Slurm may power it up."""
+    return state.is_powered_down and not (state.is_drained or state.is_down or state.has_job)
+
+
+def is_underway(state: NodeState) -> bool:
+    """Return whether Slurm waits for the node, or will do so within a second."""
+    return state.is_powering_up or (state.is_powered_down and state.has_job)
+
+
+def missing(nodes: Mapping[str, NodeState], dynamic: Collection[str], machines: Collection[str]) -> int:
+    """Count the nodes without a machine: the largest number of machines that could be launched."""
+    return sum(1 for name in dynamic if name in nodes and name not in machines and not nodes[name].is_up)
+
+
+def change(
+    nodes: Mapping[str, NodeState],
+    dynamic: Iterable[str],
+    machines: Collection[str],
+    limit: Limit | None,
+    static: Iterable[str] = (),
+) -> DrainChange:
+    """Compute the next changes to one partition's capacity drains.
+
+    Args:
+        nodes: Node -> its state.
+        dynamic: The partition's nodes without the static ones.
+        machines: Nodes that have a machine, perhaps from an earlier listing, but never from a later one than
+            `limit`.
+        limit: How many more nodes may be launched; `None` means there is no limit.
+        static: The partition's static nodes. A static node without a machine is launched first, and no job
+            may wait for it and a dynamic node at once.
+    """
+    states = {name: nodes[name] for name in dynamic if name in nodes}
+    drained = [name for name, state in states.items() if is_capacity_drain(state)]
+    if limit is None:
+        return DrainChange((), tuple(drained))
+    counted = (name for name, state in states.items() if is_underway(state))
+    underway = sum(1 for name in counted if limit.booting or name not in machines)
+    absent = [n for n in static if n in nodes and not nodes[n].is_up and (limit.booting or n not in machines)]
+    target = max(0, limit.count - underway - len(absent))
+    available = [name for name, state in states.items() if is_open(state)]
+    # Slurm removes a drain when it begins to power a node down, so such nodes are drained again.
+    powering_down = [name for name, s in states.items() if "POWERING_DOWN" in s.flags and not s.is_drained]
+    # Slurm placed a job between our reading and our drain. The node may serve it like any other.
+    assigned = [name for name in drained if is_underway(states[name]) or states[name].is_up]
+    ready = [name for name in drained if states[name].is_powered_down and not states[name].has_job]
+    more = max(0, target - len(available))
+    return DrainChange((*available[target:], *powering_down), (*assigned, *ready[:more]))
+
+
+def _is_ending(state: NodeState) -> bool:
+    """Return whether the node will be powered down, at once or when its job ends.
+
+    Slurm itself drains such a node.
+    """
+    return "POWER_DOWN" in state.flags and "POWERING_DOWN" not in state.flags

@@ -1,0 +1,87 @@
+"""The programs that Slurm calls: resume, resume-fail, suspend, and the waiting prolog.
+
+Each sends a request to the daemon and exits. slurmctld waits for them, and hundreds may run at once, so they
+import next to nothing and know no cloud. While the daemon is down they leave their requests in a folder that
+it reads when it starts.
+
+The code handles four traps that were met in practice (Slurm 22.05): the programs get no PATH and no
+SLURM_CONF, a closed stdin and blocked signals; a resume file disappears when slurmctld stops; a prolog that
+fails requeues the job.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+
+from node import rpc
+
+RESUME_SECONDS = 10.0
+WAIT_ROUND_SECONDS = 30.0
+WAIT_RETRIES = 20
+
+
+def main(program: str, socket: str, requests: str) -> int:
+    """Run one of `programs.NAMES` with Slurm's arguments and environment.
+
+    Returns:
+        The exit status. It is always 0: Slurm has nothing useful to do with a failure of these programs.
+    """
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
+    if program == "prolog-slurmctld":
+        return _wait(socket)
+    nodes = sys.argv[1] if len(sys.argv) > 1 else ""
+    request: dict[str, object] = {
+        "id": f"{time.time():.6f}-{os.getpid()}",
+        "program": program,
+        "nodes": nodes,
+        "time": time.time(),
+    }
+    if program == "resume" and (path := os.environ.get("SLURM_RESUME_FILE")):
+        try:
+            with open(path) as stream:
+                request["resume_file"] = stream.read()
+        except OSError:
+            request["resume_file"] = None
+    try:
+        rpc.call(socket, "request", RESUME_SECONDS, request=request)
+    except rpc.RpcUnavailableError:
+        _spool(requests, request)
+    return 0
+
+
+def _spool(requests: str, request: dict[str, object]) -> None:
+    """Write the request to the folder that the daemon reads when it starts.
+
+    The file appears whole or not at all.
+    """
+    draft = os.path.join(requests, f".{request['id']}")
+    with open(draft, "w") as stream:
+        json.dump(request, stream)
+    os.replace(draft, os.path.join(requests, f"{request['id']}.json"))
+
+
+def _wait(socket: str) -> int:
+    """Wait until the job's nodes are up or lost.
+
+    When this prolog ends, slurmctld starts the batch script at once. Without it a batch job on fresh nodes
+    leaves CONFIGURING only on a 30-second tick of slurmctld.
+    """
+    job = int(os.environ.get("SLURM_JOB_ID", "0"))
+    nodes = os.environ.get("SLURM_JOB_NODELIST", "")
+    asked = time.monotonic()
+    failures = 0
+    while failures < WAIT_RETRIES:
+        try:
+            # The daemon answers within WAIT_ROUND_SECONDS. Silence therefore means that it is down.
+            if rpc.call(socket, "wait", WAIT_ROUND_SECONDS + 15, job=job, nodes=nodes, asked=asked)["over"]:
+                return 0
+            failures = 0
+        except (rpc.RpcUnavailableError, rpc.RpcError):
+            failures += 1
+            time.sleep(1.0)
+    # The job still starts, on slurmctld's own tick, but later.
+    return 0

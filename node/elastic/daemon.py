@@ -1,0 +1,201 @@
+"""The elastic daemon on the controller: launches and terminates machines for Slurm, and reconciles.
+
+It keeps no state of its own: Slurm knows the nodes, the cloud knows the machines, and after a restart the
+next reconcile pass finds what was under way. Nothing that slurmctld waits for calls the cloud.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import queue
+import signal
+import threading
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from node import plurals, rpc
+from node.elastic import drivers
+from node.elastic.budget import Budget
+from node.elastic.budget_enforcer import BudgetEnforcer
+from node.elastic.capacity_limiter import CapacityLimiter
+from node.elastic.client import WAIT_ROUND_SECONDS
+from node.elastic.dns_hosts import DnsHosts
+from node.elastic.driver import Driver
+from node.elastic.launcher import Launcher
+from node.elastic.ledger import Ledger
+from node.elastic.observer import Observer
+from node.elastic.pools import Pools
+from node.elastic.reconcile import Reconciler
+from node.elastic.renewal import Renewal
+from node.elastic.status import status
+from node.elastic.view import log
+from node.folders import Folders
+from node.model import ClusterDesign, Settings
+from node.published import read_settings
+from node.slurm.control import Control, Slurm, SlurmError
+from node.slurm.hostlist import expand, fold
+from node.slurm.version import ResumeRequest, parse_resume
+
+TERMINATE_THREADS = 4
+"""Suspend requests that are carried out in parallel."""
+
+
+class Elastic:
+    """The daemon's work, apart from its process.
+
+    Args:
+        settings: The design, and what is known of this machine.
+        control: Slurm's commands.
+        driver: The cloud.
+        lib: The folder of the ledger, and of the requests that are left while the daemon is down.
+    """
+
+    def __init__(self, settings: Settings, control: Slurm, driver: Driver, lib: Path) -> None:
+        self._design: ClusterDesign = settings.design
+        self._control = control
+        self._driver = driver
+        self._lib = lib
+        self._ledger = Ledger(lib / "ledger.json", settings.design, time.monotonic)
+        self.names = DnsHosts.of(settings, control)
+        self._observer = Observer(
+            self.names.nodes if self.names else control.nodes,
+            lambda: {job.id for job in control.jobs().values() if not job.is_over},
+        )
+        pools, budget = Pools(settings.design), Budget(settings.design, self._ledger)
+        self.renewal = Renewal(settings.design, control, lib)
+        self._budget_enforcer = BudgetEnforcer(settings.design, control, budget)
+        self.launcher = Launcher(settings.design, control, driver, pools, budget)
+        self.capacity_limiter = CapacityLimiter(
+            settings.design, control, driver, pools, budget, self.launcher
+        )
+        self.launcher.changed = self.capacity_limiter.wake
+        self.reconciler = Reconciler(
+            settings.design, control, driver, self.launcher, self._ledger, self.renewal.outdated_nodes
+        )
+        self._queue: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._ending = ThreadPoolExecutor(TERMINATE_THREADS, thread_name_prefix="terminate")
+
+    # --- requests ----------------------------------------------------------------------------------------
+
+    def handle(self, method: str, params: dict[str, Any]) -> Any:
+        """Answer one call on the daemon's socket."""
+        if method == "ping":
+            return {"pid": os.getpid()}
+        if method == "request":
+            self._queue.put(params["request"])
+            return {}
+        if method == "wait":
+            nodes = expand(params["nodes"])
+            over = self._observer.wait(params["job"], nodes, params["asked"], WAIT_ROUND_SECONDS)
+            return {"over": over}
+        if method == "status":
+            return self.status()
+        if method == "renew":
+            return {"renewed": self.renewal.once(wait=False)}
+        raise ValueError(f"no call is named {method!r}")
+
+    def run(self) -> None:
+        """Process the requests that were left while the daemon was down, then serve and reconcile forever."""
+        for file in sorted((self._lib / "requests").glob("*.json")):
+            try:
+                self._queue.put({**json.loads(file.read_text()), "spooled": True})
+            except (OSError, ValueError, TypeError) as error:
+                # A power failure leaves such files. Without this the daemon could never start again.
+                log(f"{file} cannot be read and is left out: {error!r}")
+            file.unlink(missing_ok=True)
+        threading.Thread(target=self._reconcile_loop, daemon=True, name="reconcile").start()
+        threading.Thread(target=self.capacity_limiter.run, daemon=True, name="capacity").start()
+        if self.names:
+            threading.Thread(target=self.names.run, daemon=True, name="names").start()
+        while True:
+            request = self._queue.get()
+            try:
+                self.process(request)
+            except Exception:  # one bad request must not end the daemon; the reconciler repairs the rest
+                traceback.print_exc()
+
+    def process(self, request: dict[str, Any]) -> None:
+        """Process one request of Slurm: resume, resume-fail or suspend."""
+        log(f"{request['program']} {request['nodes']}")
+        if request["program"] == "suspend":
+            nodes = expand(request["nodes"])
+            self.launcher.given_back(nodes)
+            # Another thread does this: a machine may take seconds to end, and the next resume must not wait
+            # for that.
+            self._ending.submit(self._suspend, nodes, request["time"])
+        elif request["program"] == "resume":
+            text = request.get("resume_file")
+            resume = parse_resume(text) if text else ResumeRequest(tuple(expand(request["nodes"])))
+            if request.get("spooled"):
+                resume = self._still_wanted(resume)
+            self.launcher.resume(self.renewal.without_outdated_nodes(resume), request["id"])
+            if self.names:
+                self.names.expect()
+        elif request["program"] == "resume-fail":
+            # Slurm has set these nodes DOWN. The reconciler powers them down, since it knows the machines'
+            # states.
+            log(f"not registered in time: {request['nodes']}")
+
+    def _still_wanted(self, resume: ResumeRequest) -> ResumeRequest:
+        """Reduce a request to the nodes that Slurm still waits for: its job may have been cancelled since."""
+        nodes = self._control.nodes()
+        left = tuple(n for n in resume.all_nodes if n in nodes and nodes[n].is_powering_up)
+        return ResumeRequest(left, resume.jobs)
+
+    def _suspend(self, nodes: list[str], asked: float) -> None:
+        """Terminate the machines of nodes that Slurm has powered down.
+
+        Args:
+            nodes: The nodes.
+            asked: When Slurm asked, in seconds since the epoch. A machine that was launched later is for the
+                node's next job.
+        """
+        try:
+            wanted = set(nodes)
+            machines = self._driver.list()
+            ids = [m.id for m in machines if m.node in wanted and m.state.alive and m.launched <= asked]
+            if ids:
+                self._driver.terminate(ids)
+                log(f"terminated {plurals.count(len(ids), 'machine')} of {fold(nodes)}")
+        except Exception:  # the reconciler finds machines whose nodes are off
+            traceback.print_exc()
+
+    def _reconcile_loop(self) -> None:
+        while True:
+            time.sleep(self.reconciler.interval)
+            self.look()
+
+    def look(self) -> None:
+        """Run the periodic tasks. The budget is also enforced while the cloud does not answer."""
+        for part in (self.reconciler.once, self.renewal.once, self._budget_enforcer.enforce):
+            try:
+                part()
+            except (SlurmError, rpc.RpcUnavailableError, rpc.RpcError) as error:
+                log(f"reconcile: {error}")
+            except Exception:  # the next pass reads everything again
+                traceback.print_exc()
+
+    def status(self) -> dict[str, Any]:
+        """Return the cluster's state; see `node.elastic.status`."""
+        return status(self._design, self._control, self._driver, self._ledger, self.reconciler.seen)
+
+
+def main(settings_file: str) -> None:
+    """Run the daemon's process. A lock keeps a second one from launching machines twice."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
+    settings = read_settings(Path(settings_file))
+    folders = Folders(settings)
+    # The lock is held until the process ends, however it ends.
+    lock = os.open(str(folders.lib / "elastic.lock"), os.O_CREAT | os.O_WRONLY, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    control = Control(str(folders.slurm_conf))
+    elastic = Elastic(settings, control, drivers.load(settings), Path(str(folders.lib)))
+    server = rpc.Server(str(folders.daemon_socket), elastic.handle)
+    threading.Thread(target=server.serve, daemon=True).start()
+    log(f"the elastic daemon serves {settings.design.name}")
+    elastic.run()

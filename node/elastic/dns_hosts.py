@@ -1,0 +1,168 @@
+"""Hosts files for the controller's name server: the names and addresses of the nodes that are up.
+
+Slurm learns the address of each node when it registers, on every cloud, and forgets it when the node is off.
+So no cloud is asked. The readings for waiting prologs also come through here, so a job's script starts only
+when the names of its nodes can be resolved.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from node import names
+from node.bootstrap import files
+from node.elastic.view import log
+from node.folders import Folders
+from node.model import Settings
+from node.slurm.control import Slurm, SlurmError
+from node.slurm.states import NodeState
+
+FILE = "nodes-"
+"""The prefix of the files' names.
+
+Each file holds a hundred nodes. dnsmasq compares each line of a changed file with all that it knows, so a
+change in a file of thousands would take it seconds.
+"""
+POWERING_UP_SECONDS = 2.0
+"""Seconds between two readings while a node comes up, or while Slurm does not answer."""
+SERVED_SECONDS = 2.0
+"""How long a reading waits for the name server. Without one the cluster works, except for names."""
+ASK_SECONDS = 0.2
+"""The time limit of one query to the name server."""
+PAUSE_SECONDS = 0.005
+
+
+class DnsHosts:
+    """Keeps the hosts files of the name server up to date.
+
+    Args:
+        read: Returns all of Slurm's nodes.
+        folder: The folder that the name server watches.
+        suffix: The cluster's domain.
+        served: Returns the address that the name server has for a full name.
+        interval: Seconds between two readings while no node comes up.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Mapping[str, NodeState]],
+        folder: Path,
+        suffix: str,
+        served: Callable[[str], str | None],
+        interval: float,
+    ) -> None:
+        self._read = read
+        self._folder = folder
+        self._suffix = suffix
+        self._served = served
+        self._interval = interval
+        self._lock = threading.Lock()
+        self._published: dict[str, str] | None = None
+        self._texts: dict[str, str] = {}
+        self._wanted = threading.Event()
+
+    @classmethod
+    def of(cls, settings: Settings, control: Slurm) -> DnsHosts | None:
+        """Return the hosts files of a cluster; `None` where the controller does not serve names."""
+        if not names.kept(settings.design):
+            return None
+        folder = Path(str(names.folder(Folders(settings))))
+        served = partial(names.ask, server=settings.site.controller_address, seconds=ASK_SECONDS)
+        interval = settings.design.slurm.reconcile_interval
+        return cls(control.nodes, folder, names.domain(settings.design), served, interval)
+
+    def nodes(self) -> Mapping[str, NodeState]:
+        """Read all of Slurm's nodes. Those that are up can be resolved when this returns."""
+        # The lock covers reading and writing: an older reading must not be written after a newer one.
+        with self._lock:
+            found = self._read()
+            self._publish(addresses(found))
+            return found
+
+    def expect(self) -> None:
+        """Read again soon, because nodes are being launched, whether or not a job waits for them."""
+        self._wanted.set()
+
+    def run(self) -> None:
+        """Read forever: nodes also come and go without a job that waits for them."""
+        while True:
+            self._wanted.wait(POWERING_UP_SECONDS if self.look() else self._interval)
+            self._wanted.clear()
+
+    def look(self) -> bool:
+        """Read once.
+
+        Returns:
+            Whether the next reading is due soon.
+        """
+        try:
+            return any(state.is_powering_up for state in self.nodes().values())
+        except SlurmError:
+            return True
+        except Exception as error:  # such as a full disk; the names must follow again when it is repaired
+            log(f"names: {error!r}")
+            return True
+
+    def _publish(self, wanted: dict[str, str]) -> None:
+        if wanted == self._published:
+            return
+        try:
+            self._write(wanted)
+        except OSError as error:  # jobs also run without names
+            log(f"{self._folder}: {error}")
+            return
+        before, self._published = self._published or {}, wanted
+        if new := [name for name, address in wanted.items() if before.get(name) != address]:
+            # The name server reads the files in the order in which they are written, and each as a whole.
+            last = max(new, key=_file)
+            if not self._is_served(last, wanted[last]):
+                log(f"the name server does not know {last} yet")
+
+    def _write(self, wanted: dict[str, str]) -> None:
+        folder = files.folder(self._folder)
+        # This includes files of an earlier daemon: a node that is off must be in none of them.
+        texts = {file.name: "" for file in folder.glob(f"{FILE}*")}
+        for name, address in wanted.items():
+            texts[_file(name)] = texts.get(_file(name), "") + f"{address} {name}.{self._suffix}\n"
+        for file, text in sorted(texts.items()):
+            if self._texts.get(file) != text:
+                files.write(folder / file, text.encode())
+                self._texts[file] = text
+
+    def _is_served(self, name: str, address: str) -> bool:
+        """Return whether the name server has read this name with this address."""
+        deadline = time.monotonic() + SERVED_SECONDS
+        while self._served(f"{name}.{self._suffix}") != address:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(PAUSE_SECONDS)
+        return True
+
+
+def addresses(nodes: Mapping[str, NodeState]) -> dict[str, str]:
+    """Return node -> address for the nodes that have registered and are not being powered down."""
+    return {
+        name: state.address
+        for name, state in sorted(nodes.items())
+        if not (state.is_powering_up or state.is_powered_down or state.is_powering_down)
+        and _is_address(state.address)
+    }
+
+
+def _file(node: str) -> str:
+    partition, _, number = node.rpartition("-")
+    return f"{FILE}{partition}-{number[:-2] or 0}"
+
+
+def _is_address(text: str) -> bool:
+    """Return whether the text is an IPv4 address. While Slurm knows no address, it shows the node's name."""
+    # This runs ten times a second for each node; the module ipaddress would take a whole core.
+    try:
+        return text.count(".") == 3 and bool(socket.inet_aton(text))
+    except OSError:
+        return False

@@ -1,0 +1,247 @@
+"""The driver of Amazon EC2: nodes are instances of a launch template and are recognised by their tags.
+
+It runs on the controller, which has boto3 beside the node code. boto3 is imported at the first call, because
+that takes seconds and much memory. The client itself finds the credentials of the machine's role.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from node.cloud.objects import Entry
+from node.elastic.driver import (
+    LAUNCH_THREADS,
+    AvailableCapacity,
+    LaunchGroup,
+    LaunchResult,
+    Machine,
+    MachineState,
+)
+from node.elastic.drivers.boot_reports import BootReports, BootStatusReader, with_boots
+from node.elastic.drivers.ec2 import names as ec2_names
+from node.elastic.drivers.ec2.errors import error_of, words
+from node.elastic.drivers.ec2.launch import Ec2Launches, end
+from node.elastic.drivers.ec2.notices import Ec2Notices
+from node.elastic.view import log
+from node.model import Settings
+from node.sites import AwsSite
+
+PAGE = 1000
+"""Instances of one page of a listing."""
+CONNECT_SECONDS = 5.0
+"""How long a connection to EC2 may take."""
+TEMPLATE, TEMPLATE_VERSION = "aws:ec2launchtemplate:id", "aws:ec2launchtemplate:version"
+"""Tags that EC2 itself sets on what is launched from a template."""
+READ_SECONDS = 60.0
+"""How long EC2 may take to answer: a launch of hundreds of instances is answered only when all are placed."""
+_STATES = {
+    "pending": MachineState.PENDING,
+    "running": MachineState.RUNNING,
+    # A stopped instance would keep its disk forever. It is treated as a machine whose boot failed, and ended.
+    "stopped": MachineState.RUNNING,
+    "stopping": MachineState.STOPPING,
+    "shutting-down": MachineState.STOPPING,
+    "terminated": MachineState.TERMINATED,
+}
+
+
+class Ec2Driver:
+    """Launches nodes as EC2 instances.
+
+    Args:
+        settings: The design, and the site as an `AwsSite`.
+        connect: Makes the EC2 client.
+        boots: What machines report of their boots; by default from the reports in the cluster's bucket.
+    """
+
+    launch_threads = LAUNCH_THREADS
+
+    def __init__(
+        self,
+        settings: Settings,
+        connect: Callable[[], Any] | None = None,
+        boots: BootStatusReader | None = None,
+    ) -> None:
+        site, design = settings.site.of(AwsSite), settings.design
+        self._design = design
+        self._cluster = site.cluster
+        self._connect = connect or functools.partial(aws_client, "ec2", site.region)
+        self._boots = boots or BootReports(
+            S3Bucket(
+                functools.cache(functools.partial(aws_client, "s3", site.region)),
+                (settings.site.bucket or "").removeprefix("s3://"),
+            )
+        )
+        self._lock = threading.Lock()
+        self._cached_client: Any = None
+        self._notices = Ec2Notices(self._client, refusals, spot=any(p.spot for p in design.partitions))
+        self._launches = Ec2Launches(
+            design,
+            self._cluster,
+            self._client,
+            refusals,
+            list(site.subnets.items()),
+            site.templates,
+        )
+
+    def launch(self, group: LaunchGroup) -> LaunchResult:
+        return self._launches.launch(group)
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        """Terminate instances.
+
+        Raises:
+            Ec2Error: EC2 refuses, or does not answer. All batches were tried.
+        """
+        try:
+            end(self._client(), refusals(), ids)
+        except refusals() as error:
+            raise error_of(error) from error
+
+    def list(self) -> builtins.list[Machine]:
+        """List all instances of the cluster.
+
+        Raises:
+            Ec2Error: EC2 refuses, or does not answer. A partial list is never returned.
+        """
+        filters = {ec2_names.CLUSTER: self._cluster, ec2_names.ROLE: ec2_names.COMPUTE}
+        try:
+            pages = (
+                self._client()
+                .get_paginator("describe_instances")
+                .paginate(
+                    Filters=[{"Name": f"tag:{key}", "Values": [value]} for key, value in filters.items()],
+                    PaginationConfig={"PageSize": PAGE},
+                )
+            )
+            instances = {
+                instance["InstanceId"]: instance
+                for page in pages
+                for reservation in page["Reservations"]
+                for instance in reservation["Instances"]
+            }
+        except refusals() as error:
+            raise error_of(error) from error
+        notices = self._notices.all() if instances else {}
+        machines = [_machine(instance, notices) for instance in instances.values()]
+        return self._with_templates(with_boots(machines, self._boots), instances)
+
+    def available_capacity(self, partition: str, zone: str | None, count: int) -> AvailableCapacity | None:
+        """Return `None`: EC2 tells its capacity only by launching.
+
+        Its capacity is not published. A quota counts the vCPUs of many families, and those of everyone who
+        uses the account, so it would allow what the launch then refuses. DryRun checks permissions only.
+        """
+        return None
+
+    def _client(self) -> Any:
+        with self._lock:
+            if self._cached_client is None:
+                self._cached_client = self._connect()
+            return self._cached_client
+
+    def _with_templates(
+        self, machines: builtins.list[Machine], instances: Mapping[str, Mapping[str, Any]]
+    ) -> builtins.list[Machine]:
+        """Mark machines whose template is not their partition's present one, by EC2's own tags."""
+        found = []
+        newest: dict[str, tuple[str, str] | None] = {}
+        for machine in machines:
+            tags = {tag["Key"]: tag["Value"] for tag in instances[machine.id].get("Tags", [])}
+            made = tags.get(TEMPLATE), tags.get(TEMPLATE_VERSION)
+            partition = self._design.partition_of(machine.node) if machine.node else None
+            now = None
+            if partition is not None and all(made) and machine.state is MachineState.RUNNING:
+                if partition.name not in newest:
+                    newest[partition.name] = self._newest_template(partition.name)
+                now = newest[partition.name]
+            outdated = now is not None and now != made
+            found.append(dataclasses.replace(machine, outdated=True) if outdated else machine)
+        return found
+
+    def _newest_template(self, partition: str) -> tuple[str, str] | None:
+        try:
+            return self._launches.newest(partition)
+        except refusals() as error:  # a listing must not depend on this
+            log(f"launch template of {partition}: {error!r}")
+            return None
+
+
+class S3Bucket:
+    """A bucket in S3. Its methods raise boto3's ClientError and BotoCoreError.
+
+    Args:
+        client: Returns the S3 client, which is made at the first call.
+        bucket: The bucket's name.
+    """
+
+    def __init__(self, client: Callable[[], Any], bucket: str) -> None:
+        self._client = client
+        self._bucket = bucket
+
+    def list(self, prefix: str) -> dict[str, Entry]:
+        pages = self._client().get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
+        return {
+            entry["Key"]: Entry(entry["LastModified"].timestamp(), entry["ETag"])
+            for page in pages
+            for entry in page.get("Contents", [])
+        }
+
+    def get(self, key: str) -> bytes:
+        content: bytes = self._client().get_object(Bucket=self._bucket, Key=key)["Body"].read()
+        return content
+
+
+def aws_client(service: str, region: str, **options: Any) -> Any:
+    """Make a client of boto3 that does not retry: the launcher classifies errors and repeats calls.
+
+    Args:
+        service: The service's name, such as `ec2`.
+        region: The region.
+        options: Further options of `boto3.client`.
+    """
+    import boto3
+    from botocore.config import Config
+
+    config = Config(
+        retries={"mode": "standard", "total_max_attempts": 1},
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=READ_SECONDS,
+        tcp_keepalive=True,
+    )
+    # Each client has its own session: the default session is shared and not safe to use in several threads.
+    return boto3.session.Session().client(service, region_name=region, config=config, **options)
+
+
+def refusals() -> tuple[type[Exception], ...]:
+    """Return the exceptions of the client: EC2's refusals, and its own errors if there was no answer."""
+    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.parsers import ResponseParserError
+
+    # ResponseParserError is neither: it is raised when a load balancer's page comes in place of an answer.
+    return (ClientError, BotoCoreError, ResponseParserError)
+
+
+def _machine(instance: Mapping[str, Any], notices: Mapping[str, float]) -> Machine:
+    tags = {tag["Key"]: tag["Value"] for tag in instance.get("Tags", [])}
+    try:
+        node = ec2_names.node_of(ec2_names.nodes_in(tags.get) or "", instance["AmiLaunchIndex"])
+    except (KeyError, ValueError):
+        node = None
+    state = instance["State"]["Name"]
+    reason = instance.get("StateReason", {})
+    ended = state != "pending" and state != "running"
+    return Machine(
+        instance["InstanceId"],
+        node,
+        _STATES.get(state, MachineState.PENDING),
+        instance["LaunchTime"].timestamp(),
+        words(f"the instance is {state}: {reason.get('Message') or 'no reason given'}") if ended else None,
+        instance.get("Placement", {}).get("AvailabilityZone"),
+        notices.get(instance["InstanceId"]) if not ended else None,
+    )

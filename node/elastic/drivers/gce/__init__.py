@@ -1,0 +1,1 @@
+"""The elastic driver of Google Compute Engine."""

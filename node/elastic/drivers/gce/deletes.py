@@ -1,0 +1,194 @@
+"""Deletes instances on Compute Engine: one call for each, many in parallel, within the project's rate limit.
+
+A call only begins the delete. The listings that follow check the operations, not one by one but by pages of
+everything that this user has begun in a zone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from node.elastic.drivers.gce.client import Clients, once, refusals
+from node.elastic.drivers.gce.errors import NOT_FOUND, NOT_READY, code_of, failure_of, operation_failure
+from node.elastic.drivers.gce.names import Identity
+from node.elastic.drivers.gce.operations import OperationOrigin, listed, moment
+from node.elastic.errors import ErrorClass
+from node.elastic.view import log
+
+THREADS = 8
+"""As many threads as the client keeps connections."""
+RATE = 20.0
+"""Deletes per second. With the burst this allows 1,500 in the first minute, which is the project's limit."""
+BURST = 300
+"""Deletes that need not wait, after a pause."""
+PAUSES = (1.0, 2.0, 4.0)
+"""Seconds between tries while the cloud is busy."""
+ASK_SECONDS = 5.0
+"""The shortest pause between two checks of the operations."""
+KEEP_SECONDS = 900.0
+"""For how long a delete is remembered."""
+_SPACE = uuid.UUID("6f1c3f0a-54a5-4e0e-9a0a-2b7c6a4f9d11")
+"""The namespace of the request ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Delete:
+    """A delete under way.
+
+    Attributes:
+        operation: Its operation's name.
+        at: When it began, on the clock that never jumps.
+        origin: Who asked for it, and when.
+    """
+
+    operation: str
+    at: float
+    origin: OperationOrigin
+
+
+class RateLimit:
+    """Allows a burst of calls, and after that a number per second."""
+
+    def __init__(
+        self, rate: float, burst: int, clock: Callable[[], float], sleep: Callable[[float], None]
+    ) -> None:
+        self._rate, self._burst = rate, burst
+        self._clock, self._sleep = clock, sleep
+        self._lock = threading.Lock()
+        self._tokens, self._updated = float(burst), clock()
+
+    def take(self) -> None:
+        """Wait until the next call is allowed."""
+        with self._lock:
+            now = self._clock()
+            self._tokens = min(self._burst, self._tokens + (now - self._updated) * self._rate)
+            self._updated = now
+            self._tokens -= 1
+            pause = max(0.0, -self._tokens / self._rate)
+        if pause:
+            self._sleep(pause)
+
+
+class Deletes:
+    """Deletes instances, and remembers which deletes are under way.
+
+    Args:
+        project: The project.
+        clients: Returns the clients.
+        sleep: Waits for some seconds.
+        clock: Returns seconds on a clock that never jumps.
+    """
+
+    def __init__(
+        self,
+        project: str,
+        clients: Callable[[], Clients],
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._project = project
+        self._clients = clients
+        self._sleep = sleep
+        self._clock = clock
+        self._rate_limit = RateLimit(RATE, BURST, clock, sleep)
+        self._lock = threading.Lock()
+        self._under_way: dict[Identity, _Delete] = {}
+        self._attempts: dict[Identity, int] = {}
+        self._asked: float | None = None
+
+    def end(self, identities: Iterable[Identity]) -> Exception | None:
+        """Begin to delete instances. An instance that no longer exists is no error.
+
+        Returns:
+            The first refusal. All deletes were tried.
+        """
+        wanted = list(dict.fromkeys(identities))
+        if not wanted:
+            return None
+        with ThreadPoolExecutor(min(THREADS, len(wanted)), thread_name_prefix="delete") as threads:
+            # The list consumes the whole iterator: one that is left early cancels what has not begun.
+            errors = list(threads.map(self._delete, wanted))
+        return next((error for error in errors if error is not None), None)
+
+    def begun_here(self, identity: Identity) -> bool:
+        """Return whether this daemon began to delete the instance."""
+        with self._lock:
+            return identity in self._under_way
+
+    def look(self) -> None:
+        """Check the deletes that are under way, so that a failed one can be repeated.
+
+        Never raises: a listing must not depend on this.
+        """
+        now = self._clock()
+        with self._lock:
+            old = [identity for identity, one in self._under_way.items() if now - one.at > KEEP_SECONDS]
+            for identity in old:
+                del self._under_way[identity]
+                self._attempts.pop(identity, None)
+            if not self._under_way or (self._asked is not None and now - self._asked < ASK_SECONDS):
+                return
+            self._asked = now
+            left = dict(self._under_way)
+        for zone in sorted({identity.zone for identity in left}):
+            here = {identity: one for identity, one in left.items() if identity.zone == zone}
+            # The list starts with the delete that was begun first, so it contains all others.
+            origin = min((one.origin for one in here.values()), key=lambda one: moment(one.since) or 0.0)
+            try:
+                self._look(zone, {one.operation: identity for identity, one in here.items()}, origin)
+            except refusals() as error:
+                log(f"deletes in {zone}: {failure_of(error).sentence()}")
+
+    def _look(self, zone: str, left: dict[str, Identity], origin: OperationOrigin) -> None:
+        for operation in listed(self._clients(), self._project, zone, origin):
+            identity = left.pop(operation.name, None)
+            if identity is not None:
+                self._note(identity, operation)
+            if not left:
+                return
+
+    def _note(self, identity: Identity, operation: Any) -> None:
+        failure = operation_failure(operation)
+        if failure is None or failure.code in NOT_FOUND:
+            return
+        log(f"{identity.name}: not deleted: {failure.sentence()}")
+        with self._lock:
+            self._under_way.pop(identity, None)
+            self._attempts[identity] = self._attempts.get(identity, 0) + 1
+
+    def _delete(self, identity: Identity) -> Exception | None:
+        # The request id covers the instance's id: a late repetition cannot hit the next instance of the same
+        # name.
+        attempt = self._attempts.get(identity, 0)
+        request = {
+            "project": self._project,
+            "zone": identity.zone,
+            "instance": identity.name,
+            "request_id": str(uuid.uuid5(_SPACE, f"{self._project}/{identity}/{attempt}")),
+        }
+        pauses = list(PAUSES)
+        while True:
+            self._rate_limit.take()
+            try:
+                operation = self._clients().instances.delete_unary(request=request, **once())
+            except Exception as error:  # any error: the other instances must still be deleted
+                code = code_of(error)
+                # Not ready means that another delete is under way. If not, the next listing shows the
+                # instance alive.
+                if code in NOT_FOUND or code in NOT_READY:
+                    return None
+                if failure_of(error).kind is not ErrorClass.THROTTLED or not pauses:
+                    return error
+                self._sleep(pauses.pop(0))
+                continue
+            with self._lock:
+                self._under_way.setdefault(
+                    identity, _Delete(operation.name, self._clock(), OperationOrigin.of(operation))
+                )
+            return None

@@ -1,0 +1,133 @@
+"""The driver of the local cloud. It calls the agent's API on a Unix socket."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from node import rpc
+from node.bootstrap.report import failure
+from node.elastic.driver import (
+    LAUNCH_THREADS,
+    AvailableCapacity,
+    LaunchGroup,
+    LaunchResult,
+    Machine,
+    MachineState,
+)
+from node.elastic.errors import ErrorClass, Failure
+from node.model import Partition, Settings
+from node.sites import LocalSite
+
+_CODES = {
+    "QuotaExceeded": ErrorClass.QUOTA,
+    "InsufficientCapacity": ErrorClass.CAPACITY,
+    "PlacementImpossible": ErrorClass.PLACEMENT,
+    "AccessDenied": ErrorClass.PERMISSION,
+    "RequestLimitExceeded": ErrorClass.THROTTLED,
+    "Unavailable": ErrorClass.THROTTLED,
+    # The node's last machine is still ending: the same call works a moment later.
+    "NameInUse": ErrorClass.THROTTLED,
+    "InvalidRequest": ErrorClass.CONFIG,
+}
+
+
+class LocalDriver:
+    """Calls the agent on the site's `socket`."""
+
+    launch_threads = LAUNCH_THREADS
+
+    def __init__(self, settings: Settings) -> None:
+        self._socket = settings.site.of(LocalSite).socket
+        self._design = settings.design
+        # The cluster's bucket is beside the agent's folder. Every machine leaves its boot report there.
+        self._boots = Path(self._socket).parents[1] / "bucket" / "boot"
+
+    def launch(self, group: LaunchGroup) -> LaunchResult:
+        partition = self._design.partition(group.partition)
+        try:
+            answer = rpc.call(
+                self._socket,
+                "launch",
+                60.0,
+                token=group.token,
+                names={node: f"{self._design.name}-{node}" for node in group.nodes},
+                min_count=len(group.nodes) if group.all_or_nothing else 1,
+                machine=partition.machine,
+                gpus=_devices(partition),
+                tags={
+                    "cluster": self._design.name,
+                    "role": "compute",
+                    "partition": partition.name,
+                    "cpus": str(partition.cpus),
+                },
+                zone=group.zone,
+            )
+        except rpc.RpcError as error:
+            return LaunchResult({}, (_failure(group.nodes, error.code, str(error)),))
+        except rpc.RpcUnavailableError as error:
+            return LaunchResult({}, (_failure(group.nodes, "Unavailable", str(error)),))
+        return LaunchResult(
+            {machine["node"]: machine["id"] for machine in answer["machines"]},
+            tuple(_failure(tuple(f["nodes"]), f["code"], f["message"]) for f in answer["failures"]),
+        )
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        if ids:
+            rpc.call(self._socket, "terminate", 60.0, ids=list(ids))
+
+    def list(self) -> builtins.list[Machine]:
+        answer = rpc.call(self._socket, "list", 60.0, tags={"cluster": self._design.name, "role": "compute"})
+        return [self._machine(record) for record in answer["machines"]]
+
+    def _machine(self, record: dict[str, Any]) -> Machine:
+        running, launched = record["state"] == "running", record["launched"]
+        return Machine(
+            record["id"],
+            record["tags"].get("node"),
+            MachineState(record["state"]),
+            launched,
+            failure(self._boots / f"{record['node']}.json", since=launched) if running else None,
+            record["zone"],
+            record["notice"],
+            self._outdated(record),
+        )
+
+    def _outdated(self, record: dict[str, Any]) -> bool:
+        partition = self._design.partition_of(record["tags"].get("node") or "")
+        if partition is None:
+            return False
+        return bool((record["machine"], record["gpus"]) != (partition.machine, _devices(partition)))
+
+    def available_capacity(self, partition: str, zone: str | None, count: int) -> AvailableCapacity | None:
+        wanted = self._design.partition(partition)
+        try:
+            answer = rpc.call(
+                self._socket,
+                "available_capacity",
+                60.0,
+                partition=partition,
+                zone=zone,
+                machine=wanted.machine,
+                gpus=_devices(wanted),
+                count=count,
+            )
+        except rpc.RpcError as error:
+            return AvailableCapacity(0, _failure((), error.code, str(error)))
+        except rpc.RpcUnavailableError as error:
+            return AvailableCapacity(0, _failure((), "Unavailable", str(error)))
+        refused = answer["code"] is not None
+        return AvailableCapacity(
+            answer["count"], _failure((), answer["code"], answer["message"]) if refused else None
+        )
+
+
+def _devices(partition: Partition) -> int:
+    """Return the number of GPUs of one machine."""
+    return partition.accelerator.count if partition.accelerator else 0
+
+
+def _failure(nodes: Sequence[str], code: str, message: str) -> Failure:
+    return Failure(tuple(nodes), _CODES.get(code, ErrorClass.CONFIG), code, message)

@@ -1,0 +1,82 @@
+"""The classes of failures of launches and machines, and what the elastic daemon does about each class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class ErrorClass(StrEnum):
+    """Why a machine could not be launched or kept."""
+
+    QUOTA = "quota"
+    """The account may not have more machines. Only a person can change that."""
+    CAPACITY = "capacity"
+    """The pool has no machines left now. Another pool may have some, and so may this one later."""
+    PLACEMENT = "placement"
+    """The machines cannot be placed together."""
+    PERMISSION = "permission"
+    """The controller's identity may not do this."""
+    THROTTLED = "throttled"
+    """There were too many calls, or the cloud has a problem of its own. The same call works a little later.
+    """
+    CONFIG = "config"
+    """The request itself is wrong and stays wrong."""
+    BOOTSTRAP = "bootstrap"
+    """The machine started but did not become a node."""
+    PREEMPTED = "preempted"
+    """The cloud took the machine back."""
+    BUDGET = "budget"
+    """The machine would cost more than the stack file allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How the elastic daemon treats a class of failures.
+
+    Attributes:
+        backoff: Seconds during which the pool is not asked again after the first of several failures in a
+            row.
+        backoff_max: The largest back-off in seconds. The back-off doubles with each failure up to this value.
+        retry_call: Whether the same call is repeated, with growing pauses, before it counts as failed.
+        advice: What the user reads after the cause.
+    """
+
+    backoff: float
+    backoff_max: float
+    retry_call: bool
+    advice: str
+
+
+POLICIES: dict[ErrorClass, RetryPolicy] = {
+    ErrorClass.QUOTA: RetryPolicy(30, 300, False, "ask for a higher quota, or lower the partition's max"),
+    ErrorClass.CAPACITY: RetryPolicy(30, 600, False, "it is tried again by itself"),
+    ErrorClass.PLACEMENT: RetryPolicy(60, 600, False, "use fewer nodes, or placement: none"),
+    ErrorClass.PERMISSION: RetryPolicy(300, 300, False, "see the controller's role"),
+    ErrorClass.THROTTLED: RetryPolicy(5, 60, True, "it is tried again by itself"),
+    ErrorClass.CONFIG: RetryPolicy(300, 300, False, "correct the stack file and run up again"),
+    ErrorClass.BOOTSTRAP: RetryPolicy(30, 600, False, "see the node's boot report, by `logs NODE`"),
+    ErrorClass.PREEMPTED: RetryPolicy(0, 0, False, "the job is queued again by itself"),
+    ErrorClass.BUDGET: RetryPolicy(0, 0, False, "raise it and run up again"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Nodes that could not be launched or kept, and why.
+
+    Attributes:
+        nodes: Slurm's names of the nodes.
+        kind: The class of the failure.
+        code: The cloud's own error code, for people who look it up.
+        message: The cloud's own message.
+    """
+
+    nodes: tuple[str, ...]
+    kind: ErrorClass
+    code: str
+    message: str
+
+    def sentence(self) -> str:
+        """Return one line for a job's comment and a node's reason."""
+        return f"{self.kind}: {self.message} ({self.code}); {POLICIES[self.kind].advice}"

@@ -1,0 +1,248 @@
+"""Launches the machines that Slurm asks for, and powers nodes down again that cannot be had.
+
+Launches run in their own threads: nothing that slurmctld waits for calls the cloud.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from node.elastic.budget import Budget
+from node.elastic.driver import Driver, LaunchGroup, LaunchResult
+from node.elastic.errors import POLICIES, ErrorClass, Failure
+from node.elastic.failed_boots import FailedBoots
+from node.elastic.launch_groups import groups
+from node.elastic.pools import Pool, Pools, combined
+from node.elastic.surplus_nodes import SurplusNodes
+from node.elastic.view import REASON_PREFIX, log
+from node.model import ClusterDesign
+from node.slurm.control import Slurm, SlurmError
+from node.slurm.hostlist import fold
+from node.slurm.version import ResumeRequest
+
+RETRY_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Seconds between repetitions of a call while the cloud is busy."""
+LISTING_DELAY_SECONDS = 60.0
+"""After this time a cloud lists every machine that it has launched."""
+
+
+class Launcher:
+    """Launches what Slurm asks for; powers nodes down again with the cause where people look for it.
+
+    Attributes:
+        changed: Called when a pool has failed, so that its capacity drain does not wait for the next pass.
+        boots: Counts failed boots.
+        surplus_nodes: Nodes whose job cannot run.
+    """
+
+    def __init__(
+        self,
+        design: ClusterDesign,
+        control: Slurm,
+        driver: Driver,
+        pools: Pools,
+        budget: Budget,
+    ) -> None:
+        self._design = design
+        self._control = control
+        self._driver = driver
+        self._pools = pools
+        self._budget = budget
+        self.changed: Callable[[], None] = lambda: None
+        self._lock = threading.Lock()
+        self._busy: dict[str, int] = {}
+        self._launched: dict[str, tuple[str, float]] = {}
+        self._own: dict[str, str] = {}
+        self._powered_down: set[str] = set()
+        self.boots = FailedBoots()
+        self.surplus_nodes = SurplusNodes()
+        self._threads = ThreadPoolExecutor(driver.launch_threads, thread_name_prefix="launch")
+
+    def busy(self) -> set[str]:
+        """Return the nodes with a launch under way."""
+        with self._lock:
+            return set(self._busy)
+
+    def own(self) -> dict[str, str]:
+        """Return node -> id of the machine that this daemon launched since the node was last powered down."""
+        with self._lock:
+            return dict(self._own)
+
+    def given_back(self, nodes: Iterable[str]) -> None:
+        """Record that Slurm has powered nodes down: their machines say nothing about the next ones."""
+        with self._lock:
+            for node in nodes:
+                self._own.pop(node, None)
+                if node in self._busy:
+                    self._powered_down.add(node)
+
+    def unlisted(self, listed: Iterable[str]) -> dict[str, str]:
+        """Return node -> machine id of machines that were launched but are in no listing yet.
+
+        A cloud's listing lags behind.
+
+        Args:
+            listed: The ids of the cloud's newest listing.
+        """
+        known, now = set(listed), time.monotonic()
+        with self._lock:
+            self._launched = {
+                node: (machine_id, at)
+                for node, (machine_id, at) in self._launched.items()
+                if machine_id not in known and now - at < LISTING_DELAY_SECONDS
+            }
+            return {node: machine_id for node, (machine_id, _) in self._launched.items()}
+
+    def resume(self, request: ResumeRequest, request_id: str) -> None:
+        """Start the launches for one resume request of Slurm.
+
+        Args:
+            request: Slurm's request.
+            request_id: The same id if the same request is sent again.
+        """
+        calls, unknown = groups(request, self._design, request_id)
+        if unknown:
+            log(f"Slurm asks for nodes that the design does not have: {fold(unknown)}")
+        jobs = {node: job.job_id for job in request.jobs for node in job.nodes}
+        self.surplus_nodes.wanted(jobs)
+        for group in calls:
+            self._count_launches(group.nodes, +1)
+            self._threads.submit(self.launch, group, jobs)
+
+    def launch(self, group: LaunchGroup, jobs: Mapping[str, int]) -> None:
+        """Launch one group, in this thread.
+
+        Args:
+            group: The nodes.
+            jobs: Node -> the job that waits for it.
+        """
+        try:
+            failures: list[Failure] = []
+            with self._budget.admission(group) as (allowed, refused):
+                if refused is not None:
+                    wanted = len(group.nodes) if group.all_or_nothing else 1
+                    self._fail(Pool.of(group.partition, None, refused.kind), refused, wanted)
+                    failures.append(refused)
+                if allowed is not None:
+                    failures += self._launch_in_zones(allowed)
+            for failure in failures:
+                try:
+                    self._give_up(failure, jobs)
+                except SlurmError as error:  # the reconciler finds the nodes that are left
+                    log(f"powers down {fold(failure.nodes)}: {error}")
+        except Exception:  # an unexpected error of the driver; the reconciler launches again
+            traceback.print_exc()
+        finally:
+            self._count_launches(group.nodes, -1)
+
+    def give_up_boots(self, nodes: list[str], why: str) -> None:
+        """Power down nodes whose machines started but did not register. Jobs are tried on other nodes next.
+
+        Args:
+            nodes: The nodes.
+            why: The cause.
+        """
+        failure = Failure(tuple(nodes), ErrorClass.BOOTSTRAP, "boot", why)
+        jobs = {n: job.id for job in self._control.jobs().values() if not job.is_over for n in job.nodes}
+        for partition in {p.name for n in nodes if (p := self._design.partition_of(n))}:
+            if pause := self.boots.failed(partition, time.time()):
+                self._fail(Pool.of(partition, None, ErrorClass.BOOTSTRAP), failure, 1, pause)
+        self._give_up(failure, jobs)
+        self._control.avoid(nodes)
+
+    def _launch_in_zones(self, group: LaunchGroup) -> list[Failure]:
+        """Launch in the first zone that has capacity; what fails there is tried in the next zone.
+
+        Returns:
+            The failures of nodes that no zone could launch.
+        """
+        boots = Pool.of(group.partition, None, ErrorClass.BOOTSTRAP)
+        if why := self._pools.refusal(boots, len(group.nodes), whole=group.all_or_nothing):
+            return [dataclasses.replace(why, nodes=group.nodes)]
+        left, failures = group.nodes, []
+        causes: list[tuple[str | None, Failure]] = []
+        for pool in self._pools.zones(group.partition):
+            if why := self._pools.refusal(pool, len(left), whole=group.all_or_nothing):
+                causes.append((pool.zone, why))
+                failures = [dataclasses.replace(why, nodes=left)]
+                continue
+            part = dataclasses.replace(group, nodes=left, zone=pool.zone, token=_token(group, pool.zone))
+            result = self._call(part)
+            self._record(part, pool, result)
+            if not result.failures:
+                return []
+            failures = list(result.failures)
+            causes.append((pool.zone, failures[0]))
+            lost = {node for failure in failures for node in failure.nodes}
+            left = tuple(node for node in left if node in lost)
+        return failures if len(causes) == 1 else [combined(causes, left)]
+
+    def _record(self, part: LaunchGroup, pool: Pool, result: LaunchResult) -> None:
+        log(f"launched {fold(result.launched) or 'nothing'} in one call, job {part.job}")
+        self._budget.launched(result.launched)
+        now = time.monotonic()
+        with self._lock:
+            self._launched.update({node: (machine_id, now) for node, machine_id in result.launched.items()})
+            self._own.update({n: i for n, i in result.launched.items() if n not in self._powered_down})
+        self._pools.launched(pool, len(result.launched), whole=not result.failures)
+        if result.failures:
+            self._fail(pool, result.failures[0], len(part.nodes) if part.all_or_nothing else 1)
+
+    def _call(self, group: LaunchGroup) -> LaunchResult:
+        """Make one launch call. If the cloud is busy, repeat it a little later with the same token."""
+        for pause in (*RETRY_PAUSES, None):
+            result = self._driver.launch(group)
+            retry = [f for f in result.failures if POLICIES[f.kind].retry_call]
+            if pause is None or not retry or result.launched:
+                return result
+            log(f"{fold(group.nodes)}: {retry[0].sentence()}; next try in {pause:g} s")
+            time.sleep(pause)
+        raise AssertionError("unreachable")
+
+    def _fail(self, pool: Pool, failure: Failure, wanted: int, pause: float | None = None) -> None:
+        self._pools.failed(pool, failure, time.monotonic(), wanted=wanted, pause=pause)
+        self.changed()
+
+    def _give_up(self, failure: Failure, jobs: Mapping[str, int]) -> None:
+        """Power nodes down in Slurm, with the cause on the node and on the jobs that waited for it.
+
+        Nodes that are up stay. If a call failed because the node's machine exists already (a daemon or a
+        controller that did not know of it asked again), that machine may run a job by now.
+        """
+        states = self._control.nodes()
+        lost = tuple(node for node in failure.nodes if node not in states or not states[node].is_up)
+        if not lost:
+            return
+        failure = dataclasses.replace(failure, nodes=lost)
+        sentence = failure.sentence()
+        log(f"powers down {fold(failure.nodes)}: {sentence}")
+        self.surplus_nodes.lost(failure.nodes, jobs, time.monotonic())
+        waiting = {jobs[node] for node in failure.nodes if node in jobs}
+        names = {job.id: job.spelling for job in self._control.jobs().values()} if waiting else {}
+        for job in [names.get(number, number) for number in sorted(waiting)]:
+            try:
+                self._control.update_job(job, admin_comment=sentence)
+            except SlurmError as error:  # the job may have been cancelled in the meantime
+                log(f"job {job}: {error}")
+        self._control.power_down_force(failure.nodes, REASON_PREFIX + sentence)
+
+    def _count_launches(self, nodes: tuple[str, ...], by: int) -> None:
+        with self._lock:
+            for node in nodes:
+                self._busy[node] = self._busy.get(node, 0) + by
+                if not self._busy[node]:
+                    del self._busy[node]
+                    self._powered_down.discard(node)
+
+
+def _token(group: LaunchGroup, zone: str | None) -> str:
+    """Return the token for a zone: a token stands for one request, so each zone needs its own."""
+    if zone is None:
+        return group.token
+    return hashlib.sha256(f"{group.token}\n{zone}".encode()).hexdigest()[:32]

@@ -1,0 +1,118 @@
+"""One shared reader of Slurm's nodes: hundreds of waiting prologs cost one reading, not hundreds."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from node.slurm.states import NodeState
+
+POLL_SECONDS = 0.1
+JOBS_SECONDS = 1.0
+STALE_POWERED_DOWN_SECONDS = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All nodes at one time.
+
+    Attributes:
+        begun: When the reading began, on `time.monotonic`. The content may be older than the end of the
+            reading.
+        nodes: Node -> its state.
+    """
+
+    begun: float
+    nodes: Mapping[str, NodeState]
+
+
+class Observer:
+    """Reads Slurm's nodes ten times a second while at least one caller waits.
+
+    Args:
+        read_nodes: Returns all of Slurm's nodes.
+        read_jobs: Returns the ids of all jobs that have not ended.
+    """
+
+    def __init__(
+        self, read_nodes: Callable[[], Mapping[str, NodeState]], read_jobs: Callable[[], set[int]]
+    ) -> None:
+        self._read_nodes = read_nodes
+        self._read_jobs = read_jobs
+        self._condition = threading.Condition()
+        self._waiting = 0
+        self._reading = Reading(-math.inf, {})
+        self._jobs: tuple[float, set[int]] = (-math.inf, set())
+        threading.Thread(target=self._run, daemon=True, name="observer").start()
+
+    def wait(self, job: int, nodes: list[str], asked: float, seconds: float) -> bool:
+        """Wait until the job's nodes are up, or the job or one of its nodes is lost.
+
+        Args:
+            job: The job's id.
+            nodes: The job's nodes.
+            asked: When the prolog asked, on `time.monotonic`, which all processes of a machine share and
+                which never jumps. Slurm starts a prolog up to half a second before it powers the nodes up, so
+                only readings that began later count.
+            seconds: The longest duration of this call.
+
+        Returns:
+            True if there is nothing more to wait for, False if the time is up.
+        """
+        deadline = time.monotonic() + seconds
+        with self._condition:
+            self._waiting += 1
+            self._condition.notify_all()
+            try:
+                while True:
+                    if self._over(job, nodes, asked):
+                        return True
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        return False
+                    self._condition.wait(left)
+            finally:
+                self._waiting -= 1
+
+    def _over(self, job: int, nodes: list[str], asked: float) -> bool:
+        reading = self._reading
+        if reading.begun <= asked:
+            return False
+        states = [reading.nodes.get(node) for node in nodes]
+        if all(state is not None and state.is_up for state in states):
+            return True
+        jobs_begun, jobs = self._jobs
+        if job and jobs_begun > asked + 1 and job not in jobs:
+            return True
+        for state in states:
+            if state is None or state.is_down or state.is_powering_down:
+                return True
+            # The node is not powered up yet, or it was powered down again. Only time tells the two apart.
+            if state.is_powered_down and reading.begun > asked + STALE_POWERED_DOWN_SECONDS:
+                return True
+        return False
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                while not self._waiting:
+                    self._condition.wait()
+            try:
+                begun = time.monotonic()
+                reading = Reading(begun, self._read_nodes())
+                with self._condition:
+                    self._reading = reading
+                    self._condition.notify_all()
+                if begun - self._jobs[0] > JOBS_SECONDS:
+                    jobs = (begun, self._read_jobs())
+                    with self._condition:
+                        self._jobs = jobs
+                        self._condition.notify_all()
+            except Exception as error:  # if this thread ended, every prolog would wait forever
+                print(f"observer: {error!r}", flush=True)
+                time.sleep(1.0)
+                continue
+            time.sleep(POLL_SECONDS)

@@ -1,0 +1,302 @@
+"""Decides what to do about each node, from what Slurm and the cloud say of it, and for how long.
+
+`plan(observation, memory, now, policy)` is pure: it returns actions and the next memory and changes nothing.
+One table (`elastic/rules.py`) holds a rule for every pair of node phase and machine phase. The age of a pair
+is how long that very pair has been seen.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from node.elastic.driver import Machine, MachineState
+from node.elastic.rules import (
+    BOOTSTRAP,
+    LATER,
+    LAUNCHED_TWICE,
+    NEAR_SECONDS,
+    OUTDATED,
+    RULES,
+    STATIC,
+    UNFIT,
+    GracePeriod,
+    MachinePhase,
+    NodePhase,
+    Rule,
+    Verb,
+)
+
+Pair = tuple[NodePhase, MachinePhase]
+"""What Slurm and the cloud say of one node."""
+_REPLACEABLE = ((NodePhase.UP, MachinePhase.RUNNING), (NodePhase.UNFIT, MachinePhase.RUNNING))
+"""The pairs in which an outdated machine is replaced."""
+BOOT_JITTER_SECONDS = 3.0
+"""How much the boot time that Slurm reports may differ between two registrations of the same machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Durations in seconds. All but `credit` are grace periods of rules.
+
+    Attributes:
+        settle: How long Slurm and the cloud may disagree while a change travels between them.
+        launch: How long a wanted node may have no machine before the launch counts as lost.
+        boot: How long a machine may take to register. It is a little shorter than Slurm's ResumeTimeout, so
+            that the daemon can report the cause.
+        silence: How long a DOWN node may keep its machine.
+        doubt: How long a report must last before it has costly consequences.
+        credit: By how much a pair ages at most between two passes. While nothing can be read, nothing ages.
+    """
+
+    settle: float
+    launch: float
+    boot: float
+    silence: float
+    doubt: float
+    credit: float
+
+    def grace(self, which: GracePeriod) -> float:
+        """Return the seconds of a grace period."""
+        return 0.0 if which is GracePeriod.NOW else float(getattr(self, which.value))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node as Slurm has it.
+
+    Attributes:
+        name: The node's name.
+        phase: Slurm's state of the node.
+        admin_disabled: Whether an administrator took the node out of service (DRAIN, or DOWN with their own
+            reason). Such a node is left alone.
+        static: Whether the node is up as long as the cluster is.
+        capacity_drain: Whether the node is off and we drained it so that Slurm does not launch it now.
+        boot: When the machine that registered last had booted. It tells one machine of the node from the
+            next.
+        reason: Slurm's reason why the node is out of service.
+    """
+
+    name: str
+    phase: NodePhase
+    admin_disabled: bool = False
+    static: bool = False
+    capacity_drain: bool = False
+    boot: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """All of Slurm and all of the cloud, read once, Slurm first.
+
+    Attributes:
+        nodes: Slurm's nodes.
+        machines: The cloud's machines.
+        busy: Nodes with a launch or a termination under way. No rule applies to them.
+        launched: Node -> the machine that this daemon launched for it, if no list shows the machine yet.
+        own: Node -> the newest machine that this daemon launched for it, listed or not. It counts as seen.
+        utc: When this was read, in seconds since the epoch. Announcements are compared with it. By default
+            everything that will be taken is taken now.
+    """
+
+    nodes: tuple[NodeView, ...]
+    machines: tuple[Machine, ...]
+    busy: frozenset[str] = frozenset()
+    launched: Mapping[str, str] = field(default_factory=dict)
+    own: Mapping[str, str] = field(default_factory=dict)
+    utc: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMemory:
+    """What is remembered of a node, or of a machine without a node, from one pass to the next.
+
+    Attributes:
+        pair: The last pair of phases.
+        machine: The id of the machine alive.
+        age: For how many seconds this pair has been seen with this machine.
+        alive: The machine that was last seen alive since the node was last powered up.
+        boot: When that machine booted, as Slurm reports it.
+        replaced: Whether the node's first machine ended while it started, so that another was launched.
+    """
+
+    pair: Pair
+    machine: str | None
+    age: float = 0.0
+    alive: str | None = None
+    boot: float | None = None
+    replaced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What is remembered of all nodes from one pass to the next.
+
+    Attributes:
+        nodes: A node's name, or the id of a machine without a node -> what is remembered.
+        at: When the last pass was, on a clock that never jumps.
+    """
+
+    nodes: Mapping[str, NodeMemory] = field(default_factory=dict)
+    at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Action:
+    """Something to do about a node or a machine.
+
+    Attributes:
+        verb: What to do.
+        node: The node's name; `None` for a machine without a node.
+        machine: The machine's id, where the verb concerns a machine.
+        reason: The reason that users read.
+    """
+
+    verb: Verb
+    node: str | None
+    machine: str | None
+    reason: str
+
+
+def plan(observation: Observation, memory: Memory, now: float, policy: Policy) -> tuple[list[Action], Memory]:
+    """Decide what to do now, and what to remember for the next pass.
+
+    Args:
+        observation: What Slurm and the cloud say now.
+        memory: What the last pass remembered.
+        now: Seconds on a clock that never jumps.
+        policy: The durations.
+    """
+    if not observation.nodes:
+        # If Slurm has no node at all, it has not read its configuration.
+        return [], memory
+    machines = _by_node(observation.machines)
+    views = {view.name: view for view in observation.nodes}
+    for name in machines.keys() - views.keys():
+        views[name] = NodeView(name, NodePhase.FORGOTTEN)
+    # Slurm hears nodes, yet the cloud lists no machine at all. Such a list is not to be trusted.
+    blind = not observation.machines and any(view.phase is NodePhase.UP for view in observation.nodes)
+    passed = 0.0 if memory.at is None else min(max(0.0, now - memory.at), policy.credit)
+    actions: list[Action] = []
+    nodes: dict[str, NodeMemory] = {}
+    for name, view in views.items():
+        mine = machines.get(name, [])
+        launched, own = observation.launched.get(name), observation.own.get(name)
+        remembered = _look(view, mine, memory.nodes.get(name), launched, own, passed, observation.utc)
+        nodes[name] = remembered
+        if name in observation.busy:
+            nodes[name] = replace(remembered, age=0.0)
+            continue
+        rule = _rule(view, remembered, mine)
+        if rule.verb is None or remembered.age < policy.grace(rule.grace):
+            continue
+        if (view.admin_disabled and rule.verb is not Verb.TERMINATE) or (blind and rule.verb is Verb.LAUNCH):
+            continue
+        actions += _actions(rule, view, mine)
+        # The same action is repeated only after the grace period has passed again.
+        nodes[name] = replace(remembered, age=0.0, replaced=remembered.replaced or rule.verb is Verb.LAUNCH)
+    return sorted(actions, key=lambda a: (a.verb, a.node or "", a.machine or "")), Memory(nodes, now)
+
+
+def _rule(view: NodeView, remembered: NodeMemory, machines: list[Machine]) -> Rule:
+    off = remembered.pair[0] is NodePhase.POWERED_DOWN and remembered.pair[1] in (
+        MachinePhase.NONE,
+        MachinePhase.GONE,
+    )
+    if view.static and off and not view.capacity_drain:
+        return STATIC
+    if remembered.replaced and remembered.pair == (NodePhase.POWERING_UP, MachinePhase.GONE):
+        return LAUNCHED_TWICE
+    # A machine that was made for an earlier stack file may be unfit now. That is no failed boot.
+    if remembered.pair in _REPLACEABLE and any(m.outdated for m in machines if m.state.alive):
+        return OUTDATED
+    return RULES[remembered.pair[0]][remembered.pair[1]]
+
+
+def _actions(rule: Rule, view: NodeView, machines: list[Machine]) -> list[Action]:
+    assert rule.verb is not None
+    if rule.verb is Verb.TERMINATE:
+        return [Action(rule.verb, m.node, m.id, rule.reason) for m in machines if m.state.alive]
+    if rule.verb is Verb.EVACUATE or rule.reason == LATER:
+        notices = [m.notice for m in machines if m.state.alive and m.notice is not None]
+        return [Action(rule.verb, view.name, None, f"{rule.reason} at {clock(min(notices))}")]
+    if rule.reason == UNFIT and view.reason:
+        return [Action(rule.verb, view.name, None, f"{rule.reason}: {view.reason}")]
+    failures = [m.failure for m in machines if m.state.alive and m.failure]
+    if view.phase is NodePhase.POWERING_UP and rule.reason.startswith(BOOTSTRAP) and failures:
+        return [Action(rule.verb, view.name, None, f"{BOOTSTRAP}{failures[0]}")]
+    return [Action(rule.verb, view.name, None, rule.reason)]
+
+
+def clock(moment: float) -> str:
+    """Format a moment in seconds since the epoch as reasons show it."""
+    return time.strftime("%H:%M:%S UTC", time.gmtime(moment))
+
+
+def _look(
+    view: NodeView,
+    machines: list[Machine],
+    before: NodeMemory | None,
+    launched: str | None,
+    own: str | None,
+    passed: float,
+    utc: float,
+) -> NodeMemory:
+    """Combine what is seen of a node now with what is remembered of it."""
+    living = [m for m in machines if m.state.alive]
+    # The life of a node's machine is over when the node is off or on its way there. It has not begun while
+    # the node powers up.
+    lives = view.phase not in (NodePhase.POWERED_DOWN, NodePhase.STUCK, NodePhase.POWERING_DOWN)
+    boot = None if view.phase is NodePhase.POWERING_UP else view.boot
+    alive = before.alive if before is not None and lives and _same_life(before.boot, boot) else None
+    if living and lives:
+        alive = living[0].id
+    elif alive is None and lives:
+        # The machine may have ended before any listing showed it.
+        alive = own
+    phase = _phase(machines, living, alive, launched, utc)
+    pair = (view.phase, phase)
+    machine = living[0].id if living else None
+    unchanged = before is not None and (before.pair, before.machine) == (pair, machine)
+    return NodeMemory(
+        pair,
+        machine,
+        before.age + passed if before is not None and unchanged else 0.0,
+        alive,
+        boot,
+        before is not None and before.replaced and view.phase is NodePhase.POWERING_UP,
+    )
+
+
+def _same_life(before: float | None, boot: float | None) -> bool:
+    return before is None or (boot is not None and abs(boot - before) < BOOT_JITTER_SECONDS)
+
+
+def _phase(
+    machines: list[Machine], living: list[Machine], alive: str | None, launched: str | None, utc: float
+) -> MachinePhase:
+    if not living:
+        if launched is not None and all(m.id != launched for m in machines):
+            return MachinePhase.PENDING
+        # A machine that ended before the node was last powered up says nothing about the present one.
+        ended = alive is not None and any(m.id == alive for m in machines)
+        return MachinePhase.GONE if ended else MachinePhase.NONE
+    if notices := [m.notice for m in living if m.notice is not None]:
+        return MachinePhase.NOTICED if min(notices) - utc <= NEAR_SECONDS else MachinePhase.ANNOUNCED
+    if len(living) > 1:
+        return MachinePhase.SEVERAL
+    if living[0].state is MachineState.PENDING:
+        return MachinePhase.PENDING
+    return MachinePhase.RUNNING if living[0].failure is None else MachinePhase.FAILED
+
+
+def _by_node(machines: Iterable[Machine]) -> dict[str, list[Machine]]:
+    """Group machines by node, or by their own id: running ones first, older before younger."""
+    found: dict[str, list[Machine]] = {}
+    for machine in sorted(machines, key=lambda m: (m.state is not MachineState.RUNNING, m.launched, m.id)):
+        if machine.node or machine.state.alive:
+            found.setdefault(machine.node or machine.id, []).append(machine)
+    return found

@@ -1,0 +1,240 @@
+"""Pools that cannot give machines: what is known of each, and how many nodes may be asked for. Pure.
+
+A pool is a partition, or one of its zones. A failed launch is a `PoolFailure` of its pool. While a pool has
+one, the partition's nodes that are off get a capacity drain (`capacity_drains`), so that Slurm places no job
+on machines that cannot be had. A failure ends in one of three ways: the cloud says that there is capacity
+again; where the cloud cannot tell, the back-off ends and the next launch tells; where boots keep failing, one
+node is tried and comes up.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from node.elastic.driver import AvailableCapacity
+from node.elastic.errors import POLICIES, ErrorClass, Failure
+from node.model import ClusterDesign
+
+PARTITION_WIDE = (ErrorClass.BUDGET, ErrorClass.BOOTSTRAP)
+"""Classes against which another zone does not help. Each is a pool of its own, beside the zones."""
+API_FAILURE = ErrorClass.THROTTLED
+"""The class of failures in which the cloud did not answer. They say nothing about the pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A partition, or one of its zones. With `kind` it is what limits the partition in all zones."""
+
+    partition: str
+    zone: str | None = None
+    kind: ErrorClass | None = None
+
+    @staticmethod
+    def of(partition: str, zone: str | None, kind: ErrorClass) -> Pool:
+        """Return the pool to which a failure of a class belongs."""
+        return Pool(partition, None, kind) if kind in PARTITION_WIDE else Pool(partition, zone)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolFailure:
+    """Why a pool cannot give what was asked for.
+
+    Attributes:
+        failure: The latest failure, naming no nodes.
+        until: When the back-off ends, on a clock that never jumps.
+        wanted: The smallest number of machines that was refused.
+        count: How many machines could be had now.
+        known: Whether the cloud's `available_capacity` reports this failure, and so also its end; `None`
+            means it was not asked yet.
+        tried: Whether one node is tried, after boots failed and the back-off is over.
+    """
+
+    failure: Failure
+    until: float
+    wanted: int = 1
+    count: int = 0
+    known: bool | None = None
+    tried: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How many more nodes of a partition may be asked for, and why no more.
+
+    Attributes:
+        count: The number of nodes. It includes nodes that Slurm waits for and that have no machine yet.
+        failure: Why no more.
+        booting: Whether nodes count until they are up, and not only until they have a machine.
+    """
+
+    count: int
+    failure: Failure
+    booting: bool = False
+
+
+class Pools:
+    """What is known of all pools. Launch threads write it, and one loop reads it."""
+
+    def __init__(self, design: ClusterDesign) -> None:
+        self._zones = {
+            p.name: tuple(Pool(p.name, zone) for zone in p.zones or (None,)) for p in design.partitions
+        }
+        self._boot = float(design.slurm.resume_timeout)
+        self._lock = threading.Lock()
+        self._failures: dict[Pool, PoolFailure] = {}
+        self._in_a_row: dict[Pool, int] = {}
+
+    def zones(self, partition: str) -> tuple[Pool, ...]:
+        """Return the pools that a launch tries, in this order."""
+        return self._zones[partition]
+
+    def failed(
+        self, pool: Pool, failure: Failure, now: float, *, wanted: int = 1, pause: float | None = None
+    ) -> None:
+        """Record a failed launch or boot.
+
+        Args:
+            pool: The pool.
+            failure: The failure.
+            now: Seconds on a clock that never jumps.
+            wanted: The smallest number of machines that would have been of use.
+            pause: Seconds of back-off; `None` means the class's own, doubled with each failure in a row.
+        """
+        with self._lock:
+            in_a_row = self._in_a_row.get(pool, 0)
+            self._in_a_row[pool] = in_a_row + 1
+            policy = POLICIES[failure.kind]
+            lasts = min(policy.backoff * 2**in_a_row, policy.backoff_max) if pause is None else pause
+            known = False if pool.kind is ErrorClass.BOOTSTRAP else None
+            failure = dataclasses.replace(failure, nodes=())
+            self._failures[pool] = PoolFailure(failure, now + lasts, wanted, known=known)
+
+    def adopt(self, partition: str, failure: Failure, now: float) -> None:
+        """Take over the capacity drain of an earlier daemon. It ends if the cloud reports capacity."""
+        pools: tuple[Pool, ...] = (Pool.of(partition, None, failure.kind),)
+        if failure.kind not in PARTITION_WIDE:
+            pools = self._zones[partition]
+        with self._lock:
+            for pool in pools:
+                until = now + POLICIES[failure.kind].backoff
+                known = pool.kind is not ErrorClass.BOOTSTRAP
+                self._failures.setdefault(pool, PoolFailure(failure, until, known=known))
+                self._in_a_row.setdefault(pool, 1)
+
+    def launched(self, pool: Pool, count: int, *, whole: bool) -> None:
+        """Record that machines were launched, so that the capacity is smaller by as many.
+
+        Args:
+            whole: Whether everything that was asked for was launched.
+        """
+        with self._lock:
+            if whole:
+                self._in_a_row.pop(pool, None)
+            if (failing := self._failures.get(pool)) is not None:
+                self._failures[pool] = dataclasses.replace(failing, count=max(0, failing.count - count))
+
+    def recovered(self, pool: Pool) -> None:
+        """Forget a pool's failure: its cause is gone."""
+        with self._lock:
+            self._failures.pop(pool, None)
+            self._in_a_row.pop(pool, None)
+
+    def answered(self, pool: Pool, capacity: AvailableCapacity | None) -> None:
+        """Record what the cloud, or the budget, says of a pool.
+
+        Args:
+            pool: The pool.
+            capacity: The capacity for all nodes of the partition that are off; `None` means the cloud cannot
+                tell.
+        """
+        with self._lock:
+            failing = self._failures.get(pool)
+            if failing is None or pool.kind is ErrorClass.BOOTSTRAP:
+                return
+            silent = (
+                capacity is not None and capacity.failure is not None and capacity.failure.kind is API_FAILURE
+            )
+            if silent and failing.failure.kind is not API_FAILURE:
+                self._failures[pool] = dataclasses.replace(failing, count=0)
+            elif capacity is None or (not failing.known and capacity.count >= failing.wanted):
+                # The cloud reports enough capacity right after it refused. So it does not see this cause.
+                self._failures[pool] = dataclasses.replace(failing, known=False, count=0)
+            elif capacity.failure is None:
+                del self._failures[pool]
+            else:
+                failure = dataclasses.replace(capacity.failure, nodes=())
+                self._failures[pool] = PoolFailure(
+                    failure, failing.until, failing.wanted, capacity.count, known=True
+                )
+
+    def tick(self, now: float) -> None:
+        """End the back-offs that are over.
+
+        The pool is then open again, or one node of it where boots kept failing.
+        """
+        with self._lock:
+            for pool, failing in list(self._failures.items()):
+                if now < failing.until:
+                    continue
+                if pool.kind is ErrorClass.BOOTSTRAP and not failing.tried:
+                    until = now + self._boot
+                    self._failures[pool] = dataclasses.replace(failing, until=until, count=1, tried=True)
+                elif failing.known is False:
+                    # If boots had failed, no job has wanted the node that could be tried. The next failure
+                    # closes the pool at once.
+                    del self._failures[pool]
+
+    def failures(self) -> dict[Pool, PoolFailure]:
+        """Return the failures of all pools, as they are now."""
+        with self._lock:
+            return dict(self._failures)
+
+    def refusal(self, pool: Pool, count: int, *, whole: bool) -> Failure | None:
+        """Return why a launch need not be tried; `None` means it may be tried.
+
+        Args:
+            whole: Whether fewer than `count` machines are of no use.
+        """
+        with self._lock:
+            failing = self._failures.get(pool)
+        if failing is None or (failing.count >= count if whole else failing.count > 0):
+            return None
+        return failing.failure
+
+    def limit(self, partition: str) -> Limit | None:
+        """Return how many more nodes may be asked for; `None` means nothing limits them."""
+        return limit(self.failures(), partition, self._zones[partition])
+
+
+def limit(failures: Mapping[Pool, PoolFailure], partition: str, zones: tuple[Pool, ...]) -> Limit | None:
+    """Return the tightest limit of the budget, the boots and the zones.
+
+    All nodes of a job are in one zone, so the zone with the most capacity counts and not the sum of all
+    zones. The smaller number makes no machine unreachable: once some were launched, the next zone takes over.
+    """
+    found = []
+    for kind in PARTITION_WIDE:
+        if (failing := failures.get(Pool(partition, None, kind))) is not None:
+            found.append(Limit(failing.count, failing.failure, kind is ErrorClass.BOOTSTRAP))
+    failing_zones = [(pool, failures[pool]) for pool in zones if pool in failures]
+    if len(failing_zones) == len(zones):
+        zone_failures = [(pool.zone, failing.failure) for pool, failing in failing_zones]
+        found.append(Limit(max(failing.count for _, failing in failing_zones), combined(zone_failures)))
+    return min(found, key=lambda one: one.count, default=None)
+
+
+def combined(zone_failures: list[tuple[str | None, Failure]], nodes: tuple[str, ...] = ()) -> Failure:
+    """Return one failure for all zones that were tried, which its message names.
+
+    Args:
+        zone_failures: The zones and their failures, in the order of the tries.
+        nodes: The nodes of the new failure.
+    """
+    last = zone_failures[-1][1]
+    if len(zone_failures) == 1:
+        return dataclasses.replace(last, nodes=nodes)
+    message = ", ".join(f"{zone}: {failure.message}" for zone, failure in zone_failures)
+    return Failure(nodes, last.kind, last.code, message)

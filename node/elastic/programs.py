@@ -1,0 +1,117 @@
+"""The small programs that Slurm calls, and the elastic daemon's service."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from node.bootstrap.services import Service
+from node.folders import Folders
+from node.model import Settings
+from node.slurm.control import PATH
+
+CLIENT = "usr/local/lib/slurm-stacks/client"
+"""Below the machine's root: the Python environment with the cloud's client library, if the driver needs one.
+"""
+NAMES = ("resume", "resume-fail", "suspend", "prolog-slurmctld")
+EPILOG = "epilog-slurmctld"
+EPILOG_SECONDS = 110
+"""Longer than a job may take to end (KillWait, a node's way to DOWN), and less than PrologEpilogTimeout."""
+EPILOG_TEXT = """\
+#!/bin/sh
+# Written by slurm-stacks. Waits until all nodes of the job have released it: they have ended it, or are lost.
+# slurmctld before 24.11 does not clean up a job that is requeued if its node is lost before it has ended it:
+# the job's next run has no GPUs, or never begins. While this epilog runs, slurmctld does clean up, after it.
+exec </dev/null
+PATH={path} SLURM_CONF={conf}
+export PATH SLURM_CONF
+looks=0
+while [ "$looks" -lt {seconds} ]; do
+    # Usually this takes a tenth of a second.
+    if [ "$looks" -lt 5 ]; then sleep 0.1; else sleep 1; fi
+    scontrol show node "$SLURM_JOB_NODELIST" 2>/dev/null | grep -q COMPLETING || exit 0
+    looks=$((looks + 1))
+done
+"""
+
+
+def write(settings: Settings, settings_file: Path) -> None:
+    """Write the programs that slurm.conf names, to `<code>/bin`.
+
+    Slurm calls them without PATH and SLURM_CONF, so everything that they need is written into them.
+    """
+    folders = Folders(settings)
+    code = Path(str(folders.code))
+    for name in NAMES:
+        _place(
+            code / "bin" / name,
+            # -I -S: no user environment, no site-packages, and half the start-up time.
+            f"#!{settings.site.python} -IS\n"
+            "import sys\n"
+            f"sys.path.insert(0, {str(code)!r})\n"
+            "from node.elastic.client import main\n"
+            f"sys.exit(main({name!r}, {str(folders.daemon_socket)!r}, {str(folders.lib / 'requests')!r}))\n",
+        )
+    conf = shlex.quote(str(folders.slurm_conf))
+    _place(code / "bin" / EPILOG, EPILOG_TEXT.format(path=PATH, conf=conf, seconds=EPILOG_SECONDS))
+    write_tool(settings, settings_file)
+    _place(
+        configure(settings),
+        f"#!{settings.site.python} -IS\n"
+        "import sys\n"
+        f"sys.path.insert(0, {str(code)!r})\n"
+        "from node.slurm.configure import main\n"
+        f"sys.exit(main({str(settings_file)!r}))\n",
+    )
+    # The folder is made here and not by the clients: they may find the daemon down, and then need it.
+    (Path(str(folders.lib)) / "requests").mkdir(parents=True, exist_ok=True)
+
+
+def configure(settings: Settings) -> Path:
+    """Return the program that writes slurm.conf. It runs before each start of slurmctld."""
+    return Path(str(Folders(settings).code)) / "bin" / "configure"
+
+
+def write_tool(settings: Settings, settings_file: Path) -> Path:
+    """Write the cluster's own command, `<code>/bin/slurm-stacks`, for the machines on which people log in."""
+    code = Path(str(Folders(settings).code))
+    return _place(
+        code / "bin" / "slurm-stacks",
+        f"#!{settings.site.python} -IS\n"
+        "import sys\n"
+        f"sys.path.insert(0, {str(code)!r})\n"
+        "from node.command_line import main\n"
+        f"sys.exit(main({str(settings_file)!r}, sys.argv[1:]))\n",
+    )
+
+
+def _place(program: Path, text: str) -> Path:
+    program.parent.mkdir(exist_ok=True)
+    draft = program.with_name(f".{program.name}.new")
+    draft.write_text(text)
+    draft.chmod(0o755)
+    draft.replace(program)
+    return program
+
+
+def daemon_service(settings: Settings, settings_file: Path, user: str | None = None) -> Service:
+    """Return the elastic daemon's service. It reads its settings from a file, so a restart uses the newest.
+
+    Args:
+        settings: The design, and what is known of this machine.
+        settings_file: Where the settings are.
+        user: The user who runs it: the user of slurmctld, whose programs call it. `None` means the default
+            user of the machine's init.
+    """
+    folders = Folders(settings)
+    # If the boot has made this environment, it contains the cloud's client library.
+    client = folders.root / CLIENT / "bin" / "python"
+    start = f"import sys; sys.path.insert(0, {str(folders.code)!r}); from node.elastic.daemon import main"
+    python = str(client) if Path(str(client)).exists() else settings.site.python
+    return Service(
+        "elastic",
+        (python, "-I", "-c", f"{start}; main({str(settings_file)!r})"),
+        Path(str(folders.log)) / "elastic.log",
+        {"SLURM_CONF": str(folders.slurm_conf)},
+        user,
+    )

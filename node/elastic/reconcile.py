@@ -1,0 +1,245 @@
+"""The reconciler: reads all of Slurm and all of the cloud, asks the pure `plan()` what to do, and does it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from functools import partial
+
+from node.elastic.driver import Driver, Machine
+from node.elastic.launcher import Launcher
+from node.elastic.ledger import Ledger
+from node.elastic.plan import Action, Memory, NodeView, Observation, Policy, plan
+from node.elastic.requeue import Requeue
+from node.elastic.rules import BOOTSTRAP, EMPTIED, PREEMPTED, NodePhase, Verb
+from node.elastic.view import REASON_PREFIX, has_capacity_drain, is_admin_disabled, log, phase
+from node.model import ClusterDesign, SlurmSettings
+from node.slurm.control import Slurm, SlurmDown
+from node.slurm.states import NodeState
+from node.slurm.version import ResumeJob, ResumeRequest
+
+IN_USE = ("RUNNING", "SUSPENDED")
+"""States of jobs that run on their nodes."""
+FRESH_SECONDS = 0.5
+"""How old a reading of the nodes may be before a step reads them again.
+
+A new reading for each of a thousand steps would take minutes.
+"""
+
+
+def policy_of(timers: SlurmSettings) -> Policy:
+    """Return the durations that follow from Slurm's timers and from the pause between two passes."""
+    interval, boot = timers.reconcile_interval, float(timers.resume_timeout)
+    settle = max(5.0, 2 * interval)
+    return Policy(
+        settle=settle,
+        launch=max(10.0, 3 * interval),
+        # Shorter than Slurm's own ResumeTimeout: Slurm would set the node DOWN without a cause.
+        boot=max(boot / 2, boot - 3 * interval - 2),
+        silence=settle,
+        doubt=max(60.0, 3 * interval),
+        # Shorter than any grace period: an old observation and one new reading are never enough.
+        credit=max(settle / 2, 1.5 * interval),
+    )
+
+
+class Reconciler:
+    """Makes Slurm's nodes and the cloud's machines agree.
+
+    It keeps no state of its own except since when it has seen each combination of states.
+
+    Args:
+        design: The cluster's design.
+        control: Slurm's commands.
+        driver: The cloud.
+        launcher: Launches machines.
+        ledger: Records how long machines ran.
+        outdated_nodes: Returns the nodes whose lines in slurm.conf are from an earlier stack file
+            (`node.slurm.hardware`).
+    """
+
+    def __init__(
+        self,
+        design: ClusterDesign,
+        control: Slurm,
+        driver: Driver,
+        launcher: Launcher,
+        ledger: Ledger,
+        outdated_nodes: Callable[[], Collection[str]] = frozenset,
+    ) -> None:
+        self._outdated_nodes = outdated_nodes
+        self._design = design
+        self._control = control
+        self._driver = driver
+        self._launcher = launcher
+        self._ledger = ledger
+        self._memory = Memory()
+        self.seen: list[Machine] = []
+        self._requeue = Requeue(control)
+        self._static = design.static_nodes()
+        self.interval = design.slurm.reconcile_interval
+        self.policy = policy_of(design.slurm)
+
+    def once(self) -> list[Action]:
+        """Run one pass.
+
+        Returns:
+            What was decided.
+
+        Raises:
+            SlurmError: slurmctld does not answer. The next pass reads everything again.
+            RpcError, RpcUnavailableError: The cloud refuses, or does not answer.
+        """
+        busy = self._launcher.busy()
+        nodes = self._control.nodes()
+        machines = self.seen = self._driver.list()
+        busy |= self._launcher.busy()
+        unlisted = self._launcher.unlisted(m.id for m in machines)
+        self._ledger.see(machines, time.time())
+        self._see_successes(nodes, machines)
+        outdated_nodes = self._outdated_nodes()
+        views = tuple(self._view(state, outdated_nodes) for _, state in sorted(nodes.items()))
+        # A node gets its new line in slurm.conf only after its old machine is gone.
+        machines = [replace(m, outdated=True) if m.node in outdated_nodes else m for m in machines]
+        own = self._launcher.own()
+        observation = Observation(views, tuple(machines), frozenset(busy), unlisted, own, time.time())
+        actions, self._memory = plan(observation, self._memory, time.monotonic(), self.policy)
+        self._requeue.watch(views)
+        self.apply(actions, nodes)
+        return actions
+
+    def apply(self, actions: list[Action], before: dict[str, NodeState]) -> None:
+        """Carry out the actions. A step that fails does not keep the others from being done.
+
+        Args:
+            actions: What was decided.
+            before: The nodes' states on which the decision was based.
+
+        Raises:
+            Exception: The first failure, raised after all other steps. The next passes find what is left.
+        """
+        failure: Exception | None = None
+        now: dict[str, NodeState] = {}
+        read = -math.inf
+        for wanted, step in self._steps(actions, before):
+            try:
+                # Nodes are read again before each step: the cloud may have been slow to list, or in the step
+                # before.
+                if wanted and time.monotonic() - read > FRESH_SECONDS:
+                    now, read = self._control.nodes(), time.monotonic()
+                if due := _still_due(wanted, before, now):
+                    _log_actions(due)
+                    step(due)
+            except SlurmDown:
+                raise
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _steps(
+        self, actions: list[Action], before: dict[str, NodeState]
+    ) -> Iterator[tuple[list[Action], Callable[[list[Action]], None]]]:
+        """Yield the actions that are carried out together, each group with its method."""
+        of = {verb: [action for action in actions if action.verb is verb] for verb in Verb}
+        yield of[Verb.EVACUATE], partial(self._requeue.evacuate, nodes=before)
+        yield of[Verb.TERMINATE], self._terminate
+        for verb, step in (
+            (Verb.POWER_DOWN, self._power_down),
+            (Verb.DRAIN, self._drain),
+            (Verb.RETIRE, self._retire),
+            (Verb.POWER_UP, self._power_up),
+        ):
+            for reason in dict.fromkeys(action.reason for action in of[verb]):
+                yield [a for a in of[verb] if a.reason == reason], step
+        yield of[Verb.LAUNCH], self._launch
+
+    def _view(self, state: NodeState, outdated_nodes: Collection[str]) -> NodeView:
+        return NodeView(
+            state.name,
+            phase(state),
+            admin_disabled=is_admin_disabled(state),
+            # A static node with an outdated line stays off until it has the new one.
+            static=state.name in self._static and state.name not in outdated_nodes,
+            capacity_drain=has_capacity_drain(state),
+            boot=state.boot_time,
+            reason=state.reason,
+        )
+
+    def _terminate(self, actions: list[Action]) -> None:
+        """Terminate machines, except where Slurm counts a job as running, whatever it says of the node."""
+        if spared := self._used([a.node for a in actions if a.node]):
+            log(f"a job runs on {', '.join(spared)}: the machine stays")
+        if ids := [a.machine for a in actions if a.machine and a.node not in spared]:
+            self._driver.terminate(ids)
+
+    def _used(self, names: list[str]) -> list[str]:
+        """Return those of the nodes that a job runs on."""
+        used = {n for job in self._control.jobs().values() if job.state in IN_USE for n in job.nodes}
+        return sorted(used & set(names))
+
+    def _power_down(self, actions: list[Action]) -> None:
+        names, reason = _names(actions), actions[0].reason
+        if reason.startswith(BOOTSTRAP):
+            self._launcher.give_up_boots(names, reason.removeprefix(BOOTSTRAP))
+            return
+        lost = self._used(names)
+        if lost and reason == EMPTIED:
+            log(f"a suspended job is on {', '.join(lost)}: the node stays")
+            names, lost = [name for name in names if name not in lost], []
+        if not names:
+            return
+        jobs = self._requeue.requeueable_jobs(names) if reason.startswith(PREEMPTED) else {}
+        if lost:
+            # Slurm cleans the job up only if the node is set DOWN first. Otherwise a job with --exclusive, on
+            # a node without GPUs of a cluster that has some, would be held forever as never runnable.
+            self._control.update_node(lost, state="DOWN", reason=REASON_PREFIX + reason)
+        self._control.power_down_force(names, REASON_PREFIX + reason)
+        self._requeue.explain(jobs, reason)
+
+    def _drain(self, actions: list[Action]) -> None:
+        # POWER_DOWN_ASAP would not do: Slurm powers a node down at once if its only job is suspended.
+        reason = REASON_PREFIX + actions[0].reason
+        self._control.update_node(_names(actions), state="DRAIN", reason=reason)
+
+    def _retire(self, actions: list[Action]) -> None:
+        reason = REASON_PREFIX + actions[0].reason
+        self._control.update_node(_names(actions), state="POWER_DOWN_ASAP", reason=reason)
+
+    def _power_up(self, actions: list[Action]) -> None:
+        self._control.power_up(_names(actions))
+
+    def _launch(self, actions: list[Action]) -> None:
+        # The request contains the waiting jobs, so that a job of several nodes is again launched as a whole.
+        waiting = [job for job in self._control.jobs().values() if job.state == "CONFIGURING"]
+        jobs = tuple(ResumeJob(job.id, job.nodes) for job in waiting)
+        self._launcher.resume(ResumeRequest(tuple(_names(actions)), jobs), f"reconcile-{time.time():.6f}")
+
+    def _see_successes(self, nodes: dict[str, NodeState], machines: list[Machine]) -> None:
+        for machine in machines:
+            partition = self._design.partition_of(machine.node or "") if machine.node in nodes else None
+            if partition is not None and nodes[str(machine.node)].is_up:
+                self._launcher.boots.came_up(partition.name, machine.launched)
+
+
+def _still_due(
+    actions: list[Action], before: dict[str, NodeState], now: dict[str, NodeState]
+) -> list[Action]:
+    """Return the actions whose node is unchanged. Slurm may have given a node a job in the meantime."""
+
+    def seen(nodes: dict[str, NodeState], name: str | None) -> NodePhase | None:
+        return phase(nodes[name]) if name in nodes else None
+
+    return [a for a in actions if seen(now, a.node) is seen(before, a.node)]
+
+
+def _names(actions: list[Action]) -> list[str]:
+    return [action.node for action in actions if action.node]
+
+
+def _log_actions(actions: list[Action]) -> None:
+    for action in actions:
+        if action.verb is not Verb.EVACUATE:  # an evacuation is logged when it begins, not in each pass
+            log(f"{action.verb} {action.node or ''} {action.machine or ''}: {action.reason}")

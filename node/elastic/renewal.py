@@ -1,0 +1,155 @@
+"""Gives nodes their new hardware lines in slurm.conf once they are off and no job uses them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from node.elastic.rules import OUTDATED
+from node.elastic.view import REASON_PREFIX, is_admin_disabled, log
+from node.model import ClusterDesign
+from node.slurm import hardware
+from node.slurm.control import Slurm, SlurmError
+from node.slurm.hostlist import fold
+from node.slurm.states import NodeState
+from node.slurm.version import ResumeRequest
+
+PAUSE_SECONDS = 15.0
+"""Seconds between two restarts of slurmctld.
+
+A partition that empties node by node must not cost one restart for each node.
+"""
+START_SECONDS = 60.0
+"""How long slurmctld may take to restart."""
+POLL_SECONDS = 0.1
+REASON = REASON_PREFIX + OUTDATED.reason
+
+
+class Renewal:
+    """Replaces nodes' outdated lines in slurm.conf by restarting slurmctld.
+
+    Args:
+        design: The cluster's design.
+        control: Slurm's commands.
+        lib: The folder in which the controller remembers the line of each node.
+        clock: Seconds on a clock that never jumps.
+        sleep: Waits for some seconds.
+    """
+
+    def __init__(
+        self,
+        design: ClusterDesign,
+        control: Slurm,
+        lib: Path,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._design = design
+        self._control = control
+        self._lib = lib
+        self._clock = clock
+        self._sleep = sleep
+        self._last: float | None = None
+        self._lock = threading.Lock()
+
+    def outdated_nodes(self) -> frozenset[str]:
+        """Return the nodes whose lines in slurm.conf are from an earlier stack file."""
+        record = hardware.read(self._lib)
+        return frozenset() if record is None else frozenset(record.kept(self._design))
+
+    def without_outdated_nodes(self, request: ResumeRequest) -> ResumeRequest:
+        """Return a resume request without outdated nodes and without the other nodes of the same jobs.
+
+        New machines have the hardware of the present stack file, but Slurm still counts with the old one. The
+        jobs are requeued and start on the nodes' new lines.
+        """
+        outdated = self.outdated_nodes()
+        stale = outdated.intersection(request.all_nodes)
+        if not stale:
+            return request
+        same_jobs = {node for job in request.jobs if stale.intersection(job.nodes) for node in job.nodes}
+        removed = [node for node in request.all_nodes if node in stale | same_jobs]
+        log(f"not launched: {fold(removed)}; slurm.conf still has the old hardware of {fold(sorted(stale))}")
+        self._control.power_down_force(removed, REASON)
+        return ResumeRequest(
+            tuple(node for node in request.all_nodes if node not in removed),
+            tuple(job for job in request.jobs if not stale.intersection(job.nodes)),
+        )
+
+    def once(self, *, wait: bool = True) -> bool:
+        """Give nodes that are off their new lines by restarting slurmctld, and retire the others.
+
+        Until slurmctld is back no job starts in the partitions of these nodes, so that empty nodes stay
+        empty.
+
+        Args:
+            wait: Whether to return only when slurmctld is back, or START_SECONDS have passed.
+
+        Returns:
+            Whether slurmctld was told to restart.
+
+        Raises:
+            SlurmError: slurmctld does not answer. The next call tries again.
+        """
+        if not self._lock.acquire(blocking=False):
+            return False  # another thread is doing this
+        try:
+            record = hardware.read(self._lib)
+            outdated = frozenset() if record is None else frozenset(record.kept(self._design))
+            if record is None or not outdated:
+                return False
+            unseen = outdated.difference(record.seen)
+            free = _free(outdated, self._control.nodes())
+            paused = self._last is not None and self._clock() - self._last < PAUSE_SECONDS
+            if not unseen and (paused or not free):
+                return False
+            for partition in self._design.partitions:
+                if not outdated.isdisjoint(partition.nodes()):
+                    self._control.close_partition(partition.name)
+            nodes = self._control.nodes()
+            free = _free(outdated, nodes)
+            free -= {n for job in self._control.jobs().values() if job.is_active for n in job.nodes}
+            self._retire([nodes[name] for name in sorted(outdated - free) if name in nodes])
+            hardware.ask(self._lib, free, outdated - free)
+            if free:
+                log(f"{fold(sorted(free))}: empty, slurm.conf gets the new hardware")
+            if outdated - free:
+                log(f"{fold(sorted(outdated - free))}: keeps the old line in slurm.conf until it is off")
+            self._last = self._clock()
+            self._control.shutdown()
+            if wait:
+                self._wait()
+            return True
+        finally:
+            self._lock.release()
+
+    def _retire(self, nodes: list[NodeState]) -> None:
+        """Have nodes that are up take no further job and power down when theirs are over."""
+        up = [n.name for n in nodes if n.is_up and not is_admin_disabled(n) and "POWER_DOWN" not in n.flags]
+        if up:
+            self._control.update_node(up, state="POWER_DOWN_ASAP", reason=REASON)
+
+    def _wait(self) -> None:
+        """Wait until the new slurmctld answers, or START_SECONDS have passed."""
+        deadline = self._clock() + START_SECONDS
+        while self._clock() < deadline:
+            # The file disappears when slurmctld's start has read the request.
+            if not (self._lib / hardware.RENEWAL).exists() and self._answers():
+                return
+            self._sleep(POLL_SECONDS)
+
+    def _answers(self) -> bool:
+        try:
+            self._control.nodes()
+        except SlurmError:
+            return False
+        return True
+
+
+def _free(outdated: frozenset[str], nodes: dict[str, NodeState]) -> frozenset[str]:
+    """Return the nodes that are off and that no job uses or waits for."""
+    return frozenset(
+        name for name in outdated if name in nodes and nodes[name].is_powered_down and not nodes[name].has_job
+    )

@@ -1,0 +1,43 @@
+"""Makes slurmctld write its state to disk after nodes came up or jobs began, which it does not do by itself.
+
+slurmctld saves its jobs and nodes when a job is submitted or ends, when somebody changes one, and otherwise
+every five minutes. If it is killed in between, it comes back with the state from before the boot and starts a
+running job once more. The node refuses that and is drained, and the real run ends. A node that slurmctld
+believes to be booting is never heard again: slurmctld does not ask such a node, a slurmd registers only once,
+and at ResumeTimeout Slurm takes the node away from its job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from node.slurm.control import Slurm
+from node.slurm.states import JobState, NodeState
+
+
+class StateFlush:
+    """Asks for one save for everything that came up or began between two calls."""
+
+    def __init__(self, control: Slurm) -> None:
+        self._control = control
+        # Both are empty at first: what happened while this daemon was down may not be saved either.
+        self._up: frozenset[str] = frozenset()
+        self._begun: frozenset[tuple[int, int]] = frozenset()
+
+    def see(self, nodes: Mapping[str, NodeState], jobs: Iterable[JobState]) -> None:
+        """Save slurmctld's state if a node came up or a job began since the last call.
+
+        Args:
+            nodes: Node -> its state.
+            jobs: All jobs.
+
+        Raises:
+            SlurmError: Slurm refused the save. The next call asks for it again.
+        """
+        up = frozenset(name for name, state in nodes.items() if state.is_up)
+        running = {(job.id, job.restarts): job for job in jobs if job.state == "RUNNING"}
+        if new := running.keys() - self._begun:
+            self._control.save_all(running[max(new)])
+        elif came := up - self._up:
+            self._control.save_nodes(min((nodes[n] for n in came), key=lambda n: (bool(n.reason), n.name)))
+        self._up, self._begun = up, frozenset(running)

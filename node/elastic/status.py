@@ -1,0 +1,110 @@
+"""The cluster's status in the format of `./cluster status --json`, which is a contract."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from node.elastic.budget import summary
+from node.elastic.driver import Driver, Machine, MachineState
+from node.elastic.ledger import Ledger
+from node.elastic.view import state_text
+from node.model import ClusterDesign
+from node.slurm.control import Slurm
+from node.slurm.hostlist import fold
+from node.slurm.states import JobState
+
+ANSWER_SECONDS = 5.0
+"""How long the cloud may take to list the machines."""
+
+
+def status(
+    design: ClusterDesign, control: Slurm, driver: Driver, ledger: Ledger, seen: Sequence[Machine] = ()
+) -> dict[str, Any]:
+    """Return partitions, nodes, machines, jobs that have not ended, the cost so far and the budget.
+
+    Args:
+        design: The cluster's design.
+        control: Slurm's commands.
+        driver: The cloud.
+        ledger: What was spent.
+        seen: The last listing of machines. It is used if the cloud does not answer, which is just when people
+            ask.
+    """
+    nodes = control.nodes()
+    cloud_error = None
+    listed = seen
+    try:
+        listed = _in_time(driver)
+    except TimeoutError:
+        cloud_error = f"no answer within {ANSWER_SECONDS:g} s"
+    except Exception as error:  # the cloud's client may raise anything
+        cloud_error = str(error) or repr(error)
+    machines = [m for m in listed if m.state is not MachineState.TERMINATED]
+    jobs = control.jobs()
+    by_node = {m.node: m for m in machines if m.node}
+    now = time.time()
+    return {
+        "partitions": [
+            {
+                "name": p.name,
+                "machine": p.machine,
+                "min": p.min,
+                "max": p.max,
+                "up": sum(1 for n in p.nodes() if n in nodes and nodes[n].is_up),
+            }
+            for p in design.partitions
+        ],
+        "nodes": [
+            {
+                "name": name,
+                "partition": getattr(design.partition_of(name), "name", None),
+                "state": state_text(state),
+                "machine_state": by_node[name].state.value if name in by_node else None,
+                "reason": state.reason,
+            }
+            for name, state in nodes.items()
+        ],
+        "machines": {
+            "running": sum(1 for m in machines if m.state is MachineState.RUNNING),
+            "pending": sum(1 for m in machines if m.state is MachineState.PENDING),
+        },
+        "cloud": cloud_error,
+        "jobs": [_job(job, now) for job in jobs.values() if not job.is_over],
+        "cost": cost(design, ledger, now),
+    }
+
+
+def _job(job: JobState, now: float) -> dict[str, Any]:
+    elapsed = job.elapsed(now)
+    return {
+        "id": job.id,
+        "slurm_id": job.slurm_id,
+        "name": job.name,
+        "user": job.user,
+        "partition": job.partition,
+        "state": job.state,
+        "elapsed_seconds": None if elapsed is None else int(elapsed),
+        "nodes": fold(job.nodes),
+        "cause": job.cause,
+    }
+
+
+def _in_time(driver: Driver) -> Sequence[Machine]:
+    """Return the cloud's listing. A client of a hanging cloud may wait for minutes; a person should not."""
+    asking = ThreadPoolExecutor(1, thread_name_prefix="status")
+    answer = asking.submit(driver.list)
+    asking.shutdown(wait=False)
+    return answer.result(ANSWER_SECONDS)
+
+
+def cost(design: ClusterDesign, ledger: Ledger, now: float) -> dict[str, Any]:
+    """Return node-hours and USD so far, and what is left of the budget.
+
+    Args:
+        now: Seconds since the epoch.
+    """
+    account = ledger.account(now)
+    return {**ledger.cost(now), "damaged": list(account.damaged), "budget": summary(design, account)}

@@ -1,0 +1,85 @@
+"""How the elastic daemon reads Slurm's nodes: their phases, and who set their reasons."""
+
+from __future__ import annotations
+
+import time
+
+from node.elastic.errors import ErrorClass
+from node.elastic.rules import NodePhase
+from node.slurm.states import NodeState
+
+REASON_PREFIX = "slurm-stacks "
+"""Marks our reasons. A node with another reason was taken out of service by an administrator."""
+SLURMS_REASONS = (
+    "Not responding",
+    "ResumeTimeout reached",
+    "Node unexpectedly rebooted",
+    "NO NETWORK ADDRESS",
+    # Slurm drains a node for these. A new machine solves them.
+    "Duplicate jobid",
+    "Kill task failed",
+    "batch job complete failure",
+    "Prolog error",
+    "Epilog error",
+)
+"""Prefixes of reasons that Slurm itself sets."""
+INVALID_REGISTRATION = ("Low RealMemory", "Low CPUs", "Low socket*core", "Low TmpDisk", "gres/")
+"""Prefixes of Slurm's reasons for nodes that register with less than their line in slurm.conf says."""
+AUTOMATIC_REASONS = (REASON_PREFIX, *SLURMS_REASONS, *INVALID_REGISTRATION)
+"""Prefixes of all reasons that no administrator gave."""
+DRAIN_PREFIXES = tuple(f"{REASON_PREFIX}{kind}: " for kind in ErrorClass if kind is not ErrorClass.PREEMPTED)
+"""Prefixes of the reasons of capacity drains: the nodes stay off, because their pool has no machines now."""
+
+
+def phase(state: NodeState) -> NodePhase:
+    """Return the reconciler's phase for Slurm's flags."""
+    ours = not is_admin_disabled(state)
+    if state.is_powering_down:
+        return NodePhase.POWERING_DOWN
+    if state.is_powered_down:
+        lost = (
+            state.is_down or (state.is_drained and not has_capacity_drain(state)) or _is_unresponsive(state)
+        )
+        return NodePhase.STUCK if ours and lost else NodePhase.POWERED_DOWN
+    if state.is_powering_up and state.base != "DOWN":
+        return NodePhase.POWERING_UP
+    # After a restart of slurmctld a node is UNKNOWN until it answers.
+    if state.is_down and state.base != "UNKNOWN":
+        return NodePhase.DOWN
+    if state.is_down or state.is_silent:
+        return NodePhase.SILENT
+    if state.is_drained and (state.reason or "").startswith(AUTOMATIC_REASONS):
+        if state.has_job:
+            return NodePhase.DRAINING
+        return NodePhase.UNFIT if "INVALID_REG" in state.flags else NodePhase.DRAINED
+    return NodePhase.UP
+
+
+def state_text(state: NodeState) -> str:
+    """Return the state in Slurm's notation, such as IDLE+CLOUD+POWERED_DOWN."""
+    return "+".join([state.base, *sorted(state.flags)])
+
+
+def is_admin_disabled(state: NodeState) -> bool:
+    """Return whether an administrator took the node out of service, so that only one may bring it back."""
+    reason = state.reason or ""
+    ours = not reason or reason.startswith(AUTOMATIC_REASONS)
+    return (state.is_drained or state.is_down) and not ours
+
+
+def has_capacity_drain(state: NodeState) -> bool:
+    """Return whether the node is off and drained by us because its pool has no machines."""
+    return state.is_drained and state.is_powered_down and (state.reason or "").startswith(DRAIN_PREFIXES)
+
+
+def _is_unresponsive(state: NodeState) -> bool:
+    """Return whether the node is off and NOT_RESPONDING, as an administrator's RESUME leaves it.
+
+    Slurm loses such a node as soon as slurmctld restarts.
+    """
+    return "NOT_RESPONDING" in state.flags and not (state.is_drained or state.has_job)
+
+
+def log(message: str) -> None:
+    """Print a line to the daemon's log."""
+    print(f"{time.strftime('%FT%TZ', time.gmtime())} {message}", flush=True)

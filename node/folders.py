@@ -1,0 +1,76 @@
+"""Where the files of a cluster are on its machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from node.model import PROCESS, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """The paths on a machine of the cluster. They are defined only here, so that no two parts can differ."""
+
+    settings: Settings
+
+    @property
+    def root(self) -> PurePosixPath:
+        return PurePosixPath(self.settings.site.root)
+
+    @property
+    def process(self) -> bool:
+        return self.settings.design.machines == PROCESS
+
+    def _of(self, process: str, own_machine: str) -> PurePosixPath:
+        return self.root / (process if self.process else own_machine)
+
+    @property
+    def etc(self) -> PurePosixPath:
+        """slurm.conf and Slurm's other configuration files."""
+        return self._of("etc", "etc/slurm")
+
+    @property
+    def run(self) -> PurePosixPath:
+        """The folder of pid files and sockets."""
+        return self._of("run", "run/slurm-stacks")
+
+    @property
+    def log(self) -> PurePosixPath:
+        return self._of("log", "var/log/slurm")
+
+    @property
+    def state(self) -> PurePosixPath:
+        """slurmctld's StateSaveLocation."""
+        return self._of("state", "var/spool/slurmctld")
+
+    @property
+    def spool(self) -> PurePosixPath:
+        """slurmd's spool; in process mode it has a folder for each node."""
+        return self._of("spool", "var/spool/slurmd")
+
+    @property
+    def lib(self) -> PurePosixPath:
+        """The elastic daemon's requests and state, and boot reports."""
+        return self._of("lib", "var/lib/slurm-stacks")
+
+    @property
+    def code(self) -> PurePosixPath:
+        """The unpacked node archive."""
+        return self._of("code/current", "opt/slurm-stacks/current")
+
+    @property
+    def munge_socket(self) -> PurePosixPath:
+        return self._of("run/munge.sock", "run/munge/munge.socket.2")
+
+    @property
+    def munge_key(self) -> PurePosixPath:
+        return self._of("munge.key", "etc/munge/munge.key")
+
+    @property
+    def daemon_socket(self) -> PurePosixPath:
+        return self.run / "elastic.sock"
+
+    @property
+    def slurm_conf(self) -> PurePosixPath:
+        return self.etc / "slurm.conf"

@@ -1,0 +1,171 @@
+"""The loader: it fetches the cluster's code and settings, checks their digests, and starts the boot.
+
+The loader is a single file, because a machine has it before it has any other code. It is in the bucket: on
+the local stack as a plain file, on a cloud as a zip (which Python runs like a file) of the loader and the
+client for the cloud's bucket (`infra.bundle.loader_archive`).
+
+The usage is `loader.py --bucket BUCKET --role ROLE [--host HOST] [--code FOLDER] [--power-off]`. The bucket
+is a folder, `s3://name` or `gs://name`. Without a host the machine finds its name by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from node.aws import s3
+    from node.gcp import storage
+
+
+S3, GS = "s3://", "gs://"
+CURRENT = "current.json"
+IMAGE = "image.json"
+"""The counterpart of `current.json` for machines that become images. They run before the cluster exists."""
+
+
+def fetch(bucket: str, key: str) -> bytes:
+    """Returns the content of an object in the cluster's bucket."""
+    return cloud_bucket(bucket).get(key) if bucket.startswith((S3, GS)) else (Path(bucket) / key).read_bytes()
+
+
+@functools.cache
+def cloud_bucket(bucket: str) -> s3.Bucket | storage.Bucket:
+    """The bucket's client with this machine's identity. On AWS the region is the environment's or its own."""
+    if bucket.startswith(GS):
+        from node.gcp import metadata, storage
+
+        return storage.Bucket(bucket, metadata.Metadata().token)
+    from node.aws import imds, s3
+
+    instance = imds.Metadata()
+    return s3.Bucket(bucket, os.environ.get("AWS_REGION") or instance.region(), instance.credentials)
+
+
+def checked(bucket: str, entry: dict[str, str]) -> bytes:
+    """Returns the object that `entry` names, after a check of its digest.
+
+    Raises:
+        SystemExit: The digest is wrong.
+    """
+    import hashlib
+
+    content = fetch(bucket, entry["key"])
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != entry["sha256"]:
+        raise SystemExit(f"{entry['key']}: digest {digest}, but current.json names {entry['sha256']}")
+    return content
+
+
+def place(target: Path, content: bytes) -> None:
+    """Writes a file atomically."""
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    draft.write_bytes(content)
+    draft.replace(target)
+
+
+def point(link: Path, target: str) -> None:
+    """Makes `link` a symbolic link to `target`, atomically."""
+    if link.is_symlink() and str(link.readlink()) == target:
+        return
+    draft = link.with_name(f".{link.name}.{os.getpid()}")
+    draft.symlink_to(target)
+    draft.replace(link)
+
+
+def install(bucket: str, code: Path, name: str = CURRENT) -> Path:
+    """Unpacks the current code below `code` and writes the settings beside it. Both stay for the next boot.
+
+    Args:
+        name: the object that names the code and the settings.
+
+    Returns:
+        The folder of the code.
+    """
+    current = json.loads(fetch(bucket, name))
+    code.mkdir(parents=True, exist_ok=True)
+    folder = code / str(current["code"]["sha256"])[:16]
+    if not folder.exists():
+        # Imported late to save time: most boots on a shared disk find the code in place.
+        import tempfile
+        import zipfile
+
+        content = checked(bucket, current["code"])
+        with tempfile.TemporaryDirectory(dir=code) as draft:
+            archive = Path(draft) / "code.zip"
+            archive.write_bytes(content)
+            zipfile.ZipFile(archive).extractall(Path(draft) / "code")
+            try:
+                os.rename(Path(draft) / "code", folder)  # noqa: PTH104
+            except OSError:
+                if not folder.exists():  # otherwise another machine on the same disk was first, which is fine
+                    raise
+    settings = code / f"settings-{current['settings']['sha256'][:16]}.json"
+    if not settings.exists():
+        place(settings, checked(bucket, current["settings"]))
+    point(code / "current", folder.name)
+    point(code / "settings.json", settings.name)
+    return folder
+
+
+def install_or_reuse(bucket: str, code: Path, name: str = CURRENT) -> Path:
+    """Runs `install`. If a cloud's bucket cannot be reached, it uses the code of the last boot.
+
+    Raises:
+        SystemExit: There is no code to run. The message says why.
+    """
+    if not bucket.startswith((S3, GS)):
+        return install(bucket, code, name)
+    try:
+        return install(bucket, code, name)
+    except OSError as error:
+        if not (code / "current").exists() or not (code / "settings.json").exists():
+            raise SystemExit(str(error)) from error
+        print(f"going on with the code of the last boot: {error}", file=sys.stderr, flush=True)
+        return (code / "current").resolve()
+
+
+def import_from(folder: Path) -> None:
+    """Makes Python import `node` from `folder`, and forgets the modules that the loader has imported."""
+    sys.path.insert(0, str(folder))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "node"]:
+        del sys.modules[name]
+
+
+def fetched_bootstrap() -> Any:
+    """The bootstrap function of the fetched code."""
+    try:
+        from node.bootstrap.main import bootstrap
+    except ModuleNotFoundError as error:
+        if error.name not in ("node", "node.bootstrap", "node.bootstrap.main"):
+            raise
+        # The loader is published before the code. Until then the code may have the former package's name.
+        return importlib.import_module("infra.node.bootstrap.main").bootstrap
+    return bootstrap
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bucket", required=True)
+    parser.add_argument("--role", required=True)
+    parser.add_argument("--host")
+    parser.add_argument("--code", default="/opt/slurm-stacks")
+    parser.add_argument("--power-off", action="store_true", help="an image's machine stops when it is done")
+    arguments = parser.parse_args()
+    code = Path(arguments.code)
+    import_from(install_or_reuse(arguments.bucket, code, IMAGE if arguments.role == "image" else CURRENT))
+
+    bootstrap = fetched_bootstrap()
+    # The code of an earlier boot may not know this argument yet.
+    more = {"power_off": True} if arguments.power_off else {}
+    bootstrap(code / "settings.json", arguments.role, arguments.host, arguments.bucket, **more)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,305 @@
+"""Finds the log files of the controller, of a node, or of a job.
+
+Everything is looked up in files, so that it works without any running daemon. If Slurm answers, its facts are
+shown as well.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from node.benchmark import JOB_FILE
+from node.bootstrap.vm import cloud_local
+from node.folders import Folders
+from node.logs.sources import BootReport, LogFile, Note, Source
+from node.logs.text import Wanted
+from node.model import Settings
+from node.sites import LocalSite
+from node.slurm.control import Control, SlurmError
+from node.slurm.hostlist import fold, fold_numbers
+from node.slurm.reasons import in_words
+from node.slurm.states import JobState
+
+SLURM_SECONDS = 5.0
+CONTROLLER = "controller"
+MOST_TASKS = 6
+"""The greatest number of array tasks that are described one by one."""
+NODE_BEFORE = "no machine has started for this node yet"
+_JOB = re.compile(r"(\d+)(?:_(\d+))?")
+
+
+class UnknownNameError(Exception):
+    """No log has this name. The text lists the names that exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The logs of a cluster that can be read on this machine."""
+
+    settings: Settings
+
+    @property
+    def folders(self) -> Folders:
+        return Folders(self.settings)
+
+    @property
+    def log(self) -> Path:
+        return Path(str(self.folders.log))
+
+    @property
+    def bench(self) -> Path:
+        return Path(self.settings.site.shared) / "bench"
+
+    @property
+    def control(self) -> Control:
+        """The client of Slurm's commands.
+
+        Raises:
+            SlurmError: The controller has not written slurm.conf yet.
+        """
+        if not Path(str(self.folders.slurm_conf)).exists():
+            # Without this file Slurm's clients would look for a controller by DNS.
+            raise SlurmError((), None, f"the controller has not made {self.folders.slurm_conf} yet")
+        return Control(self.folders.slurm_conf, SLURM_SECONDS)
+
+    def report(self, host: str) -> Path:
+        """The path of the boot report of a machine that shares its files with this machine."""
+        lib = Path(str(self.folders.lib))
+        return lib / "boot" / f"{host}.json" if self.folders.process else lib / "boot.json"
+
+    def sources(self, what: str) -> list[Source]:
+        """Returns the logs of `controller`, of a node, or of a job.
+
+        Raises:
+            UnknownNameError: There is no node or job of that name.
+        """
+        if what == CONTROLLER:
+            return self.of_controller()
+        if _JOB.fullmatch(what):
+            return self.of_job(what)
+        if self.settings.design.partition_of(what) is not None or what in self.booted():
+            return self.of_node(what)
+        raise UnknownNameError(f"no node or job is called {what!r}. {self.known()}")
+
+    def known(self) -> str:
+        """A sentence that lists the names of which there are logs."""
+        nodes = fold(self.booted())
+        text = f"Nodes: {','.join(fold(p.nodes()) for p in self.settings.design.partitions)}"
+        text += f" (up so far: {nodes})" if nodes else " (none was up so far)"
+        there, silent = self._jobs()
+        jobs = fold_numbers([*there, *self._benchmarks()])
+        text += f". Jobs: {jobs or 'none known'}"
+        text += f" (Slurm does not answer: {silent})" if silent else ""
+        return f"{text}. The rest is `controller`."
+
+    def booted(self) -> list[str]:
+        """The nodes whose machines have written a boot log here."""
+        found = (path.name[len("boot-") : -len(".log")] for path in self.log.glob("boot-*.log"))
+        return sorted(name for name in found if name != CONTROLLER)
+
+    def _jobs(self) -> tuple[dict[int, JobState], str]:
+        """Slurm's jobs, and the error if Slurm does not answer."""
+        try:
+            return self.control.jobs(), ""
+        except SlurmError as error:
+            return {}, error.stderr or str(error)
+        except ValueError as error:
+            return {}, str(error)
+
+    def _benchmarks(self) -> dict[int, list[Path]]:
+        """Job -> the folders of benchmark runs with its files. The files of a failed job were moved aside."""
+        found: dict[int, list[Path]] = {}
+        for note in self.bench.glob(f"*/*/{JOB_FILE}"):
+            if (text := note.read_text().strip()).isdigit():
+                found.setdefault(int(text), []).append(note.parent)
+        for folder in self.bench.glob("*/*/job-*"):
+            if (text := folder.name.removeprefix("job-")).isdigit():
+                found.setdefault(int(text), []).append(folder)
+        return found
+
+    def of_controller(self) -> list[Source]:
+        before = "the controller's boot has not come so far"
+        files: list[Source] = [BootReport(self.report(CONTROLLER), "the controller has not started yet")]
+        cloud = self.settings.site.cloud
+        if isinstance(cloud, LocalSite) and cloud.socket:
+            files.append(
+                LogFile("local cloud", Path(cloud.socket).with_name("agent.log"), "it was never started")
+            )
+        files.append(LogFile("boot", self.log / f"boot-{CONTROLLER}.log", before))
+        files += self._hooks(CONTROLLER)
+        files.append(LogFile("munged", self.log / "munged.out", before))
+        files.append(LogFile("elastic daemon", self.log / "elastic.log", before))
+        files.append(self._keeper("slurmctld", "slurmctld"))
+        files.append(LogFile("slurmctld", self.log / "slurmctld.log", before))
+        return files
+
+    def _hooks(self, host: str) -> list[Source]:
+        return [LogFile("hook", path, None) for path in sorted(self.log.glob(f"hook-*-{host}.log"))]
+
+    def _keeper(self, daemon: str, name: str) -> LogFile:
+        """A daemon's output without the lines of its log file: how it ended, and that it was restarted."""
+
+        def new(line: str) -> bool:
+            return not line.startswith(f"{daemon}: ") or "fatal" in line
+
+        return LogFile(f"{daemon}'s end", self.log / f"{name}.out", None, new)
+
+    def of_node(self, node: str) -> list[Source]:
+        about = about_node(node)
+        files: list[Source] = [self._node_state(node)]
+        if self.folders.process:
+            files.append(BootReport(self.report(node), NODE_BEFORE))
+            files.append(LogFile("boot", self.log / f"boot-{node}.log", None))
+            files += self._hooks(node)
+            files.append(self._keeper("slurmd", f"slurmd-{node}"))
+            files.append(LogFile("slurmd", self.log / f"slurmd-{node}.log", "no slurmd has started here yet"))
+        else:
+            where = f"srun --nodelist={node} tail {self.log}/slurmd.log"
+            if self.settings.design.provider == "local":
+                files.append(BootReport(Path(cloud_local.BUCKET) / "boot" / f"{node}.json", NODE_BEFORE))
+            show = f"./cluster exec --stack {self.settings.design.stack} -- {where}"
+            files.append(Note(f"{node}'s own logs", [f"(they are on {node}: `{show}`)"]))
+        never = "the controller has not started yet"
+        files.append(LogFile("elastic daemon, on this node", self.log / "elastic.log", never, about))
+        files.append(LogFile("slurmctld, on this node", self.log / "slurmctld.log", never, about))
+        return files
+
+    def _node_state(self, node: str) -> Note:
+        try:
+            state = self.control.nodes().get(node)
+        except (SlurmError, ValueError) as error:
+            return Note(f"Slurm on {node}", [f"(does not answer: {error})"])
+        if state is None:
+            return Note(
+                f"Slurm on {node}", ["(Slurm does not know this node: the stack file has it no more)"]
+            )
+        words = "+".join([state.base, *sorted(state.flags)]).lower()
+        return Note(f"Slurm on {node}", [words, *([f"reason: {state.reason}"] if state.reason else [])])
+
+    def of_job(self, name: str) -> list[Source]:
+        match = _JOB.fullmatch(name)
+        assert match is not None
+        jobs, silent = self._jobs()
+        every = sorted(jobs.values(), key=lambda job: job.id)
+        mine = [job for job in every if _is(job, int(match[1]), match[2])]
+        ids = sorted({job.id for job in mine} | ({int(match[1])} if match[2] is None else set()))
+        aside = self._benchmarks()
+        folders = [folder for job in ids for folder in aside.get(job, [])]
+        log = LogFile(
+            "slurmctld, on this job",
+            self.log / "slurmctld.log",
+            "the controller has not started yet",
+            about_jobs(ids),
+        )
+        seen = log.last(1) if log.path.exists() else []
+        if not mine and not folders and (not seen or seen == ["(nothing about it)"]):
+            raise UnknownNameError(f"no job has the number {name}. {self.known()}")
+        about = self._state_of(mine, silent, folders)
+        elastic = LogFile(
+            "elastic daemon, on this job",
+            self.log / "elastic.log",
+            "the controller has not started yet",
+            lambda line: any(re.search(rf"\bjob {job}\b", line) is not None for job in ids),
+        )
+        return [Note(f"job {name}", about), log, elastic, *self._outputs(name, mine, folders)]
+
+    def _state_of(self, jobs: list[JobState], silent: str, folders: list[Path]) -> list[str]:
+        if jobs:
+            lines = [line for job in jobs[-MOST_TASKS:] for line in _facts(job)]
+            if len(jobs) > MOST_TASKS:
+                states = Counter(job.state.lower() for job in jobs)
+                summary = ", ".join(f"{count} {state}" for state, count in states.most_common())
+                lines.insert(0, f"{len(jobs)} tasks ({summary}); these are the last:")
+            return lines
+        if silent:
+            return [f"(Slurm does not answer: {silent})"]
+        forgot = "Slurm has forgotten it: it keeps a job for five minutes after its end"
+        return [f"({forgot})", *(f"run in {folder}" for folder in folders)]
+
+    def _outputs(self, name: str, jobs: list[JobState], folders: list[Path]) -> Iterable[Source]:
+        """The output files of a job."""
+        said: dict[Path, str] = {}
+        nowhere = f"its script says by --output; by default slurm-{name}.out where it was submitted"
+        # For an array, only the last tasks are shown.
+        for job in jobs[-MOST_TASKS:]:
+            text = self._described(job.id)
+            if "BatchFlag=0" in text:
+                nowhere = "it has none: srun and salloc write to the terminal that they were called from"
+            for kind, file in sorted(re.findall(r"^ *Std(Out|Err)=(/.*)$", text, re.MULTILINE), reverse=True):
+                # A run that was submitted again writes to the same path. The old output was moved aside.
+                if not any(folder.parent == Path(file).parent for folder in folders):
+                    said.setdefault(Path(file), "output" if kind == "Out" else "errors")
+        for folder in folders:
+            for path in sorted(folder.glob("out-*.txt")):
+                said.setdefault(path, "output")
+        if said.pop(Path("/dev/null"), None) is not None:
+            nowhere = "it goes to /dev/null, which keeps nothing"
+        if not said:
+            yield Note("output", [f"({nowhere})"])
+        for path, kind in said.items():
+            yield LogFile(kind, path, "the job has not written anything yet, or it was removed")
+
+    def _described(self, job: int) -> str:
+        """Slurm's text on a job. It is empty if Slurm does not answer or does not know the job."""
+        try:
+            return self.control.run("scontrol", "show", "job", str(job))
+        except SlurmError:
+            return ""
+
+
+def _is(job: JobState, number: int, task: str | None) -> bool:
+    if task is not None:
+        return job.array_job == number and job.array_task == task
+    return number in (job.id, job.array_job, job.het_job)
+
+
+def _facts(job: JobState) -> list[str]:
+    """Slurm's facts on a job, in a few lines."""
+    nodes = f" on {fold(job.nodes)}" if job.nodes else ""
+    task = f" (task {job.array_task} of {job.array_job})" if job.array_job is not None else ""
+    lines = [f"{job.name}{task}: {job.state.lower()}{nodes}, partition {job.partition}, user {job.user}"]
+    if job.is_pending:
+        lines.append(f"waits: {in_words(job.cause)}")
+    if job.restarts:
+        lines.append(f"was queued again {'once' if job.restarts == 1 else f'{job.restarts} times'}")
+    if job.is_over:
+        why = f" ({job.explanation or job.reason})" if job.reason != "None" else ""
+        lines.append(f"{_ending(job)}{why}")
+    return lines
+
+
+def _ending(job: JobState) -> str:
+    if not job.signal:
+        return f"exit code {job.exit_code}"
+    try:
+        return f"ended by signal {job.signal} ({signal.Signals(job.signal).name})"
+    except ValueError:
+        return f"ended by signal {job.signal}"
+
+
+def about_jobs(jobs: Iterable[int]) -> Wanted:
+    """A filter for lines of slurmctld's log on one of these jobs: JobId=12, JobId=12_3(15)."""
+    numbers = "|".join(map(str, jobs))
+    pattern = re.compile(rf"JobId=(?:\d+[_+][^ (]*\()?(?:{numbers})(?!\d)")
+    return lambda line: pattern.search(line) is not None
+
+
+def about_node(node: str) -> Wanted:
+    """A filter for lines that name a node, alone or in a host list: debug-3, debug-[0-4,7]."""
+    prefix, _, index = node.rpartition("-")
+    pattern = re.compile(rf"(?<![\w-]){re.escape(prefix)}-(?:\[([\d,-]+)\]|(\d+))")
+    number = int(index) if index.isdigit() else -1
+
+    def within(ranges: str) -> bool:
+        for part in ranges.split(","):
+            first, _, last = part.partition("-")
+            if first.isdigit() and int(first) <= number <= int(last if last.isdigit() else first):
+                return True
+        return False
+
+    return lambda line: any(within(match[1] or match[2]) for match in pattern.finditer(line))

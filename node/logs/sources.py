@@ -1,0 +1,179 @@
+"""The sources that can be shown and followed: log files, selected lines of them, and boot reports."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from node.logs.text import UnreadableError, Wanted, age, decoded, open_log, printable, size, tail
+
+HOLD_SECONDS = 1.0
+"""How long an incomplete line is held back until its rest arrives."""
+
+
+class Source(Protocol):
+    """A log that may grow."""
+
+    @property
+    def heading(self) -> str:
+        """The log's title, path, size and age."""
+        ...
+
+    def last(self, count: int) -> list[str]:
+        """Returns the last lines, or in brackets why there are none. An empty list means that not even the
+        heading is shown. `more` continues from there."""
+        ...
+
+    def more(self) -> list[str]:
+        """Returns the lines that were added since the last call."""
+        ...
+
+
+@dataclass(slots=True)
+class Note:
+    """A text of our own among the logs."""
+
+    heading: str
+    lines: list[str]
+
+    def last(self, _count: int) -> list[str]:
+        return [printable(line) for line in self.lines]
+
+    def more(self) -> list[str]:
+        return []
+
+
+class LogFile:
+    """A log file, which may grow, be rotated, be truncated, or not exist yet.
+
+    Args:
+        missing: why the file may not exist. `None` means that a missing or empty file is not mentioned.
+        wanted: a filter for the lines to show. `None` means all lines.
+    """
+
+    def __init__(self, title: str, path: Path, missing: str | None, wanted: Wanted | None = None) -> None:
+        self._title = title
+        self.path = path
+        self._missing = missing
+        self._wanted = wanted
+        self._descriptor: int | None = None
+        self._position = 0
+        self._part = b""
+        self._part_since = 0.0
+
+    @property
+    def heading(self) -> str:
+        try:
+            info = self.path.stat()
+        except OSError:
+            return f"{self._title}: {self.path}"
+        return f"{self._title}: {self.path} ({size(info.st_size)}, {age(info.st_mtime)})"
+
+    def last(self, count: int) -> list[str]:
+        try:
+            self._descriptor = open_log(self.path)
+        except FileNotFoundError:
+            return [f"(not there: {self._missing})"] if self._missing is not None else []
+        except UnreadableError as error:
+            return [f"(cannot be shown: {error})"]
+        lines, self._position = tail(self._descriptor, count, self._wanted)
+        if lines or self._missing is None:
+            return lines
+        return ["(empty)" if self._wanted is None else "(nothing about it)"]
+
+    def more(self) -> list[str]:
+        found: list[str] = []
+        if self._descriptor is not None:
+            if os.fstat(self._descriptor).st_size < self._position:
+                # The file was truncated and written again, as some programs rotate logs.
+                self._position, self._part = 0, b""
+            found += self._read()
+        if self._replaced():
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                found += self._flush()
+            with contextlib.suppress(FileNotFoundError, UnreadableError):
+                self._descriptor = None
+                self._descriptor, self._position = open_log(self.path), 0
+                found += self._read()
+        if self._part and time.monotonic() - self._part_since > HOLD_SECONDS:
+            found += self._flush()
+        return found if self._wanted is None else [line for line in found if self._wanted(line)]
+
+    def _replaced(self) -> bool:
+        """Whether the path now leads to a different file than the open one."""
+        try:
+            there = self.path.stat()
+        except OSError:
+            return False
+        if self._descriptor is None:
+            return True
+        mine = os.fstat(self._descriptor)
+        return (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino)
+
+    def _read(self) -> list[str]:
+        assert self._descriptor is not None
+        found: list[str] = []
+        while block := os.pread(self._descriptor, 1 << 16, self._position):
+            self._position += len(block)
+            *lines, self._part = (self._part + block).split(b"\n")
+            self._part_since = time.monotonic()
+            found += map(decoded, lines)
+        return found
+
+    def _flush(self) -> list[str]:
+        part, self._part = self._part, b""
+        return [decoded(part)] if part else []
+
+
+class BootReport:
+    """A machine's boot report (`node.bootstrap.report`), with one line per step."""
+
+    def __init__(self, path: Path, missing: str) -> None:
+        self._path = path
+        self._missing = missing
+        self._shown: list[str] = []
+
+    @property
+    def heading(self) -> str:
+        try:
+            return f"boot report: {self._path} ({age(self._path.stat().st_mtime)})"
+        except OSError:
+            return f"boot report: {self._path}"
+
+    def last(self, _count: int) -> list[str]:
+        self._shown = self._lines()
+        return self._shown
+
+    def more(self) -> list[str]:
+        lines = self._lines()
+        new = [line for line in lines if line not in self._shown]
+        self._shown = lines
+        return new
+
+    def _lines(self) -> list[str]:
+        try:
+            content = json.loads(self._path.read_text())
+            return [printable(line) for line in report_lines(content)]
+        except FileNotFoundError:
+            return [f"(not there: {self._missing})"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            return [f"(cannot be shown: {error!r})"]
+
+
+def report_lines(content: dict[str, Any]) -> list[str]:
+    """A boot report as lines: its result, then its steps with their times."""
+    started = time.strftime("%FT%TZ", time.gmtime(content["started"]))
+    ended = content.get("ended")
+    seconds = f" after {ended - content['started']:.1f} s" if ended else ""
+    lines = [f"{content['host']} ({content['role']}): {content['state']}{seconds}, begun {started}"]
+    for step in content["steps"]:
+        took = "" if step["seconds"] is None else f"{step['seconds']:.1f} s"
+        lines.append(f"  {step['name']:<13}{step['state']:<9}{took:>8}  {step.get('note') or ''}".rstrip())
+        lines += [f"    {line}" for line in step.get("tail", [])]
+    return lines

@@ -1,0 +1,369 @@
+"""Renders slurm.conf and the files beside it from the settings, for Slurm 22.05, 23.11 and 24.11.
+
+The code is pure. There are two kinds of sites. In *process mode* all nodes are daemons of one user on one
+machine; they differ by name, by port and, if the loopback has enough, by address. On *whole machines* (`vm`,
+`container`) every node has its own address, the default ports and its own cgroups.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from node.containers import oci
+from node.folders import Folders
+from node.model import Partition, Settings
+from node.slurm import blocks, gres
+from node.slurm.addressing import reached_at, slurmd_addresses, slurmd_ports, span
+from node.slurm.hardware import Hardware, Lines
+from node.slurm.hostlist import fold
+from node.slurm.version import Version, spell, traits
+
+HEADER = "# Rendered by slurm-stacks for Slurm {version}: changes are lost. Edit the stack file instead.\n"
+
+# These characters need no quotes in slurm.conf, and Slurm reads none as a pattern (`%n`) or a comment.
+_PLAIN_PATH = re.compile(r"/[A-Za-z0-9._/+@:-]*")
+_PLAIN_VALUE = re.compile(r"[^\s#\"'\\]+")
+
+AS_DESIGNED = Lines()
+SOCKET_BYTES = 107
+"""The kernel's limit for the path of a Unix socket, without the closing zero."""
+
+PROLOG_MARGIN = 120
+"""Seconds beyond ResumeTimeout in which the waiting PrologSlurmctld can end by itself with a reason."""
+
+Options = list[tuple[str, object]]
+
+
+def render(settings: Settings, version: Version, lines: Lines = AS_DESIGNED) -> dict[str, str]:
+    """Returns file name -> content, for `Folders.etc` on the controller and on login machines.
+
+    Args:
+        lines: which nodes keep their former hardware, and which partitions accept no jobs yet.
+
+    Raises:
+        ValueError: slurm.conf cannot hold the root's path, the path is too long for sockets, there are too
+            few ports, or the release is too old.
+    """
+    check_paths(settings)
+    header = HEADER.format(version=spell(version))
+    sections: list[Options] = [
+        _daemons(settings),
+        _security(settings),
+        _scheduling(settings),
+        _tasks(settings),
+        _power(settings),
+        _controller(settings, version, lines),
+        _accounting(settings, lines),
+    ]
+    parts = ["\n".join(f"{key}={_value(key, value)}" for key, value in section) for section in sections]
+    partitions = settings.design.partitions
+    parts.append("\n".join(line for p in partitions for line in _node_lines(settings, p, lines)))
+    parts.append("\n".join(_partition(settings, p, p.name not in lines.closed) for p in partitions))
+    files = {
+        "slurm.conf": header + "\n" + "\n\n".join(text for text in parts if text) + "\n",
+        "cgroup.conf": header + "".join(f"{k}={v}\n" for k, v in _cgroup(settings, version)),
+    }
+    containers = settings.design.containers
+    if containers is not None and containers.runtime == "oci":
+        files["oci.conf"] = header + oci.render(settings)
+    if devices := gres.lines(settings.design, lines):
+        files["gres.conf"] = header + "".join(f"{line}\n" for line in devices)
+    return files
+
+
+def check_paths(settings: Settings) -> None:
+    """Refuses a root folder with which the cluster could be configured but would not work.
+
+    Raises:
+        ValueError: The root folder is unusable. The message has the path and says what to do.
+    """
+    folders = Folders(settings)
+    root = str(folders.root)
+    if not _PLAIN_PATH.fullmatch(root):
+        raise ValueError(
+            f"the run directory {root!r} has characters that slurm.conf cannot hold; choose another"
+        )
+    names = [node for p in settings.design.partitions for node in p.nodes()[-1:]]
+    sockets = [folders.munge_socket, folders.daemon_socket]
+    # slurmstepd listens at <spool>/<node>_<job>.<step>. Both numbers are at most 4294967295.
+    sockets += [_spool(folders, node) / f"{node}_{'9' * 10}.{'9' * 10}" for node in names]
+    longest = max(map(str, sockets), key=len)
+    if (excess := len(longest.encode()) - SOCKET_BYTES) > 0:
+        raise ValueError(
+            f"the run directory {root!r} is {excess} bytes too long: sockets like {longest} "
+            f"must stay within {SOCKET_BYTES} bytes"
+        )
+
+
+def _spool(folders: Folders, node: str) -> PurePosixPath:
+    return folders.spool / node if folders.process else folders.spool
+
+
+def _value(key: str, value: object) -> str:
+    """Returns the value as text. Raises ValueError for a value that would change the meaning of its line."""
+    text = str(value)
+    if not _PLAIN_VALUE.fullmatch(text):
+        raise ValueError(f"{key}={text!r}: no spaces, quotes or '#' can stand in slurm.conf")
+    return text
+
+
+def _line(options: Options) -> str:
+    return " ".join(f"{key}={_value(key, value)}" for key, value in options)
+
+
+def _daemons(settings: Settings) -> Options:
+    """The options for the daemons: their hosts, ports, users and files."""
+    site, folders = settings.site, Folders(settings)
+    # %n is the node's name. It is needed in process mode, where all nodes share one file system.
+    node = "-%n" if folders.process else ""
+    return [
+        ("ClusterName", settings.design.name),
+        ("SlurmctldHost", f"{site.controller_host}({site.controller_address})"),
+        ("SlurmctldPort", site.slurmctld_port),
+        # In process mode each node line has its own port.
+        *([] if folders.process else [("SlurmdPort", site.slurmd_port)]),
+        ("SlurmUser", site.user),
+        # The slurmd of an ordinary user can only run that user's jobs, and needs this option.
+        *([("SlurmdUser", site.user)] if folders.process else []),
+        ("StateSaveLocation", folders.state),
+        ("SlurmdSpoolDir", _spool(folders, "%n")),
+        ("SlurmctldPidFile", folders.run / "slurmctld.pid"),
+        ("SlurmdPidFile", folders.run / f"slurmd{node}.pid"),
+        ("SlurmctldLogFile", folders.log / "slurmctld.log"),
+        ("SlurmdLogFile", folders.log / f"slurmd{node}.log"),
+        # Logs which nodes were powered up or down, when and why, which is the first thing to look for.
+        ("DebugFlags", "Power"),
+        # The default of 10 s is too short when hundreds of nodes start at once, or fifty on two cores.
+        ("MessageTimeout", 15),
+        ("SlurmdTimeout", settings.design.slurm.slurmd_timeout),
+        # No machine sends mail. The default program is an error in every log where it is not installed.
+        ("MailProg", "/bin/true"),
+        # A node that was DOWN and registers again (after silence or a reboot) takes jobs without an admin.
+        ("ReturnToService", 2),
+    ]
+
+
+def _security(settings: Settings) -> Options:
+    folders = Folders(settings)
+    # cred_expire limits the age of a credential when slurmd reads it: clock skew between machines and a
+    # starved slurmd need some tens of seconds. It is also the delay before a requeued job may start again
+    # (cred_expire + 1, 121 s by default), so that no node still accepts the job's old credential.
+    info = "cred_expire=30"
+    if folders.process:
+        # The cluster has its own munged, which needs neither root nor another cluster's key.
+        info = f"socket={folders.munge_socket},{info}"
+    return [("AuthType", "auth/munge"), ("CredType", "cred/munge"), ("AuthInfo", info)]
+
+
+def _cgroups(settings: Settings) -> bool:
+    """Whether cgroups track and limit jobs. They need root."""
+    return not Folders(settings).process
+
+
+def _own_cores(settings: Settings) -> bool:
+    """Whether jobs can be bound to a node's CPUs. Containers share the host's CPUs and all count from 0: the
+    jobs of all nodes would be bound to the first CPUs, and a node with more CPUs than the host could run no
+    job at all."""
+    return settings.design.machines == "vm"
+
+
+def _scheduling(settings: Settings) -> Options:
+    own_machine = not Folders(settings).process
+    return [
+        ("SchedulerType", "sched/backfill"),
+        ("SchedulerParameters", ",".join(_scheduler_parameters(own_machine))),
+        ("SelectType", "select/cons_tres"),
+        # CPU, not Core: node lines give CPUs only, and hyperthreads would make registration fail with
+        # "low socket*core count". Slurm allocates memory only where cgroups can enforce it.
+        ("SelectTypeParameters", "CR_CPU_Memory" if _cgroups(settings) else "CR_CPU"),
+        # Jobs are ordered by submission. The default of 23.02 (multifactor) needs an accounting database
+        # and gives all jobs priority 1: if accounting were turned off, waiting jobs would come after later
+        # ones.
+        ("PriorityType", "priority/basic"),
+        # A job that no partition can ever run is refused at submission and does not wait for ever.
+        ("EnforcePartLimits", "ALL"),
+        # Jobs survive the death of a node.
+        ("JobRequeue", 1),
+        # These limits allow large sweeps. The defaults are 1,001 and 10,000.
+        ("MaxArraySize", 10001),
+        ("MaxJobCount", 50000),
+        # The time from the start of a batch script to its first report. The default of 10 s is short for
+        # fifty at once on two cores. It does not include waiting for nodes: it starts when the job leaves
+        # CONFIGURING.
+        ("BatchStartTimeout", 60),
+    ]
+
+
+def _scheduler_parameters(own_machine: bool) -> Iterator[str]:
+    # A batch job is never placed at its submission, but by the next cycle of a scheduler thread. The main
+    # scheduler runs every second, but at most once in this delay (3 s by default). The backfill scheduler
+    # runs at its own interval (30 s by default), just before the thread that calls ResumeProgram. On a quiet
+    # cluster these options halve the time from sbatch to the script (median 0.7 s instead of 1.5 s). A cycle
+    # is cut off after one interval, and is left out when nothing has changed.
+    yield "batch_sched_delay=0"
+    yield "bf_interval=1"
+    # Some events do not count as a change: the end of a requeued job's delay, and of a node's power-down.
+    # Only the main scheduler's periodic cycle (60 s by default) notices them.
+    yield "sched_interval=5"
+    if own_machine:
+        # salloc starts its shell when the nodes are up, not while they boot.
+        yield "salloc_wait_nodes"
+
+
+def _tasks(settings: Settings) -> Options:
+    accounting, cgroups = settings.design.slurm.accounting, _cgroups(settings)
+    gather = "cgroup" if cgroups else "linux"
+    options: Options = [
+        ("ProctrackType", "proctrack/cgroup" if cgroups else "proctrack/linuxproc"),
+        ("TaskPlugin", _task_plugins(settings)),
+        # Without a database slurmctld reports gathering as an error. cgroups enforce memory in either case.
+        ("JobAcctGatherType", f"jobacct_gather/{gather}" if accounting else "jobacct_gather/none"),
+    ]
+    if settings.design.machines != "vm":
+        # Nodes report the hardware of the design, whatever this machine has.
+        options.append(("SlurmdParameters", "config_overrides"))
+    if not Folders(settings).process:
+        # salloc's shell runs on the job's node, not on the small login machine.
+        options.append(("LaunchParameters", "use_interactive_step"))
+        # A slurmd does not know the addresses of nodes that started later. This turns off forwarding.
+        options.append(("TreeWidth", 65533))
+        # Otherwise a job has the limit of the submitting shell (8 MiB on Ubuntu), but EFA and NCCL lock far
+        # more memory. slurmd's own limit is infinite (`systemd.OWN_LINES`).
+        options.append(("PropagateResourceLimitsExcept", "MEMLOCK"))
+    return options
+
+
+def _task_plugins(settings: Settings) -> str:
+    if not _cgroups(settings):
+        return "task/none"
+    return "task/affinity,task/cgroup" if _own_cores(settings) else "task/cgroup"
+
+
+def _power(settings: Settings) -> Options:
+    slurm, folders = settings.design.slurm, Folders(settings)
+    programs = folders.code / "bin"
+    static = [node for p in settings.design.partitions for node in p.static_nodes()]
+    return [
+        ("ResumeProgram", programs / "resume"),
+        ("ResumeFailProgram", programs / "resume-fail"),
+        ("SuspendProgram", programs / "suspend"),
+        # It waits until the job's nodes are up. Without it a batch job (and in 24.11 srun too) starts only
+        # on a tick of 30 s.
+        ("PrologSlurmctld", programs / "prolog-slurmctld"),
+        # It runs while the job ends, so that slurmctld cleans up a job that is requeued and loses its node.
+        ("EpilogSlurmctld", programs / "epilog-slurmctld"),
+        # The prolog's longest wait is for a node that takes its whole time to boot.
+        ("PrologEpilogTimeout", slurm.resume_timeout + PROLOG_MARGIN),
+        ("SuspendTime", slurm.suspend_time),
+        ("SuspendTimeout", slurm.suspend_timeout),
+        ("ResumeTimeout", slurm.resume_timeout),
+        # 0 means no limit: one call has all nodes. Any other value would split a job's nodes over several
+        # calls, and no launch could be all or nothing.
+        ("ResumeRate", 0),
+        ("SuspendRate", 0),
+        *([("SuspendExcNodes", fold(static))] if static else []),
+    ]
+
+
+def _controller(settings: Settings, version: Version, lines: Lines) -> Options:
+    site, folders, has = settings.site, Folders(settings), traits(version)
+    # A node that failed and was powered down becomes idle. Otherwise it stays DOWN until an admin acts.
+    parameters = ["idle_on_node_suspend"]
+    # Seconds between two cycles of Slurm's power saving. The default is 10 s.
+    parameters.append("power_save_interval=1")
+    by_name = folders.process or site.cloud_dns
+    if by_name:
+        # Addresses are known before a node boots, so Slurm need not wait for its registration.
+        parameters.insert(0, "cloud_dns")
+    elif has.cloud_reg_addrs:
+        parameters.insert(0, "cloud_reg_addrs")
+    if not folders.process:
+        # slurmd and the login machines fetch these files from slurmctld.
+        parameters.append("enable_configless")
+    options: Options = [("SlurmctldParameters", ",".join(parameters))]
+    if has.private_data_cloud:
+        # The name is misleading: with this option, nodes that are powered down are shown too.
+        options.append(("PrivateData", "cloud"))
+    if kinds := gres.kinds(settings.design, lines):
+        options.append(("GresTypes", ",".join(kinds)))
+    return options
+
+
+def _accounting(settings: Settings, lines: Lines) -> Options:
+    folders = Folders(settings)
+    if not settings.design.slurm.accounting:
+        # The line is needed, because distributions differ in the default.
+        return [("AccountingStorageType", "accounting_storage/none")]
+    options: Options = [("AccountingStorageType", "accounting_storage/slurmdbd")]
+    options.append(("AccountingStorageHost", settings.site.controller_address))
+    options.append(("AccountingStoragePort", settings.site.slurmdbd_port))
+    if folders.process:
+        # With munge this "password" is the path of munge's socket.
+        options.append(("AccountingStoragePass", folders.munge_socket))
+    if kinds := gres.kinds(settings.design, lines):
+        options.append(("AccountingStorageTRES", ",".join(f"gres/{kind}" for kind in kinds)))
+    return options
+
+
+def _node_lines(settings: Settings, partition: Partition, lines: Lines) -> Iterator[str]:
+    ports, addresses = slurmd_ports(settings), slurmd_addresses(settings)
+    static, every = partition.static_nodes(), partition.nodes()
+    # Slurm prefers nodes of low weight. Static nodes run anyway, dynamic nodes cost extra money.
+    weights = ((static, 1), (every[len(static) :], 10))
+    new = Hardware.of(partition)
+    for nodes, hardware, weight in (
+        (run, hardware, weight)
+        for some, weight in weights
+        for group, hardware in lines.groups(some, new)
+        for run in blocks.runs(group, ports)
+    ):
+        options: Options = [("NodeName", fold(nodes))]
+        if Folders(settings).process:
+            first, last = ports[nodes[0]], ports[nodes[-1]]
+            options += [
+                *reached_at([addresses[node] for node in nodes if node in addresses]),
+                ("Port", span(first, last)),
+            ]
+        options += [("CPUs", hardware.cpus), ("RealMemory", hardware.memory_mib)]
+        if hardware.accelerator is not None:
+            options.append(("Gres", gres.resource(hardware.accelerator)))
+        options += [("Feature", ",".join(hardware.features)), ("Weight", weight), ("State", "CLOUD")]
+        yield _line(options)
+
+
+def _partition(settings: Settings, partition: Partition, in_service: bool) -> str:
+    options: Options = [
+        ("PartitionName", partition.name),
+        ("Nodes", fold(partition.nodes())),
+        ("Default", "YES" if partition.default else "NO"),
+        ("MaxNodes", partition.max),
+        ("MaxTime", partition.time_limit),
+        ("OverSubscribe", "EXCLUSIVE" if partition.exclusive else "NO"),
+        # Where Slurm allocates memory, a job that requests none would get all memory of its node.
+        *([("DefMemPerCPU", partition.memory_mib // partition.cpus)] if _cgroups(settings) else []),
+        ("State", "UP" if in_service else "DOWN"),
+    ]
+    return _line(options)
+
+
+def _cgroup(settings: Settings, version: Version) -> Options:
+    if not _cgroups(settings):
+        return [("CgroupPlugin", traits(version).cgroup_off)]
+    real = any(p.accelerator is not None and not p.accelerator.simulated for p in settings.design.partitions)
+    options: Options = [
+        *_hierarchies(settings),
+        ("ConstrainCores", "yes" if _own_cores(settings) else "no"),
+        ("ConstrainRAMSpace", "yes"),
+        # A job sees only its allocated GPUs. Simulated ones are the container's devices, which jobs need.
+        ("ConstrainDevices", "yes" if real else "no"),
+    ]
+    return options
+
+
+def _hierarchies(settings: Settings) -> Options:
+    """The cgroup plugin. On a host with cgroups version 1, a container's are not at systemd's mount point."""
+    if mountpoint := settings.site.cgroups:
+        return [("CgroupPlugin", "cgroup/v1"), ("CgroupMountpoint", mountpoint)]
+    return [("CgroupPlugin", "autodetect")]

@@ -1,0 +1,43 @@
+"""Writes Slurm's configuration files on the controller: at its boot, and before each start of slurmctld."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from node.folders import Folders
+from node.model import Settings
+from node.published import read_settings
+from node.slurm import conf, hardware, version
+
+WriteFile = Callable[[Path, bytes], object]
+"""Writes a file atomically."""
+
+
+def configure(settings: Settings, release: str, write: WriteFile) -> hardware.Lines:
+    """Writes the configuration for a release of Slurm.
+
+    Nodes whose hardware was changed in the stack file keep their former lines as long as they are in use.
+
+    Returns:
+        The nodes with former lines, and the partitions that accept no jobs yet.
+    """
+    folders = Folders(settings)
+    etc, lib = Path(str(folders.etc)), Path(str(folders.lib))
+    deviation, record = hardware.lines(settings.design, release, lib)
+    write(lib / hardware.RECORD, hardware.text(record).encode())
+    for name, content in conf.render(settings, version.parse(release), deviation).items():
+        write(etc / name, content.encode())
+    hardware.done(lib)
+    return deviation
+
+
+def main(settings_file: str) -> int:
+    """Writes the configuration. systemd or the machine's init runs this before it restarts slurmctld."""
+    from node.bootstrap import files
+
+    settings = read_settings(Path(settings_file))
+    record = hardware.read(Path(str(Folders(settings).lib)))
+    if record is not None:
+        configure(settings, record.release, files.write)
+    return 0

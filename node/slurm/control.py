@@ -1,0 +1,359 @@
+"""The only client of Slurm's commands: requests to slurmctld as methods, and its answers as types.
+
+The client uses the text output of `scontrol`, `squeue` and `scancel`. The text is stable over releases, but
+the JSON is not: 22.05, 23.11 and 24.11 each have a different schema.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import PurePath
+from typing import Protocol
+
+from node.slurm.hostlist import expand, fold
+from node.slurm.states import SQUEUE_FORMAT, JobState, NodeState, parse_jobs, parse_nodes
+
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+LAST_WEIGHT = 1000
+"""A weight above all weights in slurm.conf. Slurm prefers nodes of low weight."""
+
+BATCH = 1500
+"""The number of node names per command. The argument stays below the kernel's 128 KiB even if none folds."""
+
+MESSAGE_LENGTH = 80
+"""The number of characters of a command in an error's message."""
+
+# Messages of Slurm's clients, over the releases, when slurmctld does not answer.
+_DOWN = (
+    "Unable to contact slurm controller",
+    "Slurm controller not responding",
+    "Zero Bytes were transmitted or received",
+    "Connection refused",
+    "Connection reset by peer",
+    "Socket timed out on send/recv operation",
+    "Slurm backup controller in standby mode",
+    "Unable to establish controller machine",
+)
+
+
+class SlurmError(Exception):
+    """A Slurm command failed.
+
+    Attributes:
+        command: the command and its arguments.
+        status: the exit status. `None` means that the command did not start or did not end in time.
+        stderr: the error output.
+    """
+
+    def __init__(self, command: Iterable[str], status: int | None, stderr: str) -> None:
+        self.command = tuple(command)
+        self.status = status
+        self.stderr = stderr.strip()
+        ended = "did not end in time" if status is None else f"exit status {status}"
+        # squeue's format alone would be longer than any error.
+        named = textwrap.shorten(" ".join(self.command), MESSAGE_LENGTH, placeholder=" …")
+        super().__init__(f"{named}: {self.stderr or ended}")
+
+
+class SlurmDown(SlurmError):  # noqa: N818 - says what is the case
+    """The controller does not answer. The same call may work later."""
+
+
+def is_unanswered(stderr: str) -> bool:
+    """Whether a client's error output means that slurmctld does not answer, not that it refused."""
+    return any(text in stderr for text in _DOWN)
+
+
+class Slurm(Protocol):
+    """The requests to slurmctld. `Control` asks a real one, and the fakes in tests are subclasses too.
+
+    Methods that consist of other calls are defined here once, so that the fakes do the same.
+    """
+
+    def run(self, *command: str) -> str:
+        """Runs one of Slurm's commands and returns its standard output.
+
+        Raises:
+            SlurmDown: The controller does not answer, or not in time.
+            SlurmError: The command failed, or is not installed.
+        """
+        ...
+
+    def nodes(self) -> dict[str, NodeState]:
+        """Returns all nodes, by name."""
+        ...
+
+    def jobs(self) -> dict[int, JobState]:
+        """Returns all jobs that slurmctld knows, by id. It knows ended ones for MinJobAge (5 minutes).
+
+        A pending array is one entry under the array's id. Its started tasks have their own ids.
+        """
+        ...
+
+    def ping(self) -> bool:
+        """Whether the controller answers."""
+        ...
+
+    def update_node(
+        self,
+        nodes: Iterable[str],
+        *,
+        state: str | None = None,
+        reason: str | None = None,
+        weight: int | None = None,
+    ) -> None:
+        """Changes the state, the reason or the weight of nodes, in as few commands as possible.
+
+        Args:
+            state: DOWN, DRAIN, UNDRAIN, RESUME, IDLE, POWER_UP, POWER_DOWN, POWER_DOWN_ASAP or
+                POWER_DOWN_FORCE.
+
+        Raises:
+            SlurmError: Slurm refused some of the nodes (RESUME on a node that is neither down nor drained,
+                an unknown name). The others have been changed.
+        """
+        ...
+
+    def power_down_force(self, nodes: Iterable[str], reason: str) -> None:
+        """Gives nodes back at once: their jobs are requeued, SuspendProgram is called, they become idle."""
+        self.update_node(nodes, state="POWER_DOWN_FORCE", reason=reason)
+
+    def avoid(self, nodes: Iterable[str]) -> None:
+        """Makes Slurm choose these nodes last, until slurmctld restarts."""
+        self.update_node(nodes, weight=LAST_WEIGHT)
+
+    def power_up(self, nodes: Iterable[str]) -> None:
+        """Requests nodes that are powered down.
+
+        A node that is powering up must not be requested. Slurm would either call ResumeProgram again, restart
+        the node's timeout, and ignore a slurmd that has started already; or keep the request, and launch the
+        node again after its next suspend.
+        """
+        self.update_node(nodes, state="POWER_UP")
+
+    def undrain(self, nodes: Mapping[str, NodeState]) -> None:
+        """Removes DRAIN, in a way that is safe for nodes that are off.
+
+        UNDRAIN and RESUME also set NOT_RESPONDING, until the node registers. A node that is off does not
+        register. It can still be used, until slurmctld restarts or reads its configuration again: then it
+        counts as lost for ever. IDLE removes DRAIN and nothing else, but it works for idle nodes only.
+
+        Args:
+            nodes: the nodes by name, in their present state.
+
+        Raises:
+            SlurmError: Slurm refused some of the nodes. The others have been changed.
+        """
+        idle = [name for name, node in nodes.items() if node.base == "IDLE"]
+        others = [name for name in nodes if name not in idle]
+        _each(
+            partial(self.update_node, names, state=state)
+            for state, names in (("IDLE", idle), ("UNDRAIN", others))
+        )
+
+    def update_job(
+        self, job: int | str, *, admin_comment: str | None = None, start_now: bool = False, hold: bool = False
+    ) -> None:
+        """Changes a job that has not ended.
+
+        Args:
+            job: the job's id or `JobState.spelling`.
+            admin_comment: the AdminComment that `scontrol show job` shows. An empty text removes it.
+            start_now: whether to remove the delay that a requeue has set.
+            hold: whether to keep the job pending until it is released.
+
+        Raises:
+            SlurmError: The job has ended or is unknown.
+        """
+        ...
+
+    def save_nodes(self, node: NodeState) -> None:
+        """Makes slurmctld write the state of all nodes to the disk within five seconds.
+
+        It does so after every update of a node. An update with the node's present reason changes nothing;
+        without a reason an empty one changes nothing. Any other update would remove the reason. (A weight,
+        even the present one, would split the node off its line of slurm.conf.)
+
+        Args:
+            node: any node in its present state, best one without a reason.
+        """
+        self.update_node([node.name], reason=node.reason or "")
+
+    def save_all(self, job: JobState) -> None:
+        """Makes slurmctld write all jobs and nodes to the disk within five seconds.
+
+        It does so after every update of a job. This update changes nothing.
+
+        Args:
+            job: any job that has not ended.
+
+        Raises:
+            SlurmError: The job has ended. Its end has made slurmctld write its state as well.
+        """
+        ...
+
+    def requeue(self, job: int | str) -> None:
+        """Requeues a job that has started.
+
+        Raises:
+            SlurmError: The job may not be requeued, or has ended.
+        """
+        ...
+
+    def release(self, job: int | str) -> None:
+        """Releases a held job."""
+        ...
+
+    def cancel(self, jobs: Iterable[int | str]) -> None:
+        """Cancels jobs. A job that has ended already is not an error."""
+        ...
+
+    def reconfigure(self) -> None:
+        """Makes all daemons read their configuration again."""
+        ...
+
+    def close_partition(self, name: str) -> None:
+        """Stops the start of jobs in a partition until slurmctld restarts. Running jobs go on."""
+        self.run("scontrol", "update", f"PartitionName={name}", "State=DOWN")
+
+    def shutdown(self) -> None:
+        """Makes slurmctld save its state and exit. systemd or the machine's init restarts it."""
+        self.run("scontrol", "shutdown", "slurmctld")
+
+
+class Control(Slurm):
+    """Runs Slurm's commands against one cluster.
+
+    Args:
+        slurm_conf: the path of the cluster's slurm.conf.
+        timeout: seconds after which a command counts as unanswered.
+    """
+
+    def __init__(self, slurm_conf: str | PurePath, timeout: float = 30.0) -> None:
+        self._timeout = timeout
+        # Nothing is inherited: the caller may be a job or a program of slurmctld, whose SLURM_* variables
+        # change what the commands do. Times are seconds since 1970, whatever the machine's time zone is.
+        self._environment = {
+            "PATH": PATH,
+            "SLURM_CONF": str(slurm_conf),
+            "SLURM_TIME_FORMAT": "%s",
+            "LC_ALL": "C.UTF-8",
+        }
+
+    def run(self, *command: str) -> str:
+        try:
+            done = subprocess.run(
+                command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=self._timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise SlurmDown(command, None, f"no answer within {self._timeout:g} s") from error
+        except OSError as error:
+            raise SlurmError(command, None, str(error)) from error
+        if done.returncode != 0:
+            kind = SlurmDown if is_unanswered(done.stderr) else SlurmError
+            raise kind(command, done.returncode, done.stderr or done.stdout)
+        return done.stdout
+
+    def nodes(self) -> dict[str, NodeState]:
+        return parse_nodes(self.run("scontrol", "show", "nodes", "--oneliner"))
+
+    def jobs(self) -> dict[int, JobState]:
+        # Without --array, squeue shows a requeued task as one of the tasks that have not started, with their
+        # reason, their priority and their number of restarts.
+        options = ("--noheader", "--all", "--states=all", "--array", "--Format")
+        return parse_jobs(self.run("squeue", *options, SQUEUE_FORMAT))
+
+    def ping(self) -> bool:
+        try:
+            self.run("scontrol", "ping")
+        except SlurmError:
+            return False
+        return True
+
+    def update_node(
+        self,
+        nodes: Iterable[str],
+        *,
+        state: str | None = None,
+        reason: str | None = None,
+        weight: int | None = None,
+    ) -> None:
+        changes = _pairs(
+            {"State": state, "Reason": reason, "Weight": None if weight is None else str(weight)}
+        )
+        if not changes:
+            raise ValueError("nothing to change")
+        commands = (("scontrol", "update", f"NodeName={names}", *changes) for names in _batches(nodes))
+        _each(partial(self.run, *command) for command in commands)
+
+    def update_job(
+        self, job: int | str, *, admin_comment: str | None = None, start_now: bool = False, hold: bool = False
+    ) -> None:
+        changes = _pairs(
+            {
+                "AdminComment": admin_comment,
+                "StartTime": "now" if start_now else None,
+                "Priority": "0" if hold else None,
+            }
+        )
+        if not changes:
+            raise ValueError("nothing to change")
+        self.run("scontrol", "update", f"JobId={job}", *changes)
+
+    def save_all(self, job: JobState) -> None:
+        self.run("scontrol", "update", f"JobId={job.spelling}", f"Requeue={int(job.requeue)}")
+
+    def requeue(self, job: int | str) -> None:
+        self.run("scontrol", "requeue", str(job))
+
+    def release(self, job: int | str) -> None:
+        self.run("scontrol", "release", str(job))
+
+    def cancel(self, jobs: Iterable[int | str]) -> None:
+        names = [str(job) for job in jobs]
+        if names:
+            self.run("scancel", "--quiet", *names)
+
+    def reconfigure(self) -> None:
+        self.run("scontrol", "reconfigure")
+
+
+def _each(steps: Iterable[Callable[[], object]]) -> None:
+    """Runs all steps, then raises the first refusal.
+
+    Raises:
+        SlurmDown: The controller does not answer. This is raised at once.
+        SlurmError: Slurm refused some of the steps.
+    """
+    refusal: SlurmError | None = None
+    for step in steps:
+        try:
+            step()
+        except SlurmDown:
+            raise
+        except SlurmError as error:
+            refusal = refusal or error
+    if refusal is not None:
+        raise refusal
+
+
+def _batches(nodes: Iterable[str]) -> Iterator[str]:
+    """Yields host lists in numeric order. Each of them fits into one argument."""
+    names = expand(fold(nodes))
+    for start in range(0, len(names), BATCH):
+        yield fold(names[start : start + BATCH])
+
+
+def _pairs(changes: Mapping[str, str | None]) -> list[str]:
+    """`Key=value` arguments without line breaks, because those would end the value in Slurm's listings."""
+    return [f"{key}={' '.join(value.split())}" for key, value in changes.items() if value is not None]

@@ -1,0 +1,189 @@
+"""The hardware in each node's line of slurm.conf, also after a change of the hardware in the stack file.
+
+When slurmctld starts, it ends the job of a node whose CPUs, cores or devices differ from those at the job's
+start. So a node keeps its former line until it is off and no job holds it (`kept`). Other nodes get the new
+line at once. The line of each node is recorded on the controller's disk, which outlives slurmctld, the
+elastic daemon and the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from node.codec import from_json, to_json
+from node.model import Accelerator, ClusterDesign, Partition
+from node.slurm.hostlist import expand, fold
+
+RECORD, RENEWAL = "hardware.json", "renewal.json"
+"""Files in the elastic daemon's folder: the line of each node; the daemon's request for the next start."""
+FRESH_SECONDS = 60.0
+"""How old the daemon's request may be. After that a node that was empty may be in use."""
+_NOT_FEATURE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """The hardware of a node.
+
+    Attributes:
+        features: the features for `--constraint`.
+    """
+
+    cpus: int
+    memory_mib: int
+    accelerator: Accelerator | None
+    features: tuple[str, ...]
+
+    @classmethod
+    def of(cls, partition: Partition) -> Hardware:
+        """The hardware of a partition's nodes by the stack file."""
+        return cls(partition.cpus, partition.memory_mib, partition.accelerator, tuple(_features(partition)))
+
+
+def _features(partition: Partition) -> Iterator[str]:
+    yield _NOT_FEATURE.sub("_", partition.machine)
+    yield "spot" if partition.spot else "ondemand"
+    if partition.accelerator is not None:
+        yield partition.accelerator.type
+    if partition.efa:
+        yield "efa"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of slurm.conf: nodes with the same hardware.
+
+    Attributes:
+        nodes: a host list.
+    """
+
+    nodes: str
+    hardware: Hardware
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The record of the last rendering of slurm.conf.
+
+    Attributes:
+        release: Slurm's release, as its programs print it.
+        lines: the node lines.
+        seen: nodes with former lines that the elastic daemon has checked since. Their partitions are in
+            service.
+    """
+
+    release: str
+    lines: tuple[Line, ...] = ()
+    seen: tuple[str, ...] = ()
+
+    def nodes(self) -> dict[str, Hardware]:
+        return {node: line.hardware for line in self.lines for node in expand(line.nodes)}
+
+    def kept(self, design: ClusterDesign) -> dict[str, Hardware]:
+        """The nodes of a design whose recorded hardware differs from the design, with that hardware."""
+        found = {}
+        before = self.nodes()
+        for partition in design.partitions:
+            new = Hardware.of(partition)
+            for node in partition.nodes():
+                if before.get(node, new) != new:
+                    found[node] = before[node]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """The differences between slurm.conf and the design.
+
+    Attributes:
+        kept: node -> the former hardware that its line keeps.
+        closed: partitions in which no job may start, because some of their nodes have not been checked yet.
+    """
+
+    kept: Mapping[str, Hardware] = field(default_factory=dict)
+    closed: frozenset[str] = frozenset()
+
+    def groups(self, nodes: Iterable[str], new: Hardware) -> Iterator[tuple[list[str], Hardware]]:
+        """Groups neighbours with the same hardware. Each group is a line."""
+        group: list[str] = []
+        last = new
+        for node in nodes:
+            hardware = self.kept.get(node, new)
+            if group and hardware != last:
+                yield group, last
+                group = []
+            group.append(node)
+            last = hardware
+        if group:
+            yield group, last
+
+    def accelerators(self, design: ClusterDesign) -> list[Accelerator]:
+        """The accelerators of all nodes, with those of nodes that keep former lines."""
+        found = [p.accelerator for p in design.partitions] + [h.accelerator for h in self.kept.values()]
+        return list(dict.fromkeys(a for a in found if a is not None))
+
+
+def lines(design: ClusterDesign, release: str, lib: Path) -> tuple[Lines, Record]:
+    """Returns the lines of the next slurm.conf, and the record of it to save.
+
+    Args:
+        lib: the elastic daemon's folder, with the record of the last rendering and the daemon's request.
+    """
+    before = read(lib)
+    kept = before.kept(design) if before is not None else {}
+    free, seen = _renewal(lib)
+    kept = {node: hardware for node, hardware in kept.items() if node not in free}
+    looked_at = (seen | frozenset(before.seen if before is not None else ())) & kept.keys()
+    closed = {p.name for p in design.partitions if any(n in kept and n not in looked_at for n in p.nodes())}
+    deviation = Lines(kept, frozenset(closed))
+    said = [
+        Line(fold(group), hardware)
+        for p in design.partitions
+        for group, hardware in deviation.groups(p.nodes(), Hardware.of(p))
+    ]
+    return deviation, Record(release, tuple(said), tuple(sorted(looked_at)))
+
+
+def read(lib: Path) -> Record | None:
+    """Reads the record of the last rendering. `None` means that there is none yet."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return from_json(Record, json.loads((lib / RECORD).read_text()))
+    return None
+
+
+def text(record: Record) -> str:
+    """The record as JSON, for `read`."""
+    return json.dumps(to_json(record))
+
+
+def ask(lib: Path, free: Iterable[str], seen: Iterable[str]) -> None:
+    """Requests that the next start of slurmctld gives these nodes their new lines.
+
+    Args:
+        free: nodes that are off, and that no job can get before that start.
+        seen: nodes that keep their former lines. Their partitions may be in service.
+    """
+    content: dict[str, Any] = {"at": time.monotonic(), "free": sorted(free), "seen": sorted(seen)}
+    draft = lib / f".{RENEWAL}.new"
+    draft.write_text(json.dumps(content))
+    draft.replace(lib / RENEWAL)
+
+
+def done(lib: Path) -> None:
+    """Removes the request, because the nodes may be in use at a later start."""
+    (lib / RENEWAL).unlink(missing_ok=True)
+
+
+def _renewal(lib: Path, clock: Callable[[], float] = time.monotonic) -> tuple[frozenset[str], frozenset[str]]:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        asked = json.loads((lib / RENEWAL).read_text())
+        if 0 <= clock() - asked["at"] <= FRESH_SECONDS:
+            return frozenset(asked["free"]), frozenset(asked["seen"])
+    return frozenset(), frozenset()

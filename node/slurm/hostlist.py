@@ -1,0 +1,140 @@
+"""Converts Slurm's host lists, such as `debug-[0-3,07-09]x,login`, to names and back.
+
+This is our own code, because `scontrol show hostnames` starts a process for each call, and because jobs read
+their node list where `scontrol` may not be installed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from itertools import product
+from math import prod
+
+LIMIT = 1_000_000
+"""The greatest number of names in one host list, so that a mistyped range cannot fill the memory."""
+
+Range = tuple[int, int, int]
+"""The first and the last number, and the width to which numbers are padded."""
+Expression = list[str | list[Range]]
+"""The part between two top-level commas: its literals and bracket groups, in order."""
+
+# A bracket group, a literal, or a separator. Everything else is an error.
+_TOKEN = re.compile(r"\[([^\[\]]*)\]|([^\[\],\s]+)|(,)")
+_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+# Only a number at the end is folded: Slurm refuses text after a bracket (`n[0-1]x`: Invalid hostlist).
+_NUMBERED = re.compile(r"(.*?)([0-9]+)")
+_NAME = re.compile(r"[^\[\],\s]+")
+
+
+def expand(text: str) -> list[str]:
+    """Returns the names in the written order, with duplicates. The empty text has no names.
+
+    Raises:
+        ValueError: The text is not a host list, or has more than `LIMIT` names.
+    """
+    names: list[str] = []
+    for expression in _parse(text):
+        parts = [_numbers(part) if isinstance(part, list) else [part] for part in expression]
+        names += parts[0] if len(parts) == 1 else map("".join, product(*parts))
+    return names
+
+
+def count(text: str) -> int:
+    """Returns the number of names in a host list without making the names.
+
+    Raises:
+        ValueError: The text is not a host list, or has more than `LIMIT` names.
+    """
+    return sum(map(_size, _parse(text)))
+
+
+def fold(names: Iterable[str]) -> str:
+    """Returns the host list for a set of names: in numeric order, without duplicates, with zero padding.
+
+    Slurm accepts the text: names that do not end in a number are not folded.
+
+    Raises:
+        ValueError: A name is empty, or has a comma, a bracket or a space.
+    """
+    texts: list[tuple[str, str]] = []
+    numbers: dict[str, set[str]] = {}
+    for name in set(names):
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no host name")
+        if match := _NUMBERED.fullmatch(name):
+            numbers.setdefault(match[1], set()).add(match[2])
+        else:
+            texts.append((name, name))
+    for prefix, digits in numbers.items():
+        inner = _fold_numbers(digits)
+        texts.append((prefix, prefix + (inner if len(digits) == 1 else f"[{inner}]")))
+    return ",".join(text for _, text in sorted(texts))
+
+
+def fold_numbers(numbers: Iterable[int]) -> str:
+    """Returns the short text for a set of numbers, such as job ids: `{1, 2, 3, 7}` -> `1-3,7`."""
+    return _fold_numbers({str(number) for number in numbers})
+
+
+def _parse(text: str) -> list[Expression]:
+    text = text.strip()
+    if not text:
+        return []
+    expressions: list[Expression] = [[]]
+    position = 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise ValueError(f"host list {text[:200]!r}: a stray {text[position]!r} at {position}")
+        group, literal, _ = match.groups()
+        if group is not None:
+            expressions[-1].append(_ranges(group, text))
+        elif literal is not None:
+            expressions[-1].append(literal)
+        else:
+            expressions.append([])
+        position = match.end()
+    if not all(expressions):
+        raise ValueError(f"host list {text[:200]!r}: an empty name")
+    if (total := sum(map(_size, expressions))) > LIMIT:
+        raise ValueError(f"host list {text[:200]!r}: {total} names, more than {LIMIT}")
+    return expressions
+
+
+def _ranges(group: str, text: str) -> list[Range]:
+    ranges: list[Range] = []
+    for item in group.split(","):
+        match = _RANGE.fullmatch(item)
+        if match is None:
+            raise ValueError(f"host list {text[:200]!r}: {item!r} is no number or range")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise ValueError(f"host list {text[:200]!r}: the range {item!r} runs backwards")
+        # As in Slurm, all numbers have the width of the first one.
+        ranges.append((first, last, len(match[1])))
+    return ranges
+
+
+def _numbers(ranges: list[Range]) -> list[str]:
+    return [f"{n:0{width}d}" for first, last, width in ranges for n in range(first, last + 1)]
+
+
+def _size(expression: Expression) -> int:
+    return prod(
+        sum(last - first + 1 for first, last, _ in part) for part in expression if isinstance(part, list)
+    )
+
+
+def _fold_numbers(digits: set[str]) -> str:
+    """`{"9", "10", "11", "07"}` -> `07,9-11`."""
+    runs: list[tuple[str, str]] = []
+    following = ""
+    for number, _, text in sorted((int(text), len(text), text) for text in digits):
+        if text == following:
+            runs[-1] = (runs[-1][0], text)
+        else:
+            runs.append((text, text))
+        # The next number of the run, in the width of the run's first number.
+        following = f"{number + 1:0{len(runs[-1][0])}d}"
+    return ",".join(first if first == last else f"{first}-{last}" for first, last in runs)

@@ -1,0 +1,387 @@
+"""The states of nodes and jobs, and pure parsers of the output of Slurm 22.05, 23.11 and 24.11.
+
+All times are seconds since 1970, because `Control` runs the commands with SLURM_TIME_FORMAT=%s. `None` means
+that Slurm has no such time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from node.slurm.hostlist import expand, fold
+
+_OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN"})
+_BROKEN = frozenset({"DOWN", "ERROR", "FUTURE", "UNKNOWN"})
+# The node is registered but unusable: silent, restarting, or with less hardware than its line says.
+_UNFIT = frozenset({"NOT_RESPONDING", "REBOOT_ISSUED", "INVALID_REG", "FAIL"})
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """The state of a node in slurmctld.
+
+    Attributes:
+        base: the base state: IDLE, ALLOCATED, MIXED, DOWN, UNKNOWN, ERROR or FUTURE.
+        flags: the rest of the state: CLOUD, POWERED_DOWN, POWERING_UP, NOT_RESPONDING, DRAIN, …
+        reason: why the node is down, drained or powered down, by a user or by Slurm. It may be old.
+        reason_user: the user who set the reason.
+        boot_time: the start time of the node's machine, as its slurmd reported at registration.
+        slurmd_start_time: the start time of that slurmd.
+        cpus_alloc: the number of allocated CPUs, also by a job that waits for the node.
+    """
+
+    name: str
+    base: str
+    flags: frozenset[str] = frozenset()
+    reason: str | None = None
+    reason_user: str | None = None
+    reason_time: float | None = None
+    boot_time: float | None = None
+    slurmd_start_time: float | None = None
+    last_busy_time: float | None = None
+    cpus_alloc: int = 0
+    cpus: int = 0
+    partitions: tuple[str, ...] = ()
+    address: str = ""
+    hostname: str = ""
+    gres: str | None = None
+    version: str | None = None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the node is registered and answers. A drained node is up, but takes no new job."""
+        # POWER_UP alone is ignored: a node that was requested twice keeps the flag while it is up.
+        return (
+            self.base not in _BROKEN
+            and not self.flags & (_OFF | _UNFIT | {"POWERING_UP"})
+            and not self.is_powering_down
+        )
+
+    @property
+    def is_powering_up(self) -> bool:
+        """Whether the node was requested and has not registered yet."""
+        return "POWERING_UP" in self.flags or {"POWER_UP", "POWERED_DOWN"} <= self.flags
+
+    @property
+    def is_powered_down(self) -> bool:
+        """Whether the node is off and not requested. A job may hold it for a second before ResumeProgram."""
+        return "POWERED_DOWN" in self.flags and not self.is_powering_up and not self.is_powering_down
+
+    @property
+    def is_powering_down(self) -> bool:
+        """Whether SuspendProgram was called, or will be called as soon as the node is free."""
+        return "POWERING_DOWN" in self.flags or ("POWER_DOWN" in self.flags and not self.has_job)
+
+    @property
+    def is_down(self) -> bool:
+        """Whether the node failed or was set to DOWN, whatever its power state is."""
+        return self.base in _BROKEN
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the node was up and no longer answers."""
+        return "NOT_RESPONDING" in self.flags and not self.is_powering_up and not self.flags & _OFF
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the node takes no new job (DRAIN). A job may still run on it."""
+        return "DRAIN" in self.flags
+
+    @property
+    def has_job(self) -> bool:
+        """Whether a job holds the node, also while the job starts or ends."""
+        return self.base in ("ALLOCATED", "MIXED") or "COMPLETING" in self.flags
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """The state of a job, of an array's task, or of a pending array in slurmctld.
+
+    Attributes:
+        id: the unique id. An array's task has its own.
+        array_job: the array's id. `None` means that the job is not part of an array.
+        array_task: the task's index. A pending array has a list of indices (`3-9`).
+        het_job: the id of the heterogeneous job. `None` means that the job is not part of one.
+        state: PENDING, CONFIGURING, RUNNING, COMPLETING, COMPLETED, CANCELLED, FAILED, NODE_FAIL, TIMEOUT, …
+        reason: Slurm's reason for waiting or ending: "None" (as text), Resources, BeginTime, JobHeldUser, …
+        explanation: the reason as a sentence, if Slurm has one.
+        nodes: the nodes that the job holds or held.
+        wanted_nodes: the number of nodes. For a pending job, the number that it requests.
+        restarts: how often the job was requeued.
+        eligible_time: the earliest time at which the job may start. A requeue delays it.
+        start_time: the start time. For a pending job, Slurm's estimate.
+        gres: the generic resources per node that the job requests, such as `gres:gpu:2`.
+        exit_code: the exit status. It is 0 if a signal ended the job.
+        signal: the number of the signal that ended the job, otherwise 0.
+    """
+
+    id: int
+    name: str
+    state: str
+    reason: str
+    explanation: str | None
+    partition: str
+    user: str
+    nodes: tuple[str, ...]
+    wanted_nodes: int
+    batch_host: str | None
+    requeue: bool
+    restarts: int
+    priority: int
+    submit_time: float | None
+    eligible_time: float | None
+    start_time: float | None
+    end_time: float | None
+    array_job: int | None
+    array_task: str | None
+    het_job: int | None
+    gres: str | None
+    tres: str | None
+    dependency: str | None
+    exit_code: int
+    signal: int
+    comment: str | None
+    admin_comment: str | None
+
+    @property
+    def spelling(self) -> int | str:
+        """The job's name in commands: `12`, `12_3`, or `12_[3-9]` for a pending array.
+
+        The last task of an array has the array's id, which in a command would mean all of its tasks.
+        """
+        tasks = (self.array_task or "").partition("%")[0]
+        # squeue may cut the list of a pending array short.
+        if self.array_job is None or not tasks or "..." in tasks:
+            return self.id
+        return f"{self.array_job}_{tasks}" if tasks.isdigit() else f"{self.array_job}_[{tasks}]"
+
+    @property
+    def slurm_id(self) -> str:
+        """The id in squeue's notation: `12`, `12_3` for an array's task, `12_[3-9%2]` for pending tasks."""
+        if self.array_job is None or self.array_task is None:
+            return str(self.id)
+        task = self.array_task
+        return f"{self.array_job}_{task}" if task.isdigit() else f"{self.array_job}_[{task}]"
+
+    def elapsed(self, now: float) -> float | None:
+        """Seconds since the job's start, with suspended time. `None` means that the job has no nodes.
+
+        Args:
+            now: the present time, in seconds since the epoch.
+        """
+        if not self.is_active or self.start_time is None:
+            return None
+        # The end time of a running job is only its time limit.
+        until = self.end_time if self.state == "COMPLETING" and self.end_time is not None else now
+        return max(0.0, until - self.start_time)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the job holds nodes."""
+        return self.state in ("CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING")
+
+    @property
+    def is_pending(self) -> bool:
+        return self.state == "PENDING"
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the job does not start until it is released.
+
+        Slurm holds a job that it suspends. The hold remains when the job is requeued.
+        """
+        return self.priority == 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended and will not run again."""
+        return not self.is_active and not self.is_pending and self.state not in ("REQUEUED", "SIGNALING")
+
+    @property
+    def cause(self) -> str | None:
+        """Why the job waits: our admin comment if there is one, otherwise Slurm's explanation or reason."""
+        if not self.is_pending:
+            return None
+        return self.admin_comment or self.explanation or (self.reason if self.reason != "None" else None)
+
+
+# Slurm's stamp is the last bracket, because the reason itself may have brackets.
+_REASON = re.compile(r"\sReason=(.*) \[([^\s@\[\]]*)@(\d+|Unknown)\]|\sReason=(.*)$")
+
+
+def parse_nodes(text: str) -> dict[str, NodeState]:
+    """Parses the output of `scontrol show nodes --oneliner`. Returns the nodes by name.
+
+    Raises:
+        ValueError: A line does not describe a node.
+    """
+    if text.startswith("No nodes in the system"):
+        return {}
+    return {node.name: node for node in map(_node, filter(str.strip, text.splitlines()))}
+
+
+def _node(line: str) -> NodeState:
+    # The line is cut before Reason, so that no text of a user can pass for a field.
+    head = line.partition(" Reason=")[0].partition(" Comment=")[0]
+    # There may be 5,000 lines, and splitting takes a tenth of the time of a regular expression.
+    fields = dict(item.split("=", 1) for item in head.split() if "=" in item)
+    try:
+        base, *flags = fields["State"].split("+")
+        name = fields["NodeName"]
+    except KeyError as error:
+        raise ValueError(f"no node's line from scontrol: {line[:200]!r}") from error
+    reason, user, when = _reason(line)
+    return NodeState(
+        name=name,
+        # 22.05 marks a silent node with a star here. Newer releases have only the flag.
+        base=base.rstrip("*"),
+        flags=frozenset(flags) | ({"NOT_RESPONDING"} if base.endswith("*") else set()),
+        reason=reason,
+        reason_user=user,
+        reason_time=when,
+        boot_time=_time(fields.get("BootTime")),
+        slurmd_start_time=_time(fields.get("SlurmdStartTime")),
+        last_busy_time=_time(fields.get("LastBusyTime")),
+        cpus_alloc=int(fields.get("CPUAlloc") or 0),
+        cpus=int(fields.get("CPUTot") or 0),
+        partitions=tuple(filter(None, fields.get("Partitions", "").split(","))),
+        address=fields.get("NodeAddr", ""),
+        hostname=fields.get("NodeHostName", ""),
+        gres=_text(fields.get("Gres")),
+        version=_text(fields.get("Version")),
+    )
+
+
+def _reason(line: str) -> tuple[str | None, str | None, float | None]:
+    match = _REASON.search(line)
+    if match is None:
+        return None, None, None
+    if match[4] is not None:
+        return _text(match[4]), None, None
+    return _text(match[1]), match[2], _time(match[3])
+
+
+# Free text comes last. The separators are control characters that no user's text has.
+_FIELD, _RECORD = "\x1f", "\x1e"
+_JOB_FIELDS = (
+    "jobid",
+    "arrayjobid",
+    "arraytaskid",
+    "hetjobid",
+    "state",
+    "reason",
+    "partition",
+    "username",
+    "nodelist",
+    "numnodes",
+    "batchhost",
+    "requeue",
+    "restartcnt",
+    "prioritylong",
+    "submittime",
+    "eligibletime",
+    "starttime",
+    "endtime",
+    "tres-per-node",
+    "tres-alloc",
+    "dependency",
+    "exit_code",
+    "reasonlist",
+    "name",
+    "comment",
+    "admin_comment",
+)
+SQUEUE_FORMAT = f":{_FIELD},".join(_JOB_FIELDS) + f":{_RECORD}"
+"""The value of `squeue --Format`. It has no widths, so nothing is cut, and it has our own separators."""
+
+
+def parse_jobs(text: str) -> dict[int, JobState]:
+    """Parses the output of `squeue --noheader --array --Format SQUEUE_FORMAT`. Returns the jobs by id.
+
+    The tasks of an array that have not started share the array's id and become one job.
+
+    Raises:
+        ValueError: A record does not have the fields of the format.
+    """
+    found: dict[int, JobState] = {}
+    tasks: dict[int, list[str]] = {}
+    for job in _jobs(text):
+        found.setdefault(job.id, job)
+        if job.array_task is not None:
+            tasks.setdefault(job.id, []).append(job.array_task)
+    several = {number: indices for number, indices in tasks.items() if len(indices) > 1}
+    return found | {
+        number: replace(found[number], array_task=fold(f"t{index}" for index in indices)[2:-1])
+        for number, indices in several.items()
+    }
+
+
+def _jobs(text: str) -> Iterator[JobState]:
+    for record in text.split(_RECORD):
+        # squeue ends every record with an additional line break.
+        values = record.lstrip("\n").split(_FIELD)
+        if values == [""]:
+            continue
+        if len(values) != len(_JOB_FIELDS):
+            raise ValueError(f"no job's record from squeue: {record[:200]!r}")
+        yield _job(dict(zip(_JOB_FIELDS, values, strict=True)))
+
+
+def _job(field: dict[str, str]) -> JobState:
+    task = _text(field["arraytaskid"])
+    nodes = _text(field["nodelist"])
+    exit_code, signal = _ending(field["exit_code"])
+    return JobState(
+        id=int(field["jobid"]),
+        name=field["name"],
+        state=field["state"],
+        # For `ReqNodeNotAvail, UnavailableNodes:…` the part after the comma goes into the explanation.
+        reason=field["reason"].partition(",")[0],
+        explanation=_explanation(field["reasonlist"], field["reason"].partition(",")[0]),
+        partition=field["partition"],
+        user=field["username"],
+        nodes=tuple(expand(nodes)) if nodes else (),
+        # A range of numbers (`2-4`) requests at least the first number.
+        wanted_nodes=int(field["numnodes"].partition("-")[0] or 0),
+        batch_host=_text(field["batchhost"]),
+        requeue=field["requeue"] in ("1", "yes", "YES"),
+        restarts=int(field["restartcnt"]),
+        priority=int(field["prioritylong"]),
+        submit_time=_time(field["submittime"]),
+        eligible_time=_time(field["eligibletime"]),
+        start_time=_time(field["starttime"]),
+        end_time=_time(field["endtime"]),
+        array_job=int(field["arrayjobid"]) if task else None,
+        array_task=task,
+        het_job=int(field["hetjobid"]) if _text(field["hetjobid"]) not in (None, "0") else None,
+        gres=_text(field["tres-per-node"]),
+        tres=_text(field["tres-alloc"]),
+        dependency=_text(field["dependency"]),
+        exit_code=exit_code,
+        signal=signal,
+        comment=_text(field["comment"]),
+        admin_comment=_text(field["admin_comment"]),
+    )
+
+
+def _explanation(text: str, reason: str) -> str | None:
+    """The explanation in squeue's last column: the nodes of a running job, `(why)` of any other job."""
+    if not text.startswith("(") or not text.endswith(")") or text[1:-1] in (reason, "null"):
+        return None
+    return text[1:-1]
+
+
+def _ending(text: str) -> tuple[int, int]:
+    """The exit status and signal of `<status>:<signal>`. 22.05 prints the wait status instead."""
+    status, colon, number = text.partition(":")
+    return (int(status), int(number)) if colon else (int(status) >> 8, int(status) & 0x7F)
+
+
+def _text(value: str | None) -> str | None:
+    return None if value in (None, "", "(null)", "N/A", "None", "n/a", "Unknown") else value
+
+
+def _time(value: str | None) -> float | None:
+    return float(value) if value is not None and value.isdigit() and value != "0" else None

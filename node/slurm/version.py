@@ -1,0 +1,156 @@
+"""Slurm's release, and the differences between the releases of the supported distributions.
+
+Debian 12 has 22.05, Ubuntu 24.04 has 23.11, and Debian 13 has 24.11. Every difference that matters here is a
+field of `Traits`. Other code checks a trait, never a version.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from node.slurm.hostlist import expand
+
+Version = tuple[int, int]
+"""A release as (year, month): 22.05 is (22, 5)."""
+
+_VERSION = re.compile(r"(?<![\d.])(\d{2})\.(\d{2})(?![\d])")
+
+
+def parse(text: str) -> Version:
+    """Returns the release in a text: `slurm-wlm 22.05.8` -> (22, 5), `24.11.5` -> (24, 11).
+
+    Raises:
+        ValueError: The text has no version.
+    """
+    match = _VERSION.search(text)
+    if match is None:
+        raise ValueError(f"no Slurm version in {text.strip()!r}")
+    return int(match[1]), int(match[2])
+
+
+def spell(version: Version) -> str:
+    """Returns a release as text: (22, 5) -> `22.05`."""
+    return f"{version[0]}.{version[1]:02d}"
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """The differences of a release that matter for the configuration.
+
+    Attributes:
+        private_data_cloud: whether cloud nodes that are off are hidden unless `PrivateData=cloud` is set
+            (22.05).
+        cloud_reg_addrs: whether a node's address is learned at registration only with
+            `SlurmctldParameters=cloud_reg_addrs`. From 23.02 on it is always learned, and the option is
+            logged as defunct.
+        cgroup_off: the value of `CgroupPlugin` with which slurmd touches no cgroup at all. With `autodetect`
+            slurmd fails at its start if it may not write to the unified hierarchy (as an ordinary user, or in
+            a container without systemd), even if no other plugin uses cgroups. Before 24.05 there is no
+            `disabled`, but `cgroup/v1` does nothing until it is used.
+        boot_time_in_uptime: whether `slurmd -b` counts the time since its start in whole seconds of the
+            kernel's uptime, which may be one second off (see `registration.start_delay`). From 23.02 on it
+            uses the clock.
+    """
+
+    private_data_cloud: bool
+    cloud_reg_addrs: bool
+    cgroup_off: str
+    boot_time_in_uptime: bool
+
+
+TRAITS: Mapping[Version, Traits] = {
+    (22, 5): Traits(
+        private_data_cloud=True, cloud_reg_addrs=True, cgroup_off="cgroup/v1", boot_time_in_uptime=True
+    ),
+    (23, 11): Traits(
+        private_data_cloud=False, cloud_reg_addrs=False, cgroup_off="cgroup/v1", boot_time_in_uptime=False
+    ),
+    (24, 11): Traits(
+        private_data_cloud=False, cloud_reg_addrs=False, cgroup_off="disabled", boot_time_in_uptime=False
+    ),
+}
+"""The traits of each release, valid until the next row's. Sources: Slurm's RELEASE_NOTES and source code."""
+
+
+def traits(version: Version) -> Traits:
+    """Returns the traits of a release. A release that is newer than the table has those of the last row.
+
+    Raises:
+        ValueError: The release is older than 22.05 and lacks SLURM_RESUME_FILE, which power saving needs.
+    """
+    rows = [row for row in sorted(TRAITS) if row <= version]
+    if not rows:
+        oldest = spell(min(TRAITS))
+        raise ValueError(f"Slurm {spell(version)} is too old: {oldest} is the first with SLURM_RESUME_FILE")
+    return TRAITS[rows[-1]]
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeJob:
+    """A job that waits for nodes of one ResumeProgram call.
+
+    Attributes:
+        nodes: the nodes of the job that this call starts.
+        nodes_alloc: all nodes of the job, with those that are up. `None` in 22.05, which does not say.
+    """
+
+    job_id: int
+    nodes: tuple[str, ...]
+    nodes_alloc: tuple[str, ...] | None = None
+    partition: str | None = None
+    features: str | None = None
+    oversubscribe: str | None = None
+    reservation: str | None = None
+    extra: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeRequest:
+    """The content of `SLURM_RESUME_FILE`: the nodes of a call, and the jobs that wait for them.
+
+    A node without a job was requested by `scontrol update … state=power_up`.
+    """
+
+    all_nodes: tuple[str, ...]
+    jobs: tuple[ResumeJob, ...] = ()
+
+
+def parse_resume(text: str) -> ResumeRequest:
+    """Parses the resume file of any release. 23.02 renamed `all_nodes` and a job's `nodes` to `…_resume`.
+
+    Raises:
+        ValueError: The text is not JSON, or not a resume file.
+    """
+    try:
+        value = json.loads(text)
+        return ResumeRequest(
+            tuple(expand(_either(value, "all_nodes_resume", "all_nodes"))),
+            tuple(_job(job) for job in value.get("jobs", [])),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"resume file {text[:200]!r}: {error}") from error
+
+
+def _either(value: Mapping[str, Any], new: str, old: str) -> str:
+    text = value[new] if new in value else value[old]
+    if not isinstance(text, str):
+        raise TypeError(f"{new}: a host list is expected, not {text!r}")
+    return text
+
+
+def _job(value: Mapping[str, Any]) -> ResumeJob:
+    alloc = value.get("nodes_alloc")
+    return ResumeJob(
+        job_id=int(value["job_id"]),
+        nodes=tuple(expand(_either(value, "nodes_resume", "nodes"))),
+        nodes_alloc=None if alloc is None else tuple(expand(alloc)),
+        # Slurm writes unset fields as null or as an empty text.
+        **{
+            key: value.get(key) or None
+            for key in ("partition", "features", "oversubscribe", "reservation", "extra")
+        },
+    )

@@ -1,0 +1,152 @@
+"""How much faster two local nodes of one core each train than one; by the training environment's Python:
+
+    PYTHONPATH=. <environment>/bin/python tests/bench/speed_up.py --epochs 8 --repeat 2
+
+A worker is a process on a core of its own, as a process machine's jobs are, without Slurm. All runs belong
+to one measurement: each repetition runs every case once, and the next one in the opposite order, so that what
+else this host does hits all of them alike. Says the median and the spread of each, and the load before each
+run: figures of a host that is busy with other things are worth little.
+
+Exits 1 if a bound of --least is missed, as in `--least local-sgd:2=1.7`: so many times the images a
+second of `sync` on one worker.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from workload import scaling
+
+ROOT = Path(__file__).resolve().parents[2]
+CASES = ("sync:1", "published:1", "published:2", "sync:2", "local-sgd:2")
+BASE = "sync:1"
+
+
+@dataclass
+class Measured:
+    """A case's runs."""
+
+    seconds: list[float] = field(default_factory=list)
+    images: list[float] = field(default_factory=list)
+    """A second."""
+    accuracy: list[float] = field(default_factory=list)
+    every: list[int | None] = field(default_factory=list)
+    predicted: list[float] = field(default_factory=list)
+    """The speed-up that the run's own times of step and exchange allow (`workload.scaling`)."""
+    start: list[float] = field(default_factory=list)
+    """Seconds from the process's start to the first step."""
+    step: list[float] = field(default_factory=list)
+    """Seconds of a step, where it was told apart."""
+
+
+def run(case: str, folder: Path, more: list[str], cores: list[int]) -> dict[str, Any]:
+    """Train in a folder of its own: the result record."""
+    profile, _, count = case.partition(":")
+    workers = int(count)
+    folder.mkdir()
+    processes = []
+    for rank in range(workers):
+        env = os.environ | {
+            "PYTHONPATH": str(ROOT),
+            "SLURM_STEP_NODELIST": f"127.0.0.[1-{workers}]",
+            "SLURM_STEP_NUM_TASKS": str(workers),
+            "SLURM_STEP_TASKS_PER_NODE": f"1(x{workers})",
+            "SLURM_PROCID": str(rank),
+            "SLURMD_NODENAME": f"127.0.0.{rank + 1}",
+        }
+        command = ["taskset", "--cpu-list", str(cores[rank]), sys.executable, "-m", "workload.train"]
+        with (folder / f"out-{rank}.txt").open("wb") as out:
+            processes.append(
+                subprocess.Popen(
+                    [*command, "--profile", profile, *more],
+                    cwd=folder,
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+    try:
+        statuses = [process.wait() for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    if any(statuses):
+        raise SystemExit(f"{case}: exit statuses {statuses}\n{(folder / 'out-0.txt').read_text()}")
+    record: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    return record
+
+
+def spread(values: list[float], digits: int) -> str:
+    middle = f"{statistics.median(values):.{digits}f}"
+    return middle + (f" ({min(values):.{digits}f}-{max(values):.{digits}f})" if len(values) > 1 else "")
+
+
+def bound(text: str) -> tuple[str, float]:
+    case, _, least = text.partition("=")
+    return case, float(least)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--cases", nargs="+", default=list(CASES), metavar="PROFILE:WORKERS")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--repeat", type=int, default=2, help="even: as often in either order")
+    parser.add_argument("--least", nargs="*", type=bound, default=[], metavar="CASE=RATIO")
+    parser.add_argument("arguments", nargs="*", help="of workload.train, behind --")
+    options = parser.parse_args()
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < max(int(case.partition(":")[2]) for case in options.cases):
+        raise SystemExit(f"this host has {len(cores)} cores, fewer than workers: nothing can be compared")
+    measured = {case: Measured() for case in options.cases}
+    with tempfile.TemporaryDirectory(prefix="slurm-stacks-speed-up-") as name:
+        for repetition in range(options.repeat):
+            for case in options.cases[:: -1 if repetition % 2 else 1]:
+                load = os.getloadavg()[0]
+                arguments = ["--data", "synthetic", "--epochs", str(options.epochs), *options.arguments]
+                folder = Path(name) / f"{case.replace(':', '-')}-{repetition}"
+                record = run(case, folder, arguments, cores)
+                one, seconds = measured[case], record["seconds_train"]
+                one.seconds.append(seconds)
+                one.images.append(record["images_per_second"])
+                one.accuracy.append(record["test_accuracy"])
+                one.every.append(record["average_every"])
+                one.start.append(sum(record["phases"][name] for name in ("data", "import", "meet")))
+                if record["exchange_seconds"] is not None:
+                    found = scaling.Measured(
+                        record["step_seconds"],
+                        record["exchange_seconds"],
+                        record["workers"],
+                        record["average_every"],
+                    )
+                    bases = measured[BASE].step
+                    alone = statistics.median(bases) if bases else None
+                    one.predicted.append(found.speed_up(record["workers"], alone))
+                elif record["step_seconds"] is not None:
+                    one.step.append(record["step_seconds"])
+                print(f"{time.strftime('%H:%M:%S')} {case}: {seconds:.1f} s, load {load:.1f}", flush=True)
+    head = f"{'case':<14}{'seconds of training':<26}{'times as fast as ' + BASE:<28}"
+    print(f"\n{head}{'predicted':<12}{'to 1st step':<14}held out")
+    missed = []
+    for case, one in measured.items():
+        ratios = [mine / base for base, mine in zip(measured[BASE].images, one.images, strict=True)]
+        rounds = "" if one.every[0] is None else f"  rounds of {', '.join(map(str, one.every))} steps"
+        print(
+            f"{case:<14}{spread(one.seconds, 1):<26}{spread(ratios, 2):<28}"
+            f"{f'{statistics.median(one.predicted):.2f}' if one.predicted else '-':<12}"
+            f"{f'{statistics.median(one.start):.1f} s':<14}{spread(one.accuracy, 4)}{rounds}"
+        )
+        missed += [c for c, least in options.least if c == case and statistics.median(ratios) < least]
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

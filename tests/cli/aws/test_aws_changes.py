@@ -1,0 +1,194 @@
+"""Changes of a running cluster on AWS: the table has every key of the stack file, and jobs are safe."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from cli.aws.changes import RULES, TABLE, UNSEEN
+from cli.changes import table as changes
+from cli.changes.jobs import Job
+from cli.changes.table import Change, Kind, refusal
+from node.model import Accelerator, ClusterDesign, Hook, Network
+from tests.support.aws_mocks import CONTROLLER, CPU, EFS, GPU, LOGIN, LUSTRE, NFS, aws_design, ssh_design
+from tests.support.changes_table import check_fields, check_keys
+
+
+def compare(old: ClusterDesign, new: ClusterDesign) -> list[Change]:
+    return changes.compare(old, new, RULES)
+
+
+def test_every_key_of_a_stack_file_has_one_row() -> None:
+    check_keys(TABLE, {"aws:region", "benchmark"})
+
+
+def test_every_field_of_the_design_is_found_by_one_row() -> None:
+    check_fields(TABLE, UNSEEN, aws_design(hosts=(CONTROLLER, LOGIN)))
+
+
+def test_the_same_design_is_no_change_with_the_zones_in_which_it_was_published() -> None:
+    placed = tuple(dataclasses.replace(p, zones=("eu-west-1b",)) for p in (CPU, GPU))
+    assert compare(aws_design(partitions=placed), aws_design()) == []
+
+
+def cpu(**values: Any) -> dict[str, Any]:
+    return {"partitions": (dataclasses.replace(CPU, **values), GPU)}
+
+
+def home(**values: Any) -> dict[str, Any]:
+    return {"mounts": (dataclasses.replace(NFS[0], **values), NFS[1])}
+
+
+def head(**values: Any) -> dict[str, Any]:
+    return {"hosts": (dataclasses.replace(CONTROLLER, **values),)}
+
+
+CASES = [
+    (cpu(time_limit="01:00:00"), [("partitions.time_limit", Kind.LIVE)]),
+    (cpu(max=20), [("partitions.nodes.max", Kind.LIVE)]),
+    (cpu(max=2), [("partitions.nodes.max", Kind.ENDS)]),
+    (cpu(machine="m5.2xlarge", cpus=8, memory_mib=30000), [("partitions.machine", Kind.RENEWED)]),
+    (cpu(spot=True), [("partitions.spot", Kind.RENEWED)]),
+    (cpu(price_hour=1.0), [("machines.price_hour", Kind.LIVE)]),
+    (cpu(accelerator=Accelerator("t4", 1)), [("partitions.accelerator", Kind.RENEWED)]),
+    (cpu(cpus=3, memory_mib=9), [("machines.vcpus", Kind.RENEWED), ("machines.memory_mib", Kind.RENEWED)]),
+    ({"partitions": (CPU,)}, [("partitions.name", Kind.ENDS)]),
+    ({"partitions": (CPU, GPU, dataclasses.replace(CPU, name="x"))}, [("partitions.name", Kind.LIVE)]),
+    (head(machine="m5.xlarge"), [("controller.machine", Kind.PAUSE)]),
+    (head(disk_gib=60), [("controller.disk_gib", Kind.LIVE)]),
+    (head(disk_gib=40), [("controller.disk_gib", Kind.NEVER)]),
+    (head(image="ami-1"), [("controller.image", Kind.NOTHING)]),
+    ({"hosts": (CONTROLLER, LOGIN)}, [("login.count", Kind.LIVE)]),
+    (home(size_gib=60), [("storage.*.size_gib", Kind.LIVE)]),
+    (home(size_gib=40), [("storage.*.size_gib", Kind.NEVER)]),
+    (home(path="/users"), [("storage.*.path", Kind.DATA), ("storage.*.path", Kind.NODES)]),
+    ({"mounts": (EFS, NFS[1])}, [("storage.*.kind", Kind.DATA)]),
+    ({"mounts": (*NFS, LUSTRE)}, [("storage.*.path", Kind.NODES)]),
+    ({"hooks": (Hook("compute", "x.sh"),)}, [("hooks", Kind.NODES)]),
+    ({"network": Network(cidr="10.1.0.0/16")}, [
+        ("network.cidr", Kind.HEAD), ("network.public_cidr", Kind.HEAD), ("network.private_cidr", Kind.HEAD),
+    ]),
+    ({"name": "d"}, [("name", Kind.DATA)]),
+    ({"region": "eu-west-2"}, [("aws:region", Kind.DATA)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "expected"), CASES, ids=[str(case[1][0][0]) for case in CASES])
+def test_a_change_is_what_its_row_says(what: dict[str, Any], expected: list[tuple[str, Kind]]) -> None:
+    assert [(change.key, change.kind) for change in compare(aws_design(), aws_design(**what))] == expected
+
+
+def test_nodes_are_renewed_for_their_launch_template_and_their_line_in_slurm_conf_and_nothing_else() -> None:
+    """The driver compares template versions, the daemon lines of files; a row must not contradict them."""
+    renewed = {key for key, row in TABLE.items() if row.kind is Kind.RENEWED}
+    assert renewed == {
+        "partitions.machine", "partitions.spot", "partitions.placement", "partitions.reservation",
+        "partitions.disk_gib", "partitions.image", "partitions.aws.efa", "image.source", "image.id",
+        "partitions.aws.capacity_block", "partitions.aws.placement_group", "aws.nat",
+        "image.bake", "partitions.accelerator", "machines.vcpus", "machines.memory_mib",
+    }  # fmt: skip
+
+
+def test_lustre_shrinks_by_being_made_anew_and_a_scratch_1_in_every_way() -> None:
+    def kinds(was: Any, **values: Any) -> list[Kind]:
+        designs = (aws_design(mounts=(mount,)) for mount in (was, dataclasses.replace(was, **values)))
+        return [change.kind for change in compare(*designs)]
+
+    first = dataclasses.replace(LUSTRE, deployment="SCRATCH_1")
+    assert kinds(LUSTRE, size_gib=2400) == [Kind.LIVE]
+    assert kinds(dataclasses.replace(LUSTRE, size_gib=2400), size_gib=1200) == [Kind.DATA]
+    assert kinds(first, size_gib=2400) == [Kind.DATA]
+    assert kinds(LUSTRE, s3_import="s3://a") == [Kind.LIVE]
+    assert kinds(first, s3_import="s3://a") == [Kind.DATA]
+
+
+def test_login_machines_that_take_the_public_address_move_the_head() -> None:
+    found = compare(ssh_design(), ssh_design(login=True))
+    assert [change.kind for change in found] == [Kind.LIVE, Kind.HEAD]
+    assert [c.key for c in compare(aws_design(), ssh_design()) if c.kind is Kind.HEAD] == [
+        "access.mode", "access.key",
+    ]  # fmt: skip
+
+
+def test_a_zone_less_may_move_the_head_and_one_more_does_not() -> None:
+    placed = dataclasses.replace(CPU, zones=("eu-west-1a", "eu-west-1b"))
+    old = aws_design(partitions=(placed,))
+
+    def kinds(*zones: str) -> list[Kind]:
+        network = dataclasses.replace(old.network, zones=zones)
+        return [change.kind for change in compare(old, aws_design(partitions=(CPU,), network=network))]
+
+    assert kinds("eu-west-1a", "eu-west-1b", "eu-west-1c") == []
+    assert kinds("eu-west-1a") == [Kind.DATA]
+    assert kinds() == []
+
+
+def test_a_group_of_reservations_may_change_its_members_under_nodes_that_are_up() -> None:
+    """The launch template names the group, so a node on it stays as it is."""
+
+    def kinds(was: dict[str, Any], **values: Any) -> list[tuple[str, Kind]]:
+        designs = (aws_design(partitions=(dataclasses.replace(CPU, **one),)) for one in (was, values))
+        return [(change.key, change.kind) for change in compare(*designs)]
+
+    one, two = {"reservation": "cr-1"}, {"reservations": ("cr-1", "cr-2")}
+    key = "partitions.reservation"
+    assert kinds(two, reservations=("cr-1", "cr-3")) == [(key, Kind.NODES)]
+    assert kinds(one, **two) == [(key, Kind.RENEWED)]
+    assert kinds(two, **one) == [(key, Kind.RENEWED)]
+    assert kinds({}, **two) == [(key, Kind.RENEWED)]
+    assert kinds(two, **two) == []
+
+
+def test_a_line_reads_as_the_stack_file_does() -> None:
+    (change,) = compare(aws_design(), aws_design(**cpu(max=2)))
+    assert change.line() == "partition cpu: nodes.max 10 → 2: ends the jobs on nodes that are taken away"
+    (change,) = compare(aws_design(), aws_design(partitions=(CPU,)))
+    assert change.line() == "partition gpu is taken away: ends the jobs on nodes that are taken away"
+    (change,) = compare(aws_design(partitions=(CPU,)), aws_design())
+    assert change.line() == "partition gpu is new: applied to the running cluster"
+    (change,) = compare(aws_design(), aws_design(trains=not aws_design().trains))
+    assert change.line().split(": ")[0] in (
+        "benchmark.enabled true → false",
+        "benchmark.enabled false → true",
+    )
+    (change,) = compare(aws_design(), aws_design(**home(size_gib=60)))
+    assert change.line().startswith("/home: size_gib 50 → 60: applied to the running cluster")
+    (change,) = compare(
+        aws_design(),
+        dataclasses.replace(aws_design(), slurm=dataclasses.replace(aws_design().slurm, suspend_time=9)),
+    )
+    assert change.line() == "slurm.suspend_time 300 → 9: applied to the running cluster"
+
+
+def job(number: int, partition: str, nodes: str = "", required: str = "", state: str = "RUNNING") -> Job:
+    return Job(str(number), "ann", partition, nodes, state, required, "x")
+
+
+def test_what_costs_jobs_is_refused_while_there_are_some() -> None:
+    less = compare(aws_design(), aws_design(**cpu(max=2)))
+    assert refusal(less, []) is None
+    assert refusal(less, [job(7, "gpu", "gpu-3"), job(8, "cpu", "cpu-[0-1]")]) is None, "on nodes that stay"
+    assert refusal(less, [job(7, "cpu", "cpu-9", state="COMPLETING")]) is None, "it is over"
+    why = str(refusal(less, [job(7, "cpu", "cpu-[1-2]"), job(8, "cpu", "cpu-0")]))
+    assert "up --replace" in why
+    assert why.splitlines()[2:] == ["  job 7 x (ann, RUNNING on cpu-[1-2])"]
+    assert "job 9" in str(refusal(less, [job(9, "cpu", required="cpu-2", state="PENDING")]))
+    assert refusal(less, [job(9, "cpu", state="PENDING")]) is None, "it can start on the nodes that stay"
+    assert "not known" in str(refusal(less, None))
+    gone = compare(aws_design(), aws_design(partitions=(CPU,)))
+    assert "job 9" in str(refusal(gone, [job(9, "gpu", state="PENDING")]))
+    fine = compare(aws_design(), aws_design(**cpu(time_limit="01:00:00")))
+    assert refusal(fine, None) is None
+    assert refusal(fine, [job(7, "cpu", "cpu-9")]) is None
+    new_head = compare(aws_design(), ssh_design())
+    assert refusal(new_head, [job(7, "gpu", "gpu-0")]) is not None
+    assert refusal(new_head, [job(7, "gpu", state="PENDING")]) is not None, "the queue goes with the head"
+    assert refusal(new_head, []) is None
+
+
+def test_what_deletes_files_is_refused_without_jobs_too() -> None:
+    assert "deletes files" in str(refusal(compare(aws_design(), aws_design(mounts=(EFS, NFS[1]))), []))
+    never = compare(aws_design(), aws_design(**home(size_gib=40)))
+    assert "not possible" in str(refusal(never, []))

@@ -1,0 +1,179 @@
+"""What doctor asks an AWS account: vCPUs by family, and the key pair; boto3 against moto."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+from moto.servicequotas import models
+from moto.servicequotas.exceptions import NoSuchResource
+
+from cli.aws import diagnosis, quotas
+from cli.clouds import keys
+from cli.doctor.finding import Finding, Severity
+from node.model import Access, ClusterDesign
+from tests.support.aws_account import REGION, Account, account, moto, nobody
+from tests.support.aws_mocks import CPU, GPU, aws_design
+
+__all__ = ["account", "moto", "nobody"]
+
+ED25519 = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMzQ0vHi4JNTnBq3VlBDTRVNzLSgw5WWE/kFSuPKVeaJ"
+DESIGN = aws_design(region=REGION, partitions=(CPU, dataclasses.replace(GPU, cpus=96, max=4)))
+
+
+@pytest.fixture
+def limits(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """The account's limits by quota. moto has only those of VPCs, so these are served on its HTTP level."""
+    values: dict[str, float] = {}
+
+    def get(_self: Any, service_code: str, quota_code: str) -> dict[str, Any]:
+        assert service_code == "ec2"
+        if quota_code not in values:
+            raise NoSuchResource
+        return {"QuotaCode": quota_code, "ServiceCode": "ec2", "Value": values[quota_code]}
+
+    monkeypatch.setattr(models.ServiceQuotasBackend, "get_service_quota", get)
+    return values
+
+
+def found(design: ClusterDesign) -> list[Finding]:
+    return list(diagnosis.limits(design))
+
+
+@pytest.mark.parametrize(
+    ("machine", "family"),
+    [
+        ("m5.large", "Standard"), ("c7i-flex.large", "Standard"), ("im4gn.large", "Standard"),
+        ("t3.micro", "Standard"), ("d3.xlarge", "Standard"), ("p3dn.24xlarge", "P"), ("p5.48xlarge", "P"),
+        ("g4dn.xlarge", "G and VT"), ("gr6.4xlarge", "G and VT"), ("vt1.3xlarge", "G and VT"),
+        ("trn1n.32xlarge", "Trn"), ("inf2.xlarge", "Inf"), ("hpc7a.96xlarge", "HPC"), ("dl1.24xlarge", "DL"),
+        ("f2.6xlarge", "F"), ("x2idn.16xlarge", "X"), ("u-6tb1.56xlarge", "High Memory"),
+        ("u7i-12tb.224xlarge", "High Memory"),
+    ],
+)  # fmt: skip
+def test_machines_are_of_the_family_that_ec2_counts(machine: str, family: str) -> None:
+    assert quotas.family(machine) == family
+
+
+def test_every_machine_of_the_snapshot_has_a_quota() -> None:
+    from infra.machines import catalog
+
+    assert [n for n in catalog().names("aws") if quotas.code((quotas.family(n), False)) is None] == []
+
+
+def test_what_a_cluster_wants() -> None:
+    spot = dataclasses.replace(CPU, name="s", spot=True, min=1)
+    block = dataclasses.replace(GPU, name="b", cpus=96, capacity_block=True)
+    design = dataclasses.replace(DESIGN, partitions=(*DESIGN.partitions, spot, block))
+    assert quotas.wanted(design) == {
+        ("Standard", False): quotas.Wanted(2, 2 + 40),
+        ("P", False): quotas.Wanted(0, 4 * 96),
+        ("Standard", True): quotas.Wanted(4, 40),
+    }
+
+
+def test_enough_is_fine(account: Account, limits: dict[str, float]) -> None:
+    limits |= {"L-1216C47A": 42, "L-417A185B": 384}
+    (only,) = found(DESIGN)
+    assert only.severity is Severity.FINE
+
+
+def test_a_family_that_is_too_small_says_what_to_ask_for(account: Account, limits: dict[str, float]) -> None:
+    limits |= {"L-1216C47A": 42, "L-417A185B": 96}
+    (short,) = found(DESIGN)
+    assert (short.severity, short.found) == (
+        Severity.WARNS,
+        f"vCPUs on demand of the family P in {REGION}: 96 (L-417A185B), 0 of them used; every node up needs "
+        "384",
+    )
+    assert f"--quota-code L-417A185B --desired-value 384 --region {REGION}`" in str(short.cure)
+
+
+def test_what_runs_already_counts_and_what_is_this_clusters_does_not(
+    account: Account, limits: dict[str, float]
+) -> None:
+    """Start instances in moto: m5.large, with two vCPUs each."""
+    account.run(2, "another")
+    account.run(3, DESIGN.name)
+    limits |= {"L-1216C47A": 42, "L-417A185B": 384}
+    (short,) = found(DESIGN)
+    assert "42 (L-1216C47A), 4 of them used; every node up needs 42" in short.found
+    assert "--desired-value 46 " in str(short.cure)
+
+
+def test_a_head_that_could_not_start_stops(account: Account, limits: dict[str, float]) -> None:
+    limits |= {"L-1216C47A": 1, "L-417A185B": 384}
+    (short,) = found(DESIGN)
+    assert (short.severity, short.found.partition("; ")[2]) == (
+        Severity.STOPS, "the cluster has 2 all the time",
+    )  # fmt: skip
+
+
+def test_a_quota_that_was_never_changed_is_awss_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Service Quotas then has no applied value."""
+
+    class Quotas:
+        def get_service_quota(self, **_asked: str) -> Any:
+            raise ClientError({"Error": {"Code": "NoSuchResourceException"}}, "GetServiceQuota")
+
+        def get_aws_default_service_quota(self, **asked: str) -> Any:
+            return {"Quota": {"Value": 5.0, **asked}}
+
+    class Ec2:
+        def get_paginator(self, _name: str) -> Any:
+            return self
+
+        def paginate(self, **_asked: Any) -> Any:
+            return []
+
+    seen = list(quotas.findings(Quotas(), Ec2(), DESIGN))
+    assert {finding.found.partition(": ")[2].partition(" ")[0] for finding in seen} == {"5"}
+
+
+def test_who_may_not_ask_is_told_so_and_nothing_stops(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_args: Any) -> Any:
+        raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": "no"}}, "GetServiceQuota")
+
+    monkeypatch.setattr(quotas, "_limit", denied)
+    (only,) = found(DESIGN)
+    assert only.severity is Severity.WARNS
+    assert "may not call GetServiceQuota" in only.found
+
+
+@pytest.mark.usefixtures("nobody")
+def test_without_credentials_nobody_is_asked() -> None:
+    design = dataclasses.replace(DESIGN, access=Access("ssh", ("203.0.113.0/24",), "mine"))
+    assert found(design) == []
+    assert list(diagnosis.pair(design)) == []
+
+
+def pair(design: ClusterDesign) -> Finding:
+    (only,) = diagnosis.pair(design)
+    return only
+
+
+def test_a_key_pair_has_to_be_there_and_in_the_agent(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[str] = []
+    monkeypatch.setattr(keys, "agent_keys", lambda: held)
+    design = dataclasses.replace(DESIGN, access=Access("ssh", ("203.0.113.0/24",), "mine"))
+    missing = pair(design)
+    assert missing in [finding for check in diagnosis.checks(design) for finding in check.look()]
+    assert missing.severity is Severity.STOPS
+    assert missing.found == f"there is no EC2 key pair mine in {REGION}"
+    assert f"`aws ec2 import-key-pair --region {REGION} --key-name mine " in str(missing.cure)
+    client = boto3.client("ec2", REGION, endpoint_url=account.url)
+    client.import_key_pair(KeyName="mine", PublicKeyMaterial=f"{ED25519} ann@home".encode())
+    away = pair(design)
+    assert (away.severity, away.found) == (
+        Severity.STOPS, "the private key of the EC2 key pair mine is not in your SSH agent",
+    )  # fmt: skip
+    held.append(f"{ED25519} another comment")
+    assert pair(design).severity is Severity.FINE
+    assert list(diagnosis.pair(dataclasses.replace(DESIGN, access=Access("ssm")))) == [], "none is named"

@@ -1,0 +1,119 @@
+"""Changes of a running cluster on Google Cloud: the table has every key of the stack file."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from cli.changes import table as changes
+from cli.changes.table import Change, Kind, refusal
+from cli.gcp.changes import RULES, TABLE, UNSEEN
+from node.model import Accelerator, ClusterDesign, Hook, Network
+from tests.support.changes_table import check_fields, check_keys
+from tests.support.gcp_mocks import CONTROLLER, CPU, FILESTORE, GPU, LOGIN, NFS, gcp_design, gcp_ssh_design
+
+
+def compare(old: ClusterDesign, new: ClusterDesign) -> list[Change]:
+    return changes.compare(old, new, RULES)
+
+
+def test_every_key_of_a_stack_file_has_one_row() -> None:
+    check_keys(TABLE, {"gcp:project", "gcp:region", "gcp:zone", "benchmark"})
+
+
+def test_every_field_of_the_design_is_found_by_one_row() -> None:
+    check_fields(TABLE, UNSEEN, gcp_design(hosts=(CONTROLLER, LOGIN)))
+
+
+def cpu(**values: Any) -> dict[str, Any]:
+    return {"partitions": (dataclasses.replace(CPU, **values), GPU)}
+
+
+def gpu(**values: Any) -> dict[str, Any]:
+    return {"partitions": (CPU, dataclasses.replace(GPU, **values))}
+
+
+def home(**values: Any) -> dict[str, Any]:
+    return {"mounts": (dataclasses.replace(NFS[0], **values), NFS[1])}
+
+
+def head(**values: Any) -> dict[str, Any]:
+    return {"hosts": (dataclasses.replace(CONTROLLER, **values),)}
+
+
+CASES = [
+    (cpu(time_limit="01:00:00"), [("partitions.time_limit", Kind.LIVE)]),
+    (cpu(max=20), [("partitions.nodes.max", Kind.LIVE)]),
+    (cpu(max=2), [("partitions.nodes.max", Kind.ENDS)]),
+    (cpu(machine="n1-standard-8", cpus=8, memory_mib=29420), [("partitions.machine", Kind.RENEWED)]),
+    (gpu(accelerator=Accelerator("v100", 4)), [("partitions.accelerator", Kind.RENEWED)]),
+    (gpu(secure_boot=True), [("partitions.gcp.secure_boot", Kind.RENEWED)]),
+    (gpu(placement_policy="p"), [("partitions.gcp.placement_policy", Kind.RENEWED)]),
+    (cpu(zones=("europe-west4-a", "europe-west4-b")), [("partitions.zones", Kind.NODES)]),
+    (cpu(zones=("europe-west4-a",)), []),
+    ({"partitions": (CPU,)}, [("partitions.name", Kind.ENDS)]),
+    (head(machine="n1-standard-8"), [("controller.machine", Kind.PAUSE)]),
+    (head(disk_gib=60), [("controller.disk_gib", Kind.LIVE)]),
+    (head(disk_gib=40), [("controller.disk_gib", Kind.NEVER)]),
+    (head(image="i"), [("controller.image", Kind.NOTHING)]),
+    ({"hosts": (CONTROLLER, LOGIN)}, [("login.count", Kind.LIVE)]),
+    (home(size_gib=60), [("storage.*.size_gib", Kind.LIVE)]),
+    (home(size_gib=40), [("storage.*.size_gib", Kind.NEVER)]),
+    ({"mounts": (FILESTORE, NFS[1])}, [("storage.*.kind", Kind.DATA)]),
+    ({"hooks": (Hook("compute", "x.sh"),)}, [("hooks", Kind.NODES)]),
+    (
+        {"network": Network(cidr="10.1.0.0/16", public_cidr="10.1.0.0/17", private_cidr="10.1.128.0/17")},
+        [("network.cidr", Kind.HEAD)],
+    ),
+    ({"name": "d"}, [("name", Kind.DATA)]),
+    ({"project": "p-2"}, [("gcp:project", Kind.DATA)]),
+    ({"zone": "europe-west4-b"}, [("gcp:zone", Kind.DATA)]),
+]
+
+
+@pytest.mark.parametrize(("what", "expected"), CASES, ids=range(len(CASES)))
+def test_a_change_is_what_its_row_says(what: dict[str, Any], expected: list[tuple[str, Kind]]) -> None:
+    old = gcp_design(partitions=tuple(dataclasses.replace(p, zones=("europe-west4-a",)) for p in (CPU, GPU)))
+    assert [(change.key, change.kind) for change in compare(old, gcp_design(**what))] == expected
+
+
+def test_nodes_are_renewed_for_their_template_and_their_line_in_slurm_conf_and_nothing_else() -> None:
+    """The driver compares template names, the daemon lines of files; a row must not contradict them."""
+    renewed = {key for key, row in TABLE.items() if row.kind is Kind.RENEWED}
+    assert renewed == {
+        "partitions.machine", "partitions.accelerator", "partitions.spot", "partitions.placement",
+        "partitions.reservation", "partitions.disk_gib", "partitions.image", "partitions.gcp.secure_boot",
+        "partitions.gcp.placement_policy",
+        "storage.local_scratch", "image.source", "image.id", "image.bake",
+        "machines.vcpus", "machines.memory_mib",
+    }  # fmt: skip
+
+
+def test_another_tier_of_filestore_is_another_file_system() -> None:
+    def kinds(**values: Any) -> list[Kind]:
+        designs = (gcp_design(mounts=(m,)) for m in (FILESTORE, dataclasses.replace(FILESTORE, **values)))
+        return [change.kind for change in compare(*designs)]
+
+    assert kinds(deployment="ZONAL") == [Kind.DATA]
+    assert kinds(size_gib=2048) == [Kind.LIVE]
+    assert kinds(size_gib=512) == [Kind.NEVER]
+
+
+def test_a_public_address_comes_and_goes_without_a_new_head() -> None:
+    found = compare(gcp_design(), gcp_ssh_design())
+    assert {change.key: change.kind for change in found} == {
+        "access.mode": Kind.LIVE, "access.ssh_cidrs": Kind.LIVE,
+    }  # fmt: skip
+
+
+def test_nothing_of_a_new_zone_is_said_twice() -> None:
+    found = compare(gcp_design(), gcp_design(zone="us-east1-c", region="us-east1"))
+    assert [change.key for change in found] == ["gcp:region", "gcp:zone"]
+
+
+def test_what_deletes_files_is_refused_without_jobs_too() -> None:
+    assert "deletes files" in str(refusal(compare(gcp_design(), gcp_design(zone="europe-west4-b")), []))
+    never = compare(gcp_design(), gcp_design(**home(size_gib=40)))
+    assert "grow only" in str(refusal(never, []))

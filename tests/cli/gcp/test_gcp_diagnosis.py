@@ -1,0 +1,152 @@
+"""The doctor's checks for Google Cloud: credentials, SSH access, quotas, GPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from google.cloud import compute_v1 as gce
+
+from cli.doctor.finding import Finding, Severity
+from cli.gcp import account, diagnosis, quotas
+from cli.gcp.diagnosis import checks
+from infra.machines import catalog
+from node.model import Accelerator, ClusterDesign
+from tests.support.fake_gce import Fault
+from tests.support.fake_google import KEY, Project, project
+from tests.support.gcp_mocks import CPU, GPU, gcp_design, gcp_ssh_design
+
+ZONE = "europe-west4-a"
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Project]:
+    """One for the whole module: making it takes a second, because the library reads its messages."""
+    with project() as made:
+        yield made
+
+
+@pytest.fixture
+def there(shared: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    shared.empty()
+    cloud = shared.gce.cloud
+    cloud.put(f"zones/{ZONE}", "acceleratorTypes", gce.AcceleratorType(name="nvidia-tesla-v100"))
+    cloud.quotas, cloud.global_quotas = {}, {}
+    monkeypatch.setattr(account, "of", lambda _: shared.account)
+    monkeypatch.setattr(account, "require", lambda: None)
+    return shared
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home without keys and without an agent, on a machine without any program."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+
+
+def looked(design: ClusterDesign) -> list[Finding]:
+    return [finding for check in checks(design) for finding in check.look()]
+
+
+def found(design: ClusterDesign) -> dict[str, Severity]:
+    return {finding.check: finding.severity for finding in looked(design)}
+
+
+def test_the_doctor_names_what_this_machine_lacks(nobody: None, home: Path) -> None:
+    assert found(gcp_design(project=None)) == dict.fromkeys(
+        ("credentials", "project", "ssh.client", "ssh.gcloud", "ssh.key"), Severity.STOPS
+    )
+    ssh = found(gcp_ssh_design())
+    assert {name for name in ssh if name.startswith("ssh")} == {"ssh.client", "ssh.key"}
+
+
+def test_the_doctor_finds_nothing_wrong_where_all_is_there(there: Project, home: Path) -> None:
+    for tool in ("ssh", "gcloud"):
+        (home / tool).write_text("#!/bin/sh\n")
+        (home / tool).chmod(0o755)
+    (home / ".ssh").mkdir()
+    (home / ".ssh" / "id_ed25519.pub").write_text(KEY)
+    design = gcp_design(project="p-1")
+    assert set(found(design).values()) == {Severity.FINE}
+    there.gce.cloud.quotas = {"NVIDIA_V100_GPUS": 8, "CPUS": 54}
+    assert set(found(design).values()) == {Severity.FINE}
+
+
+def test_without_a_stack_file_the_credentials_are_looked_at_alone(nobody: None) -> None:
+    assert [check.name for check in checks(None)] == ["credentials"]
+
+
+def test_every_node_of_every_kind_is_counted() -> None:
+    design = gcp_design()
+    assert quotas.wanted(design) == (
+        {"CPUS": 2 + 10 * 2 + 4 * 8, "SSD_TOTAL_GB": 15 * 50 + 50 + 60, "NVIDIA_V100_GPUS": 8},
+        {"CPUS_ALL_REGIONS": 54, "GPUS_ALL_REGIONS": 8},
+    )
+    spot = (CPU, dataclasses.replace(GPU, spot=True))
+    assert quotas.wanted(gcp_design(partitions=spot))[0]["PREEMPTIBLE_NVIDIA_V100_GPUS"] == 8
+    own = (dataclasses.replace(CPU, machine="n2-standard-4", cpus=4),)
+    assert quotas.wanted(gcp_design(partitions=own))[0] == {
+        "CPUS": 2, "N2_CPUS": 40, "SSD_TOTAL_GB": 11 * 50 + 110,
+    }  # fmt: skip
+
+
+def test_a_new_projects_quotas_are_said_with_what_is_needed(there: Project) -> None:
+    there.gce.cloud.quotas = {"NVIDIA_V100_GPUS": 1, "CPUS": 54}
+    there.gce.cloud.global_quotas = {"GPUS_ALL_REGIONS": 0}
+    said = list(quotas.findings(there.account, gcp_design(project="p-1")))
+    assert [(one.check, one.severity) for one in said] == [
+        ("quotas.nvidia_v100_gpus", Severity.WARNS),
+        ("quotas.gpus_all_regions", Severity.WARNS),
+        ("gpus", Severity.FINE),
+    ]
+    assert said[0].found == "NVIDIA_V100_GPUS in europe-west4 is 1, 0 of it used; every node up needs 8"
+    assert "until then jobs beyond it wait" in str(said[0].cure)
+
+
+def test_a_zone_without_the_gpu_is_named_with_the_line_that_lists_those_with(there: Project) -> None:
+    zones = (CPU, dataclasses.replace(GPU, zones=(ZONE, "europe-west4-b")))
+    (wrong,) = (
+        one
+        for one in quotas.findings(there.account, gcp_design(project="p-1", partitions=zones))
+        if one.severity is Severity.STOPS
+    )
+    assert wrong.found == "partition gpu: zone europe-west4-b has no nvidia-tesla-v100"
+    assert "gcloud compute accelerator-types list --filter=name=nvidia-tesla-v100" in str(wrong.cure)
+
+
+def test_an_api_that_is_not_enabled_stops_and_a_cloud_that_is_silent_warns(there: Project) -> None:
+    there.gce.faults = [Fault("regions.get", "accessNotConfigured", 403)]
+    (wrong,) = diagnosis.limits(gcp_design(project="p-1"))
+    assert wrong.severity is Severity.STOPS
+    assert "gcloud services enable compute.googleapis.com --project p-1" in f"{wrong.found} {wrong.cure}"
+    there.gce.faults = [Fault("acceleratorTypes.get", "x", 500), Fault("accelerator_types.get", "x", 500)]
+    severities = [one.severity for one in diagnosis.limits(gcp_design(project="p-1"))]
+    assert severities == [Severity.FINE, Severity.WARNS]
+
+
+@pytest.mark.parametrize(
+    ("machine", "name"),
+    [
+        ("a2-highgpu-1g", "nvidia-tesla-a100"),
+        ("a2-ultragpu-1g", "nvidia-a100-80gb"),
+        ("a3-megagpu-8g", "nvidia-h100-mega-80gb"),
+        ("g2-standard-4", "nvidia-l4"),
+    ],
+)
+def test_gpus_that_come_with_a_machine_are_asked_for_by_googles_names(machine: str, name: str) -> None:
+    built_in = catalog().machines[machine].accelerator
+    assert built_in is not None
+    own = Accelerator(type=built_in.type, count=built_in.count)
+    partition = dataclasses.replace(gcp_design().partitions[0], machine=machine, accelerator=own)
+    assert quotas.gpu(partition) == name

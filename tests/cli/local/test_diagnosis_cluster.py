@@ -1,0 +1,205 @@
+"""The doctor's checks of what exists already: this stack's cluster, leftovers, other clusters."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.doctor.finding import Finding
+from cli.local import agent_lifecycle, machine_access
+from cli.local.diagnosis import cluster
+from cli.local.site import RunDirectory
+from cli.runner import embedded
+from infra.program import folders, locations, owner
+from infra.program.stack import Stack
+from localcloud.machines import CLUSTER_VARIABLE
+from node import rpc
+from tests.support.checkout import until
+from tests.support.fake_host import seen
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(locations, "run_root", lambda: tmp_path / "runs")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "Pulumi.yaml").touch()
+    return tmp_path / "project"
+
+
+@pytest.fixture
+def run(project: Path) -> RunDirectory:
+    """A run directory that the embedded runner owns."""
+    owner.claim(Stack(project, "test"), owner.EMBEDDED)
+    made = RunDirectory.make(Stack(project, "test"))
+    (made.path / "run").mkdir()
+    return made
+
+
+def the(project: Path) -> Finding:
+    (found,) = cluster.present(Stack(project, "test"))
+    return found
+
+
+@contextmanager
+def serving(socket: Path, answers: dict[str, Any]) -> Iterator[None]:
+    server = rpc.Server(str(socket), lambda method, _: answers[method])
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.close()
+        thread.join()
+
+
+def machine(role: str, state: str = "running") -> dict[str, Any]:
+    return {"state": state, "tags": {"role": role}}
+
+
+@contextmanager
+def process_of(run: Path) -> Iterator[int]:
+    child = subprocess.Popen(["sleep", "300"], env={CLUSTER_VARIABLE: str(run)}, stdin=subprocess.DEVNULL)
+    try:
+        until(lambda: Path(f"/proc/{child.pid}/environ").read_bytes(), 60, "the process's environment")
+        yield child.pid
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_nothing_is_there(project: Path) -> None:
+    assert the(project) == Finding("cluster.state", the(project).severity, "not up yet")
+    assert seen([the(project)]) == {"cluster.state": "fine"}
+
+
+def test_a_restart_has_taken_the_run_directory(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "outputs", lambda *_: {"cluster": {}})
+    assert seen([the(project)]) == {"cluster.state": "warns"}
+    assert "was up, and" in the(project).found
+
+
+def test_processes_without_a_run_directory(project: Path) -> None:
+    with process_of(locations.run_dir(Stack(project, "test"))) as pid:
+        found = the(project)
+        assert seen([found]) == {"cluster.leftovers": "warns"}
+        assert str(pid) in found.found
+        assert found.cure == "`./cluster down --stack test` ends them."
+    assert seen([the(project)]) == {"cluster.state": "fine"}
+
+
+def test_a_run_directory_without_an_owner(project: Path) -> None:
+    run = folders.make_run_dir(Stack(project, "test"))
+    found = the(project)
+    assert seen([found]) == {"cluster.leftovers": "warns"}
+    assert "nobody owns it" in found.found
+    assert "processes" not in found.found
+    with process_of(run) as pid:
+        assert f"processes in it: {pid}" in the(project).found
+
+
+def test_long_lists_are_cut() -> None:
+    assert cluster._listed([1, 2, 3]) == "1, 2, 3"
+    assert cluster._listed([1, 2, 3, 4, 5]) == "1, 2, 3 and 2 more"
+
+
+def test_a_cluster_whose_agent_is_dead(project: Path, run: RunDirectory) -> None:
+    assert seen([the(project)]) == {"cluster.agent": "warns"}
+    with serving(run.agent_socket, {}):
+        assert seen([the(project)]) == {"cluster.agent": "warns"}, "it answers with an error"
+
+
+def test_a_cluster_without_a_controller(project: Path, run: RunDirectory) -> None:
+    left = [machine("compute"), machine("controller", "terminated")]
+    with serving(run.agent_socket, {"list": {"machines": left}}):
+        found = the(project)
+    assert seen([found]) == {"cluster.controller": "warns"}
+    assert "./cluster up --stack test" in (found.cure or "")
+
+
+def test_a_cluster_whose_daemon_is_dead(project: Path, run: RunDirectory) -> None:
+    with serving(run.agent_socket, {"list": {"machines": [machine("controller")]}}):
+        assert seen([the(project)]) == {"cluster.daemon": "warns"}
+
+
+def test_a_cluster_that_is_up(project: Path, run: RunDirectory) -> None:
+    up = [
+        machine("controller"),
+        machine("compute"),
+        machine("compute", "pending"),
+        machine("compute", "terminated"),
+    ]
+    with (
+        serving(run.agent_socket, {"list": {"machines": up}}),
+        serving(run.path / "run" / "elastic.sock", {"ping": {}}),
+    ):
+        found = the(project)
+    assert seen([found]) == {"cluster.state": "fine"}
+    assert found.found == "is up, 2 nodes running"
+
+
+@pytest.mark.parametrize(
+    ("used", "words"), [(0.79, None), (0.8, "80% of the budget is used"), (1.3, "is used up: no new node")]
+)
+def test_a_budget_that_is_nearly_used(
+    project: Path, run: RunDirectory, used: float, words: str | None
+) -> None:
+    answers = {"ping": {}, "status": {"cost": {"budget": {"used": used}}}}
+    with (
+        serving(run.agent_socket, {"list": {"machines": [machine("controller")]}}),
+        serving(run.path / "run" / "elastic.sock", answers),
+    ):
+        found = {f.check: f for f in cluster.present(Stack(project, "test"))}
+    assert found.pop("cluster.state").severity.value == "fine"
+    if words is None:
+        assert found == {}
+    else:
+        (told,) = found.values()
+        assert (told.check, told.severity.value) == ("cluster.budget", "warns")
+        assert words in told.found
+        assert "Pulumi.test.yaml" in str(told.cure)
+
+
+def test_the_budget_where_machines_have_a_run_folder_of_their_own(
+    project: Path, run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = run.path / "run of the controller"
+    monkeypatch.setattr(machine_access, "daemon_socket", lambda _: str(elsewhere))
+    with (
+        serving(run.agent_socket, {"list": {"machines": [machine("controller")]}}),
+        serving(elsewhere, {"ping": {}, "status": {"cost": {"budget": {"used": 1.0}}}}),
+    ):
+        assert seen(cluster.present(Stack(project, "test"))) == {
+            "cluster.budget": "warns",
+            "cluster.state": "fine",
+        }
+
+
+def test_other_clusters(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("b", "c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "Pulumi.yaml").touch()
+    runs = {name: folders.make_run_dir(Stack(tmp_path / name, "test")) for name in ("b", "c")}
+    folders.make_run_dir(Stack(project, "test"))
+    assert list(cluster.others(Stack(project, "test"))) == [], "folders that nothing runs in"
+    monkeypatch.setattr(agent_lifecycle, "controller_is_dead", lambda _: False)
+    (found,) = cluster.others(Stack(project, "test"))
+    assert seen([found]) == {"others.clusters": "fine"}
+    assert f"test of {tmp_path / 'b'}" in found.found
+    assert f"test of {tmp_path / 'c'}" in found.found
+    assert str(project) not in found.found
+
+    (tmp_path / "c" / "Pulumi.yaml").unlink()
+    with process_of(runs["c"]):
+        told = {f.check: f for f in cluster.others(Stack(project, "test"))}
+    assert seen(told.values()) == {"others.abandoned": "warns", "others.clusters": "fine"}
+    assert str(tmp_path / "c") in told["others.abandoned"].found
+    assert "./cluster down" in (told["others.abandoned"].cure or "")
+    assert str(tmp_path / "c") not in told["others.clusters"].found

@@ -1,0 +1,194 @@
+"""What a change of the stack file does to a running local cluster: every key has a row; jobs are safe."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from cli import former_benchmark
+from cli.changes import table as changes
+from cli.changes.check import ClusterControl
+from cli.changes.jobs import Job
+from cli.changes.table import Kind, refusal
+from cli.console import tables
+from cli.doctor import project
+from cli.doctor.finding import Finding, Severity
+from cli.local import running
+from cli.local.changes import RULES, TABLE, UNSEEN
+from cli.local.provider import LocalProvider
+from cli.local.site import RunDirectory
+from infra import bundle, config
+from infra.design import design
+from infra.errors import UserError
+from infra.machines import catalog
+from infra.program.stack import Stack
+from node.model import Accelerator, ClusterDesign, Host
+from tests.support.changes_table import check_fields, check_keys, document
+from tests.support.checkout import ROOT
+
+LOGIN = Host("login-0", "login", ("login",), "local.small", 0)
+
+
+def made(**values: Any) -> ClusterDesign:
+    """A local cluster's design with login machines."""
+    chosen = design(config.load_file(ROOT / "Pulumi.local-machines.yaml"), catalog())
+    return dataclasses.replace(chosen, **{"hosts": (*chosen.hosts[:1], LOGIN), **values})
+
+
+OLD = made()
+FIRST, *REST = OLD.partitions
+
+
+def first(**values: Any) -> dict[str, Any]:
+    return {"partitions": (dataclasses.replace(FIRST, **values), *REST)}
+
+
+def test_every_key_of_a_stack_file_has_one_row() -> None:
+    check_keys(TABLE, {"benchmark"})
+
+
+def test_every_field_of_the_design_is_found_by_one_row() -> None:
+    check_fields(TABLE, UNSEEN, OLD)
+
+
+CASES = [
+    (first(time_limit="01:00:00"), [("partitions.time_limit", Kind.LIVE)]),
+    (first(max=FIRST.max + 1), [("partitions.nodes.max", Kind.LIVE)]),
+    (first(max=1), [("partitions.nodes.max", Kind.ENDS)]),
+    (first(machine="local.large", cpus=8, memory_mib=9), [("partitions.machine", Kind.RENEWED)]),
+    (first(cpus=8), [("machines.vcpus", Kind.RENEWED)]),
+    (first(accelerator=Accelerator("a100", 2, simulated=True)), [("partitions.accelerator", Kind.RENEWED)]),
+    (first(name="other"), [("partitions.name", Kind.ENDS), ("partitions.name", Kind.LIVE)]),
+    ({"hosts": OLD.hosts[:1]}, [("login.count", Kind.LIVE)]),
+    ({"local": dataclasses.replace(OLD.local, boot_delay=9.0)}, [("local.boot_delay", Kind.LIVE)]),
+    ({"machines": "process"}, [("local.machines", Kind.DATA)]),
+    ({"name": "another"}, [("name", Kind.DATA)]),
+    # Another cluster: nothing is said of what its partitions have, because no job of this one lives on.
+    ({"name": "another", **first(cpus=8)}, [("name", Kind.DATA)]),
+]
+
+
+@pytest.mark.parametrize(("what", "expected"), CASES, ids=[f"{c[1][0][0]}-{c[1][0][1].name}" for c in CASES])
+def test_a_change_is_what_its_row_says(what: dict[str, Any], expected: list[tuple[str, Kind]]) -> None:
+    found = changes.compare(OLD, made(**what), RULES)
+    assert [(change.key, change.kind) for change in found] == expected
+
+
+def test_another_name_is_refused_without_jobs_too_and_names_those_that_there_are() -> None:
+    found = changes.compare(OLD, made(name="another"), RULES)
+    waits = Job("7", "ann", FIRST.name, "", "PENDING", "", "later")
+    assert "up --replace" in str(refusal(found, []))
+    assert str(refusal(found, [waits])).endswith(f"job 7 later (ann, PENDING on {FIRST.name})")
+
+
+def test_a_plan_has_what_becomes_of_each_job() -> None:
+    runs = Job("7", "ann", FIRST.name, f"{FIRST.name}-[1-2]", "RUNNING", "", "train")
+    waits = Job("8", "ann", FIRST.name, "", "PENDING", "", "later")
+
+    def told(**values: Any) -> list[tuple[str, str]]:
+        (found,) = changes.described(changes.compare(OLD, made(**values), RULES), [runs, waits])
+        assert found["line"].endswith(found["consequence"])
+        return [(job["id"], job["consequence"]) for job in found["jobs"]]
+
+    assert told(**first(max=2)) == [("7", "ends")]
+    assert told(partitions=tuple(REST) or ()) == [("7", "ends"), ("8", "is lost")]
+    assert told(**first(cpus=8)) == [("7", "goes on; its nodes go when it is over")]
+    assert told(**first(max=FIRST.max + 1)) == []
+
+
+def test_a_plan_of_a_cluster_that_does_not_answer_says_that_its_jobs_are_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The cluster's settings are published, and none of its processes runs."""
+
+    def silent(_run: RunDirectory, _stack: str) -> Any:
+        def ask(_line: str, _seconds: float) -> str:
+            raise UserError("Unable to contact slurm controller")
+
+        return ClusterControl(ask)
+
+    monkeypatch.setattr(running, "published", lambda _run: OLD)
+    monkeypatch.setattr(running, "control", silent)
+    there = running.changes(RunDirectory(tmp_path), "test", made(**first(max=2)))
+    assert there is not None
+    described = changes.described(*there)
+    assert [change["jobs"] for change in described] == [None]
+    tables.show_changes({"changes": described, "outputs": {}}, Console(width=200))
+    assert "its jobs is not known: the cluster does not answer" in capsys.readouterr().out
+
+
+def test_a_cluster_that_nobody_can_log_in_to_has_no_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart of the machine, for example: `up` makes the change then, and the doctor says so."""
+    monkeypatch.setattr(running, "published", lambda _run: OLD)
+    there = running.changes(RunDirectory(tmp_path), "test", made(**first(max=2)))
+    assert there is not None
+    assert there[1] == []
+    assert refusal(*there) is None
+
+
+def test_a_plan_says_that_the_checkouts_code_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an upgrade of the checkout `up` publishes the code, and what it concerns starts again."""
+    monkeypatch.setattr(running, "published", lambda _run: OLD)
+    run = RunDirectory(tmp_path)
+    run.bucket.mkdir(parents=True)
+    current = run.bucket / "current.json"
+
+    def told(digest: str) -> list[str]:
+        current.write_text(json.dumps({"code": {"key": "code/x.zip", "sha256": digest}}))
+        there = running.changes(run, "test", OLD)
+        assert there is not None
+        return [change.line() for change in there[0]]
+
+    now = bundle.digest(bundle.node_archive(OLD))
+    assert told(now) == []
+    assert told("0" * 64) == [
+        f"code 00000000 → {now[:8]}: applied to the running cluster (daemons restart, jobs go on)"
+    ]
+    current.write_text("{}")
+    assert running.changes(run, "test", OLD) == ([], [])
+
+
+def test_the_doctor_stops_where_up_would_refuse_because_of_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(former_benchmark, "planned", lambda *_stack: None)
+    runs = Job("7", "ann", FIRST.name, f"{FIRST.name}-[1-2]", "RUNNING", "", "train")
+    found = changes.compare(OLD, made(**first(max=2)), RULES)
+
+    class Changed(LocalProvider):
+        def __init__(self, there: Any) -> None:
+            self.there = there
+
+        def changes(self, _stack: Stack, _design: ClusterDesign) -> Any:
+            return self.there
+
+    def told(there: Any) -> list[Finding]:
+        return list(project.changes(Stack(ROOT, "local"), OLD, None, Changed(there)))
+
+    (finding,) = told((found, [runs]))
+    assert finding.severity is Severity.STOPS
+    assert finding.found == "this would end jobs that run or wait."
+    assert "up --replace" in str(finding.cure)
+    assert "job 7 train (ann, RUNNING" in str(finding.cure)
+    assert told((found, [])) == told(None) == []
+
+    job = {"id": 9, "state": "RUNNING", "nodes": "debug-0"}
+    monkeypatch.setattr(
+        former_benchmark, "planned", lambda *_stack: former_benchmark.FormerRun("a/b", None, job)
+    )
+    (finding,) = told(([], []))
+    assert (finding.check, finding.severity) == ("cluster.benchmark", Severity.STOPS)
+    assert "job 9 (RUNNING on debug-0) would be cancelled" in finding.found
+    assert "`./cluster up --no-benchmark`" in str(finding.cure)
+
+
+def test_the_page_has_the_table() -> None:
+    page = (ROOT / "docs" / "local.md").read_text(encoding="utf-8")
+    assert [line for line in page.splitlines() if line.startswith("|")] == document(TABLE)

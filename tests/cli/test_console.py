@@ -1,0 +1,415 @@
+"""What the user sees: one live line on a terminal, lines elsewhere, and tables that hide nothing."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import pytest
+from rich.console import Console as RichConsole
+
+from cli.console import tables
+from cli.console.progress import Console, clock
+from cli.runner.events import (
+    Message,
+    Operation,
+    OutputLine,
+    ResourceDone,
+    ResourceFailed,
+    ResourceStarted,
+    Summary,
+)
+
+COMMAND = "command:local:Command"
+
+
+@pytest.fixture
+def plain() -> tuple[Console, io.StringIO]:
+    text = io.StringIO()
+    return Console(RichConsole(file=text, width=200, highlight=False, soft_wrap=True)), text
+
+
+def done(name: str, operation: Any, kind: str = COMMAND) -> ResourceDone:
+    return ResourceDone(f"urn::{name}", name, kind, operation, 1.25)
+
+
+def test_off_a_terminal_every_change_is_one_line(plain: tuple[Console, io.StringIO]) -> None:
+    console, text = plain
+    with console.waiting("bringing the cluster up"):
+        console.on_event(ResourceStarted("urn::a", "a", COMMAND, "created"))
+        for operation in ("created", "updated", "replaced", "deleted", "unchanged"):
+            console.on_event(done("a", operation))
+        for operation in ("replaced", "deleted"):
+            console.on_event(ResourceStarted("urn::r", "r", COMMAND, "replaced"))
+            console.on_event(done("r", operation))
+        console.on_event(done("net", "created", "aws:ec2/vpc:Vpc"))
+        console.on_event(done("c", "created", "slurm-stacks:index:LocalCluster"))
+        console.on_event(OutputLine("urn::a", "a", "stderr", "controller: hooks"))
+        console.on_event(OutputLine("urn::a", "a", "stdout", '{"secret": 1}'))
+        console.on_event(OutputLine("urn::a", "a", "stderr", "  "))
+        console.on_event(ResourceFailed("urn::b", "b", COMMAND, "created", 1.0, "exit status 3"))
+        console.on_event(Message("look [out]", "warning"))
+        console.on_event(done("s", "created", "pulumi:pulumi:Stack"))
+        console.on_event(Summary({"created": 5}, 1, 3.0))
+    assert text.getvalue().splitlines() == [
+        "bringing the cluster up …",
+        "  + a created (1.2 s)",
+        "  ~ a updated (1.2 s)",
+        "  ± a replaced (1.2 s)",
+        "  - a deleted (1.2 s)",
+        "  ± r replaced (1.2 s)",
+        "  + net created (1.2 s)",
+        "    a: controller: hooks",
+        "  ! b: exit status 3",
+        "look [out]",
+        "  deleted 1, replaced 1, created 1, failed 1 (3.0 s)",
+    ]
+    assert console.changes == {"deleted": 1, "replaced": 1, "created": 1}, "those that have a line"
+
+
+@pytest.mark.parametrize(
+    ("operation", "changed"),
+    [("created", True), ("replaced", True), ("unchanged", False), ("deleted", False)],
+)
+def test_what_the_last_run_has_made_is_known_by_name(
+    plain: tuple[Console, io.StringIO], operation: Operation, changed: bool
+) -> None:
+    console, _ = plain
+    console.on_event(done("c-benchmark-job", operation))
+    assert console.changed("-benchmark-job") == changed
+    assert not console.changed("-benchmark-stage")
+
+
+def test_the_same_situation_is_said_once(plain: tuple[Console, io.StringIO]) -> None:
+    console, text = plain
+    with console.waiting("job 7"):
+        for situation in ("waits", "waits", "waits", "runs", "runs", "waits"):
+            console.now(situation)
+    with console.waiting("job 8"):
+        console.now("waits")
+    assert [line.split()[-1] for line in text.getvalue().splitlines()] == [
+        "…", "waits", "runs", "waits", "…", "waits",
+    ]  # fmt: skip
+    assert not console.live
+
+
+def test_on_a_terminal_one_line_says_what_is_waited_for() -> None:
+    text = io.StringIO()
+    rich = RichConsole(file=text, width=100, force_terminal=True, highlight=False, _environ={"TERM": "xterm"})
+    console = Console(rich)
+    assert console.live
+    with console.waiting("bringing the cluster up"):
+        console.on_event(ResourceStarted("urn::b", "b", COMMAND, "created"))
+        console.on_event(ResourceStarted("urn::a", "a", COMMAND, "created"))
+        assert console._status is not None
+        assert str(console._status.status) == "bringing the cluster up: a, b"
+        console.on_event(done("a", "created"))
+        assert str(console._status.status) == "bringing the cluster up: b"
+        console.now("the head boots")
+        assert re.fullmatch(r"bringing the cluster up: the head boots · \d:\d\d", str(console._status.status))
+    assert console._status is None
+    console.now("afterwards")
+
+
+def test_clock() -> None:
+    assert [clock(s) for s in (0, 59.9, 60, 65, 3661)] == ["0:00", "0:59", "1:00", "1:05", "61:01"]
+
+
+# --- tables ----------------------------------------------------------------------------------------------
+
+OFF = {"partition": "debug", "state": "IDLE+CLOUD+POWERED_DOWN", "machine_state": None, "reason": None}
+STATUS: dict[str, Any] = {
+    "partitions": [{"name": "debug", "machine": "local.small", "min": 0, "max": 10, "up": 1}],
+    "nodes": [
+        {"name": "debug-0", "partition": "debug", "state": "ALLOCATED+CLOUD",
+         "machine_state": "running", "reason": None},
+        {"name": "debug-1", **OFF, "reason": "slurm-stacks quota: [bold]no more[/bold]"},
+        {"name": "debug-2", **OFF, "machine_state": "stopping"},
+        {"name": "debug-3", **OFF},
+        {"name": "debug-4", **OFF},
+    ],
+    "machines": {"running": 1, "pending": 0},
+    "jobs": [{"id": 7, "name": "keras-job", "state": "PENDING", "nodes": "", "cause": "quota: " + "x" * 40}],
+    "cost": {"node_hours": 1.5, "usd": None, "by_partition": {}},
+}  # fmt: skip
+
+
+def test_status_shows_who_is_awake_and_who_has_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    tables.show_status(STATUS)
+    out = capsys.readouterr().out
+    lines = {line.split()[0]: " ".join(line.split()[1:]) for line in out.splitlines() if line}
+    assert lines["debug-0"] == "debug busy running –"
+    assert lines["debug-1"] == "debug off – last: quota: [bold]no more[/bold]"
+    assert lines["debug-2"] == "debug off stopping its machine is being ended"
+    assert "debug-3" not in out
+    assert "2 nodes are off, as it should be while nobody needs them" in out
+    assert lines["7"] == "keras-job – – pending – – quota: " + "x" * 40
+    assert "Cost so far: 1.50 node-hours, no price known" in out
+    assert all(line == line.rstrip() for line in out.splitlines()), "no column is filled up with spaces"
+    tables.show_status({**STATUS, "jobs": [], "nodes": [], "cost": {"node_hours": 0, "usd": 1.256}})
+    out = capsys.readouterr().out
+    assert "No jobs" in out
+    assert "1.26 USD" in out
+    assert "Nodes" not in out
+
+
+def test_nodes_that_are_alike_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    up = {"partition": "debug", "state": "IDLE+CLOUD", "machine_state": "running", "reason": None}
+    nodes = [{"name": f"debug-{n}", **up} for n in (0, 1, 2, 7)]
+    other = {"name": "gpu-0", **up, "partition": "gpu"}
+    off = {"name": "gpu-1", **OFF, "partition": "gpu"}
+    tables.show_status({**STATUS, "nodes": [*nodes, other, off]})
+    out = capsys.readouterr().out
+    assert [line.split() for line in out.splitlines() if "idle" in line] == [
+        ["debug-[0-2,7]", "debug", "idle", "running", "–"], ["gpu-0", "gpu", "idle", "running", "–"],
+    ]  # fmt: skip
+    assert "1 node is off" in out
+
+
+BUDGET: dict[str, Any] = {
+    "max_usd": 20.0, "max_hours": None, "left_usd": 4.5, "left_hours": None, "used": 0.775,
+    "running_jobs": "keep",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "Budget: 4.50 of 20.00 USD are left, 78% used"),
+        (
+            {"max_hours": 9.0, "left_hours": 3.0},
+            "Budget: 4.50 of 20.00 USD and 3.00 of 9.00 node-hours are left, 78% used",
+        ),
+        (
+            {"left_usd": 0.0, "used": 1.0},
+            "Budget: 0.00 of 20.00 USD are left, used up: no new node starts, jobs that run go on",
+        ),
+        (
+            {"left_usd": 0.0, "used": 1.2, "running_jobs": "cancel"},
+            "Budget: 0.00 of 20.00 USD are left, used up: no new node starts, running jobs are cancelled",
+        ),
+    ],
+)
+def test_what_is_left_of_the_budget(
+    capsys: pytest.CaptureFixture[str], changes: dict[str, Any], line: str
+) -> None:
+    cost = {"node_hours": 1.0, "usd": 15.5, "damaged": [], "budget": BUDGET | changes}
+    tables.show_status({**STATUS, "cost": cost})
+    assert capsys.readouterr().out.splitlines()[-2:] == ["Cost so far: 1.00 node-hours, 15.50 USD", line]
+
+
+def test_a_sum_without_every_price_is_the_least_it_can_be(capsys: pytest.CaptureFixture[str]) -> None:
+    cost = {
+        "node_hours": 3.0,
+        "usd": None,
+        "at_least_usd": 11.0,
+        "unknown": ["debug", "gone"],
+        "budget": None,
+    }
+    tables.show_status({**STATUS, "cost": cost})
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Cost so far")]
+    machine = STATUS["partitions"][0]["machine"]
+    assert line == (
+        f"Cost so far: 3.00 node-hours, at least 11.00 USD, price of {machine}, partition gone unknown"
+    )
+
+
+def test_figures_that_lack_something_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+    cost = {"node_hours": 1.0, "usd": 1.0, "damaged": ["ledger.json.damaged-1"], "budget": None}
+    tables.show_status({**STATUS, "cost": cost})
+    assert capsys.readouterr().out.endswith(
+        "  and what is in ledger.json.damaged-1, which could not be read\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("budget", "line"),
+    [
+        (
+            {"max_usd": 20, "max_hours": None, "lasts_hours": 2.6042, "unknown": []},
+            "The budget of 20 USD lasts 2.6 h at full size",
+        ),
+        (
+            {"max_usd": 20, "max_hours": 5.5, "lasts_hours": None, "unknown": []},
+            "The budget of 20 USD and 5.5 node-hours is never used up: nodes cost nothing",
+        ),
+        (
+            {"max_usd": 20, "max_hours": None, "lasts_hours": 2.6042, "unknown": ["p4d.24xlarge", "p[x]"]},
+            "The budget of 20 USD lasts at most 2.6 h at full size, price of p4d.24xlarge, p[x] unknown",
+        ),
+        (
+            {"max_usd": 20, "max_hours": None, "lasts_hours": None, "unknown": ["p4d.24xlarge"]},
+            "The budget of 20 USD counts no node, price of p4d.24xlarge unknown",
+        ),
+    ],
+)
+def test_how_far_a_planned_budget_reaches(
+    capsys: pytest.CaptureFixture[str], budget: dict[str, Any], line: str
+) -> None:
+    tables.show_plan(
+        {"stack": "t", "resources": [], "outputs": {}, "cost": {"budget": budget}, "warnings": []}
+    )
+    assert capsys.readouterr().out.splitlines()[-1] == line
+
+
+@pytest.mark.parametrize(
+    ("state", "machine", "reason", "words"),
+    [
+        ("IDLE+CLOUD+POWERED_DOWN", None, None, ("off", "")),
+        ("IDLE+CLOUD+POWERED_DOWN", None, "slurm-stacks quota: 2", ("off", "last: quota: 2")),
+        ("DOWN+CLOUD+POWERED_DOWN", None, "ResumeTimeout reached", ("down", "last: ResumeTimeout reached")),
+        ("IDLE+CLOUD+POWERED_DOWN", "running", None, ("off", "its machine is being ended")),
+        ("ALLOCATED+CLOUD+POWERING_UP", None, None, ("starting", "no machine yet")),
+        (
+            "IDLE+CLOUD+DRAIN+NOT_RESPONDING+POWERED_DOWN",
+            None,
+            "slurm-stacks quota: 4 of 8",
+            ("drained, powered down", "quota: 4 of 8"),
+        ),
+        ("IDLE+CLOUD+DRAIN+POWERED_DOWN", None, "bad fan", ("drained", "bad fan")),
+        ("ALLOCATED+CLOUD+POWERING_UP", "pending", None, ("starting", "its machine boots")),
+        ("ALLOCATED+CLOUD+POWERING_UP", "running", "old", ("starting", "has not registered yet")),
+        ("IDLE+CLOUD+POWERING_DOWN", "running", None, ("going back", "")),
+        ("IDLE+CLOUD", "running", None, ("idle", "")),
+        ("MIXED+CLOUD", "running", "old", ("busy", "")),
+        ("IDLE+CLOUD+DRAIN", "running", "looking", ("drained", "looking")),
+        (
+            "ALLOCATED+CLOUD+DRAIN",
+            "running",
+            None,
+            ("drained, its job goes on", "it was taken out of service by hand"),
+        ),
+        ("DOWN+CLOUD", "running", "Not responding", ("down", "Not responding")),
+        ("DOWN+CLOUD", None, None, ("down", "Slurm gives no reason")),
+        ("ALLOCATED+CLOUD+NOT_RESPONDING", "running", None, ("silent", "does not answer")),
+        ("IDLE+CLOUD+INVALID_REG", "running", "low memory", ("idle+cloud+invalid_reg", "low memory")),
+    ],
+)
+def test_a_nodes_state_in_words(
+    state: str, machine: str | None, reason: str | None, words: tuple[str, str]
+) -> None:
+    assert tables.node_words(state, machine, reason) == words
+
+
+def test_every_waiting_job_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    def entry(number: int, state: str, cause: str | None = None) -> dict[str, Any]:
+        return {"id": number, "name": "j", "state": state, "nodes": "", "cause": cause}
+
+    jobs = [
+        entry(4, "PENDING", "Resources"), entry(3, "PENDING"), entry(5, "CONFIGURING"), entry(6, "RUNNING"),
+        entry(7, "PENDING", "ReqNodeNotAvail, UnavailableNodes:debug-3"),
+        entry(8, "PENDING", "quota: no [more]"),
+    ]  # fmt: skip
+    tables.show_status({**STATUS, "jobs": jobs})
+    table = capsys.readouterr().out.split("Jobs\n")[1].splitlines()[1:7]
+    assert [line.split()[0] for line in table] == ["5", "6", "3", "4", "7", "8"], (
+        "those that have nodes first"
+    )
+    assert table[0].endswith("its nodes are starting")
+    assert table[1].endswith("–")
+    assert table[2].endswith("the scheduler has not looked at it yet")
+    assert table[3].endswith("Resources: other jobs hold the nodes that it needs")
+    assert "ReqNodeNotAvail, UnavailableNodes:debug-3: a node that it asks for by name" in table[4]
+    assert table[5].endswith("quota: no [more]")
+
+    tables.show_status({**STATUS, "jobs": [{**entry(9, "RUNNING"), "name": "\x1b[2Jgone"}]})
+    assert r"\x1b[2Jgone" in capsys.readouterr().out, "nothing that the terminal obeys"
+    many = [entry(n, "PENDING") for n in range(1, tables.MOST_JOBS + 4)]
+    tables.show_status({**STATUS, "jobs": many}, "team-b")
+    assert "and 3 more: ./cluster exec --stack team-b -- squeue" in capsys.readouterr().out
+
+
+def test_a_jobs_line_is_squeues(capsys: pytest.CaptureFixture[str]) -> None:
+    entry = {
+        "id": 15, "slurm_id": "12_3", "name": "train", "user": "ada", "partition": "debug",
+        "state": "RUNNING", "elapsed_seconds": 3723, "nodes": "debug-[0-1]", "cause": None,
+    }  # fmt: skip
+    tables.show_status({**STATUS, "jobs": [entry]})
+    head, line = capsys.readouterr().out.split("Jobs\n")[1].splitlines()[:2]
+    assert head.split() == ["id", "name", "user", "partition", "state", "time", "nodes", "why"]
+    assert line.split() == ["12_3", "train", "ada", "debug", "running", "1:02:03", "debug-[0-1]", "–"]
+    for seconds, told in ((0, "0:00"), (65, "1:05"), (183845, "2-03:04:05")):
+        tables.show_status({**STATUS, "jobs": [{**entry, "elapsed_seconds": seconds}]})
+        assert told in capsys.readouterr().out.split()
+
+
+RESULT: dict[str, Any] = {
+    "job_id": 7, "workers": 2, "nodes": 2, "machine": "local.small", "profile": "sync", "epochs": 2,
+    "global_batch": 128, "data": "mnist", "seconds_total": 12.34, "seconds_train": 10.0,
+    "images_per_second": 1234.5, "loss": 0.12345, "accuracy": 0.98765, "test_accuracy": 0.97,
+    "start_latency_seconds": None, "cost_usd": None,
+}  # fmt: skip
+
+
+def test_a_result_says_what_it_was_measured_on(capsys: pytest.CaptureFixture[str]) -> None:
+    tables.show_result(RESULT)
+    out = capsys.readouterr().out
+    for there in (
+        "Result of job 7",
+        "2 on 2 × local.small",
+        "sync, 2 epochs, global batch 128",
+        "0.1235, 0.9877",
+    ):
+        assert there in out
+    assert "not MNIST" not in out
+    assert "cost" not in out
+    assert "start of the job" not in out
+    tables.show_result({**RESULT, "data": "synthetic", "cost_usd": 0.5, "start_latency_seconds": 1.5})
+    out = capsys.readouterr().out
+    for there in ("synthetic (not MNIST)", "0.5000 USD", "1.50 s after it could start"):
+        assert there in out
+
+
+def test_a_plan_is_a_tree_with_its_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    stack, parent = "urn:s", "urn:p"
+    resources = [
+        {"urn": stack, "type": "pulumi:pulumi:Stack", "name": "slurm-stacks-t", "parent": None},
+        {"urn": parent, "type": "slurm-stacks:index:LocalCluster", "name": "t", "parent": stack},
+        {"urn": "urn:c", "type": COMMAND, "name": "t-head[0]", "parent": parent},
+    ]
+    part = {"name": "partition x", "what": "p[x]", "idle": 0.0, "max": None}
+    cost = {
+        "idle_usd_per_hour": 0.5, "max_usd_per_hour": 12.0, "parts": [part],
+        "unknown": ["partition x (p[x])"], "prices_of": "2026",
+    }  # fmt: skip
+    plan = {"stack": "t", "resources": resources, "outputs": {}, "cost": cost, "warnings": ["dear [red]"]}
+    tables.show_plan(plan)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "stack t"
+    assert lines[1] == "└── t slurm-stacks:index:LocalCluster"
+    assert lines[2] == f"    └── t-head[0] {COMMAND}"
+    assert lines[3] == "2 resources"
+    assert lines[4] == (
+        "Cost: 0.50 USD an hour idle, at least 12.00 USD an hour with every node up, price of p[x] unknown"
+    )
+    assert lines[5] == "warning: dear [red]"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_way_in_is_whole_however_narrow_the_terminal_is(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    """The user copies this command, so it stays on one line; a cut line would be another command."""
+    ssh = f"'/home/someone/{'a folder/' * 12}cluster' ssh --stack local"
+    cluster: dict[str, Any] = {
+        "name": "c", "provider": "local", "zone": None, "region": None, "scheduler": {"name": "slurm"},
+        "partitions": [], "login": {"ssh": ssh},
+    }  # fmt: skip
+    file = io.StringIO()
+    narrow = RichConsole(file=file, width=80, force_terminal=terminal, highlight=False)
+    monkeypatch.setattr(tables, "output", lambda: narrow)
+    plan = {"stack": "c", "resources": [], "outputs": {"cluster": cluster}, "cost": {}, "warnings": []}
+    tables.show_plan(plan)
+    assert [line for line in file.getvalue().splitlines() if line.startswith("log in")] == [f"log in  {ssh}"]
+
+
+def test_outputs_are_shown_in_short(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = {
+        "apiVersion": "slurm-stacks/v1", "name": "t", "scheduler": {"name": "slurm", "version": ""},
+        "partitions": [{"name": "debug"}, {"name": "gpu"}],
+    }  # fmt: skip
+    tables.show_outputs({"login_ssh": "./cluster ssh", "cluster": cluster})
+    out = capsys.readouterr().out
+    assert "slurm-stacks/v1: t, slurm, partitions debug, gpu" in out
+    assert "./cluster ssh" in out

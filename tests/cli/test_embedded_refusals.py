@@ -1,0 +1,251 @@
+"""What the embedded runner refuses, and who owns a cluster; each message says what to do."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from cli.runner import embedded, lock
+from infra.errors import UserError
+from infra.program import locations, owner
+from infra.program.stack import Stack
+from tests.support.tiny_project import Tiny, make
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:
+    return make(tmp_path, monkeypatch)
+
+
+def refused(tiny: Tiny) -> str:
+    with pytest.raises(UserError) as raised:
+        tiny.up()
+    assert raised.value.exit_code == 3
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("program", "names"),
+    [
+        ("import pulumi_aws as aws; aws.ec2.Vpc('net', cidr_block='10.0.0.0/16')", "net: .*aws:ec2/vpc:Vpc"),
+        (
+            "import pulumi_aws as aws; aws.Provider('west', region='us-west-2')",
+            "west: .*pulumi:providers:aws",
+        ),
+        ("import pulumi_aws as aws; aws.get_caller_identity()", "calls aws:index/getCallerIdentity"),
+        (
+            "import pulumi_command as c; c.remote.Command('far', connection={'host': 'h'}, create='x')",
+            "far: .*command:remote:Command",
+        ),
+        (
+            "pulumi.ComponentResource('other:index:Thing', 'thing', {}, remote=True)",
+            "thing: .*other:index:Thing",
+        ),
+        ("import pulumi_aws as aws; aws.ec2.Vpc.get('net', 'vpc-1')", "net: .*does not read"),
+    ],
+)
+def test_anything_but_local_commands_is_refused(tiny: Tiny, program: str, names: str) -> None:
+    message = refused(tiny.write(program))
+    import re
+
+    assert re.search(names, message), message
+    assert "Install the Pulumi CLI" in message
+
+
+def test_a_refused_program_leaves_nothing(tiny: Tiny) -> None:
+    refused(tiny.write("import pulumi_aws as aws; aws.ec2.Vpc('net', cidr_block='10.0.0.0/16')"))
+    assert not tiny.run_root.exists()
+    assert not tiny.state_file.parent.exists()
+
+
+@pytest.mark.parametrize("inputs", ["asset_paths=['x']", "archive_paths=['x']"])
+def test_assets_are_refused(tiny: Tiny, inputs: str) -> None:
+    assert "more than the embedded runner does" in refused(tiny.write(f"command('a', {inputs})"))
+
+
+def test_imports_are_refused(tiny: Tiny) -> None:
+    assert "importing" in refused(tiny.write("command('a', opts={'import_': 'x'})"))
+
+
+@pytest.mark.parametrize("value", ["{secure: v1:abc}", "{inner: [{secure: v1:abc}]}"])
+def test_encrypted_configuration_is_refused(tiny: Tiny, value: str) -> None:
+    message = refused(tiny.write("pass", f"config: {{'tiny:word': {value}}}"))
+    assert "tiny:word is encrypted" in message
+
+
+def test_a_cluster_of_another_backend_is_refused_with_the_command_that_destroys_it(tiny: Tiny) -> None:
+    tiny.write("command('a')")
+    owner.claim(tiny.stack, "https://api.example.com")
+    for operation in (tiny.up, tiny.destroy, tiny.preview):
+        with pytest.raises(UserError) as raised:
+            operation()
+        assert raised.value.exit_code == 3
+        assert "`PULUMI_BACKEND_URL=https://api.example.com pulumi destroy --stack t`" in str(raised.value)
+    assert tiny.words == []
+    assert owner.read(tiny.stack) == "https://api.example.com"
+
+
+def test_the_program_under_the_cli_is_refused_a_cluster_of_the_embedded_runner(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///elsewhere")
+    tiny.write("command('a')").up()
+    with pytest.raises(UserError, match=r"`\./cluster down --stack t`"):
+        owner.claim_in_program(tiny.stack)
+    tiny.destroy()
+    owner.claim_in_program(tiny.stack)
+    owner.claim_in_program(tiny.stack)
+    assert owner.read(tiny.stack) == "file:///elsewhere"
+    with pytest.raises(UserError, match="PULUMI_BACKEND_URL=file:///elsewhere pulumi destroy"):
+        tiny.up()
+
+
+def test_the_program_under_the_embedded_runner_claims_nothing_of_its_own(tiny: Tiny) -> None:
+    tiny.write("""
+        from pathlib import Path
+        from infra.program import owner
+        from infra.program.stack import Stack
+        owner.claim_in_program(Stack(Path.cwd(), pulumi.get_stack()))
+        command("a")
+    """).up()
+    assert owner.read(tiny.stack) == owner.EMBEDDED
+
+
+def test_the_run_directory_can_be_entered_and_not_read(tiny: Tiny) -> None:
+    before = os.umask(0o077)
+    try:
+        tiny.write("command('a')").up()
+    finally:
+        os.umask(before)
+    path = locations.run_dir(tiny.stack)
+    assert path.parent == tiny.run_root
+    assert path.stat().st_mode & 0o777 == 0o711
+    # The names of run directories are for everybody: they say which ports are reserved.
+    assert path.parent.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize(
+    ("which", "what"),
+    [(which, what) for which in ("parent", "own") for what in ("symlink", "file")]
+    + [("parent", "other user")],
+)
+def test_a_run_directory_that_somebody_put_there_is_refused(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str, what: str
+) -> None:
+    path = locations.run_dir(tiny.stack)
+    place = path.parent if which == "parent" else path
+    if which == "own":
+        path.parent.mkdir(mode=0o711)
+    target = tmp_path / "target"
+    target.mkdir()
+    if what == "symlink":
+        place.symlink_to(target)
+    elif what == "file":
+        place.write_text("")
+    else:
+        place.mkdir()
+        mine = os.getuid()
+        monkeypatch.setattr(os, "getuid", lambda: mine + 1)
+    message = refused(tiny.write("command('a')"))
+    assert str(place) in message
+    expected = {"symlink": "symbolic link", "file": "not a folder", "other user": "belongs to "}
+    assert expected[what] in message
+    assert list(target.iterdir()) == []
+    assert tiny.words == []
+
+
+def test_one_operation_at_a_time(tiny: Tiny) -> None:
+    tiny.write("""
+        wait = f"while ! [ -e '{LOG}.go' ]; do sleep 0.02; done"
+        command("a", create=f"touch '{LOG}.started'; {wait}")
+    """)
+    with tiny.process("up") as running:
+        deadline = time.monotonic() + 60
+        while not tiny.log.with_name("log.started").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        for operation in (tiny.up, tiny.destroy):
+            with pytest.raises(
+                UserError, match=rf"`up` \(pid {running.pid}\) is working on stack t"
+            ) as raised:
+                operation()
+            assert raised.value.exit_code == 3
+        # Another stack of the same checkout is another cluster.
+        Tiny(tiny.path, tiny.run_root, stack_name="u").write("command('u')").up()
+        tiny.log.with_name("log.go").touch()
+        _, error = running.communicate(timeout=120)
+        assert running.returncode == 0, error
+    tiny.destroy()
+
+
+def test_the_lock_survives_its_holder_removing_the_file(tiny: Tiny) -> None:
+    with lock.held(tiny.stack, "up"):
+        path = locations.state_dir(tiny.stack) / "lock"
+        assert path.read_text() == f"{os.getpid()} up\n"
+        with path.open() as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert not path.parent.exists()
+    with lock.held(tiny.stack, "up"):
+        assert path.exists()
+
+
+def test_two_checkouts_and_two_stacks_never_meet(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "one")
+    keys = {
+        locations.key(Stack(tmp_path / folder, stack)) for folder in ("one", "two") for stack in ("a", "b")
+    }
+    assert len(keys) == 4
+    assert locations.key(Stack(tmp_path / "link", "a")) == locations.key(Stack(tmp_path / "one", "a"))
+
+
+def test_a_socket_in_the_run_directory_is_short_enough_for_munge() -> None:
+    assert len(str(locations.run_dir(Stack(Path("/a b" * 60), "s" * 60)) / "munge.socket.2")) < 108
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("/x/state", "/x/state/slurm-stacks"), ("relative", "~/.local/state/slurm-stacks")],
+)
+def test_where_the_state_lies(monkeypatch: pytest.MonkeyPatch, value: str, expected: str) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", value)
+    assert locations.state_root() == Path(expected).expanduser()
+
+
+def test_a_stack_that_is_not_there_names_those_that_are(tiny: Tiny) -> None:
+    tiny.write("pass")
+    with pytest.raises(UserError, match="there is no stack nope; stacks here: t") as raised:
+        embedded.up(Stack(tiny.path, "nope"))
+    assert raised.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "pulumi.runtime.register_resource_transform(lambda args: None)",
+        "command('a', opts={'transforms': [lambda args: None]})",
+        "hook = pulumi.ResourceHook('h', lambda args: None)\n"
+        "command('a', opts={'hooks': pulumi.ResourceHookBinding(before_create=[hook])})",
+        "command('a', opts={'ignore_changes': ['environment']})",
+        "command('a', opts={'replace_on_changes': ['environment']})",
+        "command('a', opts={'replacement_trigger': 'x'})",
+        "command('a', opts={'retain_on_delete': True})",
+        "command('a', opts={'custom_timeouts': pulumi.CustomTimeouts(create='3s')})",
+        "a = pulumi.ComponentResource('x:y:Z', 'z')\ncommand('a', opts={'replace_with': [a]})",
+    ],
+)
+def test_what_this_projects_program_does_not_use_is_refused(tiny: Tiny, program: str) -> None:
+    assert "Pulumi CLI" in refused(tiny.write(program))
+    assert tiny.words == []
+
+
+def test_a_folder_for_the_state_that_cannot_be_made(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tiny.path.parent / "file"
+    file.write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(file))
+    assert "Set XDG_STATE_HOME" in refused(tiny.write("command('a')"))

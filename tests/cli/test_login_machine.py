@@ -1,0 +1,246 @@
+"""Calls on the login machine: the replaced process and the tool's answers, without tracebacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli import login_machine, provider, providers
+from cli.local.provider import LocalProvider
+from cli.local.site import RunDirectory
+from cli.provider import StackUp
+from infra.config import parse
+from infra.errors import EXIT_REFUSED, UserError
+from infra.program import locations
+from infra.program.stack import Stack
+from tests.support.checkout import ROOT, until
+from tests.support.stack_values import values
+
+BECOME = """
+import os, sys
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from cli import login_machine; from cli.provider import StackUp; from infra import config, errors
+from infra.program import locations
+from infra.program.stack import Stack
+locations.run_root = lambda: Path({runs!r})
+loaded = config.parse({values!r}, "test")
+try:
+    login_machine.replace_process(StackUp.of(Stack(Path({project!r}), "test"), loaded), sys.argv[1:])
+except errors.UserError as error:
+    print(error, file=sys.stderr)
+    sys.exit(error.exit_code)
+"""
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> StackUp:
+    return StackUp.of(Stack(tmp_path, "test"), parse(values("local"), "test"))
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
+    """A run directory that looks like that of a cluster that is up; its tool is the test's script."""
+    monkeypatch.setattr(locations, "run_root", lambda: tmp_path / "runs")
+    made = RunDirectory.make(Stack(tmp_path, "test"))
+    made.tool.parent.mkdir(parents=True)
+    head = {"state": "pending", "tags": {"role": "controller"}, "process": None}
+    (made.cloud / "machines.json").write_text(json.dumps({"machines": [head]}))
+    return made
+
+
+@pytest.fixture
+def tool(run: RunDirectory) -> Callable[[str], None]:
+    def write(script: str) -> None:
+        run.tool.write_text(f"#!/bin/sh\n{script}\n")
+        run.tool.chmod(0o755)
+
+    return write
+
+
+@pytest.fixture
+def become(
+    tmp_path: Path, run: RunDirectory, tool: Callable[[str], None]
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs `replace_process` in a separate process."""
+    tool("echo our own tool $*")
+    code = BECOME.format(
+        root=str(ROOT), runs=str(tmp_path / "runs"), values=values("local"), project=str(tmp_path)
+    )
+
+    def go(*argv: str, text: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", code, *argv],
+            env={**os.environ, "SLURM_STACKS_PROJECT": "x", "UV_COMPILE_BYTECODE": "1", **environment},
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return go
+
+
+def test_the_command_takes_this_processs_place(
+    become: Callable[..., subprocess.CompletedProcess[str]], run: RunDirectory
+) -> None:
+    script = 'cat; echo "$SLURM_CONF|$SLURM_STACKS_PROJECT$UV_COMPILE_BYTECODE|$1"; echo err >&2; exit 7'
+    done = become("sh", "-c", script, "sh", "two words", text="given ")
+    assert done.stdout == f"given {run.path}/etc/slurm.conf||two words\n"
+    assert (done.stderr, done.returncode) == ("err\n", 7)
+    assert become("slurm-stacks", "status").stdout == "our own tool status\n"
+
+
+def test_pulumis_secrets_stay_here(become: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    """sbatch would pass the variables on to the job."""
+    done = become("env", PULUMI_CONFIG_PASSPHRASE="hush", PULUMI_ACCESS_TOKEN="hush", HUSHED="kept")
+    assert "HUSHED=kept" in done.stdout
+    assert "hush" not in done.stdout
+
+
+def test_no_command_is_the_users_shell(
+    become: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    shell = tmp_path / "shell"
+    shell.write_text("#!/bin/sh\necho my shell $#\n")
+    shell.chmod(0o755)
+    assert become(SHELL=str(shell)).stdout == "my shell 0\n"
+
+
+def test_what_cannot_be_run_is_said_as_a_shell_says_it(
+    become: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    plain = tmp_path / "plain"
+    plain.write_text("echo no interpreter named\n")
+    cases = {"no-such-command": 127, str(tmp_path / "no" / "such"): 127, f"{plain}/below": 127, "": 127}
+    assert {name: become(name).returncode for name in cases} == cases
+    unusable = become(str(plain))
+    assert (unusable.returncode, unusable.stderr) == (
+        126,
+        f"{plain}: cannot be executed: Permission denied\n",
+    )
+    plain.chmod(0o755)
+    assert become(str(plain)).returncode == 126
+    assert "Traceback" not in become(str(plain)).stderr
+
+
+def test_a_cluster_that_is_not_up_is_refused(tmp_path: Path, up: StackUp, run: RunDirectory) -> None:
+    with pytest.raises(
+        UserError, match=r"is not up: bring it up with `\./cluster up --stack test`"
+    ) as caught:
+        login_machine.replace_process(up, ["true"])
+    assert caught.value.exit_code == 1
+    with pytest.raises(UserError, match="is not up"):
+        login_machine.tool(up, "status")
+
+
+def test_the_tools_answer_is_passed_on(tmp_path: Path, up: StackUp, tool: Callable[[str], None]) -> None:
+    tool('echo "$*"; cat')
+    assert login_machine.tool(up, "submit", "--run", "a/b", text="script") == "submit --run a/b\nscript"
+    status: dict[str, Any] = {"jobs": [], "nodes": []}
+    tool(f"""echo '{json.dumps(status)}'""")
+    assert login_machine.cluster_status(up) == status
+
+
+def test_the_tools_failure_is_its_own_words(
+    tmp_path: Path, up: StackUp, tool: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool("echo sbatch: error: invalid partition >&2; exit 1")
+    with pytest.raises(UserError, match=r"^sbatch: error: invalid partition$"):
+        login_machine.tool(up, "submit")
+    tool("exit 3")
+    with pytest.raises(UserError, match="slurm-stacks submit --run x failed without a word"):
+        login_machine.tool(up, "submit", "--run", "x")
+    monkeypatch.setattr(login_machine, "TOOL_SECONDS", 0.2)
+    tool("exec sleep 30")
+    with pytest.raises(UserError, match=r"stack test did not answer within 0\.2 s"):
+        login_machine.tool(up, "status")
+
+
+def test_a_refusal_of_the_provider_stays_one(
+    tmp_path: Path, up: StackUp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without credentials the cluster was not asked, so its logs have nothing about it."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise UserError("there are no credentials here. Log in.", EXIT_REFUSED)
+
+    monkeypatch.setattr(LocalProvider, "access", refuse)
+    with pytest.raises(UserError) as caught:
+        login_machine.cluster_status(up)
+    assert (str(caught.value), caught.value.exit_code) == (
+        "there are no credentials here. Log in.",
+        EXIT_REFUSED,
+    )
+
+
+def test_a_clusters_own_failure_leads_to_its_logs(
+    tmp_path: Path, up: StackUp, tool: Callable[[str], None]
+) -> None:
+    tool("echo slurmctld does not answer >&2; exit 3")
+    with pytest.raises(UserError) as caught:
+        login_machine.cluster_status(up)
+    assert caught.value.exit_code == 1, "the tool's status is not the provider's"
+    assert str(caught.value).splitlines() == [
+        "slurmctld does not answer",
+        "`./cluster logs --stack test` shows what it said last.",
+    ]
+
+
+# --- providers -------------------------------------------------------------------------------------------
+
+
+def test_providers_of_this_version() -> None:
+    assert isinstance(providers.load("local"), LocalProvider)
+    with pytest.raises(UserError, match="provider 'azure' is not available") as caught:
+        providers.load("azure")
+    assert caught.value.exit_code == EXIT_REFUSED
+
+
+def test_every_provider_offers_what_the_commands_ask() -> None:
+    wanted = {name for name in vars(provider.Provider) if not name.startswith("_")}
+    assert wanted == {
+        "prepare", "layout", "access", "leftovers", "diagnose", "settings_here", "repair", "force_cleanup",
+        "check_changes", "changes", "drain", "explain", "ssh", "files_here", "make_environment",
+    }  # fmt: skip
+    for name in ("local", "aws", "gcp"):
+        offers = providers.load(name)
+        assert [method for method in wanted if not callable(getattr(offers, method, None))] == [], name
+
+
+def test_the_way_in_keeps_the_callers_path_and_adds_slurms(
+    tmp_path: Path, run: RunDirectory, tool: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool("")
+    monkeypatch.setenv("PATH", "/mine:/usr/bin")
+    command = LocalProvider().access(Stack(tmp_path, "test"), {}, ["squeue", "--me"], tty=False)
+    assert command.argv == ["squeue", "--me"]
+    path = command.env["PATH"].split(":")
+    assert path[0] == str(run.tool.parent), "the cluster's own tool first"
+    assert path[1:3] == ["/mine", "/usr/bin"]
+    assert "/usr/sbin" in path
+    monkeypatch.delenv("SHELL", raising=False)
+    assert LocalProvider().access(Stack(tmp_path, "test"), {}, [], tty=True).argv == ["/bin/sh"]
+
+
+def test_leftovers_are_named(tmp_path: Path, run: RunDirectory) -> None:
+    child = subprocess.Popen(
+        ["sleep", "300"], env={"SLURM_STACKS_RUN": str(run.path)}, stdin=subprocess.DEVNULL
+    )
+    try:
+        # For a moment, while it becomes another program, a process has no readable environment.
+        until(lambda: Path(f"/proc/{child.pid}/environ").read_bytes(), 60, "the process's environment")
+        left = LocalProvider().leftovers(Stack(tmp_path, "test"), dict)
+        assert left == [f"process {child.pid}: sleep 300", f"folder {run.path}"]
+    finally:
+        child.kill()
+        child.wait()
+    assert LocalProvider().leftovers(Stack(tmp_path, "other"), dict) == []

@@ -1,0 +1,172 @@
+"""A state that cannot be saved: nothing is begun without a record. And the owner of a cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from cli.runner import lock
+from infra.errors import UserError
+from infra.program import folders, locations
+from infra.program.stack import Stack
+from tests.support.tiny_project import Tiny, make
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:
+    return make(tmp_path, monkeypatch)
+
+
+def fill(tiny: Tiny) -> Path:
+    """The disk has no room for the next state."""
+    folder = folders.make_state_dir(tiny.stack)
+    draft = folder / "state.new"
+    draft.unlink(missing_ok=True)
+    draft.symlink_to("/dev/full")
+    return draft
+
+
+def test_without_room_for_the_state_no_command_is_run(tiny: Tiny) -> None:
+    tiny.write("command('a')")
+    draft = fill(tiny)
+    with pytest.raises(
+        UserError, match=r"no space left for .*/state\.json: \d+ MiB are free there"
+    ) as raised:
+        tiny.up()
+    assert raised.value.exit_code == 1
+    assert tiny.words == []
+    draft.unlink(missing_ok=True)
+    tiny.up()
+    assert tiny.words == ["a+"]
+    tiny.destroy()
+
+
+def test_a_disk_that_fills_while_a_command_runs_loses_nothing(tiny: Tiny) -> None:
+    state = tiny.state_file.with_suffix(".new")
+    tiny.write(f"""
+        # After its start, which is written down, too: with its pid.
+        noted = "until grep -q \\"^ *$$,\\" '{tiny.state_file}'; do sleep 0.05; done"
+        a = command('a', create=f"{{say('a+')}}; {{noted}}; ln -sf /dev/full '{state}'")
+        command('b', opts={{'depends_on': [a]}})
+    """)
+    with pytest.raises(UserError, match=r"no space left for .*/state\.json"):
+        tiny.up()
+    assert "a+" in tiny.words
+    assert tiny.records["a"]["status"] == "creating", "what is not known to be done is done again"
+    state.unlink(missing_ok=True)
+    tiny.write("command('a')\ncommand('b')").up()
+    assert set(tiny.words) == {"a+", "b+"}
+    tiny.destroy()
+    assert set(tiny.words) == {"a-", "b-"}
+
+
+def test_a_destroy_comes_to_its_end_without_room(tiny: Tiny) -> None:
+    tiny.write("command('a')\ncommand('b')").up()
+    assert set(tiny.words) == {"a+", "b+"}
+    fill(tiny)
+    tiny.destroy()
+    assert set(tiny.words) == {"a-", "b-"}
+    assert not tiny.state_file.parent.exists()
+    assert not locations.run_dir(tiny.stack).exists()
+
+
+def test_a_destroy_that_fails_without_room_is_done_again(tiny: Tiny) -> None:
+    gate = tiny.log.with_name("gate")
+    tiny.write(f"command('a', delete=f\"test -e '{gate}' && {{say('a-')}}\")\ncommand('b')").up()
+    fill(tiny)
+    with pytest.raises(UserError, match="a: exit status 1"):
+        tiny.destroy()
+    assert set(tiny.records) >= {"a", "b"}, "the state of before"
+    gate.touch()
+    fill(tiny)
+    tiny.destroy()
+    assert "a-" in tiny.words
+    assert not tiny.state_file.exists()
+
+
+def test_the_lock_needs_no_room(tiny: Tiny) -> None:
+    folder = folders.make_state_dir(tiny.stack)
+    (folder / "lock").symlink_to("/dev/full")
+    with lock.held(tiny.stack, "down"):
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_state_that_may_not_be_read_is_said(tiny: Tiny) -> None:
+    tiny.write("command('a')").up()
+    tiny.state_file.chmod(0)
+    with pytest.raises(UserError, match=r"permission denied; .* has the mode 0\. Set XDG_STATE_HOME"):
+        tiny.destroy()
+    tiny.state_file.chmod(0o600)
+    assert json.loads(tiny.state_file.read_text())
+    tiny.destroy()
+
+
+# --- whose cluster it is ---------------------------------------------------------------------------------
+
+
+def test_the_note_of_a_run_directory_goes_with_it(tiny: Tiny) -> None:
+    tiny.write("command('a')").up()
+    run = locations.run_dir(tiny.stack)
+    ((found, note),) = locations.notes()
+    assert (found, note.checkout, note.stack, note.gone) == (run, tiny.path, tiny.stack_name, False)
+    tiny.destroy()
+    assert locations.notes() == []
+    assert not run.parent.exists()
+
+
+def test_a_renamed_checkout_goes_on_with_its_stack(tiny: Tiny) -> None:
+    tiny.write("command('a')").up()
+    before = (locations.run_dir(tiny.stack), tiny.state_file)
+    tiny.words.clear()
+    tiny.path = tiny.path.rename(tiny.path.with_name("renamed"))
+    assert (locations.run_dir(tiny.stack), tiny.state_file) == before
+    assert tiny.up().operations == {"a": "unchanged"}
+    assert locations.key(Stack(tiny.path, "other")) != before[0].name, "another stack is another cluster"
+    tiny.destroy()
+    assert not before[0].exists()
+    assert not before[1].parent.exists()
+    assert locations.run_dir(tiny.stack) != before[0]
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"checkout": 1}', '{"checkout": "/x", "stack": "t", "identity": [1]}']
+)
+def test_a_note_that_is_none_is_passed_over(tiny: Tiny, content: str) -> None:
+    tiny.write("command('a')").up()
+    run = locations.run_dir(tiny.stack)
+    (run / locations.NOTE).write_text(content)
+    assert locations.notes() == []
+    tiny.up()
+    assert [found for found, _ in locations.notes()] == [run], "written anew"
+    tiny.destroy()
+
+
+def test_notes_in_another_users_folder_are_nobodys(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny.write("command('a')").up()
+    mine = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: mine + 1)
+    assert locations.notes() == []
+    monkeypatch.undo()
+
+
+def test_a_folder_that_goes_while_it_is_looked_into_has_no_notes(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever takes the user's last cluster down removes it, whatever others are about to ask."""
+    monkeypatch.setattr(Path, "is_dir", lambda _path: True)
+    assert not tiny.run_root.exists()
+    assert locations.notes() == []
+
+
+def test_a_checkout_that_cannot_be_looked_at_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_path: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    note = locations.Note(Path("/somewhere"), "t", (1, 2))
+    assert note.gone
+    monkeypatch.setattr(Path, "exists", refuse)
+    assert not note.gone

@@ -1,0 +1,149 @@
+"""The configuration as the CLI would pass it to the program, and values on the wire to the SDK."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.runner import project, wire
+from infra.errors import UserError
+from infra.program.stack import Stack
+from tests.support import texts
+
+KEY = b"k" * 32
+
+
+def write(path: Path, settings: str, stack: str) -> Path:
+    (path / "Pulumi.yaml").write_text(settings)
+    (path / "Pulumi.s.yaml").write_text(stack)
+    return path
+
+
+def test_the_configuration_is_what_the_cli_would_pass(tmp_path: Path) -> None:
+    loaded = project.load(
+        Stack(
+            write(
+                tmp_path,
+                """
+            name: p
+            config:
+              declared: {type: string, default: d}
+              overridden: {type: integer, default: 1}
+              object: {type: object, default: {enabled: false}}
+              none: {type: string}
+              aws:region: {value: eu-west-1}
+            """,
+                """
+            config:
+              p:overridden: 2
+              short: text
+              aws:profile: x
+              flag: true
+              no-flag: false
+              number: 1.5
+              list: [1, {a: b}]
+              date: {day: 2024-01-02}
+              empty:
+            """,
+            ),
+            "s",
+        ),
+    )
+    assert loaded.name == "p"
+    assert loaded.config == {
+        "p:declared": "d",
+        "p:overridden": "2",
+        "p:object": '{"enabled": false}',
+        "aws:region": "eu-west-1",
+        "p:short": "text",
+        "aws:profile": "x",
+        "p:flag": "true",
+        "p:no-flag": "false",
+        "p:number": "1.5",
+        "p:list": '[1, {"a": "b"}]',
+        "p:date": '{"day": "2024-01-02"}',
+    }
+    assert loaded.secure == set()
+
+
+def test_what_is_encrypted_is_known_to_be_so(tmp_path: Path) -> None:
+    loaded = project.load(
+        Stack(write(tmp_path, "name: p", "config: {a: {secure: x}, b: {c: [{secure: y}], d: 1}, e: 2}"), "s")
+    )
+    assert loaded.secure == {"p:a", "p:b"}
+    assert loaded.config["p:a"] == "[secret]"
+    assert json.loads(loaded.config["p:b"]) == {"c": ["[secret]"], "d": 1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "stack", "message"),
+    [
+        ("runtime: python", "", "`name` is missing"),
+        ("name: p", "- a", "mapping is expected"),
+        ("name: p", "config: {", "Pulumi.s.yaml: not YAML"),
+    ],
+)
+def test_mistakes_in_the_files(tmp_path: Path, settings: str, stack: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as raised:
+        project.load(Stack(write(tmp_path, settings, stack), "s"))
+    assert raised.value.exit_code == 2
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**50), 2**50) | texts.text()
+    # A whole number is an int to us: the wire knows only one kind of number.
+    | st.floats(allow_nan=False, allow_infinity=False).filter(lambda f: not f.is_integer()),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts.text(), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+objects = st.dictionaries(texts.text(), json_values.filter(lambda v: v is not None), max_size=5)
+
+
+@given(objects)
+def test_values_survive_the_wire(values: dict[str, Any]) -> None:
+    assert wire.to_json(wire.to_struct(values)) == values
+
+
+@given(objects, json_values)
+def test_secrets_are_replaced_wherever_they_are(values: dict[str, Any], hidden: Any) -> None:
+    marked = {**values, "s": [{"in": wire.secret(hidden)}]}
+    assert wire.has_secret(marked)
+    assert wire.plain(marked) == {**values, "s": [{"in": hidden}]}
+    assert wire.redacted(marked) == {**values, "s": [{"in": "[secret]"}]}
+    printed = wire.fingerprinted(marked, KEY)
+    assert not wire.has_secret(printed)
+    assert wire.same(printed, json.loads(json.dumps(printed)))
+    assert wire.same(printed, wire.fingerprinted(wire.to_json(wire.to_struct(marked)), KEY))
+
+
+@given(json_values, json_values)
+def test_a_changed_secret_has_another_fingerprint(one: Any, two: Any) -> None:
+    prints = [wire.fingerprinted({"s": wire.secret(value)}, KEY) for value in (one, two)]
+    assert wire.same(*prints) == (json.dumps(one, sort_keys=True) == json.dumps(two, sort_keys=True))
+
+
+def test_fingerprints_need_the_key() -> None:
+    value = {"s": wire.secret("x")}
+    assert wire.fingerprinted(value, KEY) != wire.fingerprinted(value, b"other")
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "equal"),
+    [
+        (1, 1, True),
+        (1, 1.0, False),
+        (1, True, False),
+        ("1", 1, False),
+        ([1], [1, 2], False),
+        ({"a": 1}, {"a": 1, "b": 2}, False),
+        ({"a": [{"b": "c"}]}, {"a": [{"b": "c"}]}, True),
+        (None, "", False),
+    ],
+)
+def test_what_counts_as_a_change(one: Any, two: Any, equal: bool) -> None:
+    assert wire.same(one, two) is equal

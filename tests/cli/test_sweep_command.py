@@ -1,0 +1,188 @@
+"""`./cluster run` as a user sees it, with the real node code: arguments, failed runs, messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli import report
+from cli.report import Made
+from infra.errors import UserError
+from tests.support import sweep_cluster
+from tests.support.sweep_cluster import STACK, SweepUser
+
+
+@pytest.fixture
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> SweepUser:
+    return SweepUser(tmp_path, monkeypatch, capsys)
+
+
+# --- a sweep from beginning to end -----------------------------------------------------------------------
+
+
+def test_a_sweep_ends_in_its_summary_and_the_report(user: SweepUser, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = user.run("--nodes", "4, 1,2", "--repeat", "2")
+    assert done.code == 0, done.err
+    assert user.kept() == [(1, 1), (1, 2), (2, 3), (2, 4), (4, 5), (4, 6)]
+    assert user.slurm.waits == {1: "", **{n: f"afterany:{n - 1}" for n in range(2, 7)}}
+    assert len(set(user.slurm.submitted)) == 6
+    lines = done.out.splitlines()
+    assert lines[-2:] == ["/reports/report.html", "/reports/report.csv"]
+    table = [line.split() for line in lines if line.strip()[:1].isdigit()]
+    assert table == [
+        ["1", "2", "60.0", "1000", "0.9000", "1.00"],
+        ["2", "2", "30.0", "2000", "0.9000", "2.00"],
+        ["4", "2", "15.0", "4000", "0.9000", "4.00"],
+    ]
+    assert "digits-synthetic (not MNIST)" in done.out
+    assert user.reports == [["test"]]
+    assert user.left() == []
+    said = done.err.splitlines()
+    assert said[0] == "stack test: 6 runs on 1, 2 and 4 nodes of debug, 2 times each"
+    of_run_3 = [line.partition("run 3 of 6 ")[2] for line in said if "run 3 of 6 " in line]
+    assert of_run_3 == [
+        "(2 nodes, 1 of 2) job 3: running on debug-0: the training starts",
+        "(2 nodes, 1 of 2) job 3: done: 30.0 s, loss 0.5000, accuracy 0.9000",
+    ]
+    assert not any("queued" in line or "Dependency" in line for line in said)
+
+
+def test_without_numbers_it_is_1_2_4_as_far_as_the_partition_goes(user: SweepUser) -> None:
+    assert user.run().code == 0
+    assert [nodes for nodes, _ in user.kept()] == [1, 2, 4]
+    (user.project / "Pulumi.test.yaml").write_text(STACK.replace("max: 8", "max: 3"))
+    assert user.run("--repeat", "2").code == 0
+    assert [nodes for nodes, _ in user.kept()] == [1, 1, 1, 2, 2, 2, 4]
+
+
+def test_a_second_sweep_has_folders_of_its_own(user: SweepUser) -> None:
+    assert user.run("--nodes", "1").code == 0
+    assert user.run("--nodes", "1").code == 0
+    assert len(set(user.slurm.submitted)) == 2
+    assert len(user.kept()) == 2
+
+
+def test_many_runs_go_in_several_calls_and_one_chain(user: SweepUser) -> None:
+    assert user.run("--nodes", "1", "--repeat", "25").code == 0
+    assert user.slurm.waits == {1: "", **{n: f"afterany:{n - 1}" for n in range(2, 26)}}
+
+
+# --- refused requests --------------------------------------------------------------------------------------
+
+
+def test_every_mistake_in_the_numbers_is_said_at_once(user: SweepUser) -> None:
+    done = user.run("--nodes", "0,x,,2,2,9,-1")
+    assert (done.code, done.out) == (2, "")
+    for said in (
+        "0: a run needs at least one node",
+        "'x' is not a whole number",
+        "nothing between two commas",
+        "2 is given twice",
+        "9 is more than the 8 nodes of partition debug "
+        f"(slurm-stacks:cluster.partitions[0].nodes.max in {user.project}/Pulumi.test.yaml)",
+        "-1: a run needs",
+        "--nodes 1,2,4",
+    ):
+        assert said in done.err
+    assert user.run("--repeat", "0").code == 2
+    assert user.run("--nodes", "1,2,3", "--repeat", "100").code == 2
+    assert user.run("--cancel", "--nodes", "1").code == 2
+    assert (user.slurm.submitted, user.left()) == ([], [])
+
+
+def test_a_stack_without_a_benchmark_is_told_what_to_set(user: SweepUser) -> None:
+    (user.project / "Pulumi.test.yaml").write_text(STACK.replace("{epochs: 1}", "{enabled: false}"))
+    done = user.run("--nodes", "1")
+    assert done.code == 2
+    assert "Set slurm-stacks:benchmark.enabled to true" in done.err
+
+
+def test_a_cluster_that_is_not_up(user: SweepUser) -> None:
+    user.slurm.up = False
+    done = user.run("--nodes", "1")
+    assert (done.code, done.err) == (
+        1,
+        "stack test is not up: bring it up with `./cluster up --stack test`\n",
+    )
+    assert user.left() == []
+
+
+def test_a_workload_that_is_not_on_the_cluster_begins_nothing(user: SweepUser) -> None:
+    user.slurm.needed = False
+    done = user.run("--nodes", "1")
+    assert done.code == 1
+    assert "/workload\n" in done.err
+    assert "Run `./cluster up --stack test` to bring it there" in done.err
+    assert (user.slurm.submitted, user.left()) == ([], [])
+
+
+def test_an_older_cluster_is_to_be_brought_up_to_date(
+    user: SweepUser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def old(_action: str) -> None:
+        raise UserError("slurm-stacks: error: argument verb: invalid choice: 'sweep' (choose from 'submit')")
+
+    user.slurm.hooks = {"submit": old}
+    done = user.run("--nodes", "1")
+    assert done.code == 1
+    assert "older release" in done.err
+    assert "./cluster up --stack test" in done.err
+
+
+# --- failed runs -------------------------------------------------------------------------------------------
+
+
+def test_a_failed_run_is_named_and_the_others_have_results(user: SweepUser) -> None:
+    user.slurm.broken = {2}
+    done = user.run("--nodes", "1,2,4")
+    assert done.code == 1
+    assert user.kept() == [(1, 1), (4, 3)]
+    *_, head, words, count = done.err.splitlines()
+    assert head.startswith("run 2 (2 nodes, 1 of 1), job 2: ended without a result (FAILED); the end of its")
+    assert (words, count) == ("  words of job 2", "1 of 3 runs without a result")
+    assert user.reports == [["test"]], "the report is made all the same"
+    assert user.left() == []
+
+
+def test_a_run_that_slurm_does_not_take_is_a_failed_one(user: SweepUser) -> None:
+    def refuse(_stage: str) -> None:
+        if len(user.slurm.submitted) == 1:
+            user.slurm.hooks = {}
+            raise RuntimeError("sbatch: error: Requested node configuration is not available")
+
+    user.slurm.hooks = {"sbatch": refuse}
+    done = user.run("--nodes", "1,2,4")
+    assert done.code == 1
+    assert "run 2 (2 nodes, 1 of 1): Slurm did not take it: sbatch: error: Requested node" in done.err
+    assert [nodes for nodes, _ in user.kept()] == [1, 4]
+
+
+def test_without_any_result_there_is_no_report(user: SweepUser) -> None:
+    user.slurm.broken = {1}
+    assert user.run("--nodes", "1").code == 1
+    assert user.reports == []
+
+
+def test_a_result_that_is_none_is_a_failure(user: SweepUser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep_cluster, "record", lambda nodes, job: {"job_id": str(job), "nodes": nodes})
+    done = user.run("--nodes", "1")
+    assert done.code == 1
+    assert "its result file is not valid: " in done.err
+    assert "result.loss: missing" in done.err
+
+
+def test_a_report_that_fails_does_not_hide_a_failed_run(
+    user: SweepUser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_arguments: Any, **_options: Any) -> Made:
+        raise UserError("no space for the report")
+
+    monkeypatch.setattr(report, "make", fail)
+    user.slurm.broken = {1}
+    done = user.run("--nodes", "1,2")
+    assert done.code == 1
+    assert "no space for the report" in done.err
+    assert "1 of 2 runs without a result" in done.err
+    assert user.left() == []

@@ -1,0 +1,199 @@
+"""Slurm's `--container` on machines that boot: jobs of two nodes in an image that the test makes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+import pytest
+
+from cli.local.site import RunDirectory
+from localcloud import nspawn
+from localcloud.containers import leftovers
+from node import rpc
+from node.processes import ProcessId
+from tests.support.checkout import ROOT, Checkout, until
+from tests.support.containers import cluster_image
+
+# The first test makes the machines' image where there is none.
+pytestmark = pytest.mark.timeout(1500)
+
+STACK = """
+    config:
+      slurm-stacks:cluster:
+        provider: local
+        local: {machines: container, suite: SUITE}
+        login: {count: 1}
+        containers: {runtime: oci}
+        partitions:
+          - {name: debug, machine: local.small, nodes: {min: 2, max: 2}, default: true}
+      slurm-stacks:benchmark: {enabled: false}
+"""
+USER = "ana"
+NUMBER = 2001
+BUNDLE = f"/home/{USER}/bundle"
+PROGRAMS = ("sh", "cat", "id", "env", "ls", "sleep")
+MAKE = """
+set -e
+umoci init --layout image
+umoci new --image image:v1
+umoci unpack --rootless --image image:v1 draft
+for program in {programs}; do
+    path=$(command -v $program)
+    for file in $path $(ldd $path | grep -o '/[^ ]*'); do
+        mkdir -p draft/rootfs$(dirname $file)
+        cp -L $file draft/rootfs$file
+    done
+done
+[ -e draft/rootfs/bin ] || ln -s usr/bin draft/rootfs/bin
+mkdir -p draft/rootfs/etc
+echo "root:x:0:0::/root:/bin/sh" >draft/rootfs/etc/passwd
+echo "root:x:0:" >draft/rootfs/etc/group
+echo "made by a test" >draft/rootfs/etc/image
+umoci repack --image image:v1 draft
+umoci config --image image:v1 --config.env WHERE=image --config.env COLOUR=of-the-image
+"""
+"""Makes an image from programs of this machine, as a registry's image would be unpacked."""
+TRAP = """
+trap 'echo >saved-$SLURM_PROCID; exit 3' TERM
+echo "rank $SLURM_PROCID works"
+while :; do sleep 0.2; done
+"""
+
+
+class Site:
+    """A cluster with a user."""
+
+    def __init__(self, checkout: Checkout) -> None:
+        self.checkout = checkout
+        self._agent = str(RunDirectory(checkout.run_directory).agent_socket)
+        self.home = checkout.run_directory / "shared" / USER
+
+    def on(self, host: str, command: str) -> str:
+        """Run a command on a machine as root."""
+        machines = rpc.call(self._agent, "inspect", 10.0)["machines"]
+        (pid,) = [m["process"]["pid"] for m in machines if (m["node"], m["state"]) == (host, "running")]
+        launcher = ProcessId.of(pid)
+        assert launcher is not None
+        done = nspawn.execute(launcher, "sh", "-c", command, seconds=120)
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def user(self, command: str, *, status: int = 0) -> str:
+        """Run a command on the login machine as the user; what it prints, errors included."""
+        whole = f"cd && {{ {command}\n}} 2>&1; echo status $?"
+        told, _, ended = self.checkout.execute("su", "-", USER, "-c", whole).rpartition("status ")
+        assert ended == f"{status}\n", told
+        return told
+
+
+@pytest.fixture(
+    scope="module", params=["null", pytest.param("trixie", marks=pytest.mark.wide)], ids=["own", "newer"]
+)
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    stack = STACK.replace("SUITE", request.param)
+    cluster_image(stack)
+    checkout = Checkout(tmp_path_factory.mktemp("oci") / "a checkout", stack)
+    try:
+        checkout.cluster("up", check=True)
+        made = Site(checkout)
+        until(
+            lambda: checkout.execute("sinfo", "-h", "-o", "%T").split() == ["idle"],
+            240,
+            "the static nodes",
+            0.5,
+        )
+        hosts = ("controller", "login-0", "debug-0", "debug-1")
+        for host in hosts:
+            made.on(
+                host, f"groupadd -g {NUMBER} {USER} && useradd -M -u {NUMBER} -g {NUMBER} -s /bin/bash {USER}"
+            )
+        made.on("login-0", f"install -d -o {USER} -g {USER} /home/{USER}")
+        made.user(MAKE.format(programs=" ".join(PROGRAMS)))
+        yield made
+    finally:
+        left = checkout.close()
+    assert left == []
+    assert leftovers(checkout.run_directory) == []
+
+
+def inside(script: str, *options: str, nodes: int = 2) -> str:
+    """The command line of a step in the user's container."""
+    return shlex.join(["srun", "-l", f"-N{nodes}", *options, f"--container={BUNDLE}", "sh", "-c", script])
+
+
+def test_a_job_of_two_nodes_runs_in_an_image_as_the_page_says(site: Site) -> None:
+    """With the page's own command that unpacks an image."""
+    shown = re.search(r"^umoci unpack .*$", (ROOT / "docs" / "containers.md").read_text(), re.MULTILINE)
+    assert shown is not None
+    site.user(shown[0].replace("pytorch:latest", "image:v1"))
+    told = site.user(inside("cat /etc/image; id -un; id -u; echo rank $SLURM_PROCID"))
+    for rank in "01":
+        lines = [line.partition(": ")[2] for line in told.splitlines() if line.startswith(f"{rank}: ")]
+        assert lines == ["made by a test", USER, str(NUMBER), f"rank {rank}"]
+
+
+def test_the_environment_is_the_jobs_and_what_the_image_sets_stays(site: Site) -> None:
+    command = inside("echo $WHERE $COLOUR $MINE $HOME $PWD; echo $SLURM_JOB_NUM_NODES", nodes=1)
+    told = site.user(f"COLOUR=of-the-job MINE=mine {command}")
+    assert f"0: image of-the-image mine /home/{USER} /home/{USER}\n0: 1\n" in told
+
+
+def test_shared_folders_and_further_mounts_are_there_and_the_node_is_not(site: Site) -> None:
+    site.user("echo kept >in-home; mkdir -p data; echo some >data/file")
+    script = "cat in-home; cat /data/file; echo from-inside >written; echo no >/data/file || ls /etc"
+    mounts = f"CONTAINER_MOUNTS=/home/{USER}/data:/data:ro"
+    told = site.user(f"{mounts} {inside(script, nodes=1)}")
+    lines = [line.partition(": ")[2] for line in told.splitlines() if line.startswith("0: ")]
+    assert lines[:2] == ["kept", "some"]
+    assert any("Read-only" in line for line in lines)
+    assert "image" in lines
+    assert "slurm" not in lines, "the node's /etc is another"
+    assert (site.home / "written").read_text() == "from-inside\n"
+    assert (site.home / "written").stat().st_uid == NUMBER
+    assert (site.home / "data" / "file").read_text() == "some\n"
+
+
+@pytest.mark.parametrize(
+    ("mounts", "words"),
+    [
+        ("/nix", "/nix is not on this node"),
+        ("data", "'data' is not /SOURCE"),
+        ("/etc:/x:rx", "is not /SOURCE"),
+    ],
+)
+def test_a_mount_that_cannot_be_is_said(site: Site, mounts: str, words: str) -> None:
+    told = site.user(f"CONTAINER_MOUNTS={mounts} {inside('true', nodes=1)}", status=1)
+    assert f"slurm-stacks: CONTAINER_MOUNTS: {mounts if mounts == '/nix' else repr(mounts)}" in told
+    assert words in told
+
+
+def test_a_status_and_a_signal_pass_through(site: Site) -> None:
+    assert "exit code 7" in site.user(inside("exit 7", nodes=1), status=7)
+    (site.home / "trap.sh").write_text(TRAP)
+    step = shlex.join(["srun", f"--container={BUNDLE}", "sh", "trap.sh"])
+    site.user(f"sbatch -N2 --output=steps --wrap {shlex.quote(step)}")
+    steps = site.home / "steps"
+    both = {"rank 0 works", "rank 1 works"}
+    until(lambda: steps.exists() and both <= set(steps.read_text().splitlines()), 120, "both tasks", 0.2)
+    site.user(f"scancel -u {USER}")
+    saved = [site.home / f"saved-{rank}" for rank in "01"]
+    until(lambda: all(path.exists() for path in saved), 120, "what both tasks save", 0.2)
+    until(lambda: not site.user("squeue -h").strip(), 120, "the job's end", 0.5)
+
+
+def test_a_batch_script_runs_in_the_image(site: Site) -> None:
+    script = f"#!/bin/sh\n#SBATCH --container={BUNDLE}\ncat /etc/image\npwd\n"
+    (site.home / "job.sh").write_text(script)
+    number = site.user("sbatch --parsable --wait job.sh").strip()
+    assert (site.home / f"slurm-{number}.out").read_text().splitlines()[:2] == [
+        "made by a test",
+        f"/home/{USER}",
+    ]
+
+
+def test_nothing_of_a_container_stays_on_its_node(site: Site) -> None:
+    for host in ("debug-0", "debug-1"):
+        assert site.on(host, f"ls /run/slurm-stacks/oci/{USER} 2>/dev/null || true").strip() == ""
+        assert "bundle/rootfs" not in site.on(host, "cat /proc/mounts")

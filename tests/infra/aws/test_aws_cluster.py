@@ -1,0 +1,240 @@
+"""The whole cluster on AWS: exact resources, the order of a destroy, and the inventory of every provider."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pulumi
+import pytest
+
+from cli.aws import operations
+from infra.aws.cluster import AwsCluster, with_zones
+from infra.aws.zones import Zones
+from infra.clouds import ready as waiting
+from infra.clouds.commands import ClusterRef, WaitRequest
+from infra.inventory import Inventory
+from node.model import Access, ClusterDesign, Settings
+from node.published import parse_settings
+from node.sites import AwsSite
+from tests.support.aws_machines import Machines
+from tests.support.aws_mocks import (
+    CONTROLLER,
+    EFS,
+    EXISTING,
+    LOGIN,
+    LUSTRE,
+    NFS,
+    aws_design,
+    declare,
+    ssh_design,
+)
+from tests.support.recorder import Recorder, counts, custom, needs
+
+COMMAND = "command:local:Command"
+PARTS = {"network", "bucket", "secrets", "logs", "storage", "identity", "seats", "fleets", "bundle"}
+VARIANTS = {
+    "ssm": aws_design(),
+    "ssh": ssh_design(),
+    "login": ssh_design(login=True),
+    "efs-fsx": aws_design(mounts=(EFS, LUSTRE)),
+    "existing": aws_design(network=EXISTING),
+}
+
+
+_made: dict[tuple[str, bool], tuple[Recorder, list[Any]]] = {}
+
+
+def told(design: ClusterDesign, preview: bool = False) -> tuple[Recorder, list[Any]]:
+    """The cluster's resources and its outputs, declared once for all tests."""
+    key = repr(design), preview
+    if key not in _made:
+        _made[key] = declared(design, preview)
+    return _made[key]
+
+
+def declared(design: ClusterDesign, preview: bool = False) -> tuple[Recorder, list[Any]]:
+    seen: list[Any] = []
+
+    def program() -> Any:
+        made = AwsCluster("c", design)
+        return pulumi.Output.all(**made.inventory, host=made.endpoint.host).apply(seen.append)
+
+    return declare(program, preview=preview, aws=Machines(preview=preview)), seen
+
+
+def cluster(design: ClusterDesign, *, preview: bool = False) -> Recorder:
+    return told(design, preview)[0]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_cluster_is_its_parts_the_sweep_the_head_and_the_wait(variant: str) -> None:
+    made = cluster(VARIANTS[variant])
+    children = {name for name, parent in made.parents().items() if parent == "c"}
+    assert children == {f"c-{part}" for part in (*PARTS, "head", "disks", "sweep", "ready")}
+    assert {name for name, kind in made.types().items() if kind == COMMAND} == {"c-sweep", "c-ready"}
+    assert [name for name in made.types() if not made.parents()[name] and name != "c"] == []
+    components = [name for name, asked in made.asked.items() if not asked.custom]
+    assert sorted(made.closed) == sorted([*components, "slurm-stacks-test"])
+
+
+def test_a_cluster_without_login_machines_has_one_instance_and_no_public_address() -> None:
+    found = counts(cluster(aws_design()))
+    assert found["aws:ec2/instance:Instance"] == 1
+    assert found["aws:ec2/launchTemplate:LaunchTemplate"] == 2
+    assert found["aws:ec2/eip:Eip"] == 1, "the NAT gateway's"
+    assert counts(cluster(ssh_design()))["aws:ec2/eip:Eip"] == 2
+
+
+# --- the order of destruction -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_head_goes_then_the_sweep_then_all_that_nodes_stand_on(variant: str) -> None:
+    """Every custom resource is deleted either before or after the termination of nodes."""
+    made = cluster(VARIANTS[variant])
+    needed = needs(made)
+    on_the_head = {name for name in custom(made) if "c-sweep" in needed[name]}
+    hosts = [host.name for host in VARIANTS[variant].hosts]
+    attached = {f"c-disks-{m.path.strip('/')}" for m in VARIANTS[variant].mounts if m.kind == "nfs"}
+    assert on_the_head == {*(f"c-head-{host}" for host in hosts), "c-ready", *attached}
+    below = custom(made) - on_the_head - {"c-sweep"}
+    assert below == {name for name in needed["c-sweep"] if made.asked[name].custom}
+    assert below > {"c-fleets-cpu", "c-fleets-gpu", "c-identity-compute-policy", "c-seats-controller"}
+
+
+def test_public_addresses_go_before_the_gateway() -> None:
+    """AWS refuses to remove a gateway from a network with public addresses."""
+    assert "c-network-internet" in needs(cluster(ssh_design()))["c-seats-controller-public"]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_login_machines_go_before_the_controller(variant: str) -> None:
+    made = cluster(VARIANTS[variant])
+    for name in made.types():
+        if name.startswith("c-head-login"):
+            assert "c-head-controller" in made.after(name)
+
+
+def test_the_sweep_does_nothing_until_the_end_and_then_what_the_program_can() -> None:
+    made = cluster(aws_design()).inputs("c-sweep")
+    assert made["create"] == "true"
+    assert "update" not in made
+    assert made["triggers"] == ["--region", "eu-west-1", "--cluster", "c"], "elsewhere: the old one sweeps"
+    python, flag, module, *words = made["delete"].split()
+    assert (python, flag, module) == (".venv/bin/python", "-m", operations.__name__)
+    options = operations.parse(words)
+    assert (options.verb, options.region, options.cluster) == ("sweep", "eu-west-1", "c")
+    assert options.seconds <= 1800, "bounded in time"
+
+
+def test_a_head_boots_when_all_that_it_reads_is_there() -> None:
+    needed = needs(cluster(ssh_design()))["c-head-controller"]
+    assert needed >= {"c-bundle-current", "c-bundle-code", "c-bundle-settings", "c-bundle-loader"}
+    assert needed >= {"c-identity-controller-policy", "c-network-private-route", "c-secrets-munge"}
+
+
+# --- what machines are told -------------------------------------------------------------------------------
+
+
+def settings(made: Recorder) -> Settings:
+    return parse_settings(made.inputs("c-bundle-settings")["content"])
+
+
+def test_the_settings_name_what_the_driver_and_the_machines_need() -> None:
+    site = settings(cluster(aws_design(mounts=(*NFS, LUSTRE)))).site
+    assert (site.root, site.user, site.apps, site.shared) == ("/", "slurm", "/apps", "/home")
+    assert (site.controller_host, site.controller_address) == ("controller", "10.0.0.7")
+    cloud = site.of(AwsSite)
+    assert cloud.subnets == {
+        "eu-west-1b": "c-network-private-b-id",
+        "eu-west-1c": "c-network-private-c-id",
+        "eu-west-1a": "c-network-private-a-id",
+    }
+    assert cloud.templates == {"cpu": "c-fleets-cpu-id", "gpu": "c-fleets-gpu-id"}
+    assert set(site.mounts) == {"/home", "/apps", "/fsx"}
+    assert (cloud.region, cloud.cluster, cloud.log_group) == ("eu-west-1", "c", "/slurm-stacks/c")
+    assert (site.bucket, site.secret) == ("c-bucket-store-id", "arn:c-secrets-munge")
+    assert not site.cloud_dns, "nodes register their addresses"
+
+
+def test_partitions_know_their_zones_and_those_with_a_fabric_have_one() -> None:
+    partitions = {p.name: p.zones for p in settings(cluster(aws_design())).design.partitions}
+    assert partitions["cpu"] == ("eu-west-1b", "eu-west-1c", "eu-west-1a")
+    assert partitions["gpu"] == ("eu-west-1b",)
+
+
+def test_the_wait_is_for_these_machines_and_this_bundle() -> None:
+    made = cluster(ssh_design(login=True))
+    ready = made.inputs("c-ready")
+    wish = WaitRequest.parse(ready["stdin"])
+    place = ClusterRef("c", "eu-west-1")
+    assert wish == WaitRequest(place, "c-bucket-store-id", ["controller", "login-0"], "login-0", "ssh", "key")
+    assert ready["update"] == ready["create"]
+    assert operations.parse(ready["create"].split()[3:]).verb == "wait"
+    assert ready["environment"] == {
+        "PUBLISHED": made.inputs("c-bundle-current")["content"],
+        "MACHINE_CONTROLLER": "c-head-controller-id",
+        "MACHINE_LOGIN_0": "c-head-login-0-id",
+    }
+
+
+def test_commands_hold_nothing_of_this_machine_or_moment() -> None:
+    twice = [declared(aws_design())[0] for _ in range(2)]
+    texts = [json.dumps([made.inputs(name) for name in ("c-sweep", "c-ready")]) for made in twice]
+    assert texts[0] == texts[1]
+    assert str(operations.__file__).removesuffix("/cli/aws/operations.py") not in texts[0]
+
+
+# --- the inventory ----------------------------------------------------------------------------------------
+
+
+def inventory(design: ClusterDesign) -> dict[str, Any]:
+    (found,) = told(design)[1]
+    assert set(found) == {*Inventory.__annotations__, "host"}
+    return dict(found)
+
+
+def test_the_inventory_of_a_cluster_with_a_public_head() -> None:
+    assert inventory(ssh_design()) == {
+        "id": "c-head-controller-id",
+        "login_address": "198.51.100.7",
+        "controller_address": "10.0.0.7:6817",
+        "login_ssh": "ssh ubuntu@198.51.100.7",
+        "scheduler_version": "slurm 23.11.4",
+        "host_keys": ["ssh-ed25519 AAAAkey"],
+        "shared": "/home",
+        "sweep": {"region": "eu-west-1", "cluster": "c"},
+        "host": "198.51.100.7",
+    }
+
+
+def test_behind_session_manager_a_machine_is_its_id() -> None:
+    found = inventory(aws_design(access=Access("ssm", key="mine")))
+    assert (found["login_address"], found["host"]) == ("10.0.0.7", "c-head-controller-id")
+    assert found["login_ssh"] == (
+        "ssh -o ProxyCommand='aws ssm start-session --region eu-west-1 --target %h --document-name "
+        "AWS-StartSSHSession --parameters portNumber=%p' ubuntu@c-head-controller-id"
+    )
+    without = inventory(aws_design(hosts=(CONTROLLER, LOGIN)))
+    assert without["login_ssh"].endswith("/cluster ssh --stack test"), "which brings a key along"
+    assert without["host"] == "c-head-login-0-id"
+
+
+def test_in_a_preview_the_inventory_is_unknown() -> None:
+    assert told(aws_design(), preview=True)[1] == []
+
+
+def test_a_wait_that_prints_no_json_is_an_error() -> None:
+    assert waiting.parse("<c-ready.stdout>")["host_keys"] == ["<c-ready.stdout.host_keys[0]>"]
+    with pytest.raises(ValueError, match="Expecting value"):
+        waiting.parse("Traceback")
+
+
+def test_placement_alone_or_efa_alone_means_one_zone() -> None:
+    from dataclasses import replace
+
+    base = aws_design().partitions[0]
+    design = aws_design(partitions=(replace(base, efa=1), replace(base, name="p", placement="cluster")))
+    where = Zones("a", {"cpu": ("a", "b"), "p": ("b", "a")})
+    assert [p.zones for p in with_zones(design, where).partitions] == [("a",), ("b",)]

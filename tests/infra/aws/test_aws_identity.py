@@ -1,0 +1,426 @@
+"""The machines have exactly these roles, and each role may do exactly what its work needs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from botocore.session import Session
+
+from infra.aws import policies
+from infra.aws.identity import AccessTargets, AwsIdentity, physical_name
+from node.model import ClusterDesign, Hook
+from tests.support.aws_mocks import ACCOUNT, CPU, GPU, aws_design, declare, ssh_design
+from tests.support.iam import allowed
+from tests.support.recorder import Recorder, counts, unknown
+
+ROLE = "aws:iam/role:Role"
+SCOPE = policies.Scope(
+    partition="aws",
+    region="eu-west-1",
+    account=ACCOUNT,
+    bucket="arn:aws:s3:::store",
+    secret="arn:aws:secretsmanager:eu-west-1:123456789012:secret:c-munge-x",
+    log_group="arn:aws:logs:eu-west-1:123456789012:log-group:/slurm-stacks/c",
+    compute_role="arn:aws:iam::123456789012:role/c-compute",
+    subnets=("subnet-1", "subnet-2"),
+    groups=("sg-1",),
+)
+EC2 = "arn:aws:ec2:eu-west-1:123456789012:"
+GIVEN = {"aws:RequestTag/slurm-stacks:cluster": "c", "ec2:LaunchTemplate": f"{EC2}launch-template/lt-1"}
+NAMED = {"ec2:LaunchTemplate": f"{EC2}launch-template/lt-1", "ec2:IsLaunchTemplateResource": "true"}
+OURS = {"aws:ResourceTag/slurm-stacks:cluster": "c"}
+VARIANTS = {
+    "ssm": aws_design(),
+    "ssh": ssh_design(login=True),
+    "spot": aws_design(partitions=(dataclasses.replace(CPU, spot=True), GPU)),
+    "reserved": aws_design(partitions=(dataclasses.replace(CPU, reservation="cr-1"),)),
+    "grouped": aws_design(partitions=(dataclasses.replace(CPU, reservations=("cr-1", "cr-2")),)),
+    "own": aws_design(
+        kms_key=f"arn:aws:kms:eu-west-1:{ACCOUNT}:key/12345678-1234-1234-1234-123456789012",
+        partitions=(CPU, dataclasses.replace(GPU, placement_group="lab")),
+    ),
+    "hooks": aws_design(hooks=(Hook("compute", "s3://own/hooks/a.sh"), Hook("all", "hooks/b.sh"))),
+}
+DOCUMENTS = [
+    pytest.param(document(SCOPE, design), id=f"{name}-{document.__name__}")
+    for name, design in VARIANTS.items()
+    for document in (policies.controller, policies.login, policies.compute)
+]
+
+
+def identity(
+    design: ClusterDesign, *, preview: bool = False, seen: list[AwsIdentity] | None = None
+) -> Recorder:
+    targets = AccessTargets(
+        SCOPE.bucket, SCOPE.secret, SCOPE.log_group, list(SCOPE.subnets), list(SCOPE.groups)
+    )
+
+    def program() -> None:
+        built = AwsIdentity("i", design, targets)
+        if seen is not None:
+            seen.append(built)
+
+    return declare(program, preview=preview)
+
+
+def may(
+    action: str, resource: str, *, design: ClusterDesign | None = None, role: str = "controller", **kw: Any
+) -> bool:
+    document = getattr(policies, role)(SCOPE, design or VARIANTS["ssm"])
+    return allowed(document, action, resource, kw.get("context"))
+
+
+# --- resources --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preview", [False, True])
+@pytest.mark.parametrize(("variant", "roles"), [("ssm", 2), ("ssh", 3)])
+def test_an_identity_is_exactly_these_resources(variant: str, roles: int, preview: bool) -> None:
+    made = identity(VARIANTS[variant], preview=preview)
+    assert counts(made) == {
+        "slurm-stacks:index:AwsIdentity": 1,
+        ROLE: roles,
+        "aws:iam/instanceProfile:InstanceProfile": roles,
+        "aws:iam/rolePolicy:RolePolicy": roles,
+    }
+    assert {parent for name, parent in made.parents().items() if name != "i"} == {"i"}
+    assert made.closed.count("i") == 1
+
+
+def test_the_roles_have_the_policies_of_their_kind() -> None:
+    seen: list[AwsIdentity] = []
+    design = VARIANTS["ssh"]
+    made = identity(design, seen=seen)
+    known = dataclasses.replace(SCOPE, compute_role="arn:i-compute")
+    for kind in ("controller", "login", "compute"):
+        policy = made.inputs(f"i-{kind}-policy")
+        assert policy["role"] == f"i-{kind}-id"
+        assert json.loads(policy["policy"]) == json.loads(json.dumps(getattr(policies, kind)(known, design)))
+        assert json.loads(made.inputs(f"i-{kind}")["assumeRolePolicy"]) == policies.trust()
+        assert made.inputs(f"i-{kind}-profile")["role"] == physical_name(design, kind)
+    assert set(seen[0].profiles) == set(seen[0].roles) == {"controller", "login", "compute"}
+    assert len(seen[0].grants) == 6, "a profile and a policy each"
+
+
+def test_in_a_preview_the_policies_are_unknown() -> None:
+    made = identity(VARIANTS["ssm"], preview=True)
+    assert "policy" in unknown(made, "i-controller-policy")
+    assert made.inputs("i-controller")["name"] == physical_name(VARIANTS["ssm"], "controller")
+
+
+def test_names_fit_and_tell_regions_apart() -> None:
+    longest = aws_design(name="c" * 40)
+    names = {physical_name(longest, kind) for kind in ("controller", "login", "compute")}
+    assert all(len(name) <= 64 for name in names)
+    assert len(names) == 3
+    elsewhere = aws_design(region="us-east-1")
+    assert physical_name(elsewhere, "compute") != physical_name(aws_design(), "compute")
+
+
+def test_only_machines_take_the_roles() -> None:
+    (statement,) = policies.trust()["Statement"]
+    assert (statement["Principal"], statement["Action"]) == (
+        {"Service": "ec2.amazonaws.com"},
+        "sts:AssumeRole",
+    )
+
+
+# --- rules over every document ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_no_action_has_a_wildcard(document: policies.Document) -> None:
+    for statement in document["Statement"]:
+        assert not any("*" in action for action in statement["Action"])
+        assert "NotAction" not in statement
+        assert "NotResource" not in statement
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_everything_is_a_resource_only_where_aws_takes_no_other(document: policies.Document) -> None:
+    wide = {action for s in document["Statement"] if s["Resource"] in ("*", ["*"]) for action in s["Action"]}
+    inside = [r for s in document["Statement"] if isinstance(s["Resource"], list) for r in s["Resource"]]
+    assert "*" not in inside
+    metrics = "cloudwatch:PutMetricData"
+    assert all(a.startswith("ec2:Describe") or a in policies.SESSION or a == metrics for a in wide)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_a_policy_fits_into_its_role(document: policies.Document) -> None:
+    sids = [statement["Sid"] for statement in document["Statement"]]
+    assert len(set(sids)) == len(sids)
+    assert all(sid.isalnum() for sid in sids)
+    assert len(json.dumps(document, separators=(",", ":"))) < 10_240, "IAM's limit of a role's own policies"
+
+
+# --- the head ---------------------------------------------------------------------------------------------
+
+
+def launch(**changes: Any) -> dict[str, bool]:
+    """EC2 checks each resource of a launch by itself, and all must be allowed."""
+    subnet, template, given = (
+        changes.get("subnet", "subnet-1"),
+        changes.get("template", OURS),
+        changes.get("given", GIVEN),
+    )
+    wanted = {
+        f"{EC2}launch-template/lt-1": template,
+        f"{EC2}subnet/{subnet}": {},
+        f"{EC2}security-group/{changes.get('group', 'sg-1')}": {},
+        "arn:aws:ec2:eu-west-1::image/ami-1": changes.get("image", NAMED),
+        f"{EC2}placement-group/c-gpu": changes.get("placement", OURS),
+        **{f"{EC2}{kind}/*": given for kind in ("instance", "volume", "network-interface")},
+    }
+    return {r: may("ec2:RunInstances", r, context=context) for r, context in wanted.items()}
+
+
+def refused(answers: dict[str, bool]) -> set[str]:
+    return {resource.split(":")[5].partition("/")[0] for resource, ok in answers.items() if not ok}
+
+
+def test_the_head_launches_this_clusters_nodes() -> None:
+    assert refused(launch()) == set()
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"template": {"aws:ResourceTag/slurm-stacks:cluster": "other"}}, {"launch-template"}),
+        ({"template": {}}, {"launch-template"}),
+        ({"subnet": "subnet-9"}, {"subnet"}),
+        # The call names another image than the template's.
+        ({"image": {**NAMED, "ec2:IsLaunchTemplateResource": "false"}}, {"image"}),
+        ({"image": {}}, {"image"}),
+        ({"group": "sg-9"}, {"security-group"}),
+        ({"placement": {"aws:ResourceTag/slurm-stacks:cluster": "other"}}, {"placement-group"}),
+        (
+            {"given": {**GIVEN, "aws:RequestTag/slurm-stacks:cluster": "other"}},
+            {"instance", "volume", "network-interface"},
+        ),
+        # Without a template a call could name any image, any role that may be passed, and any size.
+        (
+            {"given": {"aws:RequestTag/slurm-stacks:cluster": "c"}},
+            {"instance", "volume", "network-interface"},
+        ),
+    ],
+)
+def test_the_head_launches_nothing_else(changes: dict[str, Any], what: set[str]) -> None:
+    assert refused(launch(**changes)) == what
+
+
+def test_the_head_ends_this_clusters_nodes_only() -> None:
+    node = {"aws:ResourceTag/slurm-stacks:cluster": "c", "aws:ResourceTag/slurm-stacks:role": "compute"}
+    machine = f"{EC2}instance/i-1"
+    assert may("ec2:TerminateInstances", machine, context=node)
+    for other in ({}, {**node, "aws:ResourceTag/slurm-stacks:cluster": "d"}, OURS):
+        assert not may("ec2:TerminateInstances", machine, context=other)
+    itself = {**node, "aws:ResourceTag/slurm-stacks:role": "controller"}
+    assert not may("ec2:TerminateInstances", machine, context=itself)
+
+
+def test_the_head_tags_only_what_it_is_launching() -> None:
+    launching = {"aws:RequestTag/slurm-stacks:cluster": "c", "ec2:CreateAction": "RunInstances"}
+    assert may("ec2:CreateTags", f"{EC2}instance/i-1", context=launching)
+    for other in (
+        {"aws:RequestTag/slurm-stacks:cluster": "c"},
+        {**launching, "ec2:CreateAction": "CreateVolume"},
+        {**launching, "aws:RequestTag/slurm-stacks:cluster": "d"},
+    ):
+        assert not may("ec2:CreateTags", f"{EC2}instance/i-1", context=other)
+    assert not may("ec2:CreateTags", f"{EC2}launch-template/lt-9", context=launching)
+
+
+def test_the_head_passes_the_nodes_role_to_ec2_only() -> None:
+    service = {"iam:PassedToService": "ec2.amazonaws.com"}
+    assert may("iam:PassRole", SCOPE.compute_role, context=service)
+    assert not may(
+        "iam:PassRole", SCOPE.compute_role, context={"iam:PassedToService": "lambda.amazonaws.com"}
+    )
+    assert not may("iam:PassRole", "arn:aws:iam::123456789012:role/c-controller", context=service)
+
+
+def test_spot_requests_only_where_a_partition_is_spot() -> None:
+    request = f"{EC2}spot-instances-request/*"
+    tagging = {"aws:RequestTag/slurm-stacks:cluster": "c", "ec2:CreateAction": "RunInstances"}
+    assert may("ec2:CreateTags", request, design=VARIANTS["spot"], context=tagging)
+    assert not may("ec2:CreateTags", request, context=tagging)
+    for action, resource in (
+        ("ec2:RunInstances", request),
+        ("ec2:DescribeSpotInstanceRequests", "*"),
+    ):
+        assert may(action, resource, design=VARIANTS["spot"], context=GIVEN)
+        assert not may(action, resource, context=GIVEN)
+
+
+def test_reservations_of_partitions_only() -> None:
+    own, other = f"{EC2}capacity-reservation/cr-1", f"{EC2}capacity-reservation/cr-2"
+    assert may("ec2:RunInstances", own, design=VARIANTS["reserved"])
+    assert not may("ec2:RunInstances", other, design=VARIANTS["reserved"])
+    shared = "arn:aws:ec2:eu-west-1:999999999999:capacity-reservation/cr-1"
+    assert may("ec2:RunInstances", shared, design=VARIANTS["reserved"]), "its ARN has its owner's account"
+    assert not may("ec2:RunInstances", own)
+    group = "arn:aws:resource-groups:eu-west-1:123456789012:group/G"
+    grouped = aws_design(partitions=(dataclasses.replace(CPU, reservation=group),))
+    for used in (group, other):
+        assert may("ec2:RunInstances", used, design=grouped), "its members change"
+    assert not may("ec2:RunInstances", group.replace("/G", "/H"), design=grouped)
+
+
+def test_a_group_of_the_stacks_and_its_members_only() -> None:
+    """AWS adds an id to the ARNs of newer groups (Resource Groups' GroupArnV2)."""
+    shared = "arn:aws:ec2:eu-west-1:999999999999:capacity-reservation/cr-2"
+    grouped = aws_design(partitions=(dataclasses.replace(CPU, reservations=("cr-1", shared)),))
+    group = f"arn:aws:resource-groups:eu-west-1:{ACCOUNT}:group/c-cpu"
+    for used in (f"{EC2}capacity-reservation/cr-1", shared, group, f"{group}/{'a' * 26}"):
+        assert may("ec2:RunInstances", used, design=grouped), used
+        assert not may("ec2:RunInstances", used), used
+    others = ("capacity-reservation/cr-2", "capacity-reservation/cr-3")
+    for other in (*(f"{EC2}{one}" for one in others), f"{group}-2", group.replace("c-cpu", "d-cpu")):
+        assert not may("ec2:RunInstances", other, design=grouped), other
+
+
+def test_the_key_pair_of_the_stack_only() -> None:
+    assert may("ec2:RunInstances", f"{EC2}key-pair/key", design=VARIANTS["ssh"])
+    assert not may("ec2:RunInstances", f"{EC2}key-pair/other", design=VARIANTS["ssh"])
+    assert not may("ec2:RunInstances", f"{EC2}key-pair/key")
+
+
+# --- everybody --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("role", "own", "foreign"),
+    [
+        ("controller", "controller", "cpu-0"),
+        ("login", "login-0", "controller"),
+        ("compute", "gpu-3", "controller"),
+    ],
+)
+def test_a_machine_writes_the_boot_reports_of_its_kind_only(role: str, own: str, foreign: str) -> None:
+    design = VARIANTS["ssh"]
+    store = SCOPE.bucket
+    assert may("s3:PutObject", f"{store}/boot/{own}.json", role=role, design=design)
+    for key in (f"boot/{foreign}.json", "current.json", "code/x.zip", "settings/x.json", "loader.py"):
+        assert not may("s3:PutObject", f"{store}/{key}", role=role, design=design)
+    for key in ("loader.py", "current.json", "code/x.zip", "settings/x.json"):
+        assert may("s3:GetObject", f"{store}/{key}", role=role, design=design)
+    for prefix in ("boot/", "", "code/"):
+        listed = may("s3:ListBucket", store, role=role, design=design, context={"s3:prefix": prefix})
+        assert listed == (role == "controller" and prefix == "boot/")
+    assert may("s3:GetObject", f"{store}/boot/gpu-3.json", role=role, design=design) == (role == "controller")
+    assert not may("s3:GetObject", "arn:aws:s3:::other/loader.py", role=role, design=design)
+
+
+@pytest.mark.parametrize("role", ["controller", "login", "compute"])
+def test_only_the_head_reads_and_writes_the_munge_key(role: str) -> None:
+    """Every process of a machine can act with the machine's role."""
+    for action in ("secretsmanager:GetSecretValue", "secretsmanager:PutSecretValue"):
+        assert may(action, SCOPE.secret, role=role) == (role == "controller")
+    assert not may("secretsmanager:GetSecretValue", SCOPE.secret.replace("c-munge", "d-munge"), role=role)
+
+
+@pytest.mark.parametrize("role", ["login", "compute"])
+def test_only_the_head_deals_with_ec2(role: str) -> None:
+    document = getattr(policies, role)(SCOPE, VARIANTS["ssh"])
+    actions = {action for statement in document["Statement"] for action in statement["Action"]}
+    services = {action.partition(":")[0] for action in actions}
+    assert services == {"s3", "logs", "cloudwatch"}
+
+
+@pytest.mark.parametrize("role", ["controller", "login", "compute"])
+def test_session_manager_only_where_it_is_the_way_in(role: str) -> None:
+    for action in policies.SESSION:
+        assert may(action, "*", role=role)
+        assert not may(action, "*", role=role, design=VARIANTS["ssh"])
+    assert not may("ssm:GetParameter", "arn:aws:ssm:eu-west-1:123456789012:parameter/x", role=role)
+
+
+def test_logs_go_into_the_clusters_group_only() -> None:
+    own = f"{SCOPE.log_group}:log-stream:controller"
+    for role in ("controller", "login", "compute"):
+        assert may("logs:PutLogEvents", own, role=role)
+        assert not may("logs:PutLogEvents", own.replace("/c:", "/d:"), role=role)
+        assert not may("logs:DeleteLogStream", own, role=role)
+
+
+@pytest.mark.parametrize("role", ["controller", "login", "compute"])
+def test_metrics_go_into_the_clusters_namespace_only(role: str) -> None:
+    def put(**context: str) -> bool:
+        return may("cloudwatch:PutMetricData", "*", role=role, context=context)
+
+    assert put(**{"cloudwatch:namespace": "slurm-stacks/c"})
+    for other in ("slurm-stacks/d", "slurm-stacks", "AWS/EC2", "CWAgent"):
+        assert not put(**{"cloudwatch:namespace": other})
+    assert not put()
+
+
+def test_hooks_in_s3_are_read_by_whom_they_are_for() -> None:
+    script = "arn:aws:s3:::own/hooks/a.sh"
+    assert may("s3:GetObject", script, role="compute", design=VARIANTS["hooks"])
+    assert not may("s3:GetObject", "arn:aws:s3:::own/hooks/b.sh", role="compute", design=VARIANTS["hooks"])
+    assert not may("s3:GetObject", script, role="login", design=VARIANTS["hooks"])
+    assert not may("s3:GetObject", script, role="compute")
+
+
+def test_the_helper_passes_no_condition_over() -> None:
+    document = {
+        "Statement": [
+            {"Effect": "Allow", "Action": "a:b", "Resource": "*", "Condition": {"NumericLessThan": {}}}
+        ]
+    }
+    with pytest.raises(AssertionError, match="NumericLessThan"):
+        allowed(document, "a:b", "x")
+
+
+KMS = f"arn:aws:kms:eu-west-1:{ACCOUNT}:key/12345678-1234-1234-1234-123456789012"
+
+
+def test_a_customers_key_is_for_the_disks_of_nodes_alone() -> None:
+    """The controller needs a grant on the key. Without it EC2 ends the machine at its start
+    (Client.InternalError)."""
+    design = aws_design(kms_key=KMS)
+    by_ec2 = {"kms:ViaService": "ec2.eu-west-1.amazonaws.com"}
+    grant = {**by_ec2, "kms:GrantIsForAWSResource": "true"}
+    assert may("kms:CreateGrant", KMS, design=design, context=grant)
+    assert not may(
+        "kms:CreateGrant", KMS, design=design, context={**grant, "kms:GrantIsForAWSResource": "false"}
+    )
+    assert not may("kms:CreateGrant", KMS, design=design, context={"kms:GrantIsForAWSResource": "true"})
+    for action in policies.KEY:
+        assert may(action, KMS, design=design, context=by_ec2)
+        assert not may(action, KMS, design=design, context={"kms:ViaService": "s3.eu-west-1.amazonaws.com"})
+        assert not may(action, KMS.replace("1234-1234", "9999-1234"), design=design, context=by_ec2)
+        assert not may(action, KMS, context=by_ec2), "nobody has named a key"
+    for role in ("login", "compute", "image"):
+        assert not may("kms:Decrypt", KMS, design=design, role=role, context=by_ec2)
+    known = Session().get_service_model("kms").operation_names
+    named = {action.removeprefix("kms:") for action in policies.KEY} | {"CreateGrant"}
+    # IAM has a permission for each of the two sides of ReEncrypt.
+    assert {name for name in named if not name.startswith("ReEncrypt")} <= set(known)
+
+
+def test_a_group_by_name_may_be_launched_into_whatever_its_tags() -> None:
+    named = dataclasses.replace(GPU, placement_group="lab p4d")
+    design = aws_design(partitions=(CPU, named))
+    assert may("ec2:RunInstances", f"{EC2}placement-group/lab p4d", design=design)
+    assert not may("ec2:RunInstances", f"{EC2}placement-group/another", design=design, context=OURS)
+    assert not may("ec2:RunInstances", f"{EC2}placement-group/lab p4d")
+
+
+def test_a_machine_that_becomes_an_image_may_what_image_builder_documents() -> None:
+    """The permissions are AmazonSSMManagedInstanceCore, version 2, without reading the account's
+    parameters."""
+    documented = """
+        ssm:DescribeAssociation ssm:GetDeployablePatchSnapshotForInstance ssm:GetDocument ssm:DescribeDocument
+        ssm:GetManifest ssm:ListAssociations ssm:ListInstanceAssociations ssm:PutInventory
+        ssm:PutComplianceItems ssm:PutConfigurePackageResult ssm:UpdateAssociationStatus
+        ssm:UpdateInstanceAssociationStatus ssm:UpdateInstanceInformation ssmmessages:CreateControlChannel
+        ssmmessages:CreateDataChannel ssmmessages:OpenControlChannel ssmmessages:OpenDataChannel
+        ec2messages:AcknowledgeMessage ec2messages:DeleteMessage ec2messages:FailMessage
+        ec2messages:GetEndpoint ec2messages:GetMessages ec2messages:SendReply"""
+    assert [action for action in documented.split() if not may(action, "*", role="image")] == []
+    for action in ("ssm:GetParameter", "ssm:GetParameters", "secretsmanager:GetSecretValue"):
+        assert not may(action, "*", role="image")

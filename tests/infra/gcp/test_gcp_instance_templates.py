@@ -1,0 +1,211 @@
+"""The instance templates are exactly these, with the accelerators, placement and reservation of the stack
+file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from infra.gcp.instance_templates import LONGEST_PREFIX, GcpInstanceTemplates, prefix
+from infra.gcp.policies import permissions
+from node.elastic.drivers.gce.names import NAME_LENGTH
+from node.model import Accelerator, ClusterDesign, Partition
+from tests.support.gcp_machines import IMAGE, RESOURCES_BY_ROLE, Machines
+from tests.support.gcp_mocks import CPU, GPU, declare, gcp_design
+from tests.support.gcp_rules import weaknesses
+from tests.support.recorder import Recorder, counts
+
+TEMPLATE = "gcp:compute/instanceTemplate:InstanceTemplate"
+POLICY = "gcp:compute/resourcePolicy:ResourcePolicy"
+FLEETS = "slurm-stacks:index:GcpFleets"
+CLOSE = replace(CPU, machine="n2-standard-4", cpus=4, placement="cluster")
+
+
+def templates(*partitions: Partition, preview: bool = False, **changes: Any) -> Recorder:
+    design: ClusterDesign = gcp_design(**({"partitions": partitions} if partitions else {}), **changes)
+    gcp = Machines(preview=preview)
+    return declare(
+        lambda: GcpInstanceTemplates("f", design, RESOURCES_BY_ROLE["compute"]), preview=preview, gcp=gcp
+    )
+
+
+def template(**changes: Any) -> dict[str, Any]:
+    """The template of one partition with these changes."""
+    return templates(replace(CPU, **changes)).inputs("f-cpu")
+
+
+@pytest.mark.parametrize("preview", [False, True])
+def test_templates_are_exactly_these_resources(preview: bool) -> None:
+    made = templates(CLOSE, GPU, preview=preview)
+    assert counts(made) == {FLEETS: 1, TEMPLATE: 2, POLICY: 1}
+    assert {made.parents()[name] for name in ("f-cpu", "f-gpu", "f-cpu-policy")} == {"f"}
+    assert made.after("f-cpu") == {"f-cpu-policy"}
+    assert made.after("f-gpu") == set()
+    assert made.closed.count("f") == 1
+
+
+def test_a_template_is_whole_but_for_zone_and_name() -> None:
+    made = template(disk_gib=77)
+    script = made["metadata"].pop("startup-script")
+    assert made["metadata"].pop("user-data") == f"#cloud-boothook\n{script}"
+    labels = {
+        "slurm-stacks-cluster": "c",
+        "slurm-stacks-stack": "test",
+        "slurm-stacks-role": "compute",
+        "slurm-stacks-partition": "cpu",
+    }
+    assert made == {
+        "namePrefix": "c-cpu-",
+        "description": "template of a node of partition cpu, cluster c",
+        "instanceDescription": "node of partition cpu, cluster c",
+        "project": "acme-ml",
+        "machineType": "n1-standard-2",
+        "disks": [
+            {
+                "boot": True,
+                "autoDelete": True,
+                "sourceImage": IMAGE,
+                "diskSizeGb": 77,
+                "diskType": "pd-balanced",
+                "labels": labels,
+            }
+        ],
+        "networkInterfaces": [{"subnetwork": "subnet-1"}],
+        "scheduling": {
+            "automaticRestart": False,
+            "onHostMaintenance": "MIGRATE",
+            "preemptible": False,
+            "provisioningModel": "STANDARD",
+        },
+        "serviceAccount": {
+            "email": "compute@acme-ml.iam",
+            "scopes": ["https://www.googleapis.com/auth/cloud-platform"],
+        },
+        "shieldedInstanceConfig": {
+            "enableVtpm": True,
+            "enableIntegrityMonitoring": True,
+            "enableSecureBoot": False,
+        },
+        "metadata": {
+            "enable-oslogin": "TRUE",
+            "block-project-ssh-keys": "TRUE",
+            "serial-port-enable": "FALSE",
+        },
+        "labels": labels,
+    }
+    assert "--role compute" in script
+    assert " --host " not in script, "each finds its name by its instance's"
+
+
+def test_a_template_is_replaced_before_the_old_one_goes() -> None:
+    """Its content cannot change, so its name is new each time: two templates must exist at once."""
+    made = templates().asked["f-cpu"]
+    assert "name" not in made.object.fields
+    assert not made.deleteBeforeReplace
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_gpus_are_attached_by_one_number_and_keep_the_machine_where_it_is(count: int) -> None:
+    made = template(accelerator=Accelerator("v100", count))
+    assert made["guestAccelerators"] == [{"type": "nvidia-tesla-v100", "count": count}]
+    assert made["scheduling"]["onHostMaintenance"] == "TERMINATE", "a machine with GPUs cannot move"
+    assert made["machineType"] == "n1-standard-2"
+
+
+def test_a_machine_that_always_has_its_gpus_names_none() -> None:
+    made = template(machine="a2-highgpu-1g", accelerator=Accelerator("a100", 1))
+    assert "guestAccelerators" not in made
+    assert made["scheduling"]["onHostMaintenance"] == "TERMINATE"
+
+
+def test_what_spot_takes_back_is_gone_and_never_comes_back_alone() -> None:
+    assert template(spot=True)["scheduling"] == {
+        "automaticRestart": False,
+        "onHostMaintenance": "TERMINATE",
+        "preemptible": True,
+        "provisioningModel": "SPOT",
+        "instanceTerminationAction": "DELETE",
+    }
+
+
+def test_nodes_close_together_have_a_compact_policy_of_their_partition() -> None:
+    made = templates(CLOSE)
+    policy = made.inputs("f-cpu-policy")
+    assert policy["groupPlacementPolicy"] == {"collocation": "COLLOCATED"}, "of any number of machines"
+    assert (policy["name"], policy["region"]) == ("c-cpu", "europe-west4")
+    assert made.inputs("f-cpu")["resourcePolicies"] == "https://compute/f-cpu-policy"
+    assert made.inputs("f-cpu")["scheduling"]["onHostMaintenance"] == "TERMINATE"
+
+
+def test_a_full_reservation_never_falls_back_to_on_demand() -> None:
+    assert template(reservation="ours")["reservationAffinity"] == {
+        "type": "SPECIFIC_RESERVATION",
+        "specificReservation": {"key": "compute.googleapis.com/reservation-name", "values": ["ours"]},
+    }
+    assert "reservationAffinity" not in template()
+
+
+def test_a_shared_reservation_is_named_with_its_project() -> None:
+    """Its form is that of Compute Engine's ReservationAffinity.values."""
+    shared = "projects/other-lab/reservations/ours"
+    assert template(reservation=shared)["reservationAffinity"]["specificReservation"]["values"] == [shared]
+    placed = template(reservation=shared, placement_policy="its-policy")
+    assert placed["resourcePolicies"].startswith("projects/other-lab/regions/"), "a policy of the owner's"
+
+
+def test_the_policy_of_a_reservation_is_used_and_not_made() -> None:
+    """slurm-gcp does the same (`update_reservation_props`): the reservation's own policies, and no others."""
+    own = replace(CLOSE, placement="none", reservation="close", placement_policy="its-policy")
+    made = templates(own)
+    assert counts(made) == {FLEETS: 1, TEMPLATE: 1}
+    inputs = made.inputs("f-cpu")
+    assert inputs["resourcePolicies"] == "projects/acme-ml/regions/europe-west4/resourcePolicies/its-policy"
+    assert inputs["scheduling"]["onHostMaintenance"] == "TERMINATE", "nothing with a policy moves elsewhere"
+    assert "compute.resourcePolicies.use" in permissions(gcp_design(partitions=(own,)))
+    assert "compute.resourcePolicies.use" not in permissions(gcp_design(partitions=(CPU,)))
+
+
+def test_secure_boot_is_the_partitions_choice() -> None:
+    assert template(secure_boot=True)["shieldedInstanceConfig"]["enableSecureBoot"] is True
+
+
+def test_local_ssds_come_as_nvme_beside_the_root_disk() -> None:
+    root, *scratch = template(local_ssds=2)["disks"]
+    assert root["boot"] is True
+    ssd = {"type": "SCRATCH", "diskType": "local-ssd", "interface": "NVME", "diskSizeGb": 375}
+    assert scratch == [{**ssd, "autoDelete": True}] * 2
+
+
+def test_an_image_of_the_partitions_own_wins() -> None:
+    own = "projects/acme-ml/global/images/family/slurm"
+    assert template(image=own)["disks"][0]["sourceImage"] == own
+
+
+def test_all_nodes_get_the_same_script() -> None:
+    made = templates()
+    first, second = (made.inputs(name)["metadata"]["startup-script"] for name in ("f-cpu", "f-gpu"))
+    assert first == second
+
+
+@pytest.mark.parametrize("cluster", ["c", "slurm8", "k" * 40])
+@pytest.mark.parametrize("partition", ["debug", "p" * 20, "q" * 60])
+def test_templates_of_long_names_have_names_that_google_takes_and_that_differ(
+    cluster: str, partition: str
+) -> None:
+    made = prefix(cluster, partition)
+    assert len(made) <= LONGEST_PREFIX
+    assert len(made) + 26 <= NAME_LENGTH, "what the provider writes behind it"
+    assert made.endswith("-")
+    assert "--" not in made
+    assert made != prefix(cluster, f"{partition}x")
+
+
+@pytest.mark.parametrize("partition", [CPU, GPU, CLOSE, replace(CPU, spot=True)])
+def test_templates_have_no_weakness(partition: Partition) -> None:
+    made = templates(partition)
+    resources = [
+        {"type": kind, "name": name, "inputs": made.inputs(name)} for name, kind in made.types().items()
+    ]
+    assert weaknesses(resources) == []

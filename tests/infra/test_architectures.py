@@ -1,0 +1,248 @@
+"""The published reference architectures: each plan beside a transcription of its tables, key by key.
+
+`SEED` has the words and figures of AWS's page "Distributed Training Reference Architectures" for
+ParallelCluster, in its sections 3.2 (what to replace), 4.1 (compute), 4.2 and 4.3 (reservation, network) and
+4.4 (storage).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cli import main as cli
+from cli.doctor import project as doctor
+from cli.doctor.finding import Severity
+from cli.operate import make_plan
+from cli.runner.plan import Plan
+from infra.config import ConfigError, load_file, parse, placeholders
+from infra.errors import EXIT_USAGE
+from infra.program.stack import Stack
+from tests.support.checkout import ROOT
+from tests.support.stack_values import FILLED_IN, filled_in, values
+
+# Section -> key -> what the page says of it.
+HEAD = {"machine": "m5.8xlarge", "root_gib": 200, "apps_gib": 200, "subnet": "PLACEHOLDER_PUBLIC_SUBNET"}
+TRAIN = {
+    "name": "compute-gpu",
+    "machine": "p4de.24xlarge",
+    "min": 4,
+    "max": 4,
+    "root_gib": 200,
+    "subnet": "PLACEHOLDER_PRIVATE_SUBNET",
+    "exclusive": True,
+    "efa_cards": 4,
+    "placement_group": False,  # with a targeted reservation
+    "reservation": "PLACEHOLDER_CAPACITY_RESERVATION_ID",
+}
+INFER = {
+    "name": "inference-gpu",
+    "machine": "g5.12xlarge",
+    "min": 0,
+    "max": 10,
+    "root_gib": 200,
+    "subnet": "PLACEHOLDER_PRIVATE_SUBNET",
+    "exclusive": False,
+    "efa_cards": 0,
+    "placement_group": False,  # "only relevant for distributed training, not inference"
+    "reservation": None,
+}
+STORAGE = {
+    "/home": ("nfs", "controller"),
+    "/apps": ("nfs", "controller"),
+    "/fsx": ("fsx_lustre", None),
+    "/local_scratch": ("nvme", None),
+}
+FSX = {"gib": 4800, "gb_a_second": 1.2}
+SEED: dict[str, list[dict[str, Any]]] = {
+    "aws-p4de": [TRAIN],
+    "aws-p4de-inference": [TRAIN, INFER],
+    "aws-trn1": [
+        {**TRAIN, "machine": "trn1.32xlarge", "efa_cards": 8, "placement_group": True, "reservation": None}
+    ],
+}
+"""Stack -> its queues."""
+PLACEHOLDERS = {
+    "PLACEHOLDER_CUSTOM_AMI_ID",
+    "PLACEHOLDER_PUBLIC_SUBNET",
+    "PLACEHOLDER_PRIVATE_SUBNET",
+    "PLACEHOLDER_SSH_KEY",
+    "PLACEHOLDER_CAPACITY_RESERVATION_ID",
+}
+"""What the page has replaced. A VPC, which Pulumi needs beside its subnets, comes with them here."""
+PAGE = ROOT / "docs" / "architectures.md"
+
+
+@pytest.fixture(scope="module")
+def plans() -> dict[str, Plan]:
+    return {stack: make_plan(Stack(ROOT, stack), load_file(ROOT / f"Pulumi.{stack}.yaml")) for stack in SEED}
+
+
+def inputs(plan: Plan, kind: str) -> dict[str, dict[str, Any]]:
+    """The inputs of the resources of a type, by their names without the stack's."""
+    return {
+        r["name"].removeprefix(f"{plan['stack']}-"): r["inputs"]
+        for r in plan["resources"]
+        if r["type"].endswith(f":{kind}")
+    }
+
+
+def settings(plan: Plan) -> dict[str, Any]:
+    """What the cluster's machines read."""
+    (found,) = [one for name, one in inputs(plan, "BucketObjectv2").items() if name == "bundle-settings"]
+    return dict(json.loads(found["content"]))
+
+
+@pytest.mark.parametrize("stack", SEED)
+def test_the_head_is_the_published_one(plans: dict[str, Plan], stack: str) -> None:
+    plan = plans[stack]
+    (head,) = inputs(plan, "Instance").values()
+    (seat,) = inputs(plan, "NetworkInterface").values()
+    found = {
+        "machine": head["instanceType"],
+        "root_gib": head["rootBlockDevice"]["volumeSize"],
+        "apps_gib": inputs(plan, "Volume")["storage-apps"]["size"],
+        "subnet": seat["subnetId"],
+    }
+    assert found == HEAD
+    assert head["keyName"] == "PLACEHOLDER_SSH_KEY"
+    assert head["ami"] == "PLACEHOLDER_CUSTOM_AMI_ID"
+    (host,) = settings(plan)["design"]["hosts"]
+    assert {"controller", "login", "nfs"} < set(host["tags"]), "login and controller, and the home of /home"
+
+
+@pytest.mark.parametrize("stack", SEED)
+def test_the_queues_are_the_published_ones(plans: dict[str, Plan], stack: str) -> None:
+    plan = plans[stack]
+    templates, design = inputs(plan, "LaunchTemplate"), settings(plan)["design"]
+    subnets = settings(plan)["site"]["cloud"]["subnets"]
+    found = []
+    for partition in design["partitions"]:
+        template = templates[f"fleets-{partition['name']}"]
+        target = (template.get("capacityReservationSpecification") or {}).get("capacityReservationTarget", {})
+        assert template["imageId"] == "PLACEHOLDER_CUSTOM_AMI_ID"
+        found.append(
+            {
+                "name": partition["name"],
+                "machine": template["instanceType"],
+                "min": partition["min"],
+                "max": partition["max"],
+                "root_gib": template["blockDeviceMappings"][0]["ebs"]["volumeSize"],
+                "subnet": next(iter(subnets.values())),
+                "exclusive": partition["exclusive"],
+                "efa_cards": sum(
+                    "efa" in one.get("interfaceType", "") for one in template["networkInterfaces"]
+                ),
+                "placement_group": "placement" in template,
+                "reservation": target.get("capacityReservationId"),
+            }
+        )
+    assert found == SEED[stack]
+
+
+@pytest.mark.parametrize("stack", SEED)
+def test_the_storage_is_the_published_one(plans: dict[str, Plan], stack: str) -> None:
+    plan = plans[stack]
+    mounts = {m["path"]: m for m in settings(plan)["design"]["mounts"]}
+    assert {path: (m["kind"], m.get("served_by")) for path, m in mounts.items()} == STORAGE
+    assert mounts["/local_scratch"]["roles"] == ["compute"]
+    (lustre,) = inputs(plan, "LustreFileSystem").values()
+    assert lustre["storageCapacity"] == FSX["gib"]
+    rate = lustre["storageCapacity"] / 1024 * lustre["perUnitStorageThroughput"] / 1000
+    assert round(rate, 1) == FSX["gb_a_second"]
+
+
+@pytest.mark.parametrize("stack", SEED)
+def test_a_plan_says_what_it_costs_and_what_is_to_be_filled_in(plans: dict[str, Plan], stack: str) -> None:
+    warnings = plans[stack]["warnings"]
+    (static,) = [one for one in warnings if "4 static nodes run as long as the cluster is up" in one]
+    assert "USD an hour" in static
+    assert warnings[-1].startswith(f"{len(of_file(stack))} values are still to be filled in")
+    assert all(path in warnings[-1] for path in of_file(stack))
+
+
+@pytest.mark.parametrize("stack", SEED)
+def test_the_prices_of_the_page_are_the_plans(plans: dict[str, Plan], stack: str) -> None:
+    (row,) = [
+        line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith(f"| `{stack}`")
+    ]
+    cost = plans[stack]["cost"]
+    wanted = dict.fromkeys(f"{cost[key]:.2f}" for key in ("idle_usd_per_hour", "max_usd_per_hour"))
+    assert re.findall(r"at least ([\d.]+) USD", row) == list(wanted)
+
+
+def of_file(stack: str) -> dict[str, str]:
+    """The placeholders of a shipped stack file: path -> value, as the program finds them."""
+    found = load_file(ROOT / f"Pulumi.{stack}.yaml").placeholders
+    return {one.path: one.given.strip('"') for one in found}
+
+
+@pytest.mark.parametrize("stack", SEED)
+def test_the_placeholders_are_the_published_ones_and_all_are_found(stack: str) -> None:
+    text = (ROOT / f"Pulumi.{stack}.yaml").read_text()
+    code = "\n".join(line.partition("#")[0] for line in text.splitlines())
+    words = re.findall(r"PLACEHOLDER_[A-Z_]+", code)
+    wanted = PLACEHOLDERS - ({"PLACEHOLDER_CAPACITY_RESERVATION_ID"} if stack == "aws-trn1" else set())
+    assert set(words) == wanted | {"PLACEHOLDER_VPC"}
+    found = of_file(stack)
+    assert sorted(found.values()) == sorted([*words, "203.0.113.0/24"]), "and the example network"
+    assert set(found.values()) <= set(FILLED_IN)
+
+
+@pytest.mark.parametrize("stack", SEED)
+def test_a_file_that_is_filled_in_has_none_left(stack: str, tmp_path: Path) -> None:
+    file = tmp_path / f"Pulumi.{stack}.yaml"
+    file.write_text(filled_in((ROOT / file.name).read_text()))
+    assert load_file(file).placeholders == ()
+
+
+@pytest.mark.parametrize("stack", SEED)
+def test_up_refuses_with_the_whole_list(stack: str) -> None:
+    done = CliRunner(env={"SLURM_STACKS_PROJECT": str(ROOT)}).invoke(cli.app, ["up", "--stack", stack])
+    assert done.exception is not None
+    assert getattr(done.exception, "exit_code", None) == EXIT_USAGE
+    said = str(done.exception)
+    assert all(f"{path}: " in said and value in said for path, value in of_file(stack).items())
+
+
+@pytest.mark.parametrize("stack", SEED)
+def test_the_doctor_names_them_in_one_finding(stack: str) -> None:
+    finding, design, _, provider = doctor.stack_file(Stack(ROOT, stack))
+    assert (finding.severity, provider) == (Severity.STOPS, "aws")
+    assert design is not None, "the other checks go on"
+    assert all(path in finding.found for path in of_file(stack))
+
+
+def test_a_message_about_mistakes_has_the_placeholders_too() -> None:
+    changes = {
+        "image.id": "PLACEHOLDER_CUSTOM_AMI_ID",
+        "partitions[0].nodes.max": "PLACEHOLDER_MAX_INSTANCES",
+    }
+    with pytest.raises(ConfigError) as caught:
+        parse(values("aws", changes), "test")
+    number, image = caught.value.mistakes
+    assert (number.given, number.allowed) == ('"PLACEHOLDER_MAX_INSTANCES"', "a whole number")
+    assert image.path == "slurm-stacks:cluster.image.id"
+
+
+@pytest.mark.parametrize(
+    "path", ["partitions[0].machine", "storage.scratch.s3_import", "partitions[0].zones"]
+)
+def test_a_word_at_another_key_is_a_mistake(path: str) -> None:
+    with pytest.raises(ConfigError):
+        parse(values("aws", {path: "PLACEHOLDER_SOMETHING"}), "test")
+
+
+def test_the_page_names_every_file_and_every_key_that_may_have_one() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    for stack in SEED:
+        assert f"`{stack}`" in text
+        assert f"Pulumi.{stack}.yaml" in (ROOT / "README.md").read_text(encoding="utf-8") + text
+    rows = re.findall(r"^\| `(PLACEHOLDER_\w+)`[^|]*\| `([\w.]+)` \|", text, re.M)
+    assert {word for word, _ in rows} >= PLACEHOLDERS | {"PLACEHOLDER_VPC"}
+    assert {key for _, key in rows} <= set(placeholders.KEYS)

@@ -1,0 +1,257 @@
+"""A machine's own /etc/hosts and host name, which nobody outside of its namespace sees."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.local import name_support
+from cli.local.site import RunDirectory
+from localcloud import addresses, hosts_namespace
+from localcloud.machines import has_hosts_namespace, set_hosts_namespace
+from tests.support.checkout import until
+from tests.support.ordinary_user import OrdinaryUser
+from tests.support.private_mounts import PrivateMounts
+
+OURS = "127.9.64.1 controller\n127.9.65.0 debug-0\n127.9.65.1 debug-1\n"
+PYTHON = [sys.executable, "-I", "-S"]
+REFUSED = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
+"""Runs a command as the root of a container that may not make namespaces."""
+
+needs_views = pytest.mark.skipif(
+    (_problem := name_support.unsupported_reason("127.9.64.0")) is not None,
+    reason=f"no hosts namespaces here: {_problem}",
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "hosts").write_text(OURS)
+    return tmp_path
+
+
+def inside(folder: Path, *argv: str, name: str = "debug-0") -> list[str]:
+    return [*PYTHON, hosts_namespace.__file__, str(folder), name, "--exec", *argv]
+
+
+def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+# --- files -----------------------------------------------------------------------------------------------
+
+
+def test_the_hosts_names_stay_and_the_clusters_come_last() -> None:
+    host = "127.0.0.1 localhost\n# debug-0\n10.0.0.9 printer"
+    assert hosts_namespace.merged(host, OURS) == f"{host}\n{hosts_namespace.BEGIN}{OURS}{hosts_namespace.END}"
+
+
+def test_a_name_that_a_machine_has_leads_to_the_machine_alone() -> None:
+    text = hosts_namespace.merged("10.0.0.5 controller # the real one\n10.0.0.6 box debug-1 lab\n", OURS)
+    assert text.splitlines()[0] == "10.0.0.6 box lab"
+    assert text.count("controller") == 1
+
+
+def test_a_cluster_that_is_brought_up_in_the_view_of_another_has_its_own_names_only() -> None:
+    first = hosts_namespace.merged("127.0.0.1 localhost\n", OURS)
+    other = "127.8.0.1 controller\n"
+    assert hosts_namespace.merged(first, other) == hosts_namespace.merged("127.0.0.1 localhost\n", other)
+    assert hosts_namespace.merged(first, OURS) == first
+
+
+def test_the_file_that_machines_have_mounted_is_written_in_place(folder: Path) -> None:
+    path = hosts_namespace.write_hosts(folder)
+    before, written = path.stat(), path.read_text()
+    (folder / "hosts").write_text(OURS + "127.9.65.2 debug-2\n")
+    assert hosts_namespace.write_hosts(folder) == path
+    assert path.stat().st_ino == before.st_ino
+    assert path.read_text() == written.replace(
+        hosts_namespace.END, f"127.9.65.2 debug-2\n{hosts_namespace.END}"
+    )
+    (folder / "hosts").write_text(OURS)
+    hosts_namespace.write_hosts(folder)
+    assert path.read_text() == written
+    unchanged = path.stat().st_mtime_ns
+    hosts_namespace.write_hosts(folder)
+    assert path.stat().st_mtime_ns == unchanged
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("hosts: files dns\n", None),
+        ("hosts:\tfiles\n", None),
+        ("passwd: sss files\n", None),
+        ("# hosts: dns\n", None),
+        (
+            "hosts: mymachines resolve [!UNAVAIL=return] files myhostname dns # Arch\n",
+            "hosts: files mymachines resolve [!UNAVAIL=return] myhostname dns\n",
+        ),
+        ("hosts:dns\n", "hosts: files dns\n"),
+    ],
+)
+def test_etc_hosts_is_asked_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, expected: str | None
+) -> None:
+    host = tmp_path / "host"
+    host.write_text(f"group: files\n{line}")
+    monkeypatch.setattr(hosts_namespace, "SWITCH", host)
+    made = hosts_namespace._write_switch(tmp_path)
+    assert (made and made.read_text()) == (expected and f"group: files\n{expected}")
+
+
+def test_without_an_nsswitch_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts_namespace, "SWITCH", tmp_path / "none")
+    assert hosts_namespace._write_switch(tmp_path) is None
+
+
+# --- namespaces ------------------------------------------------------------------------------------------
+
+ASK = """
+import socket
+print(socket.gethostname(), socket.gethostbyname("debug-1"), socket.gethostbyaddr("127.9.65.0")[0])
+"""
+
+
+@needs_views
+def test_names_inside_and_nothing_outside(folder: Path) -> None:
+    before = socket.gethostname(), Path("/etc/hosts").read_bytes(), Path("/proc/self/mounts").read_text()
+    done = run(inside(folder, *PYTHON, "-c", ASK))
+    assert (done.stdout, done.stderr) == ("debug-0 127.9.65.1 debug-0\n", "")
+    assert run(inside(folder, "sh", "-c", "exit 7")).returncode == 7
+    after = socket.gethostname(), Path("/etc/hosts").read_bytes(), Path("/proc/self/mounts").read_text()
+    assert after[:2] == before[:2]
+    assert str(folder) not in after[2]
+
+
+@needs_views
+def test_an_ordinary_user_stays_who_it_is(folder: Path) -> None:
+    with contextlib.closing(OrdinaryUser(folder, "games")) as user:
+        done = run(user(*inside(folder, *PYTHON, "-c", f"{ASK}\nimport os; print(os.getuid(), os.getgid())")))
+        if "does not know other machines" in done.stderr:
+            pytest.skip(done.stderr)
+        assert done.stdout.splitlines() == ["debug-0 127.9.65.1 debug-0", f"{user.id} {user.group}"]
+        # What has left Python has no rights in its namespaces, as an ordinary user's programs should.
+        status = run(user(*inside(folder, "cat", "/proc/self/status"))).stdout
+        assert "CapEff:\t0000000000000000" in status
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes a right away from root")
+def test_where_the_kernel_refuses_the_program_runs_without_names(folder: Path) -> None:
+    done = run([*REFUSED, *inside(folder, "sh", "-c", "hostname; exit 7")])
+    assert (done.returncode, done.stdout) == (7, f"{socket.gethostname()}\n")
+    assert done.stderr == (
+        "debug-0 does not know other machines by name: [Errno 1] unshare: Operation not permitted\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "said"),
+    [
+        (["no-such-command"], 127, "no-such-command: no such command on the login machine\n"),
+        ([""], 127, ": no such command on the login machine\n"),
+        (["/etc/passwd"], 126, "/etc/passwd: cannot be executed: Permission denied\n"),
+    ],
+)
+def test_a_command_that_is_none(folder: Path, argv: list[str], status: int, said: str) -> None:
+    done = run(inside(folder, *argv))
+    assert (done.returncode, done.stderr.splitlines(keepends=True)[-1]) == (status, said)
+
+
+STAY = "import time\nprint('here', flush=True)\ntime.sleep(300)\n"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[PrivateMounts]:
+    """This host with the test's own /etc, in which files can be replaced."""
+    made = PrivateMounts()
+    (tmp_path / "etc").mkdir()
+    made.run("cp", "-L", "/etc/hosts", "/etc/nsswitch.conf", str(tmp_path / "etc"))
+    made.run("mount", "--bind", str(tmp_path / "etc"), "/etc")
+    yield made
+    made.close()
+
+
+@needs_views
+def test_a_machine_keeps_its_names_when_the_hosts_file_is_replaced(folder: Path, host: PrivateMounts) -> None:
+    """An editor replaces the file; the kernel then removes the mount on the old one."""
+    (folder / "stay.py").write_text(STAY)
+    command = [*PYTHON, hosts_namespace.__file__, str(folder), "debug-0", "--python", str(folder / "stay.py")]
+    machine = subprocess.Popen(host(*command), stdout=subprocess.PIPE, text=True)
+    try:
+        assert machine.stdout is not None
+        assert machine.stdout.readline() == "here\n"
+        # nsenter has become it.
+        seen = Path(f"/proc/{machine.pid}/root/etc/hosts")
+        assert seen.read_text() == (folder / "etc-hosts").read_text()
+        host.run("sh", "-c", "echo 10.0.0.9 printer >/etc/new && mv /etc/new /etc/hosts")
+        until(
+            lambda: seen.read_text() == hosts_namespace.merged("10.0.0.9 printer\n", OURS),
+            60,
+            "the names again",
+        )
+        assert host.run("cat", "/etc/hosts") == "10.0.0.9 printer\n"
+    finally:
+        machine.kill()
+        machine.communicate()
+
+
+# --- whether there are views -----------------------------------------------------------------------------
+
+
+def test_the_cause_and_its_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    switch = tmp_path / "switch"
+    switch.write_text("1\n")
+    setting = (str(switch), "1", "kernel.some_restriction=0")
+    monkeypatch.setattr(name_support, "NAMESPACE_SETTINGS", (setting,))
+    monkeypatch.setattr(name_support, "_probe", lambda _address: "mount: Permission denied")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    begin = "nodes do not know each other by name here, and all else works: this kernel "
+    assert name_support.unsupported_reason("127.9.64.0") == (
+        f"{begin}lets no ordinary user make namespaces ({switch} is 1); "
+        "as root: sysctl -w kernel.some_restriction=0"
+    )
+    switch.write_text("0\n")
+    assert name_support.unsupported_reason("127.9.64.0") == (
+        f"{begin}does not let an ordinary user make namespaces (mount: Permission denied); run as root"
+    )
+    monkeypatch.setattr(hosts_namespace, "HOSTS", tmp_path / "none")
+    assert "this host has no /etc/hosts; as root: echo" in str(name_support.unsupported_reason("127.9.64.0"))
+    monkeypatch.setattr(addresses, "usable", lambda _first: False)
+    assert "only 127.0.0.1 of the loopback's addresses" in str(name_support.unsupported_reason("127.9.64.0"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes a right away from root")
+def test_a_real_refusal() -> None:
+    ask = "from cli.local import name_support; print(name_support.unsupported_reason('127.9.64.0'))"
+    done = run([*REFUSED, sys.executable, "-c", ask])
+    assert done.stdout == (
+        "nodes do not know each other by name here, and all else works: this root may not make namespaces "
+        "([Errno 1] unshare: Operation not permitted); if it is a container's, start that with --privileged\n"
+    ), done.stderr
+
+
+def test_what_was_found_out_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = RunDirectory(tmp_path / "12ab")
+    cluster.cloud.mkdir(parents=True)
+    assert not has_hosts_namespace(cluster.path), "of an earlier version's cluster nothing is known"
+    said: list[str] = []
+    monkeypatch.setattr(name_support, "unsupported_reason", lambda _first: None)
+    name_support.update(cluster, said.append)
+    assert not has_hosts_namespace(cluster.path), "no machine has an address yet"
+    cluster.hosts.write_text(OURS)
+    assert has_hosts_namespace(cluster.path)
+    monkeypatch.setattr(name_support, "unsupported_reason", lambda _first: "they do not; sorry")
+    name_support.update(cluster, said.append)
+    assert (has_hosts_namespace(cluster.path), said) == (False, ["they do not; sorry"])
+    set_hosts_namespace(cluster.path, possible=True)
+    (cluster.cloud / "view.json").write_text("{")
+    assert not has_hosts_namespace(cluster.path)

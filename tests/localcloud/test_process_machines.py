@@ -1,0 +1,81 @@
+"""Machines that are process trees: which processes belong to a machine whose init has died."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localcloud import machines
+from localcloud.machines import STEPDS, ProcessRuntime
+from node.processes import descendants, with_environment
+from tests.support.checkout import ROOT, until
+
+CLEAR = """
+import sys
+from pathlib import Path
+from localcloud.machines import Boot, ProcessRuntime
+run = Path(sys.argv[1])
+ProcessRuntime(run, sys.executable).clear(Boot("m-1", "compute", "debug-0"))
+"""
+
+
+@pytest.fixture(params=STEPDS)
+def step(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A slurmstepd without the machine's variables above a job with Slurm's; it reports how the job ended."""
+    stepd = tmp_path / request.param
+    shutil.copy2(os.path.realpath("/bin/sh"), stepd)
+    marks = f"SLURM_CONF={tmp_path}/etc/slurm.conf SLURMD_NODENAME=debug-0"
+    child = subprocess.Popen(
+        [stepd, "-c", f"env {marks} sh -c 'sleep 300; exit 0'; echo $? > {tmp_path}/told"],
+        env={"PATH": os.environ["PATH"]},
+        start_new_session=True,
+    )
+    # The shell of the job, and its sleep.
+    until(lambda: len(descendants(child.pid)) == 2, 60, "the job")
+    yield child
+    for pid in [*descendants(child.pid), child.pid]:
+        with contextlib.suppress(ProcessLookupError):  # one ends by the other's end
+            if child.poll() is None:
+                os.kill(pid, 9)
+    child.wait()
+
+
+def test_a_job_ends_together_with_the_slurmstepd_that_would_tell_of_it(
+    step: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    """Otherwise slurmctld would be told of a failed job, and would not queue it again."""
+    # Not by the node's name: clusters of other tests have a debug-0, too.
+    job = ("SLURM_CONF", f"{tmp_path}/etc/slurm.conf")
+    assert with_environment(*job)
+    subprocess.run(
+        [sys.executable, "-c", CLEAR, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=True,
+        timeout=60,
+    )
+    step.wait(60)
+    assert with_environment(*job) == []
+    assert not (tmp_path / "told").exists()
+
+
+@pytest.mark.skipif(shutil.which("slurmstepd") is None, reason="Slurm is not installed")
+def test_the_installed_slurmstepd_is_known_by_its_programs_name() -> None:
+    assert Path(os.path.realpath(shutil.which("slurmstepd") or "")).name in STEPDS
+
+
+def test_orphans_of_a_machine_end_at_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the batch script's slurmstepd saw the end of a step's, it would report a failed job."""
+    ended: list[list[int]] = []
+    monkeypatch.setattr(machines, "children", lambda _parent: [2**22 + 1, 2**22 + 2])
+    monkeypatch.setattr(machines, "with_descendants", lambda roots: [*roots, 2**22 + 3])
+    monkeypatch.setattr(machines, "kill_together", ended.append)
+    (tmp_path / "cloud").mkdir()
+    ProcessRuntime(tmp_path, sys.executable).reap()
+    assert ended == [[2**22 + 1, 2**22 + 2, 2**22 + 3]]

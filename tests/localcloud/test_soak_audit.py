@@ -1,0 +1,171 @@
+"""The soak test's audit distinguishes injected faults from real errors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from node.slurm.states import NodeState
+from tests.support.soak import audit
+from tests.support.soak.journal import Fault, Journal, Task
+
+BEGAN = 1_000_000.0
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    made = Journal(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def task(journal: Journal) -> Callable[..., Task]:
+    """A task that was over in a state, and its script's notes: (word, seconds after BEGAN)."""
+
+    def make(state: str, *notes: tuple[str, float], requeue: bool = True) -> Task:
+        name = f"soak-{len(journal.tasks)}"
+        made = Task(name, None, "debug", 1, 5.0, requeue, BEGAN, job=7, states=[(BEGAN, state)])
+        made.over, made.there = state not in ("RUNNING", "PENDING"), True
+        journal.tasks[made.key] = made
+        lines = [f"{word} {BEGAN + after} debug-[1-2]\n" for word, after in notes]
+        (journal.notes / made.key).write_text("".join(lines))
+        return made
+
+    return make
+
+
+def fault(journal: Journal, kind: str, after: float, node: str | None = None, lasts: float = 0.0) -> None:
+    journal.faults.append(Fault(BEGAN + after, kind, node, "", BEGAN + after + lasts))
+
+
+def test_a_job_that_ran_to_its_end_is_completed(journal: Journal, task: Callable[..., Task]) -> None:
+    task("COMPLETED", ("start", 0), ("end", 5))
+    assert audit.outcomes(journal) == {"completed": 1}
+    assert audit.broken_runs(journal) == {}
+    assert journal.findings == []
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "NODE_FAIL", "CANCELLED", "PENDING", "RUNNING"])
+def test_a_job_that_did_not_and_that_nobody_stopped_is_lost(
+    journal: Journal, task: Callable[..., Task], state: str
+) -> None:
+    task(state)
+    assert audit.outcomes(journal) == {"lost": 1}
+    assert len(journal.findings) == 1
+
+
+def test_a_job_that_slurm_took_and_never_showed_is_lost(journal: Journal, task: Callable[..., Task]) -> None:
+    task("PENDING").states.clear()
+    assert audit.outcomes(journal) == {"lost": 1}
+
+
+def test_a_cancelled_job_is_no_loss(journal: Journal, task: Callable[..., Task]) -> None:
+    task("CANCELLED", ("start", 0), ("term", 3)).cancelled.append(BEGAN + 3)
+    assert audit.outcomes(journal) == {"cancelled": 1}
+    assert audit.broken_runs(journal) == {"cancelled": 1}
+    assert journal.findings == []
+
+
+def test_a_run_that_was_cut_off_without_a_cause_is_a_finding(
+    journal: Journal, task: Callable[..., Task]
+) -> None:
+    task("COMPLETED", ("start", 0), ("start", 20), ("end", 25))
+    fault(journal, "kill", 5, "debug-3")
+    fault(journal, "kill", -60, "debug-1")
+    assert audit.outcomes(journal) == {"completed": 1}
+    assert audit.broken_runs(journal) == {"no cause": 1}
+    assert "nobody asked for it: soak-0 (job 7) on debug-[1-2]" in journal.findings[0]
+
+
+def test_the_death_of_any_of_its_machines_is_a_cause(journal: Journal, task: Callable[..., Task]) -> None:
+    task("COMPLETED", ("start", 0), ("start", 20), ("end", 25))
+    fault(journal, "kill", 5, "debug-2")
+    assert audit.broken_runs(journal) == {"kill": 1}
+    assert audit.recoveries(journal) == [15.0]
+    assert journal.findings == []
+
+
+def test_a_machine_is_taken_when_its_notice_has_run_out(journal: Journal, task: Callable[..., Task]) -> None:
+    fault(journal, "preempt", -10, "debug-1", lasts=15)
+    task("COMPLETED", ("start", 0), ("start", 20), ("end", 25))
+    assert audit.broken_runs(journal) == {"preempt": 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "after", "cause"),
+    [
+        ("slurmctld", 3.0, "slurmctld, and forgotten"),
+        ("slurmctld", -5.0, "slurmctld, and forgotten"),
+        ("slurmctld", 8.0, "no cause"),
+        ("slurmctld", -8.0, "no cause"),
+        ("slurmd", 1.5, "slurmd, at its start"),
+        ("slurmd", 5.0, "no cause"),
+        ("elastic", 1.0, "no cause"),
+    ],
+)
+def test_a_daemon_that_was_killed_as_a_run_began_is_a_cause(
+    journal: Journal, task: Callable[..., Task], kind: str, after: float, cause: str
+) -> None:
+    task("COMPLETED", ("start", 0), ("start", 20), ("end", 25))
+    fault(journal, kind, after)
+    assert audit.broken_runs(journal) == {cause: 1}
+    assert bool(journal.findings) is (cause == "no cause")
+
+
+def test_no_requeue_excuses_a_job_only_where_its_machine_died(
+    journal: Journal, task: Callable[..., Task]
+) -> None:
+    task("NODE_FAIL", ("start", 0), requeue=False)
+    assert audit.outcomes(journal) == {"lost": 1}
+    fault(journal, "freeze", 2, "debug-1")
+    assert audit.outcomes(journal) == {"--no-requeue, and its machine died": 1}
+
+
+def test_what_slurm_forgot_when_it_was_killed_is_known(journal: Journal, task: Callable[..., Task]) -> None:
+    ghost = task("RUNNING", ("start", 0), ("end", 5))
+    assert not audit.is_ghost(journal, ghost)
+    fault(journal, "slurmctld", 8)
+    assert audit.is_ghost(journal, ghost)
+    ghost.ghost = True
+    assert audit.outcomes(journal) == {"completed, and forgotten by Slurm when it was killed": 1}
+
+
+def test_machines_and_nodes(journal: Journal) -> None:
+    audit.machines_now(journal, [{"node": "debug-0"}, {"node": "debug-1"}], 2)
+    assert journal.findings == []
+    audit.machines_now(journal, [{"node": "debug-0"}, {"node": "debug-0"}, {"node": "debug-1"}], 2)
+    assert journal.findings == ["3 machines at once, more than 2", "2 machines of debug-0 at once"]
+    assert journal.peak == 3
+
+    off = NodeState("debug-0", "IDLE", frozenset({"CLOUD", "POWERED_DOWN"}), "slurm-stacks an old reason")
+    assert audit.stuck({"debug-0": off}) == []
+    for base, flags in (
+        ("IDLE", {"POWERED_DOWN", "DRAIN"}),
+        ("IDLE", {"POWERED_DOWN", "NOT_RESPONDING"}),
+        ("DOWN", {"POWERED_DOWN"}),
+        ("IDLE", set()),
+    ):
+        assert len(audit.stuck({"debug-0": NodeState("debug-0", base, frozenset(flags))})) == 1
+
+
+def test_a_run_still_under_way_counts_until_now(journal: Journal, task: Callable[..., Task]) -> None:
+    made = task("RUNNING", ("start", 0))
+    (run,) = journal.runs(made)
+    assert run.nodes == ("debug-1", "debug-2")
+    assert run.end is None
+    assert abs(run.until - time.time()) < 60
+
+
+def test_gpus_that_are_counted_as_used_without_a_job_are_a_finding() -> None:
+    line = (
+        "NodeName=gpu-{} CPUAlloc={} CPUTot=2 Gres=gpu:v100:4 GresDrain=N/A GresUsed=gpu:v100:{} State=IDLE"
+    )
+    used, free = "2(IDX:0-1)", "0(IDX:N/A)"
+    lines = [line.format(0, 0, free), line.format(1, 2, used), line.format(2, 0, used)]
+    assert audit.leaked("\n".join([*lines, "NodeName=debug-0 CPUAlloc=0 GresUsed=gpu:0"])) == [
+        "gpu-2 GresUsed=gpu:v100:2("
+    ]

@@ -1,0 +1,336 @@
+"""Who may import whom: an import never crosses upward, and what machines run needs nothing but Python."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.checkout import CODE, ROOT, sources
+
+LIMIT = 400
+FILES = sources()
+CLOUD_SDKS = ("pulumi_aws", "pulumi_gcp", "boto3", "botocore", "google")
+PROVIDERS = [f"{folder}.{name}" for folder in ("infra", "cli") for name in ("local", "aws", "gcp")]
+OF_CLOUDS = {(folder, name) for folder in ("infra", "cli") for name in ("aws", "gcp")}
+IMPORTS = {
+    "__main__.py": {"infra"},
+    "infra": {"infra", "node", "workload"},
+    "cli": {"cli", "infra", "node", "localcloud", "workload"},
+    "node": {"node"},
+    "localcloud": {"localcloud", "node"},
+    "workload": {"workload"},
+}
+"""The table: where code runs, and whose code it may import."""
+OF_NODE = {
+    "node.model", "node.sites", "node.batch", "node.local_cloud", "node.codec", "node.plurals", "node.names",
+    "node.loader",  # the bucket's names
+    "node.slurm.addressing", "node.bootstrap.key_server", "node.bootstrap.limits",
+    "node.bootstrap.vm.images", "node.bootstrap.vm.cloud_client", "node.bootstrap.vm.cloudwatch",
+    "node.bootstrap.vm.training",
+    "node.elastic.drivers.ec2.names", "node.elastic.drivers.gce.names",
+}  # fmt: skip
+"""What `infra/` takes of the node code: the design's types, and what both sides have to call alike."""
+
+
+@functools.cache
+def imports(path: Path) -> list[tuple[str, bool]]:
+    """Modules that a file imports anywhere, and whether for types only."""
+    return list(_imports_of(path.read_text(), str(path)))
+
+
+def _imports_of(text: str, path: str) -> Iterator[tuple[str, bool]]:
+    nodes = [*ast.walk(ast.parse(text))]
+    typing = {
+        id(inner)
+        for node in nodes
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in text and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, id(node) in typing) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
+            base = node.module or ""
+            yield base, id(node) in typing
+            if base.partition(".")[0] in CODE:
+                yield from ((f"{base}.{alias.name}", id(node) in typing) for alias in node.names)
+
+
+def found(folder: str, *wrong: str, allow: tuple[str, ...] = ()) -> list[str]:
+    """Imports of a folder's files of something below one of `wrong`."""
+    return [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for name, _ in imports(path)
+        if any(name == w or name.startswith(f"{w}.") for w in wrong)
+        and not any(name == a or name.startswith(f"{a}.") for a in allow)
+    ]
+
+
+def crossing(file: str, text: str | None = None) -> set[str]:
+    """Folders of ours that a file imports, and may not; `text` for a file that there might be."""
+    there = imports(ROOT / file) if text is None else _imports_of(text, file)
+    names = {name.partition(".")[0] for name, _ in there}
+    return (names & {*CODE, "tests"}) - IMPORTS[file.partition("/")[0]]
+
+
+def test_a_folders_code_imports_what_runs_where_it_runs() -> None:
+    """The table, over every import: inside functions and for types only as well."""
+    files = [*FILES, ROOT / "__main__.py"]
+    crossings = {
+        str(path.relative_to(ROOT)): wrong
+        for path in files
+        if (wrong := crossing(str(path.relative_to(ROOT))))
+    }
+    assert crossings == {}
+    assert {path.relative_to(ROOT).parts[0] for path in files} == set(IMPORTS)
+
+
+def test_the_table_finds_an_import_that_crosses() -> None:
+    assert crossing("infra/aws/x.py", "def f():\n    from cli.aws import account\n") == {"cli"}
+    assert crossing("node/x.py", "import infra.design\n") == {"infra"}
+    assert crossing("__main__.py", "from cli import providers\nfrom infra import clusters\n") == {"cli"}
+    assert crossing("cli/x.py", "from localcloud import isolation\nfrom node import rpc\n") == set()
+
+
+def test_the_program_takes_of_the_node_code_types_and_names_alone() -> None:
+    taken = {line.rpartition(": ")[2] for line in found("infra", "node")} - {"node"}
+    modules_ = {name for name in taken if name in modules() and not (ROOT / name.replace(".", "/")).is_dir()}
+    assert modules_ == OF_NODE
+
+
+def test_no_test_passes_for_want_of_what_is_installed_for_it() -> None:
+    """Whoever renames a module learns it from an error, and not from one more test that is skipped."""
+    lenient = [
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if path.name != "training_modules.py"
+        and "importorskip" in (text := path.read_text())
+        and any(
+            isinstance(node, ast.Attribute) and node.attr == "importorskip"
+            for node in ast.walk(ast.parse(text))
+        )
+    ]
+    assert lenient == []
+
+
+# Only a controller of that cloud uses its driver, and its boot installs the client first: a cloud's wire,
+# pages and errors are not ours to write again. Nodes use `node.aws` and `node.gcp` instead.
+DRIVERS = ROOT / "node" / "elastic" / "drivers"
+CLIENTS = {
+    DRIVERS / "ec2" / "driver.py": {"boto3", "botocore"},
+    DRIVERS / "gce" / "client.py": {"google", "requests"},
+}
+
+
+def test_node_code_needs_the_standard_library_only() -> None:
+    strangers = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / "node").rglob("*.py"))
+        for name, _ in imports(path)
+        if name.partition(".")[0] not in sys.stdlib_module_names
+        and name != "node"
+        and not name.startswith("node.")
+        and name.partition(".")[0] not in CLIENTS.get(path, ())
+    ]
+    assert strangers == []
+
+
+@pytest.mark.parametrize("driver", CLIENTS, ids=lambda path: path.stem)
+def test_a_driver_imports_its_client_when_it_is_called(driver: Path) -> None:
+    """It costs seconds and much memory, and a test of the driver brings another."""
+    inside = {name.partition(".")[0] for name, _ in imports(driver)} & CLIENTS[driver]
+    assert inside == CLIENTS[driver], "the exception above is still needed"
+    top = ast.parse(driver.read_text()).body
+    assert [ast.unparse(n) for n in top if isinstance(n, ast.If | ast.Try)] == []
+    early = {alias.name for n in top if isinstance(n, ast.Import) for alias in n.names}
+    early |= {n.module or "" for n in top if isinstance(n, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in early} & CLIENTS[driver] == set()
+
+
+def test_the_local_clouds_agent_needs_no_packages() -> None:
+    strangers = [
+        name
+        for path in sorted((ROOT / "localcloud").rglob("*.py"))
+        for name, _ in imports(path)
+        if name.partition(".")[0] not in sys.stdlib_module_names
+        and not name.startswith(("node", "localcloud"))
+    ]
+    assert strangers == []
+
+
+def test_the_machines_first_files_import_the_standard_library_only() -> None:
+    """Both run before there is any code of ours; the loader takes ours from what it has fetched."""
+    assert {n for n, _ in imports(ROOT / "localcloud/init.py")} <= sys.stdlib_module_names
+    ours = {n for n, _ in imports(ROOT / "node/loader.py")} - sys.stdlib_module_names
+    # What a cloud's bucket is asked with comes along in one archive (`bundle.loader_archive`).
+    ours = {n for n in ours if not n.startswith(("node.aws", "node.gcp"))}
+    assert {n.rpartition(".")[0] if n.endswith("bootstrap.bootstrap") else n for n in ours} == {
+        "node.bootstrap.main",
+        "node.bootstrap.main.bootstrap",
+    }
+
+
+def test_the_workload_imports_nothing_of_the_infrastructure() -> None:
+    assert found("workload", *(folder for folder in CODE if folder != "workload"), "pulumi") == []
+
+
+def test_the_others_import_of_the_workload_its_script_its_results_and_its_model_of_scaling() -> None:
+    assert {line for folder in ("infra", "cli", "localcloud") for line in found(folder, "workload")} <= {
+        "cli/report/programs.py: workload.program_record",
+        "cli/report/programs.py: workload.program_record.SECONDS",
+        "cli/report/runs.py: workload.scaling",
+        "cli/report/runs.py: workload.scaling.Measured",
+        "cli/results.py: workload",
+        "cli/results.py: workload.program_record",
+        "cli/results.py: workload.result",
+        "infra/benchmark.py: workload.script",
+        "infra/benchmark.py: workload.script.render",
+        "infra/benchmark.py: workload.script.render_program",
+        "infra/workload_files.py: workload.program",
+        "infra/workload_files.py: workload.program.FILES",
+        "infra/workload_files.py: workload.program.LAUNCHER",
+    }
+    for folder in ("infra", "cli", "node", "localcloud"):
+        assert found(folder, "tensorflow", "tf_keras", "keras", "numpy", "sklearn") == []
+
+
+@pytest.mark.parametrize("folder", ["infra/config", "cli/runner", "cli/console"])
+def test_shared_parts_know_no_provider(folder: str) -> None:
+    clouds = found(folder, *PROVIDERS, *CLOUD_SDKS, allow=("google.protobuf",))
+    assert clouds == []
+
+
+def test_what_clouds_share_knows_none_of_them() -> None:
+    assert found("infra/clouds", *PROVIDERS, *CLOUD_SDKS) == []
+    assert found("cli/clouds", *PROVIDERS, "cli.main", *CLOUD_SDKS) == []
+
+
+def test_the_design_is_pure() -> None:
+    """No Pulumi, no network, no process, no provider."""
+    for file in ("infra/design.py", "infra/cost.py", "infra/machines.py", "node/model.py"):
+        names = {name.partition(".")[0] for name, _ in imports(ROOT / file)}
+        assert not names & {"pulumi", "pulumi_command", "socket", "subprocess", "urllib", "http", *CLOUD_SDKS}
+    assert found("infra/config", "pulumi_command", "subprocess", "socket") == []
+
+
+def test_providers_do_not_know_each_other() -> None:
+    for own in ("local", "aws", "gcp"):
+        others = [name for name in PROVIDERS if not name.endswith(own)]
+        assert found(f"infra/{own}", *others) == []
+        assert found(f"cli/{own}", *others, "cli.main", "cli.operate") == []
+    for folder in ("infra/local", "cli/local"):
+        assert found(folder, *CLOUD_SDKS) == []
+    assert found("node/aws", "node.gcp") == []
+    assert found("node/gcp", "node.aws") == []
+
+
+def test_clouds_clients_are_imported_by_their_own_parts_only() -> None:
+    strangers = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in FILES
+        if path.relative_to(ROOT).parts[:2] not in OF_CLOUDS and "drivers" not in path.parts
+        for name, _ in imports(path)
+        if name.partition(".")[0] in CLOUD_SDKS and not name.startswith("google.protobuf")
+    ]
+    assert strangers == []
+
+
+def modules() -> dict[str, Path]:
+    """Every module of ours by its name."""
+    found = {}
+    for path in FILES:
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def circle(arrows: dict[str, set[str]]) -> list[str]:
+    """Modules of which each imports the next one, and the last the first; empty: there are none."""
+    done: set[str] = set()
+
+    def walk(module: str, way: list[str]) -> list[str]:
+        if module in way:
+            return way[way.index(module) :]
+        if module in done:
+            return []
+        for after in sorted(arrows[module]):
+            if there := walk(after, [*way, module]):
+                return there
+        done.add(module)
+        return []
+
+    return next((there for module in arrows if (there := walk(module, []))), [])
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Neither by an import inside a function: what needs each other is one thing, or the wrong two."""
+    ours = modules()
+    arrows = {
+        module: {name for name, typing in imports(path) if name in ours and not typing} - {module}
+        for module, path in ours.items()
+    }
+    for its in arrows.values():
+        # `from cli.runner import lock` names the package as well, and takes nothing of its own.
+        its -= {name.rpartition(".")[0] for name in its}
+    assert circle(arrows) == []
+
+
+def test_a_circle_is_found() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["b", "c"]
+    assert circle({"a": {"b", "c"}, "b": {"d"}, "c": {"d"}, "d": set()}) == []
+
+
+def test_providers_are_named_where_one_is_chosen_alone() -> None:
+    """`clusters` chooses one for the program, `providers` for the commands; the others are commands that are
+    of the local stack or of this machine."""
+    named = {file.partition(":")[0] for folder in ("infra", "cli") for file in found(folder, *PROVIDERS)}
+    outside = {f for f in named if f.split("/")[1] not in ("local", "aws", "gcp")}
+    assert outside == {
+        "infra/clusters.py", "cli/providers.py", "cli/main.py", "cli/chaos.py", "cli/checks.py",
+    }  # fmt: skip
+
+
+def test_nothing_of_ours_does_work_at_import() -> None:
+    """A module's top level defines; only `__main__` files, and blocks for being run, call functions."""
+    calls = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)[:60]}"
+        for path in FILES
+        if path.name != "__main__.py"
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    ]
+    assert calls == []
+
+
+def test_files_are_short() -> None:
+    long = [f"{p.relative_to(ROOT)}: {n}" for p in FILES if (n := len(p.read_text().splitlines())) > LIMIT]
+    assert long == []
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [str(p.relative_to(ROOT)) for p in FILES if p.stat().st_size and not _docstring(p)]
+    assert silent == []
+
+
+def _docstring(path: Path) -> str | None:
+    return ast.get_docstring(ast.parse(path.read_text()))
+
+
+def test_the_tests_of_this_file_can_fail(tmp_path: Path) -> None:
+    """The walk sees imports inside functions and for types, and names taken from packages."""
+    file = tmp_path / "x.py"
+    file.write_text(
+        "import os.path\nfrom typing import TYPE_CHECKING\nfrom infra import local\n"
+        "if TYPE_CHECKING:\n    import pulumi\ndef f():\n    from infra.aws.cluster import X\n"
+    )
+    assert dict(imports(file)) == {
+        "os.path": False, "typing": False, "infra": False, "infra.local": False, "pulumi": True,
+        "infra.aws.cluster": False, "infra.aws.cluster.X": False,
+    }  # fmt: skip

@@ -1,0 +1,145 @@
+"""Every text that some shell runs, ours or rendered, as shells and shellcheck read it."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cli.aws import operations
+from cli.local import system_packages
+from infra.aws import access, bake
+from infra.aws.launch_templates import BOOT_SCRIPT
+from infra.clouds.commands import line
+from infra.gcp import metadata
+from infra.ssh import lines
+from node.bootstrap.vm import images, os_login
+from node.elastic import programs
+from tests.support.aws_mocks import aws_design
+from tests.support.checkout import CODE, ROOT
+from tests.support.gcp_mocks import gcp_design
+from workload.script import render, render_program
+
+PLACE = "/home/some place"
+AWKWARD = '/home/it\'s $HOME "here"; `id`'
+"""What a quoting that is wrong would let the shell read."""
+
+
+def texts() -> Iterator[tuple[str, str, str]]:
+    """Name, shell, text."""
+    design = aws_design()
+    yield "shim", "sh", (ROOT / "cluster").read_text()
+    for path in sorted([*ROOT.glob("hooks/**/*.sh"), *ROOT.glob("docs/**/*.sh")]):
+        text = path.read_text()
+        yield path.name, "bash" if "bash" in text.partition("\n")[0] else "sh", text
+    for role, host in (("controller", "controller"), ("login", "login-0"), ("compute", None)):
+        yield (
+            f"user-data-{role}",
+            "sh",
+            BOOT_SCRIPT.render(design, "c-bucket-1a2b3c4", role, host),
+        )
+    baked = replace(design, image=replace(design.image, bake=True))
+    for kind in images.kinds(baked):
+        steps = yaml.safe_load(bake.document(baked, "c-bucket-1a2b3c4", kind))["phases"][0]["steps"]
+        for number, step in enumerate(steps):
+            yield f"bake-{kind.name}-{number}", "bash", "\n".join(step["inputs"]["commands"])
+    yield "policy-rc.d", "sh", system_packages.OUR_POLICY
+    yield "epilog", "sh", programs.EPILOG_TEXT.format(path="/bin", conf="'/a b/slurm.conf'", seconds=9)
+    yield "wait-for-environment", "sh", lines.wait_for_environment(PLACE, "0123abcd", 60)
+    for stdin in (False, True):
+        yield f"unpack-{stdin}", "sh", lines.unpack(PLACE, "0123abcd", "f" * 64, stdin=stdin)
+    yield "submit", "sh", lines.submit(PLACE, "0123abcd/4567")
+    yield "cancel", "sh", lines.cancel(PLACE, "0123abcd/4567")
+    for verb in ("sweep", "wait"):
+        yield f"operation-{verb}", "sh", line(operations.__name__, verb, design)
+    google = gcp_design()
+    for role, host in (("controller", "controller"), ("compute", None)):
+        yield (
+            f"startup-script-{role}",
+            "sh",
+            metadata.BOOT_SCRIPT.render(google, "c-bucket-1a2b3c4", role, host),
+        )
+    yield "first-login", "sh", os_login.PROGRAM_TEXT.format(shared="/home", key="id_ed25519", cluster="c")
+    for mode in ("ssm", "ssh"):
+        if proxy := access.ssh_proxy("eu-west-1", mode, "my key"):
+            yield f"proxy-{mode}", "sh", proxy.replace("%%", "%")
+    yield "sbatch-cpu", "sh", render(partition="debug", nodes=2, python=PLACE, code=PLACE)
+    yield (
+        "sbatch-gpu",
+        "sh",
+        render(partition="t4", nodes=2, python="/apps/py", code="/x", gpus_per_node=8, gpu_type="v100"),
+    )
+    yield (
+        "sbatch-program",
+        "sh",
+        render_program(
+            partition="t4",
+            nodes=2,
+            python=PLACE,
+            code=AWKWARD,
+            command=("code/it's.py", "--name", AWKWARD),
+            gpus_per_node=8,
+            tasks_per_node=8,
+        ),
+    )
+
+
+TEXTS = [pytest.param(shell, text, id=name) for name, shell, text in texts()]
+
+
+def shellcheck() -> str | None:
+    return shutil.which("shellcheck") or shutil.which("shellcheck", path=str(Path(sys.executable).parent))
+
+
+@pytest.mark.parametrize(("shell", "text"), TEXTS)
+def test_the_shell_can_read_it(shell: str, text: str) -> None:
+    done = subprocess.run([shell, "-n"], input=text, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("shell", "text"), TEXTS)
+def test_shellcheck_finds_nothing(shell: str, text: str) -> None:
+    program = shellcheck()
+    assert program is not None, "shellcheck comes with this project's own environment"
+    done = subprocess.run(
+        # 2016: what single quotes hold is for another shell, or for people.
+        [program, f"--shell={shell}", "--exclude=SC2016", "-"],
+        input=text, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_no_shell_text_in_the_project_is_left_out() -> None:
+    """Whatever begins as a script does is among the texts above, or says here why not."""
+    known = "".join(text for _, _, text in texts())
+    lies = {
+        path.relative_to(ROOT)
+        for folder in CODE
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and path.suffix in (".py", ".j2", ".sh")
+        for line in path.read_text().splitlines()
+        if line.lstrip(' "').startswith(("#!/bin/sh", "#!/bin/bash", "#!/usr/bin/env bash"))
+    }
+    assert {str(path) for path in lies} == {
+        "infra/clouds/userdata.py",
+        "cli/local/system_packages.py",
+        "node/bootstrap/vm/os_login.py",
+        "node/elastic/programs.py",
+        "workload/job_head.j2",
+    }
+    assert known.count("#!/bin/") + known.count("#!/usr/bin/env bash") >= 8
+
+
+def test_values_that_look_like_shell_stay_values() -> None:
+    waiting = lines.wait_for_environment(AWKWARD, "0123abcd", 0)
+    done = subprocess.run(["sh"], input=waiting, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert f"{AWKWARD}/envs/0123abcd is not there" in done.stderr
+    assert shlex.split(lines.submit(AWKWARD, "a/b"))[1] == AWKWARD

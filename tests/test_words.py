@@ -1,0 +1,153 @@
+"""Numbers and their nouns: "1 node", "2 nodes", and nowhere "1 nodes"."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.console import tables
+from cli.report import page, published, runs
+from cli.results import Kept
+from node.plurals import count
+from tests.cli.test_console import RESULT, STATUS
+from tests.support.checkout import ROOT, sources
+from tests.support.report_records import local
+
+NOUNS = [
+    "addresses",
+    "CPUs",
+    "devices",
+    "disks",
+    "epochs",
+    "errors",
+    "events",
+    "files",
+    "folders",
+    "GPUs",
+    "hours",
+    "images",
+    "jobs",
+    "lines",
+    "machines",
+    "mistakes",
+    "nodes",
+    "partitions",
+    "ports",
+    "releases",
+    "resources",
+    "results",
+    "runs",
+    "stacks",
+    "steps",
+    "tasks",
+    "times",
+    "users",
+    "workers",
+]
+COUNTED = re.compile(rf"(?: static)? (?:{'|'.join(NOUNS)})\b")
+ONE = re.compile(rf"(?<![\w.,-])1 (?:static )?(?:{'|'.join(NOUNS)})\b")
+
+# What stands before a noun and is never one, or is no number of it; the reason.
+NEVER_ONE = {
+    ("node/logs/find.py", "len(jobs)"): "only where there are more tasks than are told one by one",
+    ("node/logs/find.py", "job.restarts"): "once is another word",
+    ("node/cloud/call.py", "attempts"): "once is another word",
+    ("cli/report/statements.py", "point.nodes"): "one node is compared with nothing",
+    ("cli/report/statements.py", "last.nodes"): "one node is compared with nothing",
+    ("cli/console/tables.py", "result['workers']"): "one worker shares its cores with nobody",
+    ("cli/console/tables.py", "every"): "one step is another text",
+    ("workload/record.py", "self.average_every"): "one step is another text",
+    ("cli/local/site.py", "count"): "more ports than there are",
+    ("cli/local/diagnosis/software.py", "', '.join(sorted(names))"): "names, and a verb",
+    ("cli/local/diagnosis/limits.py", "nodes"): "one node is another sentence",
+    ("cli/sweep/command.py", "plan.repeat"): "only where it is more than one",
+    ("infra/config/checks/jobs.py", "MOST_LOCAL_PORTS"): "a constant",
+    ("infra/config/checks/partitions.py", "COMPACT_PLACEMENT_NODES"): "a constant",
+    (
+        "node/slurm/addressing.py",
+        "last - site.slurmd_port + 1",
+    ): "as many as a machine's nodes, which do not fit",
+    ("workload/slurm.py", "allocated"): "one node is no mistake",
+    ("workload/slurm.py", "len(names)"): "beside another number that it contradicts",
+    ("workload/devices.py", "tasks_on_node"): "one task shares with nobody",
+    ("workload/train.py", "plan.epochs"): "one epoch is another text",
+    ("workload/train.py", "plan.steps"): "one step is another text",
+    ("workload/preemption.py", "self._restarts"): "three at least",
+    ("workload/result.py", "record['epochs']"): "beside another number that it contradicts",
+}
+
+
+def counted(file: Path) -> Iterator[tuple[int, str]]:
+    """Line and expression of each value that stands right before a noun of many."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.JoinedStr):
+            continue
+        for value, text in zip(node.values, node.values[1:], strict=False):
+            follows = isinstance(text, ast.Constant) and COUNTED.match(str(text.value))
+            if isinstance(value, ast.FormattedValue) and follows:
+                yield value.lineno, ast.unparse(value.value)
+
+
+def test_every_number_before_a_noun_may_be_one_or_never_is() -> None:
+    """`words.count` is the one home of such pairs; what is written otherwise says here why it may be."""
+    found: dict[tuple[str, str], int] = {}
+    for file in sources():
+        name = str(file.relative_to(ROOT))
+        # A name before a verb or a noun of its own ("… of stack {stack} runs") is no number.
+        found |= {(name, text): line for line, text in counted(file) if is_number(text)}
+    unknown = [
+        f"{name}:{line}: {text}" for (name, text), line in found.items() if (name, text) not in NEVER_ONE
+    ]
+    assert unknown == []
+    assert sorted(NEVER_ONE.keys() - found.keys()) == [], "these are there no more"
+
+
+def is_number(expression: str) -> bool:
+    words = re.findall(r"[a-z_]+", expression.lower())
+    return not words or words[-1] not in (
+        "stack", "name", "node", "checkout", "kind", "config", "one", "path", "unit", "what", "item", "upper",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "text"),
+    [
+        (0, ("node",), "0 nodes"),
+        (1, ("node",), "1 node"),
+        (2, ("node",), "2 nodes"),
+        (1, ("address", "addresses"), "1 address"),
+        (2, ("address", "addresses"), "2 addresses"),
+    ],
+)
+def test_a_count(number: int, words: tuple[str, ...], text: str) -> None:
+    assert count(number, *words) == text
+
+
+def test_what_is_printed_of_one_of_each(capsys: pytest.CaptureFixture[str]) -> None:
+    tables.show_result({**RESULT, "epochs": 1, "nodes": 1, "workers": 1})
+    one = {"name": "debug-3", "partition": "debug", "state": "IDLE+CLOUD+POWERED_DOWN"}
+    tables.show_status({**STATUS, "nodes": [{**one, "machine_state": None, "reason": None}]})
+    child: dict[str, Any] = {"urn": "u", "type": "command:local:Command", "name": "c", "parent": None}
+    tables.show_plan({"stack": "t", "resources": [child], "outputs": {}, "cost": {}, "warnings": []})
+    out = capsys.readouterr().out
+    assert "1 epoch," in out
+    assert "1 node is off" in out
+    assert "1 resource\n" in out
+    assert ONE.findall(out) == []
+
+
+def test_the_report_of_one_run(tmp_path: Path) -> None:
+    import datetime
+
+    kept = Kept(tmp_path / "20261121T120000Z-job-1-0.json", local(1, epochs=1))
+    text = page.render(
+        ["local"], [runs.of(kept, "local")], published.runs(), [], datetime.datetime.now(datetime.UTC)
+    )
+    plain = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", text.partition("</style>")[2]).replace("\xa0", " "))
+    assert "1 epoch" in plain
+    assert ONE.findall(plain) == []

@@ -1,0 +1,21 @@
+"""Names that the launcher of a user's program, its batch script and those who stage it agree on."""
+
+from __future__ import annotations
+
+FILES = "files"
+"""The folder of the staged workload with the user's files."""
+LAUNCHER = frozenset(
+    {
+        *("__init__.py", "errors.py", "slurm.py", "rendezvous.py", "result.py", "options.py"),
+        *("program.py", "ports.py", "launch.py", "program_record.py", "conclude.py"),
+    }
+)
+"""The files of this package that start a user's program and write its result. Standard library only."""
+
+WORK = "work"
+"""The folder of a run in which the program starts: a copy of its files, which it may change."""
+PROGRESS_LINES = "progress.jsonl"
+VALUES = "values.json"
+STATE = "progress.json"
+RESULT = "result.json"
+"""Files of a run's folder: the program writes the first two, the batch script the others."""

@@ -1,0 +1,145 @@
+"""The result record of a user's program, and the check of the two files that the program may write.
+
+Standard library only. The record holds what is known of every program (time, exit status, cost) and what the
+program has said about itself. It has no accuracy and no loss of its own: a program may give them as values.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from workload import result
+
+API_VERSION = "slurm-stacks/program-result/v1"
+
+_NUMBER = (int, float)
+_OPTIONAL_NUMBER = (int, float, type(None))
+_OPTIONAL_TEXT = (str, type(None))
+
+KEYS: Mapping[str, tuple[type, ...]] = {
+    "apiVersion": (str,),
+    "stack": _OPTIONAL_TEXT,
+    "job_id": _OPTIONAL_TEXT,
+    "partition": _OPTIONAL_TEXT,
+    "machine": _OPTIONAL_TEXT,
+    "nodes": (int,),
+    "workers": (int,),
+    "gpus_per_node": (int,),
+    "script": (str,),
+    "arguments": (list,),
+    "exit_status": (int,),
+    "seconds_total": _NUMBER,
+    "start_latency_seconds": _OPTIONAL_NUMBER,
+    "restarts": (int,),
+    "digest": _OPTIONAL_TEXT,
+    "environment": (str,),
+    "versions": (dict,),
+    "cost_usd": _OPTIONAL_NUMBER,
+    "values": (dict,),
+    "history": (list,),
+    "notes": (list,),
+}
+"""Every key of a record, and the types its value may have. None is "not known here", never zero."""
+
+SECONDS = "seconds_train"
+"""The value by which a program says how long its training took; the report then compares that time."""
+MOST_VALUES = 100
+LONGEST_TEXT = 1000
+MOST_LINES = 1000
+"""The most lines of progress that a record keeps: the last ones."""
+MOST_BYTES = 1 << 20
+"""The most that is read of each file of a program."""
+SCALARS = (str, int, float, bool, type(None))
+
+
+def mistakes(record: Any) -> list[str]:
+    """What is wrong with a record, each with its path; empty for a valid one."""
+    found = result.check_object(record, KEYS, "result")
+    if found:
+        return found
+    if record["apiVersion"] != API_VERSION:
+        found.append(f"result.apiVersion: {record['apiVersion']!r} is not {API_VERSION}")
+    found += [
+        f"result.{key}: {record[key]} is less than 1" for key in ("nodes", "workers") if record[key] < 1
+    ]
+    for key in ("gpus_per_node", "restarts", "seconds_total", "cost_usd", "start_latency_seconds"):
+        if record[key] is not None and record[key] < 0:
+            found.append(f"result.{key}: {record[key]} is negative")
+    for key in ("arguments", "notes"):
+        if not all(isinstance(text, str) for text in record[key]):
+            found.append(f"result.{key}: texts are expected")
+    if not all(isinstance(value, str) for value in record["versions"].values()):
+        found.append("result.versions: texts are expected")
+    found += [f"result.values{wrong}" for wrong in value_mistakes(record["values"])]
+    for index, entry in enumerate(record["history"]):
+        found += [f"result.history[{index}]{wrong}" for wrong in value_mistakes(entry)]
+    return found
+
+
+def value_mistakes(values: Any) -> list[str]:
+    """What is wrong with an object of a program: it has short names with numbers, texts or booleans."""
+    if not isinstance(values, dict):
+        return [": an object is expected, {…}"]
+    if len(values) > MOST_VALUES:
+        return [f": {len(values)} values are more than {MOST_VALUES}"]
+    found = []
+    for key, value in values.items():
+        if not isinstance(value, SCALARS):
+            found.append(f".{key[:40]}: a number, a text, true, false or null is expected")
+        elif isinstance(value, float) and not math.isfinite(value):
+            found.append(f".{key[:40]}: {value!r} is no finite number")
+        elif len(key) > LONGEST_TEXT or (isinstance(value, str) and len(value) > LONGEST_TEXT):
+            found.append(f".{key[:40]}: more than {LONGEST_TEXT} characters")
+    return found
+
+
+def read_values(file: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return the values that a program has written, and notes on what cannot be used. No file is no value."""
+    try:
+        with file.open("rb") as source:
+            text = source.read(MOST_BYTES + 1)
+    except FileNotFoundError:
+        return {}, []
+    except OSError as error:
+        return {}, [f"{file.name} cannot be read: {error.strerror}"]
+    if len(text) > MOST_BYTES:
+        return {}, [f"{file.name} is larger than {MOST_BYTES} bytes and is left out"]
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        return {}, [f"{file.name} is no JSON and is left out: {error}"]
+    if wrong := value_mistakes(values):
+        return {}, [f"{file.name} is left out: {'; '.join(f'values{one}' for one in wrong[:5])}"]
+    return values, []
+
+
+def read_lines(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the last lines of progress, oldest first, and a note on lines that are left out."""
+    try:
+        with file.open("rb") as source:
+            size = source.seek(0, 2)
+            start = max(0, size - MOST_BYTES)
+            source.seek(start)
+            # A program that was killed may have written half of its last line; of the first, half may be cut.
+            *lines, last = source.read().split(b"\n")
+    except OSError:
+        return [], []
+    lines = [line for line in [*lines[1 if start else 0 :], last] if line.strip()]
+    found, wrong = [], 0
+    for line in lines[-MOST_LINES:]:
+        try:
+            values = json.loads(line)
+        except ValueError:
+            wrong += 1
+            continue
+        if value_mistakes(values):
+            wrong += 1
+        else:
+            found.append(values)
+    return found, [
+        f"left out of {file.name}, because they are no objects of values: {wrong}"
+    ] if wrong else []

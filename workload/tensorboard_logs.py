@@ -1,0 +1,62 @@
+"""Writes what a training reaches for TensorBoard, beside its result: the folder `tensorboard`.
+
+TensorFlow's own operations write the event files; the package `tensorboard`, which reads them, is not needed
+here and not in the training environment.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import tensorflow as tf
+
+from workload.loop import Epoch, Report
+
+FOLDER = "tensorboard"
+
+
+class TensorBoardLogs:
+    """The event file of one start of a training.
+
+    Args:
+        result: The path of the result record; the logs lie beside it.
+        images: The images of an epoch.
+        resumed: Whether an earlier start's files stay: TensorBoard puts both into one curve.
+    """
+
+    def __init__(self, result: Path, images: int, *, resumed: bool) -> None:
+        folder = result.with_name(FOLDER)
+        if not resumed:
+            shutil.rmtree(folder, ignore_errors=True)
+        self._images = images
+        self._writer = tf.summary.create_file_writer(str(folder))
+
+    def report(self, epoch: Epoch) -> None:
+        """Write an epoch's values, so that somebody who watches sees them at once."""
+        values = {"loss": epoch.loss, "accuracy": epoch.accuracy}
+        if epoch.seconds > 0:
+            values["images_per_second"] = self._images / epoch.seconds
+        self._write(values, epoch.epoch)
+
+    def beside(self, report: Report) -> Report:
+        """Return a report that writes the epoch here, too."""
+
+        def both(epoch: Epoch) -> None:
+            report(epoch)
+            self.report(epoch)
+
+        return both
+
+    def end(self, test_accuracy: float, epoch: int) -> None:
+        """Write the accuracy on held-out data, and close the file."""
+        self._write({"test_accuracy": test_accuracy}, epoch)
+        self._writer.close()
+
+    def _write(self, values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            # `tf.summary.scalar` needs the package `tensorboard`; this is the operation of TensorFlow itself.
+            tf.raw_ops.WriteScalarSummary(
+                writer=self._writer._resource, step=tf.constant(step, tf.int64), tag=name, value=float(value)
+            )
+        self._writer.flush()
