@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import threading
@@ -14,6 +15,7 @@ from node.processes import ProcessId
 from node.slurm.version import Version, traits
 
 CHECK_SECONDS = (3.0, 5.0, 10.0)
+"""The pauses between the looks at a node that has not registered; the last one repeats."""
 QUIET_SECONDS = 0.4
 """The longest time from slurmd's first look at the clock to its registration."""
 
@@ -36,6 +38,22 @@ def start_delay(version: Version, uptime: float) -> float:
     return left if traits(version).boot_time_in_uptime and left < QUIET_SECONDS else 0.0
 
 
+def repeat_delay(started: float, uptime: float) -> float:
+    """Seconds to wait before a slurmd registers once more, so that its node does not seem a second older.
+
+    The same fault of 22.05 (see `start_delay`) would otherwise meet each repetition again. Slurmd subtracts
+    the whole seconds of uptime since its start from the clock. That difference is exact if, within a second
+    of uptime, the registration comes no earlier than the start came. So it is repeated a little after that
+    moment, with most of the second left until it arrives.
+
+    Args:
+        started: The uptime at slurmd's start, as `time.clock_gettime(time.CLOCK_BOOTTIME)`.
+        uptime: The present uptime.
+    """
+    moment = started % 1.0
+    return (moment + (1.0 - moment) / 3 - uptime) % 1.0
+
+
 def start_slurmd(services: Services, service: Service, node: str, folders: Folders, version: Version) -> int:
     """Starts a node's slurmd when its registration will be accepted, and checks that it was.
 
@@ -45,27 +63,36 @@ def start_slurmd(services: Services, service: Service, node: str, folders: Folde
     Returns:
         The pid of slurmd.
     """
-    time.sleep(start_delay(version, time.clock_gettime(time.CLOCK_BOOTTIME)))
+    time.sleep(start_delay(version, _uptime()))
+    started = _uptime()
     pid = services.start(service)
     process = ProcessId.of(pid)
     if traits(version).boot_time_in_uptime and process is not None:
-        threading.Thread(target=_repeat_registration, args=(node, folders, process), daemon=True).start()
+        arguments = (node, folders, process, started)
+        threading.Thread(target=_repeat_registration, args=arguments, daemon=True).start()
     return pid
 
 
-def _repeat_registration(node: str, folders: Folders, slurmd: ProcessId) -> None:
+def _repeat_registration(node: str, folders: Folders, slurmd: ProcessId, started: float) -> None:
     # Imported late, after the node's start, so that no boot waits for it.
     from node.slurm.control import Control, SlurmError
 
     control = Control(folders.slurm_conf)
-    for pause in CHECK_SECONDS:
+    for pause in itertools.chain(CHECK_SECONDS, itertools.repeat(CHECK_SECONDS[-1])):
         time.sleep(pause)
+        if not slurmd.alive():
+            return
         try:
             state = control.nodes()[node]
         except (SlurmError, KeyError):
             continue
-        if not state.is_powering_up or not slurmd.alive():
+        if not state.is_powering_up:
             return
         print(f"{node} has not registered; its slurmd is asked to do so again", flush=True)
+        time.sleep(repeat_delay(started, _uptime()))
         with contextlib.suppress(ProcessLookupError):
             os.kill(slurmd.pid, signal.SIGHUP)
+
+
+def _uptime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

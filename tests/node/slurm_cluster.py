@@ -186,7 +186,7 @@ class SlurmCluster:
     def wait(self, what: str, condition: Callable[[], object], seconds: float = 120) -> None:
         end = time.monotonic() + seconds
         while not condition():
-            assert time.monotonic() < end, f"not within {seconds} s: {what}\n{self.log()[-3000:]}"
+            assert time.monotonic() < end, f"not within {seconds} s: {what}\n{self._story()}"
             time.sleep(0.05)
 
     def close(self) -> None:
@@ -201,6 +201,17 @@ class SlurmCluster:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         shutil.rmtree(self.root, ignore_errors=True)
+
+    def _story(self) -> str:
+        """What a failed wait shows: the programs' calls, the processes and the ends of the logs."""
+        running = [name for name, process in list(self._processes.items()) if process.poll() is None]
+        logs = [f"{file.name}:\n{file.read_text(errors='replace')[-2000:]}" for file in self._logs()]
+        calls = f"resumes {self.resumes}, suspends {self.suspends}, agent alive: {self._agent.is_alive()}"
+        nodes = self.run("scontrol", "--oneliner", "show", "node", check=False).stdout
+        return "\n".join([calls, f"running: {running}", nodes, *logs])
+
+    def _logs(self) -> list[Path]:
+        return sorted(file for file in Path(self.folders.log).iterdir() if file.stat().st_size)
 
     def _left(self) -> list[int]:
         """The processes of jobs, whose command or environment has this run directory."""

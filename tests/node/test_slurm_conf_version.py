@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import math
 
-from node.bootstrap.registration import QUIET_SECONDS, start_delay
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.bootstrap.registration import QUIET_SECONDS, repeat_delay, start_delay
 from node.slurm import version
 from node.slurm.version import ResumeJob, ResumeRequest, parse_resume
 
@@ -101,3 +105,29 @@ def test_no_slurmd_starts_shortly_before_a_second_of_uptime_ends(
     assert start_delay(release, uptime) == delay
     assert start_delay(release, uptime + delay) == 0
     assert delay < QUIET_SECONDS
+
+
+def boot_time(clock: float, uptime: float, later: float) -> int:
+    """The boot time that slurmd 22.05 reports, `later` seconds after its start at this clock and uptime."""
+    return math.floor(clock + later) - (math.floor(uptime + later) - math.floor(uptime))
+
+
+@given(
+    start=st.floats(1000, 1001 - QUIET_SECONDS),
+    clock=st.floats(5000, 5001),
+    pause=st.floats(0, 20),
+    way=st.floats(0, 0.6),
+)
+def test_a_repeated_registration_names_no_earlier_second_than_the_start(
+    start: float, clock: float, pause: float, way: float
+) -> None:
+    wait = repeat_delay(start, start + pause)
+    assert 0 <= wait < 1
+    # The way from the signal to the registration may take this share of what is left of the second.
+    later = pause + wait + way * (1 - start % 1)
+    assert boot_time(clock, start, later) >= math.floor(clock)
+
+
+def test_a_registration_at_any_moment_may_name_an_earlier_second() -> None:
+    assert boot_time(5000.3, 1000.5, 0.6) < 5000
+    assert boot_time(5000.3, 1000.5, 3.6) < 5000

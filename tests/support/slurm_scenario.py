@@ -120,8 +120,10 @@ class Scenario:
         self._see("a task requeued", lambda: self._count("PENDING") == 2 and self._count("RUNNING") == 1)
         self._slurm.release(f"{array}_3")
         self._see("one of two released", lambda: self._count("RUNNING") == 2)
-        self._slurm.release(f"{array}_4")
         self._slurm.cancel([f"{array}_2"])
+        # Until its node is free, the scheduler may start the next task on another one.
+        self._bench.wait("a task ended", lambda: self._count("RUNNING") == 1 and self._is_quiet())
+        self._slurm.release(f"{array}_4")
         self._see("the last task begins", lambda: self._count("RUNNING") == 2 and self._count("PENDING") == 1)
         self._slurm.cancel([array])
         self._see("all cancelled", lambda: not self._jobs())
