@@ -82,8 +82,9 @@ def run_checks(project: Path, arguments: Sequence[str], *, everything: bool = Fa
         workload = _measured(trainer / "bin" / "python", measured[1])
         others: list[Step] = [
             ("mypy --strict", [sys.executable, "-m", "mypy", f"--cache-dir={cache_root() / 'mypy'}"]),
-            ("tests", [*pytest, *elsewhere, *which, *_side_by_side(min(MOST_WORKERS, cores))]),
+            # One process with pauses between its own workers: beside the clusters, not alone at the end.
             ("tests of the workload", [*workload, WORKLOAD, *which]),
+            ("tests", [*pytest, *elsewhere, *which, *_side_by_side(min(MOST_WORKERS, cores))]),
         ]
         if _free_memory() >= ROOM_SIDE_BY_SIDE:
             with checks.beside(*real):

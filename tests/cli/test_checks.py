@@ -175,7 +175,7 @@ def test_nothing_of_the_callers_leads_the_tests_elsewhere(
     assert "PATH" in commands.env
 
 
-@pytest.mark.parametrize("options", [[], ["-n2"]])
+@pytest.mark.parametrize("options", [["-n2"], pytest.param([], marks=pytest.mark.wide)])
 def test_the_branches_of_all_suites_are_shown_together(tmp_path: Path, options: list[str]) -> None:
     """Of the function `whole`, each suite runs one branch; of `half`, both run the same."""
     functions = "".join(

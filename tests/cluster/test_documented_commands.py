@@ -19,6 +19,11 @@ RUNNABLE = [block for block in BLOCKS if block.needs is None]
 NO_CLUSTER = ("up", "down", "plan", "doctor", "report", "--help")
 
 
+def only_plans(block: Block) -> bool:
+    """Whether a block only plans cloud stacks, as tests/infra does without a process for each."""
+    return all(re.match(r"\./cluster plan --stack (aws|gcp)", command) for command in block.commands)
+
+
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     """The project with its own stack files and a training of a second."""
@@ -45,7 +50,13 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     assert left == []
 
 
-@pytest.mark.parametrize("block", RUNNABLE, ids=[block.where for block in RUNNABLE])
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(block, id=block.where, marks=[pytest.mark.wide] if only_plans(block) else [])
+        for block in RUNNABLE
+    ],
+)
 @pytest.mark.timeout(560)
 def test_the_commands_of_a_block_work(clone: Checkout, block: Block, tmp_path: Path) -> None:
     verbs = [match[1] for command in block.commands for match in re.finditer(r"\./cluster (\S+)", command)]

@@ -41,5 +41,10 @@ def test_people_are_those_of_os_login_on_every_machine(cluster: Cluster) -> None
 class TestGoogle(CloudMachines):
     datasource = "GCE"
 
+    @pytest.mark.wide
+    def test_a_machine_that_loses_its_power_gives_its_job_another(self, cluster: Cluster) -> None:
+        # The steps after the cloud's own list are the same as on AWS, where this runs by default.
+        super().test_a_machine_that_loses_its_power_gives_its_job_another(cluster)
+
     def secret_of(self, cluster: Cluster) -> dict[str, str]:
         return {"secret": SECRET}

@@ -152,6 +152,7 @@ def test_an_ordinary_users_nodes_meet(tmp_path: Path) -> None:
         shutil.rmtree(folder)
 
 
+@pytest.mark.wide
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes a right away from root")
 def test_where_namespaces_are_refused_all_else_works(tmp_path: Path) -> None:
     checkout = Checkout(tmp_path / "a checkout", SMALL, inside=lambda *command: [*REFUSED, *command])

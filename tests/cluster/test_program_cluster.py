@@ -131,6 +131,7 @@ def test_tasks_on_two_nodes_meet_and_their_words_are_the_result(
     assert table.read_text().count("code/talk.py") == 3
 
 
+@pytest.mark.wide
 def test_a_program_that_fails_and_one_that_starts_twice_and_says_nothing(
     make_checkout: Callable[..., Checkout],
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_clone_that_is_renamed_keeps_its_cluster(make_checkout: Make) -> None:
     assert checkout.processes() == []
 
 
+@pytest.mark.wide
 def test_the_cluster_of_a_clone_that_was_deleted_is_named_and_ended(
     make_checkout: Make, tmp_path: Path
 ) -> None:

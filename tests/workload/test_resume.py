@@ -153,6 +153,38 @@ def stopped(run: Run) -> list[str]:
 LENGTH = ("--batch", "16", "--steps-per-epoch", "24", "--epochs", "5")
 
 
+@pytest.mark.timeout(2400)
+def test_a_synchronous_training_that_is_killed_and_told_ends_with_the_same_weights(
+    make: Callable[..., Job],
+) -> None:
+    alone = make(*LENGTH).start()
+    assert alone.wait() == [0, 0], alone.output(0) + alone.output(1)
+
+    job = make(*LENGTH, "--checkpoint-seconds", "0")
+    run = job.start()  # killed, all of it, without a word
+    run.wait_for("Epoch 1/")
+    run.signal(signal.SIGKILL)
+    run.wait()
+    assert job.checkpoint.exists()
+
+    run = job.start()  # one task is told
+    run.wait_for("going on from the checkpoint: epoch ")
+    run.wait_for("Epoch ")
+    run.signal(TERM, 1)
+    assert any("127.0.0.1: stopped after step " in line for line in stopped(run))
+
+    run = job.start()
+    assert run.wait() == [0, 0], run.output(0) + run.output(1)
+    for rank in range(2):
+        assert same(run.weights(rank), alone.weights(rank))
+    whole, parts = record(alone), record(run)
+    assert parts["restarts"] == 2
+    assert [(e["loss"], e["accuracy"]) for e in parts["history"]] == [
+        (e["loss"], e["accuracy"]) for e in whole["history"]
+    ]
+
+
+@pytest.mark.wide
 @pytest.mark.timeout(3600)
 def test_a_synchronous_training_through_everything(make: Callable[..., Job]) -> None:
     alone = make(*LENGTH).start()
