@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -14,8 +15,9 @@ from typing import Any
 import pytest
 
 from tests.support.batch_job import ID, BatchJob, until
-from workload.batch import record, settings
-from workload.batch.node import capacity, interface
+from workload.batch import main_node, record, settings
+from workload.batch.main_node import MainNode
+from workload.batch.node import capacity, interface, versions
 from workload.errors import WorkloadError
 
 PROGRAM = """
@@ -35,6 +37,8 @@ if what == "succeed" and rank == 0:
     values = {"images_per_second": 812.5, "loss": 0.25, "nodes": 99}
     Path(os.environ["SLURM_STACKS_RESULT"]).write_text(json.dumps(values))
     Path(os.environ["SLURM_STACKS_PROGRESS"]).write_text('{"epoch": 1, "loss": 0.25}\\n')
+if what == "stall" and rank == 0:
+    sys.exit(0)
 if what.startswith("fail") and rank == int(what[4:]):
     sys.exit(3)
 # With a container all of its processes end; here nobody else does it.
@@ -125,13 +129,15 @@ def test_a_job_of_one_node_needs_no_variables_of_batch(job: Make) -> None:
 
 
 def test_who_does_not_come_is_named(job: Make) -> None:
-    four = job(4, "succeed", env={"SLURM_STACKS_WAIT_SECONDS": "2"})
-    four.start(0, 2)
+    four = job(4, "succeed")
+    four.start(2)
+    four.wait_for_log(2, "looking for the main node")
+    four.start(0, SLURM_STACKS_WAIT_SECONDS="5")
     assert four.wait() == [1, 1], four.logs()
     for node in (0, 2):
-        assert "nodes 1 and 3 of 4 did not register within 2 s. Look at their logs" in four.log(node)
+        assert "nodes 1 and 3 of 4 did not register within 5 s. Look at their logs" in four.log(node)
     four.processes.clear()
-    four.start(1)
+    four.start(1, SLURM_STACKS_WAIT_SECONDS="1")
     assert four.wait() == [1]
     assert "the main node, 127.0.0.1, did not answer at port" in four.log(1)
 
@@ -151,11 +157,11 @@ def test_a_program_that_fails_ends_the_job_with_its_status(job: Make) -> None:
 
 @pytest.mark.parametrize(
     ("number", "why"),
-    [(signal.SIGKILL, "it closed the connection"), (signal.SIGSTOP, "it has said nothing for 6 s")],
+    [(signal.SIGKILL, "it closed the connection"), (signal.SIGSTOP, "it has said nothing for 8 s")],
 )
 def test_a_lost_worker_ends_the_job(job: Make, number: signal.Signals, why: str) -> None:
     """A process that dies, and a machine that goes silent."""
-    three = job(3, "wait", env={"SLURM_STACKS_SILENCE_SECONDS": "6"})
+    three = job(3, "wait", env={"SLURM_STACKS_SILENCE_SECONDS": "8"})
     three.start()
     programs = started(three)
     three.signal(1, number)
@@ -226,6 +232,50 @@ def test_a_node_without_its_file_system_says_so_at_the_main_node(job: Make) -> N
     assert two.wait() == [1, 1], two.logs()
     assert "node 1 (127.0.0.2) cannot take part: JOB_DIR: " in two.log(0)
     assert "Look whether the volume is mounted" in two.log(0)
+
+
+def test_a_training_does_not_run_on_fewer_gpus_than_asked_for(job: Make) -> None:
+    """It would be slow, and cost the same."""
+    two = job(2, "wait", env={"MPI_GPUS": str(2 * capacity()["gpus"] + 2)})
+    two.start()
+    assert two.wait() == [1, 1], two.logs()
+    assert f"and the GPUs of all nodes are {2 * capacity()['gpus']}. Look at the GPUs" in two.log(1)
+
+
+@pytest.mark.parametrize(
+    ("different", "why"),
+    [
+        ({"gpus": 7}, "another number of GPUs than the main node: 7, and here"),
+        ({"problem": "no disk"}, "node 1 (127.0.0.2) cannot take part: no disk"),
+        ({"node": 0}, "there is no such node beside the main one: 0"),
+        ({"node": 2}, "there is no such node beside the main one: 2"),
+        ({"node": "1"}, "this is the main node of a job of AWS Batch"),
+    ],
+)
+def test_what_a_node_may_not_say(job: Make, different: dict[str, Any], why: str) -> None:
+    read = settings.read(job(2, "wait").variables(0))
+    main = MainNode(read, [], {})
+    hello = {"kind": "hello", "node": 1, "address": "127.0.0.2", "versions": versions(read), **capacity()}
+    assert main._refusal(hello) is None
+    refusal = main._refusal(hello | different)
+    assert refusal is not None
+    assert why in refusal
+
+
+def test_a_worker_that_stalls_after_the_main_nodes_success_is_ended(
+    job: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main_node, "LEAVE_SECONDS", 1.0)
+    two = job(2, "stall")
+    two.start(1)
+    variables = two.variables(0)
+    read = settings.read(variables)
+    settings.check_folders(read)
+    status, outcome = asyncio.run(MainNode(read, two._command, variables).run())
+    assert status == 0
+    assert outcome is not None
+    assert two.wait() == [0], two.logs()
+    assert len(two.wait_for_files("saved-1", 1)) == 1
 
 
 def test_a_program_that_is_not_there(job: Make) -> None:

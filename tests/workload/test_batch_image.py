@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from node.bootstrap.vm.training import COMPLETE
 from tests.support.batch_job import ROOT
 
 CONTEXT = ROOT / "workload"
@@ -123,9 +122,7 @@ def test_the_entry_point_runs_in_the_image_on_the_standard_library_alone(image: 
     assert json.loads(line.removeprefix("RESULT "))["loss"] == 1
 
 
-@pytest.mark.skipif(
-    not (Path(sys.prefix) / COMPLETE).exists(), reason="needs the training environment (workload/envs/cpu)"
-)
+@pytest.mark.tensorflow
 def test_the_default_program_is_in_the_image(image: Path) -> None:
     command = [sys.executable, "-m", "workload.resnet.train", "--help"]
     done = subprocess.run(

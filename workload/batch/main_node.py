@@ -170,6 +170,12 @@ class MainNode:
             return Refusal(f"node {node} has registered already, from {self._members[node].hello['address']}")
         if problem := hello.get("problem"):
             return Refusal(f"node {node} ({hello.get('address')}) cannot take part: {problem}", fatal=True)
+        if hello.get("gpus") != self._own["gpus"]:
+            return Refusal(
+                f"node {node} ({hello.get('address')}) has another number of GPUs than the main node: "
+                f"{hello.get('gpus')}, and here {self._own['gpus']}. Look whether one of a machine failed",
+                fatal=True,
+            )
         differ = [name for name in self._versions if theirs.get(name) != self._versions[name]]
         if differ:
             both = [f"{name}: {theirs.get(name)}, and here {self._versions[name]}" for name in differ]
@@ -250,6 +256,12 @@ class MainNode:
     async def _processes(self, events: Events) -> set[int]:
         """Start the program on every node; the nodes whose programs are to be waited for."""
         settings, address = self._settings, self._address()
+        there = self._own["gpus"] * settings.nodes
+        if settings.mpi_ranks not in (None, there):
+            raise WorkloadError(
+                f"MPI_GPUS is {settings.mpi_ranks}, and the GPUs of all nodes are {there}. Look at the GPUs "
+                "that the job definition asks for, or leave MPI_GPUS out"
+            )
         (port, lock), (master_port, master_lock) = ports.reserve(), ports.reserve()
         # The locks hold until this process ends.
         self._locks = (lock, master_lock)
