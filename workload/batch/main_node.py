@@ -1,0 +1,362 @@
+"""The main node: it waits for the others, starts the program with them, and says how the job ends."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workload import ports
+from workload.batch import mpi, program
+from workload.batch.node import STOPPED, Event, Events, JobError, capacity, say, versions, with_interface
+from workload.batch.process import GRACE_SECONDS, Process, described
+from workload.batch.settings import MPI, Settings
+from workload.batch.wire import LONGEST, Channel, LostError
+from workload.errors import WorkloadError
+
+LOOPBACK = "127.0.0.1"
+SAY_SECONDS = 30.0
+"""The time between two lines about nodes that are waited for."""
+LEAVE_SECONDS = 60.0
+"""How long the others may go on when the main node's program has succeeded: TensorFlow's workers sometimes
+stall after their last step."""
+BYE_SECONDS = GRACE_SECONDS + 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Another node that has registered.
+
+    Attributes:
+        channel: The connection to it.
+        hello: What it has said of itself.
+    """
+
+    channel: Channel
+    hello: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is known of a job whose program has succeeded.
+
+    Attributes:
+        gpus: The GPUs of each node, in the order of the ranks.
+        seconds_waited: From the start of the main node until all were there.
+        seconds_total: From the start of the main node until the program's end.
+    """
+
+    gpus: tuple[int, ...]
+    seconds_waited: float
+    seconds_total: float
+
+
+class MainNode:
+    """The main node's part of the job.
+
+    Args:
+        settings: The main node's.
+        command: The program and its arguments.
+        env: The main node's variables.
+    """
+
+    def __init__(self, settings: Settings, command: Sequence[str], env: Mapping[str, str]) -> None:
+        self._settings, self._command, self._env = settings, command, env
+        self._versions = versions(settings)
+        self._members: dict[int, Member] = {}
+        self._connections: set[Channel] = set()
+        self._running: Process | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._gone: set[int] = set()
+        self._started = time.monotonic()
+        self._own = capacity()
+
+    async def run(self) -> tuple[int, Outcome | None]:
+        """Run the job, and return its exit status, with what is known of it if the program has succeeded."""
+        events = Events(self._settings.node)
+        outcome, why = None, "the program has succeeded"
+        status = 0
+        with tempfile.TemporaryDirectory(prefix="slurm-stacks-") as folder:
+            try:
+                outcome = await self._job(events, Path(folder))
+            except JobError as error:
+                status, why = error.status, str(error)
+            except WorkloadError as error:
+                status, why = 1, str(error)
+            except Exception as error:
+                traceback.print_exc()
+                status, why = 1, f"{type(error).__name__}: {error}"
+            say(self._settings, why)
+            await self._end(events, status, why)
+        return status, outcome
+
+    async def _job(self, events: Events, folder: Path) -> Outcome:
+        settings = self._settings
+        server = None
+        if settings.nodes > 1:
+            server = await self._serve(events)
+        try:
+            await self._gather(events)
+            waited = time.monotonic() - self._started
+            if settings.launch == MPI:
+                awaited = await self._mpirun(events, folder)
+            else:
+                awaited = await self._processes(events)
+            await self._watch(events, awaited)
+        finally:
+            if server is not None:
+                server.close()
+        gpus = {settings.node: self._own["gpus"], **{n: m.hello["gpus"] for n, m in self._members.items()}}
+        ordered = tuple(gpus[node] for node in sorted(gpus, key=settings.rank))
+        return Outcome(ordered, waited, time.monotonic() - self._started)
+
+    async def _serve(self, events: Events) -> asyncio.Server:
+        settings = self._settings
+
+        async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            channel = Channel(reader, writer, settings.silence)
+            self._connections.add(channel)
+            try:
+                await self._welcome(channel, events)
+            finally:
+                self._connections.discard(channel)
+                await channel.close()
+
+        try:
+            return await asyncio.start_server(
+                welcome, settings.address or "0.0.0.0", settings.port, limit=LONGEST, backlog=1024
+            )
+        except OSError as error:
+            raise WorkloadError(
+                f"port {settings.port}, at which the other nodes register, cannot be used: {error.strerror}. "
+                "Set SLURM_STACKS_PORT to another one in the job definition"
+            ) from error
+
+    async def _welcome(self, channel: Channel, events: Events) -> None:
+        node = None
+        try:
+            hello = await channel.receive()
+            if (refusal := self._refusal(hello)) is not None:
+                channel.send({"kind": "refused", "why": refusal})
+                if refusal.fatal:
+                    events.put("wrong", {"why": str(refusal)}, hello["node"])
+                return
+            node = int(hello["node"])
+            self._members[node] = Member(channel, hello)
+            events.put("joined", node=node)
+            while True:
+                message = await channel.receive()
+                events.put(str(message.get("kind")), message, node)
+        except LostError as error:
+            if node is not None:
+                events.put("lost", {"why": str(error)}, node)
+
+    def _refusal(self, hello: dict[str, Any]) -> Refusal | None:
+        settings, node = self._settings, hello.get("node")
+        theirs = hello.get("versions")
+        if hello.get("kind") != "hello" or not isinstance(node, int) or not isinstance(theirs, dict):
+            return Refusal("this is the main node of a job of AWS Batch")
+        if theirs.get("job") != settings.job:
+            # A node of another job that was given this one's address, say: it says nothing about this job.
+            return Refusal(f"this is job {settings.job}")
+        if node == settings.main or not 0 <= node < settings.nodes:
+            return Refusal(f"there is no such node beside the main one: {node}")
+        if node in self._members:
+            return Refusal(f"node {node} has registered already, from {self._members[node].hello['address']}")
+        if problem := hello.get("problem"):
+            return Refusal(f"node {node} ({hello.get('address')}) cannot take part: {problem}", fatal=True)
+        if hello.get("gpus") != self._own["gpus"]:
+            return Refusal(
+                f"node {node} ({hello.get('address')}) has another number of GPUs than the main node: "
+                f"{hello.get('gpus')}, and here {self._own['gpus']}. Look whether one of a machine failed",
+                fatal=True,
+            )
+        differ = [name for name in self._versions if theirs.get(name) != self._versions[name]]
+        if differ:
+            both = [f"{name}: {theirs.get(name)}, and here {self._versions[name]}" for name in differ]
+            return Refusal(
+                f"node {node} ({hello.get('address')}) runs something else than the main node "
+                f"({', '.join(both)}). Give all nodes of the job definition one image, by its digest, and "
+                "the same variables",
+                fatal=True,
+            )
+        return None
+
+    async def _gather(self, events: Events) -> None:
+        """Wait for all nodes."""
+        settings = self._settings
+        end = self._started + settings.wait
+        spoken = time.monotonic()
+        while missing := self._missing():
+            now = time.monotonic()
+            if now >= end:
+                raise JobError(
+                    f"{_named(missing)} of {settings.nodes} did not register within {settings.wait:.0f} s. "
+                    "Look at their logs: their machines may be missing, or still pull the image; or the "
+                    "security group keeps the job's nodes from each other"
+                )
+            if now - spoken >= SAY_SECONDS:
+                there = settings.nodes - len(missing)
+                say(settings, f"waiting for {_named(missing)} of {settings.nodes}; {there} are here")
+                spoken = now
+            event = await events.next(min(end - now, SAY_SECONDS))
+            if event is not None:
+                self._check(event)
+                if event.kind == "joined":
+                    say(settings, f"{self._name(event.node)} is here")
+        if settings.nodes > 1:
+            say(settings, f"all nodes are here: {', '.join(self._addresses())}")
+
+    def _missing(self) -> list[int]:
+        return [n for n in range(self._settings.nodes) if n != self._settings.main and n not in self._members]
+
+    def _check(self, event: Event) -> None:
+        """End the job for what ends it at any time.
+
+        Raises:
+            JobError: The job is over.
+        """
+        if event.kind == "wrong":
+            raise JobError(event.detail["why"])
+        if event.kind == "lost":
+            self._gone.add(event.node)
+            raise JobError(f"{self._name(event.node)} is lost: {event.detail['why']}")
+        if event.kind == "stopping":
+            raise JobError(
+                f"{self._name(event.node)} was asked to end ({event.detail.get('signal')})", STOPPED
+            )
+        if event.kind == "ended" and event.detail["status"]:
+            status = int(event.detail["status"])
+            raise JobError(f"the program on {self._name(event.node)} {described(status)}", status)
+
+    def _name(self, node: int) -> str:
+        if node == self._settings.main:
+            return "the main node"
+        return (
+            f"node {node} ({self._members[node].hello['address']})"
+            if node in self._members
+            else f"node {node}"
+        )
+
+    def _address(self) -> str:
+        """The main node's own address: the one at which the others have found it."""
+        here = next((member.channel.here for member in self._members.values()), LOOPBACK)
+        return self._settings.address or here
+
+    def _addresses(self) -> list[str]:
+        """The nodes' addresses in the order of their ranks."""
+        others = [self._members[node].hello["address"] for node in sorted(self._members)]
+        return [self._address(), *others]
+
+    async def _processes(self, events: Events) -> set[int]:
+        """Start the program on every node; the nodes whose programs are to be waited for."""
+        settings, address = self._settings, self._address()
+        there = self._own["gpus"] * settings.nodes
+        if settings.mpi_ranks not in (None, there):
+            raise WorkloadError(
+                f"MPI_GPUS is {settings.mpi_ranks}, and the GPUs of all nodes are {there}. Look at the GPUs "
+                "that the job definition asks for, or leave MPI_GPUS out"
+            )
+        (port, lock), (master_port, master_lock) = ports.reserve(), ports.reserve()
+        # The locks hold until this process ends.
+        self._locks = (lock, master_lock)
+        others = [self._members[node].hello for node in sorted(self._members)]
+        addresses = [f"{address}:{port}", *(f"{hello['address']}:{hello['port']}" for hello in others)]
+        master = f"{address}:{master_port}"
+        for member in self._members.values():
+            member.channel.send({"kind": "go", "addresses": addresses, "master": master})
+        env = program.environment(settings, self._env, addresses, master, address)
+        self._started_program(await program.start(settings, self._command, env), events)
+        return set(range(settings.nodes))
+
+    async def _mpirun(self, events: Events, folder: Path) -> set[int]:
+        """Start mpirun; the main node is the only one to be waited for."""
+        settings = self._settings
+        key = await asyncio.to_thread(mpi.make_key, folder / "key")
+        slots = {self._address(): self._own["gpus"] or self._own["cores"]}
+        for node in sorted(self._members):
+            hello = self._members[node].hello
+            slots[hello["address"]] = hello["gpus"] or hello["cores"]
+        hosts = {member.hello["address"]: member.hello["host_key"] for member in self._members.values()}
+        config = mpi.client_config(folder, hosts, settings.ssh_port)
+        env = with_interface(self._env, self._address()) | program.results(settings)
+        command = mpi.command(settings, slots, folder, config, env, self._command)
+        for member in self._members.values():
+            member.channel.send({"kind": "go", "key": key})
+        waiting = set(self._members)
+        while waiting:
+            event = await events.next()
+            assert event is not None
+            self._check(event)
+            if event.kind == "ready":
+                waiting.discard(event.node)
+        self._started_program(await program.start(settings, command, env), events)
+        return {settings.main}
+
+    def _started_program(self, running: Process, events: Events) -> None:
+        self._running = running
+
+        async def watch() -> None:
+            events.put("ended", {"status": await running.wait()})
+
+        self._tasks.add(asyncio.create_task(watch()))
+
+    async def _watch(self, events: Events, awaited: set[int]) -> None:
+        """Wait until the programs of all awaited nodes have succeeded."""
+        main = self._settings.main
+        while awaited:
+            event = await events.next(None if main in awaited else LEAVE_SECONDS)
+            if event is None:
+                say(
+                    self._settings,
+                    f"{_named(sorted(awaited))} stalled after the main node's program succeeded",
+                )
+                return
+            if event.kind == "lost" and event.node not in awaited and main not in awaited:
+                continue  # its part is done
+            self._check(event)
+            if event.kind == "ended":
+                awaited.discard(event.node)
+
+    async def _end(self, events: Events, status: int, why: str) -> None:
+        """End the program and the other nodes, and wait for them as long as Batch would."""
+        for member in self._members.values():
+            member.channel.send({"kind": "end", "status": status, "why": why})
+        end = time.monotonic() + BYE_SECONDS
+        if self._running is not None:
+            await self._running.end()
+        waiting = self._members.keys() - self._gone
+        while waiting and (left := end - time.monotonic()) > 0:
+            event = await events.next(left)
+            if event is not None and event.kind in ("bye", "lost"):
+                waiting.discard(event.node)
+        if waiting:
+            say(self._settings, f"left without {_named(sorted(waiting))}")
+        for channel in list(self._connections):
+            await channel.close()
+        for task in self._tasks:
+            task.cancel()
+
+
+class Refusal(str):
+    """Why a node may not take part."""
+
+    fatal: bool
+
+    def __new__(cls, text: str, *, fatal: bool = False) -> Refusal:
+        made = super().__new__(cls, text)
+        made.fatal = fatal
+        return made
+
+
+def _named(nodes: Sequence[int]) -> str:
+    """`node 3` or `nodes 3 and 7`."""
+    names = [str(node) for node in nodes]
+    if len(names) == 1:
+        return f"node {names[0]}"
+    return f"nodes {', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,256 @@
+"""Makes the training's data: `python3 -m workload.resnet.resize SOURCE`, one process a node.
+
+SOURCE holds a folder for each split, `train` and perhaps `validation`, in which each class is a folder of
+images, as ImageNet comes. Every image is made smaller, so that its shorter side has the asked number of
+pixels, and written as JPEG into TFRecords. Nodes share the files by their numbers. A file appears only when
+it is whole; whoever runs the job again makes those that are missing. The last file made is `dataset.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workload import result
+from workload.errors import WorkloadError
+from workload.resnet import shards
+
+API_VERSION = "slurm-stacks/images/v1"
+SUFFIXES = (".jpeg", ".jpg", ".png")
+ORDER_SEED = 7
+MOST_DAMAGED = 0.01
+"""The share of images that may be damaged: more means that the source is not what it should be."""
+SAY_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The images of a split, in an order in which classes are mixed.
+
+    Attributes:
+        name: train | validation.
+        images: Path relative to the source, and the number of its class.
+        count: The number of files that they go into.
+        digest: Of the images' names and all settings: files of another digest are of another data set.
+    """
+
+    name: str
+    images: tuple[tuple[str, int], ...]
+    count: int
+    digest: str
+
+    def of(self, number: int) -> tuple[tuple[str, int], ...]:
+        """Return the images of one file."""
+        return self.images[number :: self.count]
+
+
+def parse(arguments: Sequence[str] | None, env: Mapping[str, str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python3 -m workload.resnet.resize", allow_abbrev=False)
+    parser.add_argument("source", type=Path, help="holds train/<class>/<image> and perhaps validation/…")
+    parser.add_argument("--out", type=Path, default=Path(env.get("JOB_DIR") or "."), help="JOB_DIR")
+    parser.add_argument("--size", type=int, default=256, help="pixels of an image's shorter side")
+    parser.add_argument("--quality", type=int, default=95, help="of the JPEGs, 1 to 100")
+    parser.add_argument("--shards", type=int, default=1024, help="files of the training images")
+    parser.add_argument("--validation-shards", type=int, default=128)
+    found = parser.parse_args(arguments)
+    for name, most in (("size", 4096), ("quality", 100), ("shards", 99999), ("validation_shards", 99999)):
+        if not 1 <= getattr(found, name) <= most:
+            parser.error(f"--{name.replace('_', '-')}: a whole number from 1 to {most} is expected")
+    return found
+
+
+def listed(source: Path, options: argparse.Namespace) -> tuple[list[str], list[Split]]:
+    """Return the names of the classes and the splits of a source.
+
+    Raises:
+        WorkloadError: There are no training images, or a split has classes of its own.
+    """
+    numbers: dict[str, int] = {}
+    made = []
+    for name, count in zip(shards.SPLITS, (options.shards, options.validation_shards), strict=True):
+        folder = source / name
+        if not folder.is_dir():
+            continue
+        classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+        numbers = numbers or {one: number for number, one in enumerate(classes)}
+        if strangers := [one for one in classes if one not in numbers]:
+            raise WorkloadError(f"{folder} has classes that train does not have: {', '.join(strangers[:5])}")
+        images = [
+            (f"{name}/{one}/{entry.name}", numbers[one])
+            for one in classes
+            for entry in sorted(os.scandir(folder / one), key=lambda found: found.name)
+            if entry.name.lower().endswith(SUFFIXES)
+        ]
+        if images:
+            random.Random(ORDER_SEED).shuffle(images)
+            text = json.dumps([images, options.size, options.quality])
+            digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+            made.append(Split(name, tuple(images), min(count, len(images)), digest))
+    if not made or made[0].name != "train":
+        raise WorkloadError(f"{source} holds no training images: train/<class>/<image>.JPEG is expected")
+    return list(numbers), made
+
+
+class Resizer:
+    """Makes the files of one node.
+
+    Args:
+        options: As `parse` returns them.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        import tensorflow as tf
+
+        self._tf, self._options = tf, options
+        self.damaged: list[str] = []
+
+    def make(self, split: Split, number: int) -> bool:
+        """Make one file unless it is there, and return whether it was made.
+
+        Raises:
+            WorkloadError: The file there is of another data set, or too many images are damaged.
+        """
+        out = self._options.out
+        file = out / shards.name(split.name, number, split.count)
+        if (there := noted(file)) is not None and file.exists():
+            if there["digest"] != split.digest:
+                raise WorkloadError(
+                    f"{file} was made of other images or with other settings: remove the files of the old "
+                    "data set, or give another folder with --out"
+                )
+            return False
+        damaged: list[str] = []
+        images = split.of(number)
+        temporary = file.with_name(f".{file.name}.new")
+        with (
+            ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
+            self._tf.io.TFRecordWriter(str(temporary)) as writer,
+        ):
+            for (name, _), example in zip(images, pool.map(self._example, images), strict=True):
+                if example is None:
+                    damaged.append(name)
+                else:
+                    writer.write(example)
+        if len(damaged) > max(1, MOST_DAMAGED * len(images)):
+            raise WorkloadError(
+                f"of the {len(images)} in {file.name}, {len(damaged)} cannot be read, {damaged[0]} among them"
+            )
+        note = {"digest": split.digest, "images": len(images) - len(damaged), "damaged": damaged}
+        temporary.replace(file)
+        result.write_json(_note(file), note)  # last: what has no note is made again
+        self.damaged += damaged
+        return True
+
+    def _example(self, image: tuple[str, int]) -> bytes | None:
+        """A record, or None for an image that cannot be read."""
+        tf, (name, label) = self._tf, image
+        try:
+            pixels = tf.io.decode_image(
+                tf.io.read_file(str(self._options.source / name)), channels=3, expand_animations=False
+            )
+        except tf.errors.InvalidArgumentError:
+            return None
+        height, width, _ = pixels.shape
+        shorter = min(height, width)
+        if shorter > self._options.size:
+            size = [round(side * self._options.size / shorter) for side in (height, width)]
+            pixels = tf.cast(tf.round(tf.image.resize(pixels, size, "area")), tf.uint8)
+        texts = {
+            shards.ENCODED: [tf.io.encode_jpeg(pixels, quality=self._options.quality).numpy()],
+            "image/class/text": [Path(name).parent.name.encode()],
+            "image/filename": [Path(name).name.encode()],
+        }
+        numbers = {shards.LABEL: label, "image/height": pixels.shape[0], "image/width": pixels.shape[1]}
+        train = tf.train
+        feature = {
+            **{key: train.Feature(bytes_list=train.BytesList(value=text)) for key, text in texts.items()},
+            **{key: train.Feature(int64_list=train.Int64List(value=[n])) for key, n in numbers.items()},
+        }
+        written: bytes = train.Example(features=train.Features(feature=feature)).SerializeToString()
+        return written
+
+
+def _note(file: Path) -> Path:
+    return file.with_name(f".{file.name}.json")
+
+
+def noted(file: Path) -> dict[str, Any] | None:
+    """Return what is known of a file that is whole; None if it is not there."""
+    try:
+        found: dict[str, Any] = json.loads(_note(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found
+
+
+def finish(options: argparse.Namespace, classes: Sequence[str], splits: Sequence[Split]) -> bool:
+    """Write the manifest if all files of all nodes are there, and return whether they are."""
+    counted = {}
+    for split in splits:
+        notes = [
+            noted(file) if file.exists() else None
+            for file in shards.files(options.out, split.name, split.count)
+        ]
+        whole = [note for note in notes if note is not None and note["digest"] == split.digest]
+        if len(whole) < split.count:
+            return False
+        counted[split.name] = {"images": sum(note["images"] for note in whole), "shards": split.count}
+    made = {"apiVersion": API_VERSION, "size": options.size, "quality": options.quality}
+    result.write_json(options.out / shards.MANIFEST, {**made, "splits": counted, "classes": list(classes)})
+    return True
+
+
+def run(arguments: Sequence[str] | None, env: Mapping[str, str]) -> dict[str, Any]:
+    """Make the files of this node.
+
+    Returns:
+        What was made: `files`, `damaged`, `whole` (whether the data set is complete), `seconds`.
+    """
+    options = parse(arguments, env)
+    rank, nodes = int(env.get("RANK", "0")), int(env.get("WORLD_SIZE", "1"))
+    began = spoken = time.monotonic()
+    classes, splits = listed(options.source, options)
+    options.out.mkdir(parents=True, exist_ok=True)
+    mine = [(s, number) for s in splits for number in range(rank, s.count, nodes)]
+    resizer = Resizer(options)
+    made = 0
+    for done, (split, number) in enumerate(mine, 1):
+        made += resizer.make(split, number)
+        if time.monotonic() - spoken > SAY_SECONDS:
+            print(f"resize: files of this node that are there: {done} of {len(mine)}", flush=True)
+            spoken = time.monotonic()
+    for name in resizer.damaged:
+        print(f"resize: left out, because it cannot be read: {name}", file=sys.stderr, flush=True)
+    whole = finish(options, classes, splits)
+    state = f"{options.out / shards.MANIFEST} is written" if whole else "other nodes are not done yet"
+    print(f"resize: files of this node made now: {made} of {len(mine)}; {state}", flush=True)
+    seconds = round(time.monotonic() - began, 3)
+    return {"files": made, "damaged": len(resizer.damaged), "whole": whole, "seconds": seconds}
+
+
+def main() -> int:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    # Images are for the processor; a GPU would only give its memory away.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    try:
+        made = run(None, os.environ)
+        if os.environ.get("RANK", "0") == "0" and (file := os.environ.get("SLURM_STACKS_RESULT")):
+            result.write_json(Path(file), made)
+    except (WorkloadError, OSError) as error:
+        print(f"resize: {error}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,206 @@
+"""The training of ResNet-50: `python3 -m workload.resnet.train …`, one process a node, alone or by TF_CONFIG.
+
+The entry point of the container starts it on every node. Each process uses all GPUs of its node; gradients
+travel over NCCL, and over gRPC where there is no GPU. SIGTERM ends it with a checkpoint, from which the next
+attempt of the job goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workload import result
+from workload.errors import StoppedError, WorkloadError
+from workload.preemption import block, end_at_once
+from workload.program import PROGRESS_LINES, VALUES
+from workload.resnet.options import Options, from_environment
+
+if TYPE_CHECKING:
+    from workload.loop import Epoch
+    from workload.resnet.training import Training
+
+STOPPED = 128 + signal.SIGTERM
+PACK_BYTES = 32 << 20
+"""The size of the pieces in which gradients travel, so that the first travel while others are computed."""
+
+
+class Asked:
+    """Takes SIGTERM, in a thread of its own. Before there is anything to save it ends the process.
+
+    TensorFlow puts a handler of its own in the place of Python's. So the signal is blocked in every thread,
+    and this one waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._asked = False
+        self.training = False
+        threading.Thread(target=self._wait, daemon=True).start()
+
+    def __call__(self) -> bool:
+        return self._asked
+
+    def _wait(self) -> None:
+        signal.sigwait({signal.SIGTERM})
+        self._asked = True
+        if not self.training:
+            end_at_once(STOPPED)
+        print("resnet: SIGTERM received: saving", flush=True)
+
+
+class Progress:
+    """Lines for people, one object a line for programs, and TensorBoard's logs; all of them the chief's.
+
+    Args:
+        options: The options.
+        file: Where the lines for programs go.
+        images: The images of an epoch.
+        after: The epochs that an earlier start has done.
+    """
+
+    def __init__(self, options: Options, file: Path, images: int, after: int) -> None:
+        from workload.tensorboard_logs import TensorBoardLogs
+
+        self._options, self._file = options, file
+        self._logs = TensorBoardLogs(options.folder / VALUES, images, resumed=after > 0)
+        self.last: Epoch | None = None
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # An earlier start may have gone on after its last checkpoint.
+        lines = file.read_text(encoding="utf-8").splitlines() if after and file.exists() else []
+        file.write_text("".join(f"{line}\n" for line in lines[:after]), encoding="utf-8")
+
+    def epoch(self, epoch: Epoch) -> None:
+        self.last = epoch
+        values = {"loss": epoch.loss, "accuracy": epoch.accuracy, "seconds": round(epoch.seconds, 3)}
+        with self._file.open("a", encoding="utf-8") as lines:
+            print(json.dumps({"epoch": epoch.epoch, "epochs": self._options.epochs, **values}), file=lines)
+        print(
+            f"Epoch {epoch.epoch}/{self._options.epochs} - {epoch.seconds:.1f}s "
+            f"- loss: {epoch.loss:.4f} - accuracy: {epoch.accuracy:.4f}",
+            flush=True,
+        )
+        self._logs.report(epoch)
+
+    def end(self, test_accuracy: float | None) -> None:
+        if test_accuracy is not None:
+            self._logs.end(test_accuracy, self._options.epochs)
+
+
+def main() -> int:
+    """Train, and return the exit status."""
+    options = from_environment()
+    # TensorFlow reads these when it is imported.
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    asked = Asked()
+    try:
+        return _run(options, asked, os.environ)
+    except StoppedError as stop:
+        print(f"resnet: {stop}", flush=True)
+        return STOPPED
+    except WorkloadError as error:
+        print(f"resnet: {error}", file=sys.stderr, flush=True)
+    except Exception as error:
+        traceback.print_exc()
+        print(f"resnet: {type(error).__name__}: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
+    return 1
+
+
+def _run(options: Options, asked: Asked, env: Mapping[str, str]) -> int:
+    began = time.monotonic()
+    import tensorflow as tf
+
+    from workload import devices
+    from workload.resnet import images
+    from workload.resnet.training import Training, Watch
+
+    found = images.find(options)
+    gpus = tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    implementation = tf.distribute.experimental.CommunicationImplementation
+    communication = implementation.NCCL if gpus else implementation.AUTO
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(
+        communication_options=tf.distribute.experimental.CommunicationOptions(
+            bytes_per_pack=PACK_BYTES if gpus else 0, implementation=communication
+        )
+    )
+    chief = env.get("RANK", "0") == "0"
+    progress: Progress | None = None
+
+    def epoch(done: Epoch) -> None:
+        if progress is not None:
+            progress.epoch(done)
+
+    def say(line: str) -> None:
+        if chief:
+            print(line, flush=True)
+
+    mixed = options.precision == "mixed" or (options.precision == "auto" and bool(gpus))
+    training = Training(options, strategy, found, chief, Watch(epoch, say, asked), mixed)
+    if chief:
+        file = Path(env.get("SLURM_STACKS_PROGRESS") or options.folder / PROGRESS_LINES)
+        each = training.steps * training.global_batch
+        progress = Progress(options, file, each, training.resumed // training.steps)
+        precision = "mixed precision" if mixed else "float32"
+        print(
+            f"Train {options.network} on {found.name} images, {precision}, "
+            f"steps an epoch: {training.steps}, global batch: {training.global_batch}",
+            flush=True,
+        )
+    asked.training = True
+    started = time.monotonic()
+    training.run()
+    seconds = time.monotonic() - started
+    accuracy = training.held_out_accuracy()
+    if progress is not None:
+        progress.end(accuracy)
+        values = _values(training, progress, accuracy, mixed, len(gpus))
+        values |= {"seconds_train": round(seconds, 3), "seconds_start": round(started - began, 3)}
+        values |= {f"{name}_version": version for name, version in devices.gpu_versions().items()}
+        values["tensorflow_version"] = tf.__version__
+        result.write_json(Path(env.get("SLURM_STACKS_RESULT") or options.folder / VALUES), values)
+    return 0
+
+
+def _values(
+    training: Training, progress: Progress, accuracy: float | None, mixed: bool, gpus: int
+) -> dict[str, Any]:
+    """What the training says of itself; numbers of a training that had no epoch left are not known."""
+    options, last = training.options, progress.last
+    rate = training.speed.rate() if training.speed.first else None
+    replicas = int(training.strategy.num_replicas_in_sync)
+    return {
+        "images_per_second": None if rate is None else round(rate, 1),
+        "images_per_second_each": None if rate is None else round(rate / replicas, 1),
+        "loss": None if last is None else last.loss,
+        "accuracy": None if last is None else last.accuracy,
+        "test_accuracy": accuracy,
+        "network": options.network,
+        "data": training.images.name,
+        "precision": "mixed" if mixed else "float32",
+        "communication": "NCCL" if gpus else "gRPC",
+        "workers": replicas,
+        "batch": options.batch,
+        "global_batch": training.global_batch,
+        "image_size": options.image_size,
+        "epochs": options.epochs,
+        "steps": training.steps,
+        "resumed_at_step": training.resumed,
+        "learning_rate": options.learning_rate,
+        "seed": options.seed,
+    }
+
+
+if __name__ == "__main__":
+    block()  # before any thread, and for as long as the process lives
+    end_at_once(main())
