@@ -27,20 +27,6 @@ def check_provider(name: str) -> None:
         )
 
 
-def check(design: ClusterDesign) -> None:
-    """Refuse what a stack file may say but this version cannot make.
-
-    Raises:
-        UserError: With exit code 3; the message has the path, the value and what is allowed.
-    """
-    if design.scheduler != "slurm":
-        raise UserError(
-            f"slurm-stacks:cluster.scheduler: {design.scheduler}; AWS Batch is not in this version. "
-            "Allowed: slurm, with the section `partitions` in the place of `batch`",
-            EXIT_REFUSED,
-        )
-
-
 def create(design: ClusterDesign) -> ClusterComponent:
     """Declare the cluster's resources.
 
@@ -48,12 +34,15 @@ def create(design: ClusterDesign) -> ClusterComponent:
         UserError: With exit code 3; this version, or this machine, cannot make such a cluster.
     """
     check_provider(design.provider)
-    check(design)
     # Imported only when needed, because the SDK of each cloud takes seconds.
     if design.provider == "local":
         from infra.local import cluster
 
         return cluster.create(design)
+    if design.scheduler == "batch":
+        from infra.aws.batch.cluster import BatchCluster
+
+        return BatchCluster(design.name, design)
     if design.provider == "aws":
         from infra.aws.cluster import AwsCluster
 

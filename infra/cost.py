@@ -160,7 +160,7 @@ def _hosts(design: ClusterDesign) -> Iterator[Part]:
 
 def _network(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
     """The cost of the NAT gateway and of public addresses, without traffic."""
-    if design.provider not in facts.network or not design.hosts:
+    if design.provider not in facts.network or not (design.hosts or design.batch):
         return
     # The gateway has an address, too. The owner of an existing network pays for its gateway.
     gateways = 0 if design.network.vpc or not design.network.nat else 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from infra import batch_design
 from infra.config import ClusterConfig, StackConfig
 from infra.config.cluster import AwsConfig, AwsPartition, LocalConfig, OwnImageConfig, PartitionConfig
 from infra.config.fields import clock, time_limit_seconds
@@ -50,8 +51,8 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
         "scheduler": cluster.scheduler,
     }
     mounts = _mounts(cluster)
-    batch = _batch(config, facts)
-    partitions = (_batch_partition(config, batch, facts),) if batch else _partitions(config, facts)
+    batch = batch_design.batch(config, facts)
+    partitions = (_queue(config, batch, facts),) if batch else _partitions(config, facts)
     made = model.ClusterDesign(
         **common,
         hosts=() if batch else _hosts(config, facts, mounts),
@@ -116,6 +117,11 @@ def benchmark_design(config: StackConfig, design: model.ClusterDesign) -> model.
         requirements=benchmark.requirements,
         tasks_per_node=benchmark.tasks_per_node,
     )
+
+
+def _queue(config: StackConfig, batch: Batch, facts: Catalog) -> model.Partition:
+    memory = real_memory(facts.machines[batch.machines[0]])
+    return batch_design.queue(config, batch, facts, memory)
 
 
 def _trains(config: StackConfig) -> bool:
@@ -346,54 +352,3 @@ def _local_price(cluster: ClusterConfig, partition: PartitionConfig) -> float:
     own = partition.local.price_hour if partition.local else None
     everywhere = cluster.local.price_hour if cluster.local else None
     return own if own is not None else everywhere or 0.0
-
-
-def _batch(config: StackConfig, facts: Catalog) -> Batch | None:
-    cluster, batch = config.cluster, config.cluster.batch
-    if batch is None or cluster.scheduler != "batch":
-        return None
-    machine = facts.machines[batch.instance_types[0]]
-    devices = machine.accelerator.count if machine.accelerator else 0
-    container = batch.container
-    return Batch(
-        compute_environment=batch.compute_environment or f"{cluster.name}-ce",
-        queue=batch.queue or f"{cluster.name}-queue",
-        job_definition=batch.job_definition or f"{cluster.name}-job",
-        nodes=batch.nodes,
-        machines=tuple(batch.instance_types),
-        min_vcpus=batch.vcpus.min,
-        desired_vcpus=batch.vcpus.desired,
-        max_vcpus=batch.vcpus.max,
-        container_image=container.image,
-        container_vcpus=container.vcpus,
-        container_memory_mib=container.memory_mib,
-        container_gpus=devices if container.gpus is None else container.gpus,
-        command=tuple(container.command),
-        job_role=container.job_role,
-        environment=dict(container.environment),
-        volumes={v.source: v.path or v.source for v in container.volumes},
-        placement_group=batch.placement_group,
-        attempts=batch.attempts,
-        timeout=batch.timeout,
-        tags=dict(batch.tags),
-    )
-
-
-def _batch_partition(config: StackConfig, batch: Batch, facts: Catalog) -> model.Partition:
-    """The queue as a partition, so that costs and outputs can treat it like any other."""
-    machine = facts.machines[batch.machines[0]]
-    built_in = machine.accelerator
-    return model.Partition(
-        name=batch.queue,
-        machine=batch.machines[0],
-        cpus=machine.vcpus,
-        memory_mib=real_memory(machine),
-        min=-(-batch.min_vcpus // machine.vcpus),
-        max=batch.max_vcpus // machine.vcpus,
-        accelerator=model.Accelerator(type=built_in.type, count=built_in.count) if built_in else None,
-        placement="cluster" if batch.placement_group else "none",
-        exclusive=True,
-        default=True,
-        price_hour=facts.price(batch.machines[0], config.region),
-        disk_gib=config.cluster.batch.disk_gib if config.cluster.batch else DEFAULT_DISK_GIB,
-    )

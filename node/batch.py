@@ -18,7 +18,8 @@ class Batch:
     min_vcpus: int
     desired_vcpus: int
     max_vcpus: int
-    container_image: str
+    container_image: str | None
+    """The image, or `None` for the one that is built and pushed to `repository`."""
     container_vcpus: int
     container_memory_mib: int
     container_gpus: int = 0
@@ -31,4 +32,12 @@ class Batch:
     attempts: int = 1
     timeout: int | None = None
     """The time limit of the whole job, in seconds."""
+    repository: str | None = None
+    """The name of the repository that the stack makes; `None` if the image exists already."""
+    shared_memory_mib: int = 64
+    efa: int = 0
+    """Elastic Fabric Adapters of each node that the container gets."""
+    file_system: str = "stack"
+    """stack: the file system lives as long as the stack. job: it is made for each job."""
+    start_on_manifest: bool = False
     tags: dict[str, str] = field(default_factory=dict)

@@ -60,7 +60,7 @@ OWN: dict[str, Row] = {
         ("network.nat",),
         "until they go, nodes that are up have no way out where the gateway goes",
     ),
-    "batch": Row(Kind.NOTHING, (), "with scheduler batch, which is refused"),
+    "batch": Row(Kind.NOTHING, (), "of stacks with scheduler batch: see batch.md"),
 }
 """The rows that other clouds do not share."""
 TABLE = rows.table(OWN)

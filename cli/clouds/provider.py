@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from cli.clouds.cloud import Cloud
 from cli.provider import Command, Files, Outputs, StackUp
-from infra import clusters
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
@@ -138,7 +137,6 @@ class CloudProvider(abc.ABC):
     ) -> CheckedChanges:
         from cli.clouds import known_clusters
 
-        clusters.check(design)
         self._reachable(design)
         known, wanted = ClusterRef.known(outputs()), ClusterRef.of(design)
         checked = self._compare(stack, design, self.cloud(known or wanted), say, replace=replace)

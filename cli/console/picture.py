@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -123,6 +124,30 @@ def _firewall(inputs: Mapping[str, Any]) -> list[Any]:
     return [f"{', '.join(words) or 'everything'} from {', '.join(names)}"]
 
 
+def _environment(inputs: Mapping[str, Any]) -> list[Any]:
+    """Return, for example: tensorflow-gpu-fsx-ce, MANAGED, p3dn.24xlarge, 0–4096 vCPUs."""
+    of = inputs.get("computeResources") or {}
+    vcpus = f"{of.get('minVcpus')}–{of.get('maxVcpus')} vCPUs, {of.get('desiredVcpus')} desired"
+    return [inputs.get("name"), inputs.get("type"), *of.get("instanceTypes", []), vcpus]
+
+
+def _definition(inputs: Mapping[str, Any]) -> list[Any]:
+    """Return, for example: 20 nodes, main node 0, each 62 vCPUs, 424000 MiB, 8 GPUs."""
+    nodes = json.loads(inputs.get("nodeProperties") or "{}")
+    container = nodes["nodeRangeProperties"][0]["container"]
+    each = {one["type"]: one["value"] for one in container["resourceRequirements"]}
+    attempts = (inputs.get("retryStrategy") or {}).get("attempts", 1)
+    return [
+        inputs.get("name"),
+        inputs.get("type"),
+        f"{plurals.count(nodes['numNodes'], 'node')}, main node {nodes['mainNode']}",
+        f"each {each['VCPU']} vCPUs",
+        f"{each['MEMORY']} MiB",
+        plurals.count(int(each["GPU"]), "GPU") if "GPU" in each else None,
+        plurals.count(attempts, "attempt"),
+    ]
+
+
 _NOTES: dict[str, Any] = {
     "Instance": lambda i: [i.get("instanceType") or i.get("machineType") or i.get("tier")],
     "InstanceTemplate": _google_template,
@@ -135,6 +160,11 @@ _NOTES: dict[str, Any] = {
     "Vpc": lambda i: [i.get("cidrBlock")],
     "Volume": lambda i: [f"{i['size']} GiB" if i.get("size") else None],
     "LustreFileSystem": lambda i: [i.get("deploymentType"), f"{i.get('storageCapacity')} GiB"],
+    "ComputeEnvironment": _environment,
+    "JobDefinition": _definition,
+    "JobQueue": lambda i: [i.get("name")],
+    "PlacementGroup": lambda i: [i.get("name"), i.get("strategy")],
+    "Repository": lambda i: [i.get("name"), "scans on push"],
     "SecurityGroupIngressRule": lambda i: [_rule(i)[0].format(way="from")],
     "SecurityGroupEgressRule": lambda i: [_rule(i)[0].format(way="to")],
 }

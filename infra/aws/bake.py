@@ -8,7 +8,7 @@ built once. Other content makes another image beside the first, and new machines
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pulumi
 import pulumi_aws as aws
@@ -32,6 +32,8 @@ DISK_GIB = 16
 be smaller than the image that it starts from."""
 VERSION = "1.0.0"
 """The version of every recipe. Recipes differ by their names."""
+WITHOUT_HOSTS = "m5.large"
+"""Where images are built for a cluster that has neither a controller nor nodes without devices."""
 STEP_SECONDS = 5400
 BUILD = "2h"
 RETENTION_DAYS = 30
@@ -43,6 +45,16 @@ phases:
   - name: build
     steps:
       - name: steps
+        action: ExecuteBash
+        timeoutSeconds: {seconds}
+        onFailure: Abort
+        maxAttempts: 1
+        inputs:
+          commands:
+            - |
+{script}"""
+_MORE = """\
+      - name: {name}
         action: ExecuteBash
         timeoutSeconds: {seconds}
         onFailure: Abort
@@ -72,6 +84,7 @@ class AwsBake(pulumi.ComponentResource):
     Args:
         image_build: The resources of the machines that become images.
         after: What such a machine needs when it starts.
+        more: name -> a script that runs after the steps, as root.
     """
 
     def __init__(
@@ -81,8 +94,10 @@ class AwsBake(pulumi.ComponentResource):
         image_build: ImageBuild,
         after: list[pulumi.Resource],
         opts: pulumi.ResourceOptions | None = None,
+        more: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__("slurm-stacks:index:AwsBake", name, None, opts)
+        self._more = more or {}
         self._name = name
         self._design = design
         self._image_build = image_build
@@ -174,7 +189,7 @@ class AwsBake(pulumi.ComponentResource):
         design = self._design
         size = disk_gib(design, recipe.kind)
         text = pulumi.Output.from_input(self._image_build.bucket).apply(
-            lambda bucket: document(design, bucket, recipe.kind)
+            lambda bucket: document(design, bucket, recipe.kind, self._more)
         )
 
         def named(both: list[str]) -> str:
@@ -269,7 +284,8 @@ def instance_types(design: ClusterDesign) -> list[str]:
     Building an image needs neither a GPU nor EFA.
     """
     plain = [p.machine for p in design.partitions if p.accelerator is None and not p.efa]
-    return list(dict.fromkeys([design.controller().machine, *plain]))
+    controllers = [host.machine for host in design.hosts if host.role == "controller"]
+    return list(dict.fromkeys([*controllers, *plain])) or [WITHOUT_HOSTS]
 
 
 def disk_gib(design: ClusterDesign, kind: ImageKind) -> int | None:
@@ -278,8 +294,14 @@ def disk_gib(design: ClusterDesign, kind: ImageKind) -> int | None:
     return None if design.image.id is not None else min(DISK_GIB, kind.disk_gib)
 
 
-def document(design: ClusterDesign, bucket: str, kind: ImageKind) -> str:
-    """What Image Builder runs on the machine, as the YAML of its component."""
+def document(
+    design: ClusterDesign, bucket: str, kind: ImageKind, more: Mapping[str, str] | None = None
+) -> str:
+    """What Image Builder runs on the machine, as the YAML of its component.
+
+    Args:
+        more: name -> a script that runs after the steps.
+    """
     place = {"bucket": bucket, "region": str(design.region), "cluster": design.name}
     arguments = {**place, "role": IMAGE, "host": kind.host}
     start = BOOT_SCRIPT.start.read_text(encoding="utf-8")
@@ -288,7 +310,11 @@ def document(design: ClusterDesign, bucket: str, kind: ImageKind) -> str:
         start=start,
         arguments=" ".join(f"--{name} {value}" for name, value in arguments.items()),
     )
-    return _DOCUMENT.format(seconds=STEP_SECONDS, script=textwrap.indent(script, " " * 14))
+    texts = [_DOCUMENT.format(seconds=STEP_SECONDS, script=textwrap.indent(script, " " * 14))]
+    for name, text in (more or {}).items():
+        indented = textwrap.indent(text, " " * 14)
+        texts.append(_MORE.format(name=name, seconds=STEP_SECONDS, script=indented))
+    return "".join(texts)
 
 
 def _ami(found: Sequence[aws.imagebuilder.outputs.ImageOutputResource], name: str) -> str:

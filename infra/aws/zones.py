@@ -161,6 +161,7 @@ def _of_partition(design: ClusterDesign, partition: Partition, offered: tuple[st
 
 def _of_head(design: ClusterDesign, order: Sequence[str], offered: dict[str, tuple[str, ...]]) -> str:
     """The first of the nodes' zones that offers the hosts' machine types, else any zone that does."""
+    # Without hosts, as with AWS Batch, it is the first zone of the nodes.
     machines = {host.machine: offered[host.machine] for host in design.hosts}
     everywhere = sorted({zone for zones in machines.values() for zone in zones})
     for zone in [*order, *everywhere]:

@@ -39,6 +39,7 @@ def warnings(
     found += _budget(design)
     found += _cores(benchmark_design(config, design), design, cores)
     found += _elsewhere(design, facts)
+    found += _job(design)
     for mount in design.mounts:
         if mount.deployment in ("SCRATCH_1", "SCRATCH_2"):
             found.append(
@@ -48,6 +49,18 @@ def warnings(
     if config.placeholders:
         found.append(placeholders.listed(config.placeholders))
     return found
+
+
+def _job(design: ClusterDesign) -> list[str]:
+    """What one job of AWS Batch costs, which the limit of vCPUs does not say."""
+    if design.batch is None:
+        return []
+    batch, (queue,) = design.batch, design.partitions
+    nodes = f"cluster.batch.nodes: a job of {plurals.count(batch.nodes, 'node')} of {queue.machine}"
+    side = plurals.count(queue.max // batch.nodes, "job runs", "jobs run")
+    if queue.price_hour is None:
+        return [f"{nodes} has no known price; at most {side} at once"]
+    return [f"{nodes} costs {queue.price_hour * batch.nodes:.2f} USD an hour; at most {side} at once"]
 
 
 def _cores(training: BenchmarkDesign | None, design: ClusterDesign, cores: int | None) -> list[str]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from infra.config.fields import BATCH_NAME, ROLE, MountPath, Name, Section, Text
+from infra.config.fields import BATCH_NAME, REPOSITORY, ROLE, MountPath, Name, Section, Text
 
 # Names in AWS Batch: up to 128 letters, digits, hyphens and underscores.
 BatchName = Annotated[str, Field(pattern=BATCH_NAME)]
+# Names of repositories in ECR: small letters and digits, with separators between them.
+RepositoryName = Annotated[str, Field(pattern=REPOSITORY, min_length=2, max_length=256)]
 
 
 class Vcpus(Section):
@@ -34,13 +36,32 @@ class Volume(Section):
 class Container(Section):
     """The container that runs on each node of the job."""
 
-    image: str = Field(min_length=1, description="Container image, e.g. an ECR repository's URL.")
+    image: str | None = Field(
+        None,
+        min_length=1,
+        description="Container image that exists, e.g. <account>.dkr.ecr.<region>.amazonaws.com/name:tag. "
+        "null: the stack makes a repository, and `up` builds `workload/batch` and pushes it there.",
+    )
+    repository: RepositoryName | None = Field(
+        None, description="Name of the repository that the stack makes; the cluster's name by default."
+    )
     vcpus: int = Field(gt=0, le=1024, description="vCPUs for the container.")
     memory_mib: int = Field(gt=0, le=100_000_000, description="Memory for the container, MiB.")
     gpus: int | None = Field(
         None, ge=0, description="GPUs for the container; all of the machine's by default."
     )
-    command: list[str] = Field(default_factory=list, description="Command; empty: the image's own.")
+    shared_memory_mib: int | None = Field(
+        None,
+        ge=64,
+        le=100_000_000,
+        description="Size of /dev/shm, MiB; an eighth of the container's memory by default. NCCL needs more "
+        "than Docker's own 64.",
+    )
+    command: list[str] = Field(
+        default_factory=list,
+        description="Command; empty: the image's own. `Ref::manifest` "
+        "stands for the manifest that started the job (`start_on_manifest`).",
+    )
     job_role: str | None = Field(
         None,
         pattern=ROLE,
@@ -68,6 +89,18 @@ class BatchConfig(Section):
     job_definition: BatchName | None = Field(None, description="Its name; <cluster>-job by default.")
     placement_group: BatchName | None = Field(
         None, description="Name of the cluster placement group that is made; null for none."
+    )
+    efa: bool = Field(
+        False, description="Elastic Fabric Adapters for the nodes; their machine must have them."
+    )
+    file_system: Literal["stack", "job"] = Field(
+        "stack",
+        description="stack: FSx for Lustre is there as long as the stack. job: a state machine makes it for "
+        "each job, and deletes it after the export to S3.",
+    )
+    start_on_manifest: bool = Field(
+        False,
+        description="true: the stack has a bucket, and each object below manifests/ in it starts a job.",
     )
     disk_gib: int = Field(50, ge=30, le=16384, description="Root disk of each node in GiB.")
     attempts: int = Field(1, ge=1, le=10, description="How often a job that fails is tried.")

@@ -26,6 +26,8 @@ GS_BUCKET = r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9_-]{0,61}[a-
 """A bucket's name in Cloud Storage: parts of 63 characters between dots. `gs_bucket` checks the rest."""
 BUCKET = r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?$"
 ROLE = r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/.+$"
+REPOSITORY = r"^[a-z0-9]+([._/-][a-z0-9]+)*$"
+"""A repository's name in ECR (botocore, RepositoryName; doubled separators are left out)."""
 BATCH_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$"
 
 IN_WORDS = {
@@ -38,6 +40,7 @@ IN_WORDS = {
     SUBNET: "the id of a subnet, subnet-…",
     BUCKET: "s3://bucket/prefix",
     ROLE: "the ARN of an IAM role, arn:aws:iam::<account>:role/<name>",
+    REPOSITORY: "a name in ECR: small letters and digits, with . _ - or / between them",
     BATCH_NAME: "letters, digits, hyphens and underscores, at most 128",
 }
 LONGEST_NAME = 63

@@ -127,7 +127,8 @@ def of(
 
     from infra import workload_files
 
-    outputs: dict[str, pulumi.Output[Any]] = {"login_ssh": inventory["login_ssh"]}
+    # With AWS Batch there is no machine to log in to.
+    outputs: dict[str, pulumi.Output[Any]] = {"login_ssh": inventory["login_ssh"]} if design.hosts else {}
     keys = list(Deployed.model_fields)
     known = {key: inventory[key] for key in keys}  # type: ignore[literal-required]
     if submitted is not None:

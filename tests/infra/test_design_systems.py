@@ -133,13 +133,15 @@ def test_s5_batch() -> None:
     assert batch.volumes == {"/scratch": "/scratch", "/fsx": "/fsx"}
     assert batch.tags == {"Name": "tensorflow-gpu-fsx-processor"}
     (fsx,) = cluster.mounts
-    assert (fsx.size_gib, fsx.deployment, fsx.s3_import) == (3600, "SCRATCH_1", "s3://imagenet-2012/train")
+    assert (fsx.size_gib, fsx.deployment) == (3600, "SCRATCH_1")
+    assert (fsx.s3_import, fsx.s3_export) == ("s3://imagenet-2012/train", "s3://imagenet-2012/results")
     (queue,) = cluster.partitions
     assert (queue.name, queue.min, queue.max, queue.disk_gib) == ("tf-queue", 0, 42, 500)
     assert queue.accelerator is not None
     assert (queue.accelerator.type, queue.accelerator.count) == ("v100", 8)
     assert (queue.placement, queue.exclusive) == ("cluster", True)
-    assert batch.job_role == "arn:aws:iam::123456789012:role/ecsTaskExecutionRole"
+    assert (batch.container_image, batch.repository) == (None, "mnp-tensorflow")
+    assert (batch.attempts, batch.job_role, cluster.image.bake) == (1, None, True)
 
 
 def test_batch_as_a_stack_file_says() -> None:

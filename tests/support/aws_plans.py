@@ -20,11 +20,9 @@ FILES = {
 }
 """Stack -> its file: where both folders have one, that which ships."""
 ANYWHERE = "aws-cpu that says 0.0.0.0/0 twice"
-NOT_YET = {"aws-batch": "AWS Batch is not in this version"}
-"""Stacks that cannot be planned, and the sentence that says so."""
 LONGEST = "aws-gpu with the longest names"
 BAKED = "aws-gpu whose machines start from baked images"
-SUBJECTS = [*(stack for stack in FILES if stack not in NOT_YET), ANYWHERE, LONGEST, BAKED]
+SUBJECTS = [*FILES, ANYWHERE, LONGEST, BAKED]
 HOOKS = sorted((ROOT / "docs" / "examples" / "hooks").iterdir())
 _made: dict[str, Plan] = {}
 

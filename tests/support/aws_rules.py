@@ -13,7 +13,7 @@ SSH = 22
 WIDEST = {4: 8, 6: 19}
 """Prefixes shorter than these are the internet in all but name: 0.0.0.0/1 and 128.0.0.0/1 together are."""
 NO_NARROWER = re.compile(
-    r"ec2:Describe\w+|ssmmessages:(Create|Open)(Control|Data)Channel|ssm:UpdateInstanceInformation|"
+    r"ecr:GetAuthorizationToken|ecs:DiscoverPollEndpoint|batch:(Describe|List)\w+|ec2:Describe\w+|ssmmessages:(Create|Open)(Control|Data)Channel|ssm:UpdateInstanceInformation|"
     r"ec2messages:\w+|ssm:(DescribeAssociation|DescribeDocument|GetDeployablePatchSnapshotForInstance|GetDocument|"
     r"GetManifest|ListAssociations|ListInstanceAssociations|PutComplianceItems|PutConfigurePackageResult|"
     r"PutInventory|UpdateAssociationStatus|UpdateInstanceAssociationStatus)"
@@ -24,6 +24,8 @@ BOUND = {"cloudwatch:PutMetricData": "cloudwatch:namespace"}
 """Actions without a resource that a condition key bounds: it has to be there."""
 SHARED = re.compile(r"arn:[^:*]+:ec2:[^:*]+:\*:capacity-reservation/(cr-\w+|\*)")
 """Reservations that others share with an account: neither an id nor a group of them says whose they are."""
+SERVICES = {"ec2", "ecs-tasks", "events", "states"}
+"""Who takes a role of ours: machines, the tasks of Batch's jobs, rules and state machines."""
 KINDS_OF_EC2 = re.compile(
     r":(instance|volume|network-interface|launch-template|placement-group|image|snapshot|subnet|key-pair|"
     r"security-group|spot-instances-request)/\*$"
@@ -33,7 +35,8 @@ UNSEEN = frozenset(
         "Vpc", "InternetGateway", "NatGateway", "RouteTable", "RouteTableAssociation", "Route", "VpcEndpoint",
         "InstanceProfile", "PlacementGroup", "VolumeAttachment", "NetworkInterface", "MountTarget",
         "SecurityGroupEgressRule", "BucketObjectv2", "DataRepositoryAssociation", "Budget", "Component",
-        "Image", "Group", "Resource",
+        "Image", "Group", "Resource", "ComputeEnvironment", "JobQueue", "JobDefinition", "EventTarget",
+        "EventRule", "StateMachine",
         # Always encrypted, with keys of AWS's own where nothing is said.
         "LogGroup", "Secret", "LustreFileSystem",
     }
@@ -162,6 +165,15 @@ def images(plan: Plan) -> Iterator[str]:
                 yield f"{name}: an image for other accounts"
 
 
+def repositories(plan: Plan) -> Iterator[str]:
+    """What is pushed is scanned and encrypted, and a tag stays what it was."""
+    for name, one in plan.of("Repository"):
+        scanned = (one.get("imageScanningConfiguration") or {}).get("scanOnPush") is True
+        fixed = one.get("imageTagMutability") == "IMMUTABLE"
+        if not (scanned and fixed and one.get("encryptionConfigurations")):
+            yield f"{name}: not scanned, not encrypted, or its tags may move"
+
+
 def buckets(plan: Plan) -> Iterator[str]:
     """Nobody can make one public, own a part of it, or speak to it in clear."""
     for name, _ in plan.of("Bucket"):
@@ -214,10 +226,10 @@ def resources(plan: Plan) -> Iterator[str]:
 
 
 def trust(plan: Plan) -> Iterator[str]:
-    """Roles are EC2's machines' alone; nobody has a managed policy, which allows more than is needed."""
+    """Roles are machines', jobs' and services'; nobody has a managed policy, which allows too much."""
     for name, role in plan.of("Role"):
         for statement in json.loads(role["assumeRolePolicy"])["Statement"]:
-            if statement.get("Principal") != {"Service": "ec2.amazonaws.com"}:
+            if statement.get("Principal") not in [{"Service": f"{one}.amazonaws.com"} for one in SERVICES]:
                 yield f"{name}: may be taken by {statement.get('Principal')}"
         if role.get("managedPolicyArns") or role.get("inlinePolicies"):
             yield f"{name}: policies that no rule reads"
@@ -247,6 +259,7 @@ def seen(plan: Plan) -> Iterator[str]:
         "Subnet", "Eip", "Volume", "FileSystem", "Bucket", "BucketServerSideEncryptionConfiguration",
         "BucketPublicAccessBlock", "BucketOwnershipControls", "BucketPolicy", "Role", "RolePolicy",
         "RolePolicyAttachment", "InfrastructureConfiguration", "ImageRecipe", "DistributionConfiguration",
+        "Repository",
     }  # fmt: skip
     for resource in plan.resources:
         kind = resource["type"].rpartition(":")[2]
@@ -273,7 +286,7 @@ RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
         ingress, metadata, addresses, elastic_addresses, subnets, encryption, buckets, actions, resources,
-        trust, keys, secrets, seen, images,
+        trust, keys, secrets, seen, images, repositories,
     )
 }  # fmt: skip
 

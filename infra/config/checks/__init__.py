@@ -10,11 +10,12 @@ from pathlib import Path
 
 from infra.config.benchmark import BenchmarkConfig
 from infra.config.checks.amazon import check_amazon
+from infra.config.checks.batch import check_batch
 from infra.config.checks.budget import check_budget
 from infra.config.checks.containers import check_containers
 from infra.config.checks.context import CLUSTER, CloudLocation, Context
 from infra.config.checks.google import check_google
-from infra.config.checks.jobs import check_batch, check_benchmark, check_hooks, check_local
+from infra.config.checks.jobs import check_benchmark, check_hooks, check_local
 from infra.config.checks.local_cloud import check_local_cloud
 from infra.config.checks.machines import check_machines
 from infra.config.checks.network import check_access, check_network, check_place

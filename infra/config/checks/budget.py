@@ -10,14 +10,13 @@ BUDGET = (*CLUSTER, "budget")
 
 def check_budget(c: Context) -> None:
     budget = c.cluster.budget
-    for key in ("max_usd", "max_hours"):
-        if (given := getattr(budget, key)) is not None and c.cluster.scheduler == "batch":
-            allowed = "nothing with scheduler batch: no controller watches what its machines cost"
-            c.add((*BUDGET, key), given, allowed, "remove it, and set a budget in AWS itself")
-    if budget.max_usd is None or c.provider == "local" or c.cluster.scheduler == "batch":
+    if budget.max_usd is None or c.provider == "local":
         return
     dynamic = [p for p in c.cluster.partitions if p.nodes.max > p.nodes.min]
     unknown = sorted({p.machine for p in dynamic if c.machine(p.machine) and _price(c, p) is None})
+    if c.cluster.batch is not None and c.cluster.scheduler == "batch":
+        types = c.cluster.batch.instance_types
+        unknown = [name for name in types if c.machine(name) and c.facts.price(name, c.region) is None]
     if unknown:
         example = "{" + f"{unknown[0]}: {{price_hour: …}}" + "}"
         c.add(

@@ -1,12 +1,10 @@
-"""Checks of hooks, the local cloud, AWS Batch and the benchmark."""
+"""Checks of hooks, the local cloud and the benchmark."""
 
 from __future__ import annotations
 
 import re
 
-from infra.config.batch import BatchConfig
 from infra.config.checks.context import BENCHMARK, CLUSTER, MISSING, Context
-from infra.config.checks.machines import check_machine
 from infra.config.checks.program import check_program
 from infra.config.cluster import LONGEST_TIMEOUT
 from infra.config.fields import gs_bucket
@@ -107,87 +105,6 @@ def check_local(c: Context) -> None:
             wanted,
             f"{MOST_LOCAL_PORTS} ports for nodes on a machine; a partition takes a multiple of {PORT_BLOCK}",
             "lower nodes.max",
-        )
-
-
-def check_batch(c: Context) -> None:
-    cluster, at = c.cluster, (*CLUSTER, "batch")
-    if cluster.scheduler == "slurm":
-        if cluster.batch is not None:
-            c.add(
-                (*CLUSTER, "scheduler"),
-                "slurm",
-                "batch, where a section `batch` is given",
-                "or remove batch:",
-            )
-        return
-    if c.provider != "aws":
-        c.add((*CLUSTER, "scheduler"), "batch", f"slurm on {c.provider}", "batch is AWS Batch")
-        return
-    if cluster.partitions:
-        c.add(
-            (*CLUSTER, "partitions"),
-            "nothing that applies",
-            "no partitions with scheduler batch",
-            "remove them",
-        )
-    if cluster.batch is None:
-        c.add(at, MISSING, "the section `batch`", "nodes, instance_types, vcpus and container are needed")
-    else:
-        _batch(c, cluster.batch)
-
-
-def _batch(c: Context, batch: BatchConfig) -> None:
-    at = (*CLUSTER, "batch")
-    for index, name in enumerate(batch.instance_types):
-        check_machine(c, (*at, "instance_types", index), name)
-    low, desired, high = batch.vcpus.min, batch.vcpus.desired, batch.vcpus.max
-    if not low <= desired <= high:
-        given = {"min": low, "desired": desired, "max": high}
-        c.add((*at, "vcpus"), given, "min up to desired up to max", "")
-    for name in sorted(batch.container.environment):
-        if name.startswith("AWS_BATCH"):
-            where = (*at, "container", "environment", name)
-            c.add(
-                where,
-                batch.container.environment[name],
-                "names that do not start with AWS_BATCH",
-                "rename it",
-            )
-    machine = c.machine(batch.instance_types[0])
-    if machine is None:
-        return
-    name = batch.instance_types[0]
-    if batch.container.vcpus > machine.vcpus:
-        c.add((*at, "container", "vcpus"), batch.container.vcpus, f"at most {machine.vcpus} on {name}", "")
-    if batch.container.memory_mib >= machine.memory_mib:
-        given_mib = batch.container.memory_mib
-        allowed = f"less than the {machine.memory_mib} MiB of {name}: the system needs some"
-        c.add((*at, "container", "memory_mib"), given_mib, allowed, "")
-    if batch.nodes * machine.vcpus > high:
-        needed = batch.nodes * machine.vcpus
-        c.add(
-            (*at, "vcpus", "max"),
-            high,
-            f"{needed} or more: {plurals.count(batch.nodes, 'node')} of {name}",
-            "no job could start",
-        )
-    devices = machine.accelerator.count if machine.accelerator else 0
-    gpus = devices if batch.container.gpus is None else batch.container.gpus
-    if gpus > devices:
-        c.add((*at, "container", "gpus"), gpus, f"at most {devices} on {name}", "")
-    said = batch.container.environment.get("MPI_GPUS")
-    if said is not None and said != str(batch.nodes * gpus):
-        where = (*at, "container", "environment", "MPI_GPUS")
-        asked = f"{plurals.count(batch.nodes, 'node')} with {plurals.count(gpus, 'GPU')}"
-        c.add(where, said, f"{batch.nodes * gpus}: {asked}", "")
-    if machine.accelerator and machine.accelerator.type == "v100" and c.cluster.image.id is None:
-        # The GPU images of AWS Batch do not support P3, so V100 has no driver there.
-        c.add(
-            (*CLUSTER, "image", "id"),
-            MISSING,
-            "an ECS image of your own with V100s: those of Batch have no driver for them",
-            "build one with driver 580 (closed modules) and write image: {id: ami-…}",
         )
 
 

@@ -28,7 +28,8 @@ def of_role(design: ClusterDesign, role: str) -> list[str]:
     """Returns the packages of a role, in a stable order."""
     mounts = [mount for mount in design.mounts if role in mount.roles]
     kinds = {mount.kind for mount in mounts}
-    names = ["munge", "chrony", *SLURM[role]]
+    # Nodes of AWS Batch have no Slurm.
+    names = ["chrony"] if design.batch else ["munge", "chrony", *SLURM[role]]
     if kinds & {"nfs", "efs", "filestore"}:
         names.append("nfs-common")
     if role == "controller" and any(mount.served_by == "controller" for mount in mounts):

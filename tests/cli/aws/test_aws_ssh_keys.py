@@ -214,22 +214,6 @@ def test_the_provider_is_one_of_them() -> None:
     assert isinstance(providers.load("aws"), AwsProvider)
 
 
-def test_a_batch_stack_is_refused_before_anything_is_asked_of_aws(nobody: None) -> None:
-    """`plan` refuses while it declares, `up` before the engine; both name path, value and what is allowed."""
-    batch = aws_design(scheduler="batch")
-    for refused in (
-        lambda: clusters.create(batch),
-        lambda: AwsProvider().check_changes(Stack(ROOT, "test"), batch, dict, print, replace=True),
-    ):
-        with pytest.raises(UserError) as caught:
-            refused()
-        assert caught.value.exit_code == EXIT_REFUSED
-        assert str(caught.value) == (
-            "slurm-stacks:cluster.scheduler: batch; AWS Batch is not in this version. Allowed: slurm, with "
-            "the section `partitions` in the place of `batch`"
-        )
-
-
 def test_without_credentials_up_is_refused_in_one_message(nobody: None) -> None:
     with pytest.raises(UserError, match=r"^there are no credentials for AWS here\. Log in") as caught:
         AwsProvider().prepare(aws_design(), print)

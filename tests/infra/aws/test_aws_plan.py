@@ -23,7 +23,9 @@ from infra.program.stack import Stack
 from tests.support.checkout import ROOT
 
 SLURM = sorted(
-    path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in ROOT.glob("Pulumi.aws-*.yaml")
+    stack
+    for path in ROOT.glob("Pulumi.aws-*.yaml")
+    if (stack := path.name.removeprefix("Pulumi.").removesuffix(".yaml")) != "aws-batch"
 )
 GROUPS = {"ingress": "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"}
 # These are the resources of any Slurm cluster on AWS in its own VPC. Security rules depend on the storage.

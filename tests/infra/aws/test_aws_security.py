@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.aws_plans import ANYWHERE, FILES, NOT_YET, SUBJECTS, command, planned
+from tests.support.aws_plans import ANYWHERE, FILES, SUBJECTS, planned
 from tests.support.aws_rules import RULES, Plan
 from tests.support.checkout import ROOT
 
@@ -109,6 +109,7 @@ ENCRYPTED = "BucketServerSideEncryptionConfiguration"
 INTERFACE = ("networkInterfaces", 0, "associatePublicIpAddress")
 EC2 = "arn:aws:ec2:eu-west-1:123456789012"
 FIRES: list[tuple[str, str, Change]] = [
+    ("repositories", "tags", another("aws:ecr/x:Repository", imageTagMutability="MUTABLE")),
     ("ingress", "all", edit(INGRESS, "cidrIpv4", to="0.0.0.0/0")),
     ("ingress", "half", edit(INGRESS, "cidrIpv4", to="128.0.0.0/1")),
     ("ingress", "ipv6", edit(INGRESS, "cidrIpv6", to="::/0")),
@@ -199,6 +200,7 @@ def test_every_rule_has_been_seen_to_fire() -> None:
 
 def test_every_stack_file_is_looked_at() -> None:
     assert set(FILES) >= {
+        "aws-batch",
         "aws-cpu",
         "aws-gpu",
         "aws-p4de",
@@ -206,13 +208,7 @@ def test_every_stack_file_is_looked_at() -> None:
         "aws-p4de-inference",
         "aws-trn1",
     }
-    assert set(FILES) >= set(NOT_YET)
     assert all(FILES[path.name[7:-5]] == path for path in ROOT.glob("Pulumi.aws-*.yaml"))
-
-
-@pytest.mark.parametrize("stack", NOT_YET)
-def test_what_cannot_be_planned_is_refused_in_a_sentence(stack: str, tmp_path: Path) -> None:
-    assert NOT_YET[stack] in str(command(stack, tmp_path).exception)
 
 
 def test_what_is_said_once_is_not_open(tmp_path: Path) -> None:

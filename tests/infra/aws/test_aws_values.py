@@ -73,6 +73,15 @@ ROWS: list[ROW] = [
     ("LustreFileSystem", "deploymentType", "fsx", "LustreDeploymentType"),
     ("LustreFileSystem", "storageType", "fsx", "StorageType"),
     ("LustreFileSystem", "fileSystemTypeVersion", "fsx", "FileSystemTypeVersion"),
+    ("ComputeEnvironment", "type", "batch", "CEType"),
+    ("ComputeEnvironment", "state", "batch", "CEState"),
+    ("ComputeEnvironment", "computeResources.type", "batch", "CRType"),
+    ("ComputeEnvironment", "computeResources.allocationStrategy", "batch", "CRAllocationStrategy"),
+    ("JobQueue", "state", "batch", "JQState"),
+    ("JobDefinition", "type", "batch", "JobDefinitionType"),
+    ("Repository", "name", "ecr", "RepositoryName"),
+    ("Repository", "imageTagMutability", "ecr", "ImageTagMutability"),
+    ("Repository", "encryptionConfigurations.encryptionType", "ecr", "EncryptionType"),
 ]  # fmt: skip
 
 

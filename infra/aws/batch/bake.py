@@ -1,0 +1,86 @@
+"""The image of Batch's machines, built like those of Slurm's nodes, and made one of ECS's at the end.
+
+The boot's own steps place the driver and the Lustre client (`node.bootstrap.vm.baking`). A script adds
+Docker, NVIDIA's runtime and the ECS agent (`ecs_image.sh`). Batch's own images have no driver for V100s.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pulumi
+import pulumi_aws as aws
+
+from infra.aws import bake, policies
+from infra.aws.bake import AwsBake
+from infra.aws.batch.identity import BatchIdentity, role
+from infra.aws.bucket import AwsBucket
+from infra.aws.identity import physical_name
+from infra.aws.logs import AwsLogs
+from infra.aws.network import AwsNetwork
+from infra.aws.tags import tags
+from infra.clouds.publishing import Bundle
+from node.bootstrap.vm.images import ROLE
+from node.model import ClusterDesign
+
+SCRIPT = Path(__file__).with_name("ecs_image.sh")
+STEP = "ecs"
+
+
+class BatchBake(pulumi.ComponentResource):
+    """The role of the machine that becomes the image, what it fetches, and the image.
+
+    Attributes:
+        image: The image's id.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        design: ClusterDesign,
+        network: AwsNetwork,
+        identity: BatchIdentity,
+        bucket: AwsBucket,
+        logs: AwsLogs,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("slurm-stacks:index:AwsBatchBake", name, None, opts)
+        own = pulumi.ResourceOptions(parent=self)
+        made = role(name, design, ROLE, "ec2", self)
+        policy = aws.iam.RolePolicy(
+            f"{name}-image-policy",
+            name="slurm-stacks",
+            role=made.id,
+            policy=pulumi.Output.all(identity.scope, bucket.arn, logs.arn).apply(
+                lambda known: json.dumps(policies.image(_scope(design, *known), design))
+            ),
+            opts=own,
+        )
+        profile = aws.iam.InstanceProfile(
+            f"{name}-image-profile",
+            name=physical_name(design, ROLE),
+            role=made.name,
+            tags=tags(design, f"{design.name}-{ROLE}"),
+            opts=own,
+        )
+        published = Bundle(f"{name}-bundle", "slurm-stacks:index:AwsBundle", design, bucket, own)
+        build = bake.image_build_for(design, network, profile.name, bucket.bucket)
+        needed = [*published.images, profile, policy, *network.routes, *network.rules[ROLE]]
+        images = AwsBake(f"{name}-images", design, build, needed, own, {STEP: script(design)})
+        (self.image,) = images.images["compute"].values()
+        self.register_outputs({"image": self.image})
+
+
+def script(design: ClusterDesign) -> str:
+    """The script with its arguments, as Image Builder runs it: its commands are of sh."""
+    gpu = "gpu" if design.partitions[0].accelerator is not None else "plain"
+    text = SCRIPT.read_text(encoding="utf-8")
+    line = shlex.join(["bash", "/var/tmp/ecs_image.sh", gpu, str(design.region)])
+    return f"cat >/var/tmp/ecs_image.sh <<'END'\n{text}END\n{line}\nrm -f /var/tmp/ecs_image.sh\n"
+
+
+def _scope(design: ClusterDesign, known: object, bucket: str, log_group: str) -> policies.Scope:
+    partition, account = (str(getattr(known, key)) for key in ("partition", "account"))
+    return policies.Scope(partition, str(design.region), account, bucket, "", log_group, "", (), ())

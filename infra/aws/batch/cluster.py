@@ -1,0 +1,148 @@
+"""An AWS Batch stack: its components, and the order in which they are deleted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pulumi
+import pulumi_command as command
+
+from infra.aws import images, zones
+from infra.aws.batch import access
+from infra.aws.batch.definition import BatchDefinition
+from infra.aws.batch.environment import BatchEnvironment
+from infra.aws.batch.identity import BatchIdentity
+from infra.aws.batch.repository import BatchRepository
+from infra.aws.bucket import AwsBucket
+from infra.aws.cluster import with_zones
+from infra.aws.logs import AwsLogs
+from infra.aws.network import AwsNetwork
+from infra.aws.storage import AwsStorage
+from infra.clouds import commands
+from infra.clouds.commands import ClusterRef
+from infra.errors import EXIT_REFUSED, UserError
+from infra.inventory import Inventory
+from node.model import ClusterDesign
+
+if TYPE_CHECKING:
+    from infra.benchmark import Shell
+
+VERSION = "AWS Batch"
+
+
+class BatchCluster(pulumi.ComponentResource):
+    """Network, storage, roles and image, then the environment with its queue, then the job definition.
+
+    A destroy first ends the jobs and exports the file system to S3 (`_end`), then deletes the queue, the
+    environment and the template, and then what they needed.
+    """
+
+    def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("slurm-stacks:index:AwsBatchCluster", name, None, opts)
+        self._own = own = pulumi.ResourceOptions(parent=self)
+        self._name = name
+        cluster_zones = zones.find(design)
+        self._design = design = with_zones(design, cluster_zones)
+        batch = access.of(design)
+        network = AwsNetwork(f"{name}-network", design, cluster_zones, own)
+        logs = AwsLogs(f"{name}-logs", design, own)
+        storage = AwsStorage(f"{name}-storage", _of_stack(design), network, own)
+        repository = BatchRepository(f"{name}-repository", design, own) if batch.repository else None
+        bucket = AwsBucket(f"{name}-bucket", design, own) if _needs_bucket(design) else None
+        manifests = bucket.arn if bucket is not None and batch.start_on_manifest else None
+        identity = BatchIdentity(
+            f"{name}-identity", design, logs.arn, repository.arn if repository else None, manifests, own
+        )
+        image = self._image(network, identity, bucket, logs)
+        after = [*network.routes, *network.rules["compute"], storage, logs]
+        environment = BatchEnvironment(
+            f"{name}-environment", design, network, identity, image, storage.sources, after, own
+        )
+        address = repository.image if repository else str(batch.container_image)
+        definition = BatchDefinition(f"{name}-definition", design, address, identity, logs.group, own)
+        end = self._end([storage, *environment.made, definition])
+        self._options(identity, environment, definition, storage, bucket, network, end)
+        self._head = environment.made[-1]
+        self.inventory = _inventory(design, environment)
+        self.register_outputs({"queue": environment.queue})
+
+    @property
+    def head(self) -> pulumi.Resource:
+        """The queue."""
+        return self._head
+
+    @property
+    def shell(self) -> Shell:
+        raise UserError("AWS Batch has no login machine", EXIT_REFUSED)
+
+    def _image(
+        self,
+        network: AwsNetwork,
+        identity: BatchIdentity,
+        bucket: AwsBucket | None,
+        logs: AwsLogs,
+    ) -> pulumi.Input[str] | None:
+        """The image of the machines; `None` for Batch's own."""
+        design = self._design
+        if design.image.id is not None:
+            return images.image_id(design.image)
+        if not design.image.bake or bucket is None:
+            return None
+        # This import is here because few stacks build images.
+        from infra.aws.batch.bake import BatchBake
+
+        return BatchBake(f"{self._name}-bake", design, network, identity, bucket, logs, self._own).image
+
+    def _end(self, after: list[pulumi.Resource]) -> command.local.Command:
+        """Ends the jobs before anything is deleted, and exports file systems that write to S3."""
+        design, batch = self._design, access.of(self._design)
+        arguments = ClusterRef.of(design).arguments()
+        names = ["--queue", batch.queue, "--environment", batch.compute_environment]
+        return command.local.Command(
+            f"{self._name}-end",
+            create="true",
+            delete=commands.line(access.OPERATIONS, "end", design, *arguments, *names),
+            triggers=[*arguments, *names],
+            opts=pulumi.ResourceOptions(parent=self, depends_on=after),
+        )
+
+    def _options(
+        self,
+        identity: BatchIdentity,
+        environment: BatchEnvironment,
+        definition: BatchDefinition,
+        storage: AwsStorage,
+        bucket: AwsBucket | None,
+        network: AwsNetwork,
+        end: command.local.Command,
+    ) -> None:
+        """What few stacks have. Each starts or ends jobs, so it is deleted before the jobs are ended."""
+
+
+def _of_stack(design: ClusterDesign) -> ClusterDesign:
+    """The design with the file systems that live as long as the stack."""
+    from dataclasses import replace
+
+    if access.of(design).file_system == "stack":
+        return design
+    return replace(design, mounts=tuple(mount for mount in design.mounts if mount.kind != "fsx_lustre"))
+
+
+def _needs_bucket(design: ClusterDesign) -> bool:
+    """Machines that become images fetch their code from it, and manifests are put into it."""
+    return access.of(design).start_on_manifest or design.image.bake
+
+
+def _inventory(design: ClusterDesign, environment: BatchEnvironment) -> Inventory:
+    """There is no machine to log in to, and no shared folder that goes with the cluster."""
+    nothing: pulumi.Output[Any] = pulumi.Output.from_input(None)
+    return {
+        "id": environment.ecs_cluster,
+        "login_address": nothing,
+        "controller_address": nothing,
+        "login_ssh": nothing,
+        "scheduler_version": pulumi.Output.from_input(VERSION),
+        "host_keys": pulumi.Output.from_input([]),
+        "shared": nothing,
+        "sweep": pulumi.Output.from_input(ClusterRef.of(design).named()),
+    }

@@ -1,0 +1,180 @@
+"""The managed compute environment, its machines' launch template, and the queue."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+
+import pulumi
+import pulumi_aws as aws
+
+from infra.aws import images
+from infra.aws.batch import access, user_data
+from infra.aws.batch.identity import BatchIdentity
+from infra.aws.launch_templates import METADATA, interfaces
+from infra.aws.network import AwsNetwork
+from infra.aws.tags import tags
+from node.model import ClusterDesign
+
+STOCK_ROOT = "/dev/xvda"
+"""The name of the root disk in the images of Amazon Linux, which Batch's own are."""
+PRIORITY = 1
+PLAIN, WITH_GPUS = "ECS_AL2023", "ECS_AL2023_NVIDIA"
+"""Batch's own images (botocore, batch: Ec2Configuration). The second has no driver for P3's V100s."""
+
+
+class BatchEnvironment(pulumi.ComponentResource):
+    """What runs the jobs.
+
+    Attributes:
+        ecs_cluster: The ARN of the ECS cluster that Batch makes for the environment: another one each time.
+        queue: The queue's ARN.
+        environment: The environment's ARN.
+        made: The environment and the queue, which nothing may outlive that they need.
+
+    Args:
+        image: The id of an image; `None` for Batch's own.
+        sources: path -> what machines mount there.
+        after: What machines need when they start.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        design: ClusterDesign,
+        network: AwsNetwork,
+        identity: BatchIdentity,
+        image: pulumi.Input[str] | None,
+        sources: Mapping[str, pulumi.Output[str]],
+        after: list[pulumi.Resource],
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("slurm-stacks:index:AwsBatchEnvironment", name, None, opts)
+        self._name = name
+        self._design = design
+        self._own = pulumi.ResourceOptions(parent=self)
+        batch = access.of(design)
+        template = self._template(network, image, sources)
+        environment = aws.batch.ComputeEnvironment(
+            f"{name}-machines",
+            name=batch.compute_environment,
+            type="MANAGED",
+            state="ENABLED",
+            compute_resources=self._resources(network, identity, image, template),
+            tags=tags(design, batch.compute_environment),
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                # Batch gives up an environment by what its machines may do, so their role goes after it.
+                depends_on=[*after, *identity.grants],
+                # Batch itself changes the number while jobs come and go.
+                ignore_changes=["computeResources.desiredVcpus"],
+            ),
+        )
+        queue = aws.batch.JobQueue(
+            f"{name}-queue",
+            name=batch.queue,
+            priority=PRIORITY,
+            state="ENABLED",
+            compute_environment_orders=[{"order": 1, "compute_environment": environment.arn}],
+            tags=tags(design, batch.queue),
+            opts=self._own,
+        )
+        self.ecs_cluster: pulumi.Output[str] = environment.ecs_cluster_arn
+        self.environment: pulumi.Output[str] = environment.arn
+        self.queue: pulumi.Output[str] = queue.arn
+        self.made: list[pulumi.Resource] = [environment, queue]
+        self.register_outputs({"queue": self.queue})
+
+    def _resources(
+        self,
+        network: AwsNetwork,
+        identity: BatchIdentity,
+        image: pulumi.Input[str] | None,
+        template: aws.ec2.LaunchTemplate,
+    ) -> aws.batch.ComputeEnvironmentComputeResourcesArgs:
+        design, batch = self._design, access.of(self._design)
+        gpus = design.partitions[0].accelerator is not None
+        return aws.batch.ComputeEnvironmentComputeResourcesArgs(
+            # Batch runs multi-node parallel jobs on demand only (its user guide, "Multi-node parallel jobs").
+            type="EC2",
+            allocation_strategy="BEST_FIT_PROGRESSIVE",
+            min_vcpus=batch.min_vcpus,
+            desired_vcpus=batch.desired_vcpus,
+            max_vcpus=batch.max_vcpus,
+            instance_types=list(batch.machines),
+            subnets=list(network.subnets.values()),
+            # The template's interfaces have the group. Batch would ignore it there if it were here, too.
+            security_group_ids=[],
+            instance_role=identity.profile,
+            placement_group=self._placement_group(),
+            # An explicit version: an environment would not notice that `$Latest` is another one.
+            launch_template=aws.batch.ComputeEnvironmentComputeResourcesLaunchTemplateArgs(
+                launch_template_id=template.id, version=template.latest_version.apply(str)
+            ),
+            tags={**tags(design, design.name, role="compute", partition=batch.queue), **batch.tags},
+            # Of an own image Batch asks no type, and one of its types would exclude P3.
+            image_id=image,
+            ec2_configurations=None
+            if image is not None
+            else [
+                aws.batch.ComputeEnvironmentComputeResourcesEc2ConfigurationArgs(
+                    image_type=WITH_GPUS if gpus else PLAIN
+                )
+            ],
+        )
+
+    def _placement_group(self) -> pulumi.Input[str] | None:
+        design, batch = self._design, access.of(self._design)
+        if batch.placement_group is None:
+            return None
+        group = aws.ec2.PlacementGroup(
+            f"{self._name}-group",
+            name=batch.placement_group,
+            strategy="cluster",
+            tags=tags(design, batch.placement_group, partition=batch.queue),
+            opts=self._own,
+        )
+        return group.name
+
+    def _template(
+        self,
+        network: AwsNetwork,
+        image: pulumi.Input[str] | None,
+        sources: Mapping[str, pulumi.Output[str]],
+    ) -> aws.ec2.LaunchTemplate:
+        design, batch = self._design, access.of(self._design)
+        own_tags = tags(design, f"{design.name}-{batch.queue}", role="compute", partition=batch.queue)
+        text = pulumi.Output.all(**sources).apply(lambda known: user_data.render(design, known))
+        group = network.groups["compute"]
+        return aws.ec2.LaunchTemplate(
+            f"{self._name}-template",
+            name=f"{design.name}-{batch.queue}",
+            description=f"machines of the environment {batch.compute_environment}, cluster {design.name}",
+            update_default_version=True,
+            key_name=design.access.key,
+            user_data=text.apply(lambda known: base64.b64encode(known.encode()).decode()),
+            metadata_options=aws.ec2.LaunchTemplateMetadataOptionsArgs(**METADATA),
+            instance_initiated_shutdown_behavior="terminate",
+            block_device_mappings=[
+                aws.ec2.LaunchTemplateBlockDeviceMappingArgs(
+                    device_name=STOCK_ROOT if image is None else images.root_device(design.image.id),
+                    ebs=aws.ec2.LaunchTemplateBlockDeviceMappingEbsArgs(
+                        volume_size=design.partitions[0].disk_gib,
+                        volume_type="gp3",
+                        encrypted="true",
+                        kms_key_id=design.kms_key,
+                        delete_on_termination="true",
+                    ),
+                )
+            ],
+            network_interfaces=[
+                aws.ec2.LaunchTemplateNetworkInterfaceArgs(**interface, security_groups=[group])
+                for interface in interfaces(batch.efa, public=not design.network.nat)
+            ],
+            tag_specifications=[
+                aws.ec2.LaunchTemplateTagSpecificationArgs(resource_type=kind, tags=own_tags)
+                for kind in ("volume", "network-interface")
+            ],
+            tags=own_tags,
+            opts=self._own,
+        )

@@ -1,0 +1,137 @@
+"""What the machines, the jobs and the services of a Batch stack may do, as IAM policy documents.
+
+As in `infra.aws.policies` no action has a wildcard, and `Resource: "*"` is there only where AWS takes no
+other: ECR's token, the agent's question for its endpoint, and what describes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from infra.aws.batch import access
+from infra.aws.policies import VERSION, Document, Statement
+from node.elastic.drivers.ec2.names import CLUSTER
+from node.model import ClusterDesign
+
+PULL = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
+OF_CLUSTER = (
+    "ecs:DeregisterContainerInstance",
+    "ecs:RegisterContainerInstance",
+    "ecs:SubmitAttachmentStateChange",
+    "ecs:SubmitContainerStateChange",
+    "ecs:SubmitTaskStateChange",
+)
+OF_MACHINE = ("ecs:Poll", "ecs:StartTelemetrySession", "ecs:UpdateContainerInstancesState")
+"""The agent's actions, by the resource that the service authorization reference gives each. Together with
+`PULL` and the logs they are what AmazonEC2ContainerServiceforEC2Role allows on everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What the documents name.
+
+    Attributes:
+        partition: aws, aws-cn or aws-us-gov: the partition of AWS, which every ARN begins with.
+        log_group: The ARN of the log group.
+        repository: The ARN of the stack's repository; `None` if the image is somebody else's.
+        bucket: The ARN of the bucket with manifests; `None` without one.
+    """
+
+    partition: str
+    region: str
+    account: str
+    log_group: str
+    repository: str | None = None
+    bucket: str | None = None
+
+    def arn(self, service: str, resource: str) -> str:
+        """The ARN of a resource of this account and region."""
+        return f"arn:{self.partition}:{service}:{self.region}:{self.account}:{resource}"
+
+
+def trust(service: str, **conditions: dict[str, Any]) -> Document:
+    """A trust policy: only this service may take the role."""
+    statement: Statement = {
+        "Effect": "Allow",
+        "Action": "sts:AssumeRole",
+        "Principal": {"Service": f"{service}.amazonaws.com"},
+    }
+    return document({**statement, "Condition": conditions} if conditions else statement)
+
+
+def machine(scope: Scope, design: ClusterDesign) -> Document:
+    """A machine registers with the ECS cluster that Batch makes for the environment, pulls the image, and
+    writes its jobs' logs.
+
+    Batch names the ECS cluster after the environment: `AWSBatch-<environment>-<id>`, formerly
+    `<environment>_Batch_<id>`.
+    """
+    batch = access.of(design)
+    names = (f"AWSBatch-{batch.compute_environment}-*", f"{batch.compute_environment}_Batch_*")
+    clusters = [scope.arn("ecs", f"cluster/{name}") for name in names]
+    made = [
+        allow("Cluster", list(OF_CLUSTER), clusters),
+        allow(
+            "Machine", list(OF_MACHINE), [scope.arn("ecs", f"container-instance/{name}/*") for name in names]
+        ),
+        allow("Endpoint", ["ecs:DiscoverPollEndpoint"], "*"),
+        allow("Token", ["ecr:GetAuthorizationToken"], "*"),
+        allow("Logs", ["logs:CreateLogStream", "logs:PutLogEvents"], f"{scope.log_group}:*"),
+    ]
+    if (image := scope.repository or _repository(batch.container_image)) is not None:
+        made.append(allow("Pull", list(PULL), image))
+    if batch.file_system == "job":
+        made.append(allow("FileSystem", ["ssm:GetParameter"], parameter(scope, design)))
+    return document(*made)
+
+
+def job(scope: Scope) -> Document | None:
+    """A job needs nothing of AWS: FSx reads and writes S3 itself. With manifests it may read those.
+
+    Returns:
+        `None` if there is nothing to allow.
+    """
+    if scope.bucket is None:
+        return None
+    return document(allow("Manifest", ["s3:GetObject"], f"{scope.bucket}/{access.MANIFESTS}*"))
+
+
+def submit(scope: Scope, design: ClusterDesign) -> list[Statement]:
+    """Submitting this stack's job to this stack's queue."""
+    batch = access.of(design)
+    definition = scope.arn("batch", f"job-definition/{batch.job_definition}")
+    queue = scope.arn("batch", f"job-queue/{batch.queue}")
+    return [allow("Submit", ["batch:SubmitJob"], [definition, f"{definition}:*", queue])]
+
+
+def tagged(design: ClusterDesign) -> dict[str, Any]:
+    """The condition that a resource has this cluster's tag."""
+    return {"StringEquals": {f"aws:ResourceTag/{CLUSTER}": design.name}}
+
+
+def document(*statements: Statement) -> Document:
+    return {"Version": VERSION, "Statement": list(statements)}
+
+
+def allow(
+    sid: str, actions: list[str], resources: str | list[str], **conditions: dict[str, Any]
+) -> Statement:
+    made: Statement = {"Sid": sid, "Effect": "Allow", "Action": actions, "Resource": resources}
+    return {**made, "Condition": conditions} if conditions else made
+
+
+def parameter(scope: Scope, design: ClusterDesign) -> str:
+    """The ARN of the parameter with the address of a job's file system."""
+    return scope.arn("ssm", f"parameter{access.parameter(design.name)}")
+
+
+def _repository(image: str | None) -> str | None:
+    """The ARN of an image's repository in ECR, by its address; `None` if the image is elsewhere."""
+    host, _, path = (image or "").partition("/")
+    parts = host.split(".")
+    if len(parts) < 6 or parts[1:3] != ["dkr", "ecr"]:
+        return None
+    china = parts[-1] == "cn"
+    name = path.partition("@")[0].partition(":")[0]
+    return f"arn:{'aws-cn' if china else 'aws'}:ecr:{parts[3]}:{parts[0]}:repository/{name}"

@@ -1,0 +1,158 @@
+"""Checks of AWS Batch: what its API and its multi-node parallel jobs do not take."""
+
+from __future__ import annotations
+
+import json
+
+from infra.config.batch import BatchConfig
+from infra.config.checks.context import CLUSTER, MISSING, Context
+from infra.config.checks.machines import check_machine
+from infra.machines import Machine
+from node import plurals
+
+MOST_DEFINITION = 24 * 1024
+"""The most bytes of a job definition (AWS Batch user guide, "Service quotas")."""
+MOUNTED = ("fsx_lustre", "efs")
+"""The kinds of storage that machines without a controller can mount."""
+WITHOUT_SLURM = {
+    "controller": "AWS Batch has no controller: remove it",
+    "login": "AWS Batch has no login machine: remove it",
+    "hooks": "what they do belongs into the container, or into an image of your own (image.id)",
+    "slurm": "Batch starts and ends the machines itself: remove it",
+}
+
+
+def check_batch(c: Context) -> None:
+    cluster, at = c.cluster, (*CLUSTER, "batch")
+    if cluster.scheduler == "slurm":
+        if cluster.batch is not None:
+            c.add(
+                (*CLUSTER, "scheduler"),
+                "slurm",
+                "batch, where a section `batch` is given",
+                "or remove batch:",
+            )
+        return
+    if c.provider != "aws":
+        c.add((*CLUSTER, "scheduler"), "batch", f"slurm on {c.provider}", "batch is AWS Batch")
+        return
+    if cluster.partitions:
+        c.add(
+            (*CLUSTER, "partitions"),
+            "nothing that applies",
+            "no partitions with scheduler batch",
+            "remove them",
+        )
+    if cluster.batch is None:
+        c.add(at, MISSING, "the section `batch`", "nodes, instance_types, vcpus and container are needed")
+        return
+    for key, instead in WITHOUT_SLURM.items():
+        if key in cluster.model_fields_set and getattr(cluster, key):
+            c.add((*CLUSTER, key), "nothing that applies", f"no {key} with scheduler batch", instead)
+    _batch(c, cluster.batch)
+    _container(c, cluster.batch)
+    _storage(c, cluster.batch)
+
+
+def _batch(c: Context, batch: BatchConfig) -> None:
+    at = (*CLUSTER, "batch")
+    for index, name in enumerate(batch.instance_types):
+        check_machine(c, (*at, "instance_types", index), name)
+    low, desired, high = batch.vcpus.min, batch.vcpus.desired, batch.vcpus.max
+    if not low <= desired <= high:
+        given = {"min": low, "desired": desired, "max": high}
+        c.add((*at, "vcpus"), given, "min up to desired up to max", "")
+    for name in sorted(batch.container.environment):
+        if name.startswith("AWS_BATCH"):
+            where = (*at, "container", "environment", name)
+            c.add(
+                where,
+                batch.container.environment[name],
+                "names that do not start with AWS_BATCH",
+                "rename it",
+            )
+    machine = c.machine(batch.instance_types[0])
+    if machine is None:
+        return
+    name = batch.instance_types[0]
+    if batch.container.vcpus > machine.vcpus:
+        c.add((*at, "container", "vcpus"), batch.container.vcpus, f"at most {machine.vcpus} on {name}", "")
+    if batch.container.memory_mib >= machine.memory_mib:
+        given_mib = batch.container.memory_mib
+        allowed = f"less than the {machine.memory_mib} MiB of {name}: the system needs some"
+        c.add((*at, "container", "memory_mib"), given_mib, allowed, "")
+    if batch.nodes * machine.vcpus > high:
+        needed = batch.nodes * machine.vcpus
+        c.add(
+            (*at, "vcpus", "max"),
+            high,
+            f"{needed} or more: {plurals.count(batch.nodes, 'node')} of {name}",
+            "no job could start",
+        )
+    devices = machine.accelerator.count if machine.accelerator else 0
+    gpus = devices if batch.container.gpus is None else batch.container.gpus
+    if gpus > devices:
+        c.add((*at, "container", "gpus"), gpus, f"at most {devices} on {name}", "")
+    said = batch.container.environment.get("MPI_GPUS")
+    if said is not None and said != str(batch.nodes * gpus):
+        where = (*at, "container", "environment", "MPI_GPUS")
+        asked = f"{plurals.count(batch.nodes, 'node')} with {plurals.count(gpus, 'GPU')}"
+        c.add(where, said, f"{batch.nodes * gpus}: {asked}", "")
+    _fabric(c, batch, machine)
+    own = c.cluster.image.id is not None or c.cluster.image.bake
+    if machine.accelerator and machine.accelerator.type == "v100" and not own:
+        # The GPU images of AWS Batch do not support P3, so V100 has no driver there (botocore, batch:
+        # Ec2Configuration).
+        c.add(
+            (*CLUSTER, "image", "id"),
+            MISSING,
+            "an ECS image of your own with V100s: those of Batch have no driver for them",
+            "write image: {bake: true}, which builds one with driver 580, or image: {id: ami-…} with one of "
+            "yours",
+        )
+
+
+def _fabric(c: Context, batch: BatchConfig, machine: Machine) -> None:
+    """EFA needs machines that have it, close together (Batch user guide, "Elastic Fabric Adapter")."""
+    at = (*CLUSTER, "batch", "efa")
+    if batch.efa and not machine.efa:
+        c.add(at, True, f"false: {batch.instance_types[0]} has no Elastic Fabric Adapter", "write efa: false")
+    elif batch.efa and batch.placement_group is None:
+        allowed = "true only with a placement group, which EFA asks for"
+        c.add(at, True, allowed, "write placement_group: NAME")
+
+
+def _container(c: Context, batch: BatchConfig) -> None:
+    at, container = (*CLUSTER, "batch", "container"), batch.container
+    if container.image is not None and container.repository is not None:
+        allowed = "nothing beside `image`: the stack makes a repository only for an image of its own"
+        c.add((*at, "repository"), container.repository, allowed, "remove one of the two")
+    said = json.dumps([container.command, dict(container.environment)], ensure_ascii=False).encode()
+    if len(said) > MOST_DEFINITION:
+        allowed = f"{MOST_DEFINITION} bytes of command and variables: Batch's limit of a job definition"
+        c.add((*at, "environment"), f"{len(said)} bytes", allowed, "put long values into a file on /fsx")
+    if any("Ref::manifest" in word for word in container.command) and not batch.start_on_manifest:
+        allowed = "Ref::manifest only with start_on_manifest: true"
+        c.add((*at, "command"), container.command, allowed, "nothing else has a manifest")
+
+
+def _storage(c: Context, batch: BatchConfig) -> None:
+    """Machines of Batch mount services alone, and what a job's own file system can be."""
+    at, storage = (*CLUSTER, "storage"), c.cluster.storage
+    for name in ("home", "apps", "scratch"):
+        part = getattr(storage, name)
+        if part is not None and part.kind not in MOUNTED:
+            allowed = f"{' or '.join(MOUNTED)} with scheduler batch: no controller exports directories"
+            c.add((*at, name, "kind"), part.kind, allowed, "")
+    if storage.local_scratch is not None:
+        allowed = "nothing with scheduler batch: containers get folders of the root disk by `batch.volumes`"
+        c.add((*at, "local_scratch"), "nothing that applies", allowed, "remove it, and raise batch.disk_gib")
+    if batch.file_system != "job":
+        return
+    where, scratch = (*CLUSTER, "batch", "file_system"), storage.scratch
+    if scratch is None or scratch.kind != "fsx_lustre" or scratch.s3_import is None:
+        allowed = "job only where storage.scratch is fsx_lustre with s3_import"
+        c.add(where, "job", allowed, "a file system that begins empty and ends with its job keeps nothing")
+    elif not scratch.lustre_deployment().startswith("SCRATCH_"):
+        allowed = "SCRATCH_1 or SCRATCH_2 where each job has a file system of its own"
+        c.add((*at, "scratch", "deployment"), scratch.deployment, allowed, "it lives as long as its job")
