@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from infra.machines import Described
     from infra.ssh.target import Target
 
+STORAGE = "storage"
+"""The name of the check of existing storage, which every provider has."""
 SSH = "ssh"
 """The name of the check of SSH access to the login machine, which every provider has."""
 
@@ -139,6 +141,7 @@ class CloudProvider(abc.ABC):
         from cli.clouds import known_clusters
 
         clusters.check(design)
+        self._there(design)
         self._reachable(design)
         known, wanted = ClusterRef.known(outputs()), ClusterRef.of(design)
         checked = self._compare(stack, design, self.cloud(known or wanted), say, replace=replace)
@@ -152,24 +155,34 @@ class CloudProvider(abc.ABC):
         """Always `None`: a plan needs no credentials and asks no cloud."""
         return None
 
+    def _there(self, design: ClusterDesign) -> None:
+        """Refuse an `up` whose stack file names disks or file systems that it could not use.
+
+        Raises:
+            UserError: Exit 3; the message says what is missing of which one, and the cure.
+        """
+        if lines := self._stopping(design, STORAGE):
+            raise UserError(f"nothing was changed: this storage cannot be used\n{lines}", EXIT_REFUSED)
+
+    def _stopping(self, design: ClusterDesign, name: str) -> str:
+        """The findings of a check that would stop `up`, a line for each."""
+        from cli.doctor.finding import Severity
+
+        found = [finding for check in self.checks(design) if check.name == name for finding in check.look()]
+        stop = [finding for finding in found if finding.severity is Severity.STOPS]
+        return "\n".join(f"  {one.found.rstrip('.')}. {one.cure}" for one in stop)
+
     def _reachable(self, design: ClusterDesign) -> None:
         """Refuse an `up` whose benchmark could not be submitted from here a quarter of an hour later.
 
         Raises:
             UserError: Exit 3; the message says what SSH access lacks, and the cure.
         """
-        from cli.doctor.finding import Severity
-
-        if not design.trains:
-            return
-        for check in self.checks(design):
-            stops = [f for f in check.look() if f.severity is Severity.STOPS] if check.name == SSH else []
-            if stops:
-                lines = "\n".join(f"  {f.found.rstrip('.')}. {f.cure}" for f in stops)
-                raise UserError(
-                    f"nothing was changed: the login machine could not be reached from here\n{lines}",
-                    EXIT_REFUSED,
-                )
+        if design.trains and (lines := self._stopping(design, SSH)):
+            raise UserError(
+                f"nothing was changed: the login machine could not be reached from here\n{lines}",
+                EXIT_REFUSED,
+            )
 
     def _compare(
         self,
