@@ -220,7 +220,8 @@ def _storage(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
         rate = _rate(design.provider, mount, facts)
         size = mount.size_gib
         price = None if rate is None or size is None else _times(rate, size / HOURS_A_MONTH)
-        what = " ".join(str(t) for t in (mount.kind, mount.deployment, size and f"{size} GiB") if t)
+        end = "kept by down" if mount.keep else "saved by down" if mount.snapshot else None
+        what = " ".join(str(t) for t in (mount.kind, mount.deployment, size and f"{size} GiB", end) if t)
         yield Part(name=mount.path, what=what, idle=price, max=price)
 
 

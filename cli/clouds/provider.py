@@ -278,6 +278,19 @@ class CloudProvider(abc.ABC):
             known_clusters.forget(stack)
         return left
 
+    def kept(self, stack: Stack, outputs: Outputs) -> list[str]:
+        from cli.clouds import kept
+
+        try:
+            paths = {mount.name: mount.path for mount in file_design(stack).mounts}
+        except UserError:
+            paths = {}
+        try:
+            found = [one for place in self._places(stack, outputs) for one in self.cloud(place).kept(paths)]
+        except UserError as error:
+            return [f"what stays on purpose could not be listed: {error}"]
+        return kept.report(found, stack.file.name, paths)
+
     def _places(self, stack: Stack, outputs: Outputs) -> list[ClusterRef]:
         """The clusters that this stack has made; without a record of any, the stack file's cluster.
 

@@ -225,7 +225,8 @@ class AwsStorage(pulumi.ComponentResource):
         )
 
     def _tags(self, mount: Mount) -> dict[str, str]:
-        more = {"storage": mount.name} if mount.keep or mount.snapshot else {}
+        stays = {"keep": mount.name} if mount.keep else {}
+        more = {**stays, **({"snapshot": mount.name} if mount.snapshot else {})}
         return tags(self._design, f"{self._design.name}-{_part(mount)}", **more)
 
 

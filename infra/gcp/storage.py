@@ -106,7 +106,7 @@ class GcpStorage(pulumi.ComponentResource):
         )
 
     def _labels(self, mount: Mount) -> dict[str, str]:
-        return labels(self._design, **({"storage": mount.name} if mount.keep else {}))
+        return labels(self._design, **({"keep": mount.name} if mount.keep else {}))
 
     def _filestore(self, mount: Mount) -> pulumi.Output[str]:
         if mount.existing is not None:

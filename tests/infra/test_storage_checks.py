@@ -121,6 +121,13 @@ def test_what_is_there_already_costs_this_cluster_nothing() -> None:
     }  # fmt: skip
 
 
+def test_a_plan_names_what_down_keeps_and_saves() -> None:
+    changes = {"storage.home": {"keep": True}, "storage.apps": {"snapshot": True}}
+    parts = cost(design(parse(values("aws", changes), "t"), catalog()))["parts"]
+    said = {part["name"]: part["what"] for part in parts}
+    assert (said["/home"], said["/apps"]) == ("nfs 50 GiB kept by down", "nfs 50 GiB saved by down")
+
+
 def test_performance_beyond_every_volumes_has_an_unknown_price() -> None:
     fast = {"iops": 6000, "throughput_mibs": 500}
     changes = {"controller": {"gp3": {}}, "storage.apps": {"gp3": fast}, "partitions[0].aws": {"gp3": fast}}

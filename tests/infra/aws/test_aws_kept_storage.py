@@ -170,8 +170,8 @@ def test_a_destroy_leaves_what_is_kept_and_only_that() -> None:
     # FSx keeps its group busy, and the group's own rules let its servers talk to each other.
     inner = {f"n-storage-{way}-storage-{port}" for way in ("in", "out") for port in (988, 1018)}
     assert retained == {"s-home", "s-fsx", "n-storage", *inner}
-    assert made.inputs("s-home")["tags"]["slurm-stacks:storage"] == "home"
-    assert "slurm-stacks:storage" not in made.inputs("s-apps")["tags"]
+    assert made.inputs("s-home")["tags"]["slurm-stacks:keep"] == "home"
+    assert "slurm-stacks:keep" not in made.inputs("s-apps")["tags"]
 
 
 def test_a_destroy_saves_what_is_to_be_saved() -> None:
@@ -182,7 +182,7 @@ def test_a_destroy_saves_what_is_to_be_saved() -> None:
     lustre = made.inputs("s-fsx")
     assert lustre["skipFinalBackup"] is False
     assert lustre["finalBackupTags"] == lustre["tags"]
-    assert lustre["tags"]["slurm-stacks:storage"] == "scratch"
+    assert lustre["tags"]["slurm-stacks:snapshot"] == "scratch"
     assert not any(asked.retainOnDelete for asked in made.asked.values())
 
 

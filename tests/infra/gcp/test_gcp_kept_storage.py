@@ -92,8 +92,8 @@ def test_a_destroy_leaves_what_is_kept_and_saves_what_is_to_be_saved() -> None:
     shares = dataclasses.replace(FILESTORE, path="/data", keep=True, name="scratch")
     made, _ = storage(gcp_design(mounts=(kept, saved, shares), network=EXISTING))
     assert {name for name, asked in made.asked.items() if asked.retainOnDelete} == {"s-home", "s-data"}
-    assert made.inputs("s-home")["labels"]["slurm-stacks-storage"] == "home"
-    assert made.inputs("s-data")["labels"]["slurm-stacks-storage"] == "scratch"
+    assert made.inputs("s-home")["labels"]["slurm-stacks-keep"] == "home"
+    assert made.inputs("s-data")["labels"]["slurm-stacks-keep"] == "scratch"
     apps = made.inputs("s-apps")
     assert (apps["createSnapshotBeforeDestroy"], apps["createSnapshotBeforeDestroyPrefix"]) == (
         True,
