@@ -106,7 +106,8 @@ def bring_up(
         known()  # the destroy deletes them
         # Its jobs get time to save their state.
         chosen.drain(stack, known, console.say, lambda _jobs: None)
-        _destroy(stack, chosen, engine, known, console)
+        for line in _destroy(stack, chosen, engine, known, console):
+            console.say(line)
         engine = runner.select(stack, cluster.provider, console.on_event)
     try:
         with console.waiting("bringing the cluster up"):
@@ -311,12 +312,15 @@ def take_down(stack: Stack, provider_name: str, console: Console, *, yes: bool =
     known = runner.outputs_of(engine)
     # This reads the outputs if the search for leftovers needs them: the destroy deletes them.
     chosen.drain(stack, known, console.say, functools.partial(_agree, stack.name, console, yes))
-    _destroy(stack, chosen, engine, known, console)
-    console.say("nothing is left")
+    kept = _destroy(stack, chosen, engine, known, console)
+    for line in ["nothing else is left", *kept] if kept else ["nothing is left"]:
+        console.say(line)
 
 
-def _destroy(stack: Stack, chosen: Provider, engine: Runner, known: Outputs, console: Console) -> None:
-    """Destroy the stack, and look for leftovers.
+def _destroy(
+    stack: Stack, chosen: Provider, engine: Runner, known: Outputs, console: Console
+) -> Sequence[str]:
+    """Destroy the stack, and look for leftovers. Returns the lines about what stays on purpose.
 
     Args:
         known: The stack's outputs from before the destroy.
@@ -334,6 +338,7 @@ def _destroy(stack: Stack, chosen: Provider, engine: Runner, known: Outputs, con
         except DamagedStateError as error:
             console.say(f"{error.path} is damaged: the cluster is ended without it", "yellow")
             damaged = True
+        kept = chosen.kept(stack, known)
         left = chosen.leftovers(stack, known)
         if damaged or left:
             # The engine did not know these: its state was lost, or is older than a kill.
@@ -347,6 +352,7 @@ def _destroy(stack: Stack, chosen: Provider, engine: Runner, known: Outputs, con
             f"these are left of stack {stack.name}:\n{lines}\nRun `./cluster down --stack {stack.name}` "
             "again."
         )
+    return kept
 
 
 def _agree(stack: str, console: Console, yes: bool, jobs: Sequence[Job]) -> None:

@@ -216,6 +216,14 @@ class Provider(Protocol):
         """
         ...
 
+    def kept(self, stack: Stack, outputs: Outputs) -> list[str]:
+        """The lines that say what stays of the storage on purpose, what it costs, and how to take it back.
+
+        Args:
+            outputs: As for `force_cleanup`.
+        """
+        ...
+
     def leftovers(self, stack: Stack, outputs: Outputs) -> list[str]:
         """One line for each thing of the cluster that still exists; empty after a clean destroy.
 

@@ -15,6 +15,8 @@ from node.model import ClusterDesign, Mount
 HOURS_A_MONTH = 730.0
 
 LOCAL_KINDS = ("nvme",)
+INCLUDED_IOPS, INCLUDED_MIBS = 3000, 125
+"""What every gp3 volume has for the price of its size."""
 SPOT = ", spot at most"
 """Text after a machine type whose price is the most that a spot machine costs."""
 
@@ -58,6 +60,7 @@ def cost(design: ClusterDesign, facts: Catalog | None = None) -> Cost:
         *_partitions(design),
         *_storage(design, facts),
         *_disks(design, facts),
+        *_performance(design),
         *_local_ssds(design, facts),
     ]
     return Cost(
@@ -210,10 +213,15 @@ def _storage(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
     for mount in design.mounts:
         if mount.kind in LOCAL_KINDS:
             continue
+        if mount.existing is not None:
+            # Its owner pays for it anyway.
+            yield Part(name=mount.path, what=f"{mount.kind} {mount.existing}, existing", idle=0.0, max=0.0)
+            continue
         rate = _rate(design.provider, mount, facts)
         size = mount.size_gib
         price = None if rate is None or size is None else _times(rate, size / HOURS_A_MONTH)
-        what = " ".join(str(t) for t in (mount.kind, mount.deployment, size and f"{size} GiB") if t)
+        end = "kept by down" if mount.keep else "saved by down" if mount.snapshot else None
+        what = " ".join(str(t) for t in (mount.kind, mount.deployment, size and f"{size} GiB", end) if t)
         yield Part(name=mount.path, what=what, idle=price, max=price)
 
 
@@ -242,6 +250,29 @@ def _disks(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
     yield Part(
         name="root disks", what=f"{most} GiB at most", idle=_times(monthly, idle), max=_times(monthly, most)
     )
+
+
+def _performance(design: ClusterDesign) -> Iterator[Part]:
+    """The IOPS and the throughput beyond those that every gp3 volume has. Their price is not known."""
+    disks = [(f"disk of {host.name}", host.gp3, 1, 1) for host in design.hosts]
+    disks += [(f"disks of {p.name}", p.gp3, p.min, p.max) for p in design.partitions]
+    disks += [(f"disk of {m.path}", m.gp3, 1, 1) for m in design.mounts]
+    for name, gp3, idle, most in disks:
+        more = (
+            [
+                f"{given - included} {unit}"
+                for given, included, unit in (
+                    (gp3.iops or INCLUDED_IOPS, INCLUDED_IOPS, "IOPS"),
+                    (gp3.throughput or INCLUDED_MIBS, INCLUDED_MIBS, "MiB/s"),
+                )
+                if given > included
+            ]
+            if gp3
+            else []
+        )
+        if more:
+            what = f"gp3, {' and '.join(more)} more than every volume has"
+            yield Part(name=name, what=what, idle=_times(None, idle), max=_times(None, most))
 
 
 def _local_ssds(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:

@@ -12,8 +12,8 @@ from infra import batch_design
 from infra.config import ClusterConfig, StackConfig
 from infra.config.cluster import AwsConfig, AwsPartition, LocalConfig, OwnImageConfig, PartitionConfig
 from infra.config.fields import clock, time_limit_seconds
-from infra.config.storage import LocalScratch, SharedStorage
 from infra.machines import GRES, Catalog, Machine
+from infra.mounts import gp3_of, mounts_of
 from node import codec, model
 from node.batch import Batch
 from node.bootstrap import limits
@@ -21,17 +21,7 @@ from node.local_cloud import LocalCloud
 
 DEFAULT_MACHINE = {"aws": "m5.large", "gcp": "n1-standard-2", "local": "local.small"}
 DEFAULT_DISK_GIB = 50
-DEFAULT_NFS_GIB = 50
 ACCESS_MODE = {"aws": "ssm", "gcp": "iap", "local": "local"}
-
-MOUNT_OPTIONS = {
-    # Hard mounts wait for a controller that does not answer, so that jobs do not fail.
-    "nfs": "rw,hard,nfsvers=4.2,_netdev",
-    "efs": "rw,hard,nfsvers=4.1,rsize=1048576,wsize=1048576,timeo=600,_netdev",
-    "filestore": "rw,hard,nfsvers=3,timeo=600,_netdev",
-    "fsx_lustre": "relatime,flock,_netdev",
-    "nvme": "noatime,nofail",
-}
 
 
 def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
@@ -50,7 +40,7 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
         "machines": (local.machines if local else "process") if cluster.provider == "local" else "vm",
         "scheduler": cluster.scheduler,
     }
-    mounts = _mounts(cluster)
+    mounts = mounts_of(cluster)
     batch = batch_design.batch(config, facts)
     partitions = (_queue(config, batch, facts),) if batch else _partitions(config, facts)
     made = model.ClusterDesign(
@@ -167,6 +157,7 @@ def _hosts(config: StackConfig, facts: Catalog, mounts: tuple[model.Mount, ...])
             disk_gib=_disk(cluster, cluster.controller.disk_gib),
             image=_image_id(cluster.controller.image),
             price_hour=_price(config, facts, machine),
+            gp3=gp3_of(cluster.controller.gp3),
         )
     ]
     login = cluster.login.machine or machine
@@ -178,6 +169,7 @@ def _hosts(config: StackConfig, facts: Catalog, mounts: tuple[model.Mount, ...])
             machine=login,
             disk_gib=_disk(cluster, cluster.login.disk_gib),
             price_hour=_price(config, facts, login),
+            gp3=gp3_of(cluster.login.gp3),
         )
         for index in range(cluster.login.count)
     ]
@@ -222,6 +214,7 @@ def _partition(
         price_hour=_local_price(config.cluster, partition) if config.cluster.provider == "local" else price,
         disk_gib=_disk(config.cluster, partition.disk_gib),
         zones=tuple(partition.zones or ()),
+        gp3=gp3_of(own.gp3),
         secure_boot=bool(partition.gcp and partition.gcp.secure_boot),
         placement_policy=partition.gcp.placement_policy if partition.gcp else None,
         local_ssds=local_ssds,
@@ -240,47 +233,6 @@ def _accelerator(
         count=chosen.count,
         gres=GRES.get(chosen.type, "gpu"),
         simulated=cluster.provider == "local",
-    )
-
-
-def _mounts(cluster: ClusterConfig) -> tuple[model.Mount, ...]:
-    """The directories that machines mount.
-
-    On the local stack processes share this machine's anyway, and nothing is mounted; containers have folders
-    of the run directory's in the place of what is NFS on a cloud.
-    """
-    if cluster.provider == "local":
-        own_root = cluster.local is not None and cluster.local.machines == "container"
-        return tuple(model.Mount(path=path, kind="bind") for path in ("/apps", "/home")) if own_root else ()
-    storage = cluster.storage
-    # AWS Batch has no controller that could export directories.
-    own = SharedStorage() if cluster.scheduler == "slurm" else None
-    shared = {"home": storage.home or own, "apps": storage.apps or own, "scratch": storage.scratch}
-    mounts = [_shared_mount(name, part) for name, part in shared.items() if part is not None]
-    if isinstance(storage.local_scratch, LocalScratch):
-        path = storage.local_scratch.path
-        options = MOUNT_OPTIONS["nvme"]
-        mounts.append(model.Mount(path, "nvme", ("compute",), name="local_scratch", options=options))
-    return tuple(mounts)
-
-
-def _shared_mount(name: str, part: SharedStorage) -> model.Mount:
-    lustre = part.kind == "fsx_lustre"
-    deployment = {"fsx_lustre": part.lustre_deployment(), "filestore": part.tier or "BASIC_HDD"}.get(
-        part.kind
-    )
-    return model.Mount(
-        path=part.mounted_at(name),
-        kind=part.kind,
-        name=name,
-        served_by="controller" if part.kind == "nfs" else None,
-        options=MOUNT_OPTIONS[part.kind],
-        size_gib=part.size_gib or (DEFAULT_NFS_GIB if part.kind == "nfs" else None),
-        deployment=deployment,
-        storage_type=(part.storage_type or "SSD") if lustre else None,
-        throughput=part.throughput,
-        s3_import=part.s3_import,
-        s3_export=part.s3_export,
     )
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from node.batch import Batch
 from node.local_cloud import LocalCloud
 from node.sites import AwsSite, CloudSite, GcpSite, LocalSite, MountSource
+from node.storage import Gp3 as Gp3  # noqa: PLC0414  the design's types are here
+from node.storage import Mount as Mount  # noqa: PLC0414
 
 SETTINGS_VERSION = "slurm-stacks/settings/v2"  # `node.published` reads version 1, too.
 SLURMDBD_PORT = 6819
@@ -66,6 +68,8 @@ class Host:
     """Its own machine image; `None` means the cluster's (`ClusterDesign.image`)."""
     price_hour: float | None = None
     """USD an hour; `None` if the snapshot knows no price."""
+    gp3: Gp3 | None = None
+    """AWS: the performance of its root disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,8 @@ class Partition:
     """Google Cloud: name of the placement policy that the reservation was made with."""
     local_ssds: int = 0
     """Google Cloud: number of local SSDs of 375 GiB attached to each node for a local scratch."""
+    gp3: Gp3 | None = None
+    """AWS: the performance of a node's root disk."""
 
     def nodes(self) -> list[str]:
         return [f"{self.name}-{i}" for i in range(self.max)]
@@ -125,32 +131,6 @@ class Partition:
 
     def static_nodes(self) -> list[str]:
         return self.nodes()[: self.min]
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """A directory that machines share, or a scratch directory of each node."""
-
-    path: str
-    kind: str
-    """nfs | efs | filestore | fsx_lustre | nvme | bind (local stack: a folder of this machine)"""
-    roles: tuple[str, ...] = ("controller", "login", "compute")
-    served_by: str | None = None
-    """The role whose machine exports it (nfs); `None` if a service does."""
-    options: str = "defaults"
-    size_gib: int | None = None
-    deployment: str | None = None
-    """fsx_lustre: the deployment type (SCRATCH_2, PERSISTENT_2, …); filestore: the tier."""
-    storage_type: str | None = None
-    """fsx_lustre: SSD | HDD."""
-    throughput: int | None = None
-    """fsx_lustre with a persistent deployment type: MB/s for each TiB."""
-    s3_import: str | None = None
-    """fsx_lustre: the `s3://bucket/prefix` whose objects appear as files."""
-    s3_export: str | None = None
-    """fsx_lustre: the `s3://bucket/prefix` to which changed files are written."""
-    name: str = ""
-    """Its key below `storage` in the stack file: home, apps, scratch or local_scratch."""
 
 
 @dataclass(frozen=True, slots=True)

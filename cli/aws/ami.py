@@ -14,6 +14,7 @@ from typing import Any
 
 from cli.aws import machines
 from cli.aws.account import explained
+from cli.aws.kept import is_kept
 from cli.clouds.cloud import ALIVE
 from infra.aws.tags import CLUSTER, RECIPE
 from infra.errors import UserError
@@ -190,7 +191,9 @@ def _delete(ec2: Any, snapshot: str, sleep: Sleep) -> None:
 def _snapshots(ec2: Any, cluster: str) -> list[dict[str, Any]]:
     with explained():
         pages = ec2.get_paginator("describe_snapshots").paginate(OwnerIds=["self"], Filters=_tagged(cluster))
-        return [snapshot for page in pages for snapshot in page["Snapshots"]]
+        found = [snapshot for page in pages for snapshot in page["Snapshots"]]
+    # What `down` has saved of a disk is no image's.
+    return [snapshot for snapshot in found if not is_kept(snapshot.get("Tags", []))]
 
 
 def _tagged(cluster: str) -> list[dict[str, Any]]:

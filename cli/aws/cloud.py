@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cli.aws import account, ami, leftovers, machines
 from cli.aws.account import explained
 from cli.clouds import operations
 from cli.clouds.cloud import Machine
+from cli.clouds.kept import Kept
 from infra.aws.access import USER, ssh_proxy
 from infra.clouds.commands import ClusterRef
 from node.model import Access
@@ -62,6 +63,12 @@ class AwsCloud:
                 lambda service: account.client(service, self.place.region), cluster, operations.say
             ),
         ]
+
+    def kept(self, paths: Mapping[str, str]) -> list[Kept]:
+        from cli.aws import kept
+
+        region = self.place.region
+        return list(kept.kept(lambda service: account.client(service, region), self.place.cluster))
 
     def end_images(self, say: Callable[[str], None]) -> None:
         region = self.place.region

@@ -31,6 +31,7 @@ def checks(design: ClusterDesign | None) -> list[Check]:
         found += [
             Check("quotas", functools.partial(limits, design)),
             Check("key", functools.partial(pair, design)),
+            Check("storage", functools.partial(storage, design)),
             Check("ssh", functools.partial(ssh_programs, design.access)),
         ]
     return found
@@ -58,6 +59,26 @@ def pair(design: ClusterDesign) -> Iterable[Finding]:
         yield from _asked(
             design, "key", lambda ec2, _service: [quotas.key_pair(ec2, name, region, keys.agent_keys())]
         )
+
+
+def storage(design: ClusterDesign) -> Iterable[Finding]:
+    """The existing disks and file systems that the stack file names; no finding without credentials."""
+    from cli.aws import storage as lookup
+
+    if not any(mount.existing or mount.restore for mount in design.mounts):
+        return
+
+    def client(service: str) -> Any:
+        return account.clients(str(design.region), service, patient=False)[0]
+
+    try:
+        account.session()
+    except UserError:
+        return
+    try:
+        yield from list(lookup.findings(client, design))
+    except UserError as error:
+        yield warns("storage", f"could not be asked for: {error}", "Nothing is known about it.")
 
 
 def _asked(

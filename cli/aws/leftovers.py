@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cli.aws.account import DENIED, explained
+from cli.aws.kept import is_kept
 from infra.aws.tags import CLUSTER, log_group, store
 
 Client = Callable[[str], Any]
@@ -100,6 +101,8 @@ def _logs(client: Client, cluster: str) -> Iterator[str]:
 
 
 def _belongs_to(tags: Sequence[Mapping[str, str]], cluster: str) -> bool:
+    if is_kept(tags):
+        return False
     return any(tag.get("Key") == CLUSTER and tag.get("Value") == cluster for tag in tags)
 
 

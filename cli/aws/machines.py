@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from cli.aws.account import explained
+from cli.aws.kept import is_kept
 from cli.clouds.cloud import ALIVE, ENDING, Machine
 from infra.aws.tags import BUCKET, CLUSTER, COMPUTE, HOST, ROLE
 from infra.errors import UserError
@@ -58,6 +59,8 @@ def leftovers(ec2: Any, cluster: str) -> list[str]:
     found = [f"instance {machine.id} ({machine.name}, {machine.state})" for machine in there]
     gone = {machine.id for machine in there}
     for volume in _tagged(ec2, "describe_volumes", "Volumes", cluster):
+        if is_kept(volume.get("Tags", [])):
+            continue
         if not gone & {part.get("InstanceId") for part in volume.get("Attachments", [])}:
             found.append(f"volume {volume['VolumeId']} ({volume['Size']} GiB, {volume['State']})")
     for interface in _tagged(ec2, "describe_network_interfaces", "NetworkInterfaces", cluster):

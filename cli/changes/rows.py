@@ -32,6 +32,11 @@ SHARED: dict[str, Row] = {
     "partitions.local": Row(Kind.NOTHING),
     "storage.*.kind": Row(Kind.DATA, ("storage.kind",)),
     "storage.*.path": Row(Kind.DATA, (), "another path is another file system"),
+    "storage.*.existing": Row(Kind.DATA, ("storage.existing",), "another one, with other files"),
+    "storage.*.security_group": Row(Kind.LIVE, ("storage.security_group",)),
+    "storage.*.keep": Row(Kind.LIVE, ("storage.keep",)),
+    "storage.*.snapshot": Row(Kind.LIVE, ("storage.snapshot",)),
+    "storage.*.restore": Row(Kind.NOTHING, ("storage.restore",), "files are there already"),
     "image.cuda": Row(Kind.NOTHING),
     "hooks": Row(Kind.NODES, ("cluster.hooks",), "controller and login machines run theirs again at once"),
     "containers": Row(

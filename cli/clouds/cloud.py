@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from cli.clouds.kept import Kept
 from infra.clouds.commands import ClusterRef
 from node.model import Access
 
@@ -84,6 +85,14 @@ class Cloud(Protocol):
 
     def leftovers(self) -> list[str]:
         """One line for each thing of the cluster that still exists and costs; empty after a clean destroy."""
+        ...
+
+    def kept(self, paths: Mapping[str, str]) -> list[Kept]:
+        """What stays of the cluster's storage on purpose, also from an earlier destroy.
+
+        Args:
+            paths: Name in the stack file -> path of each directory, as far as they are known.
+        """
         ...
 
     def read(self, bucket: str, key: str) -> bytes | None:

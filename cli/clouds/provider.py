@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from infra.machines import Described
     from infra.ssh.target import Target
 
+STORAGE = "storage"
+"""The name of the check of existing storage, which every provider has."""
 SSH = "ssh"
 """The name of the check of SSH access to the login machine, which every provider has."""
 
@@ -137,6 +139,11 @@ class CloudProvider(abc.ABC):
     ) -> CheckedChanges:
         from cli.clouds import known_clusters
 
+<<<<<<< HEAD
+=======
+        clusters.check(design)
+        self._there(design)
+>>>>>>> h-storage
         self._reachable(design)
         known, wanted = ClusterRef.known(outputs()), ClusterRef.of(design)
         checked = self._compare(stack, design, self.cloud(known or wanted), say, replace=replace)
@@ -150,24 +157,34 @@ class CloudProvider(abc.ABC):
         """Always `None`: a plan needs no credentials and asks no cloud."""
         return None
 
+    def _there(self, design: ClusterDesign) -> None:
+        """Refuse an `up` whose stack file names disks or file systems that it could not use.
+
+        Raises:
+            UserError: Exit 3; the message says what is missing of which one, and the cure.
+        """
+        if lines := self._stopping(design, STORAGE):
+            raise UserError(f"nothing was changed: this storage cannot be used\n{lines}", EXIT_REFUSED)
+
+    def _stopping(self, design: ClusterDesign, name: str) -> str:
+        """The findings of a check that would stop `up`, a line for each."""
+        from cli.doctor.finding import Severity
+
+        found = [finding for check in self.checks(design) if check.name == name for finding in check.look()]
+        stop = [finding for finding in found if finding.severity is Severity.STOPS]
+        return "\n".join(f"  {one.found.rstrip('.')}. {one.cure}" for one in stop)
+
     def _reachable(self, design: ClusterDesign) -> None:
         """Refuse an `up` whose benchmark could not be submitted from here a quarter of an hour later.
 
         Raises:
             UserError: Exit 3; the message says what SSH access lacks, and the cure.
         """
-        from cli.doctor.finding import Severity
-
-        if not design.trains:
-            return
-        for check in self.checks(design):
-            stops = [f for f in check.look() if f.severity is Severity.STOPS] if check.name == SSH else []
-            if stops:
-                lines = "\n".join(f"  {f.found.rstrip('.')}. {f.cure}" for f in stops)
-                raise UserError(
-                    f"nothing was changed: the login machine could not be reached from here\n{lines}",
-                    EXIT_REFUSED,
-                )
+        if design.trains and (lines := self._stopping(design, SSH)):
+            raise UserError(
+                f"nothing was changed: the login machine could not be reached from here\n{lines}",
+                EXIT_REFUSED,
+            )
 
     def _compare(
         self,
@@ -262,6 +279,19 @@ class CloudProvider(abc.ABC):
         if not left:
             known_clusters.forget(stack)
         return left
+
+    def kept(self, stack: Stack, outputs: Outputs) -> list[str]:
+        from cli.clouds import kept
+
+        try:
+            paths = {mount.name: mount.path for mount in file_design(stack).mounts}
+        except UserError:
+            paths = {}
+        try:
+            found = [one for place in self._places(stack, outputs) for one in self.cloud(place).kept(paths)]
+        except UserError as error:
+            return [f"what stays on purpose could not be listed: {error}"]
+        return kept.report(found, stack.file.name, paths)
 
     def _places(self, stack: Stack, outputs: Outputs) -> list[ClusterRef]:
         """The clusters that this stack has made; without a record of any, the stack file's cluster.

@@ -34,7 +34,9 @@ OWN: dict[str, Row] = {
     ),
     "partitions.zones": Row(Kind.NODES),
     "partitions.aws": Row(
-        Kind.NOTHING, ("partitions.efa", "partitions.capacity_block", "partitions.placement_group"), _AWS
+        Kind.NOTHING,
+        ("partitions.efa", "partitions.capacity_block", "partitions.placement_group", "partitions.gp3"),
+        _AWS,
     ),
     "aws": Row(Kind.NOTHING, ("cluster.kms_key", "network.nat"), _AWS),
     "partitions.gcp.secure_boot": Row(Kind.RENEWED, ("partitions.secure_boot",)),
@@ -46,6 +48,9 @@ OWN: dict[str, Row] = {
     "storage.*.throughput": Row(Kind.NOTHING, ("storage.throughput",), _AWS),
     "storage.*.s3_import": Row(Kind.NOTHING, ("storage.s3_import",), _AWS),
     "storage.*.s3_export": Row(Kind.NOTHING, ("storage.s3_export",), _AWS),
+    "storage.*.gp3.*": Row(Kind.NOTHING, ("storage.gp3",), _AWS),
+    "controller.gp3": Row(Kind.NOTHING, ("controller.gp3",), _AWS),
+    "login.gp3": Row(Kind.NOTHING, ("login.gp3",), _AWS),
     "storage.local_scratch": Row(Kind.RENEWED, ("partitions.local_ssds",)),
     "image.source": Row(Kind.RENEWED, ("image.source",), _KEPT),
     "image.id": Row(Kind.RENEWED, ("image.id",), _KEPT),

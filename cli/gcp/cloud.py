@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cli.clouds.cloud import Machine
+from cli.clouds.kept import Kept
 from cli.gcp import account, leftovers, machines, ssh_keys
 from cli.gcp.account import Account, GoogleError
 from infra.clouds.commands import ClusterRef
@@ -81,6 +82,11 @@ class GcpCloud:
 
     def leftovers(self) -> list[str]:
         return leftovers.leftovers(self.account, self.place.cluster)
+
+    def kept(self, paths: Mapping[str, str]) -> list[Kept]:
+        from cli.gcp import kept
+
+        return list(kept.kept(self.account, self.place.cluster, paths))
 
     def read(self, bucket: str, key: str) -> bytes | None:
         try:

@@ -29,6 +29,7 @@ def checks(design: ClusterDesign | None) -> list[Check]:
         found += [
             Check("project", functools.partial(project, design)),
             Check("quotas", functools.partial(limits, design)),
+            Check("storage", functools.partial(storage, design)),
             Check("ssh", functools.partial(ssh_programs, design.access)),
         ]
     return found
@@ -64,6 +65,22 @@ def limits(design: ClusterDesign) -> Iterable[Finding]:
         yield from quotas.findings(there, design)
     except UserError as error:
         yield warns("quotas", f"could not be asked for: {error}", "Nothing is known about them.")
+
+
+def storage(design: ClusterDesign) -> Iterable[Finding]:
+    """The existing disks and instances that the stack file names; no finding without credentials."""
+    from cli.gcp import storage as lookup
+
+    if not design.project or not any(mount.existing or mount.restore for mount in design.mounts):
+        return
+    try:
+        there = account.of(design.project)
+    except UserError:
+        return
+    try:
+        yield from list(lookup.findings(there, design))
+    except UserError as error:
+        yield warns("storage", f"could not be asked for: {error}", "Nothing is known about it.")
 
 
 def ssh_programs(access: Access) -> Iterable[Finding]:

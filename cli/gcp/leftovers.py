@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,8 @@ from node.elastic.drivers.gce.names import CLUSTER, short
 
 Found = Mapping[str, Any]
 WORKERS = 8
+KEPT = "slurm-stacks-keep"
+"""The label of a disk or an instance that stays after a destroy: its name in the stack file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +111,41 @@ def bucket(account: Account, cluster: str) -> str | None:
 
 
 def _found(account: Account, cluster: str, kind: Kind) -> list[Found]:
+    """The resources of one kind that are left, without those that are to stay."""
+    parts = _parts(account, cluster, kind)
+    if kind.labelled:
+        return [part for part in parts if _labels(part).get(CLUSTER) == cluster and KEPT not in _labels(part)]
+    return [part for part in parts if _belongs_to(part, cluster)]
+
+
+def _parts(account: Account, cluster: str, kind: Kind) -> list[Found]:
     query = {"project": account.project} if kind.service == "storage" else {}
     if kind.labelled and kind.filters:
         query["filter"] = matching(cluster) if kind.service == "compute" else f"labels.{CLUSTER}={cluster}"
     try:
-        parts = list(account.pages(kind.service, kind.path, kind.items, **query))
+        return list(account.pages(kind.service, kind.path, kind.items, **query))
     except GoogleError as error:
         # A disabled API cannot have made anything.
         if error.reason == "SERVICE_DISABLED" and kind.service in ("secretmanager", "file"):
             return []
         raise
-    if kind.labelled:
-        return [part for part in parts if part.get("labels", {}).get(CLUSTER) == cluster]
-    return [part for part in parts if _belongs_to(part, cluster)]
+
+
+def kept_parts(account: Account, cluster: str, name: str) -> Iterator[tuple[str, Found]]:
+    """The resources of one kind of a cluster that are to stay, with the names that their labels give them.
+
+    Raises:
+        UserError: Google Cloud refuses, or does not answer.
+    """
+    (kind,) = (kind for kind in KINDS if kind.name == name)
+    for part in _parts(account, cluster, kind):
+        if _labels(part).get(CLUSTER) == cluster and KEPT in _labels(part):
+            yield _labels(part)[KEPT], part
+
+
+def _labels(part: Found) -> Mapping[str, str]:
+    labels: Mapping[str, str] = part.get("labels", {})
+    return labels
 
 
 def _belongs_to(part: Found, cluster: str) -> bool:

@@ -52,7 +52,9 @@ def wanted(design: ClusterDesign) -> tuple[dict[str, int], dict[str, int]]:
         everywhere[EVERYWHERE["CPUS"]] += vcpus * count
     here[DISKS] += sum(host.disk_gib for host in design.hosts)
     here[DISKS] += sum(partition.disk_gib * partition.max for partition in design.partitions)
-    here[DISKS] += sum(mount.size_gib or 0 for mount in design.mounts if mount.kind == "nfs")
+    # An existing disk counts already.
+    own = [mount for mount in design.mounts if mount.served_by == "controller" and mount.existing is None]
+    here[DISKS] += sum(mount.size_gib or 0 for mount in own)
     for partition in design.partitions:
         name = gpu(partition)
         if name is not None and partition.accelerator is not None:

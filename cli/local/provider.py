@@ -137,6 +137,9 @@ class LocalProvider:
             end_cluster(RunDirectory.of(stack))
             owner.release(stack)
 
+    def kept(self, stack: Stack, outputs: Outputs) -> list[str]:
+        return []
+
     def leftovers(self, stack: Stack, outputs: Outputs) -> list[str]:
         from cli.local.operations import processes
 

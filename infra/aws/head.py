@@ -68,6 +68,8 @@ class AwsHead(pulumi.ComponentResource):
             root_block_device=aws.ec2.InstanceRootBlockDeviceArgs(
                 volume_size=host.disk_gib,
                 volume_type="gp3",
+                iops=host.gp3.iops if host.gp3 else None,
+                throughput=host.gp3.throughput if host.gp3 else None,
                 encrypted=True,
                 kms_key_id=design.kms_key,
                 delete_on_termination=True,

@@ -83,6 +83,8 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
                     ebs=aws.ec2.LaunchTemplateBlockDeviceMappingEbsArgs(
                         volume_size=partition.disk_gib,
                         volume_type="gp3",
+                        iops=partition.gp3.iops if partition.gp3 else None,
+                        throughput=partition.gp3.throughput if partition.gp3 else None,
                         encrypted="true",
                         kms_key_id=design.kms_key,
                         delete_on_termination="true",

@@ -30,7 +30,8 @@ class AwsNetwork(pulumi.ComponentResource):
         groups: controller | login | compute | storage | image -> the security group's id. Login is there only
             with login machines, storage only where a service serves a file system, and image only where
             images are baked.
-        rules: group -> its rules. A group's id is known before its rules exist.
+        rules: group -> its rules, also those in the group of an existing file system. A group's id
+            is known before its rules exist.
         zones: The zones as given.
         routes: What must exist before a machine in a private subnet reaches AWS.
 
@@ -60,7 +61,7 @@ class AwsNetwork(pulumi.ComponentResource):
         self.groups = {group: self._group(group) for group in security.groups(design)}
         self.rules: dict[str, list[pulumi.Resource]] = {group: [] for group in self.groups}
         for rule in security.rules(design):
-            self.rules[rule.group].append(self._rule(rule))
+            self.rules.setdefault(rule.group, []).append(self._rule(rule))
         self.register_outputs({"vpc": self.vpc, "public": self.public, "private": self.private})
 
     @property
@@ -189,7 +190,7 @@ class AwsNetwork(pulumi.ComponentResource):
             vpc_id=self.vpc,
             description=f"{group} of the cluster {self._design.name}",
             tags=self._tags(group),
-            opts=pulumi.ResourceOptions(parent=self),
+            opts=self._options(group),
         )
         return made.id
 
@@ -197,19 +198,27 @@ class AwsNetwork(pulumi.ComponentResource):
         cls = aws.vpc.SecurityGroupIngressRule if rule.direction == "in" else aws.vpc.SecurityGroupEgressRule
         return cls(
             f"{self._name}-{rule.name}",
-            security_group_id=self.groups[rule.group],
+            # The group of an existing file system is its owner's.
+            security_group_id=self.groups.get(rule.group, rule.group),
             description=rule.description,
             ip_protocol="-1" if rule.ports is None else rule.protocol,
             from_port=rule.ports[0] if rule.ports else None,
             to_port=rule.ports[1] if rule.ports else None,
             tags=self._tags(rule.name),
-            opts=pulumi.ResourceOptions(parent=self),
+            opts=self._options(*{rule.group, rule.peer}),
             **self._peer(rule.peer),
         )
+
+    def _options(self, *groups: str) -> pulumi.ResourceOptions:
+        """The options of a group or a rule. What a Lustre file system that stays needs stays with it."""
+        stays = groups == (security.STORAGE,) and security.lustre_stays(self._design)
+        return pulumi.ResourceOptions(parent=self, retain_on_delete=stays or None)
 
     def _peer(self, peer: str) -> dict[str, pulumi.Input[str]]:
         if peer in self.groups:
             return {"referenced_security_group_id": self.groups[peer]}
+        if peer.startswith(security.OWNERS):
+            return {"referenced_security_group_id": peer}
         return {f"cidr_ipv{ipaddress.ip_network(peer).version}": peer}
 
     def _tags(self, part: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ refuses a description with an apostrophe.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from infra.clouds.firewall import ANYWHERE, NFS, Rule, exports, outside, roles, slurm
 from node.model import ClusterDesign
@@ -14,11 +14,17 @@ from node.model import ClusterDesign
 LUSTRE = ((988, 988), (1018, 1023))
 """The ports of Lustre. FSx refuses to make a file system whose group does not admit these (LustreGuide)."""
 
+STORAGE = "storage"
+"""The group of the cluster's own file systems."""
+OWNERS = "sg-"
+"""The beginning of the id of a group that the stack file names."""
+
 
 def groups(design: ClusterDesign) -> tuple[str, ...]:
     """The security groups that a design needs."""
     images = ("image",) if design.image.bake else ()
-    return (*roles(design), *(("storage",) if _services(design) else ()), *images)
+    own = (STORAGE,) if STORAGE in {group for _, group in _services(design)} else ()
+    return (*roles(design), *own, *images)
 
 
 def rules(design: ClusterDesign) -> list[Rule]:
@@ -26,9 +32,18 @@ def rules(design: ClusterDesign) -> list[Rule]:
     return [*_machines(design), *slurm(design), *outside(design), *_storage(design)]
 
 
-def _services(design: ClusterDesign) -> set[str]:
-    """The kinds of file systems that a service of AWS serves. They have a security group of their own."""
-    return {mount.kind for mount in design.mounts} & {"efs", "fsx_lustre"}
+def lustre_stays(design: ClusterDesign) -> bool:
+    """Whether a Lustre file system stays after a destroy: then its interfaces keep its group in use."""
+    return any(mount.kind == "fsx_lustre" and mount.keep for mount in design.mounts)
+
+
+def _services(design: ClusterDesign) -> Iterator[tuple[str, str]]:
+    """The kind and the security group of each file system that a service of AWS serves, once.
+
+    Those of the cluster have a group of their own; an existing one has that of its owner.
+    """
+    served = [mount for mount in design.mounts if mount.kind in ("efs", "fsx_lustre")]
+    yield from dict.fromkeys((mount.kind, mount.security_group or STORAGE) for mount in served)
 
 
 def _machines(design: ClusterDesign) -> Iterator[Rule]:
@@ -45,14 +60,21 @@ def _machines(design: ClusterDesign) -> Iterator[Rule]:
 def _storage(design: ClusterDesign) -> Iterator[Rule]:
     clients = roles(design)
     yield from exports(design)
-    if "efs" in _services(design):
+    for kind, group in _services(design):
+        yield from _nfs(clients, group) if kind == "efs" else _lustre(clients, group)
+
+
+def _nfs(clients: Sequence[str], group: str) -> Iterator[Rule]:
+    for role in clients:
+        yield Rule(group, "in", role, NFS, "EFS")
+
+
+def _lustre(clients: Sequence[str], group: str) -> Iterator[Rule]:
+    for ports in LUSTRE:
+        if group == STORAGE:
+            yield Rule(group, "in", group, ports, "Lustre servers among themselves")
+            yield Rule(group, "out", group, ports, "Lustre servers among themselves")
         for role in clients:
-            yield Rule("storage", "in", role, NFS, "EFS")
-    if "fsx_lustre" in _services(design):
-        for ports in LUSTRE:
-            yield Rule("storage", "in", "storage", ports, "Lustre servers among themselves")
-            yield Rule("storage", "out", "storage", ports, "Lustre servers among themselves")
-            for role in clients:
-                yield Rule("storage", "in", role, ports, "Lustre")
-                yield Rule("storage", "out", role, ports, "Lustre callbacks")
-                yield Rule(role, "in", "storage", ports, "Lustre callbacks")
+            yield Rule(group, "in", role, ports, "Lustre")
+            yield Rule(group, "out", role, ports, "Lustre callbacks")
+            yield Rule(role, "in", group, ports, "Lustre callbacks")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pulumi
 import pulumi_aws as aws
@@ -12,7 +13,7 @@ from infra.aws.tags import tags
 from infra.aws.zones import labels
 from infra.clouds.site import mount_sources
 from infra.errors import UserError
-from node.model import ClusterDesign, Mount
+from node.model import ClusterDesign, Gp3, Mount
 from node.sites import MountSource
 
 LUSTRE_VERSION = "2.15"
@@ -45,8 +46,8 @@ class AwsStorage(pulumi.ComponentResource):
     Attributes:
         volumes: path -> the EBS volume's id, for directories that the controller exports.
         devices: path -> the device that the volume is attached as (`AwsDisks`).
-        sources: path -> what a machine mounts there: `fs-….efs.REGION.amazonaws.com:/`, or
-            `fs-….fsx.REGION.amazonaws.com@tcp:/NAME`.
+        sources: path -> what a machine mounts there: `fs-….efs.REGION.amazonaws.com:/`,
+            `fs-….fsx.REGION.amazonaws.com@tcp:/NAME`, or an NFS server's `server:/path`.
     """
 
     def __init__(
@@ -64,8 +65,10 @@ class AwsStorage(pulumi.ComponentResource):
         self.devices = devices(design)
         self.sources: dict[str, pulumi.Output[str]] = {}
         for mount in design.mounts:
-            if mount.kind == "nfs":
+            if mount.served_by == "controller":
                 self.volumes[mount.path] = self._volume(mount)
+            elif mount.kind == "nfs":
+                self.sources[mount.path] = pulumi.Output.from_input(str(mount.existing))
             elif mount.kind == "efs":
                 self.sources[mount.path] = self._efs(mount)
             elif mount.kind == "fsx_lustre":
@@ -81,30 +84,42 @@ class AwsStorage(pulumi.ComponentResource):
         return mount_sources({**served, **disks})
 
     def _volume(self, mount: Mount) -> pulumi.Output[str]:
+        if mount.existing is not None:
+            return pulumi.Output.from_input(mount.existing)
+        gp3 = mount.gp3 or Gp3()
         made = aws.ebs.Volume(
             f"{self._name}-{_part(mount)}",
             # A disk can be used only in its own zone.
             availability_zone=self._network.zones.head,
             size=mount.size_gib,
             type="gp3",
+            iops=gp3.iops,
+            throughput=gp3.throughput,
             encrypted=True,
             kms_key_id=self._design.kms_key,
+            snapshot_id=mount.restore,
+            final_snapshot=True if mount.snapshot else None,
             tags=self._tags(mount),
-            opts=pulumi.ResourceOptions(parent=self),
+            opts=self._options(mount, ["snapshotId"]),
         )
         return made.id
 
+    def _options(self, mount: Mount, once: list[str], **more: Any) -> pulumi.ResourceOptions:
+        """The options of a disk or a file system.
+
+        Args:
+            once: The properties that count only when it is made.
+        """
+        return pulumi.ResourceOptions(
+            parent=self, ignore_changes=once, retain_on_delete=mount.keep or None, **more
+        )
+
     def _efs(self, mount: Mount) -> pulumi.Output[str]:
         own = f"{self._name}-{_part(mount)}"
-        made = aws.efs.FileSystem(
-            own,
-            encrypted=True,
-            # This mode costs by what is read and written, so a cluster that sleeps most of the week pays
-            # little.
-            throughput_mode="elastic",
-            tags=self._tags(mount),
-            opts=pulumi.ResourceOptions(parent=self),
-        )
+        system = self._efs_system(own, mount)
+        if mount.security_group is not None:
+            # Its owner has made the mount targets.
+            return system.dns_name.apply(lambda name: f"{name}:/")
         zones = self._network.zones
         # The file system's name resolves only in zones with a target. In an existing network the head may be
         # in another zone than the private subnets.
@@ -112,7 +127,7 @@ class AwsStorage(pulumi.ComponentResource):
         targets = [
             aws.efs.MountTarget(
                 f"{own}-{label}",
-                file_system_id=made.id,
+                file_system_id=system.id,
                 subnet_id=subnet,
                 security_groups=[self._network.groups["storage"]],
                 opts=pulumi.ResourceOptions(parent=self),
@@ -120,9 +135,32 @@ class AwsStorage(pulumi.ComponentResource):
             for label, subnet in zip(labels(list(subnets)), subnets.values(), strict=True)
         ]
         # A machine that mounts it needs the targets, so the source is known only when they exist.
-        return pulumi.Output.all(made.dns_name, *(t.id for t in targets)).apply(lambda known: f"{known[0]}:/")
+        return pulumi.Output.all(system.dns_name, *(t.id for t in targets)).apply(
+            lambda known: f"{known[0]}:/"
+        )
+
+    def _efs_system(self, own: str, mount: Mount) -> aws.efs.FileSystem:
+        if mount.existing is not None:
+            return aws.efs.FileSystem.get(own, mount.existing, opts=pulumi.ResourceOptions(parent=self))
+        return aws.efs.FileSystem(
+            own,
+            encrypted=True,
+            # This mode costs by what is read and written, so a cluster that sleeps most of the week pays
+            # little.
+            throughput_mode="elastic",
+            tags=self._tags(mount),
+            opts=self._options(mount, []),
+        )
 
     def _lustre(self, mount: Mount) -> pulumi.Output[str]:
+        if mount.existing is not None:
+            # Only FSx knows the name of the mount.
+            there = aws.fsx.LustreFileSystem.get(
+                f"{self._name}-{_part(mount)}", mount.existing, opts=pulumi.ResourceOptions(parent=self)
+            )
+            return pulumi.Output.all(there.dns_name, there.mount_name).apply(
+                lambda known: f"{known[0]}@tcp:/{known[1]}"
+            )
         own, scratch_1 = f"{self._name}-{_part(mount)}", mount.deployment == "SCRATCH_1"
         linked = repositories(mount)
         made = aws.fsx.LustreFileSystem(
@@ -136,17 +174,19 @@ class AwsStorage(pulumi.ComponentResource):
             drive_cache_type="NONE" if mount.storage_type == "HDD" else None,
             file_system_type_version=LUSTRE_VERSION,
             security_group_ids=[self._network.groups["storage"]],
-            skip_final_backup=True,
+            backup_id=mount.restore,
+            skip_final_backup=not mount.snapshot,
+            final_backup_tags=self._tags(mount) if mount.snapshot else None,
             import_path=mount.s3_import if scratch_1 else None,
             export_path=mount.s3_export if scratch_1 else None,
             auto_import_policy="NEW_CHANGED_DELETED" if scratch_1 and mount.s3_import else None,
             tags=self._tags(mount),
-            opts=pulumi.ResourceOptions(
-                parent=self,
+            opts=self._options(
+                mount,
+                # The zone is chosen once: in another zone it would be another, empty file system.
+                ["subnetIds", "backupId"],
                 # FSx checks the group first, and refuses one that does not let Lustre through.
                 depends_on=self._network.rules["storage"],
-                # The zone is chosen once: in another zone it would be another, empty file system.
-                ignore_changes=["subnetIds"],
             ),
         )
         links = [self._link(own, made, number, one, mount) for number, one in enumerate(linked)]
@@ -185,7 +225,9 @@ class AwsStorage(pulumi.ComponentResource):
         )
 
     def _tags(self, mount: Mount) -> dict[str, str]:
-        return tags(self._design, f"{self._design.name}-{_part(mount)}")
+        stays = {"keep": mount.name} if mount.keep else {}
+        more = {**stays, **({"snapshot": mount.name} if mount.snapshot else {})}
+        return tags(self._design, f"{self._design.name}-{_part(mount)}", **more)
 
 
 class AwsDisks(pulumi.ComponentResource):
@@ -218,7 +260,7 @@ class AwsDisks(pulumi.ComponentResource):
 
 def devices(design: ClusterDesign) -> dict[str, str]:
     """path -> the device of its volume, for each directory that the controller exports."""
-    paths = [mount.path for mount in design.mounts if mount.kind == "nfs"]
+    paths = [mount.path for mount in design.mounts if mount.served_by == "controller"]
     order = [*FIXED, *(path for path in paths if path not in FIXED)]
     return {path: f"/dev/sd{LETTERS[order.index(path)]}" for path in paths}
 

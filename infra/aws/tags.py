@@ -13,6 +13,10 @@ HOST = "slurm-stacks:host"
 BUCKET = "slurm-stacks:bucket"
 """The tag of such a machine that names the bucket with its boot report, which has its host keys."""
 
+KEPT = "slurm-stacks:keep"
+"""The tag of a disk or a file system that stays after a destroy: its name in the stack file."""
+SAVED = "slurm-stacks:snapshot"
+"""The tag of a disk or a file system that a destroy saves, and of its snapshot or backup: likewise."""
 RECIPE = "slurm-stacks:recipe"
 """The tag of a baked image: the name of its recipe."""
 

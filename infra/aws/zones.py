@@ -45,12 +45,38 @@ def find(design: ClusterDesign) -> Zones:
     Raises:
         UserError: No zone that is left for a machine offers it.
     """
-    return _of_existing_network(design) if design.network.vpc else _of_own_network(design)
+    found = _of_existing_network(design) if design.network.vpc else _of_own_network(design)
+    for name, volume, zone in _volumes(design):
+        if zone != found.head and not zone.startswith("<"):
+            cure = (
+                "give network.aws subnets there"
+                if design.network.vpc
+                else "add that zone to network.zones, or make a snapshot of the volume and `restore` it"
+            )
+            raise UserError(
+                f"slurm-stacks:cluster.storage.{name}.existing: {volume} is in {zone}, and the controller in "
+                f"{found.head}: EC2 attaches a volume in its own zone only; {cure}"
+            )
+    return found
+
+
+def _volumes(design: ClusterDesign) -> list[tuple[str, str, str]]:
+    """The name, the id and the zone of each existing volume."""
+    found = []
+    for mount in design.mounts:
+        if mount.served_by == "controller" and mount.existing is not None:
+            filters = [aws.ebs.GetVolumeFilterArgs(name="volume-id", values=[mount.existing])]
+            zone = aws.ebs.get_volume(filters=filters).availability_zone
+            known = f"<{mount.existing}.availabilityZone>" if zone.startswith(UNKNOWN) else zone
+            found.append((mount.name, mount.existing, known))
+    return found
 
 
 def _of_own_network(design: ClusterDesign) -> Zones:
     configured = {p.name: p.zones or design.network.zones for p in design.partitions}
-    current = _current_head_zone(design)
+    # Existing volumes can be attached in their own zone only.
+    volumes = [zone for _, _, zone in _volumes(design) if not zone.startswith("<")]
+    current = _current_head_zone(design) or next(iter(volumes), None)
     if all(configured.values()):
         named = Zones(next(iter(configured.values()))[0], configured)
         return replace(named, head=current) if current in named.compute else named

@@ -103,7 +103,7 @@ def outside(design: ClusterDesign) -> Iterator[Rule]:
 
 def exports(design: ClusterDesign) -> Iterator[Rule]:
     """NFS from the other machines to the controller, where it exports directories."""
-    if any(mount.kind == "nfs" for mount in design.mounts):
+    if any(mount.served_by == "controller" for mount in design.mounts):
         for role in roles(design):
             if role != "controller":
                 yield Rule("controller", "in", role, NFS, "/home and /apps from the controller")

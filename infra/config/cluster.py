@@ -23,7 +23,7 @@ from infra.config.fields import (
     Usd,
 )
 from infra.config.network import NetworkConfig, Zones
-from infra.config.storage import StorageConfig
+from infra.config.storage import Gp3Config, StorageConfig
 from infra.machines import Override
 
 MOST_NODES = 5000
@@ -94,6 +94,7 @@ class ControllerConfig(Section):
         None, description="Machine type. Default: m5.large (aws), n1-standard-2 (gcp), local.small (local)."
     )
     disk_gib: int | None = Field(None, ge=10, le=16384, description="Root disk in GiB; 50 by default.")
+    gp3: Gp3Config | None = Field(None, description="AWS: the performance of the root disk.")
     image: OwnImageConfig | None = Field(None, description="Its own image; null: the cluster's.")
 
 
@@ -103,6 +104,7 @@ class LoginConfig(Section):
     count: int = Field(0, ge=0, le=10, description="How many; 0: the controller is the login machine.")
     machine: str | None = Field(None, description="Machine type; the controller's by default.")
     disk_gib: int | None = Field(None, ge=10, le=16384, description="Root disk in GiB; 50 by default.")
+    gp3: Gp3Config | None = Field(None, description="AWS: the performance of the root disk.")
 
 
 class AcceleratorConfig(Section):
@@ -139,6 +141,7 @@ class AwsPartition(Section):
         description="Name of an existing cluster placement group, e.g. the one in which a reservation was "
         "made; null: the partition gets its own if placement is cluster.",
     )
+    gp3: Gp3Config | None = Field(None, description="The performance of a node's root disk.")
 
 
 class GcpPartition(Section):

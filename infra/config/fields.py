@@ -22,6 +22,7 @@ KMS_KEY = (
 )
 VPC = rf"^(vpc-[0-9a-f]{{8,17}}|{PLACEHOLDER})$"
 SUBNET = rf"^(subnet-[0-9a-f]{{8,17}}|{PLACEHOLDER})$"
+SECURITY_GROUP = rf"^(sg-[0-9a-f]{{8,17}}|{PLACEHOLDER})$"
 GS_BUCKET = r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?)*"
 """A bucket's name in Cloud Storage: parts of 63 characters between dots. `gs_bucket` checks the rest."""
 BUCKET = r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?$"
@@ -38,6 +39,7 @@ IN_WORDS = {
     KMS_KEY: "the ARN of a KMS key, arn:aws:kms:<region>:<account>:key/<id>: no alias",
     VPC: "the id of a VPC, vpc-…",
     SUBNET: "the id of a subnet, subnet-…",
+    SECURITY_GROUP: "the id of a security group, sg-…",
     BUCKET: "s3://bucket/prefix",
     ROLE: "the ARN of an IAM role, arn:aws:iam::<account>:role/<name>",
     REPOSITORY: "a name in ECR: small letters and digits, with . _ - or / between them",

@@ -6,9 +6,27 @@ from typing import Literal
 
 from pydantic import Field
 
-from infra.config.fields import BUCKET, MountPath, Section
+from infra.config.fields import BUCKET, SECURITY_GROUP, MountPath, Section
 
 SharedKind = Literal["nfs", "efs", "filestore", "fsx_lustre"]
+
+
+class Gp3Config(Section):
+    """The performance of an EBS volume. Without it a volume has 3,000 IOPS and 125 MiB/s, which cost nothing
+    more."""
+
+    iops: int | None = Field(
+        None,
+        ge=3000,
+        le=80000,
+        description="3,000 (the default) to 80,000, and at most 500 for each GiB of the disk.",
+    )
+    throughput_mibs: int | None = Field(
+        None,
+        ge=125,
+        le=2000,
+        description="MiB/s: 125 (the default) to 2,000, and at most a quarter of the IOPS.",
+    )
 
 
 class SharedStorage(Section):
@@ -60,6 +78,42 @@ class SharedStorage(Section):
             "1024 to 10240 in steps of 256, HIGH_SCALE_SSD 10240 to 102400 in steps of 2560.",
         )
     )
+
+    gp3: Gp3Config | None = Field(None, description="nfs on AWS: the performance of the controller's disk.")
+    existing: str | None = Field(
+        None,
+        min_length=1,
+        description="What is there already and is only used: `down` leaves it. efs, fsx_lustre: fs-…. nfs: "
+        "a disk for the controller (vol-… on AWS, a persistent disk's name on Google Cloud) or an NFS "
+        "export, server:/path. filestore: an instance's name in gcp:zone, or "
+        "projects/…/locations/…/instances/….",
+    )
+    security_group: str | None = Field(
+        None,
+        pattern=SECURITY_GROUP,
+        description="With existing, on AWS: the security group of its network interfaces. `up` opens its "
+        "ports there for this cluster's machines, and `down` closes them. efs without it: `up` makes mount "
+        "targets of its own.",
+    )
+    keep: bool = Field(
+        False,
+        description="`down` leaves it, and says what it costs and which lines take it back.",
+    )
+    snapshot: bool = Field(
+        False,
+        description="`down` makes a snapshot (nfs) or a backup (fsx_lustre, persistent types) and deletes "
+        "the original.",
+    )
+    restore: str | None = Field(
+        None,
+        min_length=1,
+        description="Begin with the files of a snapshot (nfs: snap-… on AWS, a snapshot's name on Google "
+        "Cloud) or of a backup (fsx_lustre: backup-…). It has no effect on what is there already.",
+    )
+
+    def is_export(self) -> bool:
+        """Whether it is somebody's own NFS export, `server:/path`."""
+        return self.kind == "nfs" and self.existing is not None and ":/" in self.existing
 
     def mounted_at(self, name: str) -> str:
         """The path of this directory, whose key in the stack file is `name`."""

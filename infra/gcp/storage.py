@@ -17,6 +17,8 @@ from node.sites import MountSource
 DISK_TYPE = "pd-balanced"
 REGIONAL = ("REGIONAL", "ENTERPRISE")
 """The tiers of Filestore that belong to a region. Other tiers belong to a zone."""
+LONGEST = 63
+"""Characters of a name."""
 BY_ID = "/dev/disk/by-id/google-"
 """The beginning of the path under which Linux shows a disk by the name that it has on its machine."""
 
@@ -26,7 +28,7 @@ class GcpStorage(pulumi.ComponentResource):
 
     Attributes:
         disks: path -> the self link of the persistent disk, for directories that the controller exports.
-        sources: path -> what a machine mounts there: `10.1.2.3:/home`.
+        sources: path -> what a machine mounts there: `10.1.2.3:/home`, or an NFS server's `server:/path`.
     """
 
     def __init__(
@@ -43,8 +45,10 @@ class GcpStorage(pulumi.ComponentResource):
         self.disks: dict[str, pulumi.Output[str]] = {}
         self.sources: dict[str, pulumi.Output[str]] = {}
         for mount in design.mounts:
-            if mount.kind == "nfs":
+            if mount.served_by == "controller":
                 self.disks[mount.path] = self._disk(mount)
+            elif mount.kind == "nfs":
+                self.sources[mount.path] = pulumi.Output.from_input(str(mount.existing))
             elif mount.kind == "filestore":
                 self.sources[mount.path] = self._filestore(mount)
         self.register_outputs({"disks": self.disks, "sources": self.sources})
@@ -66,23 +70,48 @@ class GcpStorage(pulumi.ComponentResource):
 
     def _disk(self, mount: Mount) -> pulumi.Output[str]:
         design = self._design
+        if mount.existing is not None:
+            return pulumi.Output.from_input(
+                f"projects/{design.project}/zones/{design.zone}/disks/{mount.existing}"
+            )
+        name = resource_of(design.name, mount.path)
         made = compute.Disk(
             f"{self._name}-{_part(design, mount)}",
-            name=resource_of(design.name, mount.path),
+            name=name,
             description=f"{mount.path} of the cluster {design.name}",
             project=design.project,
             # A disk can be used only in its own zone.
             zone=design.zone,
             size=mount.size_gib,
             type=DISK_TYPE,
-            labels=labels(design),
-            opts=pulumi.ResourceOptions(parent=self, delete_before_replace=True),
+            snapshot=mount.restore,
+            create_snapshot_before_destroy=True if mount.snapshot else None,
+            create_snapshot_before_destroy_prefix=snapshot_prefix(name) if mount.snapshot else None,
+            labels=self._labels(mount),
+            opts=self._options(mount, ["snapshot"]),
         )
         return made.self_link
 
+    def _options(self, mount: Mount, once: list[str]) -> pulumi.ResourceOptions:
+        """The options of a disk or an instance.
+
+        Args:
+            once: The properties that count only when it is made.
+        """
+        return pulumi.ResourceOptions(
+            parent=self,
+            delete_before_replace=True,
+            ignore_changes=once,
+            retain_on_delete=mount.keep or None,
+        )
+
+    def _labels(self, mount: Mount) -> dict[str, str]:
+        return labels(self._design, **({"keep": mount.name} if mount.keep else {}))
+
     def _filestore(self, mount: Mount) -> pulumi.Output[str]:
+        if mount.existing is not None:
+            return self._existing_filestore(mount)
         design, part = self._design, _part(self._design, mount)
-        own = pulumi.ResourceOptions(parent=self)
         made = filestore.Instance(
             f"{self._name}-{part}",
             name=resource_of(design.name, mount.path),
@@ -95,17 +124,36 @@ class GcpStorage(pulumi.ComponentResource):
             ),
             networks=[filestore.InstanceNetworkArgs(network=self._network.name, modes=["MODE_IPV4"])],
             deletion_protection_enabled=False,
-            labels=labels(design),
-            opts=pulumi.ResourceOptions(parent=self, delete_before_replace=True),
+            labels=self._labels(mount),
+            opts=self._options(mount, []),
         )
         unknown = f"<{self._name}-{part}.networks[0].ipAddresses[0]>"
         address: pulumi.Output[str] = made.networks.apply(
             # An offline plan has not even a placeholder for the computed parts of an input.
             lambda found: str((found[0].ip_addresses or [unknown])[0])
         )
-        # With NFS 3 the server grants locks by calls to ports that the client chooses.
+        self._locks(mount, address)
+        return address.apply(lambda ip: f"{ip}:/{share(mount.path)}")
+
+    def _existing_filestore(self, mount: Mount) -> pulumi.Output[str]:
+        *place, name = str(mount.existing).split("/")
+        found = filestore.get_instance_output(
+            name=name,
+            project=place[1] if place else self._design.project,
+            location=place[3] if place else self._design.zone,
+        )
+        address: pulumi.Output[str] = found.networks.apply(
+            lambda networks: str((networks[0].ip_addresses or [f"<{name}.networks[0].ipAddresses[0]>"])[0])
+        )
+        exported = found.file_shares.apply(lambda shares: str(shares[0].name))
+        self._locks(mount, address)
+        return pulumi.Output.format("{0}:/{1}", address, exported)
+
+    def _locks(self, mount: Mount, address: pulumi.Output[str]) -> None:
+        """With NFS 3 the server grants locks by calls to ports that the client chooses."""
+        design = self._design
         compute.Firewall(
-            f"{self._name}-{part}-locks",
+            f"{self._name}-{_part(design, mount)}-locks",
             name=resource_of(design.name, mount.path, "-locks"),
             description=f"Filestore's locks of {mount.path}, cluster {design.name}",
             project=design.project,
@@ -114,14 +162,18 @@ class GcpStorage(pulumi.ComponentResource):
             source_ranges=[address.apply(lambda ip: f"{ip}/32")],
             target_service_accounts=[account_email(design, role) for role in roles(design)],
             allows=[{"protocol": "tcp"}, {"protocol": "udp"}],
-            opts=own,
+            opts=pulumi.ResourceOptions(parent=self),
         )
-        return address.apply(lambda ip: f"{ip}:/{share(mount.path)}")
 
 
 def device(path: str) -> str:
     """The name of an exported directory's disk on the controller: `slurm-stacks-home` of /home."""
     return resource_of("slurm-stacks", path)
+
+
+def snapshot_prefix(disk: str) -> str:
+    """The beginning of the name of a disk's last snapshot, to which the provider adds `-YYYYMMDD-HHMMSS`."""
+    return disk[: LONGEST - len("-20060102-150405")].rstrip("-")
 
 
 def share(path: str) -> str:

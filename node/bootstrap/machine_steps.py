@@ -134,6 +134,7 @@ def mounts(context: Context) -> str:
         if not Path(folder).is_dir():
             raise FileNotFoundError(f"{folder}: no such folder, and nothing is mounted there")
     if context.role == "controller":
+        _check_writable(context, mine)
         # As in /tmp, every user may create a benchmark's folder, but not remove another user's.
         files.folder(Path(site.shared) / "bench", 0o1777)
         _open_scratch(context, mine)
@@ -145,6 +146,28 @@ def mounts(context: Context) -> str:
     return " and ".join(mount.path for mount in mine) or "nothing to mount"
 
 
+def _check_writable(context: Context, mine: Sequence[Mount]) -> None:
+    """Checks that root may write to existing file systems in which it makes environments and keys.
+
+    Raises:
+        PermissionError: A file server maps root to a user who may not write.
+    """
+    site = context.settings.site
+    for mount in mine:
+        folder = context.at(mount.path.lstrip("/"))
+        if mount.existing is None or not {str(folder), mount.path} & {site.shared, site.apps}:
+            continue
+        trial = folder / f".slurm-stacks-{context.host}"
+        try:
+            trial.touch()
+            trial.unlink()
+        except PermissionError as error:
+            raise PermissionError(
+                f"{mount.path}: root of this machine may not write there, and makes environments and keys "
+                f"there: export {mount.existing} to this network with no_root_squash ({error})"
+            ) from error
+
+
 def _open_scratch(context: Context, mine: Sequence[Mount]) -> None:
     """Gives shared scratch file systems the mode of /tmp, so that every user can write there.
 
@@ -153,7 +176,8 @@ def _open_scratch(context: Context, mine: Sequence[Mount]) -> None:
     site = context.settings.site
     for mount in mine:
         folder = context.at(mount.path.lstrip("/"))
-        if str(folder) in (site.shared, site.apps) or mount.path in (site.shared, site.apps):
+        # Who may write to somebody's own file system is the owner's decision.
+        if mount.existing is not None or {str(folder), mount.path} & {site.shared, site.apps}:
             continue
         there = folder.stat()
         if there.st_uid == os.geteuid() and stat.S_IMODE(there.st_mode) == NEW_MODE:

@@ -476,6 +476,9 @@ def test_down_audits_and_names_what_is_left(
     operate.take_down(Stack(ROOT, "test"), "local", console)
     assert engine.did == ["destroy"]
     assert said.getvalue().endswith("nothing is left\n")
+    monkeypatch.setattr(LocalProvider, "kept", lambda *_arguments: ["kept: a disk", "its lines"])
+    operate.take_down(Stack(ROOT, "test"), "local", console)
+    assert said.getvalue().endswith("nothing else is left\nkept: a disk\nits lines\n")
     monkeypatch.setattr(LocalProvider, "leftovers", lambda *_arguments: ["process 1: x", "folder y"])
     with pytest.raises(UserError, match="left of stack test:\n  process 1: x\n  folder y\n") as caught:
         operate.take_down(Stack(ROOT, "test"), "local", console)

@@ -94,6 +94,41 @@ def test_a_node_mounts_what_the_controller_exports(tmp_path: Path, asked: list[t
     assert not (root / "home" / "bench").exists()
 
 
+FILER = Mount("/home", "nfs", existing="filer.lab:/export/home", options="rw,hard")
+FILED = {"mounts": {**SOURCES["mounts"], "/home": {"source": "filer.lab:/export/home"}}}
+
+
+@pytest.mark.parametrize(("host", "role"), [("cpu-0", "compute"), ("controller", "controller")])
+def test_an_export_of_somebodys_is_mounted_on_every_machine_and_not_exported_again(
+    tmp_path: Path, asked: list[tuple[str, int]], host: str, role: str
+) -> None:
+    context, run = machine(tmp_path, role, host, mounts=(FILER, NFS[1]), driver=FILED)
+    assert machine_steps.mounts(context) == "/home and /apps"
+    root = tmp_path / "root"
+    assert run.calls[0] == f"mount -t nfs -o rw,hard filer.lab:/export/home {root}/home"
+    assert asked[0] == ("filer.lab", 2049)
+    exports = root / mounts.EXPORTS
+    if role == "controller":
+        assert [line.split()[0] for line in exports.read_text().splitlines()] == ["/apps"]
+    assert list((root / "home").glob(".slurm-stacks*")) == [], "the trial file is gone"
+
+
+def test_an_export_that_root_may_not_write_to_is_one_message(
+    tmp_path: Path, asked: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, _ = machine(tmp_path, "controller", "controller", mounts=(FILER, NFS[1]), driver=FILED)
+    really_touch = Path.touch
+
+    def squashed(path: Path) -> None:
+        if path.parent.name == "home":
+            raise PermissionError(13, "Permission denied", str(path))
+        really_touch(path)
+
+    monkeypatch.setattr(Path, "touch", squashed)
+    with pytest.raises(PermissionError, match=r"filer\.lab:/export/home to this network with no_root"):
+        machine_steps.mounts(context)
+
+
 def test_every_user_may_write_to_shared_scratch(tmp_path: Path, asked: list[tuple[str, int]]) -> None:
     scratch = Mount("/scratch", "nfs", served_by="controller")
     sources = {"mounts": {**SOURCES["mounts"], "/scratch": {"disk": "vol-0ccc"}}}

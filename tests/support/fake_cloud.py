@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 from cli.changes.table import Kind, Row, Rules
 from cli.clouds.cloud import Cloud, Machine
+from cli.clouds.kept import Kept
 from cli.clouds.provider import CloudProvider
 from cli.doctor.finding import Check
 from cli.ssh import openssh
@@ -45,6 +46,7 @@ class FakeCloud:
         self.there: list[Machine] = []
         self.objects: dict[tuple[str, str], tuple[bytes, float]] = {}
         self.left: list[str] = []
+        self.stays: list[Kept] = []
         self.refuses: UserError | None = None
         self.did: list[str] = []
         self.obeys = True
@@ -130,6 +132,10 @@ class FakeCloud:
     def leftovers(self) -> list[str]:
         self._ask()
         return [*(f"machine {machine.name}" for machine in self.there), *self.left]
+
+    def kept(self, paths: Mapping[str, str]) -> list[Kept]:
+        self._ask()
+        return self.stays
 
     def read(self, bucket: str, key: str) -> bytes | None:
         self._ask()

@@ -178,7 +178,9 @@ class Project:
         return {"secrets": _labelled(self.secrets, query)}
 
     def _file(self, _method: str, rest: str, query: dict[str, str], _body: bytes) -> Any:
-        assert rest == f"projects/{self.account.project}/locations/-/instances"
+        whole = f"projects/{self.account.project}/locations/-/instances"
+        if rest != whole:
+            return next((one for one in self.filestores if one["name"] == rest), None)
         return {"instances": _labelled(self.filestores, query)}
 
     def _oslogin(self, method: str, rest: str, query: dict[str, str], body: bytes) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from infra.config.checks.context import CLUSTER, MISSING, Context
+from infra.config.checks.kept_storage import check_end, check_existing, check_performance
 from infra.config.mistakes import Location
 from infra.config.storage import LocalScratch, SharedStorage
 from infra.machines import Machine
@@ -12,12 +13,13 @@ from node.elastic.drivers.gce.names import NAME_LENGTH, part_of
 
 KINDS = {"nfs": ("aws", "gcp"), "efs": ("aws",), "fsx_lustre": ("aws",), "filestore": ("gcp",)}
 SETTINGS = {
-    "nfs": {"size_gib"},
+    "nfs": {"size_gib", "gp3"},
     "efs": set(),
     "fsx_lustre": {"size_gib", "deployment", "storage_type", "throughput", "s3_import", "s3_export"},
     "filestore": {"size_gib", "tier"},
 }
-EVERYWHERE = {"kind", "path"}
+EVERYWHERE = {"kind", "path", "existing", "security_group", "keep", "snapshot", "restore"}
+"""What every kind takes, or refuses with its reason (`kept_storage`)."""
 # Directories of the system: a mount over one of them makes the machine unusable.
 SYSTEM = re.compile(r"/(bin|boot|dev|etc|lib|lib64|proc|root|run|sbin|sys|tmp|usr|var)(/.*)?")
 
@@ -44,6 +46,7 @@ LEAST_NFS = {"aws": 1, "gcp": 10}
 
 def check_storage(c: Context) -> None:
     at = (*CLUSTER, "storage")
+    check_performance(c)
     parts = {name: getattr(c.cluster.storage, name) for name in type(c.cluster.storage).model_fields}
     given = {name: part for name, part in parts.items() if part is not None}
     if c.provider == "local":
@@ -61,6 +64,17 @@ def check_storage(c: Context) -> None:
         else:
             _local_scratch(c, (*at, name))
     _paths(c, given, at)
+    _twice(c, given, at)
+
+
+def _twice(c: Context, given: dict[str, SharedStorage | LocalScratch], at: Location) -> None:
+    """A disk or a file system is mounted at one path."""
+    seen: dict[str, str] = {}
+    for name, part in given.items():
+        if isinstance(part, SharedStorage) and part.existing is not None:
+            other = seen.setdefault(part.existing, name)
+            if other != name:
+                c.add((*at, name, "existing"), part.existing, f"one of its own: it is {other} already", "")
 
 
 def _shared(c: Context, part: SharedStorage, at: Location) -> None:
@@ -72,6 +86,10 @@ def _shared(c: Context, part: SharedStorage, at: Location) -> None:
         if getattr(part, key) is not None:
             takes = ", ".join(sorted(SETTINGS[part.kind])) or "no settings"
             c.add((*at, key), getattr(part, key), f"with kind {part.kind}: {takes}", f"remove {key}")
+    if part.existing is not None:
+        check_existing(c, part, at)
+        return
+    check_end(c, part, at)
     if part.kind == "fsx_lustre":
         _fsx(c, part, at)
     elif part.kind == "filestore":

@@ -32,8 +32,12 @@ THREADS = "[nfsd]\nthreads=64\n"
 
 
 def nfs(context: Context, mount: Mount) -> None:
-    """Mounts the controller's disk on the controller, and the controller's export on other machines."""
-    if mount.served_by == context.role:
+    """Mounts the controller's disk on the controller and its export on other machines, or another export."""
+    if mount.served_by is None:
+        origin = str(mount_sources.of(context, mount).source)
+        hint = f"does {origin} exist, and may this machine's network reach and mount it?"
+        _mount(context, mount, "nfs", origin, origin.partition(":")[0], NFS_PORT, hint)
+    elif mount.served_by == context.role:
         disks.mount_volume(context, mount, disks.volume(context, mount))
     else:
         server = context.settings.site.controller_address

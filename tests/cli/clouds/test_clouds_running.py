@@ -14,6 +14,7 @@ import pytest
 from cli.changes import check
 from cli.changes.jobs import Job, hold_line, release_line
 from cli.clouds import known_clusters, running, termination
+from cli.clouds.kept import Kept
 from cli.doctor.finding import Check, Finding, fine, stops
 from cli.ssh.openssh import SshError
 from infra.clouds.commands import ClusterRef
@@ -308,6 +309,19 @@ def test_what_is_left_of_a_cluster_is_found_by_the_next_down_too(
     assert set(provider.clouds) == {PLACE, ClusterRef("renamed", "eu-west-1")}, (
         "the file's, as of a new stack"
     )
+
+
+def test_what_stays_is_said_whether_or_not_the_stack_file_is_right(
+    cloud: FakeCloud, provider: FakeProvider, stack: Stack
+) -> None:
+    cloud.stays = [Kept("home", "disk d-1", 50, "", {"kind": "nfs", "existing": "d-1"}, 0.08)]
+    lines = provider.kept(stack, outputs)
+    assert lines[1] == "  disk d-1 (home, 50 GiB): 0.0055 USD an hour, 4.00 USD a month"
+    assert lines[-1] == "      home: {kind: nfs, existing: d-1}"
+    stack.file.write_text("config: {}\n")
+    assert provider.kept(stack, outputs) == lines
+    cloud.refuses = UserError("no credentials")
+    assert provider.kept(stack, outputs) == ["what stays on purpose could not be listed: no credentials"]
 
 
 def test_what_an_up_has_begun_is_looked_for_whatever_became_of_it(

@@ -129,7 +129,7 @@ def test_disks_are_attached_by_a_part_of_their_own(preview: bool) -> None:
 def test_a_disks_letter_does_not_depend_on_the_others() -> None:
     both = devices(aws_design())
     apps = devices(aws_design(mounts=(EFS, NFS[1])))
-    more = devices(aws_design(mounts=(Mount("/data", "nfs"), *NFS)))
+    more = devices(aws_design(mounts=(Mount("/data", "nfs", served_by="controller"), *NFS)))
     assert both == {"/home": "/dev/sdf", "/apps": "/dev/sdg"}
     assert apps == {"/apps": "/dev/sdg"}
     assert more == {**both, "/data": "/dev/sdh"}
@@ -193,7 +193,7 @@ def test_lustre_as_the_stack_file_says() -> None:
     assert scratch["securityGroupIds"] == ["n-storage-id"]
     assert (scratch["storageCapacity"], scratch["deploymentType"]) == (1200, "SCRATCH_2")
     assert scratch["fileSystemTypeVersion"] == LUSTRE_VERSION
-    assert list(made.asked["s-fsx"].ignoreChanges) == ["subnetIds"], "elsewhere it would be an empty one"
+    assert "subnetIds" in made.asked["s-fsx"].ignoreChanges, "elsewhere it would be an empty one"
     for key in ("perUnitStorageThroughput", "importPath", "exportPath", "driveCacheType"):
         assert key not in scratch
     persistent = storage(aws_design(mounts=(P2,))).inputs("s-fsx")

@@ -1,0 +1,97 @@
+"""Looks up the disks, instances and snapshots that a stack file names, before anything is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from cli.doctor.finding import Finding, fine, stops
+from cli.gcp.account import Account, GoogleError
+from node.elastic.drivers.gce.names import instance_of, resource_of, short
+from node.model import ClusterDesign, Mount
+
+CHECK = "storage"
+COMPUTE = "projects/{project}"
+
+
+def findings(account: Account, design: ClusterDesign) -> Iterator[Finding]:
+    """What Google Cloud says of each existing disk and instance, and of each snapshot.
+
+    Raises:
+        UserError: Google Cloud refuses, or does not answer.
+    """
+    for mount in design.mounts:
+        if mount.existing is not None:
+            if mount.served_by == "controller":
+                yield _disk(account, design, mount)
+            elif mount.kind == "filestore":
+                yield _filestore(account, design, mount)
+            else:
+                yield fine(CHECK, f"{_key(mount)}: {mount.existing} is not looked up: machines reach it")
+        elif mount.restore is not None:
+            yield from _snapshot(account, design, mount)
+
+
+def _key(mount: Mount, key: str = "existing") -> str:
+    return f"storage.{mount.name}.{key}"
+
+
+def _get(account: Account, service: str, path: str) -> dict[str, Any] | None:
+    try:
+        return account.call("GET", service, path)
+    except GoogleError as error:
+        if error.status != 404:
+            raise
+        return None
+
+
+def _disk(account: Account, design: ClusterDesign, mount: Mount) -> Finding:
+    name, where = str(mount.existing), _key(mount)
+    disk = _get(account, "compute", f"{COMPUTE}/zones/{design.zone}/disks/{name}")
+    if disk is None:
+        found = f"{where}: there is no disk {name} in {design.zone} of {account.project}"
+        return stops(CHECK, found, "A disk can be used in its own zone only: correct the name or gcp:zone.")
+    own = instance_of(design.name, "controller")
+    if others := [user for user in map(short, disk.get("users", [])) if user != own]:
+        cure = "A disk has one machine: detach it there first, or make a snapshot."
+        return stops(CHECK, f"{where}: {name} is attached to {', '.join(others)}", cure)
+    return fine(CHECK, f"{where}: {name} has {disk.get('sizeGb', '?')} GiB, and {mount.path} is on it")
+
+
+def _filestore(account: Account, design: ClusterDesign, mount: Mount) -> Finding:
+    name, where = str(mount.existing), _key(mount)
+    path = name if "/" in name else f"{COMPUTE}/locations/{design.zone}/instances/{name}"
+    instance = _get(account, "file", path)
+    if instance is None:
+        found = f"{where}: there is no Filestore instance {path.format(project=account.project)}"
+        cure = "`gcloud filestore instances list` shows yours; one of a region needs its whole path."
+        return stops(CHECK, found, cure)
+    networks = [short(str(one.get("network", ""))) for one in instance.get("networks", [])]
+    if design.network.vpc not in networks:
+        found = f"{where}: {name} is in the network {', '.join(networks)}, not in {design.network.vpc}"
+        return stops(CHECK, found, "Write its network as network.gcp: it is mounted from there only.")
+    if instance.get("state") != "READY":
+        return stops(CHECK, f"{where}: {name} is {instance.get('state')}", "Wait until it is READY.")
+    share = instance["fileShares"][0]
+    return fine(CHECK, f"{where}: {name} has {share.get('capacityGb', '?')} GiB as {share['name']}")
+
+
+def _snapshot(account: Account, design: ClusterDesign, mount: Mount) -> Iterator[Finding]:
+    """A snapshot counts only before the disk exists."""
+    name, where = str(mount.restore), _key(mount, "restore")
+    disk = resource_of(design.name, mount.path)
+    if _get(account, "compute", f"{COMPUTE}/zones/{design.zone}/disks/{disk}") is not None:
+        return
+    snapshot = _get(account, "compute", f"{COMPUTE}/global/snapshots/{name}")
+    if snapshot is None:
+        found = f"{where}: there is no snapshot {name} in {account.project}"
+        yield stops(CHECK, found, "`gcloud compute snapshots list` shows yours.")
+        return
+    size = int(snapshot.get("diskSizeGb", 0))
+    if snapshot.get("status") != "READY":
+        yield stops(CHECK, f"{where}: {name} is {snapshot.get('status')}", "Wait until it is READY.")
+    elif size > (mount.size_gib or 0):
+        found = f"{where}: {name} has {size} GiB, and {mount.path} {mount.size_gib} GiB"
+        yield stops(CHECK, found, f"Write size_gib: {size}, or more.")
+    else:
+        yield fine(CHECK, f"{where}: {mount.path} begins with the files of {name} ({size} GiB)")

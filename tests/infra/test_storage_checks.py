@@ -1,0 +1,158 @@
+"""Storage that is there already, that stays, or that is saved: what a stack file may say, and its design."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import botocore.session
+import pytest
+
+from infra.config import parse
+from infra.config.storage import Gp3Config
+from infra.cost import cost
+from infra.design import design
+from infra.machines import catalog
+from node.model import Gp3, Mount
+from tests.support.stack_values import mistakes, values
+
+VPC = {"vpc": "vpc-12345678", "public_subnet": "subnet-12345678", "private_subnets": ["subnet-12345679"]}
+IN_VPC: dict[str, Any] = {"network": {"aws": VPC}}
+GROUP = {"security_group": "sg-12345678"}
+FSX: dict[str, Any] = {"kind": "fsx_lustre", "existing": "fs-0123456789abcdef0"}
+EFS: dict[str, Any] = {"kind": "efs", "existing": "fs-01234567"}
+EXPORT = {"kind": "nfs", "existing": "filer.lab.example:/export/home"}
+P2: dict[str, Any] = {"kind": "fsx_lustre", "size_gib": 1200, "deployment": "PERSISTENT_2", "throughput": 125}
+STORE: dict[str, Any] = {"kind": "filestore", "existing": "lab-store"}
+
+# stack, changes, path of the one mistake, words that its message must have
+REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
+    ("aws", {"storage.home": {"existing": "fs-01234567"}}, "home.existing", ["vol-…", "server:/path"]),
+    ("aws", {"storage.home": {**EFS, "existing": "vol-01234567"}}, "home.existing", ["fs-…"]),
+    ("gcp", {"storage.home": {"existing": "vol-01234567/x"}}, "home.existing", ["persistent disk"]),
+    ("aws", {"storage.home": {**EXPORT, "size_gib": 9}}, "home.size_gib", ["nothing beside existing"]),
+    ("aws", {"storage.home": {**EXPORT, "keep": True}}, "home.keep", ["nothing beside existing"]),
+    ("aws", {"storage.home": {**EXPORT, **GROUP}}, "home.security_group", ["efs and fsx_lustre only"]),
+    ("aws", {"storage.home": {**EFS, **GROUP}}, "home.security_group", ["VPC that network.aws names"]),
+    ("aws", {"storage.home": {"kind": "efs", **GROUP}}, "home.security_group", ["with existing only"]),
+    ("aws", {"storage.scratch": FSX, **IN_VPC}, "scratch.security_group", ["missing", "describe-file-sys"]),
+    ("aws", {"storage.scratch": {**FSX, **GROUP}}, "scratch.security_group", ["network.aws"]),
+    (
+        "aws",
+        {"storage.home": EFS, "storage.scratch": {**EFS, "path": "/data"}},
+        "scratch.existing",
+        ["it is home already"],
+    ),
+    ("gcp", {"storage.home": STORE}, "home.existing", ["network that network.gcp names"]),
+    ("aws", {"storage.scratch": {**P2, "keep": True}}, "scratch.keep", ["network: {aws: …}", "deleted"]),
+    (
+        "gcp",
+        {"storage.home": {"kind": "filestore", "size_gib": 1024, "keep": True}},
+        "home.keep",
+        ["network: {gcp: …}"],
+    ),
+    ("aws", {"storage.home": {"keep": True, "snapshot": True}}, "home.snapshot", ["not both"]),
+    ("aws", {"storage.home": {"kind": "efs", "snapshot": True}}, "home.snapshot", ["AWS Backup"]),
+    (
+        "gcp",
+        {"storage.home": {"kind": "filestore", "size_gib": 1024, "snapshot": True}},
+        "home.snapshot",
+        ["gcloud filestore backups create"],
+    ),
+    ("aws", {"storage.scratch.snapshot": True}, "scratch.snapshot", ["no backups of SCRATCH_2"]),
+    (
+        "aws",
+        {"storage.scratch": {**P2, "snapshot": True, "s3_import": "s3://data"}},
+        "scratch.snapshot",
+        ["linked to S3"],
+    ),
+    ("aws", {"storage.home": {"restore": "vol-01234567"}}, "home.restore", ["snap-…"]),
+    ("aws", {"storage.home": {"kind": "efs", "restore": "x"}}, "home.restore", ["AWS Backup"]),
+    ("aws", {"storage.scratch": {**P2, "restore": "snap-01234567"}}, "scratch.restore", ["backup-…"]),
+    ("gcp", {"storage.home": {"gp3": {"iops": 4000}}}, "home.gp3", ["AWS's"]),
+    ("aws", {"storage.home": {"kind": "efs", "gp3": {}}}, "home.gp3", ["no settings"]),
+    ("aws", {"controller": {"gp3": {"iops": 2000}}}, "controller.gp3.iops", ["3000"]),
+    (
+        "aws",
+        {"controller": {"disk_gib": 10, "gp3": {"iops": 6000}}},
+        "controller.gp3.iops",
+        ["at most 5000 with 10 GiB", "take 12 GiB"],
+    ),
+    (
+        "aws",
+        {"partitions[0].aws": {"gp3": {"throughput_mibs": 1000}}},
+        "partitions[0].aws.gp3.throughput_mibs",
+        ["at most 750 MiB/s with 3000 IOPS", "take iops: 4000"],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("stack", "changes", "path", "words"), REFUSED)
+def test_what_cannot_be_is_one_mistake(
+    stack: str, changes: dict[str, Any], path: str, words: list[str]
+) -> None:
+    (mistake,) = mistakes(values(stack, changes))
+    assert mistake.path.endswith(path)
+    for word in words:
+        assert word in str(mistake)
+
+
+def words_of(documentation: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", documentation)).replace(" :", ":")
+
+
+def mounted(stack: str, changes: dict[str, Any]) -> dict[str, Mount]:
+    made = design(parse(values(stack, changes), "t"), catalog())
+    return {mount.name: mount for mount in made.mounts}
+
+
+def test_a_disk_is_exported_by_the_controller_and_an_export_is_not() -> None:
+    found = mounted("aws", {"storage.home": {"existing": "vol-01234567"}, "storage.apps": EXPORT})
+    assert (found["home"].served_by, found["home"].size_gib) == ("controller", None)
+    assert (found["apps"].served_by, found["apps"].existing) == (None, EXPORT["existing"])
+    assert "nfsvers" not in found["apps"].options, "a server of somebody's may speak any version"
+
+
+def test_what_is_there_already_costs_this_cluster_nothing() -> None:
+    changes = {"storage.home": {"existing": "vol-01234567"}, "storage.scratch": {**FSX, **GROUP}, **IN_VPC}
+    parts = cost(design(parse(values("aws", changes), "t"), catalog()))["parts"]
+    assert {part["name"]: part["max"] for part in parts if part["name"] in ("/home", "/fsx")} == {
+        "/home": 0.0, "/fsx": 0.0,
+    }  # fmt: skip
+
+
+def test_a_plan_names_what_down_keeps_and_saves() -> None:
+    changes = {"storage.home": {"keep": True}, "storage.apps": {"snapshot": True}}
+    parts = cost(design(parse(values("aws", changes), "t"), catalog()))["parts"]
+    said = {part["name"]: part["what"] for part in parts}
+    assert (said["/home"], said["/apps"]) == ("nfs 50 GiB kept by down", "nfs 50 GiB saved by down")
+
+
+def test_performance_beyond_every_volumes_has_an_unknown_price() -> None:
+    fast = {"iops": 6000, "throughput_mibs": 500}
+    changes = {"controller": {"gp3": {}}, "storage.apps": {"gp3": fast}, "partitions[0].aws": {"gp3": fast}}
+    made = design(parse(values("aws", changes), "t"), catalog())
+    assert {mount.name: mount.gp3 for mount in made.mounts}["apps"] == Gp3(6000, 500)
+    more = "gp3, 3000 IOPS and 375 MiB/s more than every volume has"
+    assert cost(made)["unknown"] == [
+        f"disks of {made.partitions[0].name} ({more})",
+        f"disk of /apps ({more})",
+    ]
+
+
+def test_the_limits_of_gp3_are_ec2s() -> None:
+    request = botocore.session.get_session().get_service_model("ec2").shape_for("CreateVolumeRequest")
+    text = {key: words_of(one.documentation) for key, one in request.members.items()}
+    assert "gp3: 3,000 ( default ) - 80,000 IOPS" in text["Iops"]
+    assert "Valid Range: 125 - 2000 MiB/s" in text["Throughput"]
+    keys = Gp3Config.model_json_schema()["properties"]
+    assert [(keys[key]["anyOf"][0]["minimum"], keys[key]["anyOf"][0]["maximum"]) for key in keys] == [
+        (3000, 80000), (125, 2000),
+    ]  # fmt: skip
+
+
+def test_backups_are_of_the_file_systems_that_fsx_backs_up() -> None:
+    made = botocore.session.get_session().get_service_model("fsx").operation_model("CreateBackup")
+    text = words_of(made.documentation)
+    assert "A Persistent deployment type Are not linked to a data repository" in text
+    assert mistakes(values("aws", {"storage.scratch": {**P2, "snapshot": True}})) == []
