@@ -149,7 +149,8 @@ def test_what_a_step_waits_for_is_on_the_report(machine: Callable[..., Context],
 def test_the_order_is_that_of_the_contract() -> None:
     # `secrets` and `ready` exist twice, because hosts and nodes have different limits.
     assert list(dict.fromkeys(s.name for s in STEPS if s.machines is None)) == [
-        "users", "hosts", "secrets", "disks", "mounts", "slurm", "accelerators", "hooks", "ready",
+        "users", "hosts", "secrets", "disks", "mounts", "slurm", "accelerators", "hooks", "health",
+        "ready",
     ]  # fmt: skip
     assert [s.name for s in STEPS if s.machines is not None] == [
         "packages", "metadata", "logs", "environment",
