@@ -29,7 +29,7 @@ NAMES = (HEALTH_CHECK, PROLOG, EPILOG)
 REASON = "slurm-stacks health: "
 """The beginning of the reason of a node that failed. The elastic daemon replaces such nodes."""
 PRETENDED = "bin"
-"""The folder of the run directory with stand-ins for tools of devices that process machines pretend to have."""
+"""The folder of the run directory with stand-ins for the tools of devices that process machines pretend."""
 SCONTROL_SECONDS = 20.0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +18,7 @@ STACK = """
       slurm-stacks:cluster:
         provider: local
         partitions:
-          - {name: gpu, machine: local.small, accelerator: {type: v100, count: 2}, nodes: {max: 3}, default: true}
+          - {name: gpu, machine: local.small, accelerator: {type: v100, count: 2}, nodes: {max: 3}}
         slurm:
           suspend_time: 60
           reconcile_interval: 1
@@ -36,7 +35,7 @@ echo "1, 00000000:00:1C.0, $errors, No, [N/A], No, Not Active"
 """
 SCRIPT = """#!/bin/sh
 echo "$SLURM_JOB_ID" >> {folder}/{name}-$SLURMD_NODENAME
-[ ! -e {folder}/refuse-$SLURMD_NODENAME ] || {{ echo "no room in /local_scratch"; exit 3; }}
+if rm {folder}/refuse-{name} 2>/dev/null; then echo "no room in /local_scratch"; exit 3; fi
 """
 
 
@@ -81,8 +80,10 @@ def test_a_node_that_degrades_under_a_job_is_drained_and_replaced(cluster: Clust
     ends = cluster.folder / "ends"
     job = cluster.submit(f"while [ ! -e {ends} ]; do sleep 0.2; done", "--nodelist=gpu-0")
     until(lambda: cluster.job(job).state == "RUNNING", 180, "the job")
+    # It counts as running while the prolog runs.
+    prolog = cluster.folder / "prolog-gpu-0"
+    until(lambda: prolog.exists() and prolog.read_text().split() == [str(job)], 60, "the prolog")
     first = cluster.node("gpu-0").boot_time
-    assert (cluster.folder / "prolog-gpu-0").read_text().split() == [str(job)]
 
     sick = cluster.folder / "sick-gpu-0"
     sick.touch()
@@ -114,6 +115,15 @@ def test_a_node_that_degrades_under_a_job_is_drained_and_replaced(cluster: Clust
 
 
 def test_a_job_whose_prolog_fails_runs_on_another_node_and_is_not_held(cluster: Cluster) -> None:
-    refuse = cluster.folder / "refuse-gpu-0"
-    refuse.touch()
-    until(lambda: cluster.job(job).state == "COMPLETED", 180, "the job, on another node")
+    (cluster.folder / "refuse-prolog").touch()
+    job = cluster.submit("true")
+    until(lambda: not (cluster.folder / "refuse-prolog").exists(), 180, "the prolog")
+    until(lambda: cluster.job(job).restarts == 1, 60, "the job is queued again")
+    logs = cluster.checkout.run_directory.glob("log/prolog-*.log")
+    (refused,) = [file for file in logs if "no room in /local_scratch" in file.read_text()]
+    node = refused.stem.removeprefix("prolog-")
+    assert f"job {job}: prolog.sh ended with status 3" in refused.read_text()
+    until(lambda: cluster.job(job).state == "COMPLETED", 180, "the job")
+    assert cluster.job(job).nodes != (node,)
+    until(lambda: cluster.node(node).is_powered_down, 120, "the end of its machine")
+    assert cluster.node(node).reason == "slurm-stacks health: Prolog error"
