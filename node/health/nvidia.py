@@ -19,6 +19,10 @@ SMI_SECONDS = 25.0
 DCGM_SECONDS = 120.0
 LOG_SECONDS = 10.0
 
+HARMLESS = (0, 1, 5)
+"""DCGM's severities (dcgm_errors.h) of what does not make a GPU useless: none, to be watched (MONITOR), and a
+matter of configuration (CONFIG), such as a persistence mode that is off."""
+
 INDEX, BUS = "index", "pci.bus_id"
 ECC = "ecc.errors.uncorrected.volatile.total"
 ROWS = {
@@ -155,14 +159,22 @@ def _failed_tests(part: Any, name: str) -> Iterator[tuple[str, str]]:
             yield from _failed_tests(one, name)
     elif isinstance(part, dict):
         name = str(part.get("name", name))
-        if str(part.get("status", "")).lower() == "fail" and "test_summary" not in part:
-            said = part.get("warnings") or part.get("info") or ""
-            first = said[0] if isinstance(said, list) and said else said
-            text = first.get("warning", "") if isinstance(first, dict) else first
+        warnings = part.get("warnings") or []
+        warnings = warnings if isinstance(warnings, list) else [warnings]
+        if str(part.get("status", "")).lower() == "fail" and any(map(_counts, warnings or [""])):
+            said = next(filter(_counts, warnings), "")
+            text = said.get("warning", "") if isinstance(said, dict) else said
             yield name, " ".join(str(text).split())
         for key, value in part.items():
             if key not in ("warnings", "info", "test_summary"):
                 yield from _failed_tests(value, name)
+
+
+def _counts(warning: Any) -> bool:
+    """Return whether a warning speaks against a GPU, and not against how a machine is set up."""
+    if isinstance(warning, dict) and "error_severity" in warning:
+        return warning["error_severity"] not in HARMLESS
+    return "persistence mode" not in str(warning).lower()
 
 
 def xids(tool: Tool) -> Iterator[str]:
