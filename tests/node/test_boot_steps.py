@@ -24,6 +24,7 @@ from node.bootstrap.execute import run_steps
 from node.bootstrap.report import BootReport, file_sink
 from node.bootstrap.steps import STEPS
 from node.folders import Folders
+from node.health.model import Health
 from node.model import INLINE, Accelerator, ClusterDesign, Hook, Image, Mount, Partition
 from tests.support.doubles import FakeServices, design, settings
 
@@ -158,7 +159,12 @@ def test_the_order_is_that_of_the_contract() -> None:
     names = [s.name for s in STEPS]
     assert names.index("disks") + 1 == names.index("packages") == names.index("mounts") - 2
     assert all(0 < s.timeout <= 3600 for s in STEPS)
-    assert [s.name for s in STEPS if "controller" not in s.roles] == ["secrets", "accelerators", "ready"]
+    assert [s.name for s in STEPS if "controller" not in s.roles] == [
+        "secrets",
+        "accelerators",
+        "health",
+        "ready",
+    ]
     of_hosts = ["secrets", "metadata", "ready", "environment"]
     assert [s.name for s in STEPS if "compute" not in s.roles] == of_hosts
 
@@ -170,11 +176,11 @@ def test_a_nodes_time_covers_what_its_steps_may_take() -> None:
     gpu = Partition("gpu", "p3dn.24xlarge", 96, 9, 0, 1, Accelerator("v100", 8), efa=1)
     lustre = (Mount("/fsx", "fsx_lustre"),)
     hooks = (Hook("compute", "a.sh", timeout=60), Hook("all", "b.sh", timeout=5), Hook("login", "c.sh"))
-    made = design(gpu, machines="vm", provider="aws", mounts=lustre, hooks=hooks)
+    made = design(gpu, machines="vm", provider="aws", mounts=lustre, hooks=hooks, health=Health())
     steps = sum(mine[name] for name in before if name != "hooks")
     assert limits.boot(made, gpu) == limits.START + limits.RESTART + steps + 65
     plain = dataclasses.replace(gpu, accelerator=None, efa=0)
-    assert limits.boot(made, gpu) - limits.boot(made, plain) == mine["accelerators"]
+    assert limits.boot(made, gpu) - limits.boot(made, plain) == mine["accelerators"] + mine["health"]
     baked = dataclasses.replace(made, image=Image(bake=True))
     assert limits.boot(baked, gpu) < limits.boot(made, plain) - 1000
     own = dataclasses.replace(gpu, image="ami-1")

@@ -253,14 +253,7 @@ def test_only_nodes_with_devices_are_checked() -> None:
     assert in_a_line([*"abcde"]) == "a; b; c; and 2 more"
 
 
-ADDED = {
-    "HealthCheckProgram",
-    "HealthCheckInterval",
-    "HealthCheckNodeState",
-    "Prolog",
-    "PrologFlags",
-    "Epilog",
-}
+CHECKED = {"HealthCheckProgram", "HealthCheckInterval", "HealthCheckNodeState", "Prolog", "PrologFlags"}
 SCRIPT = JobScript("site/own.sh")
 CPUS = (part(default=True),)
 
