@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from node.bootstrap import limits
 from node.folders import Folders
 from node.health.check import expected
 from node.health.model import EPILOG, PROLOG
@@ -27,6 +28,13 @@ def options(settings: Settings) -> list[tuple[str, object]]:
     if design.slurm.epilog is not None:
         found.append(("Epilog", programs / EPILOG))
     return found
+
+
+def longest(settings: Settings) -> int:
+    """Return the seconds that a prolog or an epilog may take; 0 for none. Slurm must wait as long."""
+    own = settings.design.slurm
+    checks = limits.HEALTH if _checked(settings) else 0
+    return max(checks + (own.prolog.timeout if own.prolog else 0), own.epilog.timeout if own.epilog else 0)
 
 
 def has_prolog(settings: Settings) -> bool:

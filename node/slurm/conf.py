@@ -260,7 +260,7 @@ def _power(settings: Settings) -> Options:
         # It runs while the job ends, so that slurmctld cleans up a job that is requeued and loses its node.
         ("EpilogSlurmctld", programs / "epilog-slurmctld"),
         # The prolog's longest wait is for a node that takes its whole time to boot.
-        ("PrologEpilogTimeout", slurm.resume_timeout + PROLOG_MARGIN),
+        ("PrologEpilogTimeout", max(slurm.resume_timeout, health.longest(settings)) + PROLOG_MARGIN),
         ("SuspendTime", slurm.suspend_time),
         ("SuspendTimeout", slurm.suspend_timeout),
         ("ResumeTimeout", slurm.resume_timeout),

@@ -25,6 +25,7 @@ from node.bootstrap.report import BootReport, file_sink
 from node.bootstrap.steps import STEPS
 from node.folders import Folders
 from node.health.model import Health
+from node.health.programs import PRETENDED
 from node.model import INLINE, Accelerator, ClusterDesign, Hook, Image, Mount, Partition
 from tests.support.doubles import FakeServices, design, settings
 
@@ -99,6 +100,23 @@ def test_a_failing_step_ends_the_boot_with_its_last_lines(machine: Callable[...,
     (only,) = report["steps"]
     assert (only["state"], only["note"], report["state"]) == ("failed", "it broke", "failed")
     assert "tail" not in only, "a failure that was foreseen needs no traceback"
+
+
+def test_a_node_whose_devices_fail_does_not_register(machine: Callable[..., Context]) -> None:
+    """The tools are this machine's, or stand-ins in the run directory where devices are pretended."""
+    gpu = Partition("gpu", "tiny", 2, 1000, 0, 1, Accelerator("v100", 2, simulated=True))
+    context = machine(made=design(gpu, health=Health(skip=("xid", "dcgm"))), host="gpu-0")
+    tool = Path(context.settings.site.root) / PRETENDED / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho '0, 0000:00:1E.0, 0, No, No, No, Not Active'\n")
+    tool.chmod(0o755)
+    checks = next(s for s in STEPS if s.name == "health")
+    assert run_steps(context, [checks, step(fail)]) is False
+    (only,) = reported(context)["steps"]
+    assert only["note"] == "health: nvidia-smi shows 1 of 2 GPUs"
+    one = dataclasses.replace(gpu, accelerator=Accelerator("v100", 1, simulated=True))
+    sound = machine(made=design(one, health=Health()), host="gpu-0")
+    assert checks.run(sound) == "1 v100: no fault found"
 
 
 def test_a_failure_that_nobody_foresaw_has_its_place(machine: Callable[..., Context]) -> None:
