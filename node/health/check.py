@@ -13,7 +13,7 @@ from node.health import nvidia
 from node.health.tools import Tool
 from node.model import Accelerator, ClusterDesign
 
-NEURON_SECONDS = 25.0
+NEURON_SECONDS = 20.0
 MOST_FAULTS = 3
 """The most findings that a node's reason in Slurm names."""
 

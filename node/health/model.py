@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 PROLOG, EPILOG = "prolog", "epilog"
+SCRIPTS = (PROLOG, EPILOG)
 """Slurm's programs before and after a job on each of its nodes, which run the users' own."""
 CHECKS = ("gpus", "ecc", "memory_rows", "thermal", "nvlink", "dcgm", "xid", "efa", "neuron")
 """The names of the checks, as a stack file leaves them out."""

@@ -14,10 +14,11 @@ from typing import Any
 from node import plurals
 from node.health.tools import Ran, Tool
 
-SMI_SECONDS = 25.0
-"""The time limit of nvidia-smi. It takes some seconds for eight GPUs without persistence mode."""
+SMI_SECONDS = 20.0
+"""The time limit of nvidia-smi. It takes some seconds for eight GPUs without persistence mode. Slurm ends a
+health check after 60 s, in which nvidia-smi may run twice."""
 DCGM_SECONDS = 120.0
-LOG_SECONDS = 10.0
+LOG_SECONDS = 5.0
 
 HARMLESS = (0, 1, 5)
 """DCGM's severities (dcgm_errors.h) of what does not make a GPU useless: none, to be watched (MONITOR), and a
@@ -32,6 +33,8 @@ ROWS = {
 }
 """A field that says Yes or No -> what Yes means. The last one is of GPUs older than Ampere."""
 HOT = "clocks_event_reasons.hw_thermal_slowdown"
+QUERIED = ("gpus", "ecc", "memory_rows", "thermal")
+"""The checks that this query is for."""
 FIELDS = (INDEX, BUS, ECC, *ROWS, HOT)
 _REFUSED = re.compile(r'Field "([^"]+)" is not a valid field')
 _BROKEN = re.compile(r"requires? reset|unknown error|gpu is lost|\berr!", re.IGNORECASE)
@@ -80,6 +83,8 @@ def gpus(tool: Tool, count: int, skip: frozenset[str]) -> Iterator[str]:
         count: The number of GPUs by the design.
         skip: The checks that are left out.
     """
+    if skip.issuperset(QUERIED):
+        return
     rows, problem = _query(tool)
     if problem:
         yield problem
