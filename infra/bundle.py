@@ -19,6 +19,7 @@ from infra.program.locations import cache_root
 from node.bootstrap.vm.cloud_client import LOCKED
 from node.bootstrap.vm.training import REQUIREMENTS
 from node.codec import to_json
+from node.health.model import EPILOG, PROLOG
 from node.model import ClusterDesign, Settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -70,20 +71,32 @@ def node_archive(design: ClusterDesign, root: Path = ROOT) -> bytes:
     for number, hook in enumerate(design.hooks):
         if "://" in hook.source or hook.text is not None:
             continue  # the machines fetch this hook themselves, or have it in their settings
-        script = root / hook.source
-        if not script.is_file():
-            raise UserError(
-                f"slurm-stacks:cluster.hooks[{number}].source: {hook.source!r} is no file in the project; "
-                "give the path of a script, relative to Pulumi.yaml",
-                EXIT_USAGE,
-            )
-        files[f"hooks/{number}-{script.name}"] = script.read_bytes()
+        content = _script(root, f"hooks[{number}].source", hook.source)
+        files[f"hooks/{number}-{Path(hook.source).name}"] = content
+    for program, own in ((PROLOG, design.slurm.prolog), (EPILOG, design.slurm.epilog)):
+        if own is not None:
+            files[own.archived(program)] = _script(root, f"slurm.{program}.source", own.source)
     if design.machines == "vm" and design.scheduler == "slurm":
         if design.trains:
             files |= _training(design, root)
         if client := CLIENTS.get(design.provider):
             files[LOCKED] = _locked(client, root).encode()
     return _zip(files)
+
+
+def _script(root: Path, key: str, source: str) -> bytes:
+    """The content of a user's script.
+
+    Raises:
+        UserError: There is none.
+    """
+    if not (root / source).is_file():
+        raise UserError(
+            f"slurm-stacks:cluster.{key}: {source!r} is no file in the project; "
+            "give the path of a script, relative to Pulumi.yaml",
+            EXIT_USAGE,
+        )
+    return (root / source).read_bytes()
 
 
 def training_kind(design: ClusterDesign) -> str:

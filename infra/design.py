@@ -12,6 +12,7 @@ from infra import batch_design
 from infra.config import ClusterConfig, StackConfig
 from infra.config.cluster import AwsConfig, AwsPartition, LocalConfig, OwnImageConfig, PartitionConfig
 from infra.config.fields import clock, time_limit_seconds
+from infra.health import health
 from infra.machines import GRES, Catalog, Machine
 from infra.mounts import gp3_of, mounts_of
 from node import codec, model
@@ -53,6 +54,7 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
             model.Hook(h.role, h.source or model.INLINE, tuple(h.args), h.timeout, h.script)
             for h in cluster.hooks
         ),
+        health=health(cluster, partitions),
         containers=model.Containers(**cluster.containers.model_dump()) if cluster.containers else None,
         budget=model.Budget(**cluster.budget.model_dump()),
         region=config.region,
@@ -252,7 +254,7 @@ def _slurm(cluster: ClusterConfig, made: model.ClusterDesign) -> model.SlurmSett
         longest = max(limits.boot(made, partition) for partition in made.partitions)
         chosen = model.SlurmSettings(resume_timeout=longest)
     own = cluster.slurm.model_dump(exclude_none=True)
-    return model.SlurmSettings(**(codec.to_json(chosen) | own))
+    return codec.from_json(model.SlurmSettings, codec.to_json(chosen) | own)
 
 
 def _network(cluster: ClusterConfig) -> model.Network:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from node.batch import Batch
+from node.health.model import Health, JobScript
 from node.local_cloud import LocalCloud
 from node.sites import AwsSite, CloudSite, GcpSite, LocalSite, MountSource
 from node.storage import Gp3 as Gp3  # noqa: PLC0414  the design's types are here
@@ -180,6 +181,8 @@ class SlurmSettings:
     """How long a slurmd may not answer before its node is DOWN."""
     reconcile_interval: float = 30.0
     accounting: bool = False
+    prolog: JobScript | None = None
+    epilog: JobScript | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +242,7 @@ class ClusterDesign:
     slurm: SlurmSettings = field(default_factory=SlurmSettings)
     hooks: tuple[Hook, ...] = ()
     containers: Containers | None = None
+    health: Health | None = None
     budget: Budget = field(default_factory=Budget)
     region: str | None = None
     zone: str | None = None

@@ -42,6 +42,7 @@ SHARED: dict[str, Row] = {
     "containers": Row(
         Kind.NODES, ("cluster.containers",), "controller and login machines get theirs at once"
     ),
+    "health": Row(Kind.NODES, ("cluster.health",), "the interval changes at once"),
     "budget": Row(Kind.LIVE, ("budget.max_usd", "budget.max_hours", "budget.running_jobs")),
     "network.cidr": Row(Kind.HEAD, ("network.cidr",), "the whole network is another"),
     "network.peers": Row(Kind.NOTHING),
@@ -54,6 +55,8 @@ SHARED: dict[str, Row] = {
             "slurm.slurmd_timeout",
             "slurm.reconcile_interval",
             "slurm.accounting",
+            "slurm.prolog",
+            "slurm.epilog",
         ),
     ),
     "local": Row(Kind.NOTHING, tuple(f"local.{field.name}" for field in fields(LocalCloud))),

@@ -22,6 +22,7 @@ from infra.config.fields import (
     TimeLimit,
     Usd,
 )
+from infra.config.health import HealthConfig, JobScriptConfig
 from infra.config.network import NetworkConfig, Zones
 from infra.config.storage import Gp3Config, StorageConfig
 from infra.machines import Override
@@ -256,7 +257,7 @@ class AwsConfig(Section):
 
 
 class SlurmConfig(Section):
-    """Slurm's timers in seconds. The defaults depend on the provider."""
+    """Slurm's timers in seconds, whose defaults depend on the provider, and your prolog and epilog."""
 
     suspend_time: int | None = Field(
         None, ge=1, le=LONGEST_SUSPEND, description="Idle seconds after which a node is powered down."
@@ -285,6 +286,12 @@ class SlurmConfig(Section):
         description="Run slurmdbd and its database on the controller: `sacct` shows jobs that are over, and "
         "launchers that ask it work. Off by default. On the local stack it takes 90 MiB of memory and some "
         "seconds of the first `up`, which installs slurmdbd and MariaDB where they are missing.",
+    )
+    prolog: JobScriptConfig | None = Field(
+        None, description="Runs on each node of a job before it, after our own checks; null: none."
+    )
+    epilog: JobScriptConfig | None = Field(
+        None, description="Runs on each node of a job after it; null: none."
     )
 
 
@@ -356,6 +363,9 @@ class ClusterConfig(Section):
     image: ImageConfig = Field(default_factory=ImageConfig, description="What machines boot from.")
     hooks: list[HookConfig] = Field(default_factory=list, description="Post-install scripts.")
     containers: ContainersConfig | None = Field(None, description="Containers for jobs; null: none.")
+    health: HealthConfig = Field(
+        default_factory=HealthConfig, description="Checks of nodes with GPUs, Neuron devices or EFA."
+    )
     budget: BudgetConfig = Field(default_factory=BudgetConfig, description="What it may spend.")
     network: NetworkConfig = Field(default_factory=NetworkConfig, description="Its network.")
     slurm: SlurmConfig = Field(default_factory=SlurmConfig, description="Slurm's timers.")

@@ -22,6 +22,8 @@ SLURM = 300
 ACCELERATORS = 1500
 """This includes package lists, the driver's modules and libraries, the EFA installer, and their builds."""
 HOOKS = 3600
+HEALTH = 300
+"""The tools that know the devices' health, each with a limit of its own."""
 READY = 120
 READY_HOSTS = 480
 """The limit of the step `ready` on the controller, whose database may have to repair files."""
@@ -45,7 +47,8 @@ def boot(design: ClusterDesign, partition: Partition) -> int:
         lustre = any(mount.kind == "fsx_lustre" and "compute" in mount.roles for mount in design.mounts)
         installs = PACKAGES + (RESTART if lustre else 0) + (ACCELERATORS if devices else 0)
     hooks = sum(hook.timeout for hook in design.hooks if hook.role in ("compute", "all"))
-    return START + USERS + HOSTS + SECRETS + DISKS + installs + MOUNTS + SLURM + hooks + READY
+    health = HEALTH if devices and design.health is not None else 0
+    return START + USERS + HOSTS + SECRETS + DISKS + installs + MOUNTS + SLURM + hooks + health + READY
 
 
 def baked(design: ClusterDesign, partition: Partition) -> bool:

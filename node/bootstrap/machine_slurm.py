@@ -13,6 +13,7 @@ from node.bootstrap.registration import start_slurmd
 from node.bootstrap.services import Service
 from node.bootstrap.vm import clouds, motd
 from node.containers import oci
+from node.health import programs as node_programs
 from node.slurm import version
 
 PROGRAM = {"controller": "slurmctld", "login": "sinfo", "compute": "slurmd"}
@@ -37,6 +38,7 @@ def slurm(context: Context) -> str:
         files.folder(context.path(path), 0o755, owner)
     etc = files.folder(context.path(folders.etc))
     if context.role == "compute":
+        node_programs.write(context.settings, context.settings_file)
         files.folder(context.path(folders.spool))
         if context.settings.design.containers is not None:
             # As in /tmp, each user makes a folder there. It is in memory, so every boot makes it.

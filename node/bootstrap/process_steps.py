@@ -65,6 +65,7 @@ def slurm(context: Context) -> str:
     if context.role == "controller":
         # Imported late: a compute node renders nothing, and without these imports it boots in half the time.
         from node.bootstrap import files
+        from node.health import programs as node_programs
         from node.slurm.configure import configure
 
         text = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=True).stdout.strip()
@@ -74,6 +75,7 @@ def slurm(context: Context) -> str:
         # munge refuses sockets in a folder that other users cannot enter, which may be due to the umask.
         context.path(folders.run).chmod(0o755)
         programs.write(context.settings, context.settings_file)
+        node_programs.write(context.settings, context.settings_file)
         configure(context.settings, text, files.write)
         (context.path(folders.etc) / VERSION_FILE).write_text(text)
         return text

@@ -109,6 +109,20 @@ def hooks(context: Context) -> str:
     return "\n".join([f"ran {len(mine)}", *lines])
 
 
+def health(context: Context) -> str:
+    # Imported late to save time: most nodes have nothing to check.
+    if context.settings.design.health is None:
+        raise SkipStep("the design has no health checks")
+    from node.health import programs
+    from node.health.check import When, expected, in_a_line
+
+    if (wanted := expected(context.settings.design, context.host)) is None:
+        raise SkipStep("this machine has no devices")
+    if found := programs.look(context.settings, context.host, wanted, When.BOOT):
+        raise RuntimeError("\n".join([f"health: {in_a_line(found)}", *found]))
+    return f"{wanted.text()}: no fault found"
+
+
 def environment(context: Context) -> str:
     from node.bootstrap.vm import training
 
@@ -142,6 +156,8 @@ STEPS: tuple[Step, ...] = (
     Step("slurm", limits.SLURM, ALL, lambda context: kind(context).slurm(context)),
     Step("accelerators", limits.ACCELERATORS, frozenset({"compute"}), accelerators),
     Step("hooks", limits.HOOKS, ALL, hooks),
+    # After the hooks, which may install DCGM.
+    Step("health", limits.HEALTH, frozenset({"compute"}), health),
     Step("ready", limits.READY_HOSTS, HOSTS, lambda context: kind(context).ready(context)),
     Step("ready", limits.READY, ALL - HOSTS, lambda context: kind(context).ready(context)),
     Step("logs", limits.LOGS, ALL, logs, VM),

@@ -54,9 +54,10 @@ def is_capacity_drain(state: NodeState) -> bool:
     """
     if not state.is_drained or not (state.reason or "").startswith(DRAIN_PREFIXES) or _is_ending(state):
         return False
-    # A node that was up when it was drained for the budget is powered down after its job (`budget_enforcer`).
+    # A node that was up when it was drained for the budget is powered down after its job (`budget_enforcer`),
+    # and so is one whose own devices failed (`node.health`).
     off = state.is_powered_down or state.is_powering_up or state.is_powering_down
-    return off or kind_of(state.reason) is not ErrorClass.BUDGET
+    return off or kind_of(state.reason) not in (ErrorClass.BUDGET, ErrorClass.HEALTH)
 
 
 def is_open(state: NodeState) -> bool:

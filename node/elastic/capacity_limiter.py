@@ -20,7 +20,7 @@ from node.elastic.driver import AvailableCapacity, Driver
 from node.elastic.errors import ErrorClass, Failure
 from node.elastic.launcher import Launcher
 from node.elastic.pending_jobs import JobChange, PartitionCapacity, Run, changes, fits, runs, unstarted
-from node.elastic.pools import Pool, Pools
+from node.elastic.pools import OF_MACHINES, Pool, Pools
 from node.elastic.state_flush import StateFlush
 from node.elastic.view import REASON_PREFIX, log
 from node.model import ClusterDesign
@@ -121,7 +121,7 @@ class CapacityLimiter:
             partition = self._partition.get(name)
             if failure is None or partition is None:
                 continue
-            powering_down = "POWERING_DOWN" in state.flags and failure.kind is not ErrorClass.BOOTSTRAP
+            powering_down = "POWERING_DOWN" in state.flags and failure.kind not in OF_MACHINES
             if powering_down or (state.is_drained and state.is_powered_down):
                 self._pools.adopt(partition, failure, now)
                 if failure.kind is ErrorClass.BOOTSTRAP:
@@ -134,7 +134,7 @@ class CapacityLimiter:
         Returns:
             The nodes that have a machine.
         """
-        failures = {p: t for p, t in self._pools.failures().items() if p.kind is not ErrorClass.BOOTSTRAP}
+        failures = {p: t for p, t in self._pools.failures().items() if p.kind not in OF_MACHINES}
         fresh = any(failing.known is None for failing in failures.values())
         if fresh or now - self._asked >= self._interval:
             self._asked = now

@@ -26,6 +26,8 @@ class ErrorClass(StrEnum):
     """The machine started but did not become a node."""
     PREEMPTED = "preempted"
     """The cloud took the machine back."""
+    HEALTH = "health"
+    """The machines' devices, or the prologs of jobs on them, failed again and again."""
     BUDGET = "budget"
     """The machine would cost more than the stack file allows."""
 
@@ -57,6 +59,7 @@ POLICIES: dict[ErrorClass, RetryPolicy] = {
     ErrorClass.CONFIG: RetryPolicy(300, 300, False, "correct the stack file and run up again"),
     ErrorClass.BOOTSTRAP: RetryPolicy(30, 600, False, "see the node's boot report, by `logs NODE`"),
     ErrorClass.PREEMPTED: RetryPolicy(0, 0, False, "the job is queued again by itself"),
+    ErrorClass.HEALTH: RetryPolicy(600, 3600, False, "look for what they have in common, by `logs NODE`"),
     ErrorClass.BUDGET: RetryPolicy(0, 0, False, "raise it and run up again"),
 }
 

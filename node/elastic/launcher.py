@@ -18,7 +18,8 @@ from node.elastic.driver import Driver, LaunchGroup, LaunchResult
 from node.elastic.errors import POLICIES, ErrorClass, Failure
 from node.elastic.failed_boots import FailedBoots
 from node.elastic.launch_groups import groups
-from node.elastic.pools import Pool, Pools, combined
+from node.elastic.pools import OF_MACHINES, Pool, Pools, combined
+from node.elastic.replacements import Replacements, sentence, utc
 from node.elastic.surplus_nodes import SurplusNodes
 from node.elastic.view import REASON_PREFIX, log
 from node.model import ClusterDesign
@@ -61,6 +62,7 @@ class Launcher:
         self._own: dict[str, str] = {}
         self._powered_down: set[str] = set()
         self.boots = FailedBoots()
+        self._replacements = Replacements()
         self.surplus_nodes = SurplusNodes()
         self._threads = ThreadPoolExecutor(driver.launch_threads, thread_name_prefix="launch")
 
@@ -156,15 +158,31 @@ class Launcher:
         self._give_up(failure, jobs)
         self._control.avoid(nodes)
 
+    def replaces(self, nodes: list[str], why: str) -> None:
+        """Record that nodes are powered down for their health. After several in an hour the partition pauses.
+
+        Args:
+            nodes: The nodes.
+            why: The cause.
+        """
+        for name in nodes:
+            partition = self._design.partition_of(name)
+            if partition and (pause := self._replacements.replaced(partition.name, time.monotonic())):
+                failure = Failure(
+                    (), ErrorClass.HEALTH, f"until {utc(time.time() + pause)}", sentence(name, why)
+                )
+                self._fail(Pool.of(partition.name, None, ErrorClass.HEALTH), failure, 1, pause)
+
     def _launch_in_zones(self, group: LaunchGroup) -> list[Failure]:
         """Launch in the first zone that has capacity; what fails there is tried in the next zone.
 
         Returns:
             The failures of nodes that no zone could launch.
         """
-        boots = Pool.of(group.partition, None, ErrorClass.BOOTSTRAP)
-        if why := self._pools.refusal(boots, len(group.nodes), whole=group.all_or_nothing):
-            return [dataclasses.replace(why, nodes=group.nodes)]
+        for kind in OF_MACHINES:
+            of_kind = Pool.of(group.partition, None, kind)
+            if why := self._pools.refusal(of_kind, len(group.nodes), whole=group.all_or_nothing):
+                return [dataclasses.replace(why, nodes=group.nodes)]
         left, failures = group.nodes, []
         causes: list[tuple[str | None, Failure]] = []
         for pool in self._pools.zones(group.partition):

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from node.elastic.driver import Machine, MachineState
 from node.elastic.rules import (
     BOOTSTRAP,
+    EMPTIED,
+    HEALTH,
     LATER,
     LAUNCHED_TWICE,
     NEAR_SECONDS,
@@ -31,6 +33,9 @@ from node.elastic.rules import (
 
 Pair = tuple[NodePhase, MachinePhase]
 """What Slurm and the cloud say of one node."""
+OWN_HEALTH = f"slurm-stacks {HEALTH}"
+"""Prefix of the reason with which a node drains itself (`node.health.programs`)."""
+SCRIPT_ERRORS = ("Prolog error", "Epilog error")
 _REPLACEABLE = ((NodePhase.UP, MachinePhase.RUNNING), (NodePhase.UNFIT, MachinePhase.RUNNING))
 """The pairs in which an outdated machine is replaced."""
 BOOT_JITTER_SECONDS = 3.0
@@ -225,10 +230,22 @@ def _actions(rule: Rule, view: NodeView, machines: list[Machine]) -> list[Action
         return [Action(rule.verb, view.name, None, f"{rule.reason} at {clock(min(notices))}")]
     if rule.reason == UNFIT and view.reason:
         return [Action(rule.verb, view.name, None, f"{rule.reason}: {view.reason}")]
+    if rule.reason == EMPTIED and (health := health_cause(view.reason or "")):
+        return [Action(rule.verb, view.name, None, f"{HEALTH}{health}")]
     failures = [m.failure for m in machines if m.state.alive and m.failure]
     if view.phase is NodePhase.POWERING_UP and rule.reason.startswith(BOOTSTRAP) and failures:
         return [Action(rule.verb, view.name, None, f"{BOOTSTRAP}{failures[0]}")]
     return [Action(rule.verb, view.name, None, rule.reason)]
+
+
+def health_cause(reason: str) -> str:
+    """Return what a node's reason says against its devices or jobs' scripts on it; empty if nothing.
+
+    Slurm gives the reasons of a prolog and an epilog that failed by themselves.
+    """
+    if reason.startswith(OWN_HEALTH):
+        return reason.removeprefix(OWN_HEALTH)
+    return reason if reason.startswith(SCRIPT_ERRORS) else ""
 
 
 def clock(moment: float) -> str:

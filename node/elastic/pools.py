@@ -18,8 +18,10 @@ from node.elastic.driver import AvailableCapacity
 from node.elastic.errors import POLICIES, ErrorClass, Failure
 from node.model import ClusterDesign
 
-PARTITION_WIDE = (ErrorClass.BUDGET, ErrorClass.BOOTSTRAP)
+PARTITION_WIDE = (ErrorClass.BUDGET, ErrorClass.BOOTSTRAP, ErrorClass.HEALTH)
 """Classes against which another zone does not help. Each is a pool of its own, beside the zones."""
+OF_MACHINES = (ErrorClass.BOOTSTRAP, ErrorClass.HEALTH)
+"""Classes of failures of machines that were launched. The cloud's capacity says nothing about them."""
 API_FAILURE = ErrorClass.THROTTLED
 """The class of failures in which the cloud did not answer. They say nothing about the pool."""
 
@@ -108,7 +110,7 @@ class Pools:
             self._in_a_row[pool] = in_a_row + 1
             policy = POLICIES[failure.kind]
             lasts = min(policy.backoff * 2**in_a_row, policy.backoff_max) if pause is None else pause
-            known = False if pool.kind is ErrorClass.BOOTSTRAP else None
+            known = False if pool.kind in OF_MACHINES else None
             failure = dataclasses.replace(failure, nodes=())
             self._failures[pool] = PoolFailure(failure, now + lasts, wanted, known=known)
 
@@ -120,7 +122,7 @@ class Pools:
         with self._lock:
             for pool in pools:
                 until = now + POLICIES[failure.kind].backoff
-                known = pool.kind is not ErrorClass.BOOTSTRAP
+                known = pool.kind not in OF_MACHINES
                 self._failures.setdefault(pool, PoolFailure(failure, until, known=known))
                 self._in_a_row.setdefault(pool, 1)
 
@@ -152,7 +154,7 @@ class Pools:
         """
         with self._lock:
             failing = self._failures.get(pool)
-            if failing is None or pool.kind is ErrorClass.BOOTSTRAP:
+            if failing is None or pool.kind in OF_MACHINES:
                 return
             silent = (
                 capacity is not None and capacity.failure is not None and capacity.failure.kind is API_FAILURE

@@ -43,26 +43,12 @@ def write(settings: Settings, settings_file: Path) -> None:
     folders = Folders(settings)
     code = Path(str(folders.code))
     for name in NAMES:
-        _place(
-            code / "bin" / name,
-            # -I -S: no user environment, no site-packages, and half the start-up time.
-            f"#!{settings.site.python} -IS\n"
-            "import sys\n"
-            f"sys.path.insert(0, {str(code)!r})\n"
-            "from node.elastic.client import main\n"
-            f"sys.exit(main({name!r}, {str(folders.daemon_socket)!r}, {str(folders.lib / 'requests')!r}))\n",
-        )
+        call = f"main({name!r}, {str(folders.daemon_socket)!r}, {str(folders.lib / 'requests')!r})"
+        place_python(settings, name, "node.elastic.client", call)
     conf = shlex.quote(str(folders.slurm_conf))
     _place(code / "bin" / EPILOG, EPILOG_TEXT.format(path=PATH, conf=conf, seconds=EPILOG_SECONDS))
     write_tool(settings, settings_file)
-    _place(
-        configure(settings),
-        f"#!{settings.site.python} -IS\n"
-        "import sys\n"
-        f"sys.path.insert(0, {str(code)!r})\n"
-        "from node.slurm.configure import main\n"
-        f"sys.exit(main({str(settings_file)!r}))\n",
-    )
+    place_python(settings, configure(settings).name, "node.slurm.configure", f"main({str(settings_file)!r})")
     # The folder is made here and not by the clients: they may find the daemon down, and then need it.
     (Path(str(folders.lib)) / "requests").mkdir(parents=True, exist_ok=True)
 
@@ -74,14 +60,21 @@ def configure(settings: Settings) -> Path:
 
 def write_tool(settings: Settings, settings_file: Path) -> Path:
     """Write the cluster's own command, `<code>/bin/slurm-stacks`, for the machines on which people log in."""
+    call = f"main({str(settings_file)!r}, sys.argv[1:])"
+    return place_python(settings, "slurm-stacks", "node.command_line", call)
+
+
+def place_python(settings: Settings, name: str, module: str, call: str) -> Path:
+    """Write a program to `<code>/bin` that ends with the status of a call of a module's `main`."""
     code = Path(str(Folders(settings).code))
     return _place(
-        code / "bin" / "slurm-stacks",
+        code / "bin" / name,
+        # -I -S: no user environment, no site-packages, and half the start-up time.
         f"#!{settings.site.python} -IS\n"
         "import sys\n"
         f"sys.path.insert(0, {str(code)!r})\n"
-        "from node.command_line import main\n"
-        f"sys.exit(main({str(settings_file)!r}, sys.argv[1:]))\n",
+        f"from {module} import main\n"
+        f"sys.exit({call})\n",
     )
 
 

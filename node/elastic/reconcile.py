@@ -13,7 +13,7 @@ from node.elastic.launcher import Launcher
 from node.elastic.ledger import Ledger
 from node.elastic.plan import Action, Memory, NodeView, Observation, Policy, plan
 from node.elastic.requeue import Requeue
-from node.elastic.rules import BOOTSTRAP, EMPTIED, PREEMPTED, NodePhase, Verb
+from node.elastic.rules import BOOTSTRAP, EMPTIED, HEALTH, PREEMPTED, NodePhase, Verb
 from node.elastic.view import REASON_PREFIX, has_capacity_drain, is_admin_disabled, log, phase
 from node.model import ClusterDesign, SlurmSettings
 from node.slurm.control import Slurm, SlurmDown
@@ -186,11 +186,13 @@ class Reconciler:
             self._launcher.give_up_boots(names, reason.removeprefix(BOOTSTRAP))
             return
         lost = self._used(names)
-        if lost and reason == EMPTIED:
+        if lost and (reason == EMPTIED or reason.startswith(HEALTH)):
             log(f"a suspended job is on {', '.join(lost)}: the node stays")
             names, lost = [name for name in names if name not in lost], []
         if not names:
             return
+        if reason.startswith(HEALTH):
+            self._launcher.replaces(names, reason.removeprefix(HEALTH))
         jobs = self._requeue.requeueable_jobs(names) if reason.startswith(PREEMPTED) else {}
         if lost:
             # Slurm cleans the job up only if the node is set DOWN first. Otherwise a job with --exclusive, on

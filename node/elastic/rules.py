@@ -126,6 +126,8 @@ UNFIT = BOOTSTRAP + "the machine is smaller than the cluster was told"
 """
 EMPTIED = "out of service, and its jobs are over"
 """The reason of a drained node without jobs. Slurm shows a node whose job is suspended in the same way."""
+HEALTH = "health: "
+"""Prefix of the reason of a node whose devices failed, or a job's prolog or epilog on it."""
 USABLE = "its machine is gone: the node can be used again"
 
 _FINE = Rule(None)

@@ -16,6 +16,7 @@ from pathlib import Path
 from node.benchmark import JOB_FILE
 from node.bootstrap.vm import cloud_local
 from node.folders import Folders
+from node.health.model import SCRIPTS
 from node.logs.sources import BootReport, LogFile, Note, Source
 from node.logs.text import Wanted
 from node.model import Settings
@@ -141,6 +142,10 @@ class Cluster:
     def _hooks(self, host: str) -> list[Source]:
         return [LogFile("hook", path, None) for path in sorted(self.log.glob(f"hook-*-{host}.log"))]
 
+    def _job_scripts(self, node: str) -> list[Source]:
+        """What the last prolog and epilog of the user's printed there."""
+        return [LogFile(name, path, None) for name in SCRIPTS for path in self.log.glob(f"{name}-{node}.log")]
+
     def _keeper(self, daemon: str, name: str) -> LogFile:
         """A daemon's output without the lines of its log file: how it ended, and that it was restarted."""
 
@@ -158,6 +163,7 @@ class Cluster:
             files += self._hooks(node)
             files.append(self._keeper("slurmd", f"slurmd-{node}"))
             files.append(LogFile("slurmd", self.log / f"slurmd-{node}.log", "no slurmd has started here yet"))
+            files += self._job_scripts(node)
         else:
             where = f"srun --nodelist={node} tail {self.log}/slurmd.log"
             if self.settings.design.provider == "local":

@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 
 from node.containers import oci
 from node.folders import Folders
+from node.health import conf as health
 from node.model import Partition, Settings
 from node.slurm import blocks, gres
 from node.slurm.addressing import reached_at, slurmd_addresses, slurmd_ports, span
@@ -54,6 +55,7 @@ def render(settings: Settings, version: Version, lines: Lines = AS_DESIGNED) -> 
         _scheduling(settings),
         _tasks(settings),
         _power(settings),
+        health.options(settings),
         _controller(settings, version, lines),
         _accounting(settings, lines),
     ]
@@ -173,7 +175,7 @@ def _scheduling(settings: Settings) -> Options:
     own_machine = not Folders(settings).process
     return [
         ("SchedulerType", "sched/backfill"),
-        ("SchedulerParameters", ",".join(_scheduler_parameters(own_machine))),
+        ("SchedulerParameters", ",".join(_scheduler_parameters(settings, own_machine))),
         ("SelectType", "select/cons_tres"),
         # CPU, not Core: node lines give CPUs only, and hyperthreads would make registration fail with
         # "low socket*core count". Slurm allocates memory only where cgroups can enforce it.
@@ -196,7 +198,7 @@ def _scheduling(settings: Settings) -> Options:
     ]
 
 
-def _scheduler_parameters(own_machine: bool) -> Iterator[str]:
+def _scheduler_parameters(settings: Settings, own_machine: bool) -> Iterator[str]:
     # A batch job is never placed at its submission, but by the next cycle of a scheduler thread. The main
     # scheduler runs every second, but at most once in this delay (3 s by default). The backfill scheduler
     # runs at its own interval (30 s by default), just before the thread that calls ResumeProgram. On a quiet
@@ -207,6 +209,9 @@ def _scheduler_parameters(own_machine: bool) -> Iterator[str]:
     # Some events do not count as a change: the end of a requeued job's delay, and of a node's power-down.
     # Only the main scheduler's periodic cycle (60 s by default) notices them.
     yield "sched_interval=5"
+    if health.has_prolog(settings):
+        # A job whose prolog failed runs on other nodes. Otherwise it is held until a person releases it.
+        yield "nohold_on_prolog_fail"
     if own_machine:
         # salloc starts its shell when the nodes are up, not while they boot.
         yield "salloc_wait_nodes"
@@ -255,7 +260,7 @@ def _power(settings: Settings) -> Options:
         # It runs while the job ends, so that slurmctld cleans up a job that is requeued and loses its node.
         ("EpilogSlurmctld", programs / "epilog-slurmctld"),
         # The prolog's longest wait is for a node that takes its whole time to boot.
-        ("PrologEpilogTimeout", slurm.resume_timeout + PROLOG_MARGIN),
+        ("PrologEpilogTimeout", max(slurm.resume_timeout, health.longest(settings)) + PROLOG_MARGIN),
         ("SuspendTime", slurm.suspend_time),
         ("SuspendTimeout", slurm.suspend_timeout),
         ("ResumeTimeout", slurm.resume_timeout),

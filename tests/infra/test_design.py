@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import typing
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -11,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra.config import load_file, parse
+from infra.config.health import Check
 from infra.design import benchmark_design, design, real_memory, slurm_time
 from infra.machines import catalog
 from node.bootstrap import limits
 from node.codec import from_json, to_json
+from node.health.model import CHECKS, Health, JobScript
 from node.model import BenchmarkDesign, Budget, ClusterDesign, Partition
 from tests.support import texts
 from tests.support.stack_values import BENCHMARK, CLUSTER, REMOVE, STACKS, values
@@ -144,7 +147,7 @@ def test_timers_by_provider() -> None:
     assert (local.suspend_timeout, local.slurmd_timeout) == (5, 20)
     assert (aws.suspend_time, aws.reconcile_interval) == (300, 30.0)
     plain = made("gcp", {"partitions[0].accelerator": REMOVE}).slurm
-    assert gcp.resume_timeout == plain.resume_timeout + limits.ACCELERATORS
+    assert gcp.resume_timeout == plain.resume_timeout + limits.ACCELERATORS + limits.HEALTH
     assert aws.resume_timeout == gcp.resume_timeout + limits.RESTART, "it starts again, for Lustre's kernel"
     assert made("local", {"local.boot_delay": 30}).slurm.resume_timeout == 90
     slow = made("local", {"local.boot_delay": 30, "local.boot_spread": 45}).slurm
@@ -160,7 +163,20 @@ def test_timers_of_the_stack_file_win() -> None:
         "accounting": True,
     }
     slurm = made("local", {"slurm": own | {"reconcile_interval": 0.5}}).slurm
-    assert to_json(slurm) == own | {"reconcile_interval": 0.5}
+    assert to_json(slurm) == own | {"reconcile_interval": 0.5, "prolog": None, "epilog": None}
+    prolog = {"source": "site/a.sh", "timeout": 5}
+    assert made("local", {"slurm": {"prolog": prolog}}).slurm.prolog == JobScript("site/a.sh", 5)
+
+
+def test_nodes_with_devices_are_checked_and_pretended_ones_only_on_request() -> None:
+    assert typing.get_args(Check) == CHECKS
+    assert made("aws").health == Health()
+    assert made("gcp", {"partitions[0].accelerator": REMOVE}).health is None
+    pretended = {"partitions[0].accelerator": {"type": "v100", "count": 2}}
+    assert made("local", pretended).health is None
+    own = {"enabled": True, "interval_seconds": 9, "skip": ["xid"]}
+    assert made("local", {**pretended, "health": own}).health == Health(9, ("xid",))
+    assert made("aws", {"health": {"enabled": False}}).health is None
 
 
 def test_defaults_that_spare_the_reader_everything_else() -> None:

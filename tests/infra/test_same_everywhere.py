@@ -55,6 +55,15 @@ ADDRESSES = {"SlurmctldHost"}
 OF_NAMESPACES = {"TaskPlugin", "SlurmdParameters", "SlurmctldParameters"}
 """Machines of the local stack share the host's CPUs, pretend to have what the design says, and have their
 addresses before they boot."""
+OF_REAL_DEVICES = {
+    "HealthCheckProgram",
+    "HealthCheckInterval",
+    "HealthCheckNodeState",
+    "Prolog",
+    "PrologFlags",
+    "SchedulerParameters",
+}
+"""The local stack checks the health of devices that it pretends to have only on request."""
 OWN = {"machine", "price_usd_per_hour", "accelerator"}
 """Of a partition's outputs: what differs from provider to provider."""
 
@@ -197,7 +206,7 @@ def test_slurm_is_configured_the_same_but_for_addresses(
     assert {name: files["aws"][name] for name in ("gres.conf", "cgroup.conf")} == {
         name: files["gcp"][name] for name in ("gres.conf", "cgroup.conf")
     }
-    assert differing(slurm["aws"], slurm["local"]) == ADDRESSES | OF_NAMESPACES
+    assert differing(slurm["aws"], slurm["local"]) == ADDRESSES | OF_NAMESPACES | OF_REAL_DEVICES
 
 
 def test_a_description_that_differs_is_seen_to_differ(told: Callable[[str], Settings]) -> None:

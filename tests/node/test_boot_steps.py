@@ -24,6 +24,8 @@ from node.bootstrap.execute import run_steps
 from node.bootstrap.report import BootReport, file_sink
 from node.bootstrap.steps import STEPS
 from node.folders import Folders
+from node.health.model import Health
+from node.health.programs import PRETENDED
 from node.model import INLINE, Accelerator, ClusterDesign, Hook, Image, Mount, Partition
 from tests.support.doubles import FakeServices, design, settings
 
@@ -100,6 +102,23 @@ def test_a_failing_step_ends_the_boot_with_its_last_lines(machine: Callable[...,
     assert "tail" not in only, "a failure that was foreseen needs no traceback"
 
 
+def test_a_node_whose_devices_fail_does_not_register(machine: Callable[..., Context]) -> None:
+    """The tools are this machine's, or stand-ins in the run directory where devices are pretended."""
+    gpu = Partition("gpu", "tiny", 2, 1000, 0, 1, Accelerator("v100", 2, simulated=True))
+    context = machine(made=design(gpu, health=Health(skip=("xid", "dcgm"))), host="gpu-0")
+    tool = Path(context.settings.site.root) / PRETENDED / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho '0, 0000:00:1E.0, 0, No, No, No, Not Active'\n")
+    tool.chmod(0o755)
+    checks = next(s for s in STEPS if s.name == "health")
+    assert run_steps(context, [checks, step(fail)]) is False
+    (only,) = reported(context)["steps"]
+    assert only["note"] == "health: nvidia-smi shows 1 of 2 GPUs"
+    one = dataclasses.replace(gpu, accelerator=Accelerator("v100", 1, simulated=True))
+    sound = machine(made=design(one, health=Health()), host="gpu-0")
+    assert checks.run(sound) == "1 v100: no fault found"
+
+
 def test_a_failure_that_nobody_foresaw_has_its_place(machine: Callable[..., Context]) -> None:
     context = machine()
     assert run_steps(context, [step(lambda _context: str(dict[str, str]()["x"]))]) is False
@@ -149,7 +168,8 @@ def test_what_a_step_waits_for_is_on_the_report(machine: Callable[..., Context],
 def test_the_order_is_that_of_the_contract() -> None:
     # `secrets` and `ready` exist twice, because hosts and nodes have different limits.
     assert list(dict.fromkeys(s.name for s in STEPS if s.machines is None)) == [
-        "users", "hosts", "secrets", "disks", "mounts", "slurm", "accelerators", "hooks", "ready",
+        "users", "hosts", "secrets", "disks", "mounts", "slurm", "accelerators", "hooks", "health",
+        "ready",
     ]  # fmt: skip
     assert [s.name for s in STEPS if s.machines is not None] == [
         "packages", "metadata", "logs", "environment",
@@ -157,7 +177,12 @@ def test_the_order_is_that_of_the_contract() -> None:
     names = [s.name for s in STEPS]
     assert names.index("disks") + 1 == names.index("packages") == names.index("mounts") - 2
     assert all(0 < s.timeout <= 3600 for s in STEPS)
-    assert [s.name for s in STEPS if "controller" not in s.roles] == ["secrets", "accelerators", "ready"]
+    assert [s.name for s in STEPS if "controller" not in s.roles] == [
+        "secrets",
+        "accelerators",
+        "health",
+        "ready",
+    ]
     of_hosts = ["secrets", "metadata", "ready", "environment"]
     assert [s.name for s in STEPS if "compute" not in s.roles] == of_hosts
 
@@ -169,11 +194,11 @@ def test_a_nodes_time_covers_what_its_steps_may_take() -> None:
     gpu = Partition("gpu", "p3dn.24xlarge", 96, 9, 0, 1, Accelerator("v100", 8), efa=1)
     lustre = (Mount("/fsx", "fsx_lustre"),)
     hooks = (Hook("compute", "a.sh", timeout=60), Hook("all", "b.sh", timeout=5), Hook("login", "c.sh"))
-    made = design(gpu, machines="vm", provider="aws", mounts=lustre, hooks=hooks)
+    made = design(gpu, machines="vm", provider="aws", mounts=lustre, hooks=hooks, health=Health())
     steps = sum(mine[name] for name in before if name != "hooks")
     assert limits.boot(made, gpu) == limits.START + limits.RESTART + steps + 65
     plain = dataclasses.replace(gpu, accelerator=None, efa=0)
-    assert limits.boot(made, gpu) - limits.boot(made, plain) == mine["accelerators"]
+    assert limits.boot(made, gpu) - limits.boot(made, plain) == mine["accelerators"] + mine["health"]
     baked = dataclasses.replace(made, image=Image(bake=True))
     assert limits.boot(baked, gpu) < limits.boot(made, plain) - 1000
     own = dataclasses.replace(gpu, image="ami-1")

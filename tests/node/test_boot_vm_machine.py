@@ -215,7 +215,13 @@ def test_all_steps_of_a_head_and_of_a_node(
     assert execute.run_steps(node, whole_boot.steps(node)) is True
     report = cloud.report("compute-0")
     assert report["state"] == "ready"
-    assert [step["name"] for step in report["steps"]][-4:] == ["accelerators", "hooks", "ready", "logs"]
+    assert [step["name"] for step in report["steps"]][-5:] == [
+        "accelerators",
+        "hooks",
+        "health",
+        "ready",
+        "logs",
+    ]
     assert node.services.started[-1].argv == (  # type: ignore[attr-defined]
         "/usr/sbin/slurmd", "-D", "-N", "compute-0", "--conf-server", "10.0.0.5:6817",
     )  # fmt: skip

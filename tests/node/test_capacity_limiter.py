@@ -16,6 +16,7 @@ from node.elastic.daemon import Elastic
 from node.elastic.driver import AvailableCapacity, LaunchGroup, Machine, MachineState
 from node.elastic.errors import ErrorClass, Failure
 from node.elastic.pending_jobs import MOST_RELEASES, UNSTARTED
+from node.elastic.replacements import MOST
 from node.model import ClusterDesign
 from node.slurm.control import SlurmDown
 from tests.support.doubles import DEBUG, FakeControl, FakeDriver, fast_design, job, node, settings
@@ -90,6 +91,28 @@ def test_a_refused_pool_is_drained_as_far_as_there_is_no_capacity_and_undrained_
     cluster.driver.free = 4
     assert cluster.look() == [("node", ("debug-1", "debug-2"), "IDLE", None)]
     assert cluster.drained() == set()
+
+
+def test_a_partition_whose_machines_fail_again_and_again_pauses_with_the_last_cause(cluster: Cluster) -> None:
+    """Nobody pays for machine after machine. A node that is up and has such a reason itself is left alone."""
+    up = node("debug-0", "MIXED", "DRAIN", reason="slurm-stacks health: GPU 3: too hot")
+    cluster.control.state["debug-0"] = up
+    cluster.elastic.launcher.replaces(["debug-1"] * (MOST - 1), "GPU 3: too hot")
+    assert cluster.look() == []
+    cluster.elastic.launcher.replaces(["debug-1"], "GPU 3: too hot")
+    ((_, nodes, state, reason),) = cluster.look()
+    assert (nodes, state) == (NODES[1:], "DRAIN")
+    why = "4 nodes or more were replaced within an hour, the last debug-1: GPU 3: too hot (until "
+    assert reason.startswith(f"slurm-stacks health: {why}")
+    assert cluster.driver.asked == [], "the cloud knows nothing of it"
+    assert cluster.control.state["debug-0"] == up
+
+    cluster.start()
+    assert cluster.look() == [], "another daemon goes on with the pause"
+    for pool in cluster.elastic.capacity_limiter._pools.failures():
+        cluster.elastic.capacity_limiter._pools.recovered(pool)
+    assert cluster.look() == [("node", NODES[1:], "IDLE", None)]
+    assert cluster.control.state["debug-0"] == up
 
 
 def test_a_node_that_got_a_job_while_the_cloud_was_asked_is_not_drained(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from node.elastic.driver import Machine, MachineState
 from node.elastic.plan import Action, Memory, NodeView, Observation, Policy, plan
 from node.elastic.reconcile import policy_of
-from node.elastic.rules import RULES, MachinePhase, NodePhase, Verb
+from node.elastic.rules import EMPTIED, RULES, MachinePhase, NodePhase, Verb
 from node.model import SlurmSettings
 
 POLICY = Policy(settle=5, launch=10, boot=60, silence=8, doubt=90, credit=1000)
@@ -193,6 +193,21 @@ def test_a_machine_that_is_too_small_is_a_failed_boot_in_slurms_words() -> None:
     (action,) = plan(seen, memory, 5.0, POLICY)[0]
     assert (action.verb, action.node) == (Verb.POWER_DOWN, "debug-0")
     assert action.reason == "bootstrap: the machine is smaller than the cluster was told: Low CPUs"
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("slurm-stacks health: GPU 1: too hot", "health: GPU 1: too hot"),
+        ("Prolog error", "health: Prolog error"),
+        ("slurm-stacks preempted: the cloud may take this machine soon", EMPTIED),
+    ],
+)
+def test_an_empty_node_keeps_the_cause_that_its_devices_or_prologs_gave(reason: str, said: str) -> None:
+    seen = observe(N.DRAINED, M.RUNNING, reason=reason)
+    _, memory = plan(seen, Memory(), 0.0, POLICY)
+    (action,) = plan(seen, memory, 5.0, POLICY)[0]
+    assert (action.verb, action.node, action.reason) == (Verb.POWER_DOWN, "debug-0", said)
 
 
 def test_a_machine_that_the_stack_file_outgrew_is_no_failed_boot() -> None:

@@ -15,6 +15,7 @@ from infra.config.checks.budget import check_budget
 from infra.config.checks.containers import check_containers
 from infra.config.checks.context import CLUSTER, CloudLocation, Context
 from infra.config.checks.google import check_google
+from infra.config.checks.health import check_health
 from infra.config.checks.jobs import check_benchmark, check_hooks, check_local
 from infra.config.checks.local_cloud import check_local_cloud
 from infra.config.checks.machines import check_machines
@@ -67,6 +68,7 @@ def check(
         for step in (check_local_cloud, check_hooks, check_batch, check_budget, check_benchmark):
             step(context)
         check_containers(context)
+        check_health(context)
         check_amazon(context)
         check_google(context)
     return context.mistakes

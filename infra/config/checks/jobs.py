@@ -48,16 +48,21 @@ def _source(c: Context, source: str, where: Location) -> None:
     """A script must be a file of the project, or lie where machines of this provider can fetch it."""
     scheme = re.match(r"([a-zA-Z][a-zA-Z0-9+.-]*)://", source)
     if scheme is None:
-        if source.startswith("/") or ".." in source.split("/"):
-            c.add(where, source, "a path inside this project, like hooks/containers.sh", "")
-        elif c.project is not None and not (c.project / source).is_file():
-            c.add(where, source, "a file of this project", "the path is relative to Pulumi.yaml")
+        script_in_project(c, source, where)
     elif c.provider not in SCHEMES.get(scheme[1], ()):
         allowed = [f"{s}://" for s, providers in SCHEMES.items() if c.provider in providers]
         why = "it runs as root and http:// is not protected" if scheme[1] == "http" else ""
         c.add(where, source, " or ".join(["a path in this project", *allowed]), why)
     elif scheme[1] == "gs":
         _object(c, source, where)
+
+
+def script_in_project(c: Context, source: str, where: Location) -> None:
+    """A script that is not fetched must be a file of the project."""
+    if source.startswith("/") or ".." in source.split("/"):
+        c.add(where, source, "a path inside this project, like hooks/containers.sh", "")
+    elif c.project is not None and not (c.project / source).is_file():
+        c.add(where, source, "a file of this project", "the path is relative to Pulumi.yaml")
 
 
 def _object(c: Context, source: str, where: Location) -> None:
