@@ -139,11 +139,7 @@ class CloudProvider(abc.ABC):
     ) -> CheckedChanges:
         from cli.clouds import known_clusters
 
-<<<<<<< HEAD
-=======
-        clusters.check(design)
         self._there(design)
->>>>>>> h-storage
         self._reachable(design)
         known, wanted = ClusterRef.known(outputs()), ClusterRef.of(design)
         checked = self._compare(stack, design, self.cloud(known or wanted), say, replace=replace)
