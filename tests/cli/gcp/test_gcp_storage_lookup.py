@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import pulumi_gcp.filestore.outputs as filestore
 import pytest
 from google.cloud import compute_v1 as gce
+from pulumi_gcp.filestore import outputs as filestore
 
 from cli.doctor.finding import Finding, Severity, fine
 from cli.gcp import account, diagnosis, storage
