@@ -21,6 +21,10 @@ class Health:
     skip: tuple[str, ...] = ()
     """The checks that are left out, of `CHECKS`."""
 
+    def __str__(self) -> str:
+        without = f", without {', '.join(self.skip)}" if self.skip else ""
+        return f"every {self.interval_seconds} s{without}"
+
 
 @dataclass(frozen=True, slots=True)
 class JobScript:
@@ -30,6 +34,9 @@ class JobScript:
     """A path in the project."""
     timeout: int = 60
     """The seconds that it may take."""
+
+    def __str__(self) -> str:
+        return self.source
 
     def archived(self, program: str) -> str:
         """Return its path in the node archive, as the script of one of Slurm's programs."""

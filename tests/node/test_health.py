@@ -250,6 +250,9 @@ def test_only_nodes_with_devices_are_checked() -> None:
     assert expected(made, "v100-1") == Expected(Accelerator("v100", 8), 1, frozenset({"dcgm"}))
     assert expected(settings().design, "v100-1") is None, "nobody asked for it"
     assert expected(replace(made, partitions=(part("fast", efa=4),)), "fast-0") is not None
+    assert (str(made.health), str(Health(9))) == ("every 300 s, without dcgm", "every 9 s"), (
+        "as `plan` shows it"
+    )
     assert in_a_line(["a", "b"]) == "a; b"
     assert in_a_line([*"abcde"]) == "a; b; c; and 2 more"
 

@@ -59,7 +59,10 @@ def keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 def rows(table: Mapping[str, Row], key: str) -> list[str]:
     exact = [row for row in table if "*" not in row and (key == row or key.startswith(f"{row}."))]
-    return exact or [row for row in table if "*" in row and fnmatchcase(key, row)]
+    if exact:
+        # A key may have a row of its own beside that of its section.
+        return [row for row in exact if row == max(exact, key=len)]
+    return [row for row in table if "*" in row and fnmatchcase(key, row)]
 
 
 def _inner(annotation: Any) -> type[BaseModel] | None:

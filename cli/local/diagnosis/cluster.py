@@ -14,7 +14,9 @@ from cli.runner import embedded
 from infra.program import locations, owner
 from infra.program.stack import Stack
 from node import rpc
+from node.health.programs import REASON
 from node.model import ClusterDesign
+from node.slurm.hostlist import fold
 
 ANSWER_SECONDS = 6.0
 """Seconds to wait for an answer: not long for the user, but enough for a daemon on a busy machine."""
@@ -96,6 +98,7 @@ def _condition(run: RunDirectory, up: str, stack: str) -> Iterable[Finding]:
     with contextlib.suppress(rpc.RpcUnavailableError, rpc.RpcError):  # slurmctld may be slow to answer
         status = rpc.call(machine_access.daemon_socket(run), "status", ANSWER_SECONDS)
         yield from _budget(status["cost"], stack)
+        yield from _health(status.get("nodes", ()), stack)
     nodes = sum(machine["tags"]["role"] == "compute" for machine in machines)
     yield fine("cluster.state", f"is up, {nodes} {'node' if nodes == 1 else 'nodes'} running")
 
@@ -117,6 +120,24 @@ def _budget(cost: Mapping[str, Any], stack: str) -> Iterable[Finding]:
         yield warns("cluster.budget", "the budget is used up: no new node starts", cure)
     else:
         yield warns("cluster.budget", f"{found['used']:.0%} of the budget is used", cure)
+
+
+def _health(nodes: Iterable[Mapping[str, Any]], stack: str) -> Iterable[Finding]:
+    """Warn of nodes that are out of service because their devices failed.
+
+    Args:
+        nodes: from the cluster's status.
+    """
+    sick: dict[str, list[str]] = {}
+    for node in nodes:
+        if "DRAIN" in node["state"] and str(node["reason"]).startswith(REASON):
+            sick.setdefault(node["reason"].removeprefix(REASON), []).append(node["name"])
+    for why, names in sick.items():
+        cure = (
+            f"A new machine replaces a node by itself when its jobs are over. If that does not help: "
+            f"`./cluster logs {names[0]} --stack {stack}`, and docs/health.md."
+        )
+        yield warns("cluster.health", f"out of service: {fold(names)}: {why}", cure)
 
 
 def others(stack: Stack) -> Iterable[Finding]:

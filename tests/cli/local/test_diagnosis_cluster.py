@@ -167,6 +167,22 @@ def test_a_budget_that_is_nearly_used(
         assert "Pulumi.test.yaml" in str(told.cure)
 
 
+def test_nodes_whose_devices_failed(project: Path, run: RunDirectory) -> None:
+    nodes = [
+        {"name": "gpu-0", "state": "MIXED+CLOUD+DRAIN", "reason": "slurm-stacks health: GPU 1: too hot"},
+        {"name": "gpu-1", "state": "IDLE+CLOUD+DRAIN", "reason": "slurm-stacks health: GPU 1: too hot"},
+        {"name": "gpu-2", "state": "IDLE+CLOUD+POWERED_DOWN", "reason": "slurm-stacks health: replaced"},
+        {"name": "gpu-3", "state": "IDLE+CLOUD+DRAIN", "reason": None},
+    ]
+    with (
+        serving(run.agent_socket, {"list": {"machines": [machine("controller")]}}),
+        serving(run.path / "run" / "elastic.sock", {"ping": {}, "status": {"cost": {}, "nodes": nodes}}),
+    ):
+        told, _ = cluster.present(Stack(project, "test"))
+    assert (told.check, told.found) == ("cluster.health", "out of service: gpu-[0-1]: GPU 1: too hot")
+    assert "./cluster logs gpu-0 --stack test" in str(told.cure)
+
+
 def test_the_budget_where_machines_have_a_run_folder_of_their_own(
     project: Path, run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
