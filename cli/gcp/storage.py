@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from cli.doctor.finding import Finding, fine, stops
+from cli.doctor.finding import Finding, fine, stops, warns
 from cli.gcp.account import Account, GoogleError
 from node.elastic.drivers.gce.names import instance_of, resource_of, short
 from node.model import ClusterDesign, Mount
@@ -26,6 +26,8 @@ def findings(account: Account, design: ClusterDesign) -> Iterator[Finding]:
                 yield _disk(account, design, mount)
             elif mount.kind == "filestore":
                 yield _filestore(account, design, mount)
+            elif mount.kind == "gcs":
+                yield _bucket(account, mount)
             else:
                 yield fine(CHECK, f"{_key(mount)}: {mount.existing} is not looked up: machines reach it")
         elif mount.restore is not None:
@@ -74,6 +76,20 @@ def _filestore(account: Account, design: ClusterDesign, mount: Mount) -> Finding
         return stops(CHECK, f"{where}: {name} is {instance.get('state')}", "Wait until it is READY.")
     share = instance["fileShares"][0]
     return fine(CHECK, f"{where}: {name} has {share.get('capacityGb', '?')} GiB as {share['name']}")
+
+
+def _bucket(account: Account, mount: Mount) -> Finding:
+    where, (name, _) = f"storage.{mount.name}.bucket", mount.bucket()
+    try:
+        if _get(account, "storage", f"b/{name}") is None:
+            return stops(CHECK, f"{where}: there is no bucket {name}", "Correct the name, or make it.")
+    except GoogleError as error:
+        if error.status != 403:
+            raise
+        cure = "`up` needs the permission to grant its machines access to it."
+        return warns(CHECK, f"{where}: {name} does not let you in", cure)
+    way = "writable" if mount.writable else "read-only"
+    return fine(CHECK, f"{where}: {name} is mounted at {mount.path}, {way}")
 
 
 def _snapshot(account: Account, design: ClusterDesign, mount: Mount) -> Iterator[Finding]:

@@ -209,7 +209,8 @@ def test_every_provider_offers_what_the_commands_ask() -> None:
     wanted = {name for name in vars(provider.Provider) if not name.startswith("_")}
     assert wanted == {
         "prepare", "layout", "access", "kept", "leftovers", "diagnose", "settings_here", "repair",
-        "force_cleanup", "check_changes", "changes", "drain", "explain", "ssh", "files_here", "make_environment",
+        "force_cleanup", "check_changes", "changes", "drain", "explain", "ssh", "files_here",
+        "make_environment",
     }  # fmt: skip
     for name in ("local", "aws", "gcp"):
         offers = providers.load(name)

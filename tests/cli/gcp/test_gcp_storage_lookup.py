@@ -113,6 +113,14 @@ def test_a_snapshot_must_fit_and_counts_only_before_the_disk_exists(there: Proje
     assert found(there, SAVED) == []
 
 
+def test_a_bucket_is_there(there: Project) -> None:
+    there.bucket(name="data-1")
+    for name, severity in (("data-1", Severity.FINE), ("data-2", Severity.STOPS)):
+        mount = Mount("/data", "gcs", existing=f"gs://{name}", options="rw", name="buckets[0]")
+        (only,) = found(there, mount)
+        assert only.severity is severity
+
+
 def test_up_says_it_before_anything_is_made(there: Project) -> None:
     design = gcp_design(mounts=(DISK,), project=there.account.project, trains=False)
     with pytest.raises(UserError, match=r"storage\.home\.existing: there is no disk lab-home") as refused:
