@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cli.clouds.kept import Kept, report
+from cli.clouds.kept import Kept, Value, report
 from infra.config.checks.storage import THROUGHPUT
 from infra.config.storage import SharedStorage
 from tests.support.checkout import ROOT
@@ -28,8 +28,13 @@ def test_an_example_is_a_stack_file(text: str) -> None:
 
 
 def test_downs_last_lines_are_those_of_the_page() -> None:
-    apps = {"kind": "nfs", "size_gib": 100, "snapshot": True, "restore": "snap-0123456789abcdef0"}
-    home = {"kind": "nfs", "existing": "vol-0123456789abcdef0"}
+    apps: dict[str, Value] = {
+        "kind": "nfs",
+        "size_gib": 100,
+        "snapshot": True,
+        "restore": "snap-0123456789abcdef0",
+    }
+    home: dict[str, Value] = {"kind": "nfs", "existing": "vol-0123456789abcdef0"}
     found = [
         Kept("apps", "EBS snapshot snap-0123456789abcdef0", 100, "", apps),
         Kept("home", "EBS volume vol-0123456789abcdef0", 200, "", home, 0.08),
