@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import pulumi_gcp.filestore.outputs as filestore
 import pytest
 from google.cloud import compute_v1 as gce
+from pulumi_gcp.filestore import outputs
 
 from cli.doctor.finding import Finding, Severity, fine
 from cli.gcp import account, diagnosis, storage
@@ -67,8 +67,8 @@ def put_store(there: Project, network: str = "corp", state: str = "READY") -> No
     networks = [{"network": network, "ipAddresses": ["10.9.8.2"]}]
     shares = [{"name": "vol1", "capacityGb": "1024"}]
     for part, kind in (
-        (networks[0], filestore.GetInstanceNetworkResult),
-        (shares[0], filestore.GetInstanceFileShareResult),
+        (networks[0], outputs.GetInstanceNetworkResult),
+        (shares[0], outputs.GetInstanceFileShareResult),
     ):
         assert {re.sub(r"([A-Z])", r"_\1", key).lower() for key in part} <= set(dir(kind))
     name = f"projects/{there.account.project}/locations/{ZONE}/instances/lab-store"
