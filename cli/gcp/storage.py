@@ -7,6 +7,8 @@ from typing import Any
 
 from cli.doctor.finding import Finding, fine, stops, warns
 from cli.gcp.account import Account, GoogleError
+from cli.gcp.leftovers import KEPT, bucket
+from infra.gcp.storage import REGIONAL
 from node.elastic.drivers.gce.names import instance_of, resource_of, short
 from node.model import ClusterDesign, Mount
 
@@ -30,6 +32,8 @@ def findings(account: Account, design: ClusterDesign) -> Iterator[Finding]:
                 yield _bucket(account, mount)
             else:
                 yield fine(CHECK, f"{_key(mount)}: {mount.existing} is not looked up: machines reach it")
+        elif mount.keep and (found := _kept_before(account, design, mount)):
+            yield found
         elif mount.restore is not None:
             yield from _snapshot(account, design, mount)
 
@@ -58,6 +62,30 @@ def _disk(account: Account, design: ClusterDesign, mount: Mount) -> Finding:
         cure = "A disk has one machine: detach it there first, or make a snapshot."
         return stops(CHECK, f"{where}: {name} is attached to {', '.join(others)}", cure)
     return fine(CHECK, f"{where}: {name} has {disk.get('sizeGb', '?')} GiB, and {mount.path} is on it")
+
+
+def _kept_before(account: Account, design: ClusterDesign, mount: Mount) -> Finding | None:
+    """Whether an earlier cluster of this name left what `up` would make: Google's names are taken once."""
+    name = resource_of(design.name, mount.path)
+    kind, service, path = (
+        ("disk", "compute", f"zones/{design.zone}/disks/{name}")
+        if mount.kind == "nfs"
+        else ("Filestore instance", "file", _instance(design, mount, name))
+    )
+    there = _get(account, service, f"{COMPUTE}/{path}")
+    # While a cluster is up it has a bucket, and this is its own.
+    if there is None or KEPT not in there.get("labels", {}) or bucket(account, design.name) is not None:
+        return None
+    found = (
+        f"{_key(mount, 'keep')}: the {kind} {name} is there already, from an earlier cluster {design.name}"
+    )
+    whole = f"projects/{account.project}/{path}" if mount.deployment in REGIONAL else name
+    return stops(CHECK, found, f"Write existing: {whole} to have its files again, or delete it.")
+
+
+def _instance(design: ClusterDesign, mount: Mount, name: str) -> str:
+    place = design.region if mount.deployment in REGIONAL else design.zone
+    return f"locations/{place}/instances/{name}"
 
 
 def _filestore(account: Account, design: ClusterDesign, mount: Mount) -> Finding:
