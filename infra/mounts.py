@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infra.config import ClusterConfig
-from infra.config.storage import Gp3Config, LocalScratch, SharedStorage
+from infra.config.storage import BucketConfig, Gp3Config, LocalScratch, SharedStorage
 from node import model
 
 DEFAULT_NFS_GIB = 50
@@ -38,11 +38,24 @@ def mounts_of(cluster: ClusterConfig) -> tuple[model.Mount, ...]:
     own = SharedStorage() if cluster.scheduler == "slurm" else None
     shared = {"home": storage.home or own, "apps": storage.apps or own, "scratch": storage.scratch}
     mounts = [_shared_mount(name, part) for name, part in shared.items() if part is not None]
+    users = "controller" if cluster.login.count == 0 else "login"
+    mounts += [_bucket_mount(index, one, (users, "compute")) for index, one in enumerate(storage.buckets)]
     if isinstance(storage.local_scratch, LocalScratch):
         path = storage.local_scratch.path
         options = MOUNT_OPTIONS["nvme"]
         mounts.append(model.Mount(path, "nvme", ("compute",), name="local_scratch", options=options))
     return tuple(mounts)
+
+
+def _bucket_mount(index: int, one: BucketConfig, roles: tuple[str, ...]) -> model.Mount:
+    return model.Mount(
+        path=one.path,
+        kind="s3" if one.bucket.startswith("s3://") else "gcs",
+        roles=roles,
+        name=f"buckets[{index}]",
+        options="ro" if one.read_only else "rw",
+        existing=one.bucket.rstrip("/"),
+    )
 
 
 def _shared_mount(name: str, part: SharedStorage) -> model.Mount:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+BUCKETS = ("s3", "gcs")
+"""The kinds of mounts that are buckets."""
+
 
 @dataclass(frozen=True, slots=True)
 class Gp3:
@@ -20,7 +23,7 @@ class Mount:
 
     path: str
     kind: str
-    """nfs | efs | filestore | fsx_lustre | nvme | bind (local stack: a folder of this machine)"""
+    """nfs | efs | filestore | fsx_lustre | nvme | s3 | gcs | bind (local stack: a folder of this machine)"""
     roles: tuple[str, ...] = ("controller", "login", "compute")
     served_by: str | None = None
     """The role whose machine exports it (nfs); `None` if a service or somebody's own NFS server does."""
@@ -42,7 +45,7 @@ class Mount:
     """nfs on AWS: the performance of the controller's disk."""
     existing: str | None = None
     """What is there already, and stays when the cluster goes: `fs-…`, `vol-…`, the name of a disk or of a
-    Filestore instance, or `server:/path` of an NFS server."""
+    Filestore instance, `server:/path` of an NFS server, or the address of a bucket."""
     security_group: str | None = None
     """AWS, existing: the group of its network interfaces, in which the cluster opens its ports."""
     keep: bool = False
@@ -51,3 +54,13 @@ class Mount:
     """Whether a snapshot (nfs) or a backup (fsx_lustre) is made when the cluster is destroyed."""
     restore: str | None = None
     """The snapshot or the backup with which it begins."""
+
+    def bucket(self) -> tuple[str, str]:
+        """The name and the prefix of its bucket: a prefix ends with a slash, or is empty."""
+        name, _, prefix = str(self.existing).partition("://")[2].partition("/")
+        return name, f"{prefix}/" if prefix else ""
+
+    @property
+    def writable(self) -> bool:
+        """Whether users may write to its bucket."""
+        return "rw" in self.options.split(",")

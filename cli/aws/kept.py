@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from cli.aws.account import explained
+from cli.aws.account import DENIED, explained
 from cli.clouds.kept import Kept, Value
 from infra.aws.tags import CLUSTER, KEPT, SAVED
 from infra.machines import catalog
@@ -17,14 +17,26 @@ Client = Callable[[str], Any]
 def kept(client: Client, cluster: str) -> Iterator[Kept]:
     """The volumes, file systems, snapshots and backups of a cluster that are to stay.
 
+    What the user may not list is left out: the report of leftovers says so.
+
     Raises:
-        UserError: AWS refuses, or does not answer.
+        UserError: AWS refuses for another reason, or does not answer.
     """
+    from botocore.exceptions import ClientError
+
     rates = catalog().storage.get("aws", {})
-    with explained():
-        yield from _disks(client("ec2"), cluster, rates)
-        yield from _efs(client("efs"), cluster, rates)
-        yield from _lustre(client("fsx"), client("ec2"), cluster, rates)
+    looks: Sequence[Callable[[], Iterator[Kept]]] = (
+        lambda: _disks(client("ec2"), cluster, rates),
+        lambda: _efs(client("efs"), cluster, rates),
+        lambda: _lustre(client("fsx"), client("ec2"), cluster, rates),
+    )
+    for look in looks:
+        with explained():
+            try:
+                yield from list(look())
+            except ClientError as error:
+                if error.response.get("Error", {}).get("Code") not in DENIED:
+                    raise
 
 
 def is_kept(tags: Iterable[Mapping[str, str]]) -> bool:

@@ -31,6 +31,8 @@ def findings(client: Client, design: ClusterDesign) -> Iterator[Finding]:
                 yield from _efs(client, design, mount)
             elif mount.kind == "fsx_lustre":
                 yield from _lustre(client, design, mount)
+            elif mount.kind == "s3":
+                yield _bucket(client, design, mount)
             else:
                 yield fine(
                     CHECK, f"{_key(mount)}: {mount.existing} is reached when machines boot, not looked up"
@@ -83,6 +85,30 @@ def _volume(client: Client, design: ClusterDesign, mount: Mount) -> Iterator[Fin
         yield warns(CHECK, found, "A snapshot of it can be copied with encryption, and `restore` takes that.")
     where = f"{volume['Size']} GiB in {volume['AvailabilityZone']}"
     yield fine(CHECK, f"{_key(mount)}: {identity} has {where}, and {mount.path} is on it")
+
+
+def _bucket(client: Client, design: ClusterDesign, mount: Mount) -> Finding:
+    from botocore.exceptions import ClientError
+
+    where, (name, _) = f"storage.{mount.name}.bucket", mount.bucket()
+    with explained():
+        try:
+            answer = client("s3").head_bucket(Bucket=name)
+        except ClientError as error:
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            if status == 404:
+                return stops(CHECK, f"{where}: there is no bucket {name}", "Correct the name, or make it.")
+            if status in (301, 403):
+                why = "is another account's, or in another region, or does not let you in"
+                cure = "Machines need it in this account, or a policy of the bucket for their role."
+                return warns(CHECK, f"{where}: {name} {why}", cure)
+            raise
+    region = answer.get("BucketRegion", design.region)
+    if region != design.region:
+        cure = f"Every read crosses regions, and costs: take a bucket in {design.region}."
+        return warns(CHECK, f"{where}: {name} is in {region}, not in {design.region}", cure)
+    way = "writable" if mount.writable else "read-only"
+    return fine(CHECK, f"{where}: {name} is mounted at {mount.path}, {way}")
 
 
 def _ours(ec2: Any, design: ClusterDesign, instance: str) -> bool:

@@ -37,6 +37,7 @@ SHARED: dict[str, Row] = {
     "storage.*.keep": Row(Kind.LIVE, ("storage.keep",)),
     "storage.*.snapshot": Row(Kind.LIVE, ("storage.snapshot",)),
     "storage.*.restore": Row(Kind.NOTHING, ("storage.restore",), "files are there already"),
+    "storage.buckets": Row(Kind.NODES, (), "it and its objects stay; the controller has it at once"),
     "image.cuda": Row(Kind.NOTHING),
     "hooks": Row(Kind.NODES, ("cluster.hooks",), "controller and login machines run theirs again at once"),
     "containers": Row(

@@ -12,6 +12,7 @@ from typing import Any
 
 from cli.changes.jobs import Job, listed
 from node.model import ClusterDesign, Mount
+from node.storage import BUCKETS
 
 
 class Kind(StrEnum):
@@ -154,7 +155,7 @@ def compare(old: ClusterDesign, new: ClusterDesign, rules: Rules) -> list[Change
         section, part, was = before.get(name, ("", "", None))
         section, part, will = after.get(name, (section, part, None))
         if was is None or will is None:
-            found.append(_whole(section, part, was is None))
+            found.append(_whole(section, part, was is None, will or was))
         else:
             found += _fields(section, part, was, will, rules)
     for rule in rules.more:
@@ -266,8 +267,12 @@ def parts(design: ClusterDesign) -> dict[str, tuple[str, str, Any]]:
     return found
 
 
-def _whole(section: str, part: str, added: bool) -> Change:
-    """The change for a part that is added or removed."""
+def _whole(section: str, part: str, added: bool, which: Any) -> Change:
+    """The change for a part that is added or removed.
+
+    Args:
+        which: The part itself.
+    """
     words = WHOLE[::-1] if added else WHOLE
     if section == "partitions":
         kind = Kind.LIVE if added else Kind.ENDS
@@ -275,7 +280,11 @@ def _whole(section: str, part: str, added: bool) -> Change:
     if section == "login":
         return Change("login.count", part, Kind.LIVE, *words)
     if section == "storage":
-        return Change("storage.*.path", part, Kind.NODES if added else Kind.DATA, *words)
+        if which.kind in BUCKETS:
+            return Change("storage.buckets", part, Kind.NODES, *words)
+        # What is there already stays.
+        kind = Kind.NODES if added or which.existing is not None else Kind.DATA
+        return Change("storage.*.path", part, kind, *words)
     return Change("scheduler", part, Kind.DATA, *words)
 
 
@@ -291,7 +300,9 @@ def _fields(section: str, part: str, was: Any, will: Any, rules: Rules) -> Itera
         less = isinstance(old, int | float) and isinstance(new, int | float) and new < old
         kind, note = (row.less if less and row.less else row.kind), row.note
         if section == "storage":
-            if "nvme" in (was.kind, will.kind):
+            if {was.kind, will.kind} & set(BUCKETS):
+                key, kind, note = "storage.buckets", Kind.NODES, ""
+            elif "nvme" in (was.kind, will.kind):
                 key, kind, note = "storage.local_scratch", Kind.NODES, ""
             elif was.kind != will.kind and field.name != "kind":
                 continue  # the change of the kind says it already

@@ -192,7 +192,7 @@ class CloudProvider(abc.ABC):
         replace: bool,
     ) -> CheckedChanges:
         from cli.changes import check, table
-        from cli.clouds import running
+        from cli.clouds import kept, running
 
         try:
             there = running.published(cloud)
@@ -202,6 +202,11 @@ class CloudProvider(abc.ABC):
             say(f"what this changes cannot be told: {error}")
             return check.CheckedChanges()
         if there is None:
+            if any(mount.keep for mount in design.mounts):
+                # Without `existing` the cluster gets new ones, and the old ones are paid for, too.
+                paths = {mount.name: mount.path for mount in design.mounts}
+                for line in kept.report(cloud.kept(paths), stack.file.name, paths):
+                    say(line)
             return check.CheckedChanges()
         found = table.compare(there, design, self.rules())
         names = [partition.name for partition in there.partitions]

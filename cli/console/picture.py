@@ -159,7 +159,10 @@ _NOTES: dict[str, Any] = {
     "Subnet": lambda i: [i.get("cidrBlock")],
     "Vpc": lambda i: [i.get("cidrBlock")],
     "Volume": lambda i: [f"{i['size']} GiB" if i.get("size") else None],
-    "LustreFileSystem": lambda i: [i.get("deploymentType"), f"{i.get('storageCapacity')} GiB"],
+    "LustreFileSystem": lambda i: [
+        i.get("deploymentType"),
+        f"{i['storageCapacity']} GiB" if i.get("storageCapacity") else f"existing {i.get('id')}",
+    ],
     "ComputeEnvironment": _environment,
     "JobDefinition": _definition,
     "JobQueue": lambda i: [i.get("name")],

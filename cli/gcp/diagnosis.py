@@ -71,7 +71,7 @@ def storage(design: ClusterDesign) -> Iterable[Finding]:
     """The existing disks and instances that the stack file names; no finding without credentials."""
     from cli.gcp import storage as lookup
 
-    if not design.project or not any(mount.existing or mount.restore for mount in design.mounts):
+    if not design.project or not any(m.existing or m.restore or m.keep for m in design.mounts):
         return
     try:
         there = account.of(design.project)

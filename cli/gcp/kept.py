@@ -7,14 +7,12 @@ from collections.abc import Iterator, Mapping
 
 from cli.clouds.kept import Kept, Value
 from cli.gcp.account import Account
-from cli.gcp.leftovers import kept_parts
+from cli.gcp.leftovers import LAST, kept_parts
 from infra.gcp.storage import snapshot_prefix
 from infra.machines import catalog
 from node.elastic.drivers.gce.names import resource_of, short
 from node.elastic.drivers.gce.names import value as label
 
-STAMP = r"-\d{8}-\d{6}"
-"""The end of the name of a snapshot that the provider makes before it deletes a disk."""
 ZONE = re.compile(r".*-[a-z]")
 
 
@@ -42,7 +40,7 @@ def kept(account: Account, cluster: str, paths: Mapping[str, str]) -> Iterator[K
         what, made = f"Filestore instance {short(str(one['name']))}", str(one.get("createTime", ""))
         yield Kept(names.get(name, name), what, size, made, keys, rates.get(f"filestore.{one.get('tier')}"))
     paths_of = {resource_of(cluster, path): name for name, path in paths.items()}
-    wanted = {of: re.compile(re.escape(snapshot_prefix(of)) + STAMP) for of in paths_of}
+    wanted = {of: re.compile(re.escape(snapshot_prefix(of)) + LAST.pattern) for of in paths_of}
     for one in account.pages("compute", "projects/{project}/global/snapshots", "items"):
         of, identity = short(str(one.get("sourceDisk", ""))), str(one["name"])
         if of in wanted and wanted[of].fullmatch(identity):

@@ -13,6 +13,8 @@ from node.elastic.drivers.gce.names import CLUSTER, short
 
 Found = Mapping[str, Any]
 WORKERS = 8
+LAST = re.compile(r"-\d{8}-\d{6}$")
+"""The end of the name of a snapshot that the provider makes before it deletes a disk."""
 KEPT = "slurm-stacks-keep"
 """The label of a disk or an instance that stays after a destroy: its name in the stack file."""
 
@@ -113,6 +115,9 @@ def bucket(account: Account, cluster: str) -> str | None:
 def _found(account: Account, cluster: str, kind: Kind) -> list[Found]:
     """The resources of one kind that are left, without those that are to stay."""
     parts = _parts(account, cluster, kind)
+    if kind.name == "snapshot":
+        # What the provider saves of a disk before it deletes the disk stays on purpose.
+        parts = [part for part in parts if not LAST.search(str(part["name"]))]
     if kind.labelled:
         return [part for part in parts if _labels(part).get(CLUSTER) == cluster and KEPT not in _labels(part)]
     return [part for part in parts if _belongs_to(part, cluster)]

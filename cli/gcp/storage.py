@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from cli.doctor.finding import Finding, fine, stops
+from cli.doctor.finding import Finding, fine, stops, warns
 from cli.gcp.account import Account, GoogleError
+from cli.gcp.leftovers import KEPT, bucket
+from infra.gcp.storage import REGIONAL
 from node.elastic.drivers.gce.names import instance_of, resource_of, short
 from node.model import ClusterDesign, Mount
 
@@ -26,8 +28,12 @@ def findings(account: Account, design: ClusterDesign) -> Iterator[Finding]:
                 yield _disk(account, design, mount)
             elif mount.kind == "filestore":
                 yield _filestore(account, design, mount)
+            elif mount.kind == "gcs":
+                yield _bucket(account, mount)
             else:
                 yield fine(CHECK, f"{_key(mount)}: {mount.existing} is not looked up: machines reach it")
+        elif mount.keep and (found := _kept_before(account, design, mount)):
+            yield found
         elif mount.restore is not None:
             yield from _snapshot(account, design, mount)
 
@@ -58,6 +64,30 @@ def _disk(account: Account, design: ClusterDesign, mount: Mount) -> Finding:
     return fine(CHECK, f"{where}: {name} has {disk.get('sizeGb', '?')} GiB, and {mount.path} is on it")
 
 
+def _kept_before(account: Account, design: ClusterDesign, mount: Mount) -> Finding | None:
+    """Whether an earlier cluster of this name left what `up` would make: Google's names are taken once."""
+    name = resource_of(design.name, mount.path)
+    kind, service, path = (
+        ("disk", "compute", f"zones/{design.zone}/disks/{name}")
+        if mount.kind == "nfs"
+        else ("Filestore instance", "file", _instance(design, mount, name))
+    )
+    there = _get(account, service, f"{COMPUTE}/{path}")
+    # While a cluster is up it has a bucket, and this is its own.
+    if there is None or KEPT not in there.get("labels", {}) or bucket(account, design.name) is not None:
+        return None
+    found = (
+        f"{_key(mount, 'keep')}: the {kind} {name} is there already, from an earlier cluster {design.name}"
+    )
+    whole = f"projects/{account.project}/{path}" if mount.deployment in REGIONAL else name
+    return stops(CHECK, found, f"Write existing: {whole} to have its files again, or delete it.")
+
+
+def _instance(design: ClusterDesign, mount: Mount, name: str) -> str:
+    place = design.region if mount.deployment in REGIONAL else design.zone
+    return f"locations/{place}/instances/{name}"
+
+
 def _filestore(account: Account, design: ClusterDesign, mount: Mount) -> Finding:
     name, where = str(mount.existing), _key(mount)
     path = name if "/" in name else f"{COMPUTE}/locations/{design.zone}/instances/{name}"
@@ -74,6 +104,20 @@ def _filestore(account: Account, design: ClusterDesign, mount: Mount) -> Finding
         return stops(CHECK, f"{where}: {name} is {instance.get('state')}", "Wait until it is READY.")
     share = instance["fileShares"][0]
     return fine(CHECK, f"{where}: {name} has {share.get('capacityGb', '?')} GiB as {share['name']}")
+
+
+def _bucket(account: Account, mount: Mount) -> Finding:
+    where, (name, _) = f"storage.{mount.name}.bucket", mount.bucket()
+    try:
+        if _get(account, "storage", f"b/{name}") is None:
+            return stops(CHECK, f"{where}: there is no bucket {name}", "Correct the name, or make it.")
+    except GoogleError as error:
+        if error.status != 403:
+            raise
+        cure = "`up` needs the permission to grant its machines access to it."
+        return warns(CHECK, f"{where}: {name} does not let you in", cure)
+    way = "writable" if mount.writable else "read-only"
+    return fine(CHECK, f"{where}: {name} is mounted at {mount.path}, {way}")
 
 
 def _snapshot(account: Account, design: ClusterDesign, mount: Mount) -> Iterator[Finding]:

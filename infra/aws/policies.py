@@ -351,8 +351,23 @@ def _common(scope: Scope, design: ClusterDesign, role: str) -> list[Statement]:
     if sources:
         objects = [f"arn:{scope.partition}:s3:::{source.removeprefix('s3://')}" for source in sources]
         made.append(_allow("Hooks", ["s3:GetObject"], list(dict.fromkeys(objects))))
+    made += _buckets(scope, design, role)
     if design.access.mode == "ssm":
         made.append(_allow("Session", list(SESSION), "*"))
+    return made
+
+
+def _buckets(scope: Scope, design: ClusterDesign, role: str) -> list[Statement]:
+    """What Mountpoint needs for the buckets that a role mounts (its CONFIGURATION.md, "IAM permissions")."""
+    made: list[Statement] = []
+    mounts = [mount for mount in design.mounts if mount.kind == "s3" and role in mount.roles]
+    for number, mount in enumerate(mounts):
+        name, prefix = mount.bucket()
+        arn = f"arn:{scope.partition}:s3:::{name}"
+        below = {"StringLike": {"s3:prefix": [prefix, f"{prefix}*"]}} if prefix else {}
+        change = ["s3:PutObject", "s3:AbortMultipartUpload", "s3:DeleteObject"] if mount.writable else []
+        made.append(_allow(f"MountList{number}", ["s3:ListBucket"], arn, **below))
+        made.append(_allow(f"MountRead{number}", ["s3:GetObject", *change], f"{arn}/{prefix}*"))
     return made
 
 

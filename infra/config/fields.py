@@ -25,6 +25,7 @@ SUBNET = rf"^(subnet-[0-9a-f]{{8,17}}|{PLACEHOLDER})$"
 SECURITY_GROUP = rf"^(sg-[0-9a-f]{{8,17}}|{PLACEHOLDER})$"
 GS_BUCKET = r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?)*"
 """A bucket's name in Cloud Storage: parts of 63 characters between dots. `gs_bucket` checks the rest."""
+ANY_BUCKET = r"^(s3|gs)://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[^/ ]+)*/?$"
 BUCKET = r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?$"
 ROLE = r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/.+$"
 REPOSITORY = r"^[a-z0-9]+([._/-][a-z0-9]+)*$"
@@ -40,6 +41,7 @@ IN_WORDS = {
     VPC: "the id of a VPC, vpc-…",
     SUBNET: "the id of a subnet, subnet-…",
     SECURITY_GROUP: "the id of a security group, sg-…",
+    ANY_BUCKET: "s3://bucket/prefix or gs://bucket/folder",
     BUCKET: "s3://bucket/prefix",
     ROLE: "the ARN of an IAM role, arn:aws:iam::<account>:role/<name>",
     REPOSITORY: "a name in ECR: small letters and digits, with . _ - or / between them",

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from infra.config.fields import BUCKET, SECURITY_GROUP, MountPath, Section
+from infra.config.fields import ANY_BUCKET, BUCKET, SECURITY_GROUP, MountPath, Section
 
 SharedKind = Literal["nfs", "efs", "filestore", "fsx_lustre"]
 
@@ -131,10 +131,29 @@ class LocalScratch(Section):
     path: MountPath = Field("/local_scratch", description="Where it is mounted.")
 
 
+class BucketConfig(Section):
+    """A bucket of S3 or Cloud Storage that nodes and login machines see as a directory."""
+
+    bucket: str = Field(
+        pattern=ANY_BUCKET,
+        description="s3://bucket/prefix on AWS, gs://bucket/folder on Google Cloud. It is there already, and "
+        "`down` leaves it.",
+    )
+    path: MountPath = Field(description="Where it is mounted.")
+    read_only: bool = Field(
+        True,
+        description="false: every user may make, replace and delete objects there. Neither client can change "
+        "a part of an object.",
+    )
+
+
 class StorageConfig(Section):
     """The cluster's directories. By default a cloud's controller exports /home and /apps."""
 
     home: SharedStorage | None = Field(None, description="Home directories, /home.")
     apps: SharedStorage | None = Field(None, description="Shared software and training environments, /apps.")
     scratch: SharedStorage | None = Field(None, description="A fast shared file system for data sets.")
+    buckets: list[BucketConfig] = Field(
+        default_factory=list, description="Buckets of S3 or Cloud Storage as directories."
+    )
     local_scratch: LocalScratch | None = Field(None, description="Each compute node's own NVMe disks.")

@@ -120,6 +120,8 @@ class GcpIdentity(pulumi.ComponentResource):
                     role, part, other, policies.READ_OBJECTS, condition.title, condition.expression
                 )
             )
+        for number, (mounted, wanted) in enumerate(policies.buckets(self._design, role)):
+            made.append(self._in_bucket(role, f"mount-{number}", mounted, wanted))
         return made
 
     def _in_bucket(

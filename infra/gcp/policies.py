@@ -104,6 +104,17 @@ def hooks(design: ClusterDesign, role: str) -> list[tuple[str, str]]:
     return [(bucket, name) for bucket, _, name in parts]
 
 
+def buckets(design: ClusterDesign, role: str) -> list[tuple[str, str]]:
+    """The bucket and the role on it for each bucket that machines of a role mount.
+
+    Cloud Storage FUSE lists a bucket by its name alone, so a folder cannot limit the grant.
+    """
+    mounts = [mount for mount in design.mounts if mount.kind == "gcs" and role in mount.roles]
+    changed = {mount.bucket()[0]: False for mount in mounts}
+    changed |= {mount.bucket()[0]: True for mount in mounts if mount.writable}
+    return [(name, WRITE_OBJECTS if writes else READ_OBJECTS) for name, writes in changed.items()]
+
+
 def one_object(bucket: str, name: str) -> Condition:
     """Limits a grant to one object of a bucket."""
     resource = _quoted(f"projects/_/buckets/{bucket}/objects/{name}")

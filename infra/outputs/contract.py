@@ -102,7 +102,7 @@ class MountOutput(Part):
     """A directory of the cluster."""
 
     path: str = Field(description="Where it is mounted.")
-    kind: str = Field(description="nfs, efs, filestore, fsx_lustre or nvme.")
+    kind: str = Field(description="nfs, efs, filestore, fsx_lustre, nvme, s3 or gcs.")
     size_gib: Whole | None = Field(default=None, description="GiB; null where it has no fixed size.")
     shared: bool = Field(description="False: each node has its own.")
 

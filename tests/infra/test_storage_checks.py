@@ -84,6 +84,12 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         "partitions[0].aws.gp3.throughput_mibs",
         ["at most 750 MiB/s with 3000 IOPS", "take iops: 4000"],
     ),
+    ("aws", {"storage.buckets": [{"bucket": "gs://d-1", "path": "/d"}]}, "[0].bucket", ["s3://… on aws"]),
+    ("gcp", {"storage.buckets": [{"bucket": "s3://d-1", "path": "/d"}]}, "[0].bucket", ["gs://… on gcp"]),
+    ("aws", {"storage.buckets": [{"bucket": "d-1", "path": "/d"}]}, "[0].bucket", ["s3://bucket/prefix"]),
+    ("aws", {"storage.buckets": [{"bucket": "s3://d-1", "path": "/home/d"}]}, "[0].path", ["home's, /home"]),
+    ("aws", {"storage.buckets": [{"bucket": "s3://d-1", "path": "/usr"}]}, "[0].path", ["not the system's"]),
+    ("local", {"storage.buckets": [{"bucket": "s3://d-1", "path": "/d"}]}, "storage.buckets", ["no storage"]),
 ]  # fmt: skip
 
 
@@ -111,6 +117,15 @@ def test_a_disk_is_exported_by_the_controller_and_an_export_is_not() -> None:
     assert (found["home"].served_by, found["home"].size_gib) == ("controller", None)
     assert (found["apps"].served_by, found["apps"].existing) == (None, EXPORT["existing"])
     assert "nfsvers" not in found["apps"].options, "a server of somebody's may speak any version"
+
+
+def test_a_bucket_is_where_users_are() -> None:
+    said = {"storage.buckets": [{"bucket": "s3://data/train/", "path": "/data", "read_only": False}]}
+    mount = mounted("aws", said)["buckets[0]"]
+    assert (mount.kind, mount.roles, mount.bucket()) == ("s3", ("controller", "compute"), ("data", "train/"))
+    assert mount.writable
+    behind = mounted("aws", {**said, "login": {"count": 1}})["buckets[0]"]
+    assert behind.roles == ("login", "compute"), "the controller has nobody's jobs"
 
 
 def test_what_is_there_already_costs_this_cluster_nothing() -> None:

@@ -154,3 +154,11 @@ def test_a_name_is_its_content_and_nothing_else() -> None:
 
 def test_a_stack_that_bakes_nothing_has_no_recipe() -> None:
     assert recipes.recipes(made(COMPUTE, image=Image("ubuntu-24.04"))) == []
+
+
+def test_an_image_has_the_clients_of_its_roles_buckets() -> None:
+    bucket = Mount("/data", "s3", roles=("compute",), existing="s3://data", options="ro")
+    plain, mounting = digests(made(COMPUTE)), digests(made(COMPUTE, mounts=(*NFS, bucket)))
+    assert {name for name in plain if plain[name] != mounting[name]} == {"compute"}
+    other = dataclasses.replace(bucket, path="/other", existing="s3://other")
+    assert digests(made(COMPUTE, mounts=(*NFS, other))) == mounting, "which bucket it is does not matter"

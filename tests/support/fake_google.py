@@ -167,6 +167,8 @@ class Project:
             assert query["project"] == self.account.project
             return {"items": self.buckets} if self.buckets else {}
         bucket, _, key = rest.removeprefix("b/").partition("/o/")
+        if not key:
+            return next((one for one in self.buckets if one["name"] == bucket), None)
         known = self.objects.get(unquote(key)) if bucket in {one["name"] for one in self.buckets} else None
         if known is None:
             return None

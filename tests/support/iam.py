@@ -31,7 +31,7 @@ def _matches(patterns: str | list[str], value: str) -> bool:
 
 
 def _conditions(conditions: Mapping[str, Mapping[str, Any]], context: Context) -> bool:
-    known = {"StringEquals", "ArnLike", "Bool"}
+    known = {"StringEquals", "StringLike", "ArnLike", "Bool"}
     assert set(conditions) <= known, set(conditions) - known
     return all(
         key in context and _fits(operator, wanted, context[key])
@@ -41,7 +41,7 @@ def _conditions(conditions: Mapping[str, Mapping[str, Any]], context: Context) -
 
 
 def _fits(operator: str, wanted: str | list[str], value: str) -> bool:
-    return _matches(wanted, value) if operator == "ArnLike" else value in _several(wanted)
+    return _matches(wanted, value) if operator.endswith("Like") else value in _several(wanted)
 
 
 def _several(value: str | list[str]) -> list[str]:

@@ -6,8 +6,9 @@ import re
 
 from infra.config.checks.context import CLUSTER, MISSING, Context
 from infra.config.checks.kept_storage import check_end, check_existing, check_performance
+from infra.config.fields import gs_bucket
 from infra.config.mistakes import Location
-from infra.config.storage import LocalScratch, SharedStorage
+from infra.config.storage import BucketConfig, LocalScratch, SharedStorage
 from infra.machines import Machine
 from node.elastic.drivers.gce.names import NAME_LENGTH, part_of
 
@@ -48,9 +49,10 @@ def check_storage(c: Context) -> None:
     at = (*CLUSTER, "storage")
     check_performance(c)
     parts = {name: getattr(c.cluster.storage, name) for name in type(c.cluster.storage).model_fields}
+    buckets = parts.pop("buckets")
     given = {name: part for name, part in parts.items() if part is not None}
     if c.provider == "local":
-        for name in given:
+        for name in [*given, *(["buckets"] if buckets else [])]:
             c.add(
                 (*at, name),
                 "nothing that applies",
@@ -65,6 +67,26 @@ def check_storage(c: Context) -> None:
             _local_scratch(c, (*at, name))
     _paths(c, given, at)
     _twice(c, given, at)
+    taken: dict[str, str] = {}
+    for name in dict.fromkeys(["home", "apps", *given]):
+        part = given.get(name, SharedStorage())
+        taken[name] = part.path if isinstance(part, LocalScratch) else part.mounted_at(name)
+    for index, one in enumerate(buckets):
+        _bucket(c, one, taken, (*at, "buckets", index))
+        taken[f"buckets[{index}]"] = one.path
+
+
+def _bucket(c: Context, one: BucketConfig, taken: dict[str, str], at: Location) -> None:
+    scheme = {"aws": "s3://", "gcp": "gs://"}[c.provider]
+    if not one.bucket.startswith(scheme):
+        c.add((*at, "bucket"), one.bucket, f"{scheme}… on {c.provider}", "")
+    elif c.provider == "gcp" and not gs_bucket(one.bucket.removeprefix(scheme).partition("/")[0]):
+        c.add((*at, "bucket"), one.bucket, "the name of a bucket", "")
+    if SYSTEM.fullmatch(one.path):
+        c.add((*at, "path"), one.path, "a directory that is not the system's", "for example /data")
+    for other, path in taken.items():
+        if f"{one.path}/".startswith(f"{path}/") or f"{path}/".startswith(f"{one.path}/"):
+            c.add((*at, "path"), one.path, f"a path apart from {other}'s, {path}", "give it another path")
 
 
 def _twice(c: Context, given: dict[str, SharedStorage | LocalScratch], at: Location) -> None:

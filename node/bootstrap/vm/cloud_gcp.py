@@ -31,7 +31,7 @@ class Gcp:
     time = ("google.sources", "server metadata.google.internal prefer iburst\n")
     # No distribution has Google's client. It is installed in a virtual environment (`cloud_client`).
     packages: tuple[str, ...] = ("python3-venv",)
-    storage: tuple[str, ...] = ("filestore",)
+    storage: tuple[str, ...] = ("filestore", "gcs")
     # Cloud Storage refuses faster writes of an object.
     write_seconds = 1.0
     tells_controller = False

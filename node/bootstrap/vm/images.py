@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from node.bootstrap.vm import drivers, packages
+from node.bootstrap.vm import buckets, drivers, packages
 from node.model import ClusterDesign, Partition
+from node.storage import BUCKETS
 
 ROLE = "image"
 """The role of a machine that becomes an image."""
@@ -67,7 +68,9 @@ def named(design: ClusterDesign, host: str) -> ImageKind:
 def content(design: ClusterDesign, kind: ImageKind) -> dict[str, Any]:
     """Returns the content of an image. It does not depend on the number of machines that boot from it, on
     their price, or on their jobs."""
+    clients = {mount.kind for mount in design.mounts if kind.role in mount.roles} & set(BUCKETS)
     return {
+        **({"buckets": [*sorted(clients), buckets.VERSION]} if clients else {}),
         "role": kind.role,
         "packages": packages.of_role(design, kind.role),
         "lustre": any(mount.kind == "fsx_lustre" and kind.role in mount.roles for mount in design.mounts),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
-from node.bootstrap.vm import clouds, disks, mount_sources
+from node.bootstrap.vm import buckets, clouds, disks, mount_sources
 from node.model import Mount
 
 SERVER_SECONDS = 200.0
@@ -85,6 +85,8 @@ KINDS: Mapping[str, Callable[[Context, Mount], None]] = {
     "fsx_lustre": fsx_lustre,
     "nvme": nvme,
     "bind": bind,
+    "s3": buckets.s3,
+    "gcs": buckets.gcs,
 }
 
 

@@ -7,6 +7,7 @@ from node.bootstrap.context import Context, Reboot
 from node.bootstrap.vm import apt, clouds, mariadb, name_server
 from node.containers import oci
 from node.model import ClusterDesign
+from node.storage import BUCKETS
 
 SLURM = {
     "controller": ("slurmctld", "slurm-client"),
@@ -70,6 +71,10 @@ def install(context: Context) -> str:
         from node.bootstrap.vm import cloud_client
 
         made += cloud_client.install(context)
+    if any(mount.kind in BUCKETS for mount in context.mounts()):
+        from node.bootstrap.vm import buckets
+
+        made += buckets.install(context)
     if any(mount.kind == "fsx_lustre" for mount in context.mounts()):
         from node.bootstrap.vm import lustre
 

@@ -8,6 +8,7 @@ from typing import Any
 import boto3
 import pytest
 import yaml
+from botocore.exceptions import ClientError
 
 from cli.aws import ami, kept, leftovers, machines
 from cli.clouds.kept import Kept, report
@@ -153,6 +154,17 @@ def test_what_stays_is_no_leftover_and_is_never_removed(left: Left) -> None:
     ami.remove_unused(ec2, lambda: None, "c", lambda _line: None)
     machines.remove_loose(ec2, "c")
     assert set(left.found()) >= {kept_disk, saved}
+
+
+def test_what_the_user_may_not_list_hides_nothing_else(left: Left) -> None:
+    disk = left.volume(*staying("home"))
+
+    class Denied:
+        def get_paginator(self, name: str) -> Any:
+            raise ClientError({"Error": {"Code": "AccessDeniedException"}}, name)
+
+    found = kept.kept(lambda name: left.client(name) if name == "ec2" else Denied(), "c")
+    assert [one.keys["existing"] for one in found] == [disk]
 
 
 def test_the_newest_is_taken_back_and_all_are_paid_for() -> None:

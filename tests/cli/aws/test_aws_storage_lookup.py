@@ -23,6 +23,7 @@ from tests.support.aws_mocks import LUSTRE, NFS, aws_design
 
 __all__ = ["account", "moto"]
 
+KEYS = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
 OURS = {"Key": CLUSTER, "Value": "c"}
 
 
@@ -37,8 +38,7 @@ class Lab:
         self.network = Network(vpc=self.vpc, public_subnet=self.subnet, private_subnets=(self.subnet,))
 
     def client(self, service: str) -> Any:
-        keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
-        return boto3.client(service, REGION, endpoint_url=self.account.url, **keys)
+        return boto3.client(service, REGION, endpoint_url=self.account.url, **KEYS)
 
     def make_group(self, vpc: str, *tags: dict[str, str]) -> str:
         made = self.ec2.create_security_group(GroupName=f"g{len(tags)}", Description="d", VpcId=vpc)
@@ -241,6 +241,29 @@ def test_a_snapshot_must_fit_and_counts_only_before_the_disk_exists(lab: Lab) ->
     tags = [OURS, {"Key": "Name", "Value": "c-home"}]
     lab.ec2.create_tags(Resources=[lab.volume()], Tags=tags)
     assert lab.found(small) == [], "the disk is there, and the snapshot may be deleted"
+
+
+# --- buckets ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "region", "severity", "words"),
+    [
+        ("data-1", REGION, Severity.FINE, "data-1 is mounted at /data, read-only"),
+        ("data-2", "eu-central-1", Severity.WARNS, "data-2 is in eu-central-1, not in eu-west-1"),
+        ("data-3", None, Severity.STOPS, "there is no bucket data-3"),
+    ],
+)
+def test_a_bucket_is_there_and_near(
+    lab: Lab, name: str, region: str | None, severity: Severity, words: str
+) -> None:
+    if region is not None:
+        s3 = boto3.client("s3", region, endpoint_url=lab.account.url, **KEYS)
+        s3.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": region})
+    mount = Mount("/data", "s3", existing=f"s3://{name}/train", options="ro", name="buckets[0]")
+    (only,) = lab.found(mount)
+    assert only.severity is severity
+    assert f"storage.buckets[0].bucket: {words}" in only.found
 
 
 # --- where they are asked -----------------------------------------------------------------------------------

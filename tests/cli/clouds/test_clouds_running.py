@@ -324,6 +324,19 @@ def test_what_stays_is_said_whether_or_not_the_stack_file_is_right(
     assert provider.kept(stack, outputs) == ["what stays on purpose could not be listed: no credentials"]
 
 
+def test_an_up_that_would_make_anew_what_an_earlier_down_kept_says_so(
+    cloud: FakeCloud, provider: FakeProvider, head: Head, stack: Stack
+) -> None:
+    cloud.stays = [Kept("home", "disk d-1", 50, "", {"kind": "nfs", "existing": "d-1"}, 0.08)]
+    said: list[str] = []
+    keeping = (Mount("/home", "nfs", served_by="controller", keep=True, name="home"),)
+    provider.check_changes(stack, made(mounts=keeping), dict, said.append, replace=False)
+    assert said[-1] == "      home: {kind: nfs, existing: d-1}"
+    said.clear()
+    provider.check_changes(stack, made(), dict, said.append, replace=False)
+    assert said == []
+
+
 def test_what_an_up_has_begun_is_looked_for_whatever_became_of_it(
     cloud: FakeCloud, provider: FakeProvider, head: Head, stack: Stack
 ) -> None:

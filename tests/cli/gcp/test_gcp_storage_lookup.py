@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from google.cloud import compute_v1 as gce
-from pulumi_gcp.filestore import outputs as filestore
+from pulumi_gcp.filestore import outputs
 
 from cli.doctor.finding import Finding, Severity, fine
-from cli.gcp import account, diagnosis, storage
+from cli.gcp import account, diagnosis, leftovers, storage
 from cli.gcp.provider import GcpProvider
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
@@ -67,8 +67,8 @@ def put_store(there: Project, network: str = "corp", state: str = "READY") -> No
     networks = [{"network": network, "ipAddresses": ["10.9.8.2"]}]
     shares = [{"name": "vol1", "capacityGb": "1024"}]
     for part, kind in (
-        (networks[0], filestore.GetInstanceNetworkResult),
-        (shares[0], filestore.GetInstanceFileShareResult),
+        (networks[0], outputs.GetInstanceNetworkResult),
+        (shares[0], outputs.GetInstanceFileShareResult),
     ):
         assert {re.sub(r"([A-Z])", r"_\1", key).lower() for key in part} <= set(dir(kind))
     name = f"projects/{there.account.project}/locations/{ZONE}/instances/lab-store"
@@ -111,6 +111,34 @@ def test_a_snapshot_must_fit_and_counts_only_before_the_disk_exists(there: Proje
     assert only == fine("storage", "storage.home.restore: /home begins with the files of of-march (70 GiB)")
     put_disk(there, "c-home")
     assert found(there, SAVED) == []
+
+
+def test_what_an_earlier_cluster_left_is_taken_back_and_never_made_twice(there: Project) -> None:
+    kept = dataclasses.replace(NFS[0], keep=True, name="home")
+    assert found(there, kept) == []
+    labels = {leftovers.KEPT: "home"}
+    there.gce.cloud.put(f"zones/{ZONE}", "disks", gce.Disk(name="c-home", size_gb=50, labels=labels))
+    (only,) = found(there, kept)
+    assert only.severity is Severity.STOPS
+    assert str(only.cure).startswith("Write existing: c-home to have its files again")
+    there.bucket()
+    assert found(there, kept) == [], "the cluster is up, and the disk is its own"
+
+
+def test_an_instance_of_a_region_is_taken_back_by_its_whole_name(there: Project) -> None:
+    kept = dataclasses.replace(STORE, existing=None, deployment="REGIONAL", keep=True)
+    name = f"projects/{there.account.project}/locations/europe-west4/instances/c-home"
+    there.filestores.append({"name": name, "labels": {leftovers.KEPT: "home"}})
+    (only,) = found(there, kept, network=EXISTING)
+    assert f"Write existing: {name} " in str(only.cure)
+
+
+def test_a_bucket_is_there(there: Project) -> None:
+    there.bucket(name="data-1")
+    for name, severity in (("data-1", Severity.FINE), ("data-2", Severity.STOPS)):
+        mount = Mount("/data", "gcs", existing=f"gs://{name}", options="rw", name="buckets[0]")
+        (only,) = found(there, mount)
+        assert only.severity is severity
 
 
 def test_up_says_it_before_anything_is_made(there: Project) -> None:
