@@ -30,14 +30,12 @@ from infra.aws.batch.bake import script
 from infra.aws.batch.cluster import BatchCluster
 from infra.aws.batch.repository import ImageRequest, content_tag
 from infra.config import load_file
-from infra.design import design
-from infra.machines import catalog
 from infra.program.stack import Stack
 from node.bootstrap.vm import images
-from node.model import ClusterDesign
 from tests.support.aws_machines import AMI, Machines
 from tests.support.aws_mocks import ACCOUNT, declare
 from tests.support.aws_rules import weaknesses
+from tests.support.batch_stack import batch_design as stack
 from tests.support.checkout import ROOT
 from tests.support.iam import allowed
 from tests.support.recorder import Recorder, counts, custom, needs
@@ -72,13 +70,6 @@ class Batch(Machines):
         if args.token == "aws:ec2/getSubnets:getSubnets":
             return {"ids": [], "id": "x"}
         return super().call(args)
-
-
-def stack(**changes: Any) -> ClusterDesign:
-    """The design of the published stack, with changes of its part about Batch."""
-    made = design(load_file(ROOT / "Pulumi.aws-batch.yaml"), catalog())
-    assert made.batch is not None
-    return dataclasses.replace(made, batch=dataclasses.replace(made.batch, **changes))
 
 
 OWN_IMAGE = dataclasses.replace(
