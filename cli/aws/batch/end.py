@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from cli.aws.account import explained
-from cli.aws.batch.service import ALIVE
+from cli.aws.batch.service import ALIVE, Client
+from infra.aws.batch import access
 from infra.aws.tags import CLUSTER
 from infra.errors import UserError
 from node import plurals
@@ -57,6 +58,40 @@ def end_jobs(batch: Any, queue: str, say: Say, pause: Pause = time.sleep) -> int
             )
         pause(POLL_SECONDS)
     return len(jobs)
+
+
+def wait_for_machines(client: Client, cluster: str, say: Say, pause: Pause = time.sleep) -> int:
+    """Wait until the state machines of jobs have exported and deleted their file systems.
+
+    The engine deletes a state machine at once, and what it runs then stops where it is. Returns how many ran.
+
+    Raises:
+        UserError: They go on for `EXPORT_SECONDS`.
+    """
+    states = client("stepfunctions")
+    with explained():
+        pages = states.get_paginator("list_state_machines").paginate()
+        found = [one for page in pages for one in page["stateMachines"]]
+    ours = [one["stateMachineArn"] for one in found if one["name"] == access.state_machine(cluster)]
+    deadline, most = time.monotonic() + EXPORT_SECONDS, 0
+    while True:
+        running = 0
+        for machine in ours:
+            with explained():
+                pages = states.get_paginator("list_executions").paginate(
+                    stateMachineArn=machine, statusFilter="RUNNING"
+                )
+                running += sum(len(page["executions"]) for page in pages)
+        if not running:
+            return most
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"the state machine {access.state_machine(cluster)} does not end. Nothing was deleted"
+            )
+        if not most:
+            say("waiting until the jobs' file systems have written to S3 and are gone")
+        most = max(most, running)
+        pause(POLL_SECONDS)
 
 
 def export(fsx: Any, cluster: str, say: Say, pause: Pause = time.sleep) -> list[str]:

@@ -50,11 +50,18 @@ def _machines(client: Client, cluster: str) -> Iterator[str]:
             yield f"state machine {one['name']}"
 
 
+def _tables(client: Client, cluster: str) -> Iterator[str]:
+    pages = client("dynamodb").get_paginator("list_tables").paginate()
+    if any(access.ledger(cluster) in page["TableNames"] for page in pages):
+        yield f"table {access.ledger(cluster)}"
+
+
 KINDS: Mapping[str, Callable[[Client, str], Iterator[str]]] = {
     "compute environments": _environments,
     "job queues": _queues,
     "job definitions": _definitions,
     "repositories": _repositories,
     "state machines": _machines,
+    "tables": _tables,
 }
 """What is looked for of a stack with `scheduler: batch`."""

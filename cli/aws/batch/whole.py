@@ -50,6 +50,8 @@ def drain(
     agree(jobs)
     for place, queue in found:
         end.end_jobs(client_of(place)("batch"), queue, say)
+    for place in places:
+        end.wait_for_machines(client_of(place), place.cluster, say)
 
 
 def left(places: Sequence[ClusterRef]) -> list[str]:

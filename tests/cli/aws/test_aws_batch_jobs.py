@@ -408,6 +408,56 @@ def test_down_ends_jobs_after_a_question_and_leaves_nothing(
     assert whole.left([PLACE]) == []
 
 
+def test_a_job_with_a_file_system_of_its_own_is_started_by_the_state_machine() -> None:
+    """The stubs hold requests and answers to the models of Batch, Step Functions and STS."""
+    keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
+    clients = {name: boto3.client(name, REGION, **keys) for name in ("batch", "stepfunctions", "sts")}
+    service = BatchService(batch_design(file_system="job"), clients.__getitem__)
+    machine = "arn:aws:states:us-east-1:123456789012:stateMachine:aws-batch-job"
+    run = machine.replace("stateMachine", "execution") + ":1"
+    definition = {
+        "jobDefinitionName": "mnptensorflow-gpu-mnp1", "jobDefinitionArn": "arn:d:2", "revision": 2,
+        "type": "multinode",
+    }  # fmt: skip
+    name = submit.name_of(service, "arn:d:2", 2)
+    filters = {"jobQueue": "tf-queue", "filters": [{"name": "JOB_NAME", "values": [name]}]}
+    nodes = {
+        "NumNodes": 2,
+        "NodePropertyOverrides": [
+            {
+                "TargetNodes": "0:",
+                "ContainerOverrides": {"Environment": [{"Name": "MPI_GPUS", "Value": "16"}]},
+            }
+        ],
+    }
+    given = {
+        "JobName": name, "JobQueue": "tf-queue", "JobDefinition": "arn:d:2", "PropagateTags": True,
+        "NodeOverrides": nodes,
+    }  # fmt: skip
+    with (
+        Stubber(clients["batch"]) as batch,
+        Stubber(clients["stepfunctions"]) as states,
+        Stubber(clients["sts"]) as sts,
+    ):
+        asked = {"jobDefinitionName": "mnptensorflow-gpu-mnp1", "status": "ACTIVE"}
+        batch.add_response("describe_job_definitions", {"jobDefinitions": [definition]}, asked)
+        batch.add_response("list_jobs", {"jobSummaryList": []}, filters)
+        batch.add_response("list_jobs", {"jobSummaryList": []}, filters)
+        answer = {"Account": "123456789012", "Arn": "arn:aws:iam::123456789012:user/me", "UserId": "me"}
+        sts.add_response("get_caller_identity", answer, {})
+        begun = {"executionArn": run, "startDate": 0}
+        states.add_response(
+            "start_execution", begun, {"stateMachineArn": machine, "input": json.dumps(given)}
+        )
+        failed = {
+            "executionArn": run, "stateMachineArn": machine, "startDate": 0, "status": "FAILED",
+            "error": "FSx.BadRequestException", "cause": "no such bucket",
+        }  # fmt: skip
+        states.add_response("describe_execution", failed, {"executionArn": run})
+        with pytest.raises(UserError, match="FAILED: FSx.BadRequestException no such bucket"):
+            submit.submit(service, 2)
+
+
 def test_jobs_are_named_and_terminated_before_the_queue_goes() -> None:
     client = boto3.client("batch", REGION, aws_access_key_id="a", aws_secret_access_key="b")
     one = {"jobId": "id", "jobName": "name", "status": "RUNNING"}
