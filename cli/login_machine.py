@@ -83,6 +83,23 @@ def tool(
     return result.stdout
 
 
+def show_cluster_status(up: StackUp, *, as_json: bool) -> None:
+    """Print the status, as tables or as JSON.
+
+    Raises:
+        UserError: As for `cluster_status`.
+    """
+    found = cluster_status(up)
+    if as_json:
+        print(json.dumps(found, indent=1))
+    elif (own := providers.scheduler(up.stack, up.config)) is not None:
+        own.show_status(found)
+    else:
+        from cli.console.tables import show_status
+
+        show_status(found, up.stack.name)
+
+
 def cluster_status(up: StackUp) -> dict[str, Any]:
     """The status contract (`./cluster status --json`) from the cluster itself.
 
@@ -90,6 +107,8 @@ def cluster_status(up: StackUp) -> dict[str, Any]:
         UserError: The cluster is not up or does not answer; the message says which part, and where to look.
             If the provider refuses access (no credentials), it is exit 3 and the provider's own message.
     """
+    if (own := providers.scheduler(up.stack, up.config)) is not None:
+        return own.status()
     look = f"`./cluster logs --stack {up.stack.name}`"
     try:
         found: dict[str, Any] = json.loads(tool(up, "status", seconds=STATUS_SECONDS))

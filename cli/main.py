@@ -160,15 +160,9 @@ def plan(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
 @app.command()
 def status(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
     """Nodes, jobs, and why any of them waits; cost so far."""
-    from cli.login_machine import cluster_status
+    from cli.login_machine import show_cluster_status
 
-    found = cluster_status(load_up(stack))
-    if json_output:
-        print(json.dumps(found, indent=1))
-        return
-    from cli.console.tables import show_status
-
-    show_status(found, stack.name)
+    show_cluster_status(load_up(stack), as_json=json_output)
 
 
 @app.command(

@@ -124,6 +124,8 @@ def bring_up(
         told = f"{error}\n{more}" if more else str(error)
         raise UserError(f"{told}\n`./cluster doctor --stack {stack.name}` looks for the cause.") from None
     result: dict[str, Any] | None = None
+    if benchmark and (own := providers.scheduler(stack, config)) is not None:
+        result = own.follow(console, quiet=quiet)
     if training is not None:
         try:
             submitted = console.changed(SUBMIT)
@@ -144,7 +146,7 @@ def bring_up(
         show_outputs(outputs)
     seconds = time.monotonic() - started
     console.say(f"up after {seconds:.0f} s")
-    if result is not None:
+    if result is not None and training is not None:
         kept, _ = results.load(stack.name, stack.project)
         compare = programs.compared if results.is_program(result) else one_node.compared
         if (faster := compare(result, kept, stack.name)) is not None:

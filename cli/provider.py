@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cli.changes.check import CheckedChanges
     from cli.changes.jobs import Job
     from cli.changes.table import Change
+    from cli.console.progress import Console
     from cli.doctor.finding import Check
     from infra.benchmark import Layout
     from infra.config import StackConfig
@@ -57,6 +58,34 @@ class Command:
     argv: list[str]
     env: dict[str, str]
     """The variables that are added to the caller's environment."""
+
+
+class Scheduler(Protocol):
+    """The commands that differ where the scheduler is not Slurm: there is no login machine to ask."""
+
+    def follow(self, console: Console, *, quiet: bool = False) -> dict[str, Any]:
+        """Submit the stack's job, wait for it, and return its record."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """The status contract."""
+        ...
+
+    def show_status(self, status: dict[str, Any]) -> None:
+        """Print that status."""
+        ...
+
+    def logs(self, what: str | None, *, lines: int, follow: bool) -> int:
+        """Print the last lines of a job's log, and return the exit status."""
+        ...
+
+    def run(self, console: Console, nodes: str | None, repeat: int | None) -> None:
+        """The job on several numbers of nodes."""
+        ...
+
+    def cancel(self, console: Console) -> None:
+        """End the jobs that have not ended."""
+        ...
 
 
 class Provider(Protocol):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from cli.provider import Provider
+from typing import TYPE_CHECKING
+
+from cli.provider import Provider, Scheduler
 from infra import clusters
 from infra.program.stack import Stack
+
+if TYPE_CHECKING:
+    from infra.config import StackConfig
 
 
 def load(name: str) -> Provider:
@@ -25,6 +30,17 @@ def load(name: str) -> Provider:
     from cli.gcp.provider import GcpProvider
 
     return GcpProvider()
+
+
+def scheduler(stack: Stack, config: StackConfig | None) -> Scheduler | None:
+    """The scheduler of a stack without Slurm; `None` for a Slurm cluster, and if the file has mistakes."""
+    if config is None or config.cluster.scheduler == "slurm":
+        return None
+    from cli.aws.batch.commands import BatchCommands
+    from infra.design import design
+    from infra.machines import catalog
+
+    return BatchCommands(stack, design(config, catalog()))
 
 
 def of_cluster(stack: Stack) -> str | None:

@@ -222,7 +222,10 @@ def _storage(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
         price = None if rate is None or size is None else _times(rate, size / HOURS_A_MONTH)
         end = "kept by down" if mount.keep else "saved by down" if mount.snapshot else None
         what = " ".join(str(t) for t in (mount.kind, mount.deployment, size and f"{size} GiB", end) if t)
-        yield Part(name=mount.path, what=what, idle=price, max=price)
+        # A file system of a job's own is there as long as the job.
+        of_job = design.batch is not None and design.batch.file_system == "job"
+        idle = 0.0 if of_job and mount.kind == "fsx_lustre" else price
+        yield Part(name=mount.path, what=what, idle=idle, max=price)
 
 
 def _rate(provider: str, mount: Mount, facts: Catalog) -> float | None:

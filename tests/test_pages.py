@@ -59,6 +59,7 @@ def test_the_pages_are_official() -> None:
         "GCLOUD": "cloud.google.com",
         "AWS_CLI": "docs.aws.amazon.com",
         "SESSION_MANAGER": "docs.aws.amazon.com",
+        "DOCKER": "docs.docker.com",
         "SLURM": "slurm.schedmd.com",
         "OPENSSH": "www.openssh.com",
         "PYTHON": "www.python.org",

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from cli import pages
 from cli.aws import account
 from cli.clouds import diagnosis, keys
-from cli.doctor.finding import Check, Finding, warns
+from cli.doctor.finding import Check, Finding, fine, warns
 from infra.config import placeholders
 from infra.errors import UserError
 from node.model import Access, ClusterDesign
@@ -27,7 +28,12 @@ def checks(design: ClusterDesign | None) -> list[Check]:
         design: `None` if the stack file has mistakes; then the checks that depend on it are left out.
     """
     found = [Check("credentials", credentials)]
-    if design is not None:
+    if design is not None and design.batch is not None:
+        found += [
+            Check("quotas", functools.partial(limits, design)),
+            Check("docker", functools.partial(docker, design)),
+        ]
+    elif design is not None:
         found += [
             Check("quotas", functools.partial(limits, design)),
             Check("key", functools.partial(pair, design)),
@@ -41,6 +47,20 @@ def credentials() -> Iterable[Finding]:
     """Whether there are credentials. Only AWS could tell whether they are valid."""
     profile = os.environ.get("AWS_PROFILE")
     return diagnosis.credentials(account.require, f"profile {profile}" if profile else None)
+
+
+def docker(design: ClusterDesign) -> Iterable[Finding]:
+    """Whether the container image can be built here, where the stack has one of its own."""
+    if design.batch is None or design.batch.repository is None:
+        return
+    if shutil.which("docker") is None:
+        cure = (
+            f"Install it: {pages.DOCKER}. Or run `up` once on a machine that has it, or name an image that "
+            "exists (batch.container.image)."
+        )
+        yield warns("docker", "`docker` is not on PATH, so the container image cannot be built here", cure)
+    else:
+        yield fine("docker", "docker is on PATH; the image is built and pushed by `up`")
 
 
 def limits(design: ClusterDesign) -> Iterable[Finding]:

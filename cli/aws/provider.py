@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cli.clouds.cloud import Cloud
-from cli.clouds.provider import CloudProvider
+from cli.clouds.provider import CloudProvider, file_design
+from cli.provider import Outputs
 from infra.clouds.commands import ClusterRef
 from infra.errors import UserError
+from infra.program.stack import Stack
 from node.model import ClusterDesign
 
 if TYPE_CHECKING:
+    from cli.changes.jobs import Job
     from cli.changes.table import Rules
+    from cli.clouds.ssh_access import Login
     from cli.doctor.finding import Check
     from infra.machines import Described
 
@@ -45,6 +49,42 @@ class AwsProvider(CloudProvider):
 
         return ask(account.client("ec2", place.region), place.region, types)
 
+    def _login(self, stack: Stack) -> Login:
+        from cli.aws.batch.commands import refuse_login
+
+        if of_batch(stack, dict):
+            raise refuse_login(stack.name)
+        return super()._login(stack)
+
+    def drain(
+        self,
+        stack: Stack,
+        outputs: Outputs,
+        say: Callable[[str], None],
+        agree: Callable[[Sequence[Job]], None],
+    ) -> None:
+        if not of_batch(stack, outputs):
+            super().drain(stack, outputs, say, agree)
+            return
+        from cli.aws.batch import whole
+
+        whole.drain(self._places(stack, outputs), say, agree)
+
+    def force_cleanup(self, stack: Stack, outputs: Outputs) -> None:
+        if of_batch(stack, outputs):
+            from cli.aws.batch import whole
+
+            whole.remove(self._places(stack, outputs))
+        super().force_cleanup(stack, outputs)
+
+    def leftovers(self, stack: Stack, outputs: Outputs) -> list[str]:
+        more = []
+        if of_batch(stack, outputs):
+            from cli.aws.batch import whole
+
+            more = whole.left(self._places(stack, outputs))
+        return [*more, *super().leftovers(stack, outputs)]
+
     def rules(self) -> Rules:
         from cli.aws import changes
 
@@ -54,3 +94,14 @@ class AwsProvider(CloudProvider):
         from cli.aws import diagnosis
 
         return diagnosis.checks(design)
+
+
+def of_batch(stack: Stack, outputs: Outputs) -> bool:
+    """Whether a stack's scheduler is AWS Batch: that of the stack that is up, else what its file says."""
+    cluster = outputs().get("cluster")
+    if isinstance(cluster, Mapping) and isinstance(cluster.get("scheduler"), Mapping):
+        return bool(cluster["scheduler"].get("name") == "batch")
+    try:
+        return file_design(stack).batch is not None
+    except UserError:
+        return False

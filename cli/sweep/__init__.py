@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from infra.errors import EXIT_USAGE, UserError
 from infra.program.stack import Stack
 
 if TYPE_CHECKING:
@@ -38,8 +39,14 @@ def run(
     Raises:
         UserError: See `cli.sweep.command.Sweep.run`.
     """
+    from cli import providers
     from cli.sweep.command import Sweep
 
+    if (own := providers.scheduler(stack, config)) is not None:
+        if partitions is not None or gpus is not None:
+            raise UserError("--partition and --gpus are of Slurm: AWS Batch has one queue", EXIT_USAGE)
+        own.run(console, nodes, repeat)
+        return
     Sweep(stack, config, console).run(nodes, repeat, partitions, gpus)
 
 
@@ -49,6 +56,10 @@ def cancel(stack: Stack, config: StackConfig, console: Console) -> None:
     Raises:
         UserError: The cluster does not answer.
     """
+    from cli import providers
     from cli.sweep.command import Sweep
 
+    if (own := providers.scheduler(stack, config)) is not None:
+        own.cancel(console)
+        return
     Sweep(stack, config, console).cancel()

@@ -36,7 +36,7 @@ UNSEEN = frozenset(
         "InstanceProfile", "PlacementGroup", "VolumeAttachment", "NetworkInterface", "MountTarget",
         "SecurityGroupEgressRule", "BucketObjectv2", "DataRepositoryAssociation", "Budget", "Component",
         "Image", "Group", "Resource", "ComputeEnvironment", "JobQueue", "JobDefinition", "EventTarget",
-        "EventRule", "StateMachine",
+        "EventRule", "StateMachine", "BucketNotification",
         # Always encrypted, with keys of AWS's own where nothing is said.
         "LogGroup", "Secret", "LustreFileSystem",
     }

@@ -61,7 +61,7 @@ class BatchCluster(pulumi.ComponentResource):
         address = repository.image if repository else str(batch.container_image)
         definition = BatchDefinition(f"{name}-definition", design, address, identity, logs.group, own)
         end = self._end([storage, *environment.made, definition])
-        self._options(identity, environment, definition, storage, bucket, network, end)
+        self._options(identity, environment, definition, bucket, network, end)
         self._head = environment.made[-1]
         self.inventory = _inventory(design, environment)
         self.register_outputs({"queue": environment.queue})
@@ -111,12 +111,35 @@ class BatchCluster(pulumi.ComponentResource):
         identity: BatchIdentity,
         environment: BatchEnvironment,
         definition: BatchDefinition,
-        storage: AwsStorage,
         bucket: AwsBucket | None,
         network: AwsNetwork,
         end: command.local.Command,
     ) -> None:
         """What few stacks have. Each starts or ends jobs, so it is deleted before the jobs are ended."""
+        design, batch, name = self._design, access.of(self._design), self._name
+        budget, machine = design.budget, None
+        if not (budget.max_usd or budget.max_hours or batch.start_on_manifest or batch.file_system == "job"):
+            return
+        # This import is here because few stacks have any of these.
+        from infra.aws.batch import options
+
+        if budget.max_usd is not None or budget.max_hours is not None:
+            options.BatchBudget(f"{name}-budget", design, identity, [end], self._own)
+        if batch.file_system == "job":
+            made = options.BatchFileSystems(f"{name}-systems", design, identity, network, [end], self._own)
+            machine = made.machine
+        if bucket is not None and batch.start_on_manifest:
+            options.BatchManifests(
+                f"{name}-manifests",
+                design,
+                identity,
+                bucket,
+                environment.queue,
+                definition.arn,
+                machine,
+                [end],
+                self._own,
+            )
 
 
 def _of_stack(design: ClusterDesign) -> ClusterDesign:

@@ -105,6 +105,61 @@ def submit(scope: Scope, design: ClusterDesign) -> list[Statement]:
     return [allow("Submit", ["batch:SubmitJob"], [definition, f"{definition}:*", queue])]
 
 
+def rule(scope: Scope, design: ClusterDesign) -> Document:
+    """A rule may submit the job."""
+    return document(*submit(scope, design))
+
+
+def start(machine: str) -> Document:
+    """A rule may start a state machine."""
+    return document(allow("Start", ["states:StartExecution"], machine))
+
+
+def budget(scope: Scope, design: ClusterDesign) -> Document:
+    """The budget's state machine sees what is up, counts it, and closes queue and environment."""
+    batch = access.of(design)
+    queue = scope.arn("batch", f"job-queue/{batch.queue}")
+    environment = scope.arn("batch", f"compute-environment/{batch.compute_environment}")
+    made = [
+        allow("See", ["batch:DescribeComputeEnvironments", "batch:ListJobs"], "*"),
+        allow("Count", ["dynamodb:UpdateItem"], scope.arn("dynamodb", f"table/{access.ledger(design.name)}")),
+        allow("Close", ["batch:UpdateJobQueue"], queue),
+    ]
+    if design.budget.running_jobs == "cancel":
+        made += [
+            # With the queue's update Batch asks for the environments of the queue as well.
+            allow("Stop", ["batch:UpdateComputeEnvironment"], environment),
+            allow("End", ["batch:TerminateJob"], scope.arn("batch", "job/*")),
+        ]
+    return document(*made)
+
+
+def file_systems(scope: Scope, design: ClusterDesign) -> Document:
+    """A job's state machine makes and deletes a file system of this cluster, and runs this stack's job."""
+    systems, tasks = scope.arn("fsx", "file-system/*"), scope.arn("fsx", "task/*")
+    given = {"StringEquals": {f"aws:RequestTag/{CLUSTER}": design.name}}
+    linked = "aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/*"
+    events = scope.arn("events", "rule/StepFunctionsGetEventsForBatchJobsRule")
+    return document(
+        allow("Make", ["fsx:CreateFileSystem", "fsx:TagResource"], systems, **given),
+        allow("Look", ["fsx:DescribeDataRepositoryTasks", "fsx:DescribeFileSystems"], [systems, tasks]),
+        allow("Delete", ["fsx:CreateDataRepositoryTask", "fsx:DeleteFileSystem"], systems, **tagged(design)),
+        allow("Export", ["fsx:CreateDataRepositoryTask"], tasks),
+        # FSx reads and writes S3 with a service-linked role for each file system.
+        allow(
+            "Linked",
+            ["iam:AttachRolePolicy", "iam:CreateServiceLinkedRole", "iam:PutRolePolicy"],
+            f"arn:{scope.partition}:iam::{scope.account}:role/{linked}",
+        ),
+        allow("Tell", ["ssm:DeleteParameter", "ssm:PutParameter"], parameter(scope, design)),
+        *submit(scope, design),
+        allow("Wait", ["batch:DescribeJobs"], "*"),
+        allow("End", ["batch:TerminateJob"], scope.arn("batch", "job/*")),
+        # Step Functions waits for a job by a rule of its own (its developer guide, "AWS Batch").
+        allow("Events", ["events:DescribeRule", "events:PutRule", "events:PutTargets"], events),
+    )
+
+
 def tagged(design: ClusterDesign) -> dict[str, Any]:
     """The condition that a resource has this cluster's tag."""
     return {"StringEquals": {f"aws:ResourceTag/{CLUSTER}": design.name}}

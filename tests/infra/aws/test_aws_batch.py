@@ -19,7 +19,6 @@ import pulumi
 import pytest
 import yaml
 from botocore.validate import ParamValidator
-from pulumi.runtime import mocks
 
 from cli.console.tables import show_plan
 from cli.operate import make_plan
@@ -30,14 +29,13 @@ from infra.aws.batch.bake import script
 from infra.aws.batch.cluster import BatchCluster
 from infra.aws.batch.repository import ImageRequest, content_tag
 from infra.config import load_file
-from infra.design import design
-from infra.machines import catalog
 from infra.program.stack import Stack
 from node.bootstrap.vm import images
-from node.model import ClusterDesign
-from tests.support.aws_machines import AMI, Machines
+from tests.support.aws_machines import AMI
 from tests.support.aws_mocks import ACCOUNT, declare
 from tests.support.aws_rules import weaknesses
+from tests.support.batch_aws import IMAGE, BatchAws
+from tests.support.batch_stack import batch_design as stack
 from tests.support.checkout import ROOT
 from tests.support.iam import allowed
 from tests.support.recorder import Recorder, counts, custom, needs
@@ -46,39 +44,7 @@ MODEL = botocore.session.get_session().get_service_model("batch")
 LOGS = f"arn:aws:logs:us-east-1:{ACCOUNT}:log-group:/slurm-stacks/aws-batch"
 REPOSITORY = f"arn:aws:ecr:us-east-1:{ACCOUNT}:repository/mnp-tensorflow"
 SCOPE = policies.Scope("aws", "us-east-1", ACCOUNT, LOGS, REPOSITORY)
-IMAGE = f"{ACCOUNT}.dkr.ecr.us-east-1.amazonaws.com/mnp-tensorflow@sha256:{'a' * 64}"
 RULE = "aws:vpc/securityGroup{way}Rule:SecurityGroup{way}Rule"
-
-
-class Batch(Machines):
-    """AWS with Batch, ECR and Image Builder: what their resources would answer."""
-
-    def __init__(self, *, preview: bool = False) -> None:
-        super().__init__(preview=preview)
-        self._offered = {"p3dn.24xlarge": ["us-east-1b"]}
-
-    def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str, dict[str, Any]]:
-        identity, known = super().new_resource(args)
-        if self._preview:
-            return identity, known
-        known |= {"repositoryUrl": IMAGE.partition("@")[0], "latestVersion": 3, "ecsClusterArn": "arn:ecs"}
-        if args.name.endswith("-push"):
-            known["stdout"] = json.dumps({"digest": IMAGE.partition("@")[2]})
-        if args.typ == "aws:imagebuilder/image:Image":
-            known["outputResources"] = [{"amis": [{"image": "ami-baked", "region": "us-east-1"}]}]
-        return identity, known
-
-    def call(self, args: mocks.MockCallArgs) -> Any:
-        if args.token == "aws:ec2/getSubnets:getSubnets":
-            return {"ids": [], "id": "x"}
-        return super().call(args)
-
-
-def stack(**changes: Any) -> ClusterDesign:
-    """The design of the published stack, with changes of its part about Batch."""
-    made = design(load_file(ROOT / "Pulumi.aws-batch.yaml"), catalog())
-    assert made.batch is not None
-    return dataclasses.replace(made, batch=dataclasses.replace(made.batch, **changes))
 
 
 OWN_IMAGE = dataclasses.replace(
@@ -96,7 +62,7 @@ def _declared(name: str, preview: bool) -> tuple[Recorder, list[Any]]:
         made = BatchCluster("c", VARIANTS[name])
         return pulumi.Output.all(**made.inventory).apply(seen.append)
 
-    return declare(program, preview=preview, aws=Batch(preview=preview)), seen
+    return declare(program, preview=preview, aws=BatchAws(preview=preview)), seen
 
 
 VARIANTS = {"published": stack(), "own": OWN_IMAGE, "stock": STOCK}

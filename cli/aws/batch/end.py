@@ -1,0 +1,151 @@
+"""Ends a stack's jobs before a destroy, and waits until its file systems have written to S3."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from cli.aws.account import explained
+from cli.aws.batch.service import ALIVE, Client
+from infra.aws.batch import access
+from infra.aws.tags import CLUSTER
+from infra.errors import UserError
+from node import plurals
+
+POLL_SECONDS = 10.0
+JOBS_SECONDS = 1200.0
+EXPORT_SECONDS = 6 * 3600.0
+UNFINISHED = ("PENDING", "EXECUTING", "CANCELING")
+"""The states of a data repository task that goes on (botocore, fsx: DataRepositoryTaskLifecycle)."""
+WHY = "the stack is taken down"
+Say = Callable[[str], None]
+Pause = Callable[[float], None]
+
+
+def living(batch: Any, queue: str) -> list[dict[str, Any]]:
+    """The queue's jobs that have not ended; none if there is no such queue."""
+    with explained():
+        if not batch.describe_job_queues(jobQueues=[queue])["jobQueues"]:
+            return []
+        pages = (
+            batch.get_paginator("list_jobs").paginate(jobQueue=queue, jobStatus=state) for state in ALIVE
+        )
+        return [dict(one) for each in pages for page in each for one in page["jobSummaryList"]]
+
+
+def end_jobs(batch: Any, queue: str, say: Say, pause: Pause = time.sleep) -> int:
+    """Let no job start, end those that run, and wait for their end. Returns how many there were.
+
+    Raises:
+        UserError: Some go on for `JOBS_SECONDS`.
+    """
+    with explained():
+        there = batch.describe_job_queues(jobQueues=[queue])["jobQueues"]
+        if any(one.get("state") == "ENABLED" for one in there):
+            batch.update_job_queue(jobQueue=queue, state="DISABLED")
+    jobs = living(batch, queue)
+    for job in jobs:
+        with explained():
+            batch.terminate_job(jobId=job["jobId"], reason=WHY)
+    if jobs:
+        say(f"ending {plurals.count(len(jobs), 'job')} of {queue}")
+    deadline = time.monotonic() + JOBS_SECONDS
+    while left := living(batch, queue):
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"these jobs of {queue} do not end: {', '.join(str(one['jobId']) for one in left)}"
+            )
+        pause(POLL_SECONDS)
+    return len(jobs)
+
+
+def wait_for_machines(client: Client, cluster: str, say: Say, pause: Pause = time.sleep) -> int:
+    """Wait until the state machines of jobs have exported and deleted their file systems.
+
+    The engine deletes a state machine at once, and what it runs then stops where it is. Returns how many ran.
+
+    Raises:
+        UserError: They go on for `EXPORT_SECONDS`.
+    """
+    states = client("stepfunctions")
+    with explained():
+        pages = states.get_paginator("list_state_machines").paginate()
+        found = [one for page in pages for one in page["stateMachines"]]
+    ours = [one["stateMachineArn"] for one in found if one["name"] == access.state_machine(cluster)]
+    deadline, most = time.monotonic() + EXPORT_SECONDS, 0
+    while True:
+        running = 0
+        for machine in ours:
+            with explained():
+                pages = states.get_paginator("list_executions").paginate(
+                    stateMachineArn=machine, statusFilter="RUNNING"
+                )
+                running += sum(len(page["executions"]) for page in pages)
+        if not running:
+            return most
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"the state machine {access.state_machine(cluster)} does not end. Nothing was deleted"
+            )
+        if not most:
+            say("waiting until the jobs' file systems have written to S3 and are gone")
+        most = max(most, running)
+        pause(POLL_SECONDS)
+
+
+def export(fsx: Any, cluster: str, say: Say, pause: Pause = time.sleep) -> list[str]:
+    """Have every file system of the cluster that writes to S3 do so, and wait. Returns their ids.
+
+    Raises:
+        UserError: An export failed or does not end; nothing was deleted.
+    """
+    done = []
+    for system in _systems(fsx, cluster):
+        if not _writes(fsx, system):
+            continue
+        name = str(system["FileSystemId"])
+        say(f"{name} writes its changed files to S3")
+        with explained():
+            task = fsx.create_data_repository_task(
+                Type="EXPORT_TO_REPOSITORY", FileSystemId=name, Report={"Enabled": False}
+            )["DataRepositoryTask"]
+        deadline = time.monotonic() + EXPORT_SECONDS
+        while task["Lifecycle"] in UNFINISHED:
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"{name}: the export {task['TaskId']} to S3 does not end. Nothing was deleted"
+                )
+            pause(POLL_SECONDS)
+            with explained():
+                found = fsx.describe_data_repository_tasks(TaskIds=[task["TaskId"]])
+            (task,) = found["DataRepositoryTasks"]
+        if task["Lifecycle"] != "SUCCEEDED":
+            why = (task.get("FailureDetails") or {}).get("Message", "FSx does not say why")
+            raise UserError(
+                f"{name}: the export to S3 ended as {task['Lifecycle']}: {why}. Nothing was deleted. Repair "
+                "what it names, or give the new files up: remove s3_export, `up`, then `down`"
+            )
+        done.append(name)
+    return done
+
+
+def _systems(fsx: Any, cluster: str) -> Iterator[dict[str, Any]]:
+    with explained():
+        for page in fsx.get_paginator("describe_file_systems").paginate():
+            for system in page["FileSystems"]:
+                tags: Sequence[dict[str, str]] = system.get("Tags", [])
+                if any(tag["Key"] == CLUSTER and tag["Value"] == cluster for tag in tags):
+                    yield system
+
+
+def _writes(fsx: Any, system: dict[str, Any]) -> bool:
+    """Whether a file system has an export path, its own or that of an association."""
+    own = system.get("LustreConfiguration", {}).get("DataRepositoryConfiguration", {})
+    if own.get("ExportPath"):
+        return True
+    with explained():
+        found = fsx.describe_data_repository_associations(
+            Filters=[{"Name": "file-system-id", "Values": [system["FileSystemId"]]}]
+        )["Associations"]
+    return any(one.get("S3", {}).get("AutoExportPolicy") for one in found)

@@ -1,0 +1,104 @@
+"""Builds the stack's container image with Docker and pushes it to its repository, unless it is there."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cli import pages
+from cli.aws.account import explained
+from infra.aws.batch import access
+from infra.aws.batch.repository import ImageRequest
+from infra.errors import EXIT_REFUSED, UserError
+
+PLATFORM = "linux/amd64"
+NO_DOCKER = (
+    "the container image has to be built, and `docker` is not on PATH. Install Docker "
+    f"({pages.DOCKER}), or run `up` once on a machine that has it: the image is then found here by its tag"
+)
+
+
+def provide(request: ImageRequest, ecr: Any, say: Callable[[str], None], project: Path) -> str:
+    """The digest of the image, which is built and pushed if the repository does not have it.
+
+    Args:
+        ecr: The boto3 client of ECR.
+        project: The folder of the checkout.
+
+    Raises:
+        UserError: There is no Docker (exit 3), or a step of it failed.
+    """
+    found = _digest(ecr, request)
+    if found is not None:
+        say(f"the image {request.tag} is in the repository")
+        return found
+    dockerfile = project / access.CONTAINER
+    if not dockerfile.is_file():
+        raise UserError(f"{dockerfile} is missing: name an image that exists (batch.container.image)")
+    if shutil.which("docker") is None:
+        raise UserError(NO_DOCKER, EXIT_REFUSED)
+    address = f"{request.repository}:{request.tag}"
+    say(f"building {address}: the first time takes minutes")
+    _docker(
+        "build",
+        "--platform",
+        PLATFORM,
+        "--file",
+        str(dockerfile),
+        "--tag",
+        address,
+        str(project / access.CONTEXT),
+    )
+    say(f"pushing {address}")
+    with tempfile.TemporaryDirectory(prefix="slurm-stacks-") as own:
+        # A folder of its own, so that no credentials stay in the user's.
+        user, password, host = _login(ecr)
+        _docker("--config", own, "login", "--username", user, "--password-stdin", host, text=password)
+        _docker("--config", own, "push", address)
+    pushed = _digest(ecr, request)
+    if pushed is None:
+        raise UserError(f"{address} was pushed, and the repository does not have it")
+    return pushed
+
+
+def _digest(ecr: Any, request: ImageRequest) -> str | None:
+    name = request.repository.partition("/")[2]
+    with explained():
+        try:
+            found = ecr.describe_images(repositoryName=name, imageIds=[{"imageTag": request.tag}])
+        except ecr.exceptions.ImageNotFoundException:
+            return None
+    return str(found["imageDetails"][0]["imageDigest"])
+
+
+def _login(ecr: Any) -> tuple[str, str, str]:
+    """User, password and host of the account's registry; the password is valid for half a day."""
+    with explained():
+        (data,) = ecr.get_authorization_token()["authorizationData"]
+    user, _, password = base64.b64decode(data["authorizationToken"]).decode().partition(":")
+    return user, password, str(data["proxyEndpoint"])
+
+
+def _docker(*arguments: str, text: str | None = None) -> None:
+    """Run Docker, with its output on standard error.
+
+    Raises:
+        UserError: It failed; the message has its last words.
+    """
+    done = subprocess.run(
+        ["docker", *arguments],
+        input=text,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    if done.returncode:
+        tail = "\n".join(f"  {line}" for line in done.stdout.splitlines()[-15:])
+        verb = next(word for word in arguments if word in ("build", "login", "push"))
+        raise UserError(f"`docker {verb}` failed with exit status {done.returncode}:\n{tail}")

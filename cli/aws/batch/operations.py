@@ -1,0 +1,45 @@
+"""The commands of Batch stacks' resources on the engineer's machine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from cli.aws import account
+from cli.aws.batch import end, images
+from cli.clouds import operations
+from infra import bundle
+from infra.aws.batch.repository import ImageRequest
+
+
+def image(_options: argparse.Namespace) -> dict[str, Any]:
+    """Build and push the container image. The request is JSON on standard input."""
+    request = ImageRequest.parse(sys.stdin.read())
+    ecr = account.client("ecr", request.region)
+    return {"digest": images.provide(request, ecr, operations.say, bundle.ROOT)}
+
+
+def finish(options: argparse.Namespace) -> dict[str, Any]:
+    """End the jobs, then have the file systems write to S3."""
+    batch, fsx = account.clients(options.region, "batch", "fsx")
+    ended = end.end_jobs(batch, options.queue, operations.say)
+    return {"ended": ended, "exported": end.export(fsx, options.cluster, operations.say)}
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    kinds = parser.add_subparsers(dest="verb", required=True)
+    for verb, names in {"image": (), "end": ("region", "cluster", "queue", "environment")}.items():
+        added = kinds.add_parser(verb)
+        for name in ("stack", *names):
+            added.add_argument(f"--{name}", required=True)
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    return operations.run({"image": image, "end": finish}, parse())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""Submits the stack's job, waits for it, and reads its result from its log."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from cli.aws.account import explained
+from cli.aws.batch import words
+from cli.aws.batch.service import BatchService, Job
+from infra.aws.batch import access
+from infra.errors import EXIT_USAGE, UserError
+from infra.machines import catalog
+from node import plurals
+
+POLL_SECONDS = 10.0
+MARK = "RESULT "
+"""Begins the line of the main node's log that has the result as JSON."""
+TAIL = 20
+DIGITS = 10
+GPUS = "MPI_GPUS"
+"""The published variable: the GPUs of all nodes together."""
+Say = Callable[[str], None]
+
+
+def name_of(service: BatchService, definition: str, nodes: int, number: int = 0) -> str:
+    """A job's name: the same request is the same job, so submitting is idempotent.
+
+    Args:
+        definition: The ARN of a revision, which names the image by digest.
+        number: Counts repetitions of a request.
+    """
+    digest = hashlib.sha256(f"{definition} {nodes} {number}".encode()).hexdigest()[:DIGITS]
+    return f"{service.design.name}-{nodes}-{digest}"
+
+
+def submit(
+    service: BatchService,
+    nodes: int | None = None,
+    *,
+    number: int = 0,
+    now: Say = lambda _text: None,
+    pause: Callable[[float], None] = time.sleep,
+) -> Job:
+    """Submit the job, or find the one for the same request that goes on or has succeeded.
+
+    Args:
+        nodes: The number of nodes; by default the stack file's.
+        number: Counts repetitions of a request.
+        now: Is called with what is waited for, where each job has a file system of its own.
+
+    Raises:
+        UserError: The number of nodes is impossible (exit 2), the stack is not up, or AWS refuses.
+    """
+    wanted = service.own.nodes if nodes is None else nodes
+    check_nodes(service, wanted)
+    definition = str(service.definition()["jobDefinitionArn"])
+    name = name_of(service, definition, wanted, number)
+    there = service.named(name)
+    if there and there[-1].status != "FAILED":
+        return there[-1]
+    request = {
+        "jobName": name,
+        "jobQueue": service.own.queue,
+        "jobDefinition": definition,
+        "propagateTags": True,
+        **overrides(service, wanted),
+    }
+    if service.own.file_system == "job":
+        return _start(service, request, {job.id for job in there}, now, pause)
+    with explained():
+        made = service.batch.submit_job(**request)["jobId"]
+    return next(iter(service.described([made])))
+
+
+def overrides(service: BatchService, nodes: int) -> dict[str, Any]:
+    """What a job with another number of nodes than the definition's says."""
+    own = service.own
+    if nodes == own.nodes:
+        return {}
+    made: dict[str, Any] = {"numNodes": nodes}
+    if GPUS in own.environment:
+        value = {"name": GPUS, "value": str(nodes * own.container_gpus)}
+        made["nodePropertyOverrides"] = [
+            {"targetNodes": "0:", "containerOverrides": {"environment": [value]}}
+        ]
+    return {"nodeOverrides": made}
+
+
+def check_nodes(service: BatchService, nodes: int) -> None:
+    """Refuse a number of nodes that could never start.
+
+    Raises:
+        UserError: Exit 2.
+    """
+    (queue,) = service.design.partitions
+    if not 1 <= nodes <= queue.max:
+        vcpus = service.own.max_vcpus
+        raise UserError(
+            f"--nodes: {nodes}; allowed: 1 to {queue.max}, for which batch.vcpus.max ({vcpus}) has room",
+            EXIT_USAGE,
+        )
+
+
+def follow(
+    service: BatchService, job: Job, now: Say, pause: Callable[[float], None] = time.sleep
+) -> dict[str, Any]:
+    """Wait for a job's end and return its record.
+
+    Args:
+        now: Is called with what the job waits for.
+        pause: Waits that many seconds.
+
+    Raises:
+        UserError: The job failed, or it ended without a result; the message has the end of its log.
+    """
+    while not job.ended:
+        if job.status == "RUNNING":
+            seconds = job.seconds(time.time()) or 0.0
+            now(f"runs on {plurals.count(job.nodes, 'node')} since {seconds / 60:.0f} min")
+        else:
+            now(words.waits(job, service.environment(), service.queue()))
+        pause(POLL_SECONDS)
+        found = list(service.described([job.id]))
+        if not found:
+            raise UserError(f"Batch knows no job {job.id} any more")
+        (job,) = found
+    lines = list(service.log(job))
+    result = result_in(lines)
+    if job.status == "FAILED" or result is None:
+        why = words.ended(job) if job.status == "FAILED" else "succeeded without a result"
+        tail = "\n".join(f"  {line}" for line in lines[-TAIL:]) or "  (no output)"
+        stack = service.design.stack
+        raise UserError(
+            f"job {job.id} {why}\nThe end of its main node's log:\n{tail}\n"
+            f"The stack is up. Fix the cause and run `./cluster up --stack {stack}` again: it submits anew."
+        )
+    return record(service, job, result)
+
+
+def result_in(lines: list[str]) -> dict[str, Any] | None:
+    """The result that a log has; the last one if it has several. `None` if it has none."""
+    for line in reversed(lines):
+        if line.startswith(MARK):
+            try:
+                found = json.loads(line.removeprefix(MARK))
+            except ValueError:
+                return None
+            return found if isinstance(found, dict) else None
+    return None
+
+
+def record(service: BatchService, job: Job, result: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a run: the container's own result, and what Batch knows of the job."""
+    (queue,) = service.design.partitions
+    seconds = job.seconds(time.time())
+    price = catalog().price(service.own.machines[0], service.design.region)
+    cost = None if price is None or seconds is None else round(price * job.nodes * seconds / 3600, 4)
+    return {
+        "job_id": job.id,
+        "job_name": job.name,
+        "queue": queue.name,
+        "machine": service.own.machines[0],
+        "nodes": job.nodes,
+        "gpus": job.nodes * service.own.container_gpus,
+        "seconds_job": seconds,
+        "cost_usd": cost,
+        "result": result,
+    }
+
+
+def _start(
+    service: BatchService, request: dict[str, Any], known: set[str], now: Say, pause: Callable[[float], None]
+) -> Job:
+    """Have the state machine make a file system and submit the job, and wait until the job is there.
+
+    Raises:
+        UserError: The state machine ended before that.
+    """
+    states = service.client("stepfunctions")
+    with explained():
+        identity = service.client("sts").get_caller_identity()
+        place = f"{identity['Arn'].split(':')[1]}:states:{service.design.region}:{identity['Account']}"
+        run = states.start_execution(
+            stateMachineArn=f"arn:{place}:stateMachine:{access.state_machine(service.design.name)}",
+            input=json.dumps(_capitalized(request)),
+        )["executionArn"]
+    while True:
+        if there := [job for job in service.named(request["jobName"]) if job.id not in known]:
+            return there[-1]
+        with explained():
+            found = states.describe_execution(executionArn=run)
+        if found["status"] != "RUNNING":
+            why = " ".join(filter(None, [found.get("error"), found.get("cause")])) or "it does not say why"
+            raise UserError(f"no job was submitted: the state machine ended as {found['status']}: {why}")
+        now("its file system is being made")
+        pause(POLL_SECONDS)
+
+
+def _capitalized(value: Any) -> Any:
+    """The names of an API's fields as state machines write them: JobName for jobName."""
+    if isinstance(value, dict):
+        return {f"{key[0].upper()}{key[1:]}": _capitalized(one) for key, one in value.items()}
+    return [_capitalized(one) for one in value] if isinstance(value, list) else value

@@ -1,0 +1,154 @@
+"""What `down` does with all that a stack has of Batch, which it finds by the cluster's tag."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from cli.aws import account
+from cli.aws.account import explained
+from cli.aws.batch import end, leftovers
+from cli.changes.jobs import Job
+from cli.clouds import operations
+from infra.aws.tags import CLUSTER
+from infra.clouds.commands import ClusterRef
+from infra.errors import UserError
+
+Client = leftovers.Client
+REMOVE_SECONDS = 900.0
+STATES = {"RUNNING": "RUNNING", "STARTING": "CONFIGURING"}
+
+
+def client_of(place: ClusterRef) -> Client:
+    """Gives clients of the place's region."""
+    return lambda service: account.client(service, place.region)
+
+
+def drain(
+    places: Sequence[ClusterRef], say: Callable[[str], None], agree: Callable[[Sequence[Job]], None]
+) -> None:
+    """Name the jobs that end, and end them once the user agrees.
+
+    Raises:
+        UserError: The one from `agree`; nothing has changed then. Or AWS refuses.
+    """
+    found = [(place, queue) for place in places for queue in queues(client_of(place), place.cluster)]
+    jobs = [
+        Job(
+            id=str(one["jobId"]),
+            user="",
+            partition=queue,
+            nodes="",
+            state=STATES.get(str(one["status"]), "PENDING"),
+            required="",
+            name=str(one["jobName"]),
+        )
+        for place, queue in found
+        for one in end.living(client_of(place)("batch"), queue)
+    ]
+    agree(jobs)
+    for place, queue in found:
+        end.end_jobs(client_of(place)("batch"), queue, say)
+    for place in places:
+        end.wait_for_machines(client_of(place), place.cluster, say)
+
+
+def left(places: Sequence[ClusterRef]) -> list[str]:
+    """One line for each thing of Batch that still exists."""
+    return [line for place in places for line in of_cluster(client_of(place), place.cluster)]
+
+
+def of_cluster(client: Client, cluster: str) -> Iterator[str]:
+    for look in leftovers.KINDS.values():
+        with explained():
+            yield from look(client, cluster)
+
+
+def queues(client: Client, cluster: str) -> list[str]:
+    """The names of a cluster's queues."""
+    with explained():
+        pages = client("batch").get_paginator("describe_job_queues").paginate()
+        found = [one for page in pages for one in page["jobQueues"]]
+    return [
+        str(one["jobQueueName"])
+        for one in found
+        if one.get("tags", {}).get(CLUSTER) == cluster and one.get("status") not in leftovers.GONE
+    ]
+
+
+def remove(places: Sequence[ClusterRef], pause: Callable[[float], None] = time.sleep) -> None:
+    """Delete what the engine does not know any more: queues, environments, definitions, repositories.
+
+    Raises:
+        UserError: AWS refuses, or something does not go.
+    """
+    for place in places:
+        client = client_of(place)
+        batch = client("batch")
+        for name in queues(client, place.cluster):
+            end.end_jobs(batch, name, operations.say, pause)
+            _remove_queue(batch, name, pause)
+        for name in _environments(batch, place.cluster):
+            _remove_environment(batch, name, pause)
+        with explained():
+            for arn in _definitions(batch, place.cluster):
+                batch.deregister_job_definition(jobDefinition=arn)
+            for line in leftovers.KINDS["repositories"](client, place.cluster):
+                client("ecr").delete_repository(repositoryName=line.removeprefix("repository "), force=True)
+
+
+def _remove_queue(batch: Any, name: str, pause: Callable[[float], None]) -> None:
+    def look() -> list[dict[str, Any]]:
+        return list(batch.describe_job_queues(jobQueues=[name])["jobQueues"])
+
+    with explained():
+        _settled(look, pause)
+        batch.delete_job_queue(jobQueue=name)
+        _gone(look, pause)
+
+
+def _remove_environment(batch: Any, name: str, pause: Callable[[float], None]) -> None:
+    def look() -> list[dict[str, Any]]:
+        found = batch.describe_compute_environments(computeEnvironments=[name])
+        return list(found["computeEnvironments"])
+
+    with explained():
+        batch.update_compute_environment(computeEnvironment=name, state="DISABLED")
+        _settled(look, pause)
+        batch.delete_compute_environment(computeEnvironment=name)
+        _gone(look, pause)
+
+
+def _definitions(batch: Any, cluster: str) -> list[str]:
+    pages = batch.get_paginator("describe_job_definitions").paginate(status="ACTIVE")
+    found = [one for page in pages for one in page["jobDefinitions"]]
+    return [str(one["jobDefinitionArn"]) for one in found if one.get("tags", {}).get(CLUSTER) == cluster]
+
+
+def _environments(batch: Any, cluster: str) -> list[str]:
+    with explained():
+        pages = batch.get_paginator("describe_compute_environments").paginate()
+        found = [one for page in pages for one in page["computeEnvironments"]]
+    return [
+        str(one["computeEnvironmentName"])
+        for one in found
+        if one.get("tags", {}).get(CLUSTER) == cluster and one.get("status") not in leftovers.GONE
+    ]
+
+
+def _settled(look: Callable[[], list[dict[str, Any]]], pause: Callable[[float], None]) -> None:
+    """Wait until a change of a queue or an environment is done; Batch refuses the next one before."""
+    _until(lambda: all(one.get("status") not in ("CREATING", "UPDATING") for one in look()), pause)
+
+
+def _gone(look: Callable[[], list[dict[str, Any]]], pause: Callable[[float], None]) -> None:
+    _until(lambda: all(one.get("status") in leftovers.GONE for one in look()), pause)
+
+
+def _until(true: Callable[[], bool], pause: Callable[[float], None]) -> None:
+    deadline = time.monotonic() + REMOVE_SECONDS
+    while not true():
+        if time.monotonic() > deadline:
+            raise UserError("AWS Batch does not finish a change: run `down` again")
+        pause(end.POLL_SECONDS)

@@ -1,0 +1,517 @@
+"""`./cluster` with AWS Batch: submits, waits, reads results and logs, and takes everything down.
+
+moto's Batch, ECR, FSx and CloudWatch Logs answer over HTTP. Waiting and failing, which moto's Batch does not
+do, are answers that botocore's Stubber holds to Batch's model.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.stub import Stubber
+
+from cli import login_machine, logs, providers, sweep
+from cli.aws import diagnosis
+from cli.aws.batch import end, images, kept, submit, whole, words
+from cli.aws.batch.commands import BatchCommands, parse_nodes
+from cli.aws.batch.service import BatchService, Job
+from cli.aws.provider import AwsProvider
+from cli.console.progress import Console
+from cli.provider import StackUp
+from infra.aws.batch.definition import node_properties
+from infra.aws.batch.repository import ImageRequest
+from infra.aws.tags import CLUSTER, log_group
+from infra.clouds.commands import ClusterRef
+from infra.config import load_file
+from infra.errors import EXIT_REFUSED, EXIT_USAGE, NotUpError, UserError
+from infra.program.stack import Stack
+from tests.support.aws_account import Account, account, moto
+from tests.support.batch_stack import batch_design
+from tests.support.checkout import ROOT
+
+__all__ = ["account", "moto"]
+REGION = "us-east-1"
+DESIGN = batch_design()
+STACK = Stack(ROOT, "aws-batch")
+RESULT = {"images_per_second": 98000.5, "loss": 6.9, "nodes": 20}
+PLACE = ClusterRef("aws-batch", REGION)
+TAGS = {CLUSTER: "aws-batch"}
+
+
+class There:
+    """The stack's parts of Batch in moto's account, as the engine would have made them."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._made: dict[str, Any] = {}
+        batch = self("batch")
+        subnet = self("ec2").describe_subnets()["Subnets"][0]["SubnetId"]
+        group = self("ec2").describe_security_groups()["SecurityGroups"][0]["GroupId"]
+        iam = self("iam")
+        iam.create_role(RoleName="r", AssumeRolePolicyDocument="{}")
+        iam.create_instance_profile(InstanceProfileName="p")
+        profile = iam.get_instance_profile(InstanceProfileName="p")["InstanceProfile"]["Arn"]
+        role = iam.get_role(RoleName="r")["Role"]["Arn"]
+        own = DESIGN.batch
+        assert own is not None
+        batch.create_compute_environment(
+            computeEnvironmentName=own.compute_environment, type="MANAGED", state="ENABLED",
+            serviceRole=role, tags=TAGS,
+            computeResources={
+                "type": "EC2", "minvCpus": 0, "maxvCpus": 4096, "desiredvCpus": 0, "instanceRole": profile,
+                "instanceTypes": ["m5.large"], "subnets": [subnet], "securityGroupIds": [group],
+            },
+        )  # fmt: skip
+        environment = {"order": 1, "computeEnvironment": own.compute_environment}
+        batch.create_job_queue(
+            jobQueueName=own.queue,
+            state="ENABLED",
+            priority=1,
+            computeEnvironmentOrder=[environment],
+            tags=TAGS,
+        )
+        self.register()
+        self("logs").create_log_group(logGroupName=log_group("aws-batch"))
+
+    def __call__(self, service: str) -> Any:
+        if service not in self._made:
+            keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "endpoint_url": self.url}
+            self._made[service] = boto3.client(service, REGION, **keys)
+        return self._made[service]
+
+    def register(self) -> None:
+        own = DESIGN.batch
+        assert own is not None
+        self("batch").register_job_definition(
+            jobDefinitionName=own.job_definition,
+            type="multinode",
+            nodeProperties=node_properties(
+                DESIGN, "train@sha256:1", "arn:aws:iam::1:role/x", log_group("aws-batch")
+            ),
+            tags=TAGS,
+        )
+
+    def write_log(self, stream: str, *lines: str) -> None:
+        now = int(time.time() * 1000)
+        events = [{"timestamp": now + number, "message": line} for number, line in enumerate(lines)]
+        self("logs").create_log_stream(logGroupName=log_group("aws-batch"), logStreamName=stream)
+        self("logs").put_log_events(
+            logGroupName=log_group("aws-batch"), logStreamName=stream, logEvents=events
+        )
+
+
+@pytest.fixture
+def there(account: Account) -> There:
+    """moto's Batch without containers: each job succeeds as soon as it is submitted."""
+    settings = json.dumps({"batch": {"use_docker": False}}).encode()
+    request = urllib.request.Request(f"{account.url}/moto-api/config", data=settings, method="POST")
+    request.add_header("Content-Type", "application/json")
+    urllib.request.urlopen(request, timeout=60).close()
+    return There(account.url)
+
+
+@pytest.fixture
+def service(there: There) -> BatchService:
+    return BatchService(DESIGN, there)
+
+
+@pytest.fixture(autouse=True)
+def state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+def job(status: str = "RUNNABLE", reason: str = "", **more: Any) -> Job:
+    return Job("id", "name", status, reason, 20, 1, None, None, 0, **more)
+
+
+# --- submitting -------------------------------------------------------------------------------------------
+
+
+def test_the_same_request_is_the_same_job_and_another_revision_another(
+    service: BatchService, there: There
+) -> None:
+    first = submit.submit(service)
+    assert submit.submit(service).id == first.id
+    assert submit.submit(service, 4).id != first.id
+    assert submit.submit(service, number=1).id != first.id
+    there.register()
+    assert submit.submit(service).id != first.id, "another image"
+    assert [one.name.rsplit("-", 1)[0] for one in service.jobs()].count("aws-batch-20") == 3
+
+
+def test_another_number_of_nodes_overrides_the_range_and_the_number_of_gpus(service: BatchService) -> None:
+    assert submit.overrides(service, 20) == {}
+    made = submit.overrides(service, 2)
+    (nodes,) = made["nodeOverrides"]["nodePropertyOverrides"]
+    assert (made["nodeOverrides"]["numNodes"], nodes["targetNodes"]) == (2, "0:")
+    assert nodes["containerOverrides"]["environment"] == [{"name": "MPI_GPUS", "value": "16"}]
+
+
+@pytest.mark.parametrize("nodes", [0, 43])
+def test_a_number_of_nodes_that_never_starts_is_refused(service: BatchService, nodes: int) -> None:
+    with pytest.raises(UserError, match=r"allowed: 1 to 42") as caught:
+        submit.submit(service, nodes)
+    assert caught.value.exit_code == EXIT_USAGE
+
+
+def test_without_a_stack_the_answer_is_that_it_is_not_up(account: Account) -> None:
+    def client(name: str) -> Any:
+        keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "endpoint_url": account.url}
+        return boto3.client(name, "eu-west-2", **keys)
+
+    empty = BatchService(DESIGN, client)
+    for asked in (empty.definition, empty.jobs):
+        with pytest.raises(NotUpError, match="not up"):
+            asked()
+
+
+# --- waiting and results ----------------------------------------------------------------------------------
+
+
+def test_a_run_ends_in_the_record_of_its_log(service: BatchService, there: There) -> None:
+    made = submit.submit(service)
+    stream = there("batch").describe_jobs(jobs=[made.id])["jobs"][0]["container"]["logStreamName"]
+    there.write_log(stream, "step 1", f"RESULT {json.dumps(RESULT)}", "bye")
+    record = submit.follow(service, made, print)
+    assert (record["job_id"], record["nodes"], record["gpus"], record["machine"]) == (
+        made.id, 20, 160, "p3dn.24xlarge",
+    )  # fmt: skip
+    assert record["result"] == RESULT
+    kept.keep("aws-batch", record)
+    (again,) = kept.load("aws-batch")
+    assert kept.rate(again) == 98000.5
+
+
+def test_a_job_without_a_result_is_an_error_with_the_end_of_its_log(
+    service: BatchService, there: There
+) -> None:
+    made = submit.submit(service)
+    stream = there("batch").describe_jobs(jobs=[made.id])["jobs"][0]["container"]["logStreamName"]
+    there.write_log(stream, "no such file: /fsx/resized")
+    with pytest.raises(UserError, match="succeeded without a result") as caught:
+        submit.follow(service, made, print)
+    assert "no such file: /fsx/resized" in str(caught.value)
+    assert "`./cluster up --stack aws-batch` again" in str(caught.value)
+
+
+def detail(status: str, **more: Any) -> dict[str, Any]:
+    nodes = {"numNodes": 20, "mainNode": 0, "nodeRangeProperties": [{"targetNodes": "0:"}]}
+    return {
+        "jobs": [
+            {
+                "jobId": "id", "jobName": "name", "jobQueue": "tf-queue", "status": status, "startedAt": 0,
+                "jobDefinition": "d", "nodeProperties": nodes, **more,
+            }
+        ]
+    }  # fmt: skip
+
+
+def test_a_wait_says_why_and_a_failure_says_what_batch_said() -> None:
+    """The stub refuses a request or an answer that Batch's model does not have."""
+    client = boto3.client("batch", REGION, aws_access_key_id="a", aws_secret_access_key="b")
+    environment = {
+        "computeEnvironmentName": "tensorflow-gpu-fsx-ce", "computeEnvironmentArn": "arn", "state": "ENABLED",
+        "status": "VALID", "computeResources": {
+            "type": "EC2", "maxvCpus": 4096, "desiredvCpus": 1920, "subnets": ["subnet-1"],
+        },
+    }  # fmt: skip
+    queue = {
+        "jobQueueName": "tf-queue", "jobQueueArn": "arn", "state": "ENABLED", "status": "VALID",
+        "priority": 1, "computeEnvironmentOrder": [],
+    }  # fmt: skip
+    attempt = {"container": {"exitCode": 137, "reason": "OutOfMemoryError: Container killed"}}
+    asked = {"jobs": ["id"]}
+    with Stubber(client) as stub:
+        named = {"computeEnvironments": ["tensorflow-gpu-fsx-ce"]}
+        stub.add_response("describe_compute_environments", {"computeEnvironments": [environment]}, named)
+        stub.add_response("describe_job_queues", {"jobQueues": [queue]}, {"jobQueues": ["tf-queue"]})
+        stub.add_response("describe_jobs", detail("RUNNING"), asked)
+        failed = detail("FAILED", statusReason="Essential container in task exited", attempts=[attempt])
+        stub.add_response("describe_jobs", failed, asked)
+        stub.add_response("describe_jobs", {"jobs": []}, {"jobs": ["id#0"]})
+        stub.add_response("describe_jobs", failed, asked)
+        said: list[str] = []
+        service = BatchService(DESIGN, {"batch": client}.__getitem__)
+        with pytest.raises(UserError) as caught:
+            submit.follow(service, job(), said.append, lambda _: None)
+        stub.assert_no_pending_responses()
+    assert said[0] == "Batch has asked for 1920 vCPUs, and machines are on their way"
+    assert said[1].startswith("runs on 20 nodes since")
+    assert "failed with exit status 137: the container used more memory than memory_mib" in str(caught.value)
+
+
+VALID = {"state": "ENABLED", "status": "VALID", "computeResources": {"maxvCpus": 96, "desiredvCpus": 0}}
+
+
+@pytest.mark.parametrize(
+    ("one", "environment", "queue", "said"),
+    [
+        (job("SUBMITTED"), VALID, VALID, "not looked at it yet"),
+        (job("STARTING"), VALID, VALID, "fetch the image"),
+        (job(), VALID, VALID, "takes minutes"),
+        (job(), None, VALID, "environment is gone"),
+        (job(), {**VALID, "state": "DISABLED"}, VALID, "disabled, so no machine starts"),
+        (job(), {**VALID, "status": "INVALID", "statusReason": "Denied"}, VALID, "invalid: Denied"),
+        (job(), {**VALID, "computeResources": {"maxvCpus": 96, "desiredvCpus": 96}}, VALID, "all of its 96"),
+        (job(), VALID, {**VALID, "state": "DISABLED"}, "queue is disabled"),
+        (job(reason="MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT"), VALID, VALID, "lower vcpus"),
+        (job(reason="CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY"), VALID, VALID, "no such machines free"),
+    ],
+)  # fmt: skip
+def test_a_waiting_job_says_why(one: Job, environment: Any, queue: Any, said: str) -> None:
+    assert said in words.waits(one, environment, queue)
+
+
+# --- the commands -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def up(there: There, monkeypatch: pytest.MonkeyPatch) -> Iterator[StackUp]:
+    """The stack as the commands find it."""
+    config = load_file(STACK.file)
+    monkeypatch.setattr(providers, "scheduler", lambda stack, _config: BatchCommands(stack, DESIGN, there))
+    return iter([StackUp.of(STACK, config)])
+
+
+def test_status_and_logs_and_run(
+    up: Iterator[StackUp], there: There, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = next(up)
+    made = submit.submit(BatchService(DESIGN, there), 2)
+    stream = there("batch").describe_jobs(jobs=[made.id])["jobs"][0]["container"]["logStreamName"]
+    there.write_log(stream, *(f"line {number}" for number in range(50)), f"RESULT {json.dumps(RESULT)}")
+    login_machine.show_cluster_status(known, as_json=False)
+    text = capsys.readouterr().out
+    assert "environment tensorflow-gpu-fsx-ce  enabled, valid" in text
+    assert "queue tf-queue                     enabled, valid" in text
+    assert made.id in text
+    login_machine.show_cluster_status(known, as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found["partitions"][0]["name"] == "tf-queue"
+    assert [one["how"] for one in found["ended"]] == ["succeeded"]
+    assert logs.show(known, made.id, lines=3, follow=False) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == ["line 48", "line 49"]
+    assert known.config is not None
+    sweep.run(STACK, known.config, Console(), nodes="2")
+    assert "98000.5" in capsys.readouterr().out
+    (record,) = kept.load("aws-batch")
+    assert record["job_name"].startswith("aws-batch-2-"), "moto itself takes no other number of nodes"
+    with pytest.raises(UserError, match="one queue"):
+        sweep.run(STACK, known.config, Console(), nodes="2", gpus="1")
+    with pytest.raises(UserError, match="no job nowhere"):
+        logs.show(known, "nowhere", lines=3, follow=False)
+
+
+def test_numbers_of_nodes() -> None:
+    assert parse_nodes(None, 20) == [1, 2, 4, 8, 16, 20]
+    assert parse_nodes("2, 4,2", 20) == [2, 4]
+    with pytest.raises(UserError, match="like 2,4"):
+        parse_nodes("2,x", 20)
+
+
+def test_nobody_logs_in_and_the_message_says_what_to_do_instead() -> None:
+    for asked in (
+        lambda: AwsProvider().access(STACK, {}, ["squeue"], tty=False),
+        lambda: AwsProvider().ssh(STACK),
+    ):
+        with pytest.raises(
+            UserError, match=r"no login machine.*`\./cluster status --stack aws-batch`"
+        ) as caught:
+            asked()
+        assert caught.value.exit_code == EXIT_REFUSED
+
+
+def test_the_doctor_says_that_docker_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    (finding,) = diagnosis.docker(DESIGN)
+    assert "not on PATH" in finding.found
+    assert {check.name for check in diagnosis.checks(DESIGN)} == {"credentials", "quotas", "docker"}
+    assert list(diagnosis.docker(batch_design(repository=None, container_image="x"))) == []
+
+
+# --- the image --------------------------------------------------------------------------------------------
+
+DOCKER = """\
+#!/bin/sh
+echo "$@" >>{calls}
+case "$*" in
+    *login*) read -r password; echo "password ${{#password}}" >>{calls} ;;
+    *push*) exec {python} -c '
+import boto3, json, sys
+ecr = boto3.client("ecr", "us-east-1", endpoint_url="{url}", aws_access_key_id="a", aws_secret_access_key="b")
+manifest = {{"schemaVersion": 2, "mediaType": "application/vnd.docker.distribution.manifest.v2+json"}}
+ecr.put_image(repositoryName="mnp-tensorflow", imageTag="1234", imageManifest=json.dumps(manifest))
+' ;;
+esac
+"""
+
+
+def test_an_image_is_built_and_pushed_once_and_named_by_its_digest(
+    there: There, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Docker is a script that pushes to moto's ECR and notes how it is called."""
+    ecr = there("ecr")
+    url = ecr.create_repository(repositoryName="mnp-tensorflow")["repository"]["repositoryUri"]
+    (tmp_path / "workload" / "batch").mkdir(parents=True)
+    (tmp_path / "workload" / "batch" / "Dockerfile").write_text("FROM scratch\n")
+    calls = tmp_path / "calls"
+    docker = tmp_path / "bin" / "docker"
+    docker.parent.mkdir()
+    docker.write_text(DOCKER.format(calls=calls, python=sys.executable, url=there.url))
+    docker.chmod(0o755)
+    request = ImageRequest(REGION, url, "1234")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UserError, match="`docker` is not on PATH") as caught:
+        images.provide(request, ecr, print, tmp_path)
+    assert caught.value.exit_code == EXIT_REFUSED
+    monkeypatch.setenv("PATH", f"{docker.parent}:/usr/bin:/bin")
+    digest = images.provide(request, ecr, print, tmp_path)
+    assert digest.startswith("sha256:")
+    build, login, password, push = calls.read_text().splitlines()
+    assert build.startswith("build --platform linux/amd64 --file")
+    assert login.split()[2:6] == ["login", "--username", "AWS", "--password-stdin"]
+    assert int(password.split()[1]) > 0, "on standard input, and in no process's arguments"
+    assert push.endswith(f"push {url}:1234")
+    assert images.provide(request, ecr, print, tmp_path) == digest
+    assert len(calls.read_text().splitlines()) == 4, "what is there is not built again"
+
+
+# --- down -------------------------------------------------------------------------------------------------
+
+
+def test_down_ends_jobs_after_a_question_and_leaves_nothing(
+    there: There, monkeypatch: pytest.MonkeyPatch, account: Account
+) -> None:
+    there("ecr").create_repository(
+        repositoryName="mnp-tensorflow", tags=[{"Key": CLUSTER, "Value": "aws-batch"}]
+    )
+    monkeypatch.setattr(whole, "client_of", lambda _place: there)
+    assert whole.left([PLACE]) == [
+        "compute environment tensorflow-gpu-fsx-ce (VALID)",
+        "job queue tf-queue (VALID)",
+        "job definition mnptensorflow-gpu-mnp1:1",
+        "repository mnp-tensorflow",
+    ]
+    assert whole.left([ClusterRef("another", REGION)]) == []
+    asked: list[Any] = []
+    whole.drain([PLACE], print, asked.extend)
+    assert there("batch").describe_job_queues(jobQueues=["tf-queue"])["jobQueues"][0]["state"] == "DISABLED"
+    whole.remove([PLACE], lambda _: None)
+    assert whole.left([PLACE]) == []
+
+
+def test_a_job_with_a_file_system_of_its_own_is_started_by_the_state_machine() -> None:
+    """The stubs hold requests and answers to the models of Batch, Step Functions and STS."""
+    keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
+    clients = {name: boto3.client(name, REGION, **keys) for name in ("batch", "stepfunctions", "sts")}
+    service = BatchService(batch_design(file_system="job"), clients.__getitem__)
+    machine = "arn:aws:states:us-east-1:123456789012:stateMachine:aws-batch-job"
+    run = machine.replace("stateMachine", "execution") + ":1"
+    definition = {
+        "jobDefinitionName": "mnptensorflow-gpu-mnp1", "jobDefinitionArn": "arn:d:2", "revision": 2,
+        "type": "multinode",
+    }  # fmt: skip
+    name = submit.name_of(service, "arn:d:2", 2)
+    filters = {"jobQueue": "tf-queue", "filters": [{"name": "JOB_NAME", "values": [name]}]}
+    nodes = {
+        "NumNodes": 2,
+        "NodePropertyOverrides": [
+            {
+                "TargetNodes": "0:",
+                "ContainerOverrides": {"Environment": [{"Name": "MPI_GPUS", "Value": "16"}]},
+            }
+        ],
+    }
+    given = {
+        "JobName": name, "JobQueue": "tf-queue", "JobDefinition": "arn:d:2", "PropagateTags": True,
+        "NodeOverrides": nodes,
+    }  # fmt: skip
+    with (
+        Stubber(clients["batch"]) as batch,
+        Stubber(clients["stepfunctions"]) as states,
+        Stubber(clients["sts"]) as sts,
+    ):
+        asked = {"jobDefinitionName": "mnptensorflow-gpu-mnp1", "status": "ACTIVE"}
+        batch.add_response("describe_job_definitions", {"jobDefinitions": [definition]}, asked)
+        batch.add_response("list_jobs", {"jobSummaryList": []}, filters)
+        batch.add_response("list_jobs", {"jobSummaryList": []}, filters)
+        answer = {"Account": "123456789012", "Arn": "arn:aws:iam::123456789012:user/me", "UserId": "me"}
+        sts.add_response("get_caller_identity", answer, {})
+        begun = {"executionArn": run, "startDate": 0}
+        states.add_response(
+            "start_execution", begun, {"stateMachineArn": machine, "input": json.dumps(given)}
+        )
+        failed = {
+            "executionArn": run, "stateMachineArn": machine, "startDate": 0, "status": "FAILED",
+            "error": "FSx.BadRequestException", "cause": "no such bucket",
+        }  # fmt: skip
+        states.add_response("describe_execution", failed, {"executionArn": run})
+        with pytest.raises(UserError, match="FAILED: FSx.BadRequestException no such bucket"):
+            submit.submit(service, 2)
+
+
+def test_jobs_are_named_and_terminated_before_the_queue_goes() -> None:
+    client = boto3.client("batch", REGION, aws_access_key_id="a", aws_secret_access_key="b")
+    one = {"jobId": "id", "jobName": "name", "status": "RUNNING"}
+    queue = {
+        "jobQueueName": "q", "jobQueueArn": "arn", "state": "ENABLED", "status": "VALID", "priority": 1,
+        "computeEnvironmentOrder": [],
+    }  # fmt: skip
+    with Stubber(client) as stub:
+
+        def listed(running: bool) -> None:
+            stub.add_response("describe_job_queues", {"jobQueues": [queue]}, {"jobQueues": ["q"]})
+            for state in ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING"):
+                found = [one] if running and state == "RUNNING" else []
+                stub.add_response(
+                    "list_jobs", {"jobSummaryList": found}, {"jobQueue": "q", "jobStatus": state}
+                )
+
+        stub.add_response("describe_job_queues", {"jobQueues": [queue]}, {"jobQueues": ["q"]})
+        stub.add_response("update_job_queue", {}, {"jobQueue": "q", "state": "DISABLED"})
+        listed(True)
+        stub.add_response("terminate_job", {}, {"jobId": "id", "reason": end.WHY})
+        listed(True)
+        listed(False)
+        assert end.end_jobs(client, "q", print, lambda _: None) == 1
+        stub.assert_no_pending_responses()
+
+
+@pytest.mark.parametrize(("lifecycle", "fails"), [("SUCCEEDED", False), ("FAILED", True)])
+def test_a_file_system_that_writes_to_s3_does_so_before_it_goes(lifecycle: str, fails: bool) -> None:
+    client = boto3.client("fsx", REGION, aws_access_key_id="a", aws_secret_access_key="b")
+    tags = [{"Key": CLUSTER, "Value": "c"}]
+    writes = {"DataRepositoryConfiguration": {"ImportPath": "s3://b/in", "ExportPath": "s3://b/out"}}
+    systems = [
+        {"FileSystemId": "fs-12345678", "Tags": tags, "LustreConfiguration": writes},
+        {"FileSystemId": "fs-87654321", "Tags": [{"Key": CLUSTER, "Value": "other"}]},
+    ]
+    task = {
+        "TaskId": "task-01234567890123456", "Lifecycle": "EXECUTING", "Type": "EXPORT_TO_REPOSITORY",
+        "CreationTime": 0,
+    }  # fmt: skip
+    with Stubber(client) as stub:
+        stub.add_response("describe_file_systems", {"FileSystems": systems}, {})
+        request = {
+            "Type": "EXPORT_TO_REPOSITORY",
+            "FileSystemId": "fs-12345678",
+            "Report": {"Enabled": False},
+        }
+        stub.add_response("create_data_repository_task", {"DataRepositoryTask": task}, request)
+        last = {**task, "Lifecycle": lifecycle, "FailureDetails": {"Message": "no bucket"}}
+        asked = {"TaskIds": [task["TaskId"]]}
+        stub.add_response("describe_data_repository_tasks", {"DataRepositoryTasks": [last]}, asked)
+        if fails:
+            with pytest.raises(UserError, match=r"no bucket\. Nothing was deleted"):
+                end.export(client, "c", print, lambda _: None)
+        else:
+            assert end.export(client, "c", print, lambda _: None) == ["fs-12345678"]
+        stub.assert_no_pending_responses()

@@ -1,0 +1,257 @@
+"""A budget, manifests and file systems of jobs: resources, state machines by botocore's models, and policies."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import botocore.session
+import pytest
+from botocore.validate import ParamValidator
+
+from infra.aws.batch import options, policies, states, user_data
+from infra.aws.batch.cluster import BatchCluster
+from node.model import Budget, ClusterDesign
+from tests.support.aws_mocks import ACCOUNT, declare
+from tests.support.batch_aws import BatchAws
+from tests.support.batch_stack import batch_design
+from tests.support.iam import allowed
+from tests.support.recorder import counts, custom, needs
+
+SESSION = botocore.session.get_session()
+SCOPE = policies.Scope("aws", "us-east-1", ACCOUNT, "arn:aws:logs:us-east-1:1:log-group:g")
+CANCELS = dataclasses.replace(batch_design(), budget=Budget(max_usd=1000.0, running_jobs="cancel"))
+KEEPS = dataclasses.replace(batch_design(), budget=Budget(max_hours=100.0))
+OF_JOB = batch_design(file_system="job", start_on_manifest=True)
+NO_EXPORT = dataclasses.replace(
+    OF_JOB, mounts=tuple(dataclasses.replace(mount, s3_export=None) for mount in OF_JOB.mounts)
+)
+PLACE = ("subnet-12345678", ["sg-12345678"])
+MACHINES = {
+    "cancels": states.budget_machine(CANCELS, "aws", options.vcpu_minutes(CANCELS)),
+    "keeps": states.budget_machine(KEEPS, "aws", options.vcpu_minutes(KEEPS)),
+    "job": states.job_machine(OF_JOB, "aws", *PLACE),
+    "no-export": states.job_machine(NO_EXPORT, "aws", *PLACE),
+}
+DOCUMENTS = {
+    "cancels": policies.budget(SCOPE, CANCELS),
+    "keeps": policies.budget(SCOPE, KEEPS),
+    "job": policies.file_systems(SCOPE, OF_JOB),
+}
+
+
+def walk(machine: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The states of a machine, and those inside of maps."""
+    for name, state in machine["States"].items():
+        yield name, state
+        if "ItemProcessor" in state:
+            yield from walk(state["ItemProcessor"])
+
+
+def successors(state: Mapping[str, Any]) -> Iterator[str]:
+    if "Next" in state:
+        yield state["Next"]
+    if "Default" in state:
+        yield state["Default"]
+    for one in (*state.get("Choices", ()), *state.get("Catch", ())):
+        yield one["Next"]
+
+
+def calls(machine: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Service, action and parameters of each call."""
+    for _, state in walk(machine):
+        if state["Type"] == "Task":
+            parts = state["Resource"].split(":")
+            service, action = parts[-2], parts[-1].removesuffix(".sync")
+            yield service, f"{action[0].upper()}{action[1:]}", state["Parameters"]
+
+
+def filled(shape: Any, value: Any) -> Any:
+    """Parameters as the API gets them: names in its case, and for paths a value of the type that it wants."""
+    if shape.type_name == "structure" and isinstance(value, dict):
+        members = {name.lower(): name for name in shape.members}
+        made = {}
+        for key, one in value.items():
+            name = members[key.removesuffix(".$").lower()]
+            its = shape.members[name]
+            made[name] = sample(its) if key.endswith(".$") else filled(its, one)
+        return made
+    if shape.type_name == "list" and isinstance(value, list):
+        return [filled(shape.member, one) for one in value]
+    if shape.type_name == "map" and isinstance(value, dict):
+        return {key: filled(shape.value, one) for key, one in value.items()}
+    return value
+
+
+def sample(shape: Any) -> Any:
+    kinds = {"string": "x" * 20, "integer": 1, "long": 1, "boolean": True, "map": {}, "structure": {}}
+    return [sample(shape.member)] if shape.type_name == "list" else kinds[shape.type_name]
+
+
+# --- state machines ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_state_is_reached_and_every_way_leads_to_a_state(name: str) -> None:
+    machine = MACHINES[name]
+    for part in (
+        machine,
+        *(state["ItemProcessor"] for _, state in walk(machine) if "ItemProcessor" in state),
+    ):
+        known, seen, ahead = set(part["States"]), set(), [part["StartAt"]]
+        while ahead:
+            state = ahead.pop()
+            if state not in seen:
+                seen.add(state)
+                ahead += successors(part["States"][state])
+        assert seen == known
+        ends = {
+            name
+            for name, one in part["States"].items()
+            if one["Type"] in ("Succeed", "Fail") or one.get("End")
+        }
+        assert ends
+        assert all(any(successors(one)) for key, one in part["States"].items() if key not in ends)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_call_is_one_that_the_service_takes(name: str) -> None:
+    found = list(calls(MACHINES[name]))
+    assert found
+    for service, action, parameters in found:
+        operation = SESSION.get_service_model(service).operation_model(action)
+        request = filled(operation.input_shape, parameters)
+        report = ParamValidator().validate(request, operation.input_shape)
+        assert not report.has_errors(), f"{service} {action}: {report.generate_report()}"
+
+
+def test_a_file_system_is_kept_if_its_export_fails_and_goes_in_all_other_cases() -> None:
+    made = MACHINES["job"]["States"]
+    assert made["Known"]["Choices"][0]["Next"] == "Export"
+    assert {one["Next"] for one in made["Export"]["Catch"]} == {made["Exported"]["Default"]} == {"Kept"}
+    assert MACHINES["no-export"]["States"]["Known"]["Choices"][0]["Next"] == "Delete"
+    for state in ("Run", "RunSome", "Make", "Look", "Tell"):
+        assert [one["Next"] for one in made[state]["Catch"]] == ["Known"]
+    assert made["Make"]["Parameters"]["LustreConfiguration"] == {
+        "DeploymentType": "SCRATCH_1",
+        "ImportPath": "s3://imagenet-2012/train",
+        "ExportPath": "s3://imagenet-2012/results",
+        "AutoImportPolicy": "NEW_CHANGED_DELETED",
+    }
+
+
+def test_the_budget_ends_what_runs_before_the_next_tick_would_exceed_it() -> None:
+    """1000 USD at 31.212 USD an hour and 96 vCPUs: 32 machine-hours, counted in ticks of five minutes."""
+    assert options.vcpu_minutes(CANCELS) == int(1000 / 31.212 * 96 * 60)
+    assert options.vcpu_minutes(KEEPS) == 100 * 96 * 60
+    (choice,) = MACHINES["cancels"]["States"]["Enough"]["Choices"]
+    assert choice["Variable"] == "$.ahead.ticks"
+    assert choice["NumericGreaterThan"] == options.vcpu_minutes(CANCELS) // 5
+    assert {action for _, action, _ in calls(MACHINES["cancels"])} >= {
+        "TerminateJob",
+        "UpdateComputeEnvironment",
+    }
+    keeps = {action for _, action, _ in calls(MACHINES["keeps"])}
+    assert keeps == {"DescribeComputeEnvironments", "UpdateItem", "UpdateJobQueue"}
+
+
+# --- policies, in both directions -------------------------------------------------------------------------
+
+ARNS = {
+    "batch:UpdateJobQueue": "job-queue/tf-queue",
+    "batch:UpdateComputeEnvironment": "compute-environment/tensorflow-gpu-fsx-ce",
+    "batch:SubmitJob": "job-queue/tf-queue",
+    "batch:TerminateJob": "job/1",
+    "dynamodb:UpdateItem": "table/aws-batch-budget",
+    "ssm:PutParameter": "parameter/slurm-stacks/aws-batch/file-system",
+    "ssm:DeleteParameter": "parameter/slurm-stacks/aws-batch/file-system",
+}
+BESIDES = {
+    # What a submitJob.sync and a CreateFileSystem ask for beside their own name.
+    "job": {
+        "batch:DescribeJobs", "batch:TerminateJob", "events:DescribeRule", "events:PutRule",
+        "events:PutTargets", "fsx:TagResource", "iam:AttachRolePolicy", "iam:CreateServiceLinkedRole", "iam:PutRolePolicy",
+    },
+}  # fmt: skip
+OURS = {
+    "aws:ResourceTag/slurm-stacks:cluster": "aws-batch",
+    "aws:RequestTag/slurm-stacks:cluster": "aws-batch",
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_state_machine_may_what_it_calls_and_nothing_else(name: str) -> None:
+    document = DOCUMENTS[name]
+    called = {f"{service}:{action}" for service, action, _ in calls(MACHINES[name])}
+    for action in called:
+        service = action.partition(":")[0]
+        resource = ARNS.get(action, "file-system/fs-1" if service == "fsx" else "*")
+        arn = resource if resource == "*" else f"arn:aws:{service}:us-east-1:{ACCOUNT}:{resource}"
+        assert allowed(document, action, arn, OURS), action
+    granted = {action for statement in document["Statement"] for action in statement["Action"]}
+    unused = granted - called - BESIDES.get(name, set())
+    assert unused <= {"batch:ListJobs"} if name == "keeps" else unused == set()
+
+
+def test_a_state_machine_deletes_no_other_clusters_file_system() -> None:
+    other = dict.fromkeys(OURS, "other")
+    system = f"arn:aws:fsx:us-east-1:{ACCOUNT}:file-system/fs-1"
+    for action in ("fsx:DeleteFileSystem", "fsx:CreateFileSystem"):
+        assert not allowed(DOCUMENTS["job"], action, system, other)
+    queue = f"arn:aws:batch:us-east-1:{ACCOUNT}:job-queue/other"
+    assert not allowed(DOCUMENTS["job"], "batch:SubmitJob", queue)
+    assert not allowed(DOCUMENTS["cancels"], "batch:UpdateJobQueue", queue)
+
+
+# --- resources --------------------------------------------------------------------------------------------
+
+RULE, TARGET = "aws:cloudwatch/eventRule:EventRule", "aws:cloudwatch/eventTarget:EventTarget"
+STATES, TABLE = "aws:sfn/stateMachine:StateMachine", "aws:dynamodb/table:Table"
+WANTED: dict[str, tuple[ClusterDesign, dict[str, int]]] = {
+    "budget": (CANCELS, {RULE: 1, TARGET: 1, STATES: 1, TABLE: 1, "aws:budgets/budget:Budget": 1}),
+    "manifests": (
+        batch_design(start_on_manifest=True),
+        {RULE: 1, TARGET: 1, "aws:s3/bucketNotification:BucketNotification": 1},
+    ),
+    "job": (
+        OF_JOB,
+        {RULE: 1, TARGET: 1, STATES: 1, "aws:s3/bucketNotification:BucketNotification": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_an_option_is_these_resources_and_goes_before_the_jobs(name: str) -> None:
+    design, wanted = WANTED[name]
+    made = declare(lambda: BatchCluster("c", design), aws=BatchAws())
+    kinds = {RULE, TARGET, STATES, TABLE, "aws:budgets/budget:Budget", *wanted}
+    assert {kind: count for kind, count in counts(made).items() if kind in kinds} == wanted
+    lustre = counts(made).get("aws:fsx/lustreFileSystem:LustreFileSystem", 0)
+    assert lustre == (0 if name == "job" else 1)
+    starting = {key for key in custom(made) if made.types()[key] in {RULE, TARGET, STATES, TABLE}}
+    assert all("c-end" in needs(made)[key] for key in starting)
+
+
+def test_a_manifest_starts_the_job_with_its_address() -> None:
+    made = declare(lambda: BatchCluster("c", WANTED["manifests"][0]), aws=BatchAws())
+    pattern = json.loads(made.inputs("c-manifests-rule")["eventPattern"])
+    assert pattern["detail"]["object"]["key"] == [{"prefix": "manifests/"}]
+    target = made.inputs("c-manifests-job")
+    assert json.loads(target["inputTransformer"]["inputTemplate"]) == {
+        "Parameters": {"manifest": "s3://<bucket>/<key>"}
+    }
+    assert target["batchTarget"]["jobName"] == "aws-batch-manifest"
+    assert set(json.loads(options.job_input("c", "q", "d"))) == {"JobName", "JobQueue", "JobDefinition"}
+
+
+def test_machines_of_a_job_ask_for_its_file_system() -> None:
+    text = user_data.render(OF_JOB, {})
+    assert '-d \'{"Name": "/slurm-stacks/aws-batch/file-system"}\'' in text
+    assert 'mount_one "$source" /fsx lustre relatime,flock' in text
+    assert allowed(
+        policies.machine(SCOPE, OF_JOB),
+        "ssm:GetParameter",
+        f"arn:aws:ssm:us-east-1:{ACCOUNT}:parameter/slurm-stacks/aws-batch/file-system",
+    )
