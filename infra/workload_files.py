@@ -21,6 +21,8 @@ MOST_FILES = 2000
 MOST_BYTES = 32 << 20
 """The files travel over SSH in one piece, and in base64: they are code, not data."""
 MIB = 1 << 20
+OF_BATCH = ("batch/", "resnet/")
+"""The folders of `workload/` that are in the container image of AWS Batch, and on no Slurm cluster."""
 ENTRY = "__main__.py"
 """The file that Python runs if it is given a folder."""
 MAGIC = (b"#!", b"\x7fELF")
@@ -79,7 +81,7 @@ def read(project: Path = bundle.ROOT, own: Sequence[str] = ()) -> Workload:
     Raises:
         UserError: A file of the user's is missing or cannot be staged; the message names it.
     """
-    ours = bundle.tree(project / "workload")
+    ours = [file for file in bundle.tree(project / "workload") if not file[0].startswith(OF_BATCH)]
     if not own:
         return Workload(tuple(StagedFile(name, content) for name, content in ours))
     launcher = [StagedFile(name, content) for name, content in ours if name in LAUNCHER]

@@ -8,11 +8,23 @@ from typing import Any
 
 from pulumi.runtime import mocks
 
+from infra.aws import policies
 from infra.aws.zones import Zones
 from node.model import Access, ClusterDesign, Host, Mount, Network, Partition
 from tests.support.recorder import Recorder, run
 
 ACCOUNT = "123456789012"
+SCOPE = policies.Scope(
+    partition="aws",
+    region="eu-west-1",
+    account=ACCOUNT,
+    bucket="arn:aws:s3:::store",
+    secret="arn:aws:secretsmanager:eu-west-1:123456789012:secret:c-munge-x",
+    log_group="arn:aws:logs:eu-west-1:123456789012:log-group:/slurm-stacks/c",
+    compute_role="arn:aws:iam::123456789012:role/c-compute",
+    subnets=("subnet-1", "subnet-2"),
+    groups=("sg-1",),
+)
 REGION = "eu-west-1"
 CPU = Partition("cpu", "m5.xlarge", 4, 15000, 0, 10, default=True, disk_gib=50)
 GPU = Partition("gpu", "p3dn.24xlarge", 96, 700000, 0, 4, efa=1, placement="cluster", disk_gib=50)

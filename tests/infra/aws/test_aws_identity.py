@@ -12,22 +12,11 @@ from botocore.session import Session
 from infra.aws import policies
 from infra.aws.identity import AccessTargets, AwsIdentity, physical_name
 from node.model import ClusterDesign, Hook
-from tests.support.aws_mocks import ACCOUNT, CPU, GPU, aws_design, declare, ssh_design
+from tests.support.aws_mocks import ACCOUNT, CPU, GPU, SCOPE, aws_design, declare, ssh_design
 from tests.support.iam import allowed
 from tests.support.recorder import Recorder, counts, unknown
 
 ROLE = "aws:iam/role:Role"
-SCOPE = policies.Scope(
-    partition="aws",
-    region="eu-west-1",
-    account=ACCOUNT,
-    bucket="arn:aws:s3:::store",
-    secret="arn:aws:secretsmanager:eu-west-1:123456789012:secret:c-munge-x",
-    log_group="arn:aws:logs:eu-west-1:123456789012:log-group:/slurm-stacks/c",
-    compute_role="arn:aws:iam::123456789012:role/c-compute",
-    subnets=("subnet-1", "subnet-2"),
-    groups=("sg-1",),
-)
 EC2 = "arn:aws:ec2:eu-west-1:123456789012:"
 GIVEN = {"aws:RequestTag/slurm-stacks:cluster": "c", "ec2:LaunchTemplate": f"{EC2}launch-template/lt-1"}
 NAMED = {"ec2:LaunchTemplate": f"{EC2}launch-template/lt-1", "ec2:IsLaunchTemplateResource": "true"}

@@ -8,8 +8,7 @@ import pytest
 
 from infra.aws import policies
 from node.model import ClusterDesign, Mount
-from tests.infra.aws.test_aws_identity import SCOPE
-from tests.support.aws_mocks import CONTROLLER, LOGIN, NFS, aws_design
+from tests.support.aws_mocks import CONTROLLER, LOGIN, NFS, SCOPE, aws_design
 from tests.support.iam import allowed
 
 READ = Mount("/data", "s3", ("login", "compute"), existing="s3://lab-data/train", options="ro")
