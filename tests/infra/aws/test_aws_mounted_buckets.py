@@ -8,9 +8,20 @@ import pytest
 
 from infra.aws import policies
 from node.model import ClusterDesign, Mount
-from tests.support.aws_mocks import CONTROLLER, LOGIN, NFS, SCOPE, aws_design
+from tests.support.aws_mocks import ACCOUNT, CONTROLLER, LOGIN, NFS, REGION, aws_design
 from tests.support.iam import allowed
 
+SCOPE = policies.Scope(
+    partition="aws",
+    region=REGION,
+    account=ACCOUNT,
+    bucket="arn:aws:s3:::store",
+    secret="secret",
+    log_group="group",
+    compute_role="role",
+    subnets=(),
+    groups=(),
+)
 READ = Mount("/data", "s3", ("login", "compute"), existing="s3://lab-data/train", options="ro")
 WRITE = dataclasses.replace(READ, path="/out", existing="s3://lab-out", options="rw")
 DESIGN = aws_design(mounts=(*NFS, READ, WRITE), hosts=(CONTROLLER, LOGIN))
