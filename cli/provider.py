@@ -87,6 +87,10 @@ class Scheduler(Protocol):
         """End the jobs that have not ended."""
         ...
 
+    def report(self) -> tuple[str, str]:
+        """The report's page and its table."""
+        ...
+
 
 class Provider(Protocol):
     """The operations of `./cluster` that differ between clouds."""

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 from cli import results
 from infra.errors import EXIT_USAGE, UserError
 from infra.program import locations
+from infra.program.stack import Stack
 
 if TYPE_CHECKING:
+    from cli.provider import Scheduler
     from cli.report.programs import Program
     from cli.report.runs import Run
 
@@ -52,6 +54,12 @@ def make(stacks: Sequence[str], output: Path | None = None, *, project: Path | N
         _check_name(name)
         _check_known(name, project)
 
+    if (scheduler := _of_scheduler(names, project)) is not None:
+        made = Made(*((output or _folder(names)) / name for name in (PAGE, TABLE)))
+        for path, text in zip((made.page, made.table), scheduler.report(), strict=True):
+            _write(path, text)
+        return made
+
     from cli.report import page, published, runs, table
 
     ours: list[Run] = []
@@ -75,7 +83,7 @@ def make(stacks: Sequence[str], output: Path | None = None, *, project: Path | N
             shown = runs.printable(problem).replace(f"{results.folder(name)}/", "")
             problems.append(f"Left out, because it is not a valid result: {shown}")
     theirs = published.runs()
-    folder = output or locations.state_root() / "reports" / "+".join(names)
+    folder = output or _folder(names)
     made = Made(folder / PAGE, folder / TABLE)
     # The page is made before anything is written: a failure leaves an earlier report as it was.
     text = page.render(names, ours, theirs, problems, datetime.now(UTC), programs)
@@ -147,6 +155,38 @@ def _check_known(name: str, project: Path | None) -> None:
         "`./cluster up --stack S` makes a result, `./cluster run --stack S --nodes 1,2,4` a comparison.",
         EXIT_USAGE,
     )
+
+
+def _folder(names: Sequence[str]) -> Path:
+    return locations.state_root() / "reports" / "+".join(names)
+
+
+def _of_scheduler(names: Sequence[str], project: Path | None) -> Scheduler | None:
+    """The scheduler of a stack without Slurm, whose report is another one.
+
+    Raises:
+        UserError: Exit 2; there are other stacks beside it.
+    """
+    from cli import providers
+    from infra.config import load_file
+
+    if project is None:
+        return None
+    for name in names:
+        stack = Stack(project, name)
+        try:
+            own = providers.scheduler(stack, load_file(stack.file))
+        except UserError:
+            continue
+        if own is not None and len(names) > 1:
+            raise UserError(
+                f"stack {name} is on AWS Batch, and measures something else: its report is of its own. "
+                f"`./cluster report --stack {name}` makes it",
+                EXIT_USAGE,
+            )
+        if own is not None:
+            return own
+    return None
 
 
 def _write(path: Path, text: str) -> None:

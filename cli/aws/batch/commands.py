@@ -154,6 +154,12 @@ class BatchCommands:
                 self._service.batch.terminate_job(jobId=job.id, reason="cancelled by ./cluster run --cancel")
         console.say(f"{plurals.count(len(jobs), 'job')} cancelled")
 
+    def report(self) -> tuple[str, str]:
+        """The page and the table: our runs beside the published scaling."""
+        from cli.aws.batch import report
+
+        return report.make(self._stack.name)
+
     def _run(self, console: Console, nodes: int | None, number: int) -> dict[str, Any]:
         service, stack = self._service, self._stack.name
         try:

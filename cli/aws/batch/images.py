@@ -44,16 +44,10 @@ def provide(request: ImageRequest, ecr: Any, say: Callable[[str], None], project
         raise UserError(NO_DOCKER, EXIT_REFUSED)
     address = f"{request.repository}:{request.tag}"
     say(f"building {address}: the first time takes minutes")
-    _docker(
-        "build",
-        "--platform",
-        PLATFORM,
-        "--file",
-        str(dockerfile),
-        "--tag",
-        address,
-        str(project / access.CONTEXT),
-    )
+    # The Dockerfile notes its own name in the image, for the result's record.
+    named = ["--build-arg", f"IMAGE={address}", "--tag", address]
+    place = ["--platform", PLATFORM, "--file", str(dockerfile)]
+    _docker("build", *place, *named, str(project / access.CONTEXT))
     say(f"pushing {address}")
     with tempfile.TemporaryDirectory(prefix="slurm-stacks-") as own:
         # A folder of its own, so that no credentials stay in the user's.

@@ -6,6 +6,7 @@ do, are answers that botocore's Stubber holds to Batch's model.
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 import time
@@ -19,6 +20,7 @@ import pytest
 from botocore.stub import Stubber
 
 from cli import login_machine, logs, providers, sweep
+from cli import report as reports
 from cli.aws import diagnosis
 from cli.aws.batch import end, images, kept, submit, whole, words
 from cli.aws.batch.commands import BatchCommands, parse_nodes
@@ -377,6 +379,7 @@ def test_an_image_is_built_and_pushed_once_and_named_by_its_digest(
     assert digest.startswith("sha256:")
     build, login, password, push = calls.read_text().splitlines()
     assert build.startswith("build --platform linux/amd64 --file")
+    assert f"--build-arg IMAGE={url}:1234 --tag {url}:1234" in build
     assert login.split()[2:6] == ["login", "--username", "AWS", "--password-stdin"]
     assert int(password.split()[1]) > 0, "on standard input, and in no process's arguments"
     assert push.endswith(f"push {url}:1234")
@@ -454,7 +457,7 @@ def test_a_job_with_a_file_system_of_its_own_is_started_by_the_state_machine() -
             "error": "FSx.BadRequestException", "cause": "no such bucket",
         }  # fmt: skip
         states.add_response("describe_execution", failed, {"executionArn": run})
-        with pytest.raises(UserError, match="FAILED: FSx.BadRequestException no such bucket"):
+        with pytest.raises(UserError, match=r"FAILED: FSx\.BadRequestException no such bucket"):
             submit.submit(service, 2)
 
 
@@ -515,3 +518,40 @@ def test_a_file_system_that_writes_to_s3_does_so_before_it_goes(lifecycle: str, 
         else:
             assert end.export(client, "c", print, lambda _: None) == ["fs-12345678"]
         stub.assert_no_pending_responses()
+
+
+# --- the report -------------------------------------------------------------------------------------------
+
+
+def test_the_report_has_our_runs_beside_the_published_scaling(tmp_path: Path) -> None:
+    for number, (nodes, rate) in enumerate(((1, 6000.0), (20, 108000.0), (20, 110000.0))):
+        kept.keep(
+            "aws-batch",
+            {
+                "job_id": f"job-{number}", "job_name": "n", "machine": "p3dn.24xlarge", "nodes": nodes,
+                "gpus": 8 * nodes, "seconds_job": 60.0, "cost_usd": 1.5,
+                "result": {"images_per_second": rate},
+            },
+        )  # fmt: skip
+    made = reports.make(["aws-batch"], tmp_path, project=ROOT)
+    rows = list(csv.DictReader(made.table.open()))
+    stated = [row for row in rows if row["origin"] == "published" and not row["note"]]
+    assert [(row["gpus"], row["images_per_second"], row["speed_up"]) for row in stated] == [
+        ("160", "100000.0", "20.00")
+    ]
+    assert {row["gpus"] for row in rows if row["origin"] == "published"} == {
+        "8",
+        "16",
+        "32",
+        "64",
+        "128",
+        "160",
+    }
+    mine = {row["job_id"]: row["speed_up"] for row in rows if row["origin"] == "ours"}
+    assert mine == {"job-0": "1.00", "job-1": "18.17", "job-2": "18.17"}, "the median of repeats"
+    page = made.page.read_text()
+    assert "<svg" in page
+    assert "on 160 GPUs, in images a second: 110,000." in page
+    assert "http://www.w3.org" not in page.replace('xmlns="http://www.w3.org/2000/svg"', ""), "loads nothing"
+    with pytest.raises(UserError, match="its report is of its own"):
+        reports.make(["aws-batch", "local"], tmp_path, project=ROOT)

@@ -1,4 +1,4 @@
-"""A budget, manifests and file systems of jobs: resources, state machines by botocore's models, and policies."""
+"""A budget, manifests, file systems of jobs: resources, policies, state machines by botocore's models."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_file_system_is_kept_if_its_export_fails_and_goes_in_all_other_cases()
 
 
 def test_the_budget_ends_what_runs_before_the_next_tick_would_exceed_it() -> None:
-    """1000 USD at 31.212 USD an hour and 96 vCPUs: 32 machine-hours, counted in ticks of five minutes."""
+    """1000 USD at 31.212 USD an hour and 96 vCPUs are 32 machine-hours, in ticks of five minutes."""
     assert options.vcpu_minutes(CANCELS) == int(1000 / 31.212 * 96 * 60)
     assert options.vcpu_minutes(KEEPS) == 100 * 96 * 60
     (choice,) = MACHINES["cancels"]["States"]["Enough"]["Choices"]
@@ -172,7 +172,8 @@ BESIDES = {
     # What a submitJob.sync and a CreateFileSystem ask for beside their own name.
     "job": {
         "batch:DescribeJobs", "batch:TerminateJob", "events:DescribeRule", "events:PutRule",
-        "events:PutTargets", "fsx:TagResource", "iam:AttachRolePolicy", "iam:CreateServiceLinkedRole", "iam:PutRolePolicy",
+        "events:PutTargets", "fsx:TagResource", "iam:AttachRolePolicy", "iam:CreateServiceLinkedRole",
+        "iam:PutRolePolicy",
     },
 }  # fmt: skip
 OURS = {
