@@ -350,10 +350,8 @@ def _destroy(
         embedded.forget(stack)
     if left:
         lines = "\n".join(f"  {line}" for line in left)
-        raise UserError(
-            f"these are left of stack {stack.name}:\n{lines}\nRun `./cluster down --stack {stack.name}` "
-            "again."
-        )
+        again = f"Run `./cluster down --stack {stack.name}` again."
+        raise UserError(f"these are left of stack {stack.name}:\n{lines}\n{again}")
     return kept
 
 

@@ -93,8 +93,8 @@ class AwsBake(pulumi.ComponentResource):
         design: ClusterDesign,
         image_build: ImageBuild,
         after: list[pulumi.Resource],
-        opts: pulumi.ResourceOptions | None = None,
         more: Mapping[str, str] | None = None,
+        opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("slurm-stacks:index:AwsBake", name, None, opts)
         self._more = more or {}

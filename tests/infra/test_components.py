@@ -15,7 +15,7 @@ import pytest
 
 from cli.local import operations
 from cli.local.site import RunDirectory
-from infra import bundle, outputs
+from infra import bundle, outputs, workload_files
 from infra.benchmark import Benchmark, BenchmarkRun
 from infra.local.cluster import LocalCluster, LocalShell, _facts
 from infra.outputs import publish
@@ -237,7 +237,7 @@ def test_the_same_wish_is_the_same_run_and_another_is_another() -> None:
 
     base = run_of()
     assert base == run_of()
-    digest = bundle.tree_digest(ROOT / "workload")
+    digest = workload_files.read().digest
     assert base.workload_digest == digest
     assert base.folder == f"{digest[:16]}/{hashlib.sha256(base.script.encode()).hexdigest()[:12]}"
     wishes = [replace(TRAINING, epochs=4), replace(TRAINING, nodes=3), replace(TRAINING, profile="published")]
@@ -267,7 +267,7 @@ def test_a_stacks_outputs_from_its_components_fit_the_contract() -> None:
     assert contract.benchmark is not None
     assert (contract.benchmark.job_id, contract.benchmark.workload_digest) == (
         "17",
-        bundle.tree_digest(ROOT / "workload"),
+        workload_files.read().digest,
     )
     assert contract.benchmark.result_path == found["benchmark_result"]
     assert contract.scheduler.version == "slurm 1"

@@ -25,12 +25,11 @@ def check_health(c: Context) -> None:
             "remove it: there is nothing to check",
         )
     for key in ("prolog", "epilog"):
-        if (script := getattr(c.cluster.slurm, key)) is None:
+        # With scheduler batch the whole section is refused.
+        if batch or (script := getattr(c.cluster.slurm, key)) is None:
             continue
         where = (*CLUSTER, "slurm", key)
-        if batch:
-            c.add(where, script.source, "nothing with scheduler batch, which runs no Slurm", "remove it")
-        elif "://" in script.source:
+        if "://" in script.source:
             advice = "it comes with the nodes' code, so that a node has it before a job"
             c.add((*where, "source"), script.source, "a path in this project", advice)
         else:
