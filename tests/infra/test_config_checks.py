@@ -640,7 +640,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("batch", {"@enabled": False, "health": {"skip": ["efa"]}}, "health", ["no Slurm"]),
     ("gcp", {"slurm.prolog": {"source": "gs://b/a.sh"}}, "slurm.prolog.source", ["a path in this project"]),
     ("local", {"slurm.epilog": {"source": "/a.sh"}}, "slurm.epilog.source", ["inside this project"]),
-    ("batch", {"@enabled": False, "slurm.prolog": {"source": "a.sh"}}, "slurm", ["no Slurm"]),
+    ("batch", {"@enabled": False, "slurm.prolog": {"source": "a.sh"}}, "slurm", ["no slurm"]),
     ("local", {"login.count": 1}, "login.count", ["this machine"]),
     ("aws", {"local": {"boot_delay": 1.0}}, "local", ["settings of aws"]),
     (
