@@ -1,10 +1,11 @@
-"""Makes slurmctld write its state to disk after nodes came up or jobs began, which it does not do by itself.
+"""Makes slurmctld write its state to disk after nodes came up or went off or jobs began: it does not itself.
 
 slurmctld saves its jobs and nodes when a job is submitted or ends, when somebody changes one, and otherwise
 every five minutes. If it is killed in between, it comes back with the state from before the boot and starts a
 running job once more. The node refuses that and is drained, and the real run ends. A node that slurmctld
 believes to be booting is never heard again: slurmctld does not ask such a node, a slurmd registers only once,
-and at ResumeTimeout Slurm takes the node away from its job.
+and at ResumeTimeout Slurm takes the node away from its job. A node that it believes to be up, whose machine
+has ended since, gets a job that cannot start there.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class StateFlush:
         self._begun: frozenset[tuple[int, int]] = frozenset()
 
     def see(self, nodes: Mapping[str, NodeState], jobs: Iterable[JobState]) -> None:
-        """Save slurmctld's state if a node came up or a job began since the last call.
+        """Save slurmctld's state if a node came up or went off, or a job began, since the last call.
 
         Args:
             nodes: Node -> its state.
@@ -38,6 +39,6 @@ class StateFlush:
         running = {(job.id, job.restarts): job for job in jobs if job.state == "RUNNING"}
         if new := running.keys() - self._begun:
             self._control.save_all(running[max(new)])
-        elif came := up - self._up:
-            self._control.save_nodes(min((nodes[n] for n in came), key=lambda n: (bool(n.reason), n.name)))
+        elif changed := (up ^ self._up) & nodes.keys():
+            self._control.save_nodes(min((nodes[n] for n in changed), key=lambda n: (bool(n.reason), n.name)))
         self._up, self._begun = up, frozenset(running)
