@@ -93,11 +93,11 @@ class AwsBake(pulumi.ComponentResource):
         design: ClusterDesign,
         image_build: ImageBuild,
         after: list[pulumi.Resource],
+        more: Mapping[str, str],
         opts: pulumi.ResourceOptions | None = None,
-        more: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__("slurm-stacks:index:AwsBake", name, None, opts)
-        self._more = more or {}
+        self._more = more
         self._name = name
         self._design = design
         self._image_build = image_build

@@ -131,7 +131,7 @@ class AwsCluster(pulumi.ComponentResource):
         image_build = bake.image_build_for(design, network, identity.profiles[ROLE], bucket.bucket)
         needed = [*published.images, *identity.grants, *network.routes, *network.rules[ROLE]]
         own = pulumi.ResourceOptions(parent=self)
-        return bake.AwsBake(f"{self._name}-bake", design, image_build, needed, own)
+        return bake.AwsBake(f"{self._name}-bake", design, image_build, needed, {}, own)
 
     def _role_resources(
         self, network: AwsNetwork, identity: AwsIdentity, bucket: AwsBucket, baked_images: BakedImages

@@ -46,7 +46,7 @@ class BatchBake(pulumi.ComponentResource):
         logs: AwsLogs,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__("slurm-stacks:index:AwsBatchBake", name, None, opts)
+        super().__init__("slurm-stacks:index:BatchBake", name, None, opts)
         own = pulumi.ResourceOptions(parent=self)
         made = role(name, design, ROLE, "ec2", self)
         policy = aws.iam.RolePolicy(
@@ -68,7 +68,7 @@ class BatchBake(pulumi.ComponentResource):
         published = Bundle(f"{name}-bundle", "slurm-stacks:index:AwsBundle", design, bucket, own)
         build = bake.image_build_for(design, network, profile.name, bucket.bucket)
         needed = [*published.images, profile, policy, *network.routes, *network.rules[ROLE]]
-        images = AwsBake(f"{name}-images", design, build, needed, own, {STEP: script(design)})
+        images = AwsBake(f"{name}-images", design, build, needed, {STEP: script(design)}, own)
         (self.image,) = images.images["compute"].values()
         self.register_outputs({"image": self.image})
 

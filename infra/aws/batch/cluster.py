@@ -38,7 +38,7 @@ class BatchCluster(pulumi.ComponentResource):
     """
 
     def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("slurm-stacks:index:AwsBatchCluster", name, None, opts)
+        super().__init__("slurm-stacks:index:BatchCluster", name, None, opts)
         self._own = own = pulumi.ResourceOptions(parent=self)
         self._name = name
         cluster_zones = zones.find(design)

@@ -39,7 +39,7 @@ class BatchDefinition(pulumi.ComponentResource):
         log_group: pulumi.Output[str],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__("slurm-stacks:index:AwsBatchDefinition", name, None, opts)
+        super().__init__("slurm-stacks:index:BatchDefinition", name, None, opts)
         batch = access.of(design)
         known = pulumi.Output.all(image, identity.job, log_group)
         made = aws.batch.JobDefinition(

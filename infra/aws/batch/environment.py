@@ -49,7 +49,7 @@ class BatchEnvironment(pulumi.ComponentResource):
         after: list[pulumi.Resource],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__("slurm-stacks:index:AwsBatchEnvironment", name, None, opts)
+        super().__init__("slurm-stacks:index:BatchEnvironment", name, None, opts)
         self._name = name
         self._design = design
         self._own = pulumi.ResourceOptions(parent=self)

@@ -45,7 +45,7 @@ class BatchIdentity(pulumi.ComponentResource):
         bucket: pulumi.Input[str] | None,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__("slurm-stacks:index:AwsBatchIdentity", name, None, opts)
+        super().__init__("slurm-stacks:index:BatchIdentity", name, None, opts)
         self._name = name
         self._design = design
         self.scope = self._scope(log_group, repository, bucket)

@@ -37,7 +37,7 @@ class BatchBudget(pulumi.ComponentResource):
         after: list[pulumi.Resource],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__("slurm-stacks:index:AwsBatchBudget", name, None, opts)
+        super().__init__("slurm-stacks:index:BatchBudget", name, None, opts)
         own = pulumi.ResourceOptions(parent=self, depends_on=after)
         ledger = access.ledger(design.name)
         aws.dynamodb.Table(
@@ -88,7 +88,7 @@ class BatchFileSystems(pulumi.ComponentResource):
         after: list[pulumi.Resource],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__("slurm-stacks:index:AwsBatchFileSystems", name, None, opts)
+        super().__init__("slurm-stacks:index:BatchFileSystems", name, None, opts)
         subnet = next(iter(network.subnets.values()))
         known = pulumi.Output.all(identity.scope, subnet, network.groups["storage"])
         self.machine = _machine(
@@ -128,7 +128,7 @@ class BatchManifests(pulumi.ComponentResource):
         after: list[pulumi.Resource],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        super().__init__("slurm-stacks:index:AwsBatchManifests", name, None, opts)
+        super().__init__("slurm-stacks:index:BatchManifests", name, None, opts)
         own = pulumi.ResourceOptions(parent=self, depends_on=after)
         aws.s3.BucketNotification(f"{name}-events", bucket=bucket.bucket, eventbridge=True, opts=own)
         rule = aws.cloudwatch.EventRule(

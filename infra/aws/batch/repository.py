@@ -52,7 +52,7 @@ class BatchRepository(pulumi.ComponentResource):
     """
 
     def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("slurm-stacks:index:AwsBatchRepository", name, None, opts)
+        super().__init__("slurm-stacks:index:BatchRepository", name, None, opts)
         repository = str(access.of(design).repository)
         made = aws.ecr.Repository(
             f"{name}-images",

@@ -67,13 +67,13 @@ def _declared(name: str, preview: bool) -> tuple[Recorder, list[Any]]:
 
 VARIANTS = {"published": stack(), "own": OWN_IMAGE, "stock": STOCK}
 SHARED = {
-    "slurm-stacks:index:AwsBatchCluster": 1,
+    "slurm-stacks:index:BatchCluster": 1,
     "slurm-stacks:index:AwsNetwork": 1,
     "slurm-stacks:index:AwsLogs": 1,
     "slurm-stacks:index:AwsStorage": 1,
-    "slurm-stacks:index:AwsBatchIdentity": 1,
-    "slurm-stacks:index:AwsBatchEnvironment": 1,
-    "slurm-stacks:index:AwsBatchDefinition": 1,
+    "slurm-stacks:index:BatchIdentity": 1,
+    "slurm-stacks:index:BatchEnvironment": 1,
+    "slurm-stacks:index:BatchDefinition": 1,
     "aws:ec2/vpc:Vpc": 1,
     "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup": 1,
     "aws:ec2/internetGateway:InternetGateway": 1,
@@ -100,9 +100,9 @@ SHARED = {
     "command:local:Command": 1,
 }
 BUILT = {
-    "slurm-stacks:index:AwsBatchRepository": 1,
+    "slurm-stacks:index:BatchRepository": 1,
     "aws:ecr/repository:Repository": 1,
-    "slurm-stacks:index:AwsBatchBake": 1,
+    "slurm-stacks:index:BatchBake": 1,
     "slurm-stacks:index:AwsBake": 1,
     "slurm-stacks:index:AwsBundle": 1,
     "slurm-stacks:index:AwsBucket": 1,
