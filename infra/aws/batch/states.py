@@ -84,11 +84,15 @@ def job_machine(design: ClusterDesign, partition: str, subnet: str, groups: list
             ),
             "Overridden": {
                 "Type": "Choice",
-                "Choices": [{"Variable": "$.NodeOverrides", "IsPresent": True, "Next": "RunSome"}],
+                "Choices": [
+                    {"Variable": "$.NodeOverrides", "IsPresent": True, "Next": "RunSome"},
+                    {"Variable": "$.Parameters", "IsPresent": True, "Next": "RunManifest"},
+                ],
                 "Default": "Run",
             },
             "Run": _run(partition, caught),
             "RunSome": _run(partition, caught, **{"NodeOverrides.$": "$.NodeOverrides"}),
+            "RunManifest": _run(partition, caught, **{"Parameters.$": "$.Parameters"}),
             **last,
         },
     }  # fmt: skip

@@ -132,7 +132,7 @@ def test_a_file_system_is_kept_if_its_export_fails_and_goes_in_all_other_cases()
     assert made["Known"]["Choices"][0]["Next"] == "Export"
     assert {one["Next"] for one in made["Export"]["Catch"]} == {made["Exported"]["Default"]} == {"Kept"}
     assert MACHINES["no-export"]["States"]["Known"]["Choices"][0]["Next"] == "Delete"
-    for state in ("Run", "RunSome", "Make", "Look", "Tell"):
+    for state in ("Run", "RunSome", "RunManifest", "Make", "Look", "Tell"):
         assert [one["Next"] for one in made[state]["Catch"]] == ["Known"]
     assert made["Make"]["Parameters"]["LustreConfiguration"] == {
         "DeploymentType": "SCRATCH_1",
@@ -244,7 +244,9 @@ def test_a_manifest_starts_the_job_with_its_address() -> None:
         "Parameters": {"manifest": "s3://<bucket>/<key>"}
     }
     assert target["batchTarget"]["jobName"] == "aws-batch-manifest"
-    assert set(json.loads(options.job_input("c", "q", "d"))) == {"JobName", "JobQueue", "JobDefinition"}
+    given = json.loads(options.job_input("c", "q", "d"))
+    assert given.pop("Parameters") == {"manifest": "s3://<bucket>/<key>"}
+    assert set(given) == {"JobName", "JobQueue", "JobDefinition"}
 
 
 def test_machines_of_a_job_ask_for_its_file_system() -> None:
