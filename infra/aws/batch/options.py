@@ -8,16 +8,14 @@ from collections.abc import Callable
 import pulumi
 import pulumi_aws as aws
 
-from infra.aws.batch import access, policies, states
+from infra.aws.batch import access, policies, spending, states
 from infra.aws.batch.identity import BatchIdentity, grant, role
 from infra.aws.bucket import AwsBucket
 from infra.aws.network import AwsNetwork
 from infra.aws.policies import Document
 from infra.aws.tags import tags
-from infra.machines import catalog
 from node.model import ClusterDesign
 
-MINUTES = 60
 PATHS = {"bucket": "$.detail.bucket.name", "key": "$.detail.object.key"}
 ADDRESS = "s3://<bucket>/<key>"
 """What an event of S3 has of an object, and the object's address."""
@@ -53,7 +51,7 @@ class BatchBudget(pulumi.ComponentResource):
             tags=tags(design, ledger),
             opts=own,
         )
-        most = vcpu_minutes(design)
+        most = spending.vcpu_minutes(design)
         machine = _machine(
             name,
             design,
@@ -174,20 +172,6 @@ def job_input(cluster: str, queue: str, definition: str) -> str:
     """What a rule gives the state machine: a request of SubmitJob, in which the rule puts the address."""
     request = {"JobName": f"{cluster}-manifest", "JobQueue": queue, "JobDefinition": definition}
     return json.dumps({**request, "Parameters": {"manifest": ADDRESS}})
-
-
-def vcpu_minutes(design: ClusterDesign) -> int:
-    """The budget as vCPU-minutes of machines that are up: the dearest of the environment's types counts."""
-    batch, facts = access.of(design), catalog()
-    limits = []
-    if design.budget.max_usd is not None:
-        prices = [
-            (facts.price(name, design.region) or 0.0) / facts.machines[name].vcpus for name in batch.machines
-        ]
-        limits.append(design.budget.max_usd / max(prices))
-    if design.budget.max_hours is not None:
-        limits.append(design.budget.max_hours * facts.machines[batch.machines[0]].vcpus)
-    return int(min(limits) * MINUTES)
 
 
 def _machine(

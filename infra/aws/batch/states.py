@@ -17,6 +17,8 @@ SDK = "arn:{partition}:states:::aws-sdk:{service}:{action}"
 WAIT_SECONDS = 30
 LOCK = "being made"
 """The value of the parameter until the file system is there. Whoever makes the parameter has the turn."""
+LEDGER = "vcpus"
+"""The key of the ledger's only number: the vCPUs that were up, added at each tick."""
 TICK_MINUTES = 5
 """How often the budget is counted."""
 
@@ -216,7 +218,7 @@ def budget_machine(design: ClusterDesign, partition: str, most: int) -> dict[str
             partition, "dynamodb", "updateItem",
             Parameters={
                 "TableName": access.ledger(design.name),
-                "Key": {"Id": {"S": "vcpus"}},
+                "Key": {"Id": {"S": LEDGER}},
                 "UpdateExpression": "ADD Ticks :vcpus",
                 "ExpressionAttributeValues": {":vcpus": {"N.$": f"States.Format('{{}}', {vcpus})"}},
                 "ReturnValues": "ALL_NEW",

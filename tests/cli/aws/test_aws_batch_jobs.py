@@ -7,6 +7,7 @@ do, are answers that botocore's Stubber holds to Batch's model.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import sys
 import time
@@ -35,6 +36,7 @@ from infra.clouds.commands import ClusterRef
 from infra.config import load_file
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, NotUpError, UserError
 from infra.program.stack import Stack
+from node.model import Budget
 from tests.support.aws_account import Account, account, moto
 from tests.support.batch_stack import batch_design
 from tests.support.checkout import ROOT
@@ -310,6 +312,25 @@ def test_status_and_logs_and_run(
         sweep.run(STACK, known.config, Console(), nodes="2", gpus="1")
     with pytest.raises(UserError, match="no job nowhere"):
         logs.show(known, "nowhere", lines=3, follow=False)
+
+
+def test_status_says_what_is_left_of_the_budget(there: There) -> None:
+    """1000 USD are 32 machine-hours: 38 ticks of five minutes with ten machines up are all but 12 USD."""
+    ledger = {"TableName": "aws-batch-budget", "BillingMode": "PAY_PER_REQUEST"}
+    id_ = {"AttributeName": "Id"}
+    there("dynamodb").create_table(
+        **ledger,
+        AttributeDefinitions=[{**id_, "AttributeType": "S"}],
+        KeySchema=[{**id_, "KeyType": "HASH"}],
+    )
+    design = dataclasses.replace(DESIGN, budget=Budget(max_usd=1000.0, running_jobs="cancel"))
+    own = BatchCommands(STACK, design, there)
+    assert own.status()["cost"]["budget"]["left_usd"] == 1000.0
+    ticks = {"Id": {"S": "vcpus"}, "Ticks": {"N": str(38 * 10 * 96)}}
+    there("dynamodb").put_item(TableName="aws-batch-budget", Item=ticks)
+    found = own.status()["cost"]["budget"]
+    assert found["left_usd"] == pytest.approx(1000 - 380 * 5 / 60 * 31.212, abs=0.1)
+    assert (found["running_jobs"], found["max_hours"]) == ("cancel", None)
 
 
 def test_numbers_of_nodes() -> None:
