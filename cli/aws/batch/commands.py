@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST_JOBS = 50
 FOLLOW_SECONDS = 5.0
 STATES = {"RUNNING": "RUNNING", "STARTING": "CONFIGURING"}
-"""State of a job in Batch -> the status contract's; all others wait."""
+"""State of a job in Batch -> the word that a status has for it; all others wait."""
 
 
 class BatchCommands:
@@ -47,7 +47,7 @@ class BatchCommands:
         return record
 
     def status(self) -> dict[str, Any]:
-        """The status contract, with the state of the environment and the queue besides.
+        """Queue, jobs and cost in the form of a Slurm cluster's status, with Batch's ids and states besides.
 
         Raises:
             UserError: The stack is not up, or AWS refuses.
@@ -71,6 +71,7 @@ class BatchCommands:
             "nodes": [],
             "machines": {"running": up, "pending": 0},
             "cloud": None,
+            "scheduler": "batch",
             "batch": {"environment": _state(environment), "queue": _state(queue)},
             "jobs": [self._job(job, environment, queue, now) for job in found if not job.ended],
             "ended": [
