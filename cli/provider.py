@@ -68,7 +68,7 @@ class Scheduler(Protocol):
         ...
 
     def status(self) -> dict[str, Any]:
-        """The status contract."""
+        """The status, in the form of a Slurm cluster's as far as the scheduler has the same."""
         ...
 
     def show_status(self, status: dict[str, Any]) -> None:

@@ -22,7 +22,8 @@ FILES = {
 ANYWHERE = "aws-cpu that says 0.0.0.0/0 twice"
 LONGEST = "aws-gpu with the longest names"
 BAKED = "aws-gpu whose machines start from baked images"
-SUBJECTS = [*FILES, ANYWHERE, LONGEST, BAKED]
+BY_EVENTS = "aws-batch with a budget, manifests and a file system for each job"
+SUBJECTS = [*FILES, ANYWHERE, LONGEST, BAKED, BY_EVENTS]
 HOOKS = sorted((ROOT / "docs" / "examples" / "hooks").iterdir())
 _made: dict[str, Plan] = {}
 
@@ -39,6 +40,11 @@ def text_of(subject: str) -> str:
         text, times = re.subn(r"(?m)^    image: \{", "    image: {bake: true, ", text)
         if not times:
             text = text.replace("    name: aws-gpu\n", "    name: aws-gpu\n    image: {bake: true}\n")
+    if subject == BY_EVENTS:
+        more = "      file_system: job\n      start_on_manifest: true\n"
+        text = text.replace("      nodes: 20\n", f"      nodes: 20\n{more}")
+        text = text.replace("    batch:\n", "    budget: {max_usd: 1000, running_jobs: cancel}\n    batch:\n")
+        assert more in text
     if subject == LONGEST:
         # 40 characters, and a machine's name of 63.
         text = re.sub(r"(?m)^    name: aws-gpu$", f"    name: {'c' * 40}", text)

@@ -126,6 +126,13 @@ def subnets(plan: Plan) -> Iterator[str]:
                 yield f"{name}: nodes in {zone} start in the public subnet {subnet}"
 
 
+def tables(plan: Plan) -> Iterator[str]:
+    """A table is encrypted with a key of AWS's or the user's own."""
+    for name, table in plan.of("Table"):
+        if (table.get("serverSideEncryption") or {}).get("enabled") is not True:
+            yield f"{name}: not encrypted"
+
+
 def encryption(plan: Plan) -> Iterator[str]:
     """Every disk, file system and bucket."""
     for name, machine in plan.of("Instance"):
@@ -259,7 +266,7 @@ def seen(plan: Plan) -> Iterator[str]:
         "Subnet", "Eip", "Volume", "FileSystem", "Bucket", "BucketServerSideEncryptionConfiguration",
         "BucketPublicAccessBlock", "BucketOwnershipControls", "BucketPolicy", "Role", "RolePolicy",
         "RolePolicyAttachment", "InfrastructureConfiguration", "ImageRecipe", "DistributionConfiguration",
-        "Repository",
+        "Repository", "Table",
     }  # fmt: skip
     for resource in plan.resources:
         kind = resource["type"].rpartition(":")[2]
@@ -286,7 +293,7 @@ RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
         ingress, metadata, addresses, elastic_addresses, subnets, encryption, buckets, actions, resources,
-        trust, keys, secrets, seen, images, repositories,
+        trust, keys, secrets, seen, images, repositories, tables,
     )
 }  # fmt: skip
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST_JOBS = 50
 FOLLOW_SECONDS = 5.0
 STATES = {"RUNNING": "RUNNING", "STARTING": "CONFIGURING"}
-"""State of a job in Batch -> the status contract's; all others wait."""
+"""State of a job in Batch -> the word that a status has for it; all others wait."""
 
 
 class BatchCommands:
@@ -47,7 +47,7 @@ class BatchCommands:
         return record
 
     def status(self) -> dict[str, Any]:
-        """The status contract, with the state of the environment and the queue besides.
+        """Queue, jobs and cost in the form of a Slurm cluster's status, with Batch's ids and states besides.
 
         Raises:
             UserError: The stack is not up, or AWS refuses.
@@ -71,6 +71,7 @@ class BatchCommands:
             "nodes": [],
             "machines": {"running": up, "pending": 0},
             "cloud": None,
+            "scheduler": "batch",
             "batch": {"environment": _state(environment), "queue": _state(queue)},
             "jobs": [self._job(job, environment, queue, now) for job in found if not job.ended],
             "ended": [
@@ -79,7 +80,8 @@ class BatchCommands:
             ][:MOST_JOBS],
             "cost": {
                 "node_hours": hours, "usd": None if price is None else hours * price, "at_least_usd": 0.0,
-                "unknown": [] if price is not None else [partition.name], "budget": None, "damaged": [],
+                "unknown": [] if price is not None else [partition.name], "budget": self._budget(),
+                "damaged": [],
             },
         }  # fmt: skip
 
@@ -175,6 +177,28 @@ class BatchCommands:
             ) from None
         console.say(f"kept as {kept.keep(stack, record)}", "dim")
         return record
+
+    def _budget(self) -> dict[str, Any] | None:
+        """What is left of the budget, by the ledger that the state machine keeps; `None` without a budget."""
+        from cli.aws.account import explained
+        from infra.aws.batch import access, spending, states
+
+        design = self._service.design
+        limits = {"usd": design.budget.max_usd, "hours": design.budget.max_hours}
+        if not any(limits.values()):
+            return None
+        with explained():
+            found = self._service.client("dynamodb").get_item(
+                TableName=access.ledger(design.name), Key={"Id": {"S": states.LEDGER}}
+            )
+        ticks = int(found.get("Item", {}).get("Ticks", {}).get("N", 0))
+        used = ticks * states.TICK_MINUTES / spending.vcpu_minutes(design)
+        left = {
+            f"left_{key}": None if most is None else max(0.0, most * (1 - used))
+            for key, most in limits.items()
+        }
+        most = {f"max_{key}": value for key, value in limits.items()}
+        return {**most, **left, "used": used, "running_jobs": design.budget.running_jobs}
 
     def _find(self, wanted: str) -> Job:
         found = list(self._service.described([wanted])) if wanted else self._service.jobs()

@@ -8,16 +8,17 @@ from collections.abc import Callable
 import pulumi
 import pulumi_aws as aws
 
-from infra.aws.batch import access, policies, states
+from infra.aws.batch import access, policies, spending, states
 from infra.aws.batch.identity import BatchIdentity, grant, role
 from infra.aws.bucket import AwsBucket
 from infra.aws.network import AwsNetwork
 from infra.aws.policies import Document
 from infra.aws.tags import tags
-from infra.machines import catalog
 from node.model import ClusterDesign
 
-MINUTES = 60
+PATHS = {"bucket": "$.detail.bucket.name", "key": "$.detail.object.key"}
+ADDRESS = "s3://<bucket>/<key>"
+"""What an event of S3 has of an object, and the object's address."""
 
 
 class BatchBudget(pulumi.ComponentResource):
@@ -50,7 +51,7 @@ class BatchBudget(pulumi.ComponentResource):
             tags=tags(design, ledger),
             opts=own,
         )
-        most = vcpu_minutes(design)
+        most = spending.vcpu_minutes(design)
         machine = _machine(
             name,
             design,
@@ -68,7 +69,7 @@ class BatchBudget(pulumi.ComponentResource):
             tags=tags(design, access.budget_machine(design.name)),
             opts=own,
         )
-        _target(name, design, identity, rule, machine, own)
+        _target(name, design, rule, machine, own)
         self.register_outputs({})
 
 
@@ -142,7 +143,7 @@ class BatchManifests(pulumi.ComponentResource):
         if machine is not None:
             batch = access.of(design)
             text = definition.apply(lambda arn: job_input(design.name, batch.queue, arn))
-            _target(name, design, identity, rule, machine, own, text)
+            _target(name, design, rule, machine, own, text)
         else:
             starts = role(name, design, "start", "events", self)
             grant(name, "start", starts, identity.scope, lambda scope: policies.rule(scope, design), self)
@@ -153,8 +154,8 @@ class BatchManifests(pulumi.ComponentResource):
                 role_arn=starts.arn,
                 batch_target={"job_definition": definition, "job_name": f"{design.name}-manifest"},
                 input_transformer={
-                    "input_paths": {"bucket": "$.detail.bucket.name", "key": "$.detail.object.key"},
-                    "input_template": json.dumps({"Parameters": {"manifest": "s3://<bucket>/<key>"}}),
+                    "input_paths": PATHS,
+                    "input_template": json.dumps({"Parameters": {"manifest": ADDRESS}}),
                 },
                 opts=own,
             )
@@ -168,22 +169,9 @@ def pattern(bucket: str) -> str:
 
 
 def job_input(cluster: str, queue: str, definition: str) -> str:
-    """What a rule gives the state machine: a request of SubmitJob."""
-    return json.dumps({"JobName": f"{cluster}-manifest", "JobQueue": queue, "JobDefinition": definition})
-
-
-def vcpu_minutes(design: ClusterDesign) -> int:
-    """The budget as vCPU-minutes of machines that are up: the dearest of the environment's types counts."""
-    batch, facts = access.of(design), catalog()
-    limits = []
-    if design.budget.max_usd is not None:
-        prices = [
-            (facts.price(name, design.region) or 0.0) / facts.machines[name].vcpus for name in batch.machines
-        ]
-        limits.append(design.budget.max_usd / max(prices))
-    if design.budget.max_hours is not None:
-        limits.append(design.budget.max_hours * facts.machines[batch.machines[0]].vcpus)
-    return int(min(limits) * MINUTES)
+    """What a rule gives the state machine: a request of SubmitJob, in which the rule puts the address."""
+    request = {"JobName": f"{cluster}-manifest", "JobQueue": queue, "JobDefinition": definition}
+    return json.dumps({**request, "Parameters": {"manifest": ADDRESS}})
 
 
 def _machine(
@@ -214,25 +202,32 @@ def _machine(
 def _target(
     name: str,
     design: ClusterDesign,
-    identity: BatchIdentity,
     rule: aws.cloudwatch.EventRule,
     machine: aws.sfn.StateMachine,
     opts: pulumi.ResourceOptions,
-    text: pulumi.Output[str] | None = None,
+    template: pulumi.Output[str] | None = None,
 ) -> None:
-    """Have a rule start a state machine."""
+    """Have a rule start a state machine.
+
+    Args:
+        template: The machine's input, with the placeholders of `PATHS`; by default the event itself.
+    """
     parent = opts.parent
     assert parent is not None
     kind = f"{name.rpartition('-')[2]}-rule"
     starts = role(name, design, kind, "events", parent)
-    arns = pulumi.Output.all(identity.scope, machine.arn)
     aws.iam.RolePolicy(
         f"{name}-{kind}-policy",
         name="slurm-stacks",
         role=starts.id,
-        policy=arns.apply(lambda known: json.dumps(policies.start(known[1]))),
+        policy=machine.arn.apply(lambda arn: json.dumps(policies.start(arn))),
         opts=pulumi.ResourceOptions(parent=parent),
     )
     aws.cloudwatch.EventTarget(
-        f"{name}-start", rule=rule.name, arn=machine.arn, role_arn=starts.arn, input=text, opts=opts
+        f"{name}-start",
+        rule=rule.name,
+        arn=machine.arn,
+        role_arn=starts.arn,
+        input_transformer={"input_paths": PATHS, "input_template": template} if template else None,
+        opts=opts,
     )

@@ -17,6 +17,8 @@ SDK = "arn:{partition}:states:::aws-sdk:{service}:{action}"
 WAIT_SECONDS = 30
 LOCK = "being made"
 """The value of the parameter until the file system is there. Whoever makes the parameter has the turn."""
+LEDGER = "vcpus"
+"""The key of the ledger's only number: the vCPUs that were up, added at each tick."""
 TICK_MINUTES = 5
 """How often the budget is counted."""
 
@@ -84,11 +86,15 @@ def job_machine(design: ClusterDesign, partition: str, subnet: str, groups: list
             ),
             "Overridden": {
                 "Type": "Choice",
-                "Choices": [{"Variable": "$.NodeOverrides", "IsPresent": True, "Next": "RunSome"}],
+                "Choices": [
+                    {"Variable": "$.NodeOverrides", "IsPresent": True, "Next": "RunSome"},
+                    {"Variable": "$.Parameters", "IsPresent": True, "Next": "RunManifest"},
+                ],
                 "Default": "Run",
             },
             "Run": _run(partition, caught),
             "RunSome": _run(partition, caught, **{"NodeOverrides.$": "$.NodeOverrides"}),
+            "RunManifest": _run(partition, caught, **{"Parameters.$": "$.Parameters"}),
             **last,
         },
     }  # fmt: skip
@@ -212,7 +218,7 @@ def budget_machine(design: ClusterDesign, partition: str, most: int) -> dict[str
             partition, "dynamodb", "updateItem",
             Parameters={
                 "TableName": access.ledger(design.name),
-                "Key": {"Id": {"S": "vcpus"}},
+                "Key": {"Id": {"S": LEDGER}},
                 "UpdateExpression": "ADD Ticks :vcpus",
                 "ExpressionAttributeValues": {":vcpus": {"N.$": f"States.Format('{{}}', {vcpus})"}},
                 "ReturnValues": "ALL_NEW",

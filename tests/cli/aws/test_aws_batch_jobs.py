@@ -7,11 +7,12 @@ do, are answers that botocore's Stubber holds to Batch's model.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
-from cli import login_machine, logs, providers, sweep
+from cli import login_machine, logs, operate, providers, runner, sweep
 from cli import report as reports
 from cli.aws import diagnosis
 from cli.aws.batch import end, images, kept, submit, whole, words
@@ -35,6 +36,7 @@ from infra.clouds.commands import ClusterRef
 from infra.config import load_file
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, NotUpError, UserError
 from infra.program.stack import Stack
+from node.model import Budget
 from tests.support.aws_account import Account, account, moto
 from tests.support.batch_stack import batch_design
 from tests.support.checkout import ROOT
@@ -312,6 +314,25 @@ def test_status_and_logs_and_run(
         logs.show(known, "nowhere", lines=3, follow=False)
 
 
+def test_status_says_what_is_left_of_the_budget(there: There) -> None:
+    """1000 USD are 32 machine-hours: 38 ticks of five minutes with ten machines up are all but 12 USD."""
+    ledger = {"TableName": "aws-batch-budget", "BillingMode": "PAY_PER_REQUEST"}
+    id_ = {"AttributeName": "Id"}
+    there("dynamodb").create_table(
+        **ledger,
+        AttributeDefinitions=[{**id_, "AttributeType": "S"}],
+        KeySchema=[{**id_, "KeyType": "HASH"}],
+    )
+    design = dataclasses.replace(DESIGN, budget=Budget(max_usd=1000.0, running_jobs="cancel"))
+    own = BatchCommands(STACK, design, there)
+    assert own.status()["cost"]["budget"]["left_usd"] == 1000.0
+    ticks = {"Id": {"S": "vcpus"}, "Ticks": {"N": str(38 * 10 * 96)}}
+    there("dynamodb").put_item(TableName="aws-batch-budget", Item=ticks)
+    found = own.status()["cost"]["budget"]
+    assert found["left_usd"] == pytest.approx(1000 - 380 * 5 / 60 * 31.212, abs=0.1)
+    assert (found["running_jobs"], found["max_hours"]) == ("cancel", None)
+
+
 def test_numbers_of_nodes() -> None:
     assert parse_nodes(None, 20) == [1, 2, 4, 8, 16, 20]
     assert parse_nodes("2, 4,2", 20) == [2, 4]
@@ -555,3 +576,58 @@ def test_the_report_has_our_runs_beside_the_published_scaling(tmp_path: Path) ->
     assert "http://www.w3.org" not in page.replace('xmlns="http://www.w3.org/2000/svg"', ""), "loads nothing"
     with pytest.raises(UserError, match="its report is of its own"):
         reports.make(["aws-batch", "local"], tmp_path, project=ROOT)
+
+
+# --- up and down, whole -----------------------------------------------------------------------------------
+
+
+class Engine:
+    """A runner that makes and deletes nothing: what the engine would make is in moto already."""
+
+    name = "fake"
+
+    def __init__(self, gone: Callable[[], object]) -> None:
+        self.did: list[str] = []
+        self._gone = gone
+
+    def outputs(self) -> dict[str, Any]:
+        scheduler = {"name": "batch", "version": "AWS Batch"}
+        partitions = [{"name": "tf-queue"}]
+        cluster = {"name": "aws-batch", "region": REGION, "scheduler": scheduler, "partitions": partitions}
+        return {"cluster": {**cluster, "apiVersion": "slurm-stacks/v1"}}
+
+    def up(self, _on_event: Any, *, benchmark: bool = True) -> dict[str, Any]:
+        self.did.append("up" if benchmark else "up without a job")
+        return self.outputs()
+
+    def destroy(self, _on_event: Any) -> None:
+        self.did.append("destroy")
+        self._gone()
+
+
+def test_up_ends_in_the_result_and_down_in_nothing(
+    there: There, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The provider's own code runs against moto, and only the engine and the program's rehearsal do not."""
+
+    def gone() -> None:
+        whole.remove([PLACE], lambda _: None)
+        there("logs").delete_log_group(logGroupName=log_group("aws-batch"))
+
+    engine = Engine(gone)
+    monkeypatch.setattr(runner, "select", lambda *_: engine)
+    monkeypatch.setattr(operate, "rehearse", lambda *_: None)
+    config = load_file(STACK.file)
+    made = submit.submit(BatchService(DESIGN, there))
+    stream = there("batch").describe_jobs(jobs=[made.id])["jobs"][0]["container"]["logStreamName"]
+    there.write_log(stream, f"RESULT {json.dumps(RESULT)}")
+    found = operate.bring_up(STACK, config, Console())
+    assert found["result"] is not None
+    assert (found["result"]["job_id"], found["result"]["result"]) == (made.id, RESULT)
+    text = capsys.readouterr().out
+    assert "images per second" in text
+    assert "slurm-stacks/v1: aws-batch, AWS Batch, partitions tf-queue" in text
+    assert operate.bring_up(STACK, config, Console(), benchmark=False, quiet=True)["result"] is None
+    operate.take_down(STACK, "aws", Console(), yes=True)
+    assert engine.did == ["up", "up without a job", "destroy"]
+    assert whole.left([PLACE]) == []

@@ -67,7 +67,7 @@ def baked(
     seen: list[dict[str, Mapping[str, Any]]] = []
 
     def program() -> None:
-        made = AwsBake("b", design, image_build, [])
+        made = AwsBake("b", design, image_build, [], {})
         pulumi.Output.all(**{k: pulumi.Output.all(**v) for k, v in made.images.items()}).apply(seen.append)
 
     made = declare(program, preview=preview, aws=Builder(preview=preview))

@@ -11,7 +11,7 @@ import botocore.session
 import pytest
 from botocore.validate import ParamValidator
 
-from infra.aws.batch import options, policies, states, user_data
+from infra.aws.batch import options, policies, spending, states, user_data
 from infra.aws.batch.cluster import BatchCluster
 from node.model import Budget, ClusterDesign
 from tests.support.aws_mocks import ACCOUNT, declare
@@ -30,8 +30,8 @@ NO_EXPORT = dataclasses.replace(
 )
 PLACE = ("subnet-12345678", ["sg-12345678"])
 MACHINES = {
-    "cancels": states.budget_machine(CANCELS, "aws", options.vcpu_minutes(CANCELS)),
-    "keeps": states.budget_machine(KEEPS, "aws", options.vcpu_minutes(KEEPS)),
+    "cancels": states.budget_machine(CANCELS, "aws", spending.vcpu_minutes(CANCELS)),
+    "keeps": states.budget_machine(KEEPS, "aws", spending.vcpu_minutes(KEEPS)),
     "job": states.job_machine(OF_JOB, "aws", *PLACE),
     "no-export": states.job_machine(NO_EXPORT, "aws", *PLACE),
 }
@@ -132,7 +132,7 @@ def test_a_file_system_is_kept_if_its_export_fails_and_goes_in_all_other_cases()
     assert made["Known"]["Choices"][0]["Next"] == "Export"
     assert {one["Next"] for one in made["Export"]["Catch"]} == {made["Exported"]["Default"]} == {"Kept"}
     assert MACHINES["no-export"]["States"]["Known"]["Choices"][0]["Next"] == "Delete"
-    for state in ("Run", "RunSome", "Make", "Look", "Tell"):
+    for state in ("Run", "RunSome", "RunManifest", "Make", "Look", "Tell"):
         assert [one["Next"] for one in made[state]["Catch"]] == ["Known"]
     assert made["Make"]["Parameters"]["LustreConfiguration"] == {
         "DeploymentType": "SCRATCH_1",
@@ -144,11 +144,11 @@ def test_a_file_system_is_kept_if_its_export_fails_and_goes_in_all_other_cases()
 
 def test_the_budget_ends_what_runs_before_the_next_tick_would_exceed_it() -> None:
     """1000 USD at 31.212 USD an hour and 96 vCPUs are 32 machine-hours, in ticks of five minutes."""
-    assert options.vcpu_minutes(CANCELS) == int(1000 / 31.212 * 96 * 60)
-    assert options.vcpu_minutes(KEEPS) == 100 * 96 * 60
+    assert spending.vcpu_minutes(CANCELS) == int(1000 / 31.212 * 96 * 60)
+    assert spending.vcpu_minutes(KEEPS) == 100 * 96 * 60
     (choice,) = MACHINES["cancels"]["States"]["Enough"]["Choices"]
     assert choice["Variable"] == "$.ahead.ticks"
-    assert choice["NumericGreaterThan"] == options.vcpu_minutes(CANCELS) // 5
+    assert choice["NumericGreaterThan"] == spending.vcpu_minutes(CANCELS) // 5
     assert {action for _, action, _ in calls(MACHINES["cancels"])} >= {
         "TerminateJob",
         "UpdateComputeEnvironment",
@@ -244,7 +244,9 @@ def test_a_manifest_starts_the_job_with_its_address() -> None:
         "Parameters": {"manifest": "s3://<bucket>/<key>"}
     }
     assert target["batchTarget"]["jobName"] == "aws-batch-manifest"
-    assert set(json.loads(options.job_input("c", "q", "d"))) == {"JobName", "JobQueue", "JobDefinition"}
+    given = json.loads(options.job_input("c", "q", "d"))
+    assert given.pop("Parameters") == {"manifest": "s3://<bucket>/<key>"}
+    assert set(given) == {"JobName", "JobQueue", "JobDefinition"}
 
 
 def test_machines_of_a_job_ask_for_its_file_system() -> None:

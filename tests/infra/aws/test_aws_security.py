@@ -109,6 +109,7 @@ ENCRYPTED = "BucketServerSideEncryptionConfiguration"
 INTERFACE = ("networkInterfaces", 0, "associatePublicIpAddress")
 EC2 = "arn:aws:ec2:eu-west-1:123456789012"
 FIRES: list[tuple[str, str, Change]] = [
+    ("tables", "key", another("aws:dynamodb/x:Table", serverSideEncryption={"enabled": False})),
     ("repositories", "tags", another("aws:ecr/x:Repository", imageTagMutability="MUTABLE")),
     ("ingress", "all", edit(INGRESS, "cidrIpv4", to="0.0.0.0/0")),
     ("ingress", "half", edit(INGRESS, "cidrIpv4", to="128.0.0.0/1")),

@@ -79,6 +79,14 @@ ROWS: list[ROW] = [
     ("ComputeEnvironment", "computeResources.allocationStrategy", "batch", "CRAllocationStrategy"),
     ("JobQueue", "state", "batch", "JQState"),
     ("JobDefinition", "type", "batch", "JobDefinitionType"),
+    ("EventRule", "name", "events", "RuleName"),
+    ("EventRule", "scheduleExpression", "events", "ScheduleExpression"),
+    ("EventRule", "eventPattern", "events", "EventPattern"),
+    ("EventTarget", "inputTransformer.inputTemplate", "events", "TransformerInput"),
+    ("StateMachine", "name", "stepfunctions", "Name"),
+    ("StateMachine", "definition", "stepfunctions", "Definition"),
+    ("Table", "name", "dynamodb", "TableName"),
+    ("Table", "billingMode", "dynamodb", "BillingMode"),
     ("Repository", "name", "ecr", "RepositoryName"),
     ("Repository", "imageTagMutability", "ecr", "ImageTagMutability"),
     ("Repository", "encryptionConfigurations.encryptionType", "ecr", "EncryptionType"),
@@ -250,6 +258,7 @@ def test_every_type_with_words_has_its_rows(plans: dict[str, Plan]) -> None:
         "SecurityGroup", "DefaultSecurityGroup", "SecurityGroupIngressRule", "SecurityGroupEgressRule",
         "Bucket", "BucketObjectv2", "BucketPolicy", "BucketPublicAccessBlock", "NetworkInterface",
         "VolumeAttachment", "DataRepositoryAssociation", "MountTarget", "Image", "FileSystem", "Budget",
+        "BucketNotification",
     }  # fmt: skip
     types = {
         resource["type"].rpartition(":")[2]
