@@ -32,8 +32,8 @@ def saved(*looks: tuple[dict[str, NodeState], list[JobState]]) -> list[list[str 
 
 
 def test_nodes_that_came_up_or_went_off_are_saved_together_and_once() -> None:
-    looks = [(OFF,) * 3, (BOOTS,) * 3, (UP, UP, BOOTS), (UP, UP, BOOTS), (UP, UP, UP), (OFF, UP, OFF)]
-    looks += [(OFF, UP, OFF), (OFF, UP)]
+    looks: list[tuple[tuple[str, ...], ...]] = [(OFF,) * 3, (BOOTS,) * 3, (UP, UP, BOOTS), (UP, UP, BOOTS)]
+    looks += [(UP, UP, UP), (OFF, UP, OFF), (OFF, UP, OFF), (OFF, UP)]
     assert saved(*((reading(*states), []) for states in looks)) == [
         [], [], ["debug-0"], [], ["debug-2"], ["debug-0"], [], [],
     ]  # fmt: skip
