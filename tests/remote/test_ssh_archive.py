@@ -20,7 +20,7 @@ def files(content: bytes) -> dict[str, bytes]:
 
 def test_it_holds_the_workload_and_nothing_that_python_leaves_there() -> None:
     assert files(workload_files.read(ROOT).archive()) == {
-        f"workload/{name}": content for name, content in bundle.tree(ROOT / "workload")
+        f"workload/{file.name}": file.content for file in workload_files.read().files
     }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pulumi
 import pulumi_command as command
 
-from infra import bundle
+from infra import workload_files
 from infra.benchmark import Benchmark, BenchmarkRun, Shell
 from infra.ssh.shells import Endpoint, OpenSshShell, RemoteShell, ShellPaths
 
@@ -33,7 +33,7 @@ def declare(spec: dict[str, Any], root: Path) -> None:
         shell = OpenSshShell(endpoint, paths, **spec["options"])
     else:
         shell = RemoteShell(endpoint, paths, root=root)
-    run = BenchmarkRun(spec["script"], bundle.tree_digest(root / "workload"))
+    run = BenchmarkRun(spec["script"], workload_files.read(root).digest)
     made = Benchmark("b", run, shell, head)
     pulumi.export("job", made.job_id)
     pulumi.export("result", made.result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from infra import bundle
+from infra import workload_files
 from infra.ssh import lines
 from tests.support.drivers import Driver
 from tests.support.login_machine import LoginMachine
@@ -38,7 +38,9 @@ def check_life(driver: Driver, machine: LoginMachine, shell: str) -> None:
     first = succeeded(driver.up(spec(machine, shell)))
     assert first.outputs["job"] == "41"
     (folder,) = machine.staged()
-    assert machine.staged()[folder] == dict(bundle.tree(driver.project / "workload"))
+    assert machine.staged()[folder] == {
+        file.name: file.content for file in workload_files.read(driver.project).files
+    }
     assert machine.litter() == []
     assert [call[0] for call in machine.calls()] == ["submit"]
     (script,) = machine.shared.glob("bench/*/*/run_keras")

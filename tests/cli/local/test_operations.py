@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from cli.local import benchmark, operations, system_packages, training
-from infra import bundle
+from infra import bundle, workload_files
 from infra.errors import UserError
 from node.model import SlurmSettings
 from node.processes import ProcessId
@@ -266,7 +266,7 @@ def test_the_workload_is_staged_once_and_whole(local: FakeMachines) -> None:
     (local.project / "workload" / "__pycache__" / "x.pyc").touch()
     staged = local.do("stage")
     folder = Path(staged["folder"])
-    assert staged["digest"] == bundle.tree_digest(local.project / "workload")
+    assert staged["digest"] == workload_files.read(local.project).digest
     assert folder == local.run.shared / "bench" / staged["digest"][:16]
     assert bundle.tree_digest(folder / "workload") == staged["digest"]
     (folder / "run").mkdir()
