@@ -24,7 +24,7 @@ OF_REASONS = (
     ),
     (
         r"VcpuLimitExceeded|LimitExceeded",
-        "the account's quota of vCPUs is used up: `./cluster doctor` names it",
+        "the account's quota of vCPUs is used up: `doctor` names it",
     ),
     (r"CannotPullContainer", "a machine cannot pull the image: look at its address, and at the way to ECR"),
     (r"OutOfMemory", "the container used more memory than memory_mib"),
@@ -33,7 +33,7 @@ OF_REASONS = (
     (r"budget", "the stack's budget is used up"),
     (
         r"Essential container in task exited",
-        "the program ended with an error: `./cluster logs` has its last lines",
+        "the program ended with an error: `logs` has its last lines",
     ),
 )
 """Pattern of Batch's, ECS's or EC2's words -> what they mean (Batch user guide, "Jobs stuck in RUNNABLE", and

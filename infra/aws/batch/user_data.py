@@ -58,7 +58,7 @@ metadata=http://169.254.169.254/latest
 token=$(curl -sf -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 300' $metadata/api/token)
 ask() { curl -sf -H "X-aws-ec2-metadata-token: $token" "$metadata/meta-data/iam/security-credentials/$1"; }
 keys=$(ask "$(ask '')")
-field() { printf '%s\\n' "$keys" | sed -n "s/.*\\"$1\\" *: *\\"\\([^\\"]*\\)\\".*/\\1/p"; }
+field() { printf '%%s\\n' "$keys" | sed -n "s/.*\\"$1\\" *: *\\"\\([^\\"]*\\)\\".*/\\1/p"; }
 answer=$(curl -sf --retry 30 --retry-all-errors --retry-delay 10 --aws-sigv4 'aws:amz:%(region)s:ssm' \\
     --user "$(field AccessKeyId):$(field SecretAccessKey)" -H "X-Amz-Security-Token: $(field Token)" \\
     -H 'Content-Type: application/x-amz-json-1.1' -H 'X-Amz-Target: AmazonSSM.GetParameter' \\
