@@ -79,12 +79,11 @@ CLIENT = {
         exceptions.SSLError(endpoint_url="http://x", error="e"),
         exceptions.ProxyConnectionError(proxy_url="http://x"),
         ResponseParserError("a page of a load balancer's"),
-    ],
-    Kind.PERMISSION: [
+        # The metadata server was slow.
         exceptions.NoCredentialsError(),
-        exceptions.PartialCredentialsError(provider="p", cred_var="v"),
         exceptions.CredentialRetrievalError(provider="p", error_msg="e"),
     ],
+    Kind.PERMISSION: [exceptions.PartialCredentialsError(provider="p", cred_var="v")],
     Kind.CONFIG: [exceptions.ParamValidationError(report="r"), exceptions.NoRegionError()],
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import requests
 from google.api_core import exceptions
+from google.auth.compute_engine import Credentials
 from google.auth.exceptions import DefaultCredentialsError, RefreshError, TransportError
 from google.cloud import compute_v1 as gce
 from google.protobuf.json_format import ParseError
@@ -102,7 +103,7 @@ CLIENT = [
     (requests.ReadTimeout("slow"), Kind.THROTTLED),
     (TransportError("no route"), Kind.THROTTLED),  # type: ignore[no-untyped-call]
     (ParseError("a page"), Kind.THROTTLED),
-    (DefaultCredentialsError("none"), Kind.PERMISSION),  # type: ignore[no-untyped-call]
+    (DefaultCredentialsError("none"), Kind.THROTTLED),  # type: ignore[no-untyped-call]
     (RefreshError("revoked"), Kind.PERMISSION),  # type: ignore[no-untyped-call]
 ]
 
@@ -112,6 +113,32 @@ def test_no_answer(error: Exception, kind: Kind) -> None:
     failure = gce_errors.failure_of(error)
     assert (failure.kind, failure.code) == (kind, type(error).__name__)
     assert isinstance(error, refusals())
+
+
+class Metadata:
+    """Google's metadata server, as google-auth asks it: slow, or with a status."""
+
+    def __init__(self, status: int | None) -> None:
+        self.status, self.data, self.headers = status, b"{}", {"content-type": "text/html"}
+
+    def __call__(self, **_options: object) -> Metadata:
+        if self.status is None:
+            raise TransportError("timed out")  # type: ignore[no-untyped-call]
+        return self
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(None, Kind.THROTTLED), (503, Kind.THROTTLED), (404, Kind.PERMISSION), (403, Kind.PERMISSION)],
+)
+def test_a_token_that_does_not_come_is_no_missing_right(
+    monkeypatch: pytest.MonkeyPatch, status: int | None, kind: Kind
+) -> None:
+    """What google-auth itself raises for a metadata server that is slow, and for one that refuses."""
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    with pytest.raises(RefreshError) as raised:
+        Credentials().refresh(Metadata(status))  # type: ignore[no-untyped-call]
+    assert gce_errors.failure_of(raised.value).kind is kind
 
 
 @given(texts.text(), st.sampled_from([None, 400, 403, 404, 409, 429, 500, 503]), texts.text())

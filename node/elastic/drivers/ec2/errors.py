@@ -35,14 +35,16 @@ _CODES = {
         InvalidParameterValue InvalidParameterCombination MissingParameter IdempotentParameterMismatch
         UnsupportedOperation ValidationError""",
 }
-# Errors of the client itself: no answer came, or the request was never sent.
+# Errors of the client itself: no answer came, or the request was never sent. A controller's credentials come
+# from its metadata server, so having none means that it did not answer in time (botocore asks once, for a
+# second). PERMISSION would stop all launches for minutes.
 _CLIENT = {
     ErrorClass.THROTTLED: """
         HTTPClientError ConnectionError EndpointConnectionError ReadTimeoutError ConnectTimeoutError
-        ConnectionClosedError ResponseStreamingError ResponseParserError IncompleteReadError""",
+        ConnectionClosedError ResponseStreamingError ResponseParserError IncompleteReadError
+        NoCredentialsError CredentialRetrievalError MetadataRetrievalError""",
     ErrorClass.PERMISSION: """
-        NoCredentialsError PartialCredentialsError CredentialRetrievalError TokenRetrievalError
-        NoAuthTokenError UnauthorizedSSOTokenError MetadataRetrievalError""",
+        PartialCredentialsError TokenRetrievalError NoAuthTokenError UnauthorizedSSOTokenError""",
 }
 _TABLE = ErrorTable(_CODES, _CLIENT)
 _ID = re.compile(r"\bi-[0-9a-zA-Z]+\b")

@@ -7,6 +7,7 @@ not import the client.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,11 +40,14 @@ _CODES = {
         badRequest invalid invalidParameter parseError notFound RESOURCE_NOT_FOUND alreadyExists
         RESOURCE_ALREADY_EXISTS INVALID_ARGUMENT INVALID_USAGE INVALID_FIELD_VALUE CPU_PLATFORM_MISMATCH""",
 }
-# Errors of the client itself: no answer came, or the request was never sent.
+# Errors of the client itself: no answer came, or the request was never sent. A controller's credentials come
+# from its metadata server, so having none means that it did not answer in time.
 _CLIENT = {
-    ErrorClass.PERMISSION: "DefaultCredentialsError RefreshError",
-    ErrorClass.THROTTLED: "RequestException TransportError RetryError ParseError",
+    ErrorClass.PERMISSION: "RefreshError",
+    ErrorClass.THROTTLED: "RequestException TransportError RetryError ParseError DefaultCredentialsError",
 }
+_REFUSED = re.compile(r"(?:Status|Response status): 4\d\d")
+"""How google-auth quotes a metadata server that answers and has no token for the machine's account."""
 _TABLE = ErrorTable(_CODES, _CLIENT)
 _STOCKOUT = "does not have enough resources available"
 _PLACEMENT = ("placement polic", "resource polic", "collocat", "placement group")
@@ -75,10 +79,7 @@ def failure_of(error: Exception, nodes: Sequence[str] = ()) -> Failure:
     said = _error_of_answer(error)
     message = str(said.get("message") or error)
     status = _status(error)
-    if said or status is not None:
-        kind = classify(code_of(error), status, message)
-    else:
-        kind = _TABLE.of_client(error)
+    kind = classify(code_of(error), status, message) if said or status is not None else _of_client(error)
     return Failure(tuple(nodes), kind, code_of(error), one_line(message))
 
 
@@ -109,6 +110,16 @@ def error_of(error: Exception) -> GceError:
     """Return an exception of the client as a `GceError`, for calls whose result cannot carry a failure."""
     failure = failure_of(error)
     return GceError(failure.code, failure.sentence())
+
+
+def _of_client(error: Exception) -> ErrorClass:
+    """Return the class of an exception that carries no answer of Compute Engine.
+
+    google-auth raises its RefreshError also from a metadata server that is only slow, which its cause tells.
+    """
+    cause = error.__cause__
+    unanswered = type(cause).__name__ == "TransportError" and not _REFUSED.search(str(cause))
+    return ErrorClass.THROTTLED if unanswered else _TABLE.of_client(error)
 
 
 def _error_of_answer(error: Exception) -> Mapping[str, Any]:
