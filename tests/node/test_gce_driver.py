@@ -179,7 +179,7 @@ def test_a_machine_without_credentials(fake: FakeGce) -> None:
         raise DefaultCredentialsError("no credentials were found")  # type: ignore[no-untyped-call]
 
     driver = GceDriver(settings(fake), connect, lambda running: {})
-    with pytest.raises(GceError, match="permission: no credentials were found"):
+    with pytest.raises(GceError, match="throttled: no credentials were found"):
         driver.list()
 
 
