@@ -24,6 +24,9 @@ pytest_plugins = ["tests.support.accounts"]
 signals.reset()
 # moto's own images, hundreds of them, are of no use here and made anew for every test of a cloud.
 os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
+# google-auth looks for a metadata server at 169.254.169.254, an address that no test on this machine may ask.
+# It reads this when it is imported, so a fixture would come too late for some.
+os.environ["NO_GCE_CHECK"] = "true"
 
 
 def _fsync(fd: Any) -> None:

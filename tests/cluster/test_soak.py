@@ -11,8 +11,12 @@ from tests.support.soak.harness import Options, soak
 
 SECONDS = 120.0
 SHORT_SECONDS = 15.0
-SHORT_KINDS = ("kill", "preempt", "quota_nodes", "slurmctld", "elastic")
-"""One of each sort: machines that go, a limit, daemons that are killed."""
+SHORT_KINDS = ("kill", "preempt", "quota_nodes", "elastic")
+"""One of each sort: machines that go, a limit, a daemon that is killed.
+
+A slurmctld that is killed in the same seconds is left to the long soak, because Slurm 22.05 itself sometimes
+loses a node then (docs/reliability.md). test_faults.py and test_lost_machines.py kill it by default.
+"""
 SEED = 5
 
 
