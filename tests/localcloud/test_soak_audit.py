@@ -63,6 +63,28 @@ def test_a_job_that_slurm_took_and_never_showed_is_lost(journal: Journal, task: 
     assert audit.outcomes(journal) == {"lost": 1}
 
 
+@pytest.mark.parametrize(
+    ("kind", "after", "reason", "outcome"),
+    [
+        ("preempt", -5.0, "BadConstraints", "kept by Slurm as BadConstraints, as docs/reliability.md says"),
+        ("slurmctld", -5.0, "BadConstraints", "kept by Slurm as BadConstraints, as docs/reliability.md says"),
+        ("preempt", -60.0, "BadConstraints", "lost"),
+        ("preempt", 1.0, "BadConstraints", "lost"),
+        ("elastic", -5.0, "BadConstraints", "lost"),
+        ("preempt", -5.0, "Resources", "lost"),
+    ],
+)
+def test_a_job_that_slurm_keeps_is_lost_unless_its_machine_had_just_died(
+    journal: Journal, task: Callable[..., Task], kind: str, after: float, reason: str, outcome: str
+) -> None:
+    made = task("PENDING")
+    made.states = [(BEGAN, "RUNNING"), (BEGAN + 12, "PENDING")]
+    made.reason = reason
+    fault(journal, kind, after, "debug-1")
+    assert audit.outcomes(journal) == {outcome: 1}
+    assert len(journal.findings) == (outcome == "lost")
+
+
 def test_a_cancelled_job_is_no_loss(journal: Journal, task: Callable[..., Task]) -> None:
     task("CANCELLED", ("start", 0), ("term", 3)).cancelled.append(BEGAN + 3)
     assert audit.outcomes(journal) == {"cancelled": 1}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
+from botocore.exceptions import ClientError
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
 from infra.aws import policies
@@ -98,11 +99,18 @@ class AwsLand(Land):
             self._s3.put_object(Bucket=BUCKET, Key=name, Body=content)
 
     def stored(self, key: str) -> bytes | None:
-        try:
-            content: bytes = self._s3.get_object(Bucket=BUCKET, Key=key)["Body"].read()
-        except self._s3.exceptions.NoSuchKey:
-            return None
-        return content
+        for left in reversed(range(5)):
+            try:
+                content: bytes = self._s3.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+            except self._s3.exceptions.NoSuchKey:
+                return None
+            except ClientError as error:
+                # moto closes the content of an object that a machine replaces while it is read.
+                if not left or error.response["ResponseMetadata"]["HTTPStatusCode"] != 500:
+                    raise
+            else:
+                return content
+        raise AssertionError("the last attempt returns or raises")
 
     # --- what AWS says -------------------------------------------------------------------------------------
 

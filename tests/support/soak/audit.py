@@ -18,6 +18,8 @@ SAVING_SECONDS = 7.0
 STARTING_SECONDS = 3.0
 """A slurmd killed so soon after a job's start has not answered slurmctld, which takes the job back."""
 FATAL = ("kill", "freeze", "cut", "preempt")
+UNAWARE_SECONDS = 15.0
+"""For how long Slurm may start jobs on a machine that has died, or on one that it forgot to be off."""
 
 
 def outcomes(journal: Journal) -> Counter[str]:
@@ -45,11 +47,20 @@ def _outcome(journal: Journal, task: Task) -> str | None:
         return "completed, and forgotten by Slurm when it was killed"
     if task.state == "CANCELLED" and task.cancelled:
         return "cancelled"
+    if task.state == "PENDING" and task.reason == "BadConstraints" and _began_on_a_dead_node(journal, task):
+        return "kept by Slurm as BadConstraints, as docs/reliability.md says"
     if not task.over or task.requeue:
         return None
     if not runs:
         return "--no-requeue, and its nodes never came"
     return "--no-requeue, and its machine died" if why_ended(journal, task, runs[-1]) else None
+
+
+def _began_on_a_dead_node(journal: Journal, task: Task) -> bool:
+    """Whether Slurm may have started a task on a machine of whose end it did not know yet."""
+    began = [at for at, state in task.states if state in ("CONFIGURING", "RUNNING")]
+    ends = [fault.at for fault in journal.faults if fault.kind in (*FATAL, "slurmctld")]
+    return any(0 <= at - end <= UNAWARE_SECONDS for at in began for end in ends)
 
 
 def is_ghost(journal: Journal, task: Task) -> bool:
