@@ -82,7 +82,7 @@ def run_checks(project: Path, arguments: Sequence[str], *, everything: bool = Fa
         workload = _measured(trainer / "bin" / "python", measured[1])
         others: list[Step] = [
             ("mypy --strict", [sys.executable, "-m", "mypy", f"--cache-dir={cache_root() / 'mypy'}"]),
-            # One process with pauses between its own workers: beside the clusters, not alone at the end.
+            # This suite is one process: at the end, after the clusters' suite, it would leave a core idle.
             ("tests of the workload", [*workload, WORKLOAD, *which]),
             ("tests", [*pytest, *elsewhere, *which, *_side_by_side(min(MOST_WORKERS, cores))]),
         ]

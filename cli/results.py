@@ -82,18 +82,27 @@ def keep(stack: str, record: dict[str, Any], project: Path | None = None) -> Pat
     for earlier in (*place.glob(f"[!.]*-{name}.json"), *place.glob(f"[!.]*-{name}-*.json")):
         return earlier
     path = place / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{name}.json"
+    if project is not None:
+        path = path.with_name(f"{path.stem}-{locations.mark(project)}.json")
+    write_whole(path, text)
+    return path
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that it is there whole or not at all. Its folder is made if it is not there.
+
+    Raises:
+        UserError: The file cannot be written; no draft of it is left.
+    """
     draft = path.with_name(f".{path.name}")
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         draft.write_text(text)
-        if project is not None:
-            path = path.with_name(f"{path.stem}-{locations.mark(project)}.json")
         draft.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
         raise os_errors.explain(error, path) from error
-    return path
 
 
 def load(stack: str, project: Path | None = None) -> tuple[list[Kept], list[str]]:

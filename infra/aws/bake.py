@@ -44,16 +44,8 @@ schemaVersion: 1.0
 phases:
   - name: build
     steps:
-      - name: steps
-        action: ExecuteBash
-        timeoutSeconds: {seconds}
-        onFailure: Abort
-        maxAttempts: 1
-        inputs:
-          commands:
-            - |
-{script}"""
-_MORE = """\
+"""
+_STEP = """\
       - name: {name}
         action: ExecuteBash
         timeoutSeconds: {seconds}
@@ -310,11 +302,12 @@ def document(
         start=start,
         arguments=" ".join(f"--{name} {value}" for name, value in arguments.items()),
     )
-    texts = [_DOCUMENT.format(seconds=STEP_SECONDS, script=textwrap.indent(script, " " * 14))]
-    for name, text in (more or {}).items():
-        indented = textwrap.indent(text, " " * 14)
-        texts.append(_MORE.format(name=name, seconds=STEP_SECONDS, script=indented))
-    return "".join(texts)
+    scripts = {"steps": script, **(more or {})}
+    steps = (
+        _STEP.format(name=name, seconds=STEP_SECONDS, script=textwrap.indent(text, " " * 14))
+        for name, text in scripts.items()
+    )
+    return "".join([_DOCUMENT, *steps])
 
 
 def _ami(found: Sequence[aws.imagebuilder.outputs.ImageOutputResource], name: str) -> str:

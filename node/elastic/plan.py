@@ -30,10 +30,11 @@ from node.elastic.rules import (
     Rule,
     Verb,
 )
+from node.elastic.view import REASON_PREFIX
 
 Pair = tuple[NodePhase, MachinePhase]
 """What Slurm and the cloud say of one node."""
-OWN_HEALTH = f"slurm-stacks {HEALTH}"
+OWN_HEALTH = f"{REASON_PREFIX}{HEALTH}"
 """Prefix of the reason with which a node drains itself (`node.health.programs`)."""
 SCRIPT_ERRORS = ("Prolog error", "Epilog error")
 _REPLACEABLE = ((NodePhase.UP, MachinePhase.RUNNING), (NodePhase.UNFIT, MachinePhase.RUNNING))

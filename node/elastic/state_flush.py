@@ -1,11 +1,11 @@
-"""Makes slurmctld write its state to disk after nodes came up or went off or jobs began: it does not itself.
+"""Makes slurmctld write its state to disk after nodes came up, nodes went off or jobs began.
 
-slurmctld saves its jobs and nodes when a job is submitted or ends, when somebody changes one, and otherwise
-every five minutes. If it is killed in between, it comes back with the state from before the boot and starts a
-running job once more. The node refuses that and is drained, and the real run ends. A node that slurmctld
-believes to be booting is never heard again: slurmctld does not ask such a node, a slurmd registers only once,
-and at ResumeTimeout Slurm takes the node away from its job. A node that it believes to be up, whose machine
-has ended since, gets a job that cannot start there.
+By itself slurmctld saves its jobs and nodes when a job is submitted or ends, when somebody changes one, and
+otherwise every five minutes. If it is killed in between, it comes back with the state from before the boot
+and starts a running job once more. The node refuses that and is drained, and the real run ends. A node that
+slurmctld believes to be booting is never heard again: slurmctld does not ask such a node, a slurmd registers
+only once, and at ResumeTimeout Slurm takes the node away from its job. A node that it believes to be up,
+whose machine has ended since, gets a job that cannot start there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from node.slurm.states import JobState, NodeState
 
 
 class StateFlush:
-    """Asks for one save for everything that came up or began between two calls."""
+    """Asks for one save for everything that came up, went off or began between two calls."""
 
     def __init__(self, control: Slurm) -> None:
         self._control = control

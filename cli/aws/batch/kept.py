@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from infra import os_errors
+from cli import results
 from infra.program import locations
 
 
@@ -22,13 +22,7 @@ def keep(stack: str, record: dict[str, Any]) -> Path:
         UserError: The folder cannot be written.
     """
     path = folder(stack) / f"{record['job_id']}.json"
-    draft = path.with_name(f".{path.name}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(json.dumps(record, indent=1))
-        draft.replace(path)
-    except OSError as error:
-        raise os_errors.explain(error, path) from error
+    results.write_whole(path, json.dumps(record, indent=1))
     return path
 
 
