@@ -83,7 +83,11 @@ def keep(stack: str, record: dict[str, Any], project: Path | None = None) -> Pat
         return earlier
     path = place / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{name}.json"
     if project is not None:
-        path = path.with_name(f"{path.stem}-{locations.mark(project)}.json")
+        try:
+            mark = locations.mark(project)
+        except OSError as error:
+            raise os_errors.explain(error, path) from error
+        path = path.with_name(f"{path.stem}-{mark}.json")
     write_whole(path, text)
     return path
 

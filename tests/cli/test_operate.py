@@ -371,12 +371,17 @@ def test_up_ends_with_how_much_faster_the_nodes_were_than_one_where_one_was_meas
     assert "--nodes 1,2" not in said.getvalue()
 
 
+@pytest.mark.parametrize("refused", ["checkouts", "results"])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
 def test_a_result_that_cannot_be_kept_is_shown_and_its_place_said(
-    engine: Engine, tool: Tool, config: StackConfig, console: Console, said: io.StringIO,
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int,
+    engine: Engine, tool: Tool, config: StackConfig, console: Console, said: io.StringIO, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int, refused: str,
 ) -> None:  # fmt: skip
-    def refuse(path: Path, _text: str) -> int:
+    write_text = Path.write_text
+
+    def refuse(path: Path, text: str, encoding: str | None = None) -> int:
+        if refused not in path.parts:
+            return write_text(path, text, encoding)
         path.touch()
         raise OSError(number, os.strerror(number))
 
@@ -388,7 +393,7 @@ def test_a_result_that_cannot_be_kept_is_shown_and_its_place_said(
     assert "the result is not kept: " in said.getvalue()
     assert str(folder) in said.getvalue()
     assert "Until `./cluster down --stack test` it lies in /shared/bench/x/result.json." in said.getvalue()
-    assert list(folder.iterdir()) == [], "nothing half made"
+    assert [*(tmp_path / "state" / "slurm-stacks" / refused).rglob("*.*")] == [], "nothing half made"
 
 
 def test_up_fails_with_the_jobs_last_words(
