@@ -194,14 +194,14 @@ def test_the_placeholders_are_the_published_ones_and_all_are_found(stack: str) -
     assert set(found.values()) <= set(FILLED_IN)
 
 
-@pytest.mark.parametrize("stack", SEED)
+@pytest.mark.parametrize("stack", [*SEED, "aws-batch"])
 def test_a_file_that_is_filled_in_has_none_left(stack: str, tmp_path: Path) -> None:
     file = tmp_path / f"Pulumi.{stack}.yaml"
     file.write_text(filled_in((ROOT / file.name).read_text()))
     assert load_file(file).placeholders == ()
 
 
-@pytest.mark.parametrize("stack", SEED)
+@pytest.mark.parametrize("stack", [*SEED, "aws-batch"])
 def test_up_refuses_with_the_whole_list(stack: str) -> None:
     done = CliRunner(env={"SLURM_STACKS_PROJECT": str(ROOT)}).invoke(cli.app, ["up", "--stack", stack])
     assert done.exception is not None
@@ -210,7 +210,7 @@ def test_up_refuses_with_the_whole_list(stack: str) -> None:
     assert all(f"{path}: " in said and value in said for path, value in of_file(stack).items())
 
 
-@pytest.mark.parametrize("stack", SEED)
+@pytest.mark.parametrize("stack", [*SEED, "aws-batch"])
 def test_the_doctor_names_them_in_one_finding(stack: str) -> None:
     finding, design, _, provider = doctor.stack_file(Stack(ROOT, stack))
     assert (finding.severity, provider) == (Severity.STOPS, "aws")
@@ -231,7 +231,7 @@ def test_a_message_about_mistakes_has_the_placeholders_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["partitions[0].machine", "storage.scratch.s3_import", "partitions[0].zones"]
+    "path", ["partitions[0].machine", "storage.scratch.deployment", "partitions[0].zones"]
 )
 def test_a_word_at_another_key_is_a_mistake(path: str) -> None:
     with pytest.raises(ConfigError):

@@ -473,6 +473,20 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         "storage.scratch.size_gib",
         ["multiples of 3600", "3600 or 7200"],
     ),
+    *(
+        (
+            "aws",
+            {
+                "storage.scratch": {
+                    **{"kind": "fsx_lustre", "deployment": "SCRATCH_1", "size_gib": 3600},
+                    **{"s3_export": "s3://data/x", **linked},
+                }
+            },
+            "storage.scratch.s3_export",
+            ["the bucket of s3_import", "SCRATCH_2"],
+        )
+        for linked in ({}, {"s3_import": "s3://other/x"})
+    ),
     ("aws", {"storage.scratch.throughput": 250}, "storage.scratch.throughput", ["no throughput"]),
     ("aws", {"storage.scratch.deployment": "PERSISTENT_2"}, "storage.scratch.throughput", ["125, 250"]),
     (

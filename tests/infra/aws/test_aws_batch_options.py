@@ -136,7 +136,7 @@ def test_a_file_system_is_kept_if_its_export_fails_and_goes_in_all_other_cases()
         assert [one["Next"] for one in made[state]["Catch"]] == ["Known"]
     assert made["Make"]["Parameters"]["LustreConfiguration"] == {
         "DeploymentType": "SCRATCH_1",
-        "ImportPath": "s3://imagenet-2012/train",
+        "ImportPath": "s3://imagenet-2012",
         "ExportPath": "s3://imagenet-2012/results",
         "AutoImportPolicy": "NEW_CHANGED_DELETED",
     }
