@@ -56,7 +56,7 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
         ),
         health=health(cluster, partitions),
         containers=model.Containers(**cluster.containers.model_dump()) if cluster.containers else None,
-        budget=model.Budget(**cluster.budget.model_dump()),
+        budget=_budget(cluster),
         region=config.region,
         zone=config.zone,
         project=config.project,
@@ -109,6 +109,12 @@ def benchmark_design(config: StackConfig, design: model.ClusterDesign) -> model.
         requirements=benchmark.requirements,
         tasks_per_node=benchmark.tasks_per_node,
     )
+
+
+def _budget(cluster: ClusterConfig) -> model.Budget:
+    said = cluster.budget
+    usual = "cancel" if cluster.scheduler == "batch" else "keep"
+    return model.Budget(said.max_usd, said.max_hours, said.running_jobs or usual)
 
 
 def _queue(config: StackConfig, batch: Batch, facts: Catalog) -> model.Partition:

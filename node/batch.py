@@ -41,3 +41,5 @@ class Batch:
     """stack: the file system lives as long as the stack. job: it is made for each job."""
     start_on_manifest: bool = False
     tags: dict[str, str] = field(default_factory=dict)
+    vcpu_price_hour: float | None = None
+    """USD an hour for a vCPU of the dearest of `machines`; `None` if a price is not known."""

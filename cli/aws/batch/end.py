@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from cli.aws.account import explained
+from cli.aws.batch import settling
 from cli.aws.batch.service import ALIVE, Client
 from infra.aws.batch import access
 from infra.aws.tags import CLUSTER
@@ -58,6 +59,30 @@ def end_jobs(batch: Any, queue: str, say: Say, pause: Pause = time.sleep) -> int
             )
         pause(POLL_SECONDS)
     return len(jobs)
+
+
+def stop_machines(batch: Any, environment: str, pause: Pause = time.sleep) -> None:
+    """Let the environment start no machine any more. Those that are up end when they are idle.
+
+    Batch keeps `minvCpus` up even of a disabled one (botocore, batch: ComputeResource), so it is 0 from here
+    on.
+
+    Raises:
+        UserError: AWS refuses, or does not finish the change.
+    """
+
+    def look() -> list[dict[str, Any]]:
+        found = batch.describe_compute_environments(computeEnvironments=[environment])
+        return list(found["computeEnvironments"])
+
+    with explained():
+        settling.settled(look, pause)
+        for one in look():
+            if one.get("state") == "ENABLED":
+                least = one.get("computeResources", {}).get("minvCpus")
+                more = {"computeResources": {"minvCpus": 0}} if least else {}
+                batch.update_compute_environment(computeEnvironment=environment, state="DISABLED", **more)
+        settling.settled(look, pause)
 
 
 def wait_for_machines(client: Client, cluster: str, say: Say, pause: Pause = time.sleep) -> int:

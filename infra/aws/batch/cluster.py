@@ -8,7 +8,7 @@ import pulumi
 import pulumi_command as command
 
 from infra.aws import images, zones
-from infra.aws.batch import access
+from infra.aws.batch import access, spending
 from infra.aws.batch.definition import BatchDefinition
 from infra.aws.batch.environment import BatchEnvironment
 from infra.aws.batch.identity import BatchIdentity
@@ -117,13 +117,13 @@ class BatchCluster(pulumi.ComponentResource):
     ) -> None:
         """What few stacks have. Each starts or ends jobs, so it is deleted before the jobs are ended."""
         design, batch, name = self._design, access.of(self._design), self._name
-        budget, machine = design.budget, None
-        if not (budget.max_usd or budget.max_hours or batch.start_on_manifest or batch.file_system == "job"):
+        limits, machine = spending.limits(design), None
+        if not (limits or batch.start_on_manifest or batch.file_system == "job"):
             return
         # This import is here because few stacks have any of these.
         from infra.aws.batch import options
 
-        if budget.max_usd is not None or budget.max_hours is not None:
+        if limits:
             options.BatchBudget(f"{name}-budget", design, identity, [end], self._own)
         if batch.file_system == "job":
             made = options.BatchFileSystems(f"{name}-systems", design, identity, network, [end], self._own)

@@ -116,18 +116,19 @@ def start(machine: str) -> Document:
 
 
 def budget(scope: Scope, design: ClusterDesign) -> Document:
-    """The budget's state machine sees what is up, counts it, and closes queue and environment."""
+    """The budget's state machine sees what is up, counts it, closes the queue, and with `cancel` ends jobs
+    and environment."""
     batch = access.of(design)
     queue = scope.arn("batch", f"job-queue/{batch.queue}")
     environment = scope.arn("batch", f"compute-environment/{batch.compute_environment}")
     made = [
-        allow("See", ["batch:DescribeComputeEnvironments", "batch:ListJobs"], "*"),
+        allow("See", ["batch:DescribeComputeEnvironments"], "*"),
         allow("Count", ["dynamodb:UpdateItem"], scope.arn("dynamodb", f"table/{access.ledger(design.name)}")),
         allow("Close", ["batch:UpdateJobQueue"], queue),
     ]
     if design.budget.running_jobs == "cancel":
         made += [
-            # With the queue's update Batch asks for the environments of the queue as well.
+            allow("List", ["batch:ListJobs"], "*"),
             allow("Stop", ["batch:UpdateComputeEnvironment"], environment),
             allow("End", ["batch:TerminateJob"], scope.arn("batch", "job/*")),
         ]

@@ -189,12 +189,12 @@ def _back(c: Context, part: SharedStorage, at: Location) -> None:
     source, target = part.s3_import, part.s3_export
     if part.lustre_deployment() != "SCRATCH_1" or target is None or is_placeholder(source):
         return
-    if source is None or _bucket(source) != _bucket(target):
+    if source is None or _name(source) != _name(target):
         allowed = "a folder in the bucket of s3_import: with SCRATCH_1 FSx writes back to no other"
         c.add((*at, "s3_export"), target, allowed, "take deployment: SCRATCH_2, or give both in one bucket")
 
 
-def _bucket(address: str) -> str:
+def _name(address: str) -> str:
     return address.removeprefix("s3://").partition("/")[0]
 
 

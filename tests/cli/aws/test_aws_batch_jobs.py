@@ -23,12 +23,13 @@ from botocore.stub import Stubber
 from cli import login_machine, logs, operate, providers, runner, sweep
 from cli import report as reports
 from cli.aws import diagnosis
-from cli.aws.batch import end, images, kept, submit, whole, words
+from cli.aws.batch import end, images, kept, opening, submit, whole, words
 from cli.aws.batch.commands import BatchCommands, parse_nodes
 from cli.aws.batch.service import BatchService, Job
 from cli.aws.provider import AwsProvider
 from cli.console.progress import Console
 from cli.provider import StackUp
+from infra.aws.batch import access
 from infra.aws.batch.definition import node_properties
 from infra.aws.batch.repository import ImageRequest
 from infra.aws.tags import CLUSTER, log_group
@@ -314,23 +315,61 @@ def test_status_and_logs_and_run(
         logs.show(known, "nowhere", lines=3, follow=False)
 
 
-def test_status_says_what_is_left_of_the_budget(there: There) -> None:
-    """1000 USD are 32 machine-hours: 38 ticks of five minutes with ten machines up are all but 12 USD."""
-    ledger = {"TableName": "aws-batch-budget", "BillingMode": "PAY_PER_REQUEST"}
-    id_ = {"AttributeName": "Id"}
+BUDGET = dataclasses.replace(DESIGN, budget=Budget(max_usd=1000.0, max_hours=64.0, running_jobs="cancel"))
+
+
+@pytest.fixture
+def spend(there: There) -> Callable[[int], None]:
+    """Writes what the state machine has counted, in machines that were up at a tick of five minutes."""
+    key: dict[str, Any] = {"AttributeName": "Id"}
     there("dynamodb").create_table(
-        **ledger,
-        AttributeDefinitions=[{**id_, "AttributeType": "S"}],
-        KeySchema=[{**id_, "KeyType": "HASH"}],
+        TableName="aws-batch-budget",
+        BillingMode="PAY_PER_REQUEST",
+        AttributeDefinitions=[{**key, "AttributeType": "S"}],
+        KeySchema=[{**key, "KeyType": "HASH"}],
     )
-    design = dataclasses.replace(DESIGN, budget=Budget(max_usd=1000.0, running_jobs="cancel"))
-    own = BatchCommands(STACK, design, there)
+
+    def write(machines: int) -> None:
+        ticks = {"Id": {"S": "vcpus"}, "Ticks": {"N": str(machines * 96)}}
+        there("dynamodb").put_item(TableName="aws-batch-budget", Item=ticks)
+
+    return write
+
+
+def test_status_says_what_is_left_of_the_budget(there: There, spend: Callable[[int], None]) -> None:
+    """1000 USD are 32 machine-hours: 38 ticks with ten machines up are all but 12 USD of them."""
+    own = BatchCommands(STACK, BUDGET, there)
     assert own.status()["cost"]["budget"]["left_usd"] == 1000.0
-    ticks = {"Id": {"S": "vcpus"}, "Ticks": {"N": str(38 * 10 * 96)}}
-    there("dynamodb").put_item(TableName="aws-batch-budget", Item=ticks)
+    spend(38 * 10)
     found = own.status()["cost"]["budget"]
     assert found["left_usd"] == pytest.approx(1000 - 380 * 5 / 60 * 31.212, abs=0.1)
-    assert (found["running_jobs"], found["max_hours"]) == ("cancel", None)
+    assert found["left_hours"] == pytest.approx(64 - 380 * 5 / 60), "each limit has a rest of its own"
+    assert found["used"] == pytest.approx(1 - found["left_usd"] / 1000)
+    assert found["running_jobs"] == "cancel"
+
+
+def test_who_submits_opens_what_is_closed_if_the_budget_covers_it(
+    there: There, spend: Callable[[int], None]
+) -> None:
+    service, batch = BatchService(BUDGET, there), there("batch")
+    said: list[str] = []
+    # Twenty machines for five minutes are 52 USD.
+    spend(38 * 10 - 5)
+    with pytest.raises(UserError, match=r"47 machine-minutes are left .* on 20 nodes takes 100") as caught:
+        submit.submit(service, before=lambda nodes: opening.prepare(service, nodes, said.append))
+    assert (caught.value.exit_code, service.jobs()) == (EXIT_REFUSED, [])
+    spend(38 * 9)
+    opening.prepare(service, 20, said.append)
+    assert said == [], "nothing is closed"
+    batch.update_job_queue(jobQueue="tf-queue", state="DISABLED")
+    batch.update_compute_environment(computeEnvironment="tensorflow-gpu-fsx-ce", state="DISABLED")
+    opening.prepare(service, 20, said.append)
+    assert said == [
+        "environment tensorflow-gpu-fsx-ce was disabled: it is enabled again",
+        "queue tf-queue was disabled: it is enabled again",
+    ]
+    states = [(service.queue() or {})["state"], (service.environment() or {})["state"]]
+    assert states == ["ENABLED", "ENABLED"]
 
 
 def test_numbers_of_nodes() -> None:
@@ -417,12 +456,15 @@ def test_down_ends_jobs_after_a_question_and_leaves_nothing(
     there("ecr").create_repository(
         repositoryName="mnp-tensorflow", tags=[{"Key": CLUSTER, "Value": "aws-batch"}]
     )
+    turn = access.parameter("aws-batch")
+    there("ssm").put_parameter(Name=turn, Value="being made", Type="String")
     monkeypatch.setattr(whole, "client_of", lambda _place: there)
     assert whole.left([PLACE]) == [
         "compute environment tensorflow-gpu-fsx-ce (VALID)",
         "job queue tf-queue (VALID)",
         "job definition mnptensorflow-gpu-mnp1:1",
         "repository mnp-tensorflow",
+        f"parameter {turn}",
     ]
     assert whole.left([ClusterRef("another", REGION)]) == []
     asked: list[Any] = []
@@ -506,6 +548,30 @@ def test_jobs_are_named_and_terminated_before_the_queue_goes() -> None:
         listed(True)
         listed(False)
         assert end.end_jobs(client, "q", print, lambda _: None) == 1
+        stub.assert_no_pending_responses()
+
+
+def test_the_environment_starts_no_machine_any_more_and_its_change_is_waited_for() -> None:
+    client = boto3.client("batch", REGION, aws_access_key_id="a", aws_secret_access_key="b")
+    resources = {"type": "EC2", "minvCpus": 96, "maxvCpus": 4096, "subnets": ["subnet-1"]}
+    environment = {
+        "computeEnvironmentName": "ce", "computeEnvironmentArn": "arn", "computeResources": resources,
+    }  # fmt: skip
+    asked = {"computeEnvironments": ["ce"]}
+    with Stubber(client) as stub:
+
+        def described(state: str, status: str) -> None:
+            found = {**environment, "state": state, "status": status}
+            stub.add_response("describe_compute_environments", {"computeEnvironments": [found]}, asked)
+
+        described("ENABLED", "UPDATING")
+        described("ENABLED", "VALID")
+        described("ENABLED", "VALID")
+        change = {"computeEnvironment": "ce", "state": "DISABLED", "computeResources": {"minvCpus": 0}}
+        stub.add_response("update_compute_environment", {}, change)
+        described("DISABLED", "UPDATING")
+        described("DISABLED", "VALID")
+        end.stop_machines(client, "ce", lambda _: None)
         stub.assert_no_pending_responses()
 
 
