@@ -36,6 +36,7 @@ def batch(config: StackConfig, facts: Catalog) -> Batch | None:
         placement_group=said.placement_group,
         attempts=said.attempts,
         repository=None if container.image else container.repository or cluster.name,
+        cached=container.cached,
         shared_memory_mib=container.shared_memory_mib or max(64, container.memory_mib // 8),
         efa=machine.efa if said.efa else 0,
         file_system=said.file_system,

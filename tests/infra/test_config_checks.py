@@ -753,6 +753,13 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("batch", {"storage.home": {"kind": "nfs"}}, "storage.home.kind", ["fsx_lustre or efs"]),
     ("batch", {"storage.local_scratch": {}}, "storage.local_scratch", ["batch.volumes"]),
     ("batch", {"batch.file_system": "job"}, "batch.file_system", ["s3_import"]),
+    ("batch", {"batch.container.cached": True}, "batch.container.cached", ["image: {bake: true}"]),
+    (
+        "batch",
+        {"batch.container.cached": True, "image": {"bake": True}, "batch.disk_gib": 40},
+        "batch.disk_gib",
+        ["48 or more"],
+    ),
     (
         "batch",
         {

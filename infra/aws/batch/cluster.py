@@ -53,7 +53,8 @@ class BatchCluster(pulumi.ComponentResource):
         identity = BatchIdentity(
             f"{name}-identity", design, logs.arn, repository.arn if repository else None, manifests, own
         )
-        image = self._image(network, identity, bucket, logs)
+        cached = repository.layers if repository else str(batch.container_image)
+        image = self._image(network, identity, bucket, logs, cached if batch.cached else "")
         after = [*network.routes, *network.rules["compute"], storage, logs]
         environment = BatchEnvironment(
             f"{name}-environment", design, network, identity, image, storage.sources, after, own
@@ -81,6 +82,7 @@ class BatchCluster(pulumi.ComponentResource):
         identity: BatchIdentity,
         bucket: AwsBucket | None,
         logs: AwsLogs,
+        cached: pulumi.Input[str],
     ) -> pulumi.Input[str] | None:
         """The image of the machines; `None` for Batch's own."""
         design = self._design
@@ -91,7 +93,8 @@ class BatchCluster(pulumi.ComponentResource):
         # This import is here because few stacks build images.
         from infra.aws.batch.bake import BatchBake
 
-        return BatchBake(f"{self._name}-bake", design, network, identity, bucket, logs, self._own).image
+        baked = BatchBake(f"{self._name}-bake", design, network, identity, bucket, logs, cached, self._own)
+        return baked.image
 
     def _end(self, after: list[pulumi.Resource]) -> command.local.Command:
         """Ends the jobs before anything is deleted, and exports file systems that write to S3."""

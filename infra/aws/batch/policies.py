@@ -76,14 +76,20 @@ def machine(scope: Scope, design: ClusterDesign) -> Document:
             "Machine", list(OF_MACHINE), [scope.arn("ecs", f"container-instance/{name}/*") for name in names]
         ),
         allow("Endpoint", ["ecs:DiscoverPollEndpoint"], "*"),
-        allow("Token", ["ecr:GetAuthorizationToken"], "*"),
         allow("Logs", ["logs:CreateLogStream", "logs:PutLogEvents"], f"{scope.log_group}:*"),
     ]
-    if (image := scope.repository or _repository(batch.container_image)) is not None:
-        made.append(allow("Pull", list(PULL), image))
+    made += pull(scope, design)
     if batch.file_system == "job":
         made.append(allow("FileSystem", ["ssm:GetParameter"], parameter(scope, design)))
     return document(*made)
+
+
+def pull(scope: Scope, design: ClusterDesign) -> list[Statement]:
+    """Pulling the container image. One that is in no repository of ECR needs nothing of AWS."""
+    image = scope.repository or _repository(access.of(design).container_image)
+    if image is None:
+        return []
+    return [allow("Token", ["ecr:GetAuthorizationToken"], "*"), allow("Pull", list(PULL), image)]
 
 
 def job(scope: Scope) -> Document | None:

@@ -9,6 +9,7 @@ from infra.config.checks.context import CLUSTER, MISSING, Context
 from infra.config.checks.machines import check_machine
 from infra.machines import Machine
 from node import plurals
+from node.batch import CACHING_GIB
 
 MOST_DEFINITION = 24 * 1024
 """The most bytes of a job definition (AWS Batch user guide, "Service quotas")."""
@@ -127,6 +128,12 @@ def _container(c: Context, batch: BatchConfig) -> None:
     if container.image is not None and container.repository is not None:
         allowed = "nothing beside `image`: the stack makes a repository only for an image of its own"
         c.add((*at, "repository"), container.repository, allowed, "remove one of the two")
+    if container.cached and not c.cluster.image.bake:
+        allowed = "true only with image: {bake: true}, the image of the machines that would hold it"
+        c.add((*at, "cached"), True, allowed, "remove it, or write image: {bake: true}")
+    elif container.cached and batch.disk_gib < CACHING_GIB:
+        allowed = f"{CACHING_GIB} or more with container.cached: the image of the machines has this size"
+        c.add((*CLUSTER, "batch", "disk_gib"), batch.disk_gib, allowed, "")
     said = json.dumps([container.command, dict(container.environment)], ensure_ascii=False).encode()
     if len(said) > MOST_DEFINITION:
         allowed = f"{MOST_DEFINITION} bytes of command and variables: Batch's limit of a job definition"

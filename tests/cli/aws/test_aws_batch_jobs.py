@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import re
 import sys
 import time
 import urllib.request
@@ -17,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import botocore.session
 import pytest
+from botocore import xform_name
 from botocore.stub import Stubber
 
 from cli import login_machine, logs, operate, providers, runner, sweep
@@ -429,7 +432,7 @@ def test_an_image_is_built_and_pushed_once_and_named_by_its_digest(
     docker.parent.mkdir()
     docker.write_text(DOCKER.format(calls=calls, python=sys.executable, url=there.url))
     docker.chmod(0o755)
-    request = ImageRequest(REGION, url, "1234")
+    request = ImageRequest(REGION, url, "1234", "layers-5678")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UserError, match="`docker` is not on PATH") as caught:
         images.provide(request, ecr, print, tmp_path)
@@ -445,6 +448,17 @@ def test_an_image_is_built_and_pushed_once_and_named_by_its_digest(
     assert push.endswith(f"push {url}:1234")
     assert images.provide(request, ecr, print, tmp_path) == digest
     assert len(calls.read_text().splitlines()) == 4, "what is there is not built again"
+
+    def tagged(tag: str) -> str:
+        found = ecr.describe_images(repositoryName="mnp-tensorflow", imageIds=[{"imageTag": tag}])
+        return str(found["imageDetails"][0]["imageDigest"])
+
+    assert tagged("layers-5678") == digest
+    other = {"mediaType": "application/vnd.docker.distribution.manifest.v2+json", "schemaVersion": 9}
+    ecr.put_image(repositoryName="mnp-tensorflow", imageTag="9", imageManifest=json.dumps(other))
+    later = images.provide(ImageRequest(REGION, url, "9", "layers-5678"), ecr, print, tmp_path)
+    assert later == tagged("9") != digest
+    assert tagged("layers-5678") == digest, "the first image with these layers keeps it"
 
 
 # --- down -------------------------------------------------------------------------------------------------
@@ -605,6 +619,41 @@ def test_a_file_system_that_writes_to_s3_does_so_before_it_goes(lifecycle: str, 
         else:
             assert end.export(client, "c", print, lambda _: None) == ["fs-12345678"]
         stub.assert_no_pending_responses()
+
+
+# --- permissions ------------------------------------------------------------------------------------------
+
+SERVICES = {
+    "batch": "batch", "dynamodb": "dynamodb", "ecr": "ecr", "fsx": "fsx", "logs": "logs", "ssm": "ssm",
+    "stepfunctions": "states", "sts": "sts",
+}  # fmt: skip
+"""What the commands use clients of -> the prefix of its actions in IAM."""
+IMAGE_PUSH = {
+    "ecr:BatchCheckLayerAvailability", "ecr:CompleteLayerUpload", "ecr:InitiateLayerUpload",
+    "ecr:UploadLayerPart",
+}  # fmt: skip
+"""What Docker's push asks for (ECR user guide, "IAM permissions for pushing an image")."""
+
+
+def test_the_page_names_each_action_that_the_commands_call_and_no_other() -> None:
+    """A call is a method with the name of an operation, or that name as a paginator's text."""
+    session = botocore.session.get_session()
+    operations: dict[str, set[str]] = {}
+    for service, prefix in SERVICES.items():
+        for name in session.get_service_model(service).operation_names:
+            operations.setdefault(xform_name(name), set()).add(f"{prefix}:{name}")
+    # Several services may have an operation of that name.
+    called: list[set[str]] = []
+    for path in (ROOT / "cli" / "aws" / "batch").glob("*.py"):
+        text = path.read_text()
+        for method in re.findall(r"\.(\w+)\(", text) + re.findall(r'get_paginator\("(\w+)"\)', text):
+            called += [operations[method]] if method in operations else []
+    page = (ROOT / "docs" / "batch.md").read_text()
+    table = page.partition("## What you need")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`([a-z]+:[A-Z]\w+)`", table))
+    assert len(called) > 25
+    assert [one for one in called if not one & named] == []
+    assert named - IMAGE_PUSH <= set().union(*called)
 
 
 # --- the report -------------------------------------------------------------------------------------------
