@@ -21,7 +21,19 @@ BLOCK: dict[str, Any] = {
 CLOSE: dict[str, Any] = {"name": "close", "machine": "m5.xlarge", "aws": {"placement_group": "lab p4d"}}
 VPC = {"vpc": "vpc-12345678", "public_subnet": "subnet-12345678", "private_subnets": ["subnet-12345679"]}
 
+
 # stack, changes, path of the one mistake, words that its message must have
+def ours(**variables: Any) -> dict[str, Any]:
+    """A Batch job whose container is that of this project; a variable that is `None` is left out."""
+    said = {"JOB_DIR": "/data/run", "SCRATCH_DIR": "/scratch"} | variables
+    return {
+        "batch.container.image": REMOVE,
+        "storage.scratch": {"kind": "fsx_lustre", "size_gib": 1200},
+        "batch.container.volumes": [{"source": "/scratch"}, {"source": "/fsx", "path": "/data"}],
+        "batch.container.environment": {key: value for key, value in said.items() if value is not None},
+    }
+
+
 REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     # partitions
     ("local", {"partitions": []}, "partitions", ["at least one partition"]),
@@ -753,6 +765,55 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("batch", {"storage.home": {"kind": "nfs"}}, "storage.home.kind", ["fsx_lustre or efs"]),
     ("batch", {"storage.local_scratch": {}}, "storage.local_scratch", ["batch.volumes"]),
     ("batch", {"batch.file_system": "job"}, "batch.file_system", ["s3_import"]),
+    ("batch", {"storage.buckets": [{"bucket": "s3://abc", "path": "/b"}]}, "storage.buckets", ["s3_import"]),
+    ("batch", {"batch.instance_types": ["trn1.32xlarge"]}, "batch.instance_types[0]", ["NVIDIA"]),
+    (
+        "batch",
+        {"batch.tags": {"aws:x": "1"}},
+        "slurm-stacks:cluster.batch.tags.aws:x",
+        ["do not start with aws:"],
+    ),
+    (
+        "batch",
+        {"batch.container.shared_memory_mib": 424001},
+        "batch.container.shared_memory_mib",
+        ["at most 424000"],
+    ),
+    (
+        "batch",
+        {"batch.container.environment": {"A B": "1"}},
+        'batch.container.environment["A B"]',
+        ["letters, digits and underscores"],
+    ),
+    (
+        "batch",
+        {"batch.container.volumes": [{"source": "/a"}, {"source": "/b", "path": "/a"}]},
+        "batch.container.volumes[1].path",
+        ["each folder once"],
+    ),
+    (
+        "batch",
+        {"batch.instance_types": ["r5.24xlarge"], "batch.container.environment": {"MPI_GPUS": 4}},
+        "batch.container.environment.MPI_GPUS",
+        ["r5.24xlarge has no GPU"],
+    ),
+    (
+        "batch",
+        {"batch.container.environment": {"MPI_GPUS": 33, "SLURM_STACKS_LAUNCH": "mpi"}},
+        "batch.container.environment.MPI_GPUS",
+        ["at most 32"],
+    ),
+    *(
+        ("batch", ours(**variables), f"batch.container.{path}", words)
+        for variables, path, words in (
+            ({"JOB_DIR": None}, "environment.JOB_DIR", ["/fsx/resized"]),
+            ({"JOB_DIR": "/scratch/x"}, "environment.JOB_DIR", ["all nodes see"]),
+            ({"SCRATCH_DIR": "x"}, "environment.SCRATCH_DIR", ["absolute"]),
+            ({"BATCH_SIZE": 0}, "environment.BATCH_SIZE", ["1 or more"]),
+            ({"SLURM_STACKS_LAUNCH": "srun"}, "environment.SLURM_STACKS_LAUNCH", ["processes, mpi"]),
+            ({"SLURM_STACKS_LAUNCH": "mpi"}, "command", ["does not use MPI"]),
+        )
+    ),
     ("batch", {"batch.container.cached": True}, "batch.container.cached", ["image: {bake: true}"]),
     (
         "batch",
@@ -908,6 +969,8 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ("local", {"hooks[0]": {"role": "all", "source": "hooks/x.sh"}, "budget.max_usd": 5}),
     ("aws", {"containers": {"runtime": "oci"}}),
     ("local", {"slurm.prolog": {"source": "site/a.sh", "timeout": 5}, "health.enabled": False}),
+    ("batch", ours()),
+    ("batch", ours(SLURM_STACKS_LAUNCH="mpi", MPI_GPUS=4) | {"batch.container.command": ["train"]}),
     ("local", {"containers": {"runtime": "oci"}, "local.machines": "container"}),
     ("gcp", {"hooks[0]": {"role": "login", "script": "#!/usr/bin/env python3\nprint(1)\n", "args": ["a"]}}),
     ("aws", {"partitions[0].machine": "t8i.medium", "budget.max_hours": 100}),

@@ -77,7 +77,10 @@ def node_properties(design: ClusterDesign, image: str, role: str, log_group: str
 
 def _container(design: ClusterDesign, image: str, role: str, log_group: str) -> dict[str, Any]:
     batch = access.of(design)
-    names = {source: source.strip("/").replace("/", "-").replace(".", "-") for source in batch.volumes}
+    names: dict[str, str] = {}
+    for number, source in enumerate(batch.volumes):
+        name = source.strip("/").replace("/", "-").replace(".", "-")
+        names[source] = f"{name}-{number}" if name in names.values() else name
     resources = {
         "VCPU": batch.container_vcpus,
         "MEMORY": batch.container_memory_mib,
