@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -19,6 +20,8 @@ JOBS_SECONDS = 1200.0
 EXPORT_SECONDS = 6 * 3600.0
 UNFINISHED = ("PENDING", "EXECUTING", "CANCELING")
 """The states of a data repository task that goes on (botocore, fsx: DataRepositoryTaskLifecycle)."""
+OF_FSX = re.compile(r"/FSxLustre\d{8}T\d{6}Z/?$")
+"""The export path that FSx itself gives a file system (botocore, fsx: ExportPath)."""
 WHY = "the stack is taken down"
 Say = Callable[[str], None]
 Pause = Callable[[float], None]
@@ -149,7 +152,8 @@ def export(fsx: Any, cluster: str, say: Say, pause: Pause = time.sleep) -> list[
             why = (task.get("FailureDetails") or {}).get("Message", "FSx does not say why")
             raise UserError(
                 f"{name}: the export to S3 ended as {task['Lifecycle']}: {why}. Nothing was deleted. Repair "
-                "what it names, or give the new files up: remove s3_export, `up`, then `down`"
+                "what it names and run `down` again. Or give its new files up: "
+                f"`aws fsx delete-file-system --file-system-id {name}`, then `down`"
             )
         done.append(name)
     return done
@@ -167,8 +171,9 @@ def _systems(fsx: Any, cluster: str) -> Iterator[dict[str, Any]]:
 def _writes(fsx: Any, system: dict[str, Any]) -> bool:
     """Whether a file system has an export path, its own or that of an association."""
     own = system.get("LustreConfiguration", {}).get("DataRepositoryConfiguration", {})
-    if own.get("ExportPath"):
-        return True
+    if path := own.get("ExportPath"):
+        # Whoever gave no path gets one from FSx, and has not asked for an export.
+        return OF_FSX.search(path) is None
     with explained():
         found = fsx.describe_data_repository_associations(
             Filters=[{"Name": "file-system-id", "Values": [system["FileSystemId"]]}]

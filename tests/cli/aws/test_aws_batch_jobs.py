@@ -597,7 +597,13 @@ def test_a_file_system_that_writes_to_s3_does_so_before_it_goes(lifecycle: str, 
     systems = [
         {"FileSystemId": "fs-12345678", "Tags": tags, "LustreConfiguration": writes},
         {"FileSystemId": "fs-87654321", "Tags": [{"Key": CLUSTER, "Value": "other"}]},
-    ]
+        # Nobody asked for this path: FSx gives it.
+        {
+            "FileSystemId": "fs-11223344", "Tags": tags, "LustreConfiguration": {
+                "DataRepositoryConfiguration": {"ExportPath": "s3://b/FSxLustre20181105T222312Z"},
+            },
+        },
+    ]  # fmt: skip
     task = {
         "TaskId": "task-01234567890123456", "Lifecycle": "EXECUTING", "Type": "EXPORT_TO_REPOSITORY",
         "CreationTime": 0,
