@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cli.aws.account import explained
@@ -129,7 +129,7 @@ def export(fsx: Any, cluster: str, say: Say, pause: Pause = time.sleep) -> list[
         UserError: An export failed or does not end; nothing was deleted.
     """
     done = []
-    for system in _systems(fsx, cluster):
+    for system in systems(fsx, cluster):
         if not _writes(fsx, system):
             continue
         name = str(system["FileSystemId"])
@@ -159,7 +159,7 @@ def export(fsx: Any, cluster: str, say: Say, pause: Pause = time.sleep) -> list[
     return done
 
 
-def _systems(fsx: Any, cluster: str) -> Iterator[dict[str, Any]]:
+def systems(fsx: Any, cluster: str) -> Iterator[dict[str, Any]]:
     with explained():
         for page in fsx.get_paginator("describe_file_systems").paginate():
             for system in page["FileSystems"]:
@@ -171,11 +171,16 @@ def _systems(fsx: Any, cluster: str) -> Iterator[dict[str, Any]]:
 def _writes(fsx: Any, system: dict[str, Any]) -> bool:
     """Whether a file system has an export path, its own or that of an association."""
     own = system.get("LustreConfiguration", {}).get("DataRepositoryConfiguration", {})
-    if path := own.get("ExportPath"):
-        # Whoever gave no path gets one from FSx, and has not asked for an export.
-        return OF_FSX.search(path) is None
+    if own.get("ExportPath"):
+        return asked_for(own)
     with explained():
         found = fsx.describe_data_repository_associations(
             Filters=[{"Name": "file-system-id", "Values": [system["FileSystemId"]]}]
         )["Associations"]
     return any(one.get("S3", {}).get("AutoExportPolicy") for one in found)
+
+
+def asked_for(linked: Mapping[str, Any]) -> bool:
+    """Whether an export path is the stack file's: whoever gave none gets one from FSx."""
+    path = linked.get("ExportPath")
+    return path is not None and OF_FSX.search(path) is None

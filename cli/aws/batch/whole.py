@@ -87,7 +87,7 @@ def remove(places: Sequence[ClusterRef], pause: Callable[[float], None] = time.s
         for name in queues(client, place.cluster):
             end.end_jobs(batch, name, operations.say, pause)
             _remove_queue(batch, name, pause)
-        for name in _environments(batch, place.cluster):
+        for name in environments(batch, place.cluster):
             _remove_environment(batch, name, pause)
         with explained():
             for arn in _definitions(batch, place.cluster):
@@ -126,7 +126,7 @@ def _definitions(batch: Any, cluster: str) -> list[str]:
     return [str(one["jobDefinitionArn"]) for one in found if one.get("tags", {}).get(CLUSTER) == cluster]
 
 
-def _environments(batch: Any, cluster: str) -> list[str]:
+def environments(batch: Any, cluster: str) -> list[str]:
     with explained():
         pages = batch.get_paginator("describe_compute_environments").paginate()
         found = [one for page in pages for one in page["computeEnvironments"]]

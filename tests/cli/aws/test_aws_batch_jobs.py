@@ -26,7 +26,7 @@ from botocore.stub import Stubber
 from cli import login_machine, logs, operate, providers, runner, sweep
 from cli import report as reports
 from cli.aws import diagnosis
-from cli.aws.batch import end, images, kept, opening, submit, whole, words
+from cli.aws.batch import changing, end, images, kept, opening, submit, whole, words
 from cli.aws.batch.commands import BatchCommands, parse_nodes
 from cli.aws.batch.service import BatchService, Job
 from cli.aws.provider import AwsProvider
@@ -400,6 +400,63 @@ def test_the_doctor_says_that_docker_is_missing(monkeypatch: pytest.MonkeyPatch)
     assert "not on PATH" in finding.found
     assert {check.name for check in diagnosis.checks(DESIGN)} == {"credentials", "quotas", "docker"}
     assert list(diagnosis.docker(batch_design(repository=None, container_image="x"))) == []
+
+
+# --- changes ----------------------------------------------------------------------------------------------
+
+LUSTRE = {
+    "FileSystemId": "fs-12345678",
+    "StorageCapacity": 3600,
+    "StorageType": "SSD",
+    "Tags": [{"Key": CLUSTER, "Value": "aws-batch"}, {"Key": "Name", "Value": "aws-batch-fsx"}],
+    "LustreConfiguration": {
+        "DeploymentType": "SCRATCH_1",
+        "DataRepositoryConfiguration": {
+            "ImportPath": "s3://imagenet-2012", "ExportPath": "s3://imagenet-2012/results",
+        },
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, None),
+        ({"size_gib": 7200}, "fs-12345678 at /fsx is replaced by an empty one: size_gib 3600 → 7200"),
+        ({"deployment": "SCRATCH_2", "size_gib": 4800}, "deployment SCRATCH_1 → SCRATCH_2$"),
+        ({"s3_export": None}, "s3_export s3://imagenet-2012/results → nothing"),
+        ({"path": "/data"}, r"fs-12345678 \(aws-batch-fsx\) is not in the stack file any more"),
+    ],
+)
+def test_up_asks_before_a_file_system_is_replaced(
+    there: There, change: dict[str, Any], said: str | None
+) -> None:
+    (mount,) = (dataclasses.replace(mount, **change) for mount in DESIGN.mounts)
+    fsx = boto3.client("fsx", REGION, aws_access_key_id="a", aws_secret_access_key="b")
+    with Stubber(fsx) as stub:
+        stub.add_response("describe_file_systems", {"FileSystems": [LUSTRE]}, {})
+        wanted = dataclasses.replace(DESIGN, mounts=(mount,))
+
+        def check() -> None:
+            changing.check(lambda service: fsx if service == "fsx" else there(service), wanted)
+
+        if said is None:
+            check()
+        else:
+            with pytest.raises(UserError, match=re.compile(said, re.M)) as caught:
+                check()
+            assert caught.value.exit_code == EXIT_REFUSED
+            assert "`./cluster up --stack aws-batch --replace`" in str(caught.value)
+
+
+def test_up_asks_before_a_queue_with_jobs_is_replaced(there: There, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(end, "living", lambda _batch, queue: [{"jobId": queue}])
+    changing.check(there, DESIGN)
+    for renamed in (batch_design(queue="other"), batch_design(compute_environment="other")):
+        with pytest.raises(UserError, match="queue tf-queue is deleted, and with it 1 job"):
+            changing.check(there, renamed)
+    monkeypatch.setattr(end, "living", lambda _batch, _queue: [])
+    changing.check(there, batch_design(queue="other"))
 
 
 # --- the image --------------------------------------------------------------------------------------------

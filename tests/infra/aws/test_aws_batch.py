@@ -166,6 +166,12 @@ def test_the_environment_is_the_published_one() -> None:
     assert of["tags"]["slurm-stacks:cluster"] == "aws-batch"
     assert of["launchTemplate"] == {"launchTemplateId": "c-environment-template-id", "version": "3"}
     assert "serviceRole" not in environment, "Batch's service-linked role"
+    policy = environment["updatePolicy"]
+    assert policy == {"terminateJobsOnUpdate": False, "jobExecutionTimeoutMinutes": 7200}
+    request = {"computeEnvironment": "c", "updatePolicy": {k: int(v) if v else v for k, v in policy.items()}}
+    assert errors("UpdateComputeEnvironment", request) == ""
+    limit = MODEL.shape_for("UpdatePolicy").members["jobExecutionTimeoutMinutes"].documentation
+    assert "The maximum value is 7200" in re.sub("<[^>]+>", "", limit)
     queue = made.inputs("c-environment-queue")
     assert (queue["name"], queue["state"]) == ("tf-queue", "ENABLED")
     repository = made.inputs("c-repository-images")
