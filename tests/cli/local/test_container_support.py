@@ -23,7 +23,7 @@ from tests.support.containers import need_containers
 from tests.support.doubles import design
 from tests.support.fake_machines import FakeMachines
 
-WANTED = design(machines="container")
+WANTED = design(isolation="container")
 
 
 @pytest.fixture
@@ -155,6 +155,6 @@ def test_the_stack_file_of_the_repository_is_such_a_cluster() -> None:
     from infra.machines import catalog
 
     made = designed(load_file(ROOT / "Pulumi.local-machines.yaml"), catalog())
-    assert made.machines == CONTAINER
+    assert made.isolation == CONTAINER
     assert [host.name for host in made.hosts] == ["controller", "login-0"]
     assert {(mount.path, mount.kind) for mount in made.mounts} == {("/home", "bind"), ("/apps", "bind")}
