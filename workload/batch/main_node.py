@@ -271,7 +271,7 @@ class MainNode:
         for member in self._members.values():
             member.channel.send({"kind": "go", "addresses": addresses, "master": master})
         env = program.environment(settings, self._env, addresses, master, address)
-        self._started_program(await program.start(settings, self._command, env), events)
+        await self._start(self._command, env, events)
         return set(range(settings.nodes))
 
     async def _mpirun(self, events: Events, folder: Path) -> set[int]:
@@ -295,11 +295,14 @@ class MainNode:
             self._check(event)
             if event.kind == "ready":
                 waiting.discard(event.node)
-        self._started_program(await program.start(settings, command, env), events)
+        await self._start(command, env, events)
         return {settings.main}
 
-    def _started_program(self, running: Process, events: Events) -> None:
-        self._running = running
+    async def _start(self, command: Sequence[str], env: Mapping[str, str], events: Events) -> None:
+        try:
+            self._running = running = await program.start(self._settings, command, env)
+        except WorkloadError as error:
+            raise JobError(str(error), program.NOT_STARTED) from error
 
         async def watch() -> None:
             events.put("ended", {"status": await running.wait()})
