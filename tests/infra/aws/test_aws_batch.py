@@ -428,6 +428,8 @@ def test_the_plan_reads_like_the_published_tables(capsys: pytest.CaptureFixture[
         "mnptensorflow-gpu-mnp1, multinode, 20 nodes, main node 0, each 62 vCPUs, 424000",
         "tf-group, cluster",
         "mnp-tensorflow, scans on push",
+        "SCRATCH_1, 3600 GiB, from PLACEHOLDER_S3_IMPORT, to PLACEHOLDER_S3_EXPORT",
+        "holds <aws-batch-repository-images.repositoryUrl>:layers-",
         "a job of 20 nodes of p3dn.24xlarge costs 624.24 USD an hour; at most 2 jobs run at once",
     ):
         assert words in text, words
