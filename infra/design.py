@@ -18,6 +18,7 @@ from infra.mounts import gp3_of, mounts_of
 from node import codec, model
 from node.batch import Batch
 from node.bootstrap import limits
+from node.containers.model import Package
 from node.local_cloud import LocalCloud
 
 DEFAULT_MACHINE = {"aws": "m5.large", "gcp": "n1-standard-2", "local": "local.small"}
@@ -55,7 +56,7 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
             for h in cluster.hooks
         ),
         health=health(cluster, partitions),
-        containers=model.Containers(**cluster.containers.model_dump()) if cluster.containers else None,
+        containers=_containers(cluster),
         budget=model.Budget(**cluster.budget.model_dump()),
         region=config.region,
         zone=config.zone,
@@ -109,6 +110,14 @@ def benchmark_design(config: StackConfig, design: model.ClusterDesign) -> model.
         requirements=benchmark.requirements,
         tasks_per_node=benchmark.tasks_per_node,
     )
+
+
+def _containers(cluster: ClusterConfig) -> model.Containers | None:
+    said = cluster.containers
+    if said is None:
+        return None
+    packages = tuple(Package(one.source, one.sha256) for one in said.packages)
+    return model.Containers(said.runtime, packages, said.images)
 
 
 def _queue(config: StackConfig, batch: Batch, facts: Catalog) -> model.Partition:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from node.batch import Batch
+from node.containers.model import Containers as Containers  # noqa: PLC0414  the design's types are here
 from node.health.model import Health, JobScript
 from node.local_cloud import LocalCloud
 from node.sites import AwsSite, CloudSite, GcpSite, LocalSite, MountSource
-from node.storage import Gp3 as Gp3  # noqa: PLC0414  the design's types are here
+from node.storage import Gp3 as Gp3  # noqa: PLC0414
 from node.storage import Mount as Mount  # noqa: PLC0414
 
 SETTINGS_VERSION = "slurm-stacks/settings/v2"  # `node.published` reads version 1, too.
@@ -149,14 +150,6 @@ class Hook:
 
 
 @dataclass(frozen=True, slots=True)
-class Containers:
-    """What runs the containers of jobs."""
-
-    runtime: str
-    """oci: Slurm's `--container` with crun."""
-
-
-@dataclass(frozen=True, slots=True)
 class Budget:
     """What the cluster may spend in its life; `None` means no limit."""
 
@@ -261,6 +254,15 @@ class ClusterDesign:
     """Whether a training follows the creation; if so, a cloud's controller makes its environment."""
     requirements: str | None = None
     """The requirements file of that environment, relative to the stack file. `None` means the one locked."""
+
+    def fetched(self, role: str | None, scheme: str) -> list[str]:
+        """The addresses with a scheme (`s3://`) that machines of a role fetch: hooks and packages.
+
+        Without a role: what a machine fetches that becomes an image, which runs no hooks.
+        """
+        found = [hook.source for hook in self.hooks if role is not None and hook.role in (role, "all")]
+        found += [package.source for package in self.containers.packages] if self.containers else []
+        return list(dict.fromkeys(source for source in found if source.startswith(scheme)))
 
     def partition(self, name: str) -> Partition:
         return next(p for p in self.partitions if p.name == name)
