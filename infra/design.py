@@ -13,7 +13,7 @@ from infra.config import ClusterConfig, StackConfig
 from infra.config.cluster import AwsConfig, AwsPartition, LocalConfig, OwnImageConfig, PartitionConfig
 from infra.config.fields import clock, time_limit_seconds
 from infra.health import health
-from infra.machines import GRES, Catalog, Machine
+from infra.machines import GRES, NEURON_CORES, Catalog, Machine
 from infra.mounts import gp3_of, mounts_of
 from node import codec, model
 from node.batch import Batch
@@ -244,6 +244,7 @@ def _accelerator(
         count=chosen.count,
         gres=GRES.get(chosen.type, "gpu"),
         simulated=cluster.provider == "local",
+        cores=NEURON_CORES.get(chosen.type, 0) if partition.aws and partition.aws.neuron_cores else 0,
     )
 
 

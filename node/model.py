@@ -48,6 +48,18 @@ class Accelerator:
     """The name of the generic resource: `gpu`, or `neuron` for Trainium."""
     simulated: bool = False
     """True on the local stack: Slurm counts and allocates devices that do not exist."""
+    cores: int = 0
+    """NeuronCores of a device, if jobs ask for cores; 0: they ask for devices."""
+
+    @property
+    def resource(self) -> str:
+        """The generic resource that jobs ask for."""
+        return f"{self.gres}core" if self.cores else self.gres
+
+    @property
+    def units(self) -> int:
+        """How much of it a node has."""
+        return self.count * (self.cores or 1)
 
     @property
     def subnet_managed(self) -> bool:

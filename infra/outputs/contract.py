@@ -74,7 +74,7 @@ class AcceleratorOutput(Part):
 
     type: str = Field(description="v100, t4, a10g, a100, h100, trainium.")
     count: Whole = Field(ge=1, description="Devices a node.")
-    gres: str = Field(description="Slurm's generic resource: gpu or neuron.")
+    gres: str = Field(description="Slurm's generic resource: gpu, neuron or neuroncore.")
     simulated: bool = Field(description="True on the local stack: counted, not there.")
 
 

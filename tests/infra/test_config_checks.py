@@ -76,6 +76,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         ["one default"],
     ),
     # what only AWS has
+    ("aws", {"partitions[0].aws": {"neuron_cores": True}}, "partitions[0].aws.neuron_cores", ["trainium"]),
     ("gcp", {"aws": {"nat": False}}, "aws", ["settings of gcp", "remove aws:"]),
     (
         "aws",
