@@ -1,4 +1,4 @@
-"""Checks of what only AWS has: Capacity Blocks, placement groups by name, NeuronCores, KMS keys, the NAT gateway."""
+"""Checks of what only AWS has: Capacity Blocks, placement groups, NeuronCores, KMS keys, the way out."""
 
 from __future__ import annotations
 
