@@ -78,7 +78,7 @@ def _faults(image: dict[str, Any] | None, name: str, keys: dict[str, int], regio
         yield stops(CHECK, f"{what} is of Windows", "Name one of Ubuntu 24.04.")
     elif said := OTHER.search(image.get("Name") or ""):
         found = f"{what} is {image['Name']}: {said[0]} is another distribution than Ubuntu 24.04"
-        yield warns(CHECK, found, "Machines install packages with apt. Name an image made from Ubuntu 24.04.")
+        yield warns(CHECK, found, "The boot uses apt: name an image made from Ubuntu 24.04.")
     yield from _size(image, what, keys)
 
 

@@ -33,13 +33,13 @@ STACK = """
     config:
       slurm-stacks:cluster:
         provider: local
-        local: {machines: container}
+        local: {isolation: container}
         login: {count: 1}
         containers:
           runtime: pyxis
           packages: [PACKAGES]
         partitions:
-          - {name: debug, machine: local.small, nodes: {min: 2, max: 2}, default: true}
+          - {name: debug, instance_type: local.small, nodes: {min: 2, max: 2}, default: true}
       slurm-stacks:benchmark: {enabled: false}
 """
 MAKE = """
