@@ -20,7 +20,8 @@ from infra import bundle
 from infra.errors import EXIT_USAGE, UserError
 from node import loader
 from node.codec import from_json
-from node.model import Hook, Settings
+from node.containers.model import Package
+from node.model import Containers, Hook, Settings
 from tests.support.checkout import ROOT
 from tests.support.doubles import design, settings
 
@@ -49,6 +50,20 @@ def archive(root: Path, *hooks: Hook) -> bytes:
 
 def names(content: bytes) -> list[str]:
     return zipfile.ZipFile(io.BytesIO(content)).namelist()
+
+
+def test_a_package_of_the_project_travels_by_its_hash_and_another_content_is_refused(project: Path) -> None:
+    content = b"a package"
+    (project / "pyxis.deb").write_bytes(content)
+    own = Package("pyxis.deb", hashlib.sha256(content).hexdigest())
+    away = Package("https://h/enroot.deb", "0" * 64)
+    packed = bundle.node_archive(design(containers=Containers("pyxis", (own, away))), project)
+    assert [name for name in names(packed) if name.startswith("packages/")] == [own.archived()]
+    wrong = dataclasses.replace(own, sha256="1" * 64)
+    with pytest.raises(
+        UserError, match=rf"packages\[0\]\.source: the SHA-256 of 'pyxis\.deb' is {own.sha256}"
+    ):
+        bundle.node_archive(design(containers=Containers("pyxis", (wrong,))), project)
 
 
 # --- the bundle ------------------------------------------------------------------------------------------
