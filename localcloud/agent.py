@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from localcloud import addresses, containers, isolation
+from localcloud import addresses, isolation
 from localcloud.cloud import Cloud
 from localcloud.errors import CloudError
 from localcloud.init import become_subreaper
@@ -55,8 +55,12 @@ class Agent:
 
     def run(self, place: AgentLock) -> None:
         claim = self._claim_addresses()
-        server = rpc.Server(str(_socket(self._run)), self._handle)
-        _admit_slurm(self._run)
+        socket_file = isolation.agent_socket(self._run)
+        socket_file.parent.mkdir(exist_ok=True)
+        server = rpc.Server(str(socket_file), self._handle)
+        if isolation.read(self._run) == CONTAINER:
+            # On container machines the elastic daemon, which calls the agent, runs as Slurm's user.
+            os.chown(socket_file, IDS["slurm"], IDS["slurm"])
         threading.Thread(target=server.serve, daemon=True).start()
         while not self._ended.wait(WATCH_SECONDS):
             # If the run directory is gone (an rm -r), nobody can call this agent again.
@@ -168,20 +172,6 @@ class AgentLock:
         a locked directory; while it inspects this one, it holds the lock itself.
         """
         self._kept = self._kept or _locked(self._folder)
-
-
-def _admit_slurm(run: Path) -> None:
-    """Let Slurm's user call the agent: on container machines the elastic daemon runs as that user."""
-    if isolation.read(run) == CONTAINER:
-        os.chown(_socket(run), IDS["slurm"], IDS["slurm"])
-
-
-def _socket(run: Path) -> Path:
-    if isolation.read(run) != CONTAINER:
-        return run / "cloud" / "agent.sock"
-    own = containers.socket_path(run)
-    own.parent.mkdir(exist_ok=True)
-    return own
 
 
 def _locked(descriptor: int) -> bool:

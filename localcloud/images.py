@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import platform
 import shutil
 import subprocess
 import time
@@ -297,9 +298,7 @@ def _own_suite() -> str:
     """
     facts: dict[str, str] = {}
     with contextlib.suppress(OSError):
-        for line in Path("/etc/os-release").read_text().splitlines():
-            name, _, value = line.partition("=")
-            facts[name] = value.strip().strip('"')
+        facts = platform.freedesktop_os_release()
     if not facts.get("VERSION_CODENAME") or shutil.which("apt-get") is None:
         raise ImageError(
             "machines that boot are made from Debian's or Ubuntu's packages, and this machine "

@@ -60,7 +60,7 @@ class RunDirectory:
 
     @property
     def agent_socket(self) -> Path:
-        return containers.socket_path(self.path) if self.containers else self.cloud / "agent.sock"
+        return isolation.agent_socket(self.path)
 
     @property
     def cluster_file(self) -> Path:
@@ -93,8 +93,9 @@ class RunDirectory:
 
     def boot_log(self, host: str) -> Path:
         """Return the file with the output of a machine's first process, or of a container's console."""
-        machine = self.disk(host) if self.containers else self.path
-        return machine / "log" / f"boot-{host}.log"
+        if self.containers:
+            return containers.console_file(self.path, host)
+        return self.path / "log" / f"boot-{host}.log"
 
     def boot_report(self, host: str) -> Path:
         """Return the file with the steps and the facts of a machine's boot."""
