@@ -66,7 +66,7 @@ def unsupported_reason(
 def _reasons(design: ClusterDesign | None, look: Callable[[], str]) -> Iterator[str]:
     if os.geteuid() != 0:
         yield "machines that boot (`local: {machines: container}`) are made by root: run as root (sudo)."
-    if lacking := system_packages.missing_for_containers():
+    if lacking := system_packages.missing(system_packages.CONTAINERS):
         yield (
             f"machines that boot need {' and '.join(lacking)}: as root, {system_packages.command(lacking)} "
             "(`up` does it)."

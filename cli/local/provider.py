@@ -40,7 +40,7 @@ class LocalProvider:
             from cli.local import container_support, image
 
             if os.geteuid() == 0:
-                system_packages.ensure_for_containers(say)
+                system_packages.ensure_for(system_packages.CONTAINERS, say)
             container_support.check(design.machines)
             image.ensure(design, say)
         else:
