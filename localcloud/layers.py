@@ -41,7 +41,7 @@ def ensure(folder: Path, name: str, make: Callable[[Path], None], say: Say) -> P
     if target.is_dir():
         return target
     folder.mkdir(parents=True, exist_ok=True)
-    with _exclusive(_lock(target), say):
+    with exclusive(_lock(target), lambda: say("waiting for another command that makes the same image")):
         draft = folder / f".{name}{DRAFT}"
         # A process that was killed may have left its draft.
         _remove(draft)
@@ -149,12 +149,17 @@ def _check_free_space(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _exclusive(file: Path, say: Say) -> Iterator[None]:
+def exclusive(file: Path, busy: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock of a file for the body.
+
+    Args:
+        busy: called before waiting if another process holds the lock.
+    """
     with file.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("waiting for another command that makes the same image")
+            busy()
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders, locations
@@ -18,7 +19,7 @@ from infra.program.stack import Stack
 from localcloud import addresses, cgroups, containers, hosts_namespace, isolation, network
 from localcloud.containers import CGROUPS
 from localcloud.machines import base_python, pids_of_cluster
-from node import ports
+from node import ports, rpc
 from node.bootstrap import files
 from node.bootstrap.vm import cloud_local
 from node.model import APPS, CONTAINER, SHARED, SLURMDBD_PORT, ClusterDesign, Settings, Site
@@ -98,8 +99,37 @@ class RunDirectory:
         return self.path / "log" / f"boot-{host}.log"
 
     def boot_report(self, host: str) -> Path:
-        """Return the file with the steps and the facts of a machine's boot."""
+        """Return the file that `report` reads."""
         return self.bucket / "boot" / f"{host}.json"
+
+    def report(self, host: str) -> dict[str, Any]:
+        """Return the steps and the facts of a machine's boot; empty if it has not reported yet."""
+        try:
+            found: dict[str, Any] = json.loads(self.boot_report(host).read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def current(self) -> dict[str, Any]:
+        """Return the content of `current.json`, which names what is published now.
+
+        Raises:
+            OSError, ValueError: it cannot be read.
+        """
+        found: dict[str, Any] = json.loads((self.bucket / "current.json").read_text())
+        return found
+
+    def call(self, method: str, seconds: float = 10.0, /, **params: Any) -> Any:
+        """Call the local cloud's agent (`localcloud.agent`).
+
+        Args:
+            seconds: seconds of silence after which the agent counts as unavailable.
+
+        Raises:
+            RpcUnavailableError: no agent answers.
+            RpcError: the agent refused.
+        """
+        return rpc.call(str(self.agent_socket), method, seconds, **params)
 
     def disk(self, host: str) -> Path:
         """Return the folder that outlives a container machine of this name: logs, a controller's queue."""

@@ -75,7 +75,7 @@ def _condition(run: RunDirectory, up: str, stack: str) -> Iterable[Finding]:
     """Check a cluster that is up, or was up."""
     look = f"`./cluster logs --stack {stack}` shows its last messages."
     try:
-        found = rpc.call(str(run.agent_socket), "list", ANSWER_SECONDS, tags={})["machines"]
+        found = run.call("list", ANSWER_SECONDS, tags={})["machines"]
     except (rpc.RpcUnavailableError, rpc.RpcError):
         yield warns(
             "cluster.agent",
