@@ -47,7 +47,7 @@ def ensure(folder: Path, name: str, make: Callable[[Path], None], say: Say) -> P
         _remove(draft)
         if target.is_dir():
             return target
-        _check_free_space(folder)
+        check_free_space(folder)
         draft.mkdir()
         try:
             make(draft)
@@ -139,8 +139,14 @@ def _lock(layer: Path) -> Path:
     return layer.with_name(f".{layer.name}.lock")
 
 
-def _check_free_space(folder: Path) -> None:
-    free = shutil.disk_usage(folder).free // 2**20
+def check_free_space(folder: Path) -> None:
+    """Check that an image fits into a folder, which need not exist yet.
+
+    Raises:
+        ImageError: it does not.
+    """
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    free = shutil.disk_usage(there).free // 2**20
     if free < NEEDED_MIB:
         raise ImageError(
             f"the machines' image takes {NEEDED_MIB} MiB in {folder}, and {free} MiB are free there: "
