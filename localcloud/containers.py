@@ -12,7 +12,7 @@ import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from localcloud import cgroups, nspawn
+from localcloud import cgroups, images, nspawn
 from localcloud.container_machine import Bind, Machine, NetworkInterface
 from localcloud.machines import CLUSTER_VARIABLE, CONTROLLER, MACHINE_VARIABLE, Boot, pids_of_cluster
 from localcloud.network import BRIDGE, GATEWAY, PREFIX, Network, read_hosts
@@ -35,7 +35,6 @@ cloud_final_modules: [scripts-user]
 DELAYED_START = "[Service]\nExecStartPre=/bin/sleep 10\n"
 """Delays cloud-init's last stage. It has nothing to do, and its start costs a booting node half a second of
 CPU time."""
-LOCALHOST = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +120,7 @@ class ContainerRuntime:
             # Without user data a machine runs, but its bootstrap never starts: it never becomes a node.
             user_data=plan.user_data[boot.role] if boot.registers else None,
             files={
-                "etc/hosts": LOCALHOST + names,
+                "etc/hosts": images.HOSTS + names,
                 "etc/cloud/cloud.cfg.d/99-local.cfg": CLOUD_INIT,
                 "etc/systemd/system/cloud-final.service.d/slurm-stacks.conf": DELAYED_START,
             },

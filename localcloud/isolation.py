@@ -13,9 +13,6 @@ from localcloud.machines import MachineRuntime, ProcessRuntime
 from node.bootstrap import files
 from node.model import CONTAINER, PROCESS
 
-SLURM_USER = "slurm"
-"""SlurmUser on container machines."""
-
 
 def write(run: Path, kind: str) -> None:
     """Save the isolation (`process` or `container`) in the cluster's run directory."""

@@ -160,7 +160,7 @@ class RunDirectory:
         with self._alone():
             base, first = self._ports(1 + blocks.needed(placed)), addresses.ensure_block(self.path)
             slurmdbd_port = self._slurmdbd_port() if design.slurm.accounting else SLURMDBD_PORT
-        self._keep("blocks", placed)
+        self._keep(blocks=placed)
         own = addresses.usable(first)
         settings = Settings(
             design,
@@ -195,7 +195,7 @@ class RunDirectory:
         self._write_hosts(network.addresses(design, network.read_hosts(self.hosts)))
         return Site(
             root="/",
-            user=isolation.SLURM_USER,
+            user="slurm",
             controller_host="controller",
             controller_address=network.CONTROLLER,
             apps=APPS,
@@ -213,8 +213,11 @@ class RunDirectory:
             # Running nodes keep their ports if the ports that follow are free for the new ones.
             more = range(base + have, base + count)
             if base + count <= LAST_PORT and all(map(ports.free, more)) and self._usable(base, have):
-                return self._keep_ports(base, max(have, count))
-        return self._keep_ports(self.free_ports(count), count)
+                self._keep(count=max(have, count))
+                return base
+        base = self.free_ports(count)
+        self._keep(base=base, count=count)
+        return base
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -275,26 +278,24 @@ class RunDirectory:
 
     def kept_ports(self) -> tuple[int, int] | None:
         """Return the first saved port and the number of ports; `None` if none are saved."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            kept = json.loads(_read_note(self.path / "ports.json"))
+        kept = self._kept()
+        with contextlib.suppress(KeyError, ValueError, TypeError):
             return int(kept["base"]), int(kept["count"])
         return None
 
-    def _keep_ports(self, base: int, count: int) -> int:
-        self._keep("base", base)
-        self._keep("count", count)
-        return base
-
     def _kept_blocks(self) -> blocks.Blocks:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            return blocks.parse(json.loads((self.path / "ports.json").read_text())["blocks"])
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            return blocks.parse(self._kept()["blocks"])
         return {}
 
-    def _keep(self, name: str, value: object) -> None:
-        kept: dict[str, object] = {}
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            kept = dict(json.loads((self.path / "ports.json").read_text()))
-        files.write(self.path / "ports.json", json.dumps({**kept, name: value}).encode())
+    def _kept(self) -> dict[str, Any]:
+        """Return what is saved of the ports; empty if nothing is, or if the file is damaged."""
+        with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+            return dict(json.loads(_read_note(self.path / "ports.json")))
+        return {}
+
+    def _keep(self, **values: object) -> None:
+        files.write(self.path / "ports.json", json.dumps({**self._kept(), **values}).encode())
 
 
 def _read_note(file: Path) -> str:

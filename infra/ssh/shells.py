@@ -73,12 +73,11 @@ class RemoteShell:
     The client limits only how long it dials. A machine that accepts a connection and then says nothing holds
     it for ever, and it needs the machine in order to cancel a job. `OpenSshShell` has neither fault.
 
-    This class stays because running stacks have `command:remote:Command` in their state. An alias of that
-    type for a `command:local:Command` would be an update, but the provider reads the old state strictly, as
-    its own
-    type: it refuses the input `connection`, which local commands lack (pulumi-go-provider 1.3.0,
-        `ende.Decode` without `IgnoreUnrecognized`). Without the alias the engine deletes the old resource
-        after it has made the new one, and so cancels the job that the new one has just found running.
+    This class stays because running stacks have `command:remote:Command` in their state, and no way leads
+    from it to a `command:local:Command`. An alias would be an update, which the provider refuses: it reads
+    the old state as that of a local command, which has no input `connection` (pulumi-go-provider 1.3.0,
+    `ende.Decode` without `IgnoreUnrecognized`). Without an alias the engine first makes the new resource,
+    which finds the benchmark's job running, and then deletes the old one, which cancels that job.
 
     Args:
         root: The project, whose workload is staged.
