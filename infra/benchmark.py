@@ -89,7 +89,7 @@ def _common(design: ClusterDesign, training: BenchmarkDesign, layout: Layout, di
         "python": interpreter(layout),
         "code": f"{layout.shared}/bench/{digest[:16]}",
         "stack": design.stack,
-        "machine": partition.machine,
+        "machine": partition.instance_type,
         "digest": digest,
         "price_hour": partition.price_hour,
     }

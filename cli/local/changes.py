@@ -16,8 +16,8 @@ INSTEAD: dict[str, Row | None] = {
     **rows.without_effect(_CLOUDS, "storage.*.existing", "storage.*.security_group", "storage.*.keep"),
     **rows.without_effect(_CLOUDS, "storage.*.snapshot", "storage.*.restore", "network.cidr"),
     **rows.without_effect(_HERE, "partitions.disk_gib", "storage.*.kind"),
-    "controller.machine": Row(Kind.LIVE, ("controller.machine",)),
-    "login.machine": Row(Kind.LIVE, ("login.machine",)),
+    "controller.instance_type": Row(Kind.LIVE, ("controller.instance_type",)),
+    "login.instance_type": Row(Kind.LIVE, ("login.instance_type",)),
     "partitions.local": Row(Kind.LIVE, ("partitions.price_hour",)),
     "storage.*.path": Row(Kind.NOTHING, (), _HERE),
     "containers": Row(Kind.DATA, ("cluster.containers",), "machines of another image make another cluster"),
@@ -48,7 +48,9 @@ OWN: dict[str, Row] = {
     **rows.without_effect(_CLOUDS, "network.public_cidr", "network.private_cidr", "network.zones"),
     "network.aws": Row(Kind.NOTHING, ("network.vpc",), _CLOUDS),
     "network.gcp": Row(Kind.NOTHING, ("network.public_subnet", "network.private_subnets"), _CLOUDS),
-    "local.machines": Row(Kind.DATA, ("cluster.machines",), "machines of another kind make another cluster"),
+    "local.isolation": Row(
+        Kind.DATA, ("cluster.isolation",), "machines of another kind make another cluster"
+    ),
     "local.suite": Row(Kind.DATA, ("image.source",), "another release makes another cluster"),
     "local.price_hour": Row(Kind.LIVE),
     **{f"local.{f.name}": Row(Kind.LIVE, (f"local.{f.name}",)) for f in fields(LocalCloud)},
@@ -59,7 +61,7 @@ TABLE = rows.table(OWN, INSTEAD)
 """Key of the stack file below `slurm-stacks:cluster` -> what a change does; `*` is home, apps or scratch."""
 
 UNSEEN = (rows.UNSEEN | {"cluster.region", "cluster.zone", "cluster.project"}) - {
-    "cluster.machines",
+    "cluster.isolation",
     "partitions.zones",
     "network.zones",
 }

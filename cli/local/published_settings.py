@@ -34,7 +34,7 @@ def settings(up: StackUp) -> Settings | None:
         # A container's disk has the same layout as the files of process machines.
         if made is None:
             return None
-        made = dataclasses.replace(made, machines=PROCESS)
+        made = dataclasses.replace(made, isolation=PROCESS)
         return Settings(made, _site(run, run.disk("controller")))
     if (found := _read(run.path / "code" / "settings.json") or _published(run)) is not None:
         return found

@@ -51,7 +51,7 @@ def warnings(design: ClusterDesign) -> list[str]:
     Raises:
         UserError: Exit 3. This user may not install what the cluster needs.
     """
-    if design.machines != CONTAINER and not design.slurm.accounting:
+    if design.isolation != CONTAINER and not design.slurm.accounting:
         return []
     done = subprocess.run(
         [sys.executable, "-m", MODULE, "look", "--stack", design.stack],
@@ -82,7 +82,8 @@ class LocalCluster(pulumi.ComponentResource):
             "cloud",
             "cloud-up",
             rest=[
-                *([] if design.machines == PROCESS else ["--machines", design.machines]),
+                # The option keeps its former name: its name is an input of the resource, which would change.
+                *([] if design.isolation == PROCESS else ["--machines", design.isolation]),
                 *("--cluster", name),
             ],
             delete="cloud-down",
@@ -121,7 +122,7 @@ class LocalCluster(pulumi.ComponentResource):
 
     @property
     def shell(self) -> LocalShell:
-        return LocalShell(self._design.stack, self._design.machines, self._design.requirements)
+        return LocalShell(self._design.stack, self._design.isolation, self._design.requirements)
 
     def _command(
         self,
@@ -168,7 +169,7 @@ class LocalShell:
     """Reaches the login machine, which is this machine or a container on it.
 
     Args:
-        machines: process | container.
+        isolation: process | container.
         requirements: A user's requirements file, relative to the project; `None` means the locked
             environment.
 
@@ -176,11 +177,11 @@ class LocalShell:
         UserError: The requirements file is missing, or names what the cluster cannot install.
     """
 
-    def __init__(self, stack: str, machines: str = PROCESS, requirements: str | None = None) -> None:
+    def __init__(self, stack: str, isolation: str = PROCESS, requirements: str | None = None) -> None:
         self._stack = stack
         self._requirements = requirements
         run = folders.check_run_dir(Stack(bundle.ROOT, stack))
-        in_container = machines == CONTAINER
+        in_container = isolation == CONTAINER
         self.apps = APPS if in_container else str(run / "apps")
         self.shared = SHARED if in_container else str(run / "shared")
         self.environment = environments.digest("cpu", requirements)

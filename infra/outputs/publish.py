@@ -157,7 +157,7 @@ def _partition(p: Partition) -> contract.PartitionOutput:
     a = p.accelerator
     return contract.PartitionOutput(
         name=p.name,
-        machine=p.machine,
+        machine=p.instance_type,
         cpus=p.cpus,
         memory_mib=p.memory_mib,
         accelerator=contract.AcceleratorOutput(type=a.type, count=a.count, gres=a.gres, simulated=a.simulated)

@@ -27,8 +27,8 @@ STACK = """
       slurm-stacks:cluster:
         provider: local
         partitions:
-          - {name: debug, machine: local.small, nodes: {max: 3}, default: true}
-          - {name: gpu, machine: local.medium, accelerator: {type: v100, count: 1}, nodes: {max: 1}}
+          - {name: debug, instance_type: local.small, nodes: {max: 3}, default: true}
+          - {name: gpu, instance_type: local.medium, accelerator: {type: v100, count: 1}, nodes: {max: 1}}
         slurm: {suspend_time: 300, accounting: true}
       slurm-stacks:benchmark: {enabled: false}
 """

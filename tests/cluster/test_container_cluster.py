@@ -33,10 +33,10 @@ STACK = """
     config:
       slurm-stacks:cluster:
         provider: local
-        local: {machines: container}
+        local: {isolation: container}
         login: {count: 1}
         partitions:
-          - {name: debug, machine: local.small, nodes: {max: 4}, default: true}
+          - {name: debug, instance_type: local.small, nodes: {max: 4}, default: true}
         slurm: {suspend_time: 4, accounting: true}
       slurm-stacks:benchmark: {nodes: 2, epochs: 2, data: synthetic, profile: sync}
 """

@@ -26,8 +26,11 @@ GPU = """
       slurm-stacks:cluster:
         provider: local
         partitions:
-          - {name: debug, machine: local.small, nodes: {max: 3}, default: true}
-          - {name: gpu, machine: local.medium, accelerator: {type: v100, count: 4}, nodes: {min: 1, max: 2}}
+          - {name: debug, instance_type: local.small, nodes: {max: 3}, default: true}
+          - name: gpu
+            instance_type: local.medium
+            accelerator: {type: v100, count: 4}
+            nodes: {min: 1, max: 2}
         slurm: {suspend_time: 4}
 """
 
@@ -209,7 +212,7 @@ def test_quota_takes_no_part_of_a_job_and_says_why(make_checkout: Callable[..., 
             provider: local
             local: {quota_nodes: 2}
             partitions:
-              - {name: debug, machine: local.small, nodes: {max: 6}}
+              - {name: debug, instance_type: local.small, nodes: {max: 6}}
             slurm: {suspend_time: 4}
         """
     )
@@ -243,7 +246,7 @@ def test_a_change_of_the_stack_is_applied_while_a_job_runs(
               slurm-stacks:cluster:
                 provider: local
                 partitions:
-                  - {name: debug, machine: local.small, nodes: {max: 12}, default: true}
+                  - {name: debug, instance_type: local.small, nodes: {max: 12}, default: true}
                 slurm: {suspend_time: 4}
             """
         )
@@ -266,7 +269,7 @@ def test_the_pages_hooks_run_on_the_node_and_a_failing_one_keeps_it_out(
           slurm-stacks:cluster:
             provider: local
             partitions:
-              - {name: debug, machine: local.small, nodes: {max: 2}}
+              - {name: debug, instance_type: local.small, nodes: {max: 2}}
             slurm: {suspend_time: 4}
     """
     checkout = make_checkout(textwrap.dedent(stack) + textwrap.indent(shown[1], "    "))

@@ -23,8 +23,8 @@ STACK = """
       slurm-stacks:cluster:
         provider: local
         partitions:
-          - {name: debug, machine: local.small, nodes: {max: 8}, default: true}
-          - {name: gpu, machine: local.medium, accelerator: {type: v100, count: 2}, nodes: {max: 4}}
+          - {name: debug, instance_type: local.small, nodes: {max: 8}, default: true}
+          - {name: gpu, instance_type: local.medium, accelerator: {type: v100, count: 2}, nodes: {max: 4}}
         slurm: {suspend_time: 2, suspend_timeout: 2, resume_timeout: 45}
 """
 START_SECONDS = 90.0

@@ -25,7 +25,7 @@ STACK = """
       slurm-stacks:cluster:
         provider: local
         partitions:
-          - {{name: debug, machine: local.medium, nodes: {{max: 2}}, default: true}}
+          - {{name: debug, instance_type: local.medium, nodes: {{max: 2}}, default: true}}
         slurm: {{suspend_time: 4}}
       slurm-stacks:benchmark: {benchmark}
 """

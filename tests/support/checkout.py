@@ -30,7 +30,7 @@ SMALL = """
       slurm-stacks:cluster:
         provider: local
         partitions:
-          - {name: debug, machine: local.small, nodes: {max: 10}, default: true}
+          - {name: debug, instance_type: local.small, nodes: {max: 10}, default: true}
         slurm: {suspend_time: 4}
 """
 
