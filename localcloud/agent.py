@@ -53,7 +53,7 @@ class Agent:
         self._ended = threading.Event()
         self._closing = False
 
-    def run(self, place: AgentLock) -> None:
+    def run(self, lock: AgentLock) -> None:
         claim = self._claim_addresses()
         socket_file = isolation.agent_socket(self._run)
         socket_file.parent.mkdir(exist_ok=True)
@@ -64,10 +64,10 @@ class Agent:
         threading.Thread(target=server.serve, daemon=True).start()
         while not self._ended.wait(WATCH_SECONDS):
             # If the run directory is gone (an rm -r), nobody can call this agent again.
-            if not place.ours():
+            if not lock.ours():
                 self._cloud.close(write=False)
                 return
-            place.keep()
+            lock.keep()
             try:
                 self._runtime.reap()
                 self._cloud.watch()
@@ -194,13 +194,13 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     become_subreaper()
     run = Path(sys.argv[1])
-    place = AgentLock(run)
+    lock = AgentLock(run)
     agent = Agent(run)
     # Machines outlive their agent, as they outlive an outage of a cloud's API. Only `shutdown` ends them.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: os._exit(0))
     print(f"{time.strftime('%FT%TZ', time.gmtime())} the local cloud's agent serves {run}", flush=True)
-    agent.run(place)
+    agent.run(lock)
 
 
 if __name__ == "__main__":

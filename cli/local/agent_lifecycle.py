@@ -20,7 +20,7 @@ from infra.errors import UserError
 from infra.program import locations
 from infra.program.stack import Stack
 from localcloud import containers
-from localcloud.machines import CLUSTER_VARIABLE, pids_of_cluster
+from localcloud.machines import CLUSTER_VARIABLE
 from node import rpc
 from node.processes import ProcessId, end_all
 
@@ -125,7 +125,7 @@ def end_cluster(run: RunDirectory) -> None:
         _shut_down(run, agent)
     with explain_wait(f"ending what is left of the cluster in {run.path}"):
         containers.end_machines(run.path)
-        left = end_all(lambda: pids_of_cluster(run.path))
+        left = end_all(run.pids)
     if left:
         raise UserError(f"these processes of the cluster cannot be ended: {left}")
     if stays := containers.remove_leftovers(run.path):

@@ -39,7 +39,6 @@ from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.program.stack import Stack
 from localcloud import isolation
 from localcloud.limits import COMPUTE
-from localcloud.machines import pids_of_cluster
 from node import rpc
 from node.codec import from_json
 from node.model import CONTAINER, PROCESS, ClusterDesign, Host, Settings
@@ -274,11 +273,6 @@ def sweep(stack: Stack, cluster: str | None = None) -> dict[str, Any]:
     """End every compute machine by its tags, without the controller."""
     run = RunDirectory.of(stack)
     return {"terminated": terminate(run, COMPUTE) if is_this_cluster(run, cluster) else 0}
-
-
-def processes(run: RunDirectory) -> list[int]:
-    """Return the pids of all of the cluster's processes: agent, machines, daemons, jobs; the deepest last."""
-    return pids_of_cluster(run.path)
 
 
 def _wait_for_boot(run: RunDirectory, host: Host) -> None:

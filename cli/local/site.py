@@ -131,6 +131,10 @@ class RunDirectory:
         """
         return rpc.call(str(self.agent_socket), method, seconds, **params)
 
+    def pids(self) -> list[int]:
+        """Return the pids of all of the cluster's processes: agent, machines, daemons, jobs."""
+        return pids_of_cluster(self.path)
+
     def disk(self, host: str) -> Path:
         """Return the folder that outlives a container machine of this name: logs, a controller's queue."""
         return containers.disk_folder(self.path, host)
@@ -250,7 +254,7 @@ class RunDirectory:
         note = self.path / "slurmdbd-port"
         with contextlib.suppress(OSError, ValueError):
             port = int(note.read_text())
-            if ports.free(port) or port in ports.listening(pids_of_cluster(self.path)):
+            if ports.free(port) or port in ports.listening(self.pids()):
                 return port
         mine = [range(kept[0], sum(kept))] if (kept := self.kept_ports()) is not None else []
         chosen = free_range(1, int(self.path.name, 16), [*mine, *self._ports_of_others()])
@@ -272,7 +276,7 @@ class RunDirectory:
         taken = {port for port in range(base, base + count) if not ports.free(port)}
         if not taken:
             return True
-        ours = ports.listening(pids_of_cluster(self.path))
+        ours = ports.listening(self.pids())
         # New ports would end the jobs of running nodes. A node whose port is taken reports that at its boot.
         return base not in taken - ours and bool(taken & ours)
 

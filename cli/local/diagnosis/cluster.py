@@ -8,7 +8,6 @@ from typing import Any
 
 from cli.doctor.finding import Finding, fine, stops, warns
 from cli.local import agent_lifecycle, machine_access, orphaned_clusters
-from cli.local.operations import processes
 from cli.local.site import RunDirectory
 from cli.runner import embedded
 from infra.program import locations, owner
@@ -41,7 +40,7 @@ def present(stack: Stack, design: ClusterDesign | None = None) -> Iterable[Findi
         )
     up, down = (f"`./cluster {verb} --stack {stack.name}`" for verb in ("up", "down"))
     if not run.path.exists():
-        if left := processes(run):
+        if left := run.pids():
             yield warns(
                 "cluster.leftovers",
                 f"{run.path} is gone, and processes of the cluster in it are left: {_listed(left)}",
@@ -56,7 +55,7 @@ def present(stack: Stack, design: ClusterDesign | None = None) -> Iterable[Findi
         else:
             yield fine("cluster.state", f"not up yet{orphaned_clusters.other_owners(stack)}")
     elif owner.read(stack) is None:
-        left = processes(run)
+        left = run.pids()
         yield warns(
             "cluster.leftovers",
             f"{run.path} is there and nobody owns it"
