@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
 import pulumi
 import pulumi_command as command
@@ -17,7 +17,6 @@ from infra.errors import UserError
 from infra.program import mode
 from infra.ssh import agent, hostkeys, lines, target
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 # The path is relative, so that moving the checkout changes no resource. Commands run in the project's folder.
@@ -88,7 +87,7 @@ class RemoteShell:
         self._paths = paths
         self._root = root
         self._host_key = pulumi.Output.from_input(endpoint.host_keys).apply(
-            lambda keys: _or_stop(hostkeys.pin, keys)
+            lambda keys: _or_stop(lambda: hostkeys.pin(keys))
         )
         self._connection = command.remote.ConnectionArgs(
             host=endpoint.host,
@@ -238,10 +237,10 @@ class OpenSshShell:
         )
 
 
-def _or_stop(check: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+def _or_stop(check: Callable[[], T]) -> T:
     """Raises a UserError as a `RunError`, which Pulumi prints without a traceback."""
     try:
-        return check(*arguments, **named)
+        return check()
     except UserError as error:
         raise pulumi.RunError(str(error)) from error
 
