@@ -46,15 +46,6 @@ def tree(folder: Path) -> Iterator[tuple[str, bytes]]:
             yield "/".join(parts), path.read_bytes()
 
 
-def tree_digest(folder: Path) -> str:
-    """The digest of a folder's names and contents. Times and the file system's order do not count."""
-    total = hashlib.sha256()
-    for name, content in tree(folder):
-        total.update(f"{name}\0{len(content)}\0".encode())
-        total.update(content)
-    return total.hexdigest()
-
-
 def node_archive(design: ClusterDesign, root: Path = ROOT) -> bytes:
     """The node code and the stack's hooks as a zip that `node.loader` unpacks.
 

@@ -219,10 +219,9 @@ class Checkout:
 
     def processes(self) -> list[int]:
         """Pids of everything that belongs to this checkout's cluster."""
-        from cli.local.operations import processes
         from cli.local.site import RunDirectory
 
-        return processes(RunDirectory(self.run_directory))
+        return RunDirectory(self.run_directory).pids()
 
     def close(self) -> list[str]:
         """Take the cluster down by all means. Returns what `down` had not removed.

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from cli.doctor import condition
 from cli.doctor.finding import Finding, fine, stops, warns
 from cli.local import agent_lifecycle, machine_access, orphaned_clusters
-from cli.local.operations import processes
 from cli.local.site import RunDirectory
 from cli.runner import embedded
 from infra.program import locations, owner
@@ -37,7 +36,7 @@ def present(stack: Stack, design: ClusterDesign | None = None) -> Iterable[Findi
         )
     up, down = (f"`./cluster {verb} --stack {stack.name}`" for verb in ("up", "down"))
     if not run.path.exists():
-        if left := processes(run):
+        if left := run.pids():
             yield warns(
                 "cluster.leftovers",
                 f"{run.path} is gone, and processes of the cluster in it are left: {_listed(left)}",
@@ -52,7 +51,7 @@ def present(stack: Stack, design: ClusterDesign | None = None) -> Iterable[Findi
         else:
             yield fine("cluster.state", f"not up yet{orphaned_clusters.other_owners(stack)}")
     elif owner.read(stack) is None:
-        left = processes(run)
+        left = run.pids()
         yield warns(
             "cluster.leftovers",
             f"{run.path} is there and nobody owns it"
@@ -71,7 +70,7 @@ def _condition(run: RunDirectory, up: str, stack: str) -> Iterable[Finding]:
     """Check a cluster that is up, or was up."""
     look = f"`./cluster logs --stack {stack}` shows its last messages."
     try:
-        found = rpc.call(str(run.agent_socket), "list", ANSWER_SECONDS, tags={})["machines"]
+        found = run.call("list", ANSWER_SECONDS, tags={})["machines"]
     except (rpc.RpcUnavailableError, rpc.RpcError):
         yield warns(
             "cluster.agent",
