@@ -111,13 +111,13 @@ def _prepare(project: Path) -> Path:
         say(f"tests of accounting are skipped: {error}")
     try:
         if os.geteuid() == 0:
-            system_packages.ensure_for_containers(say)
+            system_packages.ensure_for(system_packages.CONTAINERS, say)
             # Made here, because its time would otherwise count for the first test that needs it.
             images.ensure(images.recipe(), image.folder(), say)
     except (UserError, layers.ImageError) as error:
         say(f"tests of machines that boot are skipped: {error}")
     try:
-        system_packages.ensure_for_tests(say)
+        system_packages.ensure_for(system_packages.TESTS, say)
     except UserError as error:
         say(f"tests over SSH, of a controller's firewall and of its name server are skipped: {error}")
     say("the training environment")

@@ -19,6 +19,7 @@ from infra.program.locations import cache_root
 from node.bootstrap.vm.cloud_client import LOCKED
 from node.bootstrap.vm.training import REQUIREMENTS
 from node.codec import to_json
+from node.containers.model import Package
 from node.health.model import EPILOG, PROLOG
 from node.model import ClusterDesign, Settings
 
@@ -45,15 +46,6 @@ def tree(folder: Path) -> Iterator[tuple[str, bytes]]:
             yield "/".join(parts), path.read_bytes()
 
 
-def tree_digest(folder: Path) -> str:
-    """The digest of a folder's names and contents. Times and the file system's order do not count."""
-    total = hashlib.sha256()
-    for name, content in tree(folder):
-        total.update(f"{name}\0{len(content)}\0".encode())
-        total.update(content)
-    return total.hexdigest()
-
-
 def node_archive(design: ClusterDesign, root: Path = ROOT) -> bytes:
     """The node code and the stack's hooks as a zip that `node.loader` unpacks.
 
@@ -61,7 +53,8 @@ def node_archive(design: ClusterDesign, root: Path = ROOT) -> bytes:
     differ.
 
     Raises:
-        UserError: The script of a hook or the user's requirements file does not exist.
+        UserError: The script of a hook, a package or the user's requirements file does not exist, or a
+            package has another hash.
     """
     # Only the client of the own cloud goes in, so that a change in another's is not new code for this
     # cluster.
@@ -73,6 +66,10 @@ def node_archive(design: ClusterDesign, root: Path = ROOT) -> bytes:
             continue  # the machines fetch this hook themselves, or have it in their settings
         content = _script(root, f"hooks[{number}].source", hook.source)
         files[f"hooks/{number}-{Path(hook.source).name}"] = content
+    for number, package in enumerate(design.containers.packages if design.containers else ()):
+        if "://" not in package.source:
+            key = f"containers.packages[{number}].source"
+            files[package.archived()] = _package(root, key, package)
     for program, own in ((PROLOG, design.slurm.prolog), (EPILOG, design.slurm.epilog)):
         if own is not None:
             files[own.archived(program)] = _script(root, f"slurm.{program}.source", own.source)
@@ -97,6 +94,22 @@ def _script(root: Path, key: str, source: str) -> bytes:
             EXIT_USAGE,
         )
     return (root / source).read_bytes()
+
+
+def _package(root: Path, key: str, package: Package) -> bytes:
+    """The content of a package that lies in the project.
+
+    Raises:
+        UserError: There is none, or it has another hash.
+    """
+    content = _script(root, key, package.source)
+    if digest(content) != package.sha256:
+        raise UserError(
+            f"slurm-stacks:cluster.{key}: the SHA-256 of {package.source!r} is {digest(content)}; "
+            "the stack file has another: see that it is the package that you mean, and write this hash",
+            EXIT_USAGE,
+        )
+    return content
 
 
 def training_kind(design: ClusterDesign) -> str:

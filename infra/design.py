@@ -13,11 +13,12 @@ from infra.config import ClusterConfig, StackConfig
 from infra.config.cluster import AwsConfig, AwsPartition, LocalConfig, OwnImageConfig, PartitionConfig
 from infra.config.fields import clock, time_limit_seconds
 from infra.health import health
-from infra.machines import GRES, Catalog, Machine
+from infra.machines import GRES, NEURON_CORES, Catalog, Machine
 from infra.mounts import gp3_of, mounts_of
 from node import codec, model
 from node.batch import Batch
 from node.bootstrap import limits
+from node.containers.model import Package
 from node.local_cloud import LocalCloud
 
 DEFAULT_MACHINE = {"aws": "m5.large", "gcp": "n1-standard-2", "local": "local.small"}
@@ -55,7 +56,7 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
             for h in cluster.hooks
         ),
         health=health(cluster, partitions),
-        containers=model.Containers(**cluster.containers.model_dump()) if cluster.containers else None,
+        containers=_containers(cluster),
         budget=_budget(cluster),
         region=config.region,
         zone=config.zone,
@@ -115,6 +116,14 @@ def _budget(cluster: ClusterConfig) -> model.Budget:
     said = cluster.budget
     usual = "cancel" if cluster.scheduler == "batch" else "keep"
     return model.Budget(said.max_usd, said.max_hours, said.running_jobs or usual)
+
+
+def _containers(cluster: ClusterConfig) -> model.Containers | None:
+    said = cluster.containers
+    if said is None:
+        return None
+    packages = tuple(Package(one.source, one.sha256) for one in said.packages)
+    return model.Containers(said.runtime, packages, said.images)
 
 
 def _queue(config: StackConfig, batch: Batch, facts: Catalog) -> model.Partition:
@@ -241,6 +250,7 @@ def _accelerator(
         count=chosen.count,
         gres=GRES.get(chosen.type, "gpu"),
         simulated=cluster.provider == "local",
+        cores=NEURON_CORES.get(chosen.type, 0) if partition.aws and partition.aws.neuron_cores else 0,
     )
 
 

@@ -29,6 +29,9 @@ Provider = Literal["aws", "gcp", "local"]
 
 # Type of accelerator -> Slurm's generic resource; all others are `gpu`.
 GRES = dict.fromkeys(("trainium", "trainium2", "inferentia2"), "neuron")
+NEURON_CORES = {"trainium": 2, "trainium2": 4, "inferentia2": 2}
+"""Type of accelerator -> the NeuronCores that programs see on a device. Of Trainium2's eight cores two are
+one for programs by default (awsdocs-neuron, "Logical NeuronCore configuration")."""
 LOCAL_SSD_GIB = 375
 """The only size of Google's local SSDs."""
 FEW = 12

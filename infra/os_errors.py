@@ -37,7 +37,7 @@ def explain(error: OSError, path: Path | None = None) -> UserError:
 
 def denied(path: Path) -> str:
     """Why this user cannot make, write or read `path`, and what to do."""
-    blocker, info = _nearest(path)
+    blocker, info = nearest(path)
     if info.st_uid == os.getuid():
         why = f"{blocker} has the mode {info.st_mode & 0o7777:o}."
     else:
@@ -47,7 +47,7 @@ def denied(path: Path) -> str:
 
 def unwritable(folder: Path) -> str | None:
     """Why a folder, which need not exist yet, cannot be written to; `None` if it can."""
-    place, info = _nearest(folder)
+    place, info = nearest(folder)
     if not stat.S_ISDIR(info.st_mode):
         return f"{folder} cannot be made: {place} is not a folder. {_another(folder)}."
     if os.access(place, os.W_OK | os.X_OK):
@@ -102,15 +102,15 @@ def _ours() -> list[Path]:
 
 def free_mib(path: Path) -> int:
     """Free space for this user on the file system where `path` is, or would be."""
-    return shutil.disk_usage(_nearest(path)[0]).free // MIB
+    return shutil.disk_usage(nearest(path)[0]).free // MIB
 
 
 def noexec(path: Path) -> bool:
     """Whether nothing can be executed where `path` is, or would be."""
-    return bool(os.statvfs(_nearest(path)[0]).f_flag & os.ST_NOEXEC)
+    return bool(os.statvfs(nearest(path)[0]).f_flag & os.ST_NOEXEC)
 
 
-def _nearest(path: Path) -> tuple[Path, os.stat_result]:
+def nearest(path: Path) -> tuple[Path, os.stat_result]:
     """The path itself, or the first folder above it that exists."""
     for candidate in (path, *path.parents):
         try:

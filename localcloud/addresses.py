@@ -85,16 +85,26 @@ def claim(run: Path, *, movable: bool) -> socket.socket | None:
     first = ensure_block(run)
     others = claimed_blocks()
     for candidate in [first, *(_candidates(run, others) if movable else ())]:
-        held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            held.bind(f"\0{_CLAIM}{candidate}")
-        except OSError:
-            held.close()
-            continue
-        if candidate != first:
-            _remember(run, candidate)
-        return held
+        if (held := claim_name(candidate)) is not None:
+            if candidate != first:
+                _remember(run, candidate)
+            return held
     return None
+
+
+def claim_name(name: str) -> socket.socket | None:
+    """Claim a name on this host for as long as the returned socket is open.
+
+    Returns:
+        `None` if another process has claimed it, or if this host does not allow such sockets.
+    """
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        held.bind(f"\0{_CLAIM}{name}")
+    except OSError:
+        held.close()
+        return None
+    return held
 
 
 def claimed_blocks() -> set[str]:

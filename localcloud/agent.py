@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from localcloud import addresses, containers, isolation
+from localcloud import addresses, isolation
 from localcloud.cloud import Cloud
 from localcloud.errors import CloudError
 from localcloud.init import become_subreaper
@@ -53,17 +53,21 @@ class Agent:
         self._ended = threading.Event()
         self._closing = False
 
-    def run(self, place: AgentLock) -> None:
+    def run(self, lock: AgentLock) -> None:
         claim = self._claim_addresses()
-        server = rpc.Server(str(_socket(self._run)), self._handle)
-        _admit_slurm(self._run)
+        socket_file = isolation.agent_socket(self._run)
+        socket_file.parent.mkdir(exist_ok=True)
+        server = rpc.Server(str(socket_file), self._handle)
+        if isolation.read(self._run) == CONTAINER:
+            # On container machines the elastic daemon, which calls the agent, runs as Slurm's user.
+            os.chown(socket_file, IDS["slurm"], IDS["slurm"])
         threading.Thread(target=server.serve, daemon=True).start()
         while not self._ended.wait(WATCH_SECONDS):
             # If the run directory is gone (an rm -r), nobody can call this agent again.
-            if not place.ours():
+            if not lock.ours():
                 self._cloud.close(write=False)
                 return
-            place.keep()
+            lock.keep()
             try:
                 self._runtime.reap()
                 self._cloud.watch()
@@ -170,20 +174,6 @@ class AgentLock:
         self._kept = self._kept or _locked(self._folder)
 
 
-def _admit_slurm(run: Path) -> None:
-    """Let Slurm's user call the agent: on container machines the elastic daemon runs as that user."""
-    if isolation.read(run) == CONTAINER:
-        os.chown(_socket(run), IDS["slurm"], IDS["slurm"])
-
-
-def _socket(run: Path) -> Path:
-    if isolation.read(run) != CONTAINER:
-        return run / "cloud" / "agent.sock"
-    own = containers.socket_path(run)
-    own.parent.mkdir(exist_ok=True)
-    return own
-
-
 def _locked(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -204,13 +194,13 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     become_subreaper()
     run = Path(sys.argv[1])
-    place = AgentLock(run)
+    lock = AgentLock(run)
     agent = Agent(run)
     # Machines outlive their agent, as they outlive an outage of a cloud's API. Only `shutdown` ends them.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: os._exit(0))
     print(f"{time.strftime('%FT%TZ', time.gmtime())} the local cloud's agent serves {run}", flush=True)
-    agent.run(place)
+    agent.run(lock)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from localcloud import cgroups, nspawn
+from localcloud import cgroups, images, nspawn
 from localcloud.container_machine import Bind, Machine, NetworkInterface
 from localcloud.machines import CLUSTER_VARIABLE, CONTROLLER, MACHINE_VARIABLE, Boot, pids_of_cluster
 from localcloud.network import BRIDGE, GATEWAY, PREFIX, Network, read_hosts
@@ -35,7 +35,6 @@ cloud_final_modules: [scripts-user]
 DELAYED_START = "[Service]\nExecStartPre=/bin/sleep 10\n"
 """Delays cloud-init's last stage. It has nothing to do, and its start costs a booting node half a second of
 CPU time."""
-LOCALHOST = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +81,8 @@ class ContainerRuntime:
         self._network = Network(
             run / "cloud", environment={"PATH": nspawn.SEARCH, CLUSTER_VARIABLE: str(run)}
         )
-        self._children: dict[int, subprocess.Popen[bytes]] = {}
-        # Held while a child is started and stored, so that `reap` never sees only half of that.
+        self._children: list[subprocess.Popen[bytes]] = []
+        # A child that `start` adds while `reap` replaces the list would be lost.
         self._lock = threading.Lock()
 
     def start(self, boot: Boot) -> ProcessId:
@@ -91,7 +90,7 @@ class ContainerRuntime:
         try:
             with self._lock:
                 child = nspawn.start(machine)
-                self._children[child.pid] = child
+                self._children.append(child)
             process = ProcessId.of(child.pid)
             if process is None:
                 raise OSError(f"machine {boot.id} ended at once; see {machine.console}")
@@ -108,7 +107,7 @@ class ContainerRuntime:
         plan = BootPlan.read(self._run)
         namespace = Path(f"/proc/{self._network.holder()}/ns/net")
         address = f"{given[boot.host]}/{PREFIX.prefixlen}"
-        console = self.console(self._run, boot.host)
+        console = console_file(self._run, boot.host)
         console.parent.mkdir(parents=True, exist_ok=True)
         # /etc/hosts serves as the cloud's DNS.
         names = "".join(f"{address} {name}\n" for name, address in given.items())
@@ -121,7 +120,7 @@ class ContainerRuntime:
             # Without user data a machine runs, but its bootstrap never starts: it never becomes a node.
             user_data=plan.user_data[boot.role] if boot.registers else None,
             files={
-                "etc/hosts": LOCALHOST + names,
+                "etc/hosts": images.HOSTS + names,
                 "etc/cloud/cloud.cfg.d/99-local.cfg": CLOUD_INIT,
                 "etc/systemd/system/cloud-final.service.d/slurm-stacks.conf": DELAYED_START,
             },
@@ -162,15 +161,12 @@ class ContainerRuntime:
 
     def stop(self, boot: Boot, process: ProcessId) -> bool:
         nspawn.power_off(self._identity(boot), process, OFF_SECONDS)
-        return self._end(boot, process)
+        self.kill(boot, process)
+        return not process.alive()
 
     def kill(self, boot: Boot, process: ProcessId) -> None:
-        self._end(boot, process)
-
-    def _end(self, boot: Boot, process: ProcessId) -> bool:
         nspawn.kill(self._identity(boot), process)
         self.clear(boot)
-        return not process.alive()
 
     def freeze(self, boot: Boot, process: ProcessId) -> None:
         nspawn.freeze(self._identity(boot))
@@ -200,9 +196,7 @@ class ContainerRuntime:
 
     def reap(self) -> None:
         with self._lock:
-            for pid, child in list(self._children.items()):
-                if child.poll() is not None:
-                    del self._children[pid]
+            self._children = [child for child in self._children if child.poll() is None]
         self._network.reap()
 
     def _identity(self, boot: Boot) -> str:
@@ -211,15 +205,15 @@ class ContainerRuntime:
     def _folder(self, boot: Boot) -> Path:
         return self._run / "cloud" / "machines" / boot.id
 
-    @staticmethod
-    def console(run: Path, host: str) -> Path:
-        """Return the file with the console output of the machine of this name."""
-        return disk_folder(run, host) / "log" / f"boot-{host}.log"
-
 
 def disk_folder(run: Path, host: str) -> Path:
     """Return the folder that outlives the machine of this name, like a controller's data disk."""
     return run / "disk" / host
+
+
+def console_file(run: Path, host: str) -> Path:
+    """Return the file with the console output of the machine of this name."""
+    return disk_folder(run, host) / "log" / f"boot-{host}.log"
 
 
 def socket_path(run: Path) -> Path:

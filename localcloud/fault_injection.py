@@ -72,14 +72,7 @@ class FaultInjector:
     def _apply(self, action: str, record: MachineRecord) -> None:
         if record.process is None:
             raise CloudError("InvalidRequest", f"{record.node} has not booted yet: it is {record.state}")
-        if action == "freeze":
-            self._runtime.freeze(record.boot(), record.process)
-        elif action == "thaw":
-            self._runtime.thaw(record.boot(), record.process)
-        elif action == "cut":
-            self._runtime.cut(record.boot(), record.process)
-        else:
-            self._runtime.join(record.boot(), record.process)
+        getattr(self._runtime, action)(record.boot(), record.process)
         if action in ("freeze", "thaw"):
             record.frozen = action == "freeze"
         else:

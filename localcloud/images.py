@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import platform
 import shutil
 import subprocess
 import time
@@ -45,6 +46,8 @@ MASKED = (
     *("console-getty.service", "getty@.service", "getty.target"),
 )
 """Units that every boot would wait for and no machine needs."""
+HOSTS = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
+"""/etc/hosts of the image. A machine adds the names of the others."""
 NO_SERVICES = "#!/bin/sh\nexit 101\n"
 LEAN = (
     "path-exclude=/usr/share/doc/*\npath-exclude=/usr/share/man/*\npath-exclude=/usr/share/locale/*\n"
@@ -210,7 +213,7 @@ def _configure_apt(wanted: Recipe, root: Path) -> None:
 def _finish(root: Path) -> None:
     """Turn a fresh installation into an image, as a cloud's image maker does."""
     (root / "etc/hostname").unlink(missing_ok=True)
-    (root / "etc/hosts").write_text("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n")
+    (root / "etc/hosts").write_text(HOSTS)
     # The file is empty, not missing: each machine gets its own id.
     (root / "etc/machine-id").write_text("")
     (root / "var/lib/dbus/machine-id").unlink(missing_ok=True)
@@ -297,9 +300,7 @@ def _own_suite() -> str:
     """
     facts: dict[str, str] = {}
     with contextlib.suppress(OSError):
-        for line in Path("/etc/os-release").read_text().splitlines():
-            name, _, value = line.partition("=")
-            facts[name] = value.strip().strip('"')
+        facts = platform.freedesktop_os_release()
     if not facts.get("VERSION_CODENAME") or shutil.which("apt-get") is None:
         raise ImageError(
             "machines that boot are made from Debian's or Ubuntu's packages, and this machine "

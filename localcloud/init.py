@@ -25,12 +25,12 @@ def become_subreaper() -> None:
 
 
 def take_cores(text: str) -> None:
-    """Run on these cores alone (`0,3`; empty: on any), and so will all that this process starts."""
+    """Let this process and all that it starts run on these cores only (`0,3`; empty means on any)."""
     if not text:
         return
     try:
         os.sched_setaffinity(0, {int(core) for core in text.split(",")})
-    except (OSError, ValueError) as error:  # one was switched off, say: a slower machine is better than none
+    except (OSError, ValueError) as error:  # a core may have been switched off; the machine runs all the same
         print(f"this machine does not have cores {text} of its own: {error}", flush=True)
 
 

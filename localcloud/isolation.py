@@ -8,12 +8,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from localcloud.containers import ContainerRuntime, socket_path
 from localcloud.machines import MachineRuntime, ProcessRuntime
 from node.bootstrap import files
 from node.model import CONTAINER, PROCESS
-
-SLURM_USER = "slurm"
-"""SlurmUser on container machines."""
 
 
 def write(run: Path, kind: str) -> None:
@@ -32,10 +30,13 @@ def read(run: Path) -> str:
 def runtime(run: Path) -> MachineRuntime:
     """Return what starts and stops the cluster's machines."""
     if read(run) == CONTAINER:
-        from localcloud.containers import ContainerRuntime
-
         return ContainerRuntime(run)
     return ProcessRuntime(run, str(run / "python3"))
+
+
+def agent_socket(run: Path) -> Path:
+    """Return the socket of the cluster's agent."""
+    return socket_path(run) if read(run) == CONTAINER else run / "cloud" / "agent.sock"
 
 
 def _file(run: Path) -> Path:

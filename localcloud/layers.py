@@ -41,13 +41,13 @@ def ensure(folder: Path, name: str, make: Callable[[Path], None], say: Say) -> P
     if target.is_dir():
         return target
     folder.mkdir(parents=True, exist_ok=True)
-    with _exclusive(_lock(target), say):
+    with exclusive(_lock(target), lambda: say("waiting for another command that makes the same image")):
         draft = folder / f".{name}{DRAFT}"
         # A process that was killed may have left its draft.
         _remove(draft)
         if target.is_dir():
             return target
-        _check_free_space(folder)
+        check_free_space(folder)
         draft.mkdir()
         try:
             make(draft)
@@ -139,8 +139,14 @@ def _lock(layer: Path) -> Path:
     return layer.with_name(f".{layer.name}.lock")
 
 
-def _check_free_space(folder: Path) -> None:
-    free = shutil.disk_usage(folder).free // 2**20
+def check_free_space(folder: Path) -> None:
+    """Check that an image fits into a folder, which need not exist yet.
+
+    Raises:
+        ImageError: it does not.
+    """
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    free = shutil.disk_usage(there).free // 2**20
     if free < NEEDED_MIB:
         raise ImageError(
             f"the machines' image takes {NEEDED_MIB} MiB in {folder}, and {free} MiB are free there: "
@@ -149,12 +155,17 @@ def _check_free_space(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _exclusive(file: Path, say: Say) -> Iterator[None]:
+def exclusive(file: Path, busy: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock of a file for the body.
+
+    Args:
+        busy: called before waiting if another process holds the lock.
+    """
     with file.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("waiting for another command that makes the same image")
+            busy()
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -123,7 +123,7 @@ class ProcessRuntime:
         self._init.parent.mkdir(exist_ok=True)
         for source, target in (("init.py", "init.py"), ("hosts_namespace.py", "view.py")):
             shutil.copyfile(Path(__file__).with_name(source), self._init.with_name(target))
-        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._children: list[subprocess.Popen[bytes]] = []
         # A child that is started and not yet in `_children` would look like an orphan.
         self._lock = threading.Lock()
 
@@ -149,7 +149,7 @@ class ProcessRuntime:
                 },
                 start_new_session=True,
             )
-            self._children[child.pid] = child
+            self._children.append(child)
         process = ProcessId.of(child.pid)
         if process is None:  # ended and was reaped within the call: impossible before poll()
             raise OSError(f"machine {boot.id} ended at once; see {log}")
@@ -210,10 +210,9 @@ class ProcessRuntime:
         processes have their own environment, so the machine's variable does not find them.
         """
         with self._lock:
-            for pid, child in list(self._children.items()):
-                if child.poll() is not None:
-                    del self._children[pid]
-            orphans = [pid for pid in children(os.getpid()) if pid not in self._children]
+            self._children = [child for child in self._children if child.poll() is None]
+            ours = {child.pid for child in self._children}
+            orphans = [pid for pid in children(os.getpid()) if pid not in ours]
             # All are killed together. Otherwise the end of one step's slurmstepd would end the srun that
             # waits for it, and the slurmstepd of the batch script would report a failed job.
             kill_together(with_descendants(orphans))

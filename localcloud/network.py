@@ -21,7 +21,6 @@ from node.processes import ProcessId
 PREFIX = ipaddress.IPv4Network("10.99.0.0/16")
 GATEWAY, CONTROLLER = "10.99.0.1", "10.99.0.2"
 FIRST_LOGIN, FIRST_NODE = ipaddress.IPv4Address("10.99.0.10"), ipaddress.IPv4Address("10.99.1.0")
-START_SECONDS = 10.0
 BRIDGE = "br0"
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from node.batch import Batch
+from node.containers.model import Containers as Containers  # noqa: PLC0414  the design's types are here
 from node.health.model import Health, JobScript
 from node.local_cloud import LocalCloud
 from node.sites import AwsSite, CloudSite, GcpSite, LocalSite, MountSource
-from node.storage import Gp3 as Gp3  # noqa: PLC0414  the design's types are here
+from node.storage import Gp3 as Gp3  # noqa: PLC0414
 from node.storage import Mount as Mount  # noqa: PLC0414
 
 SETTINGS_VERSION = "slurm-stacks/settings/v3"  # `node.published` reads versions 1 and 2, too.
@@ -47,6 +48,18 @@ class Accelerator:
     """The name of the generic resource: `gpu`, or `neuron` for Trainium."""
     simulated: bool = False
     """True on the local stack: Slurm counts and allocates devices that do not exist."""
+    cores: int = 0
+    """NeuronCores of a device, if jobs ask for cores; 0: they ask for devices."""
+
+    @property
+    def resource(self) -> str:
+        """The generic resource that jobs ask for."""
+        return f"{self.gres}core" if self.cores else self.gres
+
+    @property
+    def units(self) -> int:
+        """How much of it a node has."""
+        return self.count * (self.cores or 1)
 
     @property
     def subnet_managed(self) -> bool:
@@ -146,14 +159,6 @@ class Hook:
     timeout: int = 600
     text: str | None = None
     """The script's text if the stack file has it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Containers:
-    """What runs the containers of jobs."""
-
-    runtime: str
-    """oci: Slurm's `--container` with crun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +266,15 @@ class ClusterDesign:
     """Whether a training follows the creation; if so, a cloud's controller makes its environment."""
     requirements: str | None = None
     """The requirements file of that environment, relative to the stack file. `None` means the one locked."""
+
+    def fetched(self, role: str | None, scheme: str) -> list[str]:
+        """The addresses with a scheme (`s3://`) that machines of a role fetch: hooks and packages.
+
+        Without a role: what a machine fetches that becomes an image, which runs no hooks.
+        """
+        found = [hook.source for hook in self.hooks if role is not None and hook.role in (role, "all")]
+        found += [package.source for package in self.containers.packages] if self.containers else []
+        return list(dict.fromkeys(source for source in found if source.startswith(scheme)))
 
     def partition(self, name: str) -> Partition:
         return next(p for p in self.partitions if p.name == name)

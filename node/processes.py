@@ -157,11 +157,6 @@ def _signal(pids: list[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def marked(name: str, value: str) -> list[int]:
-    """The pids of processes with `name=value` in their environment and of their descendants, deepest last."""
-    return with_descendants(with_environment(name, value))
-
-
 def with_descendants(roots: list[int]) -> list[int]:
     """These pids and those of all living descendants, without our own."""
     found = dict.fromkeys([*roots, *(below for pid in roots for below in descendants(pid))])

@@ -29,6 +29,7 @@ OWN: dict[str, Row] = {
     ),
     "partitions.zones": Row(Kind.NODES, (), "a zone less: see network.zones"),
     "partitions.aws.efa": Row(Kind.RENEWED, ("partitions.efa",)),
+    "partitions.aws.neuron_cores": Row(Kind.RENEWED),
     "partitions.aws.capacity_block": Row(Kind.RENEWED, ("partitions.capacity_block",)),
     "partitions.aws.placement_group": Row(Kind.RENEWED, ("partitions.placement_group",)),
     "partitions.gcp": Row(Kind.NOTHING, ("partitions.secure_boot", "partitions.placement_policy")),

@@ -37,6 +37,7 @@ def checks(design: ClusterDesign | None) -> list[Check]:
         found += [
             Check("quotas", functools.partial(limits, design)),
             Check("key", functools.partial(pair, design)),
+            Check("image", functools.partial(images, design)),
             Check("storage", functools.partial(storage, design)),
             Check("ssh", functools.partial(ssh_programs, design.access)),
         ]
@@ -79,6 +80,14 @@ def pair(design: ClusterDesign) -> Iterable[Finding]:
         yield from _asked(
             design, "key", lambda ec2, _service: [quotas.key_pair(ec2, name, region, keys.agent_keys())]
         )
+
+
+def images(design: ClusterDesign) -> Iterable[Finding]:
+    """The images that the stack file names; no finding without credentials."""
+    from cli.aws import own_images
+
+    if own_images.wanted(design):
+        yield from _asked(design, "image", lambda ec2, _service: own_images.findings(ec2, design))
 
 
 def storage(design: ClusterDesign) -> Iterable[Finding]:

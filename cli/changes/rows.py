@@ -86,6 +86,18 @@ UNSEEN = frozenset(
 """Fields of the design that follow from others, or for which each provider has its own rule."""
 
 
+ON_AWS = (
+    *("storage.*.storage_type", "storage.*.throughput", "storage.*.s3_import", "storage.*.s3_export"),
+    *("storage.*.gp3.*", "controller.gp3", "login.gp3"),
+)
+"""Keys that only AWS has."""
+
+
+def without_effect(note: str, *keys: str) -> dict[str, Row]:
+    """Rows of keys that a provider does not use. A key's field of the design has the key's name."""
+    return {key: Row(Kind.NOTHING, (key.replace(".*", ""),), note) for key in keys}
+
+
 def table(own: Mapping[str, Row], instead: Mapping[str, Row | None] | None = None) -> dict[str, Row]:
     """A provider's whole table: first the keys of the cluster's location, then section by section.
 

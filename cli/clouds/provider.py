@@ -6,6 +6,7 @@ No method looks for credentials before it has to do something on a real account.
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,7 +127,14 @@ class CloudProvider(abc.ABC):
         design: ClusterDesign | None,
         training: BenchmarkDesign | None,
     ) -> Sequence[Check]:
-        return self.checks(design)
+        from cli.clouds import condition
+        from cli.doctor.finding import Check
+
+        checks = [*self.checks(design)]
+        if design is not None and design.batch is None:
+            look = functools.partial(condition.findings, stack, functools.partial(self._login, stack))
+            checks.append(Check("condition", look))
+        return checks
 
     def check_changes(
         self,

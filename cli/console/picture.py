@@ -53,10 +53,12 @@ def picture(plan: Mapping[str, Any]) -> Group | None:
 
 def _nodes(partition: Mapping[str, Any]) -> str:
     """Return, for example: 0–4 × p3dn.24xlarge, each 96 CPUs, 745 GiB, 8 × v100."""
-    count = f"{partition['min']}–{partition['max']} × {partition['machine']}"
+    least, most = partition["min"], partition["max"]
+    count = f"{most if least == most else f'{least}–{most}'} × {partition['machine']}"
     parts = [plurals.count(partition["cpus"], "CPU"), f"{partition['memory_mib'] / 1024:.0f} GiB"]
     if accelerator := partition["accelerator"]:
-        parts.append(f"{accelerator['count']} × {accelerator['type']}")
+        unit = f"NeuronCores of {accelerator['type']}" if accelerator["gres"] == "neuroncore" else None
+        parts.append(f"{accelerator['count']} {unit or '× ' + accelerator['type']}")
     return f"{count}{', spot' if partition['spot'] else ''}, each {', '.join(parts)}"
 
 

@@ -20,7 +20,7 @@ OWN: dict[str, Row] = {
     "access.mode": Row(
         Kind.LIVE, ("access.mode",), "the login machine gets a public address, or gives it up"
     ),
-    "access.key": Row(Kind.NOTHING, ("access.key",), _AWS),
+    **rows.without_effect(_AWS, "access.key"),
     "controller.disk_gib": Row(Kind.LIVE, ("controller.disk_gib",), _GROWS, Kind.NEVER),
     "controller.image": Row(Kind.NOTHING, ("controller.image",), _KEPT),
     "login.count": Row(Kind.LIVE),
@@ -44,13 +44,7 @@ OWN: dict[str, Row] = {
     "storage.*.size_gib": Row(Kind.LIVE, ("storage.size_gib",), _GROWS, Kind.NEVER),
     "storage.*.tier": Row(Kind.DATA, ("storage.deployment",), "another tier is another file system"),
     "storage.*.deployment": Row(Kind.NOTHING, (), _AWS),
-    "storage.*.storage_type": Row(Kind.NOTHING, ("storage.storage_type",), _AWS),
-    "storage.*.throughput": Row(Kind.NOTHING, ("storage.throughput",), _AWS),
-    "storage.*.s3_import": Row(Kind.NOTHING, ("storage.s3_import",), _AWS),
-    "storage.*.s3_export": Row(Kind.NOTHING, ("storage.s3_export",), _AWS),
-    "storage.*.gp3.*": Row(Kind.NOTHING, ("storage.gp3",), _AWS),
-    "controller.gp3": Row(Kind.NOTHING, ("controller.gp3",), _AWS),
-    "login.gp3": Row(Kind.NOTHING, ("login.gp3",), _AWS),
+    **rows.without_effect(_AWS, *rows.ON_AWS),
     "storage.local_scratch": Row(Kind.RENEWED, ("partitions.local_ssds",)),
     "image.source": Row(Kind.RENEWED, ("image.source",), _KEPT),
     "image.id": Row(Kind.RENEWED, ("image.id",), _KEPT),

@@ -20,7 +20,7 @@ from infra.errors import UserError
 from infra.program import locations
 from infra.program.stack import Stack
 from localcloud import containers
-from localcloud.machines import CLUSTER_VARIABLE, pids_of_cluster
+from localcloud.machines import CLUSTER_VARIABLE
 from node import rpc
 from node.processes import ProcessId, end_all
 
@@ -59,7 +59,7 @@ def start_agent(project: Path, run: RunDirectory) -> None:
         if other is not None and ended:
             mine = None  # ours gave way to the other one; if that ends too, a new one is started
         if other is not None and now - since > HUNG_SECONDS:
-            _say(f"the local cloud's agent (process {other.pid}) does not answer: it is ended")
+            say(f"the local cloud's agent (process {other.pid}) does not answer: it is ended")
             _kill(other)
         elif other is None and mine is None:
             mine = _spawn(project, run, log)
@@ -75,7 +75,7 @@ def agent_answers(run: RunDirectory) -> bool:
 
 def _agent_says(run: RunDirectory) -> Literal["serving", "closing", "nothing"]:
     try:
-        rpc.call(str(run.agent_socket), "limits", ANSWER_SECONDS)
+        run.call("limits", ANSWER_SECONDS)
     except rpc.RpcUnavailableError:
         return "nothing"
     except rpc.RpcError as error:
@@ -87,7 +87,7 @@ def agent_process(run: RunDirectory) -> ProcessId | None:
     """Return the cluster's running agent, whether or not it answers; `None` if there is none."""
     try:
         pid = int((run.cloud / "agent.lock").read_text())
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        command = _words(pid)
     except (OSError, ValueError):
         return None
     process = ProcessId.of(pid)
@@ -101,12 +101,12 @@ def end_former_agent(run: RunDirectory) -> None:
     """End an agent of a version with other paths. A new agent follows; machines outlive both."""
     process = agent_process(run)
     with contextlib.suppress(OSError):  # it has just ended
-        if process is not None and FORMER_AGENT.encode() in _words(process):
+        if process is not None and FORMER_AGENT.encode() in _words(process.pid):
             _kill(process)
 
 
-def _words(process: ProcessId) -> list[bytes]:
-    return Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+def _words(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
 
 
 def end_hung_agent(run: RunDirectory) -> None:
@@ -125,7 +125,7 @@ def end_cluster(run: RunDirectory) -> None:
         _shut_down(run, agent)
     with explain_wait(f"ending what is left of the cluster in {run.path}"):
         containers.end_machines(run.path)
-        left = end_all(lambda: pids_of_cluster(run.path))
+        left = end_all(run.pids)
     if left:
         raise UserError(f"these processes of the cluster cannot be ended: {left}")
     if stays := containers.remove_leftovers(run.path):
@@ -170,7 +170,7 @@ def how_to_restart(stack: str) -> str:
 @contextlib.contextmanager
 def explain_wait(text: str) -> Iterator[None]:
     """Print what the body waits for, once that takes longer than `PATIENCE_SECONDS`."""
-    timer = threading.Timer(PATIENCE_SECONDS, _say, [text])
+    timer = threading.Timer(PATIENCE_SECONDS, say, [text])
     timer.daemon = True
     timer.start()
     try:
@@ -211,10 +211,10 @@ def _spawn(project: Path, run: RunDirectory, log: Path) -> subprocess.Popen[byte
 def _shut_down(run: RunDirectory, agent: ProcessId) -> None:
     """Let the agent end its machines and itself; if it hangs, it is killed."""
     if _agent_says(run) == "nothing":
-        _say(f"the local cloud's agent (process {agent.pid}) does not answer: its machines end without it")
+        say(f"the local cloud's agent (process {agent.pid}) does not answer: its machines end without it")
     else:
         with explain_wait("ending the cluster's machines"), contextlib.suppress(rpc.RpcUnavailableError):
-            rpc.call(str(run.agent_socket), "shutdown", SHUTDOWN_SECONDS)
+            run.call("shutdown", SHUTDOWN_SECONDS)
             deadline = time.monotonic() + ANSWER_SECONDS
             while agent.alive() and time.monotonic() < deadline:
                 time.sleep(0.02)
@@ -230,5 +230,6 @@ def _kill(process: ProcessId) -> None:
         time.sleep(0.02)
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Print progress."""
     print(text, file=sys.stderr, flush=True)

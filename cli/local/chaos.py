@@ -252,7 +252,7 @@ def _call(stack: Stack, config: StackConfig, method: str, **params: Any) -> Any:
         )
     run = RunDirectory.of(stack)
     try:
-        return rpc.call(str(run.agent_socket), method, CALL_SECONDS, **params)
+        return run.call(method, CALL_SECONDS, **params)
     except rpc.RpcUnavailableError as error:
         if not (run.cloud / "machines.json").exists():
             raise NotUpError(agent_lifecycle.why_gone(stack, run)) from None

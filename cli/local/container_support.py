@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cli.local import image, system_packages
+from infra import os_errors
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import locations
 from localcloud import cgroups, images, layers
@@ -66,7 +66,7 @@ def unsupported_reason(
 def _reasons(design: ClusterDesign | None, look: Callable[[], str]) -> Iterator[str]:
     if os.geteuid() != 0:
         yield "machines that boot (`local: {isolation: container}`) are made by root: run as root (sudo)."
-    if lacking := system_packages.missing_for_containers():
+    if lacking := system_packages.missing(system_packages.CONTAINERS):
         yield (
             f"machines that boot need {' and '.join(lacking)}: as root, {system_packages.command(lacking)} "
             "(`up` does it)."
@@ -83,22 +83,15 @@ def _reasons(design: ClusterDesign | None, look: Callable[[], str]) -> Iterator[
             "Start that with --privileged, and have /tmp on a file system of its own (--tmpfs /tmp:exec)."
         )
     if design is not None and not image.exists(design):
-        place = image.folder()
-        while not place.exists():
-            place = place.parent
-        free = shutil.disk_usage(place).free // 2**20
-        if free < layers.NEEDED_MIB:
-            yield (
-                f"the image of machines that boot takes {layers.NEEDED_MIB} MiB in {image.folder()}, and "
-                f"{free} MiB are free there: make room, or have XDG_CACHE_HOME name another folder."
-            )
+        try:
+            layers.check_free_space(image.folder())
+        except layers.ImageError as error:
+            yield f"{error}."
 
 
 def probe() -> str:
     """Try what a container machine needs. Returns the kernel's refusal; empty if all of it works."""
-    root = locations.run_root()
-    while not root.exists():
-        root = root.parent
+    root, _ = os_errors.nearest(locations.run_root())
     with tempfile.TemporaryDirectory(dir=root) as folder:
         try:
             done = subprocess.run(

@@ -28,7 +28,7 @@ from node.loader import IMAGE
 from node.model import ClusterDesign, Settings, Site
 from node.processes import ProcessId
 
-STEPS = ("apt", "baking", "packages")
+STEPS = ("apt", "baking", "packages", "pyxis")
 """The modules below `node/bootstrap/vm` that decide what an image holds."""
 STEP_SECONDS = 1500.0
 BOOT_SECONDS = 120.0

@@ -34,13 +34,17 @@ def command(run: RunDirectory, argv: Sequence[str]) -> Command:
     The cluster's own command runs on the controller, where the queue and its daemon are.
     """
     shell = os.environ.get("SHELL", "/bin/sh")
+    ours = bool(argv) and argv[0] == TOOL
     if not run.containers:
         env = {
             "SLURM_CONF": str(run.path / "etc" / "slurm.conf"),
             "PATH": f"{run.tool.parent}:{os.environ.get('PATH', '/usr/bin:/bin')}:{MACHINE_COMMAND_PATH}",
         }
-        return Command([*_namespace(run, argv), *(argv or [shell])], env)
-    pid = controller(run) if argv and argv[0] == TOOL else _first(run, "login") or controller(run)
+        # In the head's hosts namespace programs find nodes by name. The cluster's own command needs no names.
+        named = has_hosts_namespace(run.path) and not ours
+        prefix = namespace_command(run.path, HEAD, "--exec") if named else []
+        return Command([*prefix, *(argv or [shell])], env)
+    machine = _machine(run, HEAD) if ours else login(run)
     name = user()
     environment = {
         "PATH": OWN_PATH,
@@ -51,28 +55,16 @@ def command(run: RunDirectory, argv: Sequence[str]) -> Command:
         "SHELL": shell,
     } | {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     prefix = enter(
-        pid or 0,
+        machine[1] if machine else 0,
         environment=[f"{name}={value}" for name, value in environment.items()],
         folder=environment["HOME"],
     )
     return Command([*prefix, *(argv or [shell])], {})
 
 
-def _namespace(run: RunDirectory, argv: Sequence[str]) -> list[str]:
-    """Return the command that enters the head's hosts namespace, which has the nodes' names.
-
-    The cluster's own command needs no names, so it runs without.
-    """
-    ours = bool(argv) and argv[0] == TOOL
-    return namespace_command(run.path, HEAD, "--exec") if has_hosts_namespace(run.path) and not ours else []
-
-
 def login(run: RunDirectory) -> tuple[str, int] | None:
     """Return host name and first process of the machine that users log in to; `None` if none runs."""
-    for role in ("login", "controller"):
-        if (found := _machine(run, role)) is not None:
-            return found
-    return None
+    return _machine(run, "login", HEAD)
 
 
 def files(run: RunDirectory) -> Files:
@@ -96,7 +88,8 @@ def files(run: RunDirectory) -> Files:
 
 def controller(run: RunDirectory) -> int | None:
     """Return the pid of the controller's first process; `None` if the controller does not run."""
-    return _first(run, "controller")
+    machine = _machine(run, HEAD)
+    return None if machine is None else machine[1]
 
 
 def daemon_socket(run: RunDirectory) -> str:
@@ -106,21 +99,21 @@ def daemon_socket(run: RunDirectory) -> str:
     return f"/proc/{controller(run) or 0}/root/run/slurm-stacks/elastic.sock"
 
 
-def _first(run: RunDirectory, role: str) -> int | None:
-    found = _machine(run, role)
-    return None if found is None else found[1]
+def _machine(run: RunDirectory, *roles: str) -> tuple[str, int] | None:
+    """Return host name and first process of a running machine with the first role that any machine has.
 
-
-def _machine(run: RunDirectory, role: str) -> tuple[str, int] | None:
-    """Return host name and first process from the local cloud's file, so that its agent need not answer."""
+    They come from the local cloud's file, so that its agent need not answer.
+    """
     try:
         records = json.loads((run.cloud / "machines.json").read_text())["machines"]
     except (OSError, ValueError, KeyError):
         return None
-    for record in sorted(records, key=lambda r: str(r["node"])):
-        process = ProcessId(**record["process"]) if record["process"] else None
-        if record["tags"]["role"] == role and record["state"] == "running" and process and process.alive():
+    for role in roles:
+        for record in sorted(records, key=lambda r: str(r["node"])):
+            if record["tags"]["role"] != role or record["state"] != "running" or not record["process"]:
+                continue
+            process = ProcessId(**record["process"])
             first = leader(process) if run.containers else process.pid
-            if first is not None:
+            if process.alive() and first is not None:
                 return str(record["node"]), first
     return None

@@ -27,6 +27,7 @@ from cli.local.agent_lifecycle import (
     end_former_agent,
     end_hung_agent,
     explain_wait,
+    say,
     start_agent,
     tail,
 )
@@ -38,7 +39,6 @@ from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.program.stack import Stack
 from localcloud import isolation
 from localcloud.limits import COMPUTE
-from localcloud.machines import pids_of_cluster
 from node import rpc
 from node.codec import from_json
 from node.model import CONTAINER, PROCESS, ClusterDesign, Host, Settings
@@ -47,6 +47,8 @@ from node.published import read_settings
 
 HEAD_START_SECONDS = 120.0
 LOOK_SECONDS = 1.0
+ENDED = ("ready", "failed")
+"""The states of a boot that has come to its end."""
 
 
 def cloud_up(stack: Stack, kind: str = PROCESS, cluster: str | None = None) -> dict[str, Any]:
@@ -82,8 +84,8 @@ def cloud_up(stack: Stack, kind: str = PROCESS, cluster: str | None = None) -> d
     if kind == CONTAINER:
         (run.shared / user()).mkdir(exist_ok=True)
     start_agent(stack.project, run)
-    _update_name_support(run, lambda text: print(text, file=sys.stderr, flush=True))
-    rpc.call(str(run.agent_socket), "limits", **limits)
+    _update_name_support(run, say)
+    run.call("limits", **limits)
     return {"run": str(run.path)}
 
 
@@ -114,10 +116,10 @@ def publish(stack: Stack) -> dict[str, Any]:
     design = from_json(ClusterDesign, json.loads(sys.stdin.read()))
     if design.slurm.accounting and design.isolation == PROCESS:
         # `./cluster up` has installed them before; a direct `pulumi up` has not.
-        system_packages.ensure(lambda text: print(text, file=sys.stderr, flush=True), accounting=True)
+        system_packages.ensure(say, accounting=True)
     run = RunDirectory.make(stack)
     if run.containers:
-        layers = image.ensure(design, lambda text: print(text, file=sys.stderr, flush=True))
+        layers = image.ensure(design, say)
         image.plan(layers).write(run.path)
     place(run.bucket / "loader.py", (stack.project / "node" / "loader.py").read_bytes())
     content = _put(run, bundle.node_archive(design, stack.project), run.settings(design))
@@ -147,13 +149,12 @@ def head_up(stack: Stack) -> dict[str, Any]:
     for host in login:
         _ensure_machine(run, host, settings, revision)
     for host in (head, *login):
-        _wait_for_boot(run.boot_report(host.name), run, host)
+        _wait_for_boot(run, host)
     site = settings.site
-    report = run.boot_report(head.name)
     return {
         "login": settings.design.login_hosts()[0].name if run.containers else site.controller_address,
         "controller": f"{site.controller_address}:{site.slurmctld_port}",
-        "scheduler_version": json.loads(report.read_text())["facts"]["slurm"],
+        "scheduler_version": run.report(head.name)["facts"]["slurm"],
         "shared": site.shared,
     }
 
@@ -166,21 +167,19 @@ def _ensure_machine(run: RunDirectory, host: Host, settings: Settings, revision:
         are new ones.
     """
     tags = {"cluster": settings.design.name, "role": host.role}
-    report = run.boot_report(host.name)
     every = machines(run, tags, "pending", "running", "stopping")
     there = [m for m in every if m["node"] == host.name]
     keep = [m for m in there if m["tags"].get("revision") == revision and m["state"] != "stopping"]
-    if not keep or _state(report) == "failed":
+    if not keep or run.report(host.name).get("state") == "failed":
         if there:
             jobs = "; jobs go on" if host.role == "controller" else ""
             print(f"restarting the {host.name} with the new settings{jobs}", file=sys.stderr)
             with explain_wait(f"the {host.name}'s daemons are ending"):
-                rpc.call(str(run.agent_socket), "terminate", 60.0, ids=[m["id"] for m in there])
+                run.call("terminate", 60.0, ids=[m["id"] for m in there])
         if host.role == "controller":
             settings, revision = _with_free_ports(run)
-        report.unlink(missing_ok=True)
-        rpc.call(
-            str(run.agent_socket),
+        run.boot_report(host.name).unlink(missing_ok=True)
+        run.call(
             "launch",
             60.0,
             token=f"{host.name}-{secrets.token_hex(8)}",
@@ -234,7 +233,7 @@ def _gone_login(run: RunDirectory) -> list[str]:
 
 def _published(run: RunDirectory) -> tuple[Settings, str]:
     """Return the published settings, and the name of this pair of code and settings."""
-    current = json.loads((run.bucket / "current.json").read_text())
+    current = run.current()
     settings = read_settings(run.bucket / current["settings"]["key"])
     return settings, f"{current['code']['sha256'][:16]}-{current['settings']['sha256'][:16]}"
 
@@ -257,7 +256,7 @@ def _with_free_ports(run: RunDirectory) -> tuple[Settings, str]:
         terminate(run, "compute")
     elif old.slurmdbd_port == moved.site.slurmdbd_port:
         return settings, revision
-    current = json.loads((run.bucket / "current.json").read_text())
+    current = run.current()
     _put(run, (run.bucket / current["code"]["key"]).read_bytes(), moved)
     return _published(run)
 
@@ -276,53 +275,40 @@ def sweep(stack: Stack, cluster: str | None = None) -> dict[str, Any]:
     return {"terminated": terminate(run, COMPUTE) if is_this_cluster(run, cluster) else 0}
 
 
-def processes(run: RunDirectory) -> list[int]:
-    """Return the pids of all of the cluster's processes: agent, machines, daemons, jobs; the deepest last."""
-    return pids_of_cluster(run.path)
+def _wait_for_boot(run: RunDirectory, host: Host) -> None:
+    """Wait until a machine of the head has booted, and print its steps meanwhile.
 
-
-def _wait_for_boot(report: Path, run: RunDirectory, host: Host) -> None:
-    log = run.boot_log(host.name)
-    tags = {"role": host.role, "node": host.name}
-    shown: str = ""
+    Raises:
+        UserError: the boot failed or takes too long, or the machine has ended.
+    """
+    log, tags = run.boot_log(host.name), {"role": host.role, "node": host.name}
+    shown = ""
     looked = time.monotonic()
-
-    def settled() -> bool:
-        nonlocal shown, looked
-        content: dict[str, Any] = {"steps": [], "state": "booting"}
-        if report.exists():
-            content = json.loads(report.read_text())
-        step = content["steps"][-1]["name"] if content["steps"] else ""
+    deadline = looked + HEAD_START_SECONDS
+    while True:
+        report = run.report(host.name)
+        step = report["steps"][-1]["name"] if report.get("steps") else ""
         if step != shown:
             shown = step
-            print(f"{host.name}: {step}", file=sys.stderr, flush=True)
+            say(f"{host.name}: {step}")
+        if report.get("state") in ENDED:
+            break
         if time.monotonic() - looked > LOOK_SECONDS:
             looked = time.monotonic()
             there = machines(run, tags, "pending", "running")
-            if not there and _state(report) not in ("ready", "failed"):
+            # Its last report may be newer than `report`.
+            if not there and run.report(host.name).get("state") not in ENDED:
                 raise UserError(f"the {host.name} ended during its boot; the end of {log}:\n{tail(log)}")
-        return content["state"] in ("ready", "failed")
-
-    _wait(f"the {host.name}'s boot (its output: {log})", settled, HEAD_START_SECONDS)
-    if _state(report) == "failed":
-        step = json.loads(report.read_text())["steps"][-1]
+        if time.monotonic() > deadline:
+            raise UserError(f"waited {HEAD_START_SECONDS:g} s for the {host.name}'s boot (its output: {log})")
+        time.sleep(0.02)
+    if report["state"] == "failed":
+        step = report["steps"][-1]
         raise UserError(
             f"the {host.name}'s boot failed at step {step['name']!r}: {step['note']}\n"
             + "\n".join(f"  {line}" for line in step.get("tail", []))
             + f"\nIts logs are in {run.path}/log; fix the cause and run up again."
         )
-
-
-def _state(report: Path) -> str:
-    return str(json.loads(report.read_text())["state"]) if report.exists() else "absent"
-
-
-def _wait(what: str, there: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not there():
-        if time.monotonic() > deadline:
-            raise UserError(f"waited {seconds:g} s for {what}")
-        time.sleep(0.02)
 
 
 VERBS: dict[str, Callable[..., dict[str, Any]]] = {

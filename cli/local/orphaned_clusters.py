@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 
 from cli.local.agent_lifecycle import end_cluster
-from cli.local.operations import processes
 from cli.local.site import RunDirectory
 from infra import os_errors
 from infra.errors import EXIT_REFUSED, UserError
@@ -30,7 +29,7 @@ def messages(project: Path) -> list[str]:
         if note.gone
         and locations.key(Stack(project, note.stack)) != run.name
         # A cluster that a reboot has ended left only a folder.
-        and processes(RunDirectory(run))
+        and RunDirectory(run).pids()
     ]
 
 

@@ -40,7 +40,7 @@ class LocalProvider:
             from cli.local import container_support, image
 
             if os.geteuid() == 0:
-                system_packages.ensure_for_containers(say)
+                system_packages.ensure_for(system_packages.CONTAINERS, say)
             container_support.check(design.isolation)
             image.ensure(design, say)
         else:
@@ -141,10 +141,8 @@ class LocalProvider:
         return []
 
     def leftovers(self, stack: Stack, outputs: Outputs) -> list[str]:
-        from cli.local.operations import processes
-
         run = RunDirectory.of(stack)
-        found = [f"process {pid}: {_command_line(pid)}" for pid in processes(run)]
+        found = [f"process {pid}: {_command_line(pid)}" for pid in run.pids()]
         found += containers.leftovers(run.path)
         if run.path.exists():
             found.append(f"folder {run.path}{_foreign(run.path)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,16 +29,15 @@ def settings(up: StackUp) -> Settings | None:
     if not run.path.exists():
         return None
     if run.containers:
-        published = _read(_published(run.bucket))
+        published = _published(run)
         made = _design(up.config) or (published.design if published else None)
         # A container's disk has the same layout as the files of process machines.
         if made is None:
             return None
         made = dataclasses.replace(made, isolation=PROCESS)
         return Settings(made, _site(run, run.disk("controller")))
-    for file in (run.path / "code" / "settings.json", _published(run.bucket)):
-        if (found := _read(file)) is not None:
-            return found
+    if (found := _read(run.path / "code" / "settings.json") or _published(run)) is not None:
+        return found
     made = _design(up.config)
     return None if made is None else Settings(made, _site(run, run.path))
 
@@ -68,8 +66,8 @@ def _site(run: RunDirectory, root: Path) -> Site:
     )
 
 
-def _published(bucket: Path) -> Path:
+def _published(run: RunDirectory) -> Settings | None:
     try:
-        return bucket / str(json.loads((bucket / "current.json").read_text())["settings"]["key"])
+        return _read(run.bucket / str(run.current()["settings"]["key"]))
     except (OSError, ValueError, KeyError, TypeError):
-        return bucket / "nothing"
+        return None

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from cli.changes import check, table
 from cli.changes.check import CheckedChanges, ClusterControl
@@ -32,22 +30,13 @@ def published(run: RunDirectory) -> ClusterDesign | None:
         UserError: the design cannot be read, because another release of this program published it.
     """
     try:
-        text = (run.bucket / _current(run)["settings"]["key"]).read_text()
+        text = (run.bucket / run.current()["settings"]["key"]).read_text()
     except (OSError, ValueError, KeyError, TypeError):
         return None
     try:
         return parse_settings(text).design
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"what was published of the cluster in {run.path} cannot be read: {error}") from error
-
-
-def _current(run: RunDirectory) -> Any:
-    """What is published now.
-
-    Raises:
-        OSError, ValueError: it cannot be read.
-    """
-    return json.loads((run.bucket / "current.json").read_text())
 
 
 def _differences(run: RunDirectory, there: ClusterDesign, design: ClusterDesign) -> list[table.Change]:
@@ -64,7 +53,7 @@ def _differences(run: RunDirectory, there: ClusterDesign, design: ClusterDesign)
 def _published_code(run: RunDirectory) -> str | None:
     """The digest of the published node code; `None` if it cannot be read."""
     try:
-        code = _current(run)["code"]["sha256"]
+        code = run.current()["code"]["sha256"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return code if isinstance(code, str) else None

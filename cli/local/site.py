@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders, locations
@@ -18,7 +19,7 @@ from infra.program.stack import Stack
 from localcloud import addresses, cgroups, containers, hosts_namespace, isolation, network
 from localcloud.containers import CGROUPS
 from localcloud.machines import base_python, pids_of_cluster
-from node import ports
+from node import ports, rpc
 from node.bootstrap import files
 from node.bootstrap.vm import cloud_local
 from node.model import APPS, CONTAINER, SHARED, SLURMDBD_PORT, ClusterDesign, Settings, Site
@@ -60,7 +61,7 @@ class RunDirectory:
 
     @property
     def agent_socket(self) -> Path:
-        return containers.socket_path(self.path) if self.containers else self.cloud / "agent.sock"
+        return isolation.agent_socket(self.path)
 
     @property
     def cluster_file(self) -> Path:
@@ -93,12 +94,46 @@ class RunDirectory:
 
     def boot_log(self, host: str) -> Path:
         """Return the file with the output of a machine's first process, or of a container's console."""
-        machine = self.disk(host) if self.containers else self.path
-        return machine / "log" / f"boot-{host}.log"
+        if self.containers:
+            return containers.console_file(self.path, host)
+        return self.path / "log" / f"boot-{host}.log"
 
     def boot_report(self, host: str) -> Path:
-        """Return the file with the steps and the facts of a machine's boot."""
+        """Return the file that `report` reads."""
         return self.bucket / "boot" / f"{host}.json"
+
+    def report(self, host: str) -> dict[str, Any]:
+        """Return the steps and the facts of a machine's boot; empty if it has not reported yet."""
+        try:
+            found: dict[str, Any] = json.loads(self.boot_report(host).read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def current(self) -> dict[str, Any]:
+        """Return the content of `current.json`, which names what is published now.
+
+        Raises:
+            OSError, ValueError: it cannot be read.
+        """
+        found: dict[str, Any] = json.loads((self.bucket / "current.json").read_text())
+        return found
+
+    def call(self, method: str, seconds: float = 10.0, /, **params: Any) -> Any:
+        """Call the local cloud's agent (`localcloud.agent`).
+
+        Args:
+            seconds: seconds of silence after which the agent counts as unavailable.
+
+        Raises:
+            RpcUnavailableError: no agent answers.
+            RpcError: the agent refused.
+        """
+        return rpc.call(str(self.agent_socket), method, seconds, **params)
+
+    def pids(self) -> list[int]:
+        """Return the pids of all of the cluster's processes: agent, machines, daemons, jobs."""
+        return pids_of_cluster(self.path)
 
     def disk(self, host: str) -> Path:
         """Return the folder that outlives a container machine of this name: logs, a controller's queue."""
@@ -129,7 +164,7 @@ class RunDirectory:
         with self._alone():
             base, first = self._ports(1 + blocks.needed(placed)), addresses.ensure_block(self.path)
             slurmdbd_port = self._slurmdbd_port() if design.slurm.accounting else SLURMDBD_PORT
-        self._keep("blocks", placed)
+        self._keep(blocks=placed)
         own = addresses.usable(first)
         settings = Settings(
             design,
@@ -164,7 +199,7 @@ class RunDirectory:
         self._write_hosts(network.addresses(design, network.read_hosts(self.hosts)))
         return Site(
             root="/",
-            user=isolation.SLURM_USER,
+            user="slurm",
             controller_host="controller",
             controller_address=network.CONTROLLER,
             apps=APPS,
@@ -182,8 +217,11 @@ class RunDirectory:
             # Running nodes keep their ports if the ports that follow are free for the new ones.
             more = range(base + have, base + count)
             if base + count <= LAST_PORT and all(map(ports.free, more)) and self._usable(base, have):
-                return self._keep_ports(base, max(have, count))
-        return self._keep_ports(self.free_ports(count), count)
+                self._keep(count=max(have, count))
+                return base
+        base = self.free_ports(count)
+        self._keep(base=base, count=count)
+        return base
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -216,7 +254,7 @@ class RunDirectory:
         note = self.path / "slurmdbd-port"
         with contextlib.suppress(OSError, ValueError):
             port = int(note.read_text())
-            if ports.free(port) or port in ports.listening(pids_of_cluster(self.path)):
+            if ports.free(port) or port in ports.listening(self.pids()):
                 return port
         mine = [range(kept[0], sum(kept))] if (kept := self.kept_ports()) is not None else []
         chosen = free_range(1, int(self.path.name, 16), [*mine, *self._ports_of_others()])
@@ -238,32 +276,30 @@ class RunDirectory:
         taken = {port for port in range(base, base + count) if not ports.free(port)}
         if not taken:
             return True
-        ours = ports.listening(pids_of_cluster(self.path))
+        ours = ports.listening(self.pids())
         # New ports would end the jobs of running nodes. A node whose port is taken reports that at its boot.
         return base not in taken - ours and bool(taken & ours)
 
     def kept_ports(self) -> tuple[int, int] | None:
         """Return the first saved port and the number of ports; `None` if none are saved."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            kept = json.loads(_read_note(self.path / "ports.json"))
+        kept = self._kept()
+        with contextlib.suppress(KeyError, ValueError, TypeError):
             return int(kept["base"]), int(kept["count"])
         return None
 
-    def _keep_ports(self, base: int, count: int) -> int:
-        self._keep("base", base)
-        self._keep("count", count)
-        return base
-
     def _kept_blocks(self) -> blocks.Blocks:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            return blocks.parse(json.loads((self.path / "ports.json").read_text())["blocks"])
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            return blocks.parse(self._kept()["blocks"])
         return {}
 
-    def _keep(self, name: str, value: object) -> None:
-        kept: dict[str, object] = {}
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            kept = dict(json.loads((self.path / "ports.json").read_text()))
-        files.write(self.path / "ports.json", json.dumps({**kept, name: value}).encode())
+    def _kept(self) -> dict[str, Any]:
+        """Return what is saved of the ports; empty if nothing is, or if the file is damaged."""
+        with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+            return dict(json.loads(_read_note(self.path / "ports.json")))
+        return {}
+
+    def _keep(self, **values: object) -> None:
+        files.write(self.path / "ports.json", json.dumps({**self._kept(), **values}).encode())
 
 
 def _read_note(file: Path) -> str:

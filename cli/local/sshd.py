@@ -6,7 +6,6 @@ ProxyCommand: it finds the login machine, adds the stack's key to the accepted k
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
@@ -42,7 +41,7 @@ def target(stack: Stack, run: RunDirectory) -> Target:
         why = "its machines are processes of this machine"
         raise UserError(NO_SERVER.format(stack=stack.name, why=why), EXIT_REFUSED)
     machine = machine_access.login(run)
-    keys = [] if machine is None else _host_keys(run, machine[0])
+    keys = [] if machine is None else run.report(machine[0]).get("host_keys")
     if machine is None or not keys:
         why = "its login machine is not on, or has not reported its host keys"
         raise UserError(NO_SERVER.format(stack=stack.name, why=why), EXIT_REFUSED)
@@ -50,14 +49,6 @@ def target(stack: Stack, run: RunDirectory) -> Target:
     words = ["env", f"PYTHONPATH={bundle.ROOT}", sys.executable, "-m", "cli.local.sshd"]
     proxy = shlex.join([*words, str(run.path), f"{key}.pub"]).replace("%", "%%")
     return Target(machine[0], user(), tuple(keys), PORT, proxy_command=proxy, identity=str(key))
-
-
-def _host_keys(run: RunDirectory, host: str) -> list[str]:
-    try:
-        report = json.loads(run.boot_report(host).read_text())
-        return [str(key) for key in report["host_keys"]]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
 
 
 def _key(folder: Path) -> Path:

@@ -15,34 +15,42 @@ from cli import pages
 from infra.errors import EXIT_REFUSED, UserError
 from node.slurm import version
 
-# Package -> the file that shows that it is installed.
+SLURM, ACCOUNTING, CONTAINERS, TESTS = "slurm", "accounting", "containers", "tests"
 NEEDED = {
-    "slurmctld": "/usr/sbin/slurmctld",
-    "slurmd": "/usr/sbin/slurmd",
-    "slurm-client": "/usr/bin/scontrol",
-    "munge": "/usr/sbin/munged",
+    SLURM: {
+        "slurmctld": "/usr/sbin/slurmctld",
+        "slurmd": "/usr/sbin/slurmd",
+        "slurm-client": "/usr/bin/scontrol",
+        "munge": "/usr/sbin/munged",
+    },
+    # MariaDB's core packages have no service and make no database.
+    ACCOUNTING: {
+        "slurmdbd": "/usr/sbin/slurmdbd",
+        "slurm-wlm-mysql-plugin": "/usr/lib/*/slurm*/accounting_storage_mysql.so",
+        "mariadb-server-core": "/usr/sbin/mariadbd",
+        "mariadb-client-core": "/usr/bin/my_print_defaults",
+    },
+    # Slurm is in the machines' image.
+    CONTAINERS: {
+        "systemd-container": "/usr/bin/systemd-nspawn",
+        "debootstrap": "/usr/sbin/debootstrap",
+        "iproute2": "/*bin/ip",
+    },
+    # A real sshd, a controller's firewall and name server, and non-GNU programs for the shim.
+    TESTS: {
+        "openssh-server": "/usr/sbin/sshd",
+        "nftables": "/usr/sbin/nft",
+        "dnsmasq-base": "/usr/sbin/dnsmasq",
+        "busybox": "/usr/bin/busybox",
+    },
 }
-# Further packages for `slurm: {accounting: true}`. MariaDB's core packages have no service and make no
-# database. A pattern stands for the folder of the machine's architecture.
-NEEDED_BY_ACCOUNTING = {
-    "slurmdbd": "/usr/sbin/slurmdbd",
-    "slurm-wlm-mysql-plugin": "/usr/lib/*/slurm*/accounting_storage_mysql.so",
-    "mariadb-server-core": "/usr/sbin/mariadbd",
-    "mariadb-client-core": "/usr/bin/my_print_defaults",
-}
-# Packages for container machines.
-NEEDED_BY_CONTAINERS = {
-    "systemd-container": "/usr/bin/systemd-nspawn",
-    "debootstrap": "/usr/sbin/debootstrap",
-    "iproute2": "/*bin/ip",
-}
-# Packages for the tests: a real sshd, a controller's firewall and name server, and non-GNU programs for the
-# shim.
-NEEDED_BY_TESTS = {
-    "openssh-server": "/usr/sbin/sshd",
-    "nftables": "/usr/sbin/nft",
-    "dnsmasq-base": "/usr/sbin/dnsmasq",
-    "busybox": "/usr/bin/busybox",
+"""Purpose -> package -> the file that shows that it is installed. A `*` stands for what differs between
+architectures and releases."""
+WHO_NEEDS = {
+    SLURM: "the local stack needs",
+    ACCOUNTING: "slurm-stacks:cluster.slurm.accounting: true needs",
+    CONTAINERS: "machines that boot need",
+    TESTS: "the tests need",
 }
 SERVICES = {
     "slurmctld": "slurmctld",
@@ -51,7 +59,6 @@ SERVICES = {
     "munge": "munge",
     "openssh-server": "ssh",
 }
-ACCOUNTING_NEEDS = "slurm-stacks:cluster.slurm.accounting: true needs"
 POLICY = "/usr/sbin/policy-rc.d"
 OUR_POLICY = (
     "#!/bin/sh\n# slurm-stacks: while it installs packages, whose services shall stay off\nexit 101\n"
@@ -63,19 +70,9 @@ HEARTBEAT_SECONDS = 15.0
 Say = Callable[[str], None]
 
 
-def missing() -> list[str]:
-    """Return the packages for Slurm that this machine lacks."""
-    return [package for package, file in NEEDED.items() if not _there(file)]
-
-
-def missing_for_accounting() -> list[str]:
-    """Return the further packages for Slurm's accounting that this machine lacks."""
-    return [package for package, file in NEEDED_BY_ACCOUNTING.items() if not _there(file)]
-
-
-def missing_for_containers() -> list[str]:
-    """Return the packages for container machines that this machine lacks. Slurm is in their image."""
-    return [package for package, file in NEEDED_BY_CONTAINERS.items() if not _there(file)]
+def missing(purpose: str = SLURM) -> list[str]:
+    """Return the packages for a purpose that this machine lacks."""
+    return [package for package, file in NEEDED[purpose].items() if not _there(file)]
 
 
 def _there(file: str) -> bool:
@@ -87,19 +84,19 @@ def _there(file: str) -> bool:
 
 def _files() -> dict[str, str]:
     """Return every package that may be installed, with the file that shows it."""
-    return NEEDED | NEEDED_BY_ACCOUNTING | NEEDED_BY_CONTAINERS | NEEDED_BY_TESTS
+    return {package: file for packages in NEEDED.values() for package, file in packages.items()}
 
 
 def unsuitable() -> str | None:
     """Return why the installed Slurm cannot run a cluster; `None` if it can."""
     for daemon in ("slurmctld", "slurmd"):
-        file = Path(NEEDED[daemon])
+        file = Path(NEEDED[SLURM][daemon])
         if "emulator" in file.resolve().name:
             return (
                 f"{file} is Slurm's emulator ({file.resolve()}), which runs no jobs. Have it removed "
                 "(as root: apt-get remove slurm-wlm-emulator) and run the command again."
             )
-    file = Path(NEEDED["slurmctld"])
+    file = Path(NEEDED[SLURM]["slurmctld"])
     try:
         done = subprocess.run([str(file), "-V"], capture_output=True, text=True, check=False, timeout=30)
         version.traits(version.parse(done.stdout))
@@ -117,10 +114,10 @@ def check_accounting() -> str:
     Raises:
         UserError: exit 3; this user may not install packages.
     """
-    if not (wanted := missing_for_accounting()):
+    if not (wanted := missing(ACCOUNTING)):
         return ""
-    _root_for(wanted, ACCOUNTING_NEEDS)
-    return f"{ACCOUNTING_NEEDS} {', '.join(wanted)}: `up` installs them by apt-get"
+    _root_for(wanted, WHO_NEEDS[ACCOUNTING])
+    return f"{WHO_NEEDS[ACCOUNTING]} {', '.join(wanted)}: `up` installs them by apt-get"
 
 
 def ensure(say: Say, *, accounting: bool = False) -> None:
@@ -133,9 +130,9 @@ def ensure(say: Say, *, accounting: bool = False) -> None:
         UserError: this user may not install packages, the installation failed, or the installed Slurm cannot
             run a cluster.
     """
-    more = missing_for_accounting() if accounting else []
+    more = missing(ACCOUNTING) if accounting else []
     if wanted := [*missing(), *more]:
-        _install(wanted, ACCOUNTING_NEEDS if wanted == more else "the local stack needs", say)
+        _install(wanted, WHO_NEEDS[ACCOUNTING if wanted == more else SLURM], say)
     elif _is_ours(Path(POLICY)):
         # An installation that was killed has left the policy, which prevents every service from starting.
         with contextlib.suppress(UserError):
@@ -144,24 +141,17 @@ def ensure(say: Say, *, accounting: bool = False) -> None:
         raise UserError(problem, EXIT_REFUSED)
 
 
-def ensure_for_containers(say: Say) -> None:
-    """Install the missing packages for container machines.
+def ensure_for(purpose: str, say: Say) -> None:
+    """Install the missing packages for container machines or for the tests.
+
+    Args:
+        purpose: CONTAINERS | TESTS.
 
     Raises:
         UserError: this user may not install packages, or the installation failed.
     """
-    if wanted := missing_for_containers():
-        _install(wanted, "machines that boot need", say)
-
-
-def ensure_for_tests(say: Say) -> None:
-    """Install the missing packages that only `./cluster test` needs.
-
-    Raises:
-        UserError: this user may not install packages, or the installation failed.
-    """
-    if wanted := [package for package, file in NEEDED_BY_TESTS.items() if not Path(file).exists()]:
-        _install(wanted, "the tests need", say)
+    if wanted := missing(purpose):
+        _install(wanted, WHO_NEEDS[purpose], say)
 
 
 def command(wanted: list[str]) -> str:
@@ -297,7 +287,7 @@ def _no_daemons(root: list[str]) -> Iterator[None]:
         if written.returncode:
             raise UserError(
                 f"{POLICY} cannot be written ({written.stderr.strip()}), and without it the services of the "
-                f"packages would start. Install them by hand: apt-get install {' '.join(NEEDED)}",
+                f"packages would start. Install them by hand: apt-get install {' '.join(NEEDED[SLURM])}",
                 EXIT_REFUSED,
             )
         subprocess.run([*root, "chmod", "755", POLICY], check=False)

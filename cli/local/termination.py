@@ -39,7 +39,7 @@ def end_removed_machines(run: RunDirectory, settings: Settings, revision: str) -
     with explain_wait(f"{names}: not in the stack file any more; the daemons are ending"):
         for ids in ([m["id"] for m in heads], [m["id"] for m in former]):
             if ids:
-                rpc.call(str(run.agent_socket), "terminate", 60.0, ids=ids)
+                run.call("terminate", 60.0, ids=ids)
 
 
 def terminate(run: RunDirectory, role: str) -> int:
@@ -52,7 +52,7 @@ def terminate(run: RunDirectory, role: str) -> int:
         there = machines(run, {"role": role}, "pending", "running", "stopping")
         names = ", ".join(m["node"] for m in there)
         with explain_wait(f"{names}: the daemons are ending; those that hang are killed after 8 s"):
-            rpc.call(str(run.agent_socket), "terminate", 60.0, ids=[m["id"] for m in there])
+            run.call("terminate", 60.0, ids=[m["id"] for m in there])
     except (rpc.RpcUnavailableError, rpc.RpcError) as error:
         # The deletion of the last resource ends everything that is left, by its processes.
         print(f"the local cloud does not answer ({error}); its machines end with it", file=sys.stderr)
@@ -64,10 +64,10 @@ def terminate(run: RunDirectory, role: str) -> int:
 def _reset_api_faults(run: RunDirectory) -> None:
     """Reset API errors and delays that were set for tests: they would prevent the termination."""
     with contextlib.suppress(rpc.RpcError):
-        rpc.call(str(run.agent_socket), "limits", ANSWER_SECONDS, api_error=None, api_latency=None)
+        run.call("limits", ANSWER_SECONDS, api_error=None, api_latency=None)
 
 
 def machines(run: RunDirectory, tags: dict[str, str], *states: str) -> list[dict[str, Any]]:
     """Return the local cloud's machines with these tags that are in one of these states."""
-    machines = rpc.call(str(run.agent_socket), "list", ANSWER_SECONDS, tags=tags)["machines"]
+    machines = run.call("list", ANSWER_SECONDS, tags=tags)["machines"]
     return [m for m in machines if m["state"] in states]

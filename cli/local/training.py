@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 from infra import environments, os_errors
 from infra.environments import lock_digest
 from infra.errors import EXIT_REFUSED, UserError
+from localcloud.layers import exclusive
 from node.bootstrap.vm.training import COMPLETE
 
 HEARTBEAT_SECONDS = 10.0
@@ -77,12 +77,8 @@ def _once(target: Path, wanted: set[str], needed_mib: int, make: Callable[[Path,
         raise os_errors.explain(error, envs) from error
     if problem := os_errors.unwritable(envs):
         raise UserError(problem, EXIT_REFUSED)
-    with (envs / f".{target.name}.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("waiting for another build of the same training environment", file=sys.stderr, flush=True)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    waiting = "waiting for another build of the same training environment"
+    with exclusive(envs / f".{target.name}.lock", lambda: print(waiting, file=sys.stderr, flush=True)):
         have = set(complete.read_text().split("\n")) if complete.exists() else set()
         # The environment links to the machine's interpreter, which an upgrade may have removed.
         if wanted <= have and (target / "bin" / "python").exists():

@@ -53,32 +53,28 @@ class Runner(Protocol):
 
 
 class EmbeddedRunner:
-    """`cli.runner.embedded` as a `Runner`. It imports the SDK only when it is needed."""
+    """`cli.runner.embedded` as a `Runner`."""
 
     name = "embedded"
 
     def __init__(self, stack: Stack) -> None:
+        # Imported here, because stacks that the Pulumi CLI runs do not need it.
+        from cli.runner import embedded
+
         self._stack = stack
+        self._engine = embedded
 
     def preview(self, on_event: OnEvent = ignore) -> Summary:
-        from cli.runner import embedded
-
-        return embedded.preview(self._stack, on_event)
+        return self._engine.preview(self._stack, on_event)
 
     def up(self, on_event: OnEvent = ignore, *, benchmark: bool = True) -> dict[str, Any]:
-        from cli.runner import embedded
-
-        return embedded.up(self._stack, on_event, benchmark=benchmark)
+        return self._engine.up(self._stack, on_event, benchmark=benchmark)
 
     def destroy(self, on_event: OnEvent = ignore) -> None:
-        from cli.runner import embedded
-
-        embedded.destroy(self._stack, on_event)
+        self._engine.destroy(self._stack, on_event)
 
     def outputs(self) -> dict[str, Any] | None:
-        from cli.runner import embedded
-
-        return embedded.outputs(self._stack)
+        return self._engine.outputs(self._stack)
 
 
 def outputs_of(engine: Runner) -> Callable[[], Mapping[str, Any]]:

@@ -26,6 +26,7 @@ from cli.runner.project import REDACTED, Project
 from cli.runner.state import Record, State, Status
 from infra import os_errors
 from infra.errors import UserError
+from node.processes import ProcessId
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,14 +253,15 @@ class Lifecycle:
             raise CommandError("interrupted")
 
     def _note_process(self, record: Record, pid: int) -> None:
-        started = process.start_time(pid)
-        record.process = (pid, started) if started else None
+        command = ProcessId.of(pid)
+        record.process = (pid, str(command.started)) if command else None
         self.state.save()
 
     def _end_leftover_command(self, record: Record) -> None:
         """End the command that a killed run left behind: it must not run beside the new one."""
         if record.process is not None:
-            if process.end_leftover(*record.process):
+            pid, started = record.process
+            if process.end_leftover(ProcessId(pid, int(started))):
                 self._on_event(Message(f"{record.name}: ended the command that a killed run left behind"))
             record.process = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,7 +25,15 @@ def held(stack: Stack, operation: str) -> Iterator[None]:
         UserError: exit 3; another process holds the lock. The message names its pid.
     """
     path = locations.state_dir(stack) / "lock"
-    descriptor = _acquire(stack, path, operation)
+
+    def busy(descriptor: int) -> None:
+        holder = os.pread(descriptor, 200, 0).decode(errors="replace").split()
+        raise UserError(_refusal(stack.name, holder), EXIT_REFUSED)
+
+    descriptor = acquire(path, lambda: folders.make_state_dir(stack), busy)
+    with contextlib.suppress(OSError):  # on a full disk the lock has no holder's name
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()} {operation}\n".encode(), 0)
     try:
         yield
     finally:
@@ -37,25 +45,34 @@ def held(stack: Stack, operation: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _acquire(stack: Stack, path: Path, operation: str) -> int:
+def acquire(path: Path, make_folder: Callable[[], object], busy: Callable[[int], None]) -> int:
+    """Open and lock a file that its last holder may remove, with its folder, at any moment.
+
+    Args:
+        make_folder: makes the file's folder.
+        busy: called with the open file if another process holds the lock, before waiting for it.
+
+    Returns:
+        The descriptor, which holds the lock until it is closed. Children do not inherit it, so a command's
+        daemon cannot keep the lock.
+    """
     while True:
-        folders.make_state_dir(stack)
         try:
-            # Children do not inherit this descriptor, so a command's daemon cannot keep the lock.
+            make_folder()
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         except FileNotFoundError:  # the last holder removed the folder just now
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(descriptor, 200, 0).decode(errors="replace").split()
-            os.close(descriptor)
-            raise UserError(_refusal(stack.name, holder), EXIT_REFUSED) from None
-        # The last holder may have removed the file between our open and our lock: nlink is then 0.
+            try:
+                busy(descriptor)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        # The file may have been removed between our open and our lock: it then has no links.
         if os.fstat(descriptor).st_nlink:
-            with contextlib.suppress(OSError):  # on a full disk the lock has no holder's name
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, f"{os.getpid()} {operation}\n".encode(), 0)
             return descriptor
         os.close(descriptor)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cli.runner.events import Stream
+from node.processes import ProcessId
 
 QUIET_SECONDS = 0.2
 """Seconds for which the pipes must be silent, after the command has ended, before reading stops."""
@@ -202,27 +203,14 @@ def _exit_descriptor(pid: int) -> Iterator[int | None]:
         os.close(descriptor)
 
 
-def start_time(pid: int) -> str | None:
-    """Return when a process started, in the kernel's units; `None` if it has ended.
-
-    Pid and start time together identify a process.
-    """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except OSError:
-        return None
-    # The first field here is the state, the third of proc(5); the start time is the 22nd of proc(5).
-    return None if fields[0] in "ZX" else fields[19]
-
-
-def end_leftover(pid: int, started: str) -> bool:
+def end_leftover(command: ProcessId) -> bool:
     """End a command that a killed run left behind, with its children. Returns whether it was running."""
-    if start_time(pid) != started:
+    if not command.alive():
         return False
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, number)
+            os.killpg(command.pid, number)
         deadline = time.monotonic() + TERM_SECONDS
-        while start_time(pid) == started and time.monotonic() < deadline:
+        while command.alive() and time.monotonic() < deadline:
             time.sleep(0.02)
     return True

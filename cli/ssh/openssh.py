@@ -8,7 +8,6 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from cli import pages
@@ -125,8 +124,15 @@ def _attempt(target: Target, line: str, stdin: str, seconds: float, stream: bool
         if stream and kind == "stderr":
             print(text[:LONGEST_LINE], file=sys.stderr, flush=True)
 
+    processes = process.Processes()
+
+    def end(number: int, _frame: object) -> None:
+        # ssh has a session of its own, so it does not get the signal.
+        processes.signal(signal.SIGTERM)
+        raise SystemExit(128 + number)
+
     groups: list[int] = []
-    with tempfile.TemporaryDirectory(prefix="slurm-stacks-ssh-") as folder, _interruptible() as processes:
+    with tempfile.TemporaryDirectory(prefix="slurm-stacks-ssh-") as folder, interrupt.handled(end):
         known_hosts = Path(folder) / "known_hosts"
         known_hosts.write_text(hostkeys.known_hosts(target.host_keys))
         try:
@@ -194,20 +200,3 @@ def quoted(path: Path) -> str:
     """A path as the value of an option: in quotes because of spaces, with per cent signs doubled."""
     text = str(path).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{text}"'
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[process.Processes]:
-    """Pass a termination signal on to ssh, which has a session of its own."""
-    processes = process.Processes()
-
-    def end(number: int, _frame: object) -> None:
-        processes.signal(signal.SIGTERM)
-        raise SystemExit(128 + number)
-
-    before = {n: signal.signal(n, end) for n in interrupt.handled_signals()}
-    try:
-        yield processes
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

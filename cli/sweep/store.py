@@ -7,13 +7,13 @@ the first job is submitted, and always replaced as a whole. If this program ends
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from cli.hints import hint
+from cli.runner import lock
 from cli.sweep.plan import API_VERSION, Plan
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import locations
@@ -77,7 +77,7 @@ class Store:
         Args:
             busy: Called before waiting if another process holds the lock.
         """
-        descriptor = self._acquire(busy)
+        descriptor = lock.acquire(self._lock, self._make_folder, lambda _descriptor: busy())
         try:
             yield
         finally:
@@ -88,23 +88,9 @@ class Store:
                         folder.rmdir()
             os.close(descriptor)
 
-    def _acquire(self, busy: Callable[[], None]) -> int:
-        while True:
-            try:
-                with contextlib.suppress(FileExistsError):  # `exist_ok` would check the folder a second time
-                    self.folder.mkdir(mode=0o700, parents=True)
-                descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
-            except FileNotFoundError:  # the last holder removed the folder just now
-                continue
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                busy()
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # The file may have been removed between our open and our lock: it then has no links.
-            if os.fstat(descriptor).st_nlink:
-                return descriptor
-            os.close(descriptor)
+    def _make_folder(self) -> None:
+        with contextlib.suppress(FileExistsError):  # `exist_ok` would check the folder a second time
+            self.folder.mkdir(mode=0o700, parents=True)
 
     def _unreadable(self, why: str) -> str:
         return (

@@ -175,6 +175,7 @@ def image(scope: Scope, design: ClusterDesign) -> Document:
             f"arn:{scope.partition}:logs:{place}:log-group:{image_log_group(design)}:*",
         ),
         _allow("Commands", [*SESSION, *MESSAGES, *MANAGED], "*"),
+        *_fetched(scope, design, None),
     )
 
 
@@ -337,7 +338,7 @@ def _report(scope: Scope, hosts: Sequence[str]) -> Statement:
 
 
 def _common(scope: Scope, design: ClusterDesign, role: str) -> list[Statement]:
-    """Logs and metrics, hooks that lie in S3, and Session Manager where users come in through it."""
+    """Logs and metrics, hooks and packages in S3, and Session Manager where users come in through it."""
     made = [
         _allow("Logs", ["logs:CreateLogStream", "logs:PutLogEvents"], f"{scope.log_group}:*"),
         _allow(
@@ -347,14 +348,19 @@ def _common(scope: Scope, design: ClusterDesign, role: str) -> list[Statement]:
             StringEquals={"cloudwatch:namespace": namespace(design.name)},
         ),
     ]
-    sources = [h.source for h in design.hooks if h.role in (role, "all") and h.source.startswith("s3://")]
-    if sources:
-        objects = [f"arn:{scope.partition}:s3:::{source.removeprefix('s3://')}" for source in sources]
-        made.append(_allow("Hooks", ["s3:GetObject"], list(dict.fromkeys(objects))))
+    made += _fetched(scope, design, role)
     made += _buckets(scope, design, role)
     if design.access.mode == "ssm":
         made.append(_allow("Session", list(SESSION), "*"))
     return made
+
+
+def _fetched(scope: Scope, design: ClusterDesign, role: str | None) -> list[Statement]:
+    objects = [
+        f"arn:{scope.partition}:s3:::{source.removeprefix('s3://')}"
+        for source in design.fetched(role, "s3://")
+    ]
+    return [_allow("Hooks", ["s3:GetObject"], objects)] if objects else []
 
 
 def _buckets(scope: Scope, design: ClusterDesign, role: str) -> list[Statement]:

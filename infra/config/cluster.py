@@ -143,6 +143,11 @@ class AwsPartition(Section):
         "made; null: the partition gets its own if placement is cluster.",
     )
     gp3: Gp3Config | None = Field(None, description="The performance of a node's root disk.")
+    neuron_cores: bool = Field(
+        False,
+        description="Trainium and Inferentia: jobs ask for NeuronCores (--gres=neuroncore:trainium:2), and "
+        "share devices; false: for whole devices (--gres=neuron:trainium:1).",
+    )
 
 
 class GcpPartition(Section):

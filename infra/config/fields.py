@@ -30,6 +30,8 @@ BUCKET = rf"^(s3://[a-z0-9][a-z0-9.-]{{1,61}}[a-z0-9](/.*)?|{PLACEHOLDER})$"
 ROLE = r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/.+$"
 REPOSITORY = r"^[a-z0-9]+([._/-][a-z0-9]+)*$"
 """A repository's name in ECR (botocore, RepositoryName; doubled separators are left out)."""
+SHA256 = r"^[0-9a-f]{64}$"
+ABSOLUTE_PATH = r"^(/[A-Za-z0-9][A-Za-z0-9._-]*)+$"
 BATCH_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$"
 
 IN_WORDS = {
@@ -45,6 +47,8 @@ IN_WORDS = {
     BUCKET: "s3://bucket/prefix",
     ROLE: "the ARN of an IAM role, arn:aws:iam::<account>:role/<name>",
     REPOSITORY: "a name in ECR: small letters and digits, with . _ - or / between them",
+    SHA256: "64 small hexadecimal digits, as sha256sum prints them",
+    ABSOLUTE_PATH: "an absolute path without spaces, like /fsx/enroot",
     BATCH_NAME: "letters, digits, hyphens and underscores, at most 128",
 }
 LONGEST_NAME = 63

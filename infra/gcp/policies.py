@@ -97,10 +97,8 @@ def own_reports(bucket: str, role: str) -> Condition:
 
 
 def hooks(design: ClusterDesign, role: str) -> list[tuple[str, str]]:
-    """The bucket and the object of each hook in Cloud Storage that machines of a role run."""
-    sources = [hook.source for hook in design.hooks if hook.role in (role, "all")]
-    found = [source.removeprefix("gs://") for source in sources if source.startswith("gs://")]
-    parts = [address.partition("/") for address in dict.fromkeys(found)]
+    """The bucket and the object of each hook and package in Cloud Storage that machines of a role fetch."""
+    parts = [source.removeprefix("gs://").partition("/") for source in design.fetched(role, "gs://")]
     return [(bucket, name) for bucket, _, name in parts]
 
 

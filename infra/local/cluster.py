@@ -77,9 +77,7 @@ class LocalCluster(pulumi.ComponentResource):
     def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("slurm-stacks:index:LocalCluster", name, None, opts)
         self._name = name
-        self._stack = design.stack
-        self._isolation = design.isolation
-        self._requirements = design.requirements
+        self._design = design
         cloud = self._command(
             "cloud",
             "cloud-up",
@@ -124,7 +122,7 @@ class LocalCluster(pulumi.ComponentResource):
 
     @property
     def shell(self) -> LocalShell:
-        return LocalShell(self._stack, self._isolation, self._requirements)
+        return LocalShell(self._design.stack, self._design.isolation, self._design.requirements)
 
     def _command(
         self,
@@ -141,12 +139,13 @@ class LocalCluster(pulumi.ComponentResource):
         again."""
         # The cluster is named, because two names of one stack would share its run directory.
         named = ["--cluster", self._name]
-        line = operation(verb, self._stack, *rest) if verb else "true"
+        stack = self._design.stack
+        line = operation(verb, stack, *rest) if verb else "true"
         return command.local.Command(
             f"{self._name}-{part}",
             create=line,
             update=line,
-            delete=operation(delete, self._stack, *named) if delete else None,
+            delete=operation(delete, stack, *named) if delete else None,
             stdin=stdin,
             environment=environment,
             opts=pulumi.ResourceOptions(parent=self, depends_on=list(after)),

@@ -73,8 +73,8 @@ class AcceleratorOutput(Part):
     """The accelerators of a node."""
 
     type: str = Field(description="v100, t4, a10g, a100, h100, trainium.")
-    count: Whole = Field(ge=1, description="Devices a node.")
-    gres: str = Field(description="Slurm's generic resource: gpu or neuron.")
+    count: Whole = Field(ge=1, description="Devices a node; of neuroncore: cores a node.")
+    gres: str = Field(description="Slurm's generic resource: gpu, neuron or neuroncore.")
     simulated: bool = Field(description="True on the local stack: counted, not there.")
 
 

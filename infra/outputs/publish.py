@@ -160,7 +160,9 @@ def _partition(p: Partition) -> contract.PartitionOutput:
         machine=p.instance_type,
         cpus=p.cpus,
         memory_mib=p.memory_mib,
-        accelerator=contract.AcceleratorOutput(type=a.type, count=a.count, gres=a.gres, simulated=a.simulated)
+        accelerator=contract.AcceleratorOutput(
+            type=a.type, count=a.units, gres=a.resource, simulated=a.simulated
+        )
         if a
         else None,
         min=p.min,

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-import socket
-import struct
+import subprocess
 
 from infra.errors import EXIT_REFUSED, UserError
 
 VARIABLE = "SSH_AUTH_SOCK"
 ANSWER_SECONDS = 5.0
-# A message is its length, its type and its content (draft-ietf-sshm-ssh-agent).
-_REQUEST_IDENTITIES = b"\0\0\0\x01\x0b"
-_IDENTITIES = 12
+EMPTY = "The agent has no identities"
 
 
 def require() -> None:
-    """Checks that there is an agent with a key in it.
+    """Checks that there is an agent with a key in it. OpenSSH's `ssh-add` asks it.
 
     Raises:
         UserError: Exit 3. There is no such agent, and the message says how to get one.
@@ -29,39 +26,30 @@ def require() -> None:
             EXIT_REFUSED,
         )
     try:
-        keys = _key_count(path)
-    except (OSError, ValueError) as error:
+        asked = subprocess.run(
+            ["ssh-add", "-l"], capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False
+        )
+    except FileNotFoundError:
         raise UserError(
-            f"the SSH agent at {VARIABLE}={path} does not answer ({error}). "
-            'Start another with `eval "$(ssh-agent)"` and `ssh-add`, then run the command again.',
+            "the SSH agent is asked by `ssh-add`, which is not on PATH. Install OpenSSH's client, then run "
+            "the command again.",
             EXIT_REFUSED,
-        ) from error
-    if not keys:
+        ) from None
+    except subprocess.TimeoutExpired as error:
+        raise _no_answer(path, str(error)) from error
+    if asked.stdout.startswith(EMPTY):
         raise UserError(
             f"the SSH agent at {VARIABLE}={path} holds no key. Add the one that the login machine accepts "
             "with `ssh-add`, then run the command again.",
             EXIT_REFUSED,
         )
+    if asked.returncode:
+        raise _no_answer(path, asked.stderr.strip() or "it closed the connection")
 
 
-def _key_count(path: str) -> int:
-    """The number of keys that the agent holds.
-
-    Raises:
-        OSError: Nothing listens there, or nothing answers in time.
-        ValueError: The answer is not that of an agent.
-    """
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(ANSWER_SECONDS)
-        connection.connect(path)
-        connection.sendall(_REQUEST_IDENTITIES)
-        answer = b""
-        while len(answer) < 9:
-            data = connection.recv(4096)
-            if not data:
-                raise ValueError("it closed the connection")
-            answer += data
-    _, kind, count = struct.unpack(">IBI", answer[:9])
-    if kind != _IDENTITIES:
-        raise ValueError(f"it answered with a message of type {kind}")
-    return int(count)
+def _no_answer(path: str, why: str) -> UserError:
+    return UserError(
+        f"the SSH agent at {VARIABLE}={path} does not answer ({why}). "
+        'Start another with `eval "$(ssh-agent)"` and `ssh-add`, then run the command again.',
+        EXIT_REFUSED,
+    )

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
 import pulumi
 import pulumi_command as command
@@ -17,7 +17,6 @@ from infra.errors import UserError
 from infra.program import mode
 from infra.ssh import agent, hostkeys, lines, target
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 # The path is relative, so that moving the checkout changes no resource. Commands run in the project's folder.
@@ -73,12 +72,11 @@ class RemoteShell:
     The client limits only how long it dials. A machine that accepts a connection and then says nothing holds
     it for ever, and it needs the machine in order to cancel a job. `OpenSshShell` has neither fault.
 
-    This class stays because running stacks have `command:remote:Command` in their state. An alias of that
-    type for a `command:local:Command` would be an update, but the provider reads the old state strictly, as
-    its own
-    type: it refuses the input `connection`, which local commands lack (pulumi-go-provider 1.3.0,
-        `ende.Decode` without `IgnoreUnrecognized`). Without the alias the engine deletes the old resource
-        after it has made the new one, and so cancels the job that the new one has just found running.
+    This class stays because running stacks have `command:remote:Command` in their state, and no way leads
+    from it to a `command:local:Command`. An alias would be an update, which the provider refuses: it reads
+    the old state as that of a local command, which has no input `connection` (pulumi-go-provider 1.3.0,
+    `ende.Decode` without `IgnoreUnrecognized`). Without an alias the engine first makes the new resource,
+    which finds the benchmark's job running, and then deletes the old one, which cancels that job.
 
     Args:
         root: The project, whose workload is staged.
@@ -89,7 +87,7 @@ class RemoteShell:
         self._paths = paths
         self._root = root
         self._host_key = pulumi.Output.from_input(endpoint.host_keys).apply(
-            lambda keys: _or_stop(hostkeys.pin, keys)
+            lambda keys: _or_stop(lambda: hostkeys.pin(keys))
         )
         self._connection = command.remote.ConnectionArgs(
             host=endpoint.host,
@@ -239,10 +237,10 @@ class OpenSshShell:
         )
 
 
-def _or_stop(check: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+def _or_stop(check: Callable[[], T]) -> T:
     """Raises a UserError as a `RunError`, which Pulumi prints without a traceback."""
     try:
-        return check(*arguments, **named)
+        return check()
     except UserError as error:
         raise pulumi.RunError(str(error)) from error
 

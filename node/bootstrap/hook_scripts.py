@@ -66,12 +66,18 @@ def place(context: Context, number: int, hook: Hook) -> Path:
         script.chmod(script.stat().st_mode | stat.S_IXUSR)
         return script
     script = files.folder(context.path(context.folders.lib) / "hooks", 0o700) / name
-    content = _fetch(context, hook.source) if hook.text is None else hook.text.encode()
+    content = fetch(context, hook.source) if hook.text is None else hook.text.encode()
     files.write(script, content, 0o700)
     return script
 
 
-def _fetch(context: Context, source: str) -> bytes:
+def fetch(context: Context, source: str) -> bytes:
+    """Returns what lies at a URL that machines of this cloud can fetch.
+
+    Raises:
+        OSError: It cannot be fetched.
+        ValueError: Machines of this cloud cannot fetch such a URL.
+    """
     # Imported late to save time: few clusters have such hooks.
     if context.vm:
         from node.bootstrap.vm import clouds

@@ -11,7 +11,7 @@ from node.bootstrap import daemons, files
 from node.bootstrap.context import Context
 from node.bootstrap.registration import start_slurmd
 from node.bootstrap.services import Service
-from node.bootstrap.vm import clouds, motd
+from node.bootstrap.vm import clouds, motd, pyxis
 from node.containers import oci
 from node.health import programs as node_programs
 from node.slurm import version
@@ -37,10 +37,12 @@ def slurm(context: Context) -> str:
     for path in (folders.run, folders.log, folders.lib):
         files.folder(context.path(path), 0o755, owner)
     etc = files.folder(context.path(folders.etc))
+    pyxis.configure(context)
     if context.role == "compute":
         node_programs.write(context.settings, context.settings_file)
         files.folder(context.path(folders.spool))
-        if context.settings.design.containers is not None:
+        containers = context.settings.design.containers
+        if containers is not None and containers.runtime == "oci":
             # As in /tmp, each user makes a folder there. It is in memory, so every boot makes it.
             files.folder(context.path(oci.state(context.settings)), 0o1777)
         files.link(context.path(folders.slurm_conf), str(folders.spool / "conf-cache" / "slurm.conf"))

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from node.containers import oci
+from node.containers import oci, pyxis
 from node.folders import Folders
 from node.health import conf as health
 from node.model import Partition, Settings
@@ -70,6 +70,8 @@ def render(settings: Settings, version: Version, lines: Lines = AS_DESIGNED) -> 
     containers = settings.design.containers
     if containers is not None and containers.runtime == "oci":
         files["oci.conf"] = header + oci.render(settings)
+    if containers is not None and containers.runtime == "pyxis":
+        files["plugstack.conf"] = header + pyxis.PLUGSTACK
     if devices := gres.lines(settings.design, lines):
         files["gres.conf"] = header + "".join(f"{line}\n" for line in devices)
     return files

@@ -9,12 +9,12 @@ from node.slurm.hostlist import expand, fold
 
 def kinds(design: ClusterDesign, deviation: Lines) -> list[str]:
     """The names of the generic resources in use, for `GresTypes`."""
-    return sorted({accelerator.gres for accelerator in deviation.accelerators(design)})
+    return sorted({accelerator.resource for accelerator in deviation.accelerators(design)})
 
 
 def resource(accelerator: Accelerator) -> str:
     """The resource in the notation of a node line: `gpu:v100:8`."""
-    return f"{accelerator.gres}:{accelerator.type}:{accelerator.count}"
+    return f"{accelerator.resource}:{accelerator.type}:{accelerator.units}"
 
 
 def lines(design: ClusterDesign, deviation: Lines) -> list[str]:
@@ -25,8 +25,11 @@ def lines(design: ClusterDesign, deviation: Lines) -> list[str]:
             if (accelerator := hardware.accelerator) is None:
                 continue
             nodes = fold(group)
-            kind = f"Name={accelerator.gres} Type={accelerator.type}"
-            result.append(f"NodeName={nodes} {kind} File={_files(accelerator)}")
+            kind = f"Name={accelerator.resource} Type={accelerator.type}"
+            # Slurm would keep jobs from the files of devices that are not theirs alone. Cores are counted:
+            # a process takes as many free ones as NEURON_RT_NUM_CORES says, and no other may have them.
+            what = f"Count={accelerator.units}" if accelerator.cores else f"File={_files(accelerator)}"
+            result.append(f"NodeName={nodes} {kind} {what}")
     return result
 
 

@@ -40,15 +40,6 @@ def expand(text: str) -> list[str]:
     return names
 
 
-def count(text: str) -> int:
-    """Returns the number of names in a host list without making the names.
-
-    Raises:
-        ValueError: The text is not a host list, or has more than `LIMIT` names.
-    """
-    return sum(map(_size, _parse(text)))
-
-
 def fold(names: Iterable[str]) -> str:
     """Returns the host list for a set of names: in numeric order, without duplicates, with zero padding.
 

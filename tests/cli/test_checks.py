@@ -53,7 +53,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     made = Commands()
     monkeypatch.setattr(checks, "_run", made)
     monkeypatch.setattr(system_packages, "ensure", lambda _say, **_options: None)
-    monkeypatch.setattr(system_packages, "ensure_for_tests", lambda _say: None)
+    monkeypatch.setattr(system_packages, "ensure_for", lambda _purpose, _say: None)
     monkeypatch.setattr(checks, "_free_memory", lambda: 64 << 30)
     monkeypatch.setattr(training, "build", lambda *_arguments, **_more: Path("/trainer"))
     return made

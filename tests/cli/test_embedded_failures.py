@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.runner import embedded, process
+from cli.runner import embedded
 from cli.runner.events import ResourceFailed
 from infra.errors import UserError
 from tests.support.checkout import until
-from tests.support.tiny_project import Tiny, make
+from tests.support.tiny_project import Tiny, lives, make
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def wait_for_text(path: Path) -> str:
 
 
 def gone(pid: int) -> bool:
-    until(lambda: process.start_time(pid) is None, 60, f"the end of {pid}", 0.01)
+    until(lambda: not lives(pid), 60, f"the end of {pid}", 0.01)
     return True
 
 
@@ -160,7 +160,7 @@ def test_after_kill_9_in_mid_create_a_run_goes_on(tiny: Tiny, verb: str) -> None
         running.kill()
         running.wait()
     (pid,) = map(int, pids.read_text().split())
-    assert process.start_time(pid) is not None, "the command outlives the kill: the case to be handled"
+    assert lives(pid), "the command outlives the kill: the case to be handled"
     assert tiny.records["slow"]["status"] == "creating"
     assert tiny.words == ["first+"]
     if verb == "up":
@@ -222,7 +222,7 @@ def test_a_daemon_that_keeps_the_pipes_open_does_not_hang_the_run(tiny: Tiny) ->
     run = tiny.up()
     assert run.outputs == {"text": "early"}
     pid = int(tiny.log.with_name("log.pid").read_text())
-    assert process.start_time(pid) is not None, "what a command leaves running must go on running"
+    assert lives(pid), "what a command leaves running must go on running"
     tiny.destroy()
     assert gone(pid)
 

@@ -22,9 +22,10 @@ import pytest
 from cli.runner import embedded, interrupt, process
 from cli.runner.events import Message
 from infra.errors import UserError
+from node.processes import ProcessId
 from tests.support.checkout import Checkout, until
 from tests.support.mishaps import Terminal
-from tests.support.tiny_project import ROOT, Tiny, make
+from tests.support.tiny_project import ROOT, Tiny, lives, make
 
 INTERRUPTED = 130
 
@@ -352,7 +353,7 @@ def test_a_closed_terminal_is_an_interrupt_too_and_the_state_stays_true(tiny: Ti
     pid = int(tiny.log.with_name("log.pid").read_text())
     slow.hang_up()
     assert slow.end() == INTERRUPTED
-    assert process.start_time(pid) is None, "the command has ended"
+    assert not lives(pid), "the command has ended"
     assert {name: r["status"] for name, r in tiny.records.items()} == {
         "tiny-t": "created", "first": "created", "slow": "creating",
     }  # fmt: skip
@@ -372,10 +373,10 @@ def test_nothing_is_begun_that_ctrl_c_came_before(
         killed.kill()
     stop = process.end_leftover
 
-    def ctrl_c(pid: int, born: str) -> bool:
+    def ctrl_c(command: ProcessId) -> bool:
         os.kill(os.getpid(), signal.SIGINT)
         until(lambda: any(isinstance(e, Message) for e in tiny.events), 60, "the interrupt", 0.01)
-        return stop(pid, born)
+        return stop(command)
 
     begun: list[Any] = []
     monkeypatch.setattr(process, "end_leftover", ctrl_c)

@@ -193,7 +193,7 @@ def test_the_plan_says_what_accounting_needs(
         "  slurm-stacks:benchmark: {enabled: false}\n",
     )
     monkeypatch.setattr("infra.local.cluster.subprocess.run", in_this_process)
-    monkeypatch.setattr(system_packages, "missing_for_accounting", lambda: [] if installed else ["slurmdbd"])
+    monkeypatch.setattr(system_packages, "missing", lambda _purpose: [] if installed else ["slurmdbd"])
     monkeypatch.setattr(system_packages, "_root", lambda _refusal: [])
     monkeypatch.setattr(shutil, "which", lambda _name: "/usr/bin/apt-get")
     told = "slurm-stacks:cluster.slurm.accounting: true needs slurmdbd: `up` installs them by apt-get"

@@ -18,7 +18,7 @@ PARTITION = {
     "cpus": 8,
     "memory_mib": 2048,
     "spot": True,
-    "accelerator": {"count": 2, "type": "t4"},
+    "accelerator": {"count": 2, "type": "t4", "gres": "gpu"},
 }
 CLUSTER = {
     "name": "c[x]",
@@ -55,6 +55,12 @@ def test_a_picture_has_a_line_for_each_part_of_the_bill_and_the_way_in() -> None
         ["/fsx", "fsx", "price unknown"],
         ["log in", "ssh me@there"],
     ]
+
+
+def test_static_nodes_and_cores_that_jobs_ask_for() -> None:
+    cores = {"count": 32, "type": "trainium", "gres": "neuroncore"}
+    shown = text({**CLUSTER, "partitions": [{**PARTITION, "min": 4, "accelerator": cores}]})
+    assert "4 × big, spot, each 8 CPUs, 2 GiB, 32 NeuronCores of trainium" in shown
 
 
 def test_without_a_cluster_or_a_login_machine() -> None:

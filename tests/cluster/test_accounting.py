@@ -19,8 +19,8 @@ from tests.support.checkout import Checkout, running, until
 from tests.support.mishaps import pids
 
 pytestmark = pytest.mark.skipif(
-    bool(system_packages.missing_for_accounting()),
-    reason=f"packages are missing: {', '.join(system_packages.missing_for_accounting())}",
+    bool(system_packages.missing(system_packages.ACCOUNTING)),
+    reason=f"packages are missing: {', '.join(system_packages.missing(system_packages.ACCOUNTING))}",
 )
 STACK = """
     config:

@@ -20,6 +20,11 @@ BLOCK: dict[str, Any] = {
 }  # fmt: skip
 CLOSE: dict[str, Any] = {"name": "close", "instance_type": "m5.xlarge", "aws": {"placement_group": "lab p4d"}}
 VPC = {"vpc": "vpc-12345678", "public_subnet": "subnet-12345678", "private_subnets": ["subnet-12345679"]}
+ENROOT_DEB = "https://github.com/NVIDIA/enroot/releases/download/v4.1.2/enroot_4.1.2-1_amd64.deb"
+
+
+def pyxis(source: str, sha256: str = "0" * 64, **more: Any) -> dict[str, Any]:
+    return {"runtime": "pyxis", "packages": [{"source": source, "sha256": sha256}], **more}
 
 
 def ours(**variables: Any) -> dict[str, Any]:
@@ -82,6 +87,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         ["one default"],
     ),
     # what only AWS has
+    ("aws", {"partitions[0].aws": {"neuron_cores": True}}, "partitions[0].aws.neuron_cores", ["trainium"]),
     ("gcp", {"aws": {"nat": False}}, "aws", ["settings of gcp", "remove aws:"]),
     (
         "aws",
@@ -670,6 +676,16 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("local", {"containers": {"runtime": "oci"}}, "containers.runtime", ["isolation: container"]),
     ("aws", {"containers": {"runtime": "docker"}}, "containers.runtime", ["oci"]),
     ("aws", {"containers": {"runtime": "oci", "image": "x"}}, "containers.image", []),
+    ("aws", {"containers": {"runtime": "oci", "packages": []}}, "containers.packages", ["runtime: pyxis"]),
+    ("aws", {"containers": {"runtime": "pyxis"}}, "containers.packages", ["Enroot", "image"]),
+    ("local", {"containers": pyxis(ENROOT_DEB)}, "containers.runtime", ["isolation: container"]),
+    ("aws", {"containers": pyxis("https://h/enroot.rpm")}, "containers.packages[0].source", [".deb"]),
+    ("aws", {"containers": pyxis("gs://b/e.deb")}, "containers.packages[0].source", ["s3://", "https://"]),
+    ("aws", {"containers": pyxis("http://h/e.deb")}, "containers.packages[0].source", ["not protected"]),
+    ("aws", {"containers": pyxis("/e.deb")}, "containers.packages[0].source", ["inside this project"]),
+    ("aws", {"containers": pyxis(ENROOT_DEB, "A" * 64)}, "containers.packages[0].sha256", ["sha256sum"]),
+    ("aws", {"containers": pyxis(ENROOT_DEB, images="enroot")}, "containers.images", ["absolute path"]),
+    ("gcp", {"containers": pyxis("gs://b/f/")}, "containers.packages[0].source", [".deb"]),
     ("batch", {"@enabled": False, "containers": {"runtime": "oci"}}, "containers", ["under `batch`"]),
     (
         "local",
@@ -997,6 +1013,9 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ("local", {"partitions[0].accelerator": {"type": "v100", "count": 8}, "partitions[0].time_limit": "1-0"}),
     ("local", {"hooks[0]": {"role": "all", "source": "hooks/x.sh"}, "budget.max_usd": 5}),
     ("aws", {"containers": {"runtime": "oci"}}),
+    ("aws", {"containers": pyxis(ENROOT_DEB, images="/fsx/enroot")}),
+    ("gcp", {"containers": pyxis("gs://bucket/enroot.deb")}),
+    ("aws", {"containers": {"runtime": "pyxis"}, "image": {"id": "ami-0123456789abcdef0"}}),
     ("local", {"slurm.prolog": {"source": "site/a.sh", "timeout": 5}, "health.enabled": False}),
     ("batch", ours()),
     ("batch", ours(SLURM_STACKS_LAUNCH="mpi", MPI_GPUS=4) | {"batch.container.command": ["train"]}),

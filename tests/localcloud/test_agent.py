@@ -14,8 +14,6 @@ import pytest
 
 from localcloud.machines import CLUSTER_VARIABLE, CORES_VARIABLE, MACHINE_VARIABLE
 from node import rpc
-from node.codec import to_json
-from node.local_cloud import LocalCloud
 from node.processes import ProcessId, descendants
 from tests.support.checkout import until
 from tests.support.doubles import design
@@ -67,32 +65,6 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     yield made
     made.end()
     assert local.close() == []
-
-
-def test_limits_are_read_and_set_and_kept(agent: Agent) -> None:
-    none = to_json(LocalCloud())
-    assert agent.local.call("limits") == none
-    assert agent.local.call("limits", quota_nodes=2, boot_delay=0.1) == {
-        **none, "quota_nodes": 2, "boot_delay": 0.1,
-    }  # fmt: skip
-    with pytest.raises(rpc.RpcError, match="no limit is called 'quota'") as caught:
-        agent.local.call("limits", quota=1)
-    assert caught.value.code == "InvalidRequest"
-    with pytest.raises(rpc.RpcError, match="no call is named 'reboot'"):
-        agent.local.call("reboot")
-    agent.end()
-    again = Agent(agent.local)
-    try:
-        assert agent.local.call("limits")["quota_nodes"] == 2
-    finally:
-        again.end()
-
-
-def test_quota_is_refused_with_its_code_over_the_wire(agent: Agent) -> None:
-    agent.local.call("limits", quota_nodes=0)
-    with pytest.raises(rpc.RpcError, match="quota of 0 machines exceeded") as caught:
-        agent.local.launch("debug-0")
-    assert caught.value.code == "QuotaExceeded"
 
 
 def test_a_machine_is_told_who_it_is_and_inherits_nothing_else(

@@ -61,6 +61,7 @@ def test_settings_set_at_once_by_many_are_all_there(served: ServedCloud) -> None
 
 def test_one_wrong_setting_changes_none(served: ServedCloud) -> None:
     assert served.code("limits", quota_nodes=2, boot_delay="soon") == "InvalidRequest"
+    assert served.code("limits", quota=1) == served.code("reboot") == "InvalidRequest"
     assert served.call("limits") == to_json(LocalCloud())
     assert not (served.run / "cloud" / "limits.json").exists()
 

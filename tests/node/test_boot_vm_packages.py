@@ -55,6 +55,8 @@ def test_each_role_has_its_packages(tmp_path: Path) -> None:
     oci = Containers("oci")
     assert wanted("compute", "compute-0", mounts=(), containers=oci)[-1] == "crun"
     assert wanted("login", "login-0", mounts=(), containers=oci)[-2:] == ["skopeo", "umoci"]
+    pyxis = Containers("pyxis")
+    assert wanted("compute", "compute-0", mounts=(), containers=pyxis)[-2:] == ["squashfs-tools", "zstd"]
     accounts = wanted("controller", "controller", slurm=SlurmSettings(accounting=True), mounts=())
     # The plugin is named, because apt leaves it out where it is only recommended.
     assert accounts[-4:] == ["slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server", "python3-venv"]

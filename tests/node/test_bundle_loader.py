@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 
-from infra import bundle
+from infra import bundle, workload_files
 from infra.errors import EXIT_USAGE, UserError
 from node import loader
 from node.codec import from_json
-from node.model import Hook, Settings
+from node.containers.model import Package
+from node.model import Containers, Hook, Settings
 from tests.support.checkout import ROOT
 from tests.support.doubles import design, settings
 
@@ -51,6 +52,20 @@ def names(content: bytes) -> list[str]:
     return zipfile.ZipFile(io.BytesIO(content)).namelist()
 
 
+def test_a_package_of_the_project_travels_by_its_hash_and_another_content_is_refused(project: Path) -> None:
+    content = b"a package"
+    (project / "pyxis.deb").write_bytes(content)
+    own = Package("pyxis.deb", hashlib.sha256(content).hexdigest())
+    away = Package("https://h/enroot.deb", "0" * 64)
+    packed = bundle.node_archive(design(containers=Containers("pyxis", (own, away))), project)
+    assert [name for name in names(packed) if name.startswith("packages/")] == [own.archived()]
+    wrong = dataclasses.replace(own, sha256="1" * 64)
+    with pytest.raises(
+        UserError, match=rf"packages\[0\]\.source: the SHA-256 of 'pyxis\.deb' is {own.sha256}"
+    ):
+        bundle.node_archive(design(containers=Containers("pyxis", (wrong,))), project)
+
+
 # --- the bundle ------------------------------------------------------------------------------------------
 
 
@@ -70,7 +85,7 @@ def test_the_archive_holds_the_node_code_and_the_hooks(project: Path) -> None:
 
 
 def test_equal_content_has_an_equal_digest(project: Path, tmp_path: Path) -> None:
-    first, tree = archive(project, *HOOKS), bundle.tree_digest(project / "workload")
+    first, tree = archive(project, *HOOKS), workload_files.read(project).digest
     # Another checkout, with a different order, time and permissions of files, that has been used.
     other = tmp_path / "elsewhere" / "clone"
     for path in sorted(project.rglob("*"), reverse=True):
@@ -86,7 +101,7 @@ def test_equal_content_has_an_equal_digest(project: Path, tmp_path: Path) -> Non
     (other / "workload" / ".venv" / "lib").mkdir(parents=True)
     (other / "workload" / ".venv" / "lib" / "x.py").write_text("")
     assert archive(other, *HOOKS) == first
-    assert bundle.tree_digest(other / "workload") == tree
+    assert workload_files.read(other).digest == tree
     assert bundle.digest(first) == hashlib.sha256(first).hexdigest()
 
 
@@ -97,14 +112,14 @@ def test_a_change_of_content_name_or_hook_is_a_change(project: Path) -> None:
     (project / "node" / "a.py").rename(project / "node" / "c.py")
     seen.add(archive(project, *HOOKS))
     assert len(seen) == 5
-    trees = {bundle.tree_digest(project / "workload")}
+    trees = {workload_files.read(project).digest}
     for name, text in (("train.py", "print(1)\n"), ("a", "x"), ("b", "")):
         (project / "workload" / name).write_text(text)
-        trees.add(bundle.tree_digest(project / "workload"))
+        trees.add(workload_files.read(project).digest)
     # The digest separates a name from its content: `a` with "x" differs from `ax` with nothing.
     (project / "workload" / "a").rename(project / "workload" / "ax")
     (project / "workload" / "ax").write_text("")
-    trees.add(bundle.tree_digest(project / "workload"))
+    trees.add(workload_files.read(project).digest)
     assert len(trees) == 5
 
 

@@ -84,6 +84,12 @@ def test_one_that_says_nothing_is_not_waited_for(tmp_path: Path, monkeypatch: py
         refuses("does not answer", "timed out")
 
 
+def test_without_openssh_nobody_can_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "socket"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    refuses("`ssh-add`, which is not on PATH", "Install OpenSSH's client")
+
+
 def refuses(*words: str) -> None:
     with pytest.raises(UserError) as raised:
         agent.require()

@@ -114,7 +114,7 @@ class FakeMachines:
         return (self.run.bucket / "boot" / f"{host}.json").exists()
 
     def processes(self) -> list[int]:
-        return operations.processes(self.run)
+        return self.run.pids()
 
     def close(self) -> list[int]:
         """Ends everything by all means. Returns the pids that survived it."""

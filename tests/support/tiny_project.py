@@ -19,6 +19,7 @@ from cli.runner import embedded
 from cli.runner.events import Event, Message, OutputLine, ResourceDone, Summary
 from infra.program import locations
 from infra.program.stack import Stack
+from node.processes import ProcessId
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -175,6 +176,12 @@ class Tiny:
                 yield process
             finally:
                 process.kill()
+
+
+def lives(pid: int) -> bool:
+    """Whether there is a process with this pid that has not ended."""
+    process = ProcessId.of(pid)
+    return process is not None and process.alive()
 
 
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:

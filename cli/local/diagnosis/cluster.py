@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
+from cli.doctor import condition
 from cli.doctor.finding import Finding, fine, stops, warns
 from cli.local import agent_lifecycle, machine_access, orphaned_clusters
-from cli.local.operations import processes
 from cli.local.site import RunDirectory
 from cli.runner import embedded
 from infra.program import locations, owner
 from infra.program.stack import Stack
 from node import rpc
-from node.health.programs import REASON
 from node.model import ClusterDesign
-from node.slurm.hostlist import fold
 
 ANSWER_SECONDS = 6.0
 """Seconds to wait for an answer: not long for the user, but enough for a daemon on a busy machine."""
 NAMED = 3
-NEARLY = 0.8
-"""The share of a budget from which on the doctor warns."""
 
 
 def present(stack: Stack, design: ClusterDesign | None = None) -> Iterable[Finding]:
@@ -41,7 +36,7 @@ def present(stack: Stack, design: ClusterDesign | None = None) -> Iterable[Findi
         )
     up, down = (f"`./cluster {verb} --stack {stack.name}`" for verb in ("up", "down"))
     if not run.path.exists():
-        if left := processes(run):
+        if left := run.pids():
             yield warns(
                 "cluster.leftovers",
                 f"{run.path} is gone, and processes of the cluster in it are left: {_listed(left)}",
@@ -56,7 +51,7 @@ def present(stack: Stack, design: ClusterDesign | None = None) -> Iterable[Findi
         else:
             yield fine("cluster.state", f"not up yet{orphaned_clusters.other_owners(stack)}")
     elif owner.read(stack) is None:
-        left = processes(run)
+        left = run.pids()
         yield warns(
             "cluster.leftovers",
             f"{run.path} is there and nobody owns it"
@@ -75,7 +70,7 @@ def _condition(run: RunDirectory, up: str, stack: str) -> Iterable[Finding]:
     """Check a cluster that is up, or was up."""
     look = f"`./cluster logs --stack {stack}` shows its last messages."
     try:
-        found = rpc.call(str(run.agent_socket), "list", ANSWER_SECONDS, tags={})["machines"]
+        found = run.call("list", ANSWER_SECONDS, tags={})["machines"]
     except (rpc.RpcUnavailableError, rpc.RpcError):
         yield warns(
             "cluster.agent",
@@ -97,47 +92,10 @@ def _condition(run: RunDirectory, up: str, stack: str) -> Iterable[Finding]:
         return
     with contextlib.suppress(rpc.RpcUnavailableError, rpc.RpcError):  # slurmctld may be slow to answer
         status = rpc.call(machine_access.daemon_socket(run), "status", ANSWER_SECONDS)
-        yield from _budget(status["cost"], stack)
-        yield from _health(status.get("nodes", ()), stack)
+        yield from condition.budget(status["cost"], stack)
+        yield from condition.health(status.get("nodes", ()), stack)
     nodes = sum(machine["tags"]["role"] == "compute" for machine in machines)
     yield fine("cluster.state", f"is up, {nodes} {'node' if nodes == 1 else 'nodes'} running")
-
-
-def _budget(cost: Mapping[str, Any], stack: str) -> Iterable[Finding]:
-    """Warn if more than `NEARLY` of the cluster's budget is used.
-
-    Args:
-        cost: from the cluster's status.
-    """
-    found = cost.get("budget")
-    if found is None or found["used"] < NEARLY:
-        return
-    cure = (
-        f"Raise slurm-stacks:cluster.budget in Pulumi.{stack}.yaml and run `./cluster up --stack {stack}`; "
-        f"`./cluster down --stack {stack}` and `up` begin a new one."
-    )
-    if found["used"] >= 1:
-        yield warns("cluster.budget", "the budget is used up: no new node starts", cure)
-    else:
-        yield warns("cluster.budget", f"{found['used']:.0%} of the budget is used", cure)
-
-
-def _health(nodes: Iterable[Mapping[str, Any]], stack: str) -> Iterable[Finding]:
-    """Warn of nodes that are out of service because their devices failed.
-
-    Args:
-        nodes: from the cluster's status.
-    """
-    sick: dict[str, list[str]] = {}
-    for node in nodes:
-        if "DRAIN" in node["state"] and str(node["reason"]).startswith(REASON):
-            sick.setdefault(node["reason"].removeprefix(REASON), []).append(node["name"])
-    for why, names in sick.items():
-        cure = (
-            f"A new machine replaces a node by itself when its jobs are over. If that does not help: "
-            f"`./cluster logs {names[0]} --stack {stack}`, and docs/health.md."
-        )
-        yield warns("cluster.health", f"out of service: {fold(names)}: {why}", cure)
 
 
 def others(stack: Stack) -> Iterable[Finding]:

@@ -100,7 +100,7 @@ def _too_long(path: Path, design: ClusterDesign) -> str | None:
 
 
 def _inodes(check: str, path: Path, needed: int, what: str) -> Iterable[Finding]:
-    there = next(folder for folder in (path, *path.parents) if folder.exists())
+    there, _ = os_errors.nearest(path)
     facts = os.statvfs(there)
     # File systems without a fixed number of files report 0 of 0.
     if facts.f_files and facts.f_favail < needed:

@@ -62,7 +62,7 @@ def installed(host: Host) -> Iterable[Finding]:
     versions: dict[str, Version] = {}
     munge = ""
     for package, options in ASKED.items():
-        file = system_packages.NEEDED[package]
+        file = system_packages.NEEDED[system_packages.SLURM][package]
         status, answer = host.run([file, *options])
         if status:
             cure = f"Have it installed again (as root: apt-get install --reinstall {package})."
@@ -88,7 +88,7 @@ def accounting(host: Host, *, wanted: bool) -> Iterable[Finding]:
     Args:
         wanted: whether the stack file asks for accounting.
     """
-    missing = system_packages.missing_for_accounting()
+    missing = system_packages.missing(system_packages.ACCOUNTING)
     if not wanted:
         more = f"; `up` installs {', '.join(missing)}" if missing else ""
         yield fine(
@@ -135,7 +135,7 @@ def _installable(
 def _first_in_path(host: Host) -> tuple[str, Version] | None:
     """Return the slurmctld that machines find first: slurm.conf is written for its release."""
     file = host.which("slurmctld", path=SEARCH)
-    if file is None or file == system_packages.NEEDED["slurmctld"]:
+    if file is None or file == system_packages.NEEDED[system_packages.SLURM]["slurmctld"]:
         return None
     status, words = host.run([file, "-V"])
     try:

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs Enroot and Pyxis, which add `srun --container-image`, `--container-mounts` and more to Slurm. Both are built
 # from their source, at commits that git verifies: Pyxis loads only into the release of Slurm for whose headers it was
-# built. `containers: {runtime: pyxis}` in the stack file does the same without a script, and checks more.
+# built. `containers: {runtime: pyxis}` in the stack file installs packages of both by their hashes, and checks more.
 #
 # It belongs on all roles: srun and sbatch learn the options on the machines where users submit, slurmd does the work.
 #

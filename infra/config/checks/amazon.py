@@ -1,4 +1,4 @@
-"""Checks of what only AWS has: Capacity Blocks, named placement groups, KMS keys, the NAT gateway."""
+"""Checks of what only AWS has: Capacity Blocks, placement groups, NeuronCores, KMS keys, the way out."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from infra.config.checks.context import CLUSTER, MISSING, Context
 from infra.config.cluster import PartitionConfig
 from infra.config.fields import IN_WORDS, PLACEMENT_GROUP
 from infra.config.mistakes import Location
+from infra.machines import NEURON_CORES
 from node.model import SUBNET_MANAGED
 
 
@@ -24,7 +25,18 @@ def check_amazon(c: Context) -> None:
             _block(c, partition, at)
         if partition.aws is not None and partition.aws.placement_group is not None:
             _group(c, partition, at)
+        _neuron_cores(c, partition, at)
         _subnet_manager(c, partition, at)
+
+
+def _neuron_cores(c: Context, partition: PartitionConfig, at: Location) -> None:
+    """Only Neuron devices have NeuronCores."""
+    machine = c.machine(partition.instance_type)
+    if partition.aws is None or not partition.aws.neuron_cores or machine is None:
+        return
+    if machine.accelerator is None or machine.accelerator.type not in NEURON_CORES:
+        allowed = f"false: {partition.instance_type} has no Neuron devices"
+        c.add((*at, "aws", "neuron_cores"), True, allowed, f"types that have: {', '.join(NEURON_CORES)}")
 
 
 def _key(c: Context) -> None:

@@ -30,7 +30,7 @@ def check_hooks(c: Context) -> None:
                 given = MISSING if hook.source is None else "source and script"
                 c.add(at, given, "either source or script", "source is a path or an address, script a text")
         elif hook.source is not None:
-            _source(c, hook.source, (*at, "source"))
+            check_source(c, hook.source, (*at, "source"))
         elif hook.script is not None and not hook.script.startswith("#!"):
             first = hook.script.partition("\n")[0]
             c.add((*at, "script"), first, "a first line that names the interpreter", "begin with #!/bin/bash")
@@ -44,8 +44,8 @@ def check_hooks(c: Context) -> None:
             c.add((*CLUSTER, "hooks"), total, most, "lower timeout")
 
 
-def _source(c: Context, source: str, where: Location) -> None:
-    """A script must be a file of the project, or lie where machines of this provider can fetch it."""
+def check_source(c: Context, source: str, where: Location) -> None:
+    """A script or package must be in the project, or lie where machines of this provider can fetch it."""
     scheme = re.match(r"([a-zA-Z][a-zA-Z0-9+.-]*)://", source)
     if scheme is None:
         script_in_project(c, source, where)

@@ -92,6 +92,16 @@ def install(
     return wanted
 
 
+def install_files(context: Context, paths: Iterable[str]) -> None:
+    """Installs packages from files, with the packages that they need.
+
+    Raises:
+        CommandError: apt failed. The error has its last lines.
+    """
+    command = ("apt-get", *OPTIONS, "install", *_how(downgrade=True), *paths)
+    context.run(*command, timeout=INSTALL_SECONDS, env=ENVIRONMENT, attempts=3, pause=10.0)
+
+
 def simulate(context: Context, names: Iterable[str], *, downgrade: bool = False) -> Plan:
     """Simulates `install` with apt's own resolver. Nothing changes."""
     command = ("apt-get", *OPTIONS, "--simulate", "install", *_how(downgrade), *names)

@@ -13,7 +13,7 @@ from node import plurals
 from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
-from node.bootstrap.vm import apt, neuron, nvidia
+from node.bootstrap.vm import apt, neuron, nvidia, pyxis
 from node.cloud import call
 from node.cloud.errors import ServiceError
 from node.model import Accelerator, Partition
@@ -66,6 +66,7 @@ def install(context: Context, partition: Partition) -> str:
     accelerator = partition.accelerator
     if accelerator is not None and has_nvidia(accelerator):
         have_gpus(context, accelerator, signed=partition.secure_boot)
+        pyxis.toolkit(context)
     if accelerator is not None and has_neuron(accelerator):
         neuron.have(context, accelerator.count)
     return efa(context, partition.efa) if partition.efa else ""
@@ -86,6 +87,7 @@ def place(context: Context, partition: Partition) -> list[str]:
         if switched(accelerator):
             context.run("systemctl", "enable", "nvidia-fabricmanager", timeout=120.0)
         placed.append(f"NVIDIA's driver {choice.driver} ({flavour.name})")
+        placed += pyxis.toolkit(context)
     if accelerator is not None and has_neuron(accelerator):
         neuron.install(context)
         placed.append("the Neuron driver")

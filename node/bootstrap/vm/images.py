@@ -68,8 +68,10 @@ def named(design: ClusterDesign, host: str) -> ImageKind:
 def content(design: ClusterDesign, kind: ImageKind) -> dict[str, Any]:
     """Returns the content of an image. It does not depend on the number of machines that boot from it, on
     their price, or on their jobs."""
+    packaged = design.containers.packages if design.containers else ()
     clients = {mount.kind for mount in design.mounts if kind.role in mount.roles} & set(BUCKETS)
     return {
+        **({"containers": [one.sha256 for one in packaged]} if packaged else {}),
         **({"buckets": [*sorted(clients), buckets.VERSION]} if clients else {}),
         "role": kind.role,
         "packages": packages.of_role(design, kind.role),

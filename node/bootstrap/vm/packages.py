@@ -5,7 +5,7 @@ from __future__ import annotations
 from node.bootstrap import files
 from node.bootstrap.context import Context, Reboot
 from node.bootstrap.vm import apt, clouds, mariadb, name_server
-from node.containers import oci
+from node.containers import oci, pyxis
 from node.model import ClusterDesign
 from node.storage import BUCKETS
 
@@ -38,7 +38,10 @@ def of_role(design: ClusterDesign, role: str) -> list[str]:
     if "nvme" in kinds:
         names.append("mdadm")
     if design.containers is not None:
-        names += oci.PACKAGES if role == "compute" else oci.TOOLS
+        if design.containers.runtime == "oci":
+            names += oci.PACKAGES if role == "compute" else oci.TOOLS
+        else:
+            names += pyxis.REQUIRED
     if role == "controller":
         names += ["nftables", name_server.PACKAGE]
         names += clouds.kind(design.provider).packages
@@ -71,6 +74,10 @@ def install(context: Context) -> str:
         from node.bootstrap.vm import cloud_client
 
         made += cloud_client.install(context)
+    if context.settings.design.containers is not None:
+        from node.bootstrap.vm import pyxis as runtime
+
+        made += runtime.install(context)
     if any(mount.kind in BUCKETS for mount in context.mounts()):
         from node.bootstrap.vm import buckets
 

@@ -86,7 +86,7 @@ def test_nodes_are_renewed_for_their_launch_template_and_their_line_in_slurm_con
     assert renewed == {
         "partitions.instance_type", "partitions.spot", "partitions.placement", "partitions.reservation",
         "partitions.disk_gib", "partitions.image", "partitions.aws.efa", "image.source", "image.id",
-        "partitions.aws.gp3",
+        "partitions.aws.gp3", "partitions.aws.neuron_cores",
         "partitions.aws.capacity_block", "partitions.aws.placement_group", "aws.nat",
         "image.bake", "partitions.accelerator", "machines.vcpus", "machines.memory_mib",
     }  # fmt: skip

@@ -30,7 +30,7 @@ WANTED = design(isolation="container")
 def able(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host on which machines can boot: this user is root, all programs exist, the image is missing."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(system_packages, "missing_for_containers", list)
+    monkeypatch.setattr(system_packages, "missing", lambda _purpose: [])
     monkeypatch.setattr(images, "recipe", lambda _suite=None: images.Recipe("bookworm", ()))
     monkeypatch.setattr(cgroups, "hierarchies", lambda: [Path("/")])
     monkeypatch.setattr(image, "exists", lambda _design: False)
@@ -62,7 +62,7 @@ def test_each_reason_names_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr(images, "recipe", none)
         assert "apt on this machine has no source" in said()
     with monkeypatch.context() as patch:
-        patch.setattr(system_packages, "missing_for_containers", lambda: ["debootstrap"])
+        patch.setattr(system_packages, "missing", lambda _purpose: ["debootstrap"])
         assert "need debootstrap: as root, apt-get install" in said()
     with monkeypatch.context() as patch:
         patch.setattr(os, "geteuid", lambda: 1000)

@@ -97,7 +97,7 @@ def test_what_accounting_needs(
     words: str,
 ) -> None:
     answers = {"/usr/sbin/mariadbd": (0, "/usr/sbin/mariadbd  Ver 10.11.19-MariaDB-0+deb12u1 for x")}
-    monkeypatch.setattr(system_packages, "missing_for_accounting", lambda: missing)
+    monkeypatch.setattr(system_packages, "missing", lambda _purpose: missing)
     found = the(software.accounting(host(tmp_path, **{"answers": answers, **facts}), wanted=wanted))
     assert f"{found.check} {found.severity.value}" == expected
     assert words in found.found

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.local import system_packages
+from cli.local.system_packages import ACCOUNTING, NEEDED, SLURM
 from infra.errors import EXIT_REFUSED, UserError
 
 # In place of apt-get: notes its arguments and the policy of the moment, and installs by touching files.
@@ -27,7 +28,7 @@ echo "$DEBIAN_FRONTEND $*" >> {log}
 exit 0
 """
 # In place of what the packages bring.
-SLURM = "#!/bin/sh\necho slurm-wlm 22.05.8\n"
+PROGRAM = "#!/bin/sh\necho slurm-wlm 22.05.8\n"
 TOOLS = {"systemctl": "#!/bin/sh\necho systemctl $* >> {log}\n", "sudo": "#!/bin/sh\nexit 1\n"}
 
 
@@ -42,12 +43,11 @@ class Machine:
         for path in (self.bin, self.there):
             path.mkdir()
         self.log.touch()
-        (folder / "slurm").write_text(SLURM)
+        (folder / "slurm").write_text(PROGRAM)
         (folder / "slurm").chmod(0o755)
-        needed = {package: str(self.there / package) for package in system_packages.NEEDED}
-        monkeypatch.setattr(system_packages, "NEEDED", needed)
-        more = {package: str(self.there / package) for package in system_packages.NEEDED_BY_ACCOUNTING}
-        monkeypatch.setattr(system_packages, "NEEDED_BY_ACCOUNTING", more)
+        for purpose in (SLURM, ACCOUNTING):
+            needed = {package: str(self.there / package) for package in NEEDED[purpose]}
+            monkeypatch.setitem(NEEDED, purpose, needed)
         monkeypatch.setattr(system_packages, "POLICY", str(self.policy))
         monkeypatch.setenv("PATH", f"{self.bin}:/usr/bin:/bin")
         monkeypatch.setattr(shutil, "which", self.which)
@@ -106,24 +106,26 @@ def test_only_what_is_missing(machine: Machine) -> None:
     assert "noninteractive install -y -qq --no-install-recommends --no-remove slurm-client" in machine.calls()
 
 
-ACCOUNTING = ["slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server-core", "mariadb-client-core"]
+FOR_ACCOUNTING = ["slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server-core", "mariadb-client-core"]
 
 
 def test_accountings_packages_come_with_the_others_where_it_is_asked_for(machine: Machine) -> None:
     machine.ensure(accounting=True)
-    assert f"{INSTALL} {' '.join(ACCOUNTING)}" in machine.calls()
+    assert f"{INSTALL} {' '.join(FOR_ACCOUNTING)}" in machine.calls()
     assert machine.calls()[-1] == "systemctl disable --quiet slurmctld slurmd munge slurmdbd"
-    assert system_packages.missing_for_accounting() == []
+    assert system_packages.missing(ACCOUNTING) == []
     assert system_packages.check_accounting() == ""
 
 
 def test_accountings_packages_come_later(machine: Machine) -> None:
     machine.ensure()
-    assert system_packages.missing_for_accounting() == ACCOUNTING, "who does not ask for it does not get it"
-    words = f"slurm-stacks:cluster.slurm.accounting: true needs {', '.join(ACCOUNTING)}: `up` installs them"
+    assert system_packages.missing(ACCOUNTING) == FOR_ACCOUNTING, "who does not ask for it does not get it"
+    words = (
+        f"slurm-stacks:cluster.slurm.accounting: true needs {', '.join(FOR_ACCOUNTING)}: `up` installs them"
+    )
     assert system_packages.check_accounting().startswith(words)
     machine.ensure(accounting=True)
-    line = "noninteractive install -y -qq --no-install-recommends --no-remove " + " ".join(ACCOUNTING)
+    line = "noninteractive install -y -qq --no-install-recommends --no-remove " + " ".join(FOR_ACCOUNTING)
     assert line in machine.calls()
 
 
@@ -132,11 +134,11 @@ def test_a_plugin_is_found_in_the_folder_of_any_architecture(
 ) -> None:
     file = tmp_path / "x86_64-linux-gnu" / "slurm-wlm" / "plugin.so"
     plugin = {"the-plugin": f"{tmp_path}/*/slurm*/plugin.so"}
-    monkeypatch.setattr(system_packages, "NEEDED_BY_ACCOUNTING", plugin)
-    assert system_packages.missing_for_accounting() == ["the-plugin"]
+    monkeypatch.setitem(NEEDED, ACCOUNTING, plugin)
+    assert system_packages.missing(ACCOUNTING) == ["the-plugin"]
     file.parent.mkdir(parents=True)
     file.touch()
-    assert system_packages.missing_for_accounting() == []
+    assert system_packages.missing(ACCOUNTING) == []
 
 
 @pytest.mark.parametrize("apt", [True, False])
@@ -310,7 +312,7 @@ def test_ctrl_c_waits_for_apts_own_end(machine: Machine, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def installed(machine: Machine) -> Machine:
-    for package in system_packages.NEEDED:
+    for package in NEEDED[SLURM]:
         shutil.copy(machine.folder / "slurm", machine.there / package)
     return machine
 

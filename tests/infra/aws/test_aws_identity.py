@@ -11,7 +11,8 @@ from botocore.session import Session
 
 from infra.aws import policies
 from infra.aws.identity import AccessTargets, AwsIdentity, physical_name
-from node.model import ClusterDesign, Hook
+from node.containers.model import Package
+from node.model import ClusterDesign, Containers, Hook
 from tests.support.aws_mocks import ACCOUNT, CPU, GPU, SCOPE, aws_design, declare, ssh_design
 from tests.support.iam import allowed
 from tests.support.recorder import Recorder, counts, unknown
@@ -31,7 +32,10 @@ VARIANTS = {
         kms_key=f"arn:aws:kms:eu-west-1:{ACCOUNT}:key/12345678-1234-1234-1234-123456789012",
         partitions=(CPU, dataclasses.replace(GPU, placement_group="lab")),
     ),
-    "hooks": aws_design(hooks=(Hook("compute", "s3://own/hooks/a.sh"), Hook("all", "hooks/b.sh"))),
+    "hooks": aws_design(
+        hooks=(Hook("compute", "s3://own/hooks/a.sh"), Hook("all", "hooks/b.sh")),
+        containers=Containers("pyxis", (Package("s3://own/pyxis.deb", "0" * 64),)),
+    ),
 }
 DOCUMENTS = [
     pytest.param(document(SCOPE, design), id=f"{name}-{document.__name__}")
@@ -352,6 +356,16 @@ def test_hooks_in_s3_are_read_by_whom_they_are_for() -> None:
     assert not may("s3:GetObject", "arn:aws:s3:::own/hooks/b.sh", role="compute", design=VARIANTS["hooks"])
     assert not may("s3:GetObject", script, role="login", design=VARIANTS["hooks"])
     assert not may("s3:GetObject", script, role="compute")
+
+
+def test_packages_in_s3_are_read_by_all_machines_and_by_those_that_become_images() -> None:
+    package = "arn:aws:s3:::own/pyxis.deb"
+    for role in ("controller", "login", "compute"):
+        assert may("s3:GetObject", package, role=role, design=VARIANTS["hooks"])
+        assert not may("s3:GetObject", package, role=role)
+    image = policies.image(SCOPE, VARIANTS["hooks"])
+    assert allowed(image, "s3:GetObject", package, {})
+    assert not allowed(image, "s3:GetObject", "arn:aws:s3:::own/hooks/a.sh", {}), "it runs no hooks"
 
 
 def test_the_helper_passes_no_condition_over() -> None:

@@ -84,16 +84,6 @@ def short(link: str) -> str:
     return link.rstrip("/").rpartition("/")[2]
 
 
-def zone_of(link: str) -> str:
-    """Return the zone in the address of a zone's resource.
-
-    Raises:
-        ValueError: The address names no zone.
-    """
-    parts = link.split("/")
-    return parts[parts.index("zones") + 1]
-
-
 def part_of(path: str, most: int) -> str:
     """Return how a directory is called in the names of its disk or file system: `data-sets` for /data/sets.
 

@@ -1,0 +1,159 @@
+"""Installs Enroot and Pyxis from the packages of the stack file, and configures them on a machine."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from node.bootstrap import files
+from node.bootstrap.command import CommandError
+from node.bootstrap.context import Context
+from node.bootstrap.vm import apt, download, repositories
+from node.containers import pyxis
+from node.containers.model import Containers, Package
+
+STAMPS = "usr/share/slurm-stacks/packages"
+"""A file for each installed package, named by the hash of its file. An image has the folder, too."""
+DRAFTS = "var/tmp/slurm-stacks"
+TOOLKIT = "libnvidia-container-tools"
+TOOLKIT_VERSION = "1.19.1-1"
+"""The version of NVIDIA's container tools, as in docs/examples/hooks/docker.sh."""
+TOOLKIT_PACKAGES = (TOOLKIT, "libnvidia-container1")
+TOOLKIT_CLI = "usr/bin/nvidia-container-cli"
+TOOLKIT_REPOSITORY = "https://nvidia.github.io/libnvidia-container"
+TOOLKIT_FINGERPRINT = "C95B321B61E88C1809C4F759DDCAE044F796ECB0"
+"""The repository's key, as Google's initialization-actions for Dataproc have it for the same packages."""
+ENOUGH = "ClusterName=none\nSlurmctldHost=localhost\nPlugStackConfig={stack}\n"
+"""The smallest configuration with which srun loads a plugin and prints its options."""
+
+
+def wanted(context: Context) -> Containers | None:
+    """The section of the design if this machine gets Enroot and Pyxis; otherwise `None`."""
+    containers = context.settings.design.containers
+    return containers if containers is not None and containers.runtime == "pyxis" else None
+
+
+def install(context: Context) -> list[str]:
+    """Installs the packages of the stack file that this machine does not have. Returns their names.
+
+    Raises:
+        ServiceError: A package cannot be fetched, or has another hash.
+        CommandError: apt cannot install one.
+    """
+    containers = wanted(context)
+    packages = containers.packages if containers is not None else ()
+    if not (missing := [package for package in packages if not _there(context, package)]):
+        return []
+    drafts = files.folder(context.at(DRAFTS), 0o700)
+    paths = {package.sha256: drafts / f"{package.sha256[:16]}.deb" for package in missing}
+    for package in missing:
+        download.pinned(context, package.archived(), package.sha256, paths[package.sha256])
+    names = [str(path) for path in paths.values()]
+    if not apt.simulate(context, names).possible:
+        apt.update(context)
+    apt.install_files(context, names)
+    stamps, made = files.folder(context.at(STAMPS)), []
+    for digest, path in paths.items():
+        name = context.run("dpkg-deb", "--show", "--showformat=${Package} ${Version}", str(path)).strip()
+        files.write(stamps / digest, f"{name}\n".encode())
+        path.unlink()
+        made.append(name.split()[0])
+    return made
+
+
+def _there(context: Context, package: Package) -> bool:
+    """Whether this very package is installed."""
+    stamp = context.at(STAMPS) / package.sha256
+    if not stamp.exists():
+        return False
+    name, version = stamp.read_text().split()
+    return apt.installed(context, [name]) == {name: version}
+
+
+def toolkit(context: Context) -> list[str]:
+    """Installs NVIDIA's container tools on a node with GPUs: Enroot gives containers the GPUs by them.
+
+    Returns:
+        What was missing.
+
+    Raises:
+        ServiceError: The repository's key cannot be fetched, or is another one.
+        CommandError: apt cannot install them.
+    """
+    if wanted(context) is None or context.at(TOOLKIT_CLI).exists():
+        return []
+    key_url = f"{TOOLKIT_REPOSITORY}/gpgkey"
+    source = f"{TOOLKIT_REPOSITORY}/stable/deb/$(ARCH) /"
+    repositories.add(context, "nvidia-container", key_url, source, fingerprint=TOOLKIT_FINGERPRINT)
+    apt.update(context)
+    pinned = [f"{name}={TOOLKIT_VERSION}" for name in TOOLKIT_PACKAGES]
+    apt.install(context, pinned, fresh=True, downgrade=True)
+    return [f"{TOOLKIT} {TOOLKIT_VERSION}"]
+
+
+def configure(context: Context) -> None:
+    """Writes the configuration, and sees that this machine's Slurm loads the plugin.
+
+    A machine whose stack file has no Pyxis any more does not load it.
+
+    Raises:
+        RuntimeError: Enroot or Pyxis is not installed, or Pyxis was built for another release of Slurm.
+    """
+    line = context.at(pyxis.LINE)
+    if wanted(context) is None:
+        line.unlink(missing_ok=True)
+        return
+    settings, role = context.settings, context.role
+    plugin = _plugin(context)
+    if not context.at("usr/bin/enroot").exists():
+        raise RuntimeError(
+            "Enroot is not installed (/usr/bin/enroot): name its package in containers.packages, or use an "
+            "image that has it"
+        )
+    # As in /tmp, each user makes a folder there.
+    for folder in (pyxis.RUNTIME, pyxis.images(settings), pyxis.data(settings, role)):
+        files.folder(context.at(folder.lstrip("/")), 0o1777)
+    for name, text in (
+        (pyxis.ENROOT, pyxis.enroot(settings, role)),
+        (pyxis.MOUNTS, pyxis.mounts(settings, role)),
+        (pyxis.LINE, pyxis.line(plugin)),
+    ):
+        path = context.at(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write(path, text.encode())
+    try:
+        _load(context, line)
+    except RuntimeError:
+        # With this line every srun and sbatch of this machine would fail.
+        line.unlink()
+        raise
+
+
+def _plugin(context: Context) -> str:
+    """The path of Pyxis's plugin."""
+    root = context.at("")
+    patterns = [f"{folder}/{pyxis.PLUGIN}" for folder in pyxis.PLUGIN_FOLDERS]
+    if not (found := [path for pattern in patterns for path in sorted(root.glob(pattern))]):
+        raise RuntimeError(
+            f"Pyxis is not installed (no {pyxis.PLUGIN} in /{', /'.join(pyxis.PLUGIN_FOLDERS)}): name its "
+            "package in containers.packages, or use an image that has it"
+        )
+    return str(found[0])
+
+
+def _load(context: Context, line: Path) -> None:
+    """Has srun load the plugin: Slurm refuses one that was built for another of its releases."""
+    with tempfile.NamedTemporaryFile("w", suffix=".conf") as conf:
+        conf.write(ENOUGH.format(stack=line))
+        conf.flush()
+        try:
+            said = context.run("srun", "--help", env={"SLURM_CONF": conf.name})
+        except CommandError as error:
+            said = str(error)
+    if "--container-image" not in said:
+        last = "\n".join(text for text in said.splitlines() if "error:" in text or "Incompatible" in text)
+        release = context.report.content["facts"].get("slurm", "this machine's Slurm")
+        raise RuntimeError(
+            f"Slurm does not load Pyxis: its package must have been built for {release}, with the headers of "
+            f"that release (docs/containers.md)\n{last}".rstrip()
+        )

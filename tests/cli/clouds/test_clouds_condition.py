@@ -1,0 +1,90 @@
+"""The doctor's look at a cluster on a cloud that is up: its budget, and nodes whose devices failed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.clouds import known_clusters
+from cli.clouds.ssh_access import Login
+from cli.doctor.finding import Finding, Severity
+from cli.ssh.openssh import SshError
+from infra.config import load_file
+from infra.design import design as design_of
+from infra.errors import EXIT_REFUSED, NotUpError, UserError
+from infra.machines import catalog
+from infra.program.stack import Stack
+from infra.ssh.target import Target
+from tests.support.doubles import design
+from tests.support.fake_cloud import PLACE, FakeProvider, Head, head
+from tests.support.stack_values import stack_file
+
+__all__ = ["head"]
+
+STACK = Stack(Path("/nowhere"), "test")
+HOT = "slurm-stacks health: GPU 1: too hot"
+STATUS: dict[str, Any] = {
+    "nodes": [
+        {"name": "gpu-0", "state": "MIXED+CLOUD+DRAIN", "reason": HOT},
+        {"name": "gpu-1", "state": "IDLE+CLOUD+DRAIN", "reason": HOT},
+        {"name": "gpu-2", "state": "IDLE+CLOUD", "reason": None},
+    ],
+    "machines": {"running": 3, "pending": 0},
+    "cost": {"budget": {"used": 0.9}},
+}
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> FakeProvider:
+    made = FakeProvider()
+    login = Login("controller", Target(host="10.0.0.1", user="ubuntu", host_keys=()))
+    monkeypatch.setattr(made, "_login", lambda _stack: login)
+    return made
+
+
+def look(provider: FakeProvider) -> list[Finding]:
+    (check,) = provider.diagnose(STACK, design(), None)
+    return list(check.look())
+
+
+def test_a_stack_that_was_never_up_from_here_is_not_asked(head: Head, provider: FakeProvider) -> None:
+    assert look(provider) == []
+    assert head.lines == []
+
+
+def test_nodes_whose_devices_failed_and_the_budget(head: Head, provider: FakeProvider) -> None:
+    known_clusters.note(STACK, PLACE)
+    head.answer = json.dumps(STATUS)
+    found = {one.check: one for one in look(provider)}
+    assert head.lines == ["slurm-stacks status"]
+    assert found["cluster.health"].found == "out of service: gpu-[0-1]: GPU 1: too hot"
+    assert "./cluster logs gpu-0 --stack test" in str(found["cluster.health"].cure)
+    assert found["cluster.budget"].found == "90% of the budget is used"
+    assert found["cluster.state"].found == "is up, 3 nodes running"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (SshError("the login machine does not answer\nmore"), "the login machine does not answer"),
+        (NotUpError("stack test is not up"), None),
+        (UserError("no credentials", EXIT_REFUSED), None),
+    ],
+)
+def test_a_cluster_that_does_not_answer(
+    head: Head, provider: FakeProvider, error: Exception, said: str | None
+) -> None:
+    known_clusters.note(STACK, PLACE)
+    head.answer = error
+    found = look(provider)
+    assert [one.found.rpartition(": ")[2] for one in found] == ([said] if said else [])
+    assert all(one.severity is Severity.WARNS for one in found), "`up` may do well all the same"
+
+
+def test_a_file_with_mistakes_and_aws_batch_have_no_nodes_to_ask_for(provider: FakeProvider) -> None:
+    batch = load_file(stack_file("aws-batch"))
+    assert provider.diagnose(STACK, None, None) == []
+    assert provider.diagnose(STACK, design_of(batch, catalog()), None) == []
