@@ -1,9 +1,9 @@
 """The profile `sync`: synchronous SGD, step by step what one worker does with the whole batch.
 
 Many steps run inside one TensorFlow function, the data lies in memory as bytes, and a step has a single
-all-reduce: the gradients of all variables in one flat vector, with the loss and the number of right answers
-as its last two elements. The order of the data depends on seed and epoch only, and replica r of R takes the
-r-th part of each global batch: so N workers at batch B compute what one worker at batch N·B computes.
+exchange: the gradients of all variables, with the loss and the number of right answers. The order of the data
+depends on seed and epoch only, and replica r of R takes the r-th part of each global batch: so N workers at
+batch B compute what one worker at batch N·B computes.
 
 Up to rounding, that is: a sum over 128 examples and the sum of two over 64 differ in the last bit, and at
 learning rates near the edge of stability such a difference grows tenfold every few steps until
@@ -22,7 +22,7 @@ from typing import Any
 import tensorflow as tf
 
 from workload import model as keras_model
-from workload import recipe
+from workload import recipe, workers
 from workload.errors import WorkloadError
 from workload.loop import Between, Plan, Position, Report, State, go_on
 
@@ -43,11 +43,11 @@ def train(plan: Plan, report: Report, start: State | None = None, between: Betwe
     # It would turn the additions of `added` into one of many terms, whose order is another.
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     tf.keras.utils.set_random_seed(plan.seed)
-    with plan.strategy.scope():
+    group = workers.of(plan.strategy, plan.ring)
+    with group.scope():
         model = keras_model.build()
-        if start is not None:
-            model.set_weights(start.weights)
-    call = _steps_function(plan, model)
+        model.set_weights(group.shared(model.get_weights()) if start is None else start.weights)
+    call = _steps_function(plan, group, model)
     at = Position() if start is None else start.position
     order = None
     while at.step < plan.epochs * plan.steps:
@@ -71,10 +71,10 @@ def _state(at: Position, model: Any) -> State:
     return State(at, model.get_weights())
 
 
-def _steps_function(plan: Plan, model: Any) -> Any:
+def _steps_function(plan: Plan, group: workers.Workers, model: Any) -> Any:
     """`f(order, begun, first, count)`: `count` steps from step `first` of the epoch that begins at step
     `begun` of all; the sums of loss and right answers."""
-    replicas = plan.strategy.num_replicas_in_sync
+    replicas = group.size
     share, rest = divmod(plan.global_batch, replicas * plan.parts)
     if rest:
         raise WorkloadError(
@@ -82,7 +82,6 @@ def _steps_function(plan: Plan, model: Any) -> Any:
             f"in {plan.parts} part(s)"
         )
     variables = model.trainable_variables
-    sizes = [v.shape.num_elements() for v in variables] + [2]
     one_part = recipe.gradient_of_rows(plan, model)
     descent = recipe.Descent(plan, plan.global_batch / recipe.PUBLISHED_BATCH)
 
@@ -96,13 +95,10 @@ def _steps_function(plan: Plan, model: Any) -> Any:
         return [a + b for a, b in zip(left, right, strict=True)]
 
     def step(order: Any, begun: Any, number: Any) -> Any:
-        context = tf.distribute.get_replica_context()
-        first = number * plan.global_batch + context.replica_id_in_sync_group * share * plan.parts
+        first = number * plan.global_batch + group.number() * share * plan.parts
         sums = added(order, first, plan.parts)
         if replicas > 1:
-            flat = tf.concat([tf.reshape(s, [-1]) for s in sums], axis=0)
-            parts = tf.split(context.all_reduce(tf.distribute.ReduceOp.SUM, flat), sizes)
-            sums = [tf.reshape(part, s.shape) for part, s in zip(parts, sums, strict=True)]
+            sums = group.sums(sums)
         *gradients, counted = sums
         factor = descent.factor(begun + number, gradients, plan.global_batch)
         for variable, gradient in zip(variables, gradients, strict=True):
@@ -112,9 +108,9 @@ def _steps_function(plan: Plan, model: Any) -> Any:
     def steps(order: Any, begun: Any, first: Any, count: Any) -> Any:
         def one_more(number: Any, total: Any) -> Any:
             # Outside of `run`: a collective may not stand in a loop within a replica's function.
-            out = plan.strategy.run(step, args=(order, begun, number))
+            out = group.run(step, order, begun, number)
             # The same on every replica.
-            return number + 1, total + plan.strategy.experimental_local_results(out)[0]
+            return number + 1, total + group.mine(out)[0]
 
         return tf.while_loop(lambda number, _: number < first + count, one_more, (first, tf.zeros([2])))[-1]
 
