@@ -56,6 +56,8 @@ class Ring:
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._scratch: Floats = np.empty(PIECE // 4, np.float32)
+        self.seconds = 0.0
+        """That all sums took, with the wait for slower workers."""
         self.lost: PeerLostError | None = None
         """Why the last sum failed: TensorFlow shows the error of a Python function as one of its own."""
 
@@ -73,6 +75,7 @@ class Ring:
         flat = [np.ravel(np.asarray(array, np.float32)) for array in arrays]
         small = [index for index, array in enumerate(flat) if len(array) < SMALL]
         found: list[Floats] = list(flat)
+        began = time.monotonic()
         try:
             for index, array in enumerate(flat):
                 if index not in small:
@@ -85,6 +88,7 @@ class Ring:
         except PeerLostError as error:
             self.lost = error
             raise
+        self.seconds += time.monotonic() - began
         return [total.reshape(np.shape(array)) for total, array in zip(found, arrays, strict=True)]
 
     def close(self) -> None:
@@ -159,7 +163,7 @@ def join(listening: socket.socket, addresses: Sequence[str], rank: int, key: str
         listening: A bound socket at which this worker is reached.
         addresses: The `host:port` of each worker, in the order of their ranks; at least 2.
         rank: The number of this worker.
-        key: What only the workers of one run know. Whoever connects with another key is turned away.
+        key: The same for all workers of a run. Whoever connects with another one is turned away.
         limit: Seconds to wait.
 
     Raises:

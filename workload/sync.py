@@ -50,6 +50,7 @@ def train(plan: Plan, report: Report, start: State | None = None, between: Betwe
     call = _steps_function(plan, group, model)
     at = Position() if start is None else start.position
     order = None
+    spent = _Spent(plan)
     while at.step < plan.epochs * plan.steps:
         started = time.monotonic()
         epoch, first = divmod(at.step, plan.steps)
@@ -59,12 +60,43 @@ def train(plan: Plan, report: Report, start: State | None = None, between: Betwe
         # Python numbers would make TensorFlow trace the function anew for each.
         sums = call(order, *map(tf.constant, (at.step - first, first, count)))
         loss, right = at.loss + float(sums[0]), at.right + float(sums[1])
-        at = Position(at.step + count, loss, right, at.seconds + time.monotonic() - started)
+        took = time.monotonic() - started
+        spent.add(count, took)
+        at = Position(at.step + count, loss, right, at.seconds + took)
         if first + count == plan.steps:
             report(at.epoch(plan.steps, plan.global_batch))
             at = Position(at.step)
         between(at.step, functools.partial(_state, at, model))
+    plan.tell(spent.means())
     return model
+
+
+class _Spent:
+    """Where the time of a ring's worker went, without the first call, in which TensorFlow traces."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._ring = plan.ring
+        self._steps = 0
+        self._seconds = self._before = 0.0
+        self._first = True
+
+    def add(self, steps: int, seconds: float) -> None:
+        if self._first:
+            self._first = False
+            self._before = self._ring.seconds if self._ring is not None else 0.0
+        else:
+            self._steps += steps
+            self._seconds += seconds
+
+    def means(self) -> dict[str, float]:
+        """The mean seconds of a step and of an exchange; nothing where they cannot be told apart."""
+        if self._ring is None or not self._steps:
+            return {}
+        exchanging = self._ring.seconds - self._before
+        return {
+            "mean_step_seconds": (self._seconds - exchanging) / self._steps,
+            "mean_exchange_seconds": exchanging / self._steps,
+        }
 
 
 def _state(at: Position, model: Any) -> State:

@@ -155,7 +155,7 @@ def main() -> int:
                         record["step_seconds"],
                         record["exchange_seconds"],
                         record["workers"],
-                        record["average_every"],
+                        record["average_every"] or 1,
                     )
                     bases = measured[BASE].step
                     alone = statistics.median(bases) if bases else None
