@@ -103,6 +103,8 @@ def test_the_result_is_complete(runs: dict[str, Run]) -> None:
     # Two nodes at 3.6 USD an hour: 0.002 USD a second.
     assert record["cost_usd"] == pytest.approx(0.002 * record["seconds_total"], rel=0.05)
     assert 1 <= record["start_latency_seconds"] < 600
+    assert record["step_seconds"] > 0
+    assert record["exchange_seconds"] > 0
     assert record["versions"]["tensorflow"] == tf.__version__
     assert 0.1 < record["test_accuracy"] < 1
 
