@@ -3,7 +3,8 @@
 import pulumi
 
 from infra import clusters, config
-from infra.benchmark import Benchmark, BenchmarkRun
+from infra.benchmark import BenchmarkRun
+from infra.benchmark_component import Benchmark
 from infra.config import engine, placeholders
 from infra.design import benchmark_design, design
 from infra.errors import UserError
@@ -17,6 +18,8 @@ def main() -> None:
     stack = config.parse(engine.values(), pulumi.get_stack())
     if mode.current() != "plan":
         placeholders.refuse(f"Pulumi.{stack.stack}.yaml", stack.placeholders)
+    for sentence in stack.former_keys:
+        pulumi.warn(sentence)
     cluster_design = design(stack, catalog())
     cluster = clusters.create(cluster_design)
     training = benchmark_design(stack, cluster_design)

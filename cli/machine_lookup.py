@@ -114,13 +114,18 @@ def _names(cluster: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
     partitions = cluster.get("partitions")
     sections = [cluster.get("controller"), cluster.get("login")]
     sections += partitions if isinstance(partitions, list) else []
-    said = [(one.get("machine"), one.get("zones")) for one in sections if isinstance(one, dict)]
+    said = [(_instance_type(one), one.get("zones")) for one in sections if isinstance(one, dict)]
     said += [(name, None) for name in (types if isinstance(types, list) else [])]
     for name, zones in said:
         facts = own.get(name) if isinstance(name, str) else None
         if isinstance(name, str) and name and not (isinstance(facts, dict) and "vcpus" in facts):
             first = zones[0] if isinstance(zones, list) and zones else None
             yield name, first if isinstance(first, str) else None
+
+
+def _instance_type(section: dict[str, Any]) -> object:
+    """The instance type of a section, by the present key or the former one (`infra.config.former_keys`)."""
+    return section.get("instance_type", section.get("machine"))
 
 
 def _asked_for(name: str, facts: Catalog, provider: str, place: ClusterRef, again: bool) -> bool:

@@ -51,7 +51,7 @@ def queue(config: StackConfig, batch: Batch, facts: Catalog, memory_mib: int) ->
     built_in = machine.accelerator
     return model.Partition(
         name=batch.queue,
-        machine=batch.machines[0],
+        instance_type=batch.machines[0],
         cpus=machine.vcpus,
         memory_mib=memory_mib,
         min=-(-batch.min_vcpus // machine.vcpus),

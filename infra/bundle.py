@@ -76,7 +76,7 @@ def node_archive(design: ClusterDesign, root: Path = ROOT) -> bytes:
     for program, own in ((PROLOG, design.slurm.prolog), (EPILOG, design.slurm.epilog)):
         if own is not None:
             files[own.archived(program)] = _script(root, f"slurm.{program}.source", own.source)
-    if design.machines == "vm" and design.scheduler == "slurm":
+    if design.isolation == "vm" and design.scheduler == "slurm":
         if design.trains:
             files |= _training(design, root)
         if client := CLIENTS.get(design.provider):

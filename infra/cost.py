@@ -128,7 +128,7 @@ def budget(design: ClusterDesign) -> BudgetOutlook | None:
 
 
 def _unpriced_machines(design: ClusterDesign) -> list[str]:
-    found = [p.machine for p in design.partitions if p.price_hour is None and p.max]
+    found = [p.instance_type for p in design.partitions if p.price_hour is None and p.max]
     return list(dict.fromkeys(found))
 
 
@@ -158,7 +158,7 @@ def _times(price: float | None, count: float) -> float | None:
 
 def _hosts(design: ClusterDesign) -> Iterator[Part]:
     for host in design.hosts:
-        yield Part(name=host.name, what=host.machine, idle=host.price_hour, max=host.price_hour)
+        yield Part(name=host.name, what=host.instance_type, idle=host.price_hour, max=host.price_hour)
 
 
 def _network(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
@@ -200,7 +200,7 @@ def _total(*prices: float | None) -> float | None:
 
 def _partitions(design: ClusterDesign) -> Iterator[Part]:
     for p in design.partitions:
-        what = f"{p.machine}{SPOT}" if p.spot else p.machine
+        what = f"{p.instance_type}{SPOT}" if p.spot else p.instance_type
         yield Part(
             name=f"partition {p.name}",
             what=what,

@@ -38,7 +38,7 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
         "name": cluster.name,
         "stack": config.stack,
         "provider": cluster.provider,
-        "machines": (local.machines if local else "process") if cluster.provider == "local" else "vm",
+        "isolation": (local.isolation if local else "process") if cluster.provider == "local" else "vm",
         "scheduler": cluster.scheduler,
     }
     mounts = mounts_of(cluster)
@@ -78,7 +78,7 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
 
 def local_cloud(said: LocalConfig | None) -> LocalCloud:
     """The behaviour of the local cloud until `./cluster chaos` changes it."""
-    settings = said.model_dump(exclude={"machines", "suite", "price_hour"}) if said else {}
+    settings = said.model_dump(exclude={"isolation", "suite", "price_hour"}) if said else {}
     return LocalCloud(**settings)
 
 
@@ -144,7 +144,7 @@ def slurm_time(limit: str) -> str:
 
 def _hosts(config: StackConfig, facts: Catalog, mounts: tuple[model.Mount, ...]) -> tuple[model.Host, ...]:
     cluster = config.cluster
-    machine = cluster.controller.machine or DEFAULT_MACHINE[cluster.provider]
+    machine = cluster.controller.instance_type or DEFAULT_MACHINE[cluster.provider]
     public = ("public",) if cluster.access.mode == "ssh" else ()
     tags = ["controller"]
     if any(m.served_by == "controller" for m in mounts):
@@ -156,20 +156,20 @@ def _hosts(config: StackConfig, facts: Catalog, mounts: tuple[model.Mount, ...])
             name="controller",
             role="controller",
             tags=tuple(tags),
-            machine=machine,
+            instance_type=machine,
             disk_gib=_disk(cluster, cluster.controller.disk_gib),
             image=_image_id(cluster.controller.image),
             price_hour=_price(config, facts, machine),
             gp3=gp3_of(cluster.controller.gp3),
         )
     ]
-    login = cluster.login.machine or machine
+    login = cluster.login.instance_type or machine
     hosts += [
         model.Host(
             name=f"login-{index}",
             role="login",
             tags=("login", *public),
-            machine=login,
+            instance_type=login,
             disk_gib=_disk(cluster, cluster.login.disk_gib),
             price_hour=_price(config, facts, login),
             gp3=gp3_of(cluster.login.gp3),
@@ -188,16 +188,16 @@ def _partitions(config: StackConfig, facts: Catalog) -> tuple[model.Partition, .
 def _partition(
     config: StackConfig, facts: Catalog, partition: PartitionConfig, *, default: bool
 ) -> model.Partition:
-    machine = facts.machines[partition.machine]
+    machine = facts.machines[partition.instance_type]
     accelerator = _accelerator(config.cluster, partition, machine)
     attached = (accelerator.type, accelerator.count) if accelerator else None
     own = partition.aws or AwsPartition()
     local_ssds = machine.local_ssds if config.cluster.storage.local_scratch else 0
-    price = facts.price(partition.machine, config.region, accelerator=attached, spot=partition.spot)
+    price = facts.price(partition.instance_type, config.region, accelerator=attached, spot=partition.spot)
     reserved = partition.reservations()
     return model.Partition(
         name=partition.name,
-        machine=partition.machine,
+        instance_type=partition.instance_type,
         cpus=machine.vcpus,
         memory_mib=real_memory(machine),
         min=partition.nodes.min,

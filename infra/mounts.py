@@ -31,7 +31,7 @@ def mounts_of(cluster: ClusterConfig) -> tuple[model.Mount, ...]:
     of the run directory's in the place of what is NFS on a cloud.
     """
     if cluster.provider == "local":
-        own_root = cluster.local is not None and cluster.local.machines == "container"
+        own_root = cluster.local is not None and cluster.local.isolation == "container"
         return tuple(model.Mount(path=path, kind="bind") for path in ("/apps", "/home")) if own_root else ()
     storage = cluster.storage
     # AWS Batch has no controller that could export directories.

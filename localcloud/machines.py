@@ -196,8 +196,8 @@ class ProcessRuntime:
     def cut(self, boot: Boot, process: ProcessId) -> None:
         raise CloudError(
             "InvalidRequest",
-            f"{boot.host} has no network of its own: machines of `machines: process` share this host's; "
-            "`machines: container` in the stack file makes machines that can be cut off",
+            f"{boot.host} has no network of its own: machines of `isolation: process` share this host's; "
+            "`isolation: container` in the stack file makes machines that can be cut off",
         )
 
     def join(self, boot: Boot, process: ProcessId) -> None:

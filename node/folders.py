@@ -20,7 +20,7 @@ class Folders:
 
     @property
     def process(self) -> bool:
-        return self.settings.design.machines == PROCESS
+        return self.settings.design.isolation == PROCESS
 
     def _of(self, process: str, own_machine: str) -> PurePosixPath:
         return self.root / (process if self.process else own_machine)

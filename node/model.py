@@ -15,10 +15,10 @@ from node.sites import AwsSite, CloudSite, GcpSite, LocalSite, MountSource
 from node.storage import Gp3 as Gp3  # noqa: PLC0414  the design's types are here
 from node.storage import Mount as Mount  # noqa: PLC0414
 
-SETTINGS_VERSION = "slurm-stacks/settings/v2"  # `node.published` reads version 1, too.
+SETTINGS_VERSION = "slurm-stacks/settings/v3"  # `node.published` reads versions 1 and 2, too.
 SLURMDBD_PORT = 6819
 PROCESS, CONTAINER = "process", "container"
-"""How the local stack isolates machines (`ClusterDesign.machines`)."""
+"""How the local stack isolates machines (`ClusterDesign.isolation`)."""
 INLINE = "script"
 """The source of a hook whose text is in the stack file, as reports name it."""
 KERAS_MNIST = "keras-mnist"
@@ -63,7 +63,7 @@ class Host:
     """controller | login"""
     tags: tuple[str, ...]
     """What the machine does: controller, login, nfs, public. Code asks for these and never for the cloud."""
-    machine: str
+    instance_type: str
     disk_gib: int
     image: str | None = None
     """Its own machine image; `None` means the cluster's (`ClusterDesign.image`)."""
@@ -78,7 +78,7 @@ class Partition:
     """A Slurm partition of equal nodes, named `<name>-0` … `<name>-<max-1>`."""
 
     name: str
-    machine: str
+    instance_type: str
     cpus: int
     memory_mib: int
     """Slurm's RealMemory, which is below what the machine reports."""
@@ -234,8 +234,8 @@ class ClusterDesign:
     stack: str
     provider: str
     """aws | gcp | local"""
-    machines: str
-    """What a machine is: `vm` on a cloud; `process` or `container` on the local stack."""
+    isolation: str
+    """How machines are isolated: `vm` on a cloud; `process` or `container` on the local stack."""
     hosts: tuple[Host, ...]
     partitions: tuple[Partition, ...]
     mounts: tuple[Mount, ...]

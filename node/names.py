@@ -27,7 +27,7 @@ _RECORD = struct.Struct(">HHIH")
 
 def kept(design: ClusterDesign) -> bool:
     """Whether the controller answers for the names of this cluster."""
-    return design.machines == "vm"
+    return design.isolation == "vm"
 
 
 def domain(design: ClusterDesign) -> str:

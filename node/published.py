@@ -1,7 +1,7 @@
-"""The published settings as text: the present form, and the form of the version before.
+"""The published settings as text: the present form, and the forms of the versions before.
 
-A command of this version asks running clusters that the version before has published, and a machine may start
-new code before the new settings are there. So both forms are read.
+A command of this version asks running clusters that a version before has published, and a machine may start
+new code before the new settings are there. So all forms are read.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from typing import Any
 from node.codec import from_json
 from node.model import Settings
 
-FORMER_VERSION = "slurm-stacks/settings/v1"
+FIRST_VERSION = "slurm-stacks/settings/v1"
 """In this form the site had one `driver`, an object of texts, some of which held JSON."""
+SECOND_VERSION = "slurm-stacks/settings/v2"
+"""In this form, as in the first, the design said `machine` for an instance type, and `machines` for the
+isolation."""
 FORMER_JSON = ("mounts", "subnets", "templates", "zones", "blocks")
 """Keys of `driver` whose text held JSON."""
 FORMER_SITE = ("bucket", "secret", "cgroups", "cloud_dns", "blocks")
@@ -44,15 +47,32 @@ def parse_settings(text: str | bytes) -> Settings:
         ValueError: It holds no settings; the message says where.
     """
     content = json.loads(text)
-    if isinstance(content, dict) and content.get("api_version") == FORMER_VERSION:
+    version = content.get("api_version") if isinstance(content, dict) else None
+    if version in (FIRST_VERSION, SECOND_VERSION):
         try:
+            if version == FIRST_VERSION:
+                content = _second_form(content)
             content = _present_form(content)
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"settings of {FORMER_VERSION} that are damaged: {error!r}") from error
+            raise ValueError(f"settings of {version} that are damaged: {error!r}") from error
     return from_json(Settings, content)
 
 
 def _present_form(content: dict[str, Any]) -> dict[str, Any]:
+    """Settings of the second form in the present one."""
+    design = dict(content["design"])
+    design["isolation"] = design.pop("machines")
+    for part in ("hosts", "partitions"):
+        design[part] = [_with_instance_type(one) for one in design[part]]
+    return {"design": design, "site": content["site"]}
+
+
+def _with_instance_type(part: dict[str, Any]) -> dict[str, Any]:
+    return {"instance_type" if key == "machine" else key: value for key, value in part.items()}
+
+
+def _second_form(content: dict[str, Any]) -> dict[str, Any]:
+    """Settings of the first form in the second one."""
     design, site = dict(content["design"]), dict(content["site"])
     # `image.cuda` was in the design and had no effect.
     design["image"] = {key: value for key, value in design["image"].items() if key != "cuda"}

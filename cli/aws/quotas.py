@@ -71,13 +71,13 @@ def wanted(design: ClusterDesign) -> dict[Pool, Wanted]:
     found: dict[Pool, Wanted] = {}
     # Facts that only the stack file gives are in the design for nodes alone; such hosts are not counted.
     for host in design.hosts:
-        if host.machine in facts:
-            vcpus = facts[host.machine].vcpus
-            pool = (family(host.machine), False)
+        if host.instance_type in facts:
+            vcpus = facts[host.instance_type].vcpus
+            pool = (family(host.instance_type), False)
             found[pool] = found.get(pool, Wanted()) + Wanted(vcpus, vcpus)
     for p in design.partitions:
         if not p.capacity_block:
-            pool = (family(p.machine), p.spot)
+            pool = (family(p.instance_type), p.spot)
             found[pool] = found.get(pool, Wanted()) + Wanted(p.cpus * p.min, p.cpus * p.max)
     return found
 

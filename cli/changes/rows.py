@@ -16,10 +16,10 @@ SHARED: dict[str, Row] = {
     "scheduler": Row(Kind.DATA, ("cluster.scheduler",), OTHER),
     "access.ssh_cidrs": Row(Kind.LIVE, ("access.ssh_cidrs",)),
     "access.allow_ssh_from_anywhere": Row(Kind.NOTHING),
-    "controller.machine": Row(Kind.PAUSE, ("controller.machine",)),
-    "login.machine": Row(Kind.PAUSE, ("login.machine",)),
+    "controller.instance_type": Row(Kind.PAUSE, ("controller.instance_type",)),
+    "login.instance_type": Row(Kind.PAUSE, ("login.instance_type",)),
     "partitions.name": Row(Kind.LIVE, (), "one that is taken away ends the jobs on its nodes"),
-    "partitions.machine": Row(Kind.RENEWED, ("partitions.machine",)),
+    "partitions.instance_type": Row(Kind.RENEWED, ("partitions.instance_type",)),
     "partitions.nodes.min": Row(Kind.LIVE, ("partitions.min",)),
     "partitions.nodes.max": Row(Kind.LIVE, ("partitions.max",), "", Kind.ENDS),
     "partitions.default": Row(Kind.LIVE, ("partitions.default",)),
@@ -75,7 +75,7 @@ SHARED: dict[str, Row] = {
 
 UNSEEN = frozenset(
     {
-        "cluster.stack", "cluster.machines",
+        "cluster.stack", "cluster.isolation",
         "controller.name", "controller.role", "controller.tags", "controller.price_hour",
         "login.name", "login.role", "login.tags", "login.price_hour", "login.image",
         "partitions.name", "partitions.zones", "partitions.reservations",

@@ -58,7 +58,7 @@ WHOLE = ("one", "none")
 """The old and the new value of a part that is removed."""
 SPELLING = {"cluster.trains": "enabled"}
 """Fields of the design that have another name in the stack file, where a key stands for several fields."""
-WITH_MACHINE = frozenset({"partitions.cpus", "partitions.memory_mib", "partitions.price_hour"})
+WITH_INSTANCE_TYPE = frozenset({"partitions.cpus", "partitions.memory_mib", "partitions.price_hour"})
 """Fields that change together with a partition's instance type."""
 
 
@@ -290,11 +290,11 @@ def _whole(section: str, part: str, added: bool, which: Any) -> Change:
 
 def _fields(section: str, part: str, was: Any, will: Any, rules: Rules) -> Iterator[Change]:
     keys = rules.keys()
-    machine = section == "partitions" and was.machine != will.machine
+    retyped = section == "partitions" and was.instance_type != will.instance_type
     for field in fields(was):
         path = f"{section}.{field.name}"
         old, new = getattr(was, field.name), getattr(will, field.name)
-        if old == new or path not in keys or (machine and path in WITH_MACHINE):
+        if old == new or path not in keys or (retyped and path in WITH_INSTANCE_TYPE):
             continue
         key, row = keys[path], rules.table[keys[path]]
         less = isinstance(old, int | float) and isinstance(new, int | float) and new < old

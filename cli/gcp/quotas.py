@@ -32,7 +32,7 @@ def gpu(partition: Partition) -> str | None:
     """Google's name of a partition's GPUs; `None` if it has none or of an unknown kind."""
     if partition.accelerator is None:
         return None
-    found = catalog().attachable_to(partition.machine, partition.accelerator.type)
+    found = catalog().attachable_to(partition.instance_type, partition.accelerator.type)
     return found.name if found is not None else BUILT_IN.get(partition.accelerator.type)
 
 
@@ -43,9 +43,11 @@ def wanted(design: ClusterDesign) -> tuple[dict[str, int], dict[str, int]]:
     # Facts that only the stack file gives are in the design for nodes alone; such hosts are not counted.
     facts = catalog().machines
     machines = [
-        (host.machine, facts[host.machine].vcpus, 1) for host in design.hosts if host.machine in facts
+        (host.instance_type, facts[host.instance_type].vcpus, 1)
+        for host in design.hosts
+        if host.instance_type in facts
     ]
-    machines += [(partition.machine, partition.cpus, partition.max) for partition in design.partitions]
+    machines += [(partition.instance_type, partition.cpus, partition.max) for partition in design.partitions]
     for machine, vcpus, count in machines:
         family = machine.partition("-")[0]
         here[f"{family.upper()}_CPUS" if family in OWN_CPUS else "CPUS"] += vcpus * count

@@ -13,8 +13,8 @@ _HERE = "this machine has what it has"
 
 INSTEAD: dict[str, Row | None] = {
     "access.ssh_cidrs": Row(Kind.NOTHING, ("access.ssh_cidrs",), _CLOUDS),
-    "controller.machine": Row(Kind.LIVE, ("controller.machine",)),
-    "login.machine": Row(Kind.LIVE, ("login.machine",)),
+    "controller.instance_type": Row(Kind.LIVE, ("controller.instance_type",)),
+    "login.instance_type": Row(Kind.LIVE, ("login.instance_type",)),
     "partitions.reservation": Row(Kind.NOTHING, ("partitions.reservation",), _CLOUDS),
     "partitions.disk_gib": Row(Kind.NOTHING, ("partitions.disk_gib",), _HERE),
     "partitions.image": Row(Kind.NOTHING, ("partitions.image",), _CLOUDS),
@@ -68,7 +68,9 @@ OWN: dict[str, Row] = {
     "network.zones": Row(Kind.NOTHING, ("network.zones",), _CLOUDS),
     "network.aws": Row(Kind.NOTHING, ("network.vpc",), _CLOUDS),
     "network.gcp": Row(Kind.NOTHING, ("network.public_subnet", "network.private_subnets"), _CLOUDS),
-    "local.machines": Row(Kind.DATA, ("cluster.machines",), "machines of another kind make another cluster"),
+    "local.isolation": Row(
+        Kind.DATA, ("cluster.isolation",), "machines of another kind make another cluster"
+    ),
     "local.suite": Row(Kind.DATA, ("image.source",), "another release makes another cluster"),
     "local.price_hour": Row(Kind.LIVE),
     **{f"local.{f.name}": Row(Kind.LIVE, (f"local.{f.name}",)) for f in fields(LocalCloud)},
@@ -79,7 +81,7 @@ TABLE = rows.table(OWN, INSTEAD)
 """Key of the stack file below `slurm-stacks:cluster` -> what a change does; `*` is home, apps or scratch."""
 
 UNSEEN = (rows.UNSEEN | {"cluster.region", "cluster.zone", "cluster.project"}) - {
-    "cluster.machines",
+    "cluster.isolation",
     "partitions.zones",
     "network.zones",
 }

@@ -25,16 +25,16 @@ mkdir "$1/upper" "$1/work" "$1/merged"
 mount -t overlay overlay -o "lowerdir=/etc,upperdir=$1/upper,workdir=$1/work" "$1/merged"
 touch "$1/merged/x"
 """
-INSTEAD = "Or leave `machines: container` out: machines are processes then, which work everywhere."
+INSTEAD = "Or leave `isolation: container` out: machines are processes then, which work everywhere."
 
 
-def check(machines: str) -> None:
+def check(isolation: str) -> None:
     """Refuse machines that cannot be made here. `up` installs missing packages before this check.
 
     Raises:
         UserError: exit 3; the message names the cure.
     """
-    if machines == CONTAINER and (reason := unsupported_reason()) is not None:
+    if isolation == CONTAINER and (reason := unsupported_reason()) is not None:
         raise UserError(f"{reason} {INSTEAD}", EXIT_REFUSED)
 
 
@@ -44,7 +44,7 @@ def warnings(design: ClusterDesign) -> list[str]:
     Raises:
         UserError: exit 3; the design needs packages that this user may not install.
     """
-    if design.machines == CONTAINER:
+    if design.isolation == CONTAINER:
         reason = unsupported_reason(design)
         return [f"this cannot come up here: {reason}"] if reason else []
     text = system_packages.check_accounting() if design.slurm.accounting else ""
@@ -65,7 +65,7 @@ def unsupported_reason(
 
 def _reasons(design: ClusterDesign | None, look: Callable[[], str]) -> Iterator[str]:
     if os.geteuid() != 0:
-        yield "machines that boot (`local: {machines: container}`) are made by root: run as root (sudo)."
+        yield "machines that boot (`local: {isolation: container}`) are made by root: run as root (sudo)."
     if lacking := system_packages.missing_for_containers():
         yield (
             f"machines that boot need {' and '.join(lacking)}: as root, {system_packages.command(lacking)} "

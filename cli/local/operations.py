@@ -49,7 +49,7 @@ HEAD_START_SECONDS = 120.0
 LOOK_SECONDS = 1.0
 
 
-def cloud_up(stack: Stack, machines: str = PROCESS, cluster: str | None = None) -> dict[str, Any]:
+def cloud_up(stack: Stack, kind: str = PROCESS, cluster: str | None = None) -> dict[str, Any]:
     """Start the local cloud's agent and set its limits (a JSON object on standard input).
 
     Args:
@@ -60,7 +60,7 @@ def cloud_up(stack: Stack, machines: str = PROCESS, cluster: str | None = None) 
             name.
     """
     limits = json.loads(sys.stdin.read() or "{}")
-    container_support.check(machines)
+    container_support.check(kind)
     run = RunDirectory.make(stack)
     if cluster is not None and (other := run.cluster) not in (None, cluster):
         raise UserError(
@@ -72,14 +72,14 @@ def cloud_up(stack: Stack, machines: str = PROCESS, cluster: str | None = None) 
     if cluster is not None:
         run.cluster_file.write_text(cluster)
     if controller_is_dead(run):
-        isolation.write(run.path, machines)
-    elif isolation.read(run.path) != machines:
+        isolation.write(run.path, kind)
+    elif isolation.read(run.path) != kind:
         raise UserError(
             f"the cluster's machines are of kind {isolation.read(run.path)}, and the stack file says "
-            f"{machines}: run `./cluster down --stack {stack.name}` first, then "
+            f"{kind}: run `./cluster down --stack {stack.name}` first, then "
             f"`./cluster up --stack {stack.name}`"
         )
-    if machines == CONTAINER:
+    if kind == CONTAINER:
         (run.shared / user()).mkdir(exist_ok=True)
     start_agent(stack.project, run)
     _update_name_support(run, lambda text: print(text, file=sys.stderr, flush=True))
@@ -112,7 +112,7 @@ def cloud_down(stack: Stack, cluster: str | None = None) -> dict[str, Any]:
 def publish(stack: Stack) -> dict[str, Any]:
     """Write code and settings into the cluster's bucket; the design is a JSON object on standard input."""
     design = from_json(ClusterDesign, json.loads(sys.stdin.read()))
-    if design.slurm.accounting and design.machines == PROCESS:
+    if design.slurm.accounting and design.isolation == PROCESS:
         # `./cluster up` has installed them before; a direct `pulumi up` has not.
         system_packages.ensure(lambda text: print(text, file=sys.stderr, flush=True), accounting=True)
     run = RunDirectory.make(stack)
@@ -186,7 +186,7 @@ def _ensure_machine(run: RunDirectory, host: Host, settings: Settings, revision:
             token=f"{host.name}-{secrets.token_hex(8)}",
             names={host.name: f"{settings.design.name}-{host.name}"},
             min_count=1,
-            machine=host.machine,
+            machine=host.instance_type,
             tags={**tags, "revision": revision},
         )
     return settings, revision
@@ -343,7 +343,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("verb", choices=[*VERBS, *PASSING])
     parser.add_argument("--stack", required=True)
-    parser.add_argument("--machines", help="cloud-up: process | container")
+    parser.add_argument("--machines", dest="kind", help="cloud-up: process | container")
     parser.add_argument("--cluster", help="the cluster's name; another one that is up is left alone")
     parser.add_argument("--requirements", help="environment: the user's requirements file")
     options, rest = parser.parse_known_args()
@@ -353,7 +353,7 @@ def main() -> int:
     try:
         if options.verb in PASSING:
             return PASSING[options.verb](stack, [r for r in rest if r != "--"])
-        names = ("machines", "cluster", "requirements")
+        names = ("kind", "cluster", "requirements")
         given: dict[str, Any] = {name: value for name in names if (value := getattr(options, name))}
         if options.verb == "stage" and rest:
             given["own"] = rest

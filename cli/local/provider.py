@@ -36,12 +36,12 @@ class LocalProvider:
         from cli.local import host_checks, orphaned_clusters
 
         host_checks.check()
-        if design.machines == CONTAINER:
+        if design.isolation == CONTAINER:
             from cli.local import container_support, image
 
             if os.geteuid() == 0:
                 system_packages.ensure_for_containers(say)
-            container_support.check(design.machines)
+            container_support.check(design.isolation)
             image.ensure(design, say)
         else:
             system_packages.ensure(say, accounting=design.slurm.accounting)
@@ -51,7 +51,7 @@ class LocalProvider:
     def layout(self, design: ClusterDesign) -> Layout:
         from infra.local.cluster import LocalShell
 
-        return LocalShell(design.stack, design.machines, design.requirements)
+        return LocalShell(design.stack, design.isolation, design.requirements)
 
     def access(self, stack: Stack, outputs: Mapping[str, Any], argv: Sequence[str], *, tty: bool) -> Command:
         return machine_access.command(_standing(stack), argv)

@@ -35,7 +35,7 @@ def settings(up: StackUp) -> Settings | None:
         # A container's disk has the same layout as the files of process machines.
         if made is None:
             return None
-        made = dataclasses.replace(made, machines=PROCESS)
+        made = dataclasses.replace(made, isolation=PROCESS)
         return Settings(made, _site(run, run.disk("controller")))
     for file in (run.path / "code" / "settings.json", _published(run.bucket)):
         if (found := _read(file)) is not None:

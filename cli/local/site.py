@@ -123,7 +123,7 @@ class RunDirectory:
         Raises:
             UserError: there are not enough free ports, or this user has no name.
         """
-        if design.machines == CONTAINER:
+        if design.isolation == CONTAINER:
             return Settings(design, self._container_site(design))
         placed = blocks.lay_out(design.partitions, self._kept_blocks())
         with self._alone():

@@ -142,7 +142,7 @@ class Benchmark:
         """The values that an earlier result must have to tell how long the runs of a case take."""
         like: dict[str, Any] = {
             "partition": training.partition,
-            "machine": self.cluster.partition(training.partition).machine,
+            "machine": self.cluster.partition(training.partition).instance_type,
             "gpus_per_node": training.gpus_per_node,
             "digest": self._run(case).workload_digest,
         }

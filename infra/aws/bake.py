@@ -275,8 +275,8 @@ def instance_types(design: ClusterDesign) -> list[str]:
 
     Building an image needs neither a GPU nor EFA.
     """
-    plain = [p.machine for p in design.partitions if p.accelerator is None and not p.efa]
-    controllers = [host.machine for host in design.hosts if host.role == "controller"]
+    plain = [p.instance_type for p in design.partitions if p.accelerator is None and not p.efa]
+    controllers = [host.instance_type for host in design.hosts if host.role == "controller"]
     return list(dict.fromkeys([*controllers, *plain])) or [WITHOUT_HOSTS]
 
 

@@ -58,7 +58,7 @@ class AwsHead(pulumi.ComponentResource):
         return aws.ec2.Instance(
             f"{self._name}-{host.name}",
             ami=resources.start_from(host.name, host.image),
-            instance_type=host.machine,
+            instance_type=host.instance_type,
             key_name=design.access.key,
             iam_instance_profile=resources.profile,
             primary_network_interface=aws.ec2.InstancePrimaryNetworkInterfaceArgs(

@@ -71,7 +71,7 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
             description=f"nodes of partition {partition.name}, cluster {design.name}",
             update_default_version=True,
             image_id=resources.start_from(partition.name, partition.image),
-            instance_type=partition.machine,
+            instance_type=partition.instance_type,
             key_name=design.access.key,
             user_data=self._user_data,
             iam_instance_profile=aws.ec2.LaunchTemplateIamInstanceProfileArgs(name=resources.profile),

@@ -82,7 +82,8 @@ def _of_own_network(design: ClusterDesign) -> Zones:
         return replace(named, head=current) if current in named.compute else named
     offered = {machine: offering(machine) for machine in _machines(design)}
     partitions = {
-        p.name: configured[p.name] or _of_partition(design, p, offered[p.machine]) for p in design.partitions
+        p.name: configured[p.name] or _of_partition(design, p, offered[p.instance_type])
+        for p in design.partitions
     }
     # Zones that suit more partitions come first, so that nodes, the head and the file systems are close
     # together.
@@ -139,11 +140,11 @@ def _among(partition: Partition, wanted: Sequence[str], subnets: dict[str, str])
             f"partition {partition.name}: zones {', '.join(wanted)}, but network.aws.private_subnets lie in "
             f"{', '.join(subnets)}; add a subnet, or change the zones"
         )
-    having = offering(partition.machine)
+    having = offering(partition.instance_type)
     fitting = tuple(zone for zone in covered if zone in having)
     if not fitting:
         raise UserError(
-            f"partition {partition.name}: AWS offers {partition.machine} in "
+            f"partition {partition.name}: AWS offers {partition.instance_type} in "
             f"{', '.join(having) or 'no zone of the region'}, and the subnets lie in {', '.join(covered)}"
         )
     return fitting
@@ -173,14 +174,16 @@ def offering(machine: str) -> tuple[str, ...]:
 
 
 def _machines(design: ClusterDesign) -> Iterable[str]:
-    return dict.fromkeys([*(p.machine for p in design.partitions), *(h.machine for h in design.hosts)])
+    return dict.fromkeys(
+        [*(p.instance_type for p in design.partitions), *(h.instance_type for h in design.hosts)]
+    )
 
 
 def _of_partition(design: ClusterDesign, partition: Partition, offered: tuple[str, ...]) -> tuple[str, ...]:
     if not offered:
         raise UserError(
-            f"partition {partition.name}: AWS offers {partition.machine} in no zone of {design.region}; "
-            "take another machine or another aws:region"
+            f"partition {partition.name}: AWS offers {partition.instance_type} in no zone of "
+            f"{design.region}; take another instance type or another aws:region"
         )
     return offered
 
@@ -188,7 +191,7 @@ def _of_partition(design: ClusterDesign, partition: Partition, offered: tuple[st
 def _of_head(design: ClusterDesign, order: Sequence[str], offered: dict[str, tuple[str, ...]]) -> str:
     """The first of the nodes' zones that offers the hosts' machine types, else any zone that does."""
     # Without hosts, as with AWS Batch, it is the first zone of the nodes.
-    machines = {host.machine: offered[host.machine] for host in design.hosts}
+    machines = {host.instance_type: offered[host.instance_type] for host in design.hosts}
     everywhere = sorted({zone for zones in machines.values() for zone in zones})
     for zone in [*order, *everywhere]:
         if all(zone in zones for zones in machines.values()):

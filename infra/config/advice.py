@@ -56,7 +56,7 @@ def _job(design: ClusterDesign) -> list[str]:
     if design.batch is None:
         return []
     batch, (queue,) = design.batch, design.partitions
-    nodes = f"cluster.batch.nodes: a job of {plurals.count(batch.nodes, 'node')} of {queue.machine}"
+    nodes = f"cluster.batch.nodes: a job of {plurals.count(batch.nodes, 'node')} of {queue.instance_type}"
     side = plurals.count(queue.max // batch.nodes, "job runs", "jobs run")
     if queue.price_hour is None:
         return [f"{nodes} has no known price; at most {side} at once"]
@@ -73,8 +73,8 @@ def _cores(training: BenchmarkDesign | None, design: ClusterDesign, cores: int |
         return []
     needs, has = plurals.count(wanted, "core"), plurals.count(cores, "core")
     return [
-        f"benchmark.nodes: {training.nodes} × {partition.machine} need {needs}, and this machine has {has}: "
-        "the nodes share them, so their time says little about what more machines would bring"
+        f"benchmark.nodes: {training.nodes} × {partition.instance_type} need {needs}, and this machine "
+        f"has {has}: the nodes share them, so their time says little about what more machines would bring"
     ]
 
 
@@ -125,11 +125,11 @@ def _static(path: str, most: float, unit: str, hourly: float) -> list[str]:
 def _partitions(config: StackConfig, design: ClusterDesign, facts: Catalog) -> list[str]:
     found = []
     for partition in design.partitions:
-        name, machine = f"partition {partition.name}", facts.machines[partition.machine]
+        name, machine = f"partition {partition.name}", facts.machines[partition.instance_type]
         if partition.min:
             price = ""
             if partition.price_hour is None:
-                price = f", price of {partition.machine} unknown"
+                price = f", price of {partition.instance_type} unknown"
             elif partition.price_hour:
                 price = f", {partition.price_hour * partition.min:.2f} USD an hour"
             static = plurals.count(partition.min, "static node")
@@ -142,14 +142,14 @@ def _partitions(config: StackConfig, design: ClusterDesign, facts: Catalog) -> l
             )
         if machine.previous_generation:
             found.append(
-                f"{name}: {partition.machine} is of a previous generation, as EC2 counts them; look at "
+                f"{name}: {partition.instance_type} is of a previous generation, as EC2 counts them; look at "
                 "newer ones"
             )
         built_in, chosen = machine.accelerator, partition.accelerator
         if config.cluster.provider == "aws" and built_in and chosen and chosen.count < built_in.count:
             found.append(
-                f"{name}: {partition.machine} always has {built_in.count} accelerators, all are paid for; "
-                f"jobs may use {chosen.count}"
+                f"{name}: {partition.instance_type} always has {built_in.count} accelerators, all are "
+                f"paid for; jobs may use {chosen.count}"
             )
         if config.cluster.provider == "aws":
             found += _amazon(name, partition, design)
@@ -160,7 +160,7 @@ def _partitions(config: StackConfig, design: ClusterDesign, facts: Catalog) -> l
 
 def _boots(name: str, partition: Partition, design: ClusterDesign) -> list[str]:
     """What makes a cloud's nodes start slowly, and whether Slurm gives them up too early."""
-    if design.machines != "vm" or design.scheduler != "slurm":
+    if design.isolation != "vm" or design.scheduler != "slurm":
         return []
     found, longest = [], limits.boot(design, partition)
     if design.slurm.resume_timeout < longest:
@@ -211,7 +211,7 @@ def _amazon(name: str, partition: Partition, design: ClusterDesign) -> list[str]
 def _zones(name: str, partition: Partition, design: ClusterDesign, facts: Catalog) -> list[str]:
     """Zones without the GPU. No data source of Pulumi says where attached GPUs are offered."""
     wanted = partition.accelerator
-    gpu = facts.attachable_to(partition.machine, wanted.type) if wanted else None
+    gpu = facts.attachable_to(partition.instance_type, wanted.type) if wanted else None
     if gpu is None or design.provider != gpu.provider or not gpu.zones:
         return []
     said = partition.zones or design.network.zones or (str(design.zone),)

@@ -15,7 +15,7 @@ from infra.config.fields import (
     AcceleratorType,
     Cidr,
     ClusterName,
-    LocalMachines,
+    Isolation,
     Name,
     Reservation,
     Section,
@@ -91,8 +91,8 @@ class OwnImageConfig(Section):
 class ControllerConfig(Section):
     """The machine that runs slurmctld and exports /home and /apps."""
 
-    machine: str | None = Field(
-        None, description="Machine type. Default: m5.large (aws), n1-standard-2 (gcp), local.small (local)."
+    instance_type: str | None = Field(
+        None, description="Instance type. Default: m5.large (aws), n1-standard-2 (gcp), local.small (local)."
     )
     disk_gib: int | None = Field(None, ge=10, le=16384, description="Root disk in GiB; 50 by default.")
     gp3: Gp3Config | None = Field(None, description="AWS: the performance of the root disk.")
@@ -103,7 +103,7 @@ class LoginConfig(Section):
     """Machines where users log in and submit jobs."""
 
     count: int = Field(0, ge=0, le=10, description="How many; 0: the controller is the login machine.")
-    machine: str | None = Field(None, description="Machine type; the controller's by default.")
+    instance_type: str | None = Field(None, description="Instance type; the controller's by default.")
     disk_gib: int | None = Field(None, ge=10, le=16384, description="Root disk in GiB; 50 by default.")
     gp3: Gp3Config | None = Field(None, description="AWS: the performance of the root disk.")
 
@@ -170,9 +170,9 @@ class PartitionConfig(Section):
     """A Slurm partition of equal nodes, named <partition>-0, <partition>-1, …"""
 
     name: Name = Field(description="Small letters, digits, hyphens. Job scripts name it.")
-    machine: str = Field(description="Machine type, e.g. c4.2xlarge, n1-standard-2, local.small.")
+    instance_type: str = Field(description="Instance type, e.g. c4.2xlarge, n1-standard-2, local.small.")
     accelerator: AcceleratorConfig | None = Field(
-        None, description="Accelerators of a node; null on AWS: those of the machine type."
+        None, description="Accelerators of a node; null on AWS: those of the instance type."
     )
     nodes: NodesConfig = Field(default_factory=NodesConfig, description="The least and the most nodes.")
     default: bool | None = Field(
@@ -298,7 +298,7 @@ class SlurmConfig(Section):
 class LocalConfig(Section):
     """How the local cloud behaves and what fails in it. `./cluster chaos` changes it while it runs."""
 
-    machines: LocalMachines = Field(
+    isolation: Isolation = Field(
         "process",
         description="process: a machine is a slurmd on its own port; container: it boots (systemd, "
         "cloud-init, sshd), with an address, a name, files and users of its own, as on a cloud; root only.",

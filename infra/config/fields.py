@@ -163,7 +163,7 @@ Name = Annotated[str, Field(pattern=NAME, max_length=LONGEST_NAME)]
 ClusterName = Annotated[str, Field(pattern=NAME, max_length=CLUSTER_NAME_LENGTH)]
 
 
-def _machines(value: object) -> object:
+def _isolation(value: object) -> object:
     if value == "namespace":
         raise refusal(
             "one of process, container",
@@ -194,4 +194,4 @@ MountPath = Annotated[str, AfterValidator(_path)]
 Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": ["string", "number"]})]
 AcceleratorType = Annotated[str, BeforeValidator(_accelerator), Field(pattern=ACCELERATOR)]
 Usd = Annotated[float, Field(gt=0)]
-LocalMachines = Annotated[Literal["process", "container"], BeforeValidator(_machines)]
+Isolation = Annotated[Literal["process", "container"], BeforeValidator(_isolation)]

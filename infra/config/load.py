@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from infra.config import placeholders, stack_file
+from infra.config import former_keys, placeholders, stack_file
 from infra.config.benchmark import BenchmarkConfig
 from infra.config.checks import CloudLocation, check
 from infra.config.cluster import ClusterConfig
@@ -40,7 +40,7 @@ FILE_KEYS = ("config", "environment", "secretsprovider", "encryptedkey", "encryp
 _PLACEHOLDERS: dict[str, Any] = {
     "name": "unnamed",
     "provider": "local",
-    "machine": "",
+    "instance_type": "",
     "max": 1,
     "type": "unknown",
 }
@@ -68,6 +68,8 @@ class StackConfig(BaseModel):
     """Google Cloud only."""
     placeholders: tuple[Mistake, ...] = ()
     """Values that the user still has to fill in: there is a plan with them, and nothing more."""
+    former_keys: tuple[str, ...] = ()
+    """Sentences on keys that have a new name, for a plan's warnings."""
 
     @property
     def provider(self) -> str:
@@ -96,12 +98,14 @@ def parse(
     """
     mistakes: list[Mistake] = _unknown_keys(values)
     broken: set[Location] = set()
-    cluster = None
+    cluster, renamed = None, former_keys.Renamed()
     misspelt = CLUSTER not in values and any(m.advice == f"did you mean {CLUSTER}?" for m in mistakes)
     raw_cluster = None if misspelt else _section(values, CLUSTER, mistakes, broken)
     if raw_cluster is not None:
         named = "name" in raw_cluster
         raw_cluster.setdefault("name", stack)
+        renamed = former_keys.rename(raw_cluster, (CLUSTER,))
+        mistakes += renamed.mistakes
         cluster = _validated(ClusterConfig, raw_cluster, (CLUSTER,), mistakes, broken)
         if not named:
             advice = "the stack's name stands in where the file gives none: write name: …"
@@ -117,7 +121,7 @@ def parse(
     unfilled = placeholders.in_cluster(cluster, (CLUSTER,)) if cluster is not None else ()
     if mistakes or cluster is None:
         mistakes += placeholders.words(unfilled)
-        raise ConfigError(subject or f"the configuration of stack {stack}", mistakes)
+        raise ConfigError(subject or f"the configuration of stack {stack}", renamed.as_written(mistakes))
     return StackConfig(
         stack=stack,
         cluster=cluster,
@@ -126,6 +130,7 @@ def parse(
         zone=place.zone if cluster.provider == "gcp" else None,
         project=place.project if cluster.provider == "gcp" else None,
         placeholders=unfilled,
+        former_keys=renamed.sentences(),
     )
 
 

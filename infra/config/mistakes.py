@@ -25,6 +25,9 @@ LONGEST_VALUE = 80
 MOST_IN_FULL = 20
 """Up to this number each mistake has a paragraph; if there are more, each has one line."""
 
+OTHER_WORDS = {"machine": "instance_type", "machine_type": "instance_type", "machines": "isolation"}
+"""What users write for a key, such as its former name or a cloud's -> the key."""
+
 _UNITS = {"gib": "GiB", "mib": "MiB", "hour": "USD an hour", "usd": "USD", "timeout": "seconds"}
 _UNITS |= {"time": "seconds", "delay": "seconds", "interval": "seconds"}
 _UNITS |= {"spread": "seconds", "latency": "seconds", "lag": "seconds"}
@@ -135,7 +138,9 @@ def near(word: str, words: Iterable[str]) -> str | None:
 def unknown_key(location: Location, allowed: Sequence[str]) -> Mistake:
     """An unknown key as a mistake, with the key that was probably meant. Its value is not shown."""
     key = str(location[-1])
-    meant = near(key, allowed)
+    others = {word: meant for word, meant in OTHER_WORDS.items() if meant in allowed}
+    meant = near(key, [*allowed, *others])
+    meant = others.get(meant or "", meant)
     return Mistake(
         path_of(location),
         "a key that is not known",

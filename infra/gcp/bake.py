@@ -111,7 +111,7 @@ class GcpBake(pulumi.ComponentResource):
             description=f"becomes the {recipe.kind.name} image of cluster {design.name}",
             project=design.project,
             zone=design.zone,
-            machine_type=design.controller().machine,
+            machine_type=design.controller().instance_type,
             boot_disk=compute.InstanceBootDiskArgs(source=disk.self_link, auto_delete=False),
             network_interfaces=[compute.InstanceNetworkInterfaceArgs(subnetwork=resources.subnetwork)],
             service_account=compute.InstanceServiceAccountArgs(email=resources.account, scopes=SCOPES),

@@ -75,7 +75,7 @@ class GcpHead(pulumi.ComponentResource):
             description=f"{host.name} of cluster {design.name}",
             project=design.project,
             zone=design.zone,
-            machine_type=host.machine,
+            machine_type=host.instance_type,
             boot_disk=compute.InstanceBootDiskArgs(source=root.self_link, auto_delete=False),
             attached_disks=attached or None,
             network_interfaces=[

@@ -63,7 +63,7 @@ class GcpInstanceTemplates(pulumi.ComponentResource):
             description=f"template of a {what}",
             instance_description=what,
             project=design.project,
-            machine_type=partition.machine,
+            machine_type=partition.instance_type,
             guest_accelerators=_accelerators(partition),
             disks=_disks(partition, resources.start_from(partition.name, partition.image), own_labels),
             network_interfaces=[
@@ -142,7 +142,7 @@ def _accelerators(
 ) -> list[compute.InstanceTemplateGuestAcceleratorArgs] | None:
     """The GPUs that are attached to a machine. A machine type with built-in GPUs names none."""
     wanted = partition.accelerator
-    gpu = catalog().attachable_to(partition.machine, wanted.type) if wanted else None
+    gpu = catalog().attachable_to(partition.instance_type, wanted.type) if wanted else None
     if wanted is None or gpu is None:
         return None
     return [compute.InstanceTemplateGuestAcceleratorArgs(type=gpu.name, count=wanted.count)]

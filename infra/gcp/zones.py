@@ -35,10 +35,10 @@ def compare(design: ClusterDesign) -> None:
             design expects.
     """
     zone = str(design.zone)
-    wanted = {zone: {host.machine for host in design.hosts}}
+    wanted = {zone: {host.instance_type for host in design.hosts}}
     for partition in design.partitions:
         for other in partition.zones:
-            wanted.setdefault(other, set()).add(partition.machine)
+            wanted.setdefault(other, set()).add(partition.instance_type)
     offered = {where: offering(design, where, machines) for where, machines in wanted.items()}
     for host in design.hosts:
         _check(f"{host.name}", host, zone, offered[zone])
@@ -62,13 +62,14 @@ def offering(design: ClusterDesign, zone: str, machines: Iterable[str]) -> dict[
 def _check(who: str, of: Host | Partition, zone: str, offered: dict[str, int] | None) -> None:
     if offered is None:
         return
-    if of.machine not in offered:
+    if of.instance_type not in offered:
         raise UserError(
-            f"{who}: Google Cloud does not offer {of.machine} in {zone}; take another machine or another zone"
+            f"{who}: Google Cloud does not offer {of.instance_type} in {zone}; take another "
+            "instance type or another zone"
         )
-    if isinstance(of, Partition) and offered[of.machine] != of.cpus:
-        there = offered[of.machine]
+    if isinstance(of, Partition) and offered[of.instance_type] != of.cpus:
+        there = offered[of.instance_type]
         raise UserError(
-            f"{who}: {of.machine} has {there} vCPUs in {zone}, and the snapshot says {of.cpus}: "
-            f"give its facts in the stack file: slurm-stacks:cluster.machines.{of.machine}"
+            f"{who}: {of.instance_type} has {there} vCPUs in {zone}, and the snapshot says {of.cpus}: "
+            f"give its facts in the stack file: slurm-stacks:cluster.machines.{of.instance_type}"
         )

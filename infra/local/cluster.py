@@ -51,7 +51,7 @@ def warnings(design: ClusterDesign) -> list[str]:
     Raises:
         UserError: Exit 3. This user may not install what the cluster needs.
     """
-    if design.machines != CONTAINER and not design.slurm.accounting:
+    if design.isolation != CONTAINER and not design.slurm.accounting:
         return []
     done = subprocess.run(
         [sys.executable, "-m", MODULE, "look", "--stack", design.stack],
@@ -78,13 +78,14 @@ class LocalCluster(pulumi.ComponentResource):
         super().__init__("slurm-stacks:index:LocalCluster", name, None, opts)
         self._name = name
         self._stack = design.stack
-        self._machines = design.machines
+        self._isolation = design.isolation
         self._requirements = design.requirements
         cloud = self._command(
             "cloud",
             "cloud-up",
             rest=[
-                *([] if design.machines == PROCESS else ["--machines", design.machines]),
+                # The option keeps its former name: its name is an input of the resource, which would change.
+                *([] if design.isolation == PROCESS else ["--machines", design.isolation]),
                 *("--cluster", name),
             ],
             delete="cloud-down",
@@ -123,7 +124,7 @@ class LocalCluster(pulumi.ComponentResource):
 
     @property
     def shell(self) -> LocalShell:
-        return LocalShell(self._stack, self._machines, self._requirements)
+        return LocalShell(self._stack, self._isolation, self._requirements)
 
     def _command(
         self,
@@ -169,7 +170,7 @@ class LocalShell:
     """Reaches the login machine, which is this machine or a container on it.
 
     Args:
-        machines: process | container.
+        isolation: process | container.
         requirements: A user's requirements file, relative to the project; `None` means the locked
             environment.
 
@@ -177,11 +178,11 @@ class LocalShell:
         UserError: The requirements file is missing, or names what the cluster cannot install.
     """
 
-    def __init__(self, stack: str, machines: str = PROCESS, requirements: str | None = None) -> None:
+    def __init__(self, stack: str, isolation: str = PROCESS, requirements: str | None = None) -> None:
         self._stack = stack
         self._requirements = requirements
         run = folders.check_run_dir(Stack(bundle.ROOT, stack))
-        in_container = machines == CONTAINER
+        in_container = isolation == CONTAINER
         self.apps = APPS if in_container else str(run / "apps")
         self.shared = SHARED if in_container else str(run / "shared")
         self.environment = environments.digest("cpu", requirements)

@@ -48,7 +48,7 @@ class Job(Facts):
 
 
 class SubmittedBenchmark(Protocol):
-    """The part of `infra.benchmark.Benchmark` that this module needs."""
+    """The part of `infra.benchmark_component.Benchmark` that this module needs."""
 
     @property
     def job_id(self) -> pulumi.Output[str]: ...
@@ -157,7 +157,7 @@ def _partition(p: Partition) -> contract.PartitionOutput:
     a = p.accelerator
     return contract.PartitionOutput(
         name=p.name,
-        machine=p.machine,
+        machine=p.instance_type,
         cpus=p.cpus,
         memory_mib=p.memory_mib,
         accelerator=contract.AcceleratorOutput(type=a.type, count=a.count, gres=a.gres, simulated=a.simulated)

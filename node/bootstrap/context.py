@@ -85,12 +85,12 @@ class Step:
     timeout: float
     roles: frozenset[str]
     run: Callable[[Context], str]
-    machines: frozenset[str] | None = None
-    """The kinds of machines (`ClusterDesign.machines`) that take the step. `None` means all."""
+    isolations: frozenset[str] | None = None
+    """The kinds of machines (`ClusterDesign.isolation`) that take the step. `None` means all."""
 
     def taken_by(self, context: Context) -> bool:
-        kinds = self.machines
-        return context.role in self.roles and (kinds is None or context.settings.design.machines in kinds)
+        kinds = self.isolations
+        return context.role in self.roles and (kinds is None or context.settings.design.isolation in kinds)
 
 
 ALL = frozenset({"controller", "login", "compute"})

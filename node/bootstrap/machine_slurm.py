@@ -126,7 +126,7 @@ def _slurmd(context: Context) -> None:
     # A container has the host's uptime. Without -b its boot would be older than the request, and the node
     # would stay "powering up". A VM has booted after the request, and must not report a boot when only its
     # slurmd restarts.
-    fresh = [] if context.settings.design.machines == "vm" else ["-b"]
+    fresh = [] if context.settings.design.isolation == "vm" else ["-b"]
     command = ("/usr/sbin/slurmd", "-D", *fresh, "-N", context.host, "--conf-server", server)
     release = version.parse(context.report.content["facts"]["slurm"])
     service = Service("slurmd", command, log / "slurmd.out")

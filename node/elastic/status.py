@@ -50,7 +50,7 @@ def status(
         "partitions": [
             {
                 "name": p.name,
-                "machine": p.machine,
+                "machine": p.instance_type,
                 "min": p.min,
                 "max": p.max,
                 "up": sum(1 for n in p.nodes() if n in nodes and nodes[n].is_up),

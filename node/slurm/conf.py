@@ -168,7 +168,7 @@ def _own_cores(settings: Settings) -> bool:
     """Whether jobs can be bound to a node's CPUs. Containers share the host's CPUs and all count from 0: the
     jobs of all nodes would be bound to the first CPUs, and a node with more CPUs than the host could run no
     job at all."""
-    return settings.design.machines == "vm"
+    return settings.design.isolation == "vm"
 
 
 def _scheduling(settings: Settings) -> Options:
@@ -226,7 +226,7 @@ def _tasks(settings: Settings) -> Options:
         # Without a database slurmctld reports gathering as an error. cgroups enforce memory in either case.
         ("JobAcctGatherType", f"jobacct_gather/{gather}" if accounting else "jobacct_gather/none"),
     ]
-    if settings.design.machines != "vm":
+    if settings.design.isolation != "vm":
         # Nodes report the hardware of the design, whatever this machine has.
         options.append(("SlurmdParameters", "config_overrides"))
     if not Folders(settings).process:

@@ -48,7 +48,7 @@ class Hardware:
 
 
 def _features(partition: Partition) -> Iterator[str]:
-    yield _NOT_FEATURE.sub("_", partition.machine)
+    yield _NOT_FEATURE.sub("_", partition.instance_type)
     yield "spot" if partition.spot else "ondemand"
     if partition.accelerator is not None:
         yield partition.accelerator.type

@@ -30,7 +30,7 @@ def main() -> None:
     paced = max(0.0, (count - gce_deletes.BURST) / gce_deletes.RATE)
     gce_deletes.BURST, gce_deletes.ASK_SECONDS = count, 0.0
     partition = Partition("compute", "n1-standard-8", 8, 100, 0, count)
-    design = doubles.design(partition, provider="gcp", machines="vm")
+    design = doubles.design(partition, provider="gcp", isolation="vm")
     with fake_gce() as fake:
         site = Site("/", "slurm", "head", "10.0.0.1", **fake.site())
         driver = fake.driver(Settings(design, site))

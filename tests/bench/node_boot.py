@@ -34,9 +34,9 @@ STACK = f"""
 config:
   slurm-stacks:cluster:
     provider: local
-    local: {{machines: container}}
+    local: {{isolation: container}}
     partitions:
-      - {{name: debug, machine: local.small, nodes: {{max: {MOST}}}, default: true}}
+      - {{name: debug, instance_type: local.small, nodes: {{max: {MOST}}}, default: true}}
     slurm: {{suspend_time: 600}}
   slurm-stacks:benchmark: {{enabled: false}}
 """

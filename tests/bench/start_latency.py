@@ -27,8 +27,8 @@ config:
   slurm-stacks:cluster:
     provider: local
     partitions:
-      - {{name: debug, machine: local.small, nodes: {{max: 8}}, default: true}}
-      - {{name: wide, machine: local.small, nodes: {{max: {wide}}}}}
+      - {{name: debug, instance_type: local.small, nodes: {{max: 8}}, default: true}}
+      - {{name: wide, instance_type: local.small, nodes: {{max: {wide}}}}}
     slurm: {{suspend_time: {suspend}}}
 """
 SCRIPT = "#!/bin/sh\ndate +%s.%N > start-$SLURM_JOB_ID\nsrun hostname >/dev/null\n"

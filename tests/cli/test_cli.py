@@ -112,7 +112,7 @@ def test_mistakes_in_a_stack_file_are_exit_2_and_said_all_at_once(
 ) -> None:
     (project / "Pulumi.local.yaml").write_text(
         "config:\n  slurm-stacks:cluster:\n    provider: local\n    nmae: x\n"
-        "    partitions: [{name: debug, machine: local.small, nodes: {min: 5, max: 2}}]\n"
+        "    partitions: [{name: debug, instance_type: local.small, nodes: {min: 5, max: 2}}]\n"
     )
     done = cluster(command)
     assert (done.code, done.out) == (2, "")

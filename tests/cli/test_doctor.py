@@ -119,7 +119,7 @@ def test_a_stack_file_with_mistakes_is_a_finding_with_all_of_them(project: Path)
     file = project / "Pulumi.local.yaml"
     file.write_text(
         "config:\n  slurm-stacks:cluster:\n    provider: local\n    nmae: x\n"
-        "    partitions: [{name: debug, machine: local.small, nodes: {min: 5, max: 2}}]\n"
+        "    partitions: [{name: debug, instance_type: local.small, nodes: {min: 5, max: 2}}]\n"
     )
     found, design, training, provider = general.stack_file(Stack(project, "local"))
     assert (found.check, found.severity) == ("stack.file", Severity.STOPS)

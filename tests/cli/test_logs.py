@@ -205,7 +205,7 @@ cli.main()
 def test_ctrl_c_ends_following_without_a_word(tmp_path: Path, run: RunDirectory, tool: Tool) -> None:
     """A terminal interrupts both this process and the tool that it waits for."""
     stack = "config:\n  slurm-stacks:cluster:\n    provider: local\n    partitions:\n"
-    stack += "      - {name: debug, machine: local.small, nodes: {max: 4}}\n"
+    stack += "      - {name: debug, instance_type: local.small, nodes: {max: 4}}\n"
     (tmp_path / "Pulumi.test.yaml").write_text(stack)
     tool("echo following; exec sleep 300")
     child = subprocess.Popen(

@@ -111,7 +111,7 @@ def test_a_stack_without_a_benchmark_has_none(tmp_path: Path) -> None:
     file = project_with_stack(
         tmp_path,
         "config:\n  slurm-stacks:cluster:\n    provider: local\n"
-        "    partitions: [{name: debug, machine: local.small, nodes: {min: 1, max: 2}}]\n"
+        "    partitions: [{name: debug, instance_type: local.small, nodes: {min: 1, max: 2}}]\n"
         "  slurm-stacks:benchmark: {enabled: false}\n",
     )
     made = operate.make_plan(Stack(tmp_path, "bare"), load_file(file))
@@ -131,7 +131,7 @@ def test_doctor_and_up_refuse_what_the_plan_refuses_in_its_words_and_first(
         tmp_path,
         "config:\n  aws:region: eu-west-1\n  slurm-stacks:cluster:\n    provider: aws\n"
         "    network: {cidr: 10.0.0.0/24, public_cidr: 10.0.0.0/26, private_cidr: 10.0.0.64/26}\n"
-        "    partitions: [{name: debug, machine: m5.large, nodes: {max: 500}}]\n"
+        "    partitions: [{name: debug, instance_type: m5.large, nodes: {max: 500}}]\n"
         "  slurm-stacks:benchmark: {enabled: false}\n",
     )
     config = load_file(file)
@@ -189,7 +189,7 @@ def test_the_plan_says_what_accounting_needs(
     file = project_with_stack(
         tmp_path,
         "config:\n  slurm-stacks:cluster:\n    provider: local\n    slurm: {accounting: true}\n"
-        "    partitions: [{name: debug, machine: local.small, nodes: {max: 2}}]\n"
+        "    partitions: [{name: debug, instance_type: local.small, nodes: {max: 2}}]\n"
         "  slurm-stacks:benchmark: {enabled: false}\n",
     )
     monkeypatch.setattr("infra.local.cluster.subprocess.run", in_this_process)

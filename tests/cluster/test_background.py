@@ -19,7 +19,7 @@ STACK = """
       slurm-stacks:cluster:
         provider: local
         partitions:
-          - {name: debug, machine: local.small, nodes: {max: 2}, default: true}
+          - {name: debug, instance_type: local.small, nodes: {max: 2}, default: true}
         slurm: {suspend_time: 4}
         hooks: [{role: controller, source: hooks/hang-up.sh, args: [GROUP]}]
 """

@@ -22,7 +22,7 @@ EIGHT = """
       slurm-stacks:cluster:
         provider: local
         partitions:
-          - {name: debug, machine: local.small, nodes: {max: 8}, default: true}
+          - {name: debug, instance_type: local.small, nodes: {max: 8}, default: true}
         slurm: {suspend_time: 2}
 """
 NODES = [f"debug-{i}" for i in range(8)]

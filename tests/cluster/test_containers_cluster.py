@@ -25,11 +25,11 @@ STACK = """
     config:
       slurm-stacks:cluster:
         provider: local
-        local: {machines: container, suite: SUITE}
+        local: {isolation: container, suite: SUITE}
         login: {count: 1}
         containers: {runtime: oci}
         partitions:
-          - {name: debug, machine: local.small, nodes: {min: 2, max: 2}, default: true}
+          - {name: debug, instance_type: local.small, nodes: {min: 2, max: 2}, default: true}
       slurm-stacks:benchmark: BENCHMARK
 """
 USER = "ana"

@@ -202,7 +202,7 @@ def test_a_boot_that_fails_is_shown(make_checkout: Callable[..., Checkout]) -> N
           slurm-stacks:cluster:
             provider: local
             partitions:
-              - {name: debug, machine: local.small, nodes: {max: 2}}
+              - {name: debug, instance_type: local.small, nodes: {max: 2}}
             hooks:
               - {role: controller, source: driver.sh}
         """

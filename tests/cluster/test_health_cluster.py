@@ -18,7 +18,7 @@ STACK = """
       slurm-stacks:cluster:
         provider: local
         partitions:
-          - {name: gpu, machine: local.small, accelerator: {type: v100, count: 2}, nodes: {max: 3}}
+          - {name: gpu, instance_type: local.small, accelerator: {type: v100, count: 2}, nodes: {max: 3}}
         slurm:
           suspend_time: 60
           reconcile_interval: 1

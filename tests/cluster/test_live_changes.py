@@ -24,8 +24,8 @@ FILE = """
         name: {name}
         provider: local
         partitions:
-          - {{name: {first}, machine: local.small, nodes: {{max: 2}}}}
-          - {{name: debug, machine: {machine}, nodes: {{max: {most}}}, default: true}}
+          - {{name: {first}, instance_type: local.small, nodes: {{max: 2}}}}
+          - {{name: debug, instance_type: {machine}, nodes: {{max: {most}}}, default: true}}
         slurm: {{suspend_time: 4}}
 """
 
@@ -83,7 +83,7 @@ def test_a_running_job_survives_another_machine_and_new_nodes_have_it(cluster: C
     job, other = begin(cluster, "--nodelist=debug-0"), begin(cluster, "--partition=first")
     cluster.write_stack(text(machine="local.medium"))
     assert planned(cluster) == [
-        ("partitions.machine", "renewed", [f"{job} goes on; its nodes go when it is over"])
+        ("partitions.instance_type", "renewed", [f"{job} goes on; its nodes go when it is over"])
     ]
 
     said = cluster.cluster("up", check=True).stderr

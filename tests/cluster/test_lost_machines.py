@@ -22,7 +22,7 @@ STACK = """
       slurm-stacks:cluster:
         provider: local
         partitions:
-          - {name: debug, machine: local.small, nodes: {max: 6}, default: true}
+          - {name: debug, instance_type: local.small, nodes: {max: 6}, default: true}
         slurm: {suspend_time: 4}
 """
 AGAIN_SECONDS = 120.0

@@ -18,7 +18,7 @@ STACK = """
       slurm-stacks:cluster:
         provider: local
         partitions:
-          - {name: debug, machine: local.small, nodes: {max: 2}, default: true}
+          - {name: debug, instance_type: local.small, nodes: {max: 2}, default: true}
         slurm: {suspend_time: 1}
       slurm-stacks:benchmark: {nodes: 1, epochs: 1, data: synthetic}
 """

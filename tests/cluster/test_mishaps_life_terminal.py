@@ -17,7 +17,7 @@ STACK = """
       slurm-stacks:cluster:
         provider: local
         partitions:
-          - {name: debug, machine: local.small, nodes: {max: 2}, default: true}
+          - {name: debug, instance_type: local.small, nodes: {max: 2}, default: true}
         slurm: {suspend_time: 6}
         hooks: [{role: controller, source: hooks/wait.sh, args: [HOLD]}]
       slurm-stacks:benchmark: {nodes: 1, epochs: 1, data: synthetic}

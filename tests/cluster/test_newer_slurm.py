@@ -29,9 +29,9 @@ MACHINES = """
     config:
       slurm-stacks:cluster:
         provider: local
-        local: {machines: container, suite: trixie}
+        local: {isolation: container, suite: trixie}
         partitions:
-          - {name: debug, machine: local.small, nodes: {max: 2}, default: true}
+          - {name: debug, instance_type: local.small, nodes: {max: 2}, default: true}
         slurm: {suspend_time: 4}
       slurm-stacks:benchmark: {enabled: false}
 """

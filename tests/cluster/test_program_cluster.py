@@ -18,7 +18,7 @@ STACK = """
         provider: local
         local: {{price_hour: 36}}
         partitions:
-          - {{name: debug, machine: {machine}, nodes: {{max: 4}}, default: true}}
+          - {{name: debug, instance_type: {machine}, nodes: {{max: 4}}, default: true}}
         slurm: {{suspend_time: 4}}
       slurm-stacks:benchmark: {benchmark}
 """

@@ -22,7 +22,7 @@ STACK = """
       slurm-stacks:cluster:
         provider: local
         partitions:
-          - {name: debug, machine: local.small, nodes: {max: 4}, default: true}
+          - {name: debug, instance_type: local.small, nodes: {max: 4}, default: true}
         slurm: {suspend_time: 4}
       slurm-stacks:benchmark: {nodes: 1, epochs: 2, data: synthetic, profile: sync}
 """

@@ -18,8 +18,8 @@ STACK = """
       slurm-stacks:cluster:
         provider: local
         partitions:
-          - {name: debug, machine: local.small, nodes: {max: 2}, default: true}
-          - {name: gpu, machine: local.medium, accelerator: {type: v100, count: 2}, nodes: {max: 2}}
+          - {name: debug, instance_type: local.small, nodes: {max: 2}, default: true}
+          - {name: gpu, instance_type: local.medium, accelerator: {type: v100, count: 2}, nodes: {max: 2}}
         slurm: {suspend_time: 4}
 """
 

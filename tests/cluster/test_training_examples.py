@@ -25,7 +25,7 @@ STACK = """
       slurm-stacks:cluster:
         provider: local
         partitions:
-          - {{name: debug, machine: local.medium, nodes: {{max: 2}}, default: true}}
+          - {{name: debug, instance_type: local.medium, nodes: {{max: 2}}, default: true}}
         slurm: {{suspend_time: 4}}
       slurm-stacks:benchmark: {benchmark}
 """
@@ -54,6 +54,7 @@ def check(record: dict[str, Any], workers: int) -> None:
     assert record["values"].get("workers", workers) == workers
 
 
+@pytest.mark.wide
 @pytest.mark.tensorflow
 @pytest.mark.timeout(600)
 def test_keras(make_checkout: Callable[..., Checkout]) -> None:

@@ -54,8 +54,8 @@ def test_the_quotas_are_what_the_stacks_may_use() -> None:
     wanted: dict[str, list[int]] = {STANDARD: [], P: [], G: []}
     for name in STACKS:
         made = stack(name)
-        machines = [(host.machine, 1) for host in made.hosts]
-        machines += [(partition.machine, partition.max) for partition in made.partitions]
+        machines = [(host.instance_type, 1) for host in made.hosts]
+        machines += [(partition.instance_type, partition.max) for partition in made.partitions]
         used = dict.fromkeys(wanted, 0)
         for machine, count in machines:
             code = {"p": P, "g": G}.get(machine[0], STANDARD)
@@ -86,7 +86,7 @@ def test_the_table_of_changes_is_the_programs() -> None:
 def test_the_lines_of_changes_are_as_they_are_printed() -> None:
     cpu = Partition("cpu", "c4.2xlarge", 8, 14000, 0, 10)
     old = ClusterDesign("c", "c", "aws", "vm", (), (cpu,), ())
-    for change in ({"max": 20}, {"machine": "c5.2xlarge"}):
+    for change in ({"max": 20}, {"instance_type": "c5.2xlarge"}):
         new = dataclasses.replace(old, partitions=(dataclasses.replace(cpu, **change),))
         (found,) = compare(old, new, RULES)
         assert f"{found.line()}\n" in TEXT

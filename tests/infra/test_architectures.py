@@ -231,7 +231,7 @@ def test_a_message_about_mistakes_has_the_placeholders_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["partitions[0].machine", "storage.scratch.s3_import", "partitions[0].zones"]
+    "path", ["partitions[0].instance_type", "storage.scratch.s3_import", "partitions[0].zones"]
 )
 def test_a_word_at_another_key_is_a_mistake(path: str) -> None:
     with pytest.raises(ConfigError):

@@ -23,11 +23,11 @@ config:
   slurm-stacks:cluster:
     provider: local
     partitions:
-      - {name: debug, machine: local.small, nodes: {max: 10}, default: true}
+      - {name: debug, instance_type: local.small, nodes: {max: 10}, default: true}
 """
 MANY = 250
 THOUSAND = f"config:\n  {CLUSTER}:\n    provider: local\n    partitions:\n" + "".join(
-    f"      - {{name: P{i}, machine: m{i}, nodes: {{min: x, max: -1}}}}\n" for i in range(MANY)
+    f"      - {{name: P{i}, instance_type: m{i}, nodes: {{min: x, max: -1}}}}\n" for i in range(MANY)
 )
 BILLION = "\n".join(
     ["x0: &x0 [lol]", *(f"x{i}: &x{i} [{', '.join([f'*x{i - 1}'] * 9)}]" for i in range(1, 10))]
@@ -72,7 +72,7 @@ FILES: dict[str, tuple[bytes, list[str]]] = {
         THOUSAND.encode(),
         [
             f"{4 * MANY} mistakes.",
-            f'{CLUSTER}.partitions[0].machine: "m0"; allowed: a machine of local: local.small, ',
+            f'{CLUSTER}.partitions[0].instance_type: "m0"; allowed: a machine of local: local.small, ',
             f'{CLUSTER}.partitions[249].nodes.min: "x"; allowed: a whole number; write it in digits\n',
             f"{CLUSTER}.partitions[249].nodes.max: -1; allowed: 1 or more\n",
         ],

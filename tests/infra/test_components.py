@@ -16,7 +16,8 @@ import pytest
 from cli.local import operations
 from cli.local.site import RunDirectory
 from infra import bundle, outputs, workload_files
-from infra.benchmark import Benchmark, BenchmarkRun
+from infra.benchmark import BenchmarkRun
+from infra.benchmark_component import Benchmark
 from infra.local.cluster import LocalCluster, LocalShell, _facts
 from infra.outputs import publish
 from infra.program.stack import Stack
@@ -243,7 +244,7 @@ def test_the_same_wish_is_the_same_run_and_another_is_another() -> None:
     wishes = [replace(TRAINING, epochs=4), replace(TRAINING, nodes=3), replace(TRAINING, profile="published")]
     wishes += [replace(TRAINING, data="auto"), replace(TRAINING, batch=32)]
     folders = {base.folder, *(run_of(wish).folder for wish in wishes)}
-    folders.add(run_of(made=design(replace(DEBUG, machine="local.large"))).folder)
+    folders.add(run_of(made=design(replace(DEBUG, instance_type="local.large"))).folder)
     assert len(folders) == 7
     assert {folder.partition("/")[0] for folder in folders} == {base.staged}, "one staged workload"
 

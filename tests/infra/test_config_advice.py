@@ -18,7 +18,7 @@ KEY = "arn:aws:kms:us-east-1:123456789012:key/12345678-1234-1234-1234-1234567890
 
 def said(name: str, changes: dict[str, Any]) -> list[str]:
     # The fixture's m5 is of a previous generation, and one line of its own in each answer.
-    quiet = {"storage": REMOVE, "partitions[0].machine": "m7i.xlarge"}
+    quiet = {"storage": REMOVE, "partitions[0].instance_type": "m7i.xlarge"}
     config = parse(values(name, quiet | changes if name == "aws" else changes), "t")
     found = warnings(config, design(config, FACTS), FACTS)
     return [line for line in found if not line.startswith("cost: disks and file systems")]
@@ -36,7 +36,7 @@ def test_warnings() -> None:
     (static,) = others("aws", {"partitions[0].nodes.min": 2})
     assert "2 static nodes" in static
     assert "0.40 USD an hour" in static
-    (old,) = others("aws", {"partitions[0].machine": "m4.large"})
+    (old,) = others("aws", {"partitions[0].instance_type": "m4.large"})
     assert "previous generation" in old
     (paid,) = others("aws", {"partitions[1].accelerator": {"type": "v100", "count": 1}})
     assert "always has 8" in paid
@@ -47,14 +47,19 @@ def test_warnings() -> None:
     assert "aws: {placement_group: …}" in group
     own = {"reservation": "cr-0123456789", "aws": {"placement_group": "lab"}}
     assert others("aws", {f"partitions[0].{key}": value for key, value in own.items()}) == []
-    block = {"name": "b", "machine": "p4d.24xlarge", "reservation": "cr-0123456789", "zones": ["us-east-1a"]}
+    block = {
+        "name": "b",
+        "instance_type": "p4d.24xlarge",
+        "reservation": "cr-0123456789",
+        "zones": ["us-east-1a"],
+    }
     (paid,) = others("aws", {"partitions[0]": {**block, "aws": {"capacity_block": True}}})
     assert "partition b: a Capacity Block is paid for as it is bought" in paid
     (out,) = others("aws", {"aws": {"nat": False}})
     assert "cluster.aws.nat: machines have public addresses" in out
     (spot,) = others("aws", {"aws": {"kms_key": KEY}, "partitions[0].spot": True})
     assert f"aws kms create-grant --region us-east-1 --key-id {KEY} " in spot
-    always = {"name": "s", "machine": "t8i.medium", "nodes": {"min": 2, "max": 2}}
+    always = {"name": "s", "instance_type": "t8i.medium", "nodes": {"min": 2, "max": 2}}
     up, blind = others("aws", {"partitions[0]": always, "budget.max_usd": 1})
     assert "2 static nodes run as long as the cluster is up, price of t8i.medium unknown" in up
     assert "no price is known for the static nodes of s" in blind
@@ -89,7 +94,7 @@ def test_warnings() -> None:
 def test_local_nodes_that_will_share_cores(
     nodes: int, machine: str, cores: int | None, expected: str | None
 ) -> None:
-    changes = {"partitions[0].machine": machine, "@nodes": nodes, "partitions[0].nodes.max": 2}
+    changes = {"partitions[0].instance_type": machine, "@nodes": nodes, "partitions[0].nodes.max": 2}
     config = parse(values("local", changes), "t")
     found = [s for s in warnings(config, design(config, FACTS), FACTS, cores) if "benchmark.nodes" in s]
     assert len(found) == (expected is not None)

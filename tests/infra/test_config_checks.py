@@ -10,15 +10,15 @@ from cli.local import site
 from infra.config.checks.jobs import MOST_LOCAL_PORTS
 from tests.support.stack_values import BENCHMARK, CLUSTER, REMOVE, mistakes, values
 
-EFA = {"machine": "m5.xlarge", "aws": {"efa": True}}
+EFA = {"instance_type": "m5.xlarge", "aws": {"efa": True}}
 GROUP = "arn:aws:resource-groups:us-east-1:123456789012:group/MyCRGroup"
 SHARED_CR = "arn:aws:ec2:us-east-1:999999999999:capacity-reservation/cr-9876543210"
 KEY = "arn:aws:kms:us-east-1:123456789012:key/12345678-1234-1234-1234-123456789012"
 BLOCK: dict[str, Any] = {
-    "name": "block", "machine": "p4d.24xlarge", "reservation": "cr-0123456789abcdef0",
+    "name": "block", "instance_type": "p4d.24xlarge", "reservation": "cr-0123456789abcdef0",
     "zones": ["us-east-1a"], "aws": {"capacity_block": True},
 }  # fmt: skip
-CLOSE: dict[str, Any] = {"name": "close", "machine": "m5.xlarge", "aws": {"placement_group": "lab p4d"}}
+CLOSE: dict[str, Any] = {"name": "close", "instance_type": "m5.xlarge", "aws": {"placement_group": "lab p4d"}}
 VPC = {"vpc": "vpc-12345678", "public_subnet": "subnet-12345678", "private_subnets": ["subnet-12345679"]}
 
 # stack, changes, path of the one mistake, words that its message must have
@@ -27,7 +27,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("local", {"partitions": []}, "partitions", ["at least one partition"]),
     (
         "local",
-        {"partitions[1]": {"name": "debug", "machine": "local.small"}},
+        {"partitions[1]": {"name": "debug", "instance_type": "local.small"}},
         "partitions[1].name",
         ["rename one"],
     ),
@@ -50,7 +50,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         "local",
         {
             "partitions": [
-                {"name": f"p{i}", "machine": "local.small", "nodes": {"max": 4000}} for i in range(4)
+                {"name": f"p{i}", "instance_type": "local.small", "nodes": {"max": 4000}} for i in range(4)
             ]
         },
         "partitions",
@@ -103,7 +103,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ),
     (
         "aws",
-        {"partitions[0]": {**BLOCK, "machine": "m5.xlarge"}},
+        {"partitions[0]": {**BLOCK, "instance_type": "m5.xlarge"}},
         "partitions[0].aws.capacity_block",
         ["m5.xlarge has no accelerators"],
     ),
@@ -127,7 +127,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ),
     (
         "aws",
-        {"partitions[0]": {**CLOSE, "machine": "t3.medium"}},
+        {"partitions[0]": {**CLOSE, "instance_type": "t3.medium"}},
         "partitions[0].aws.placement_group",
         ["does not take a cluster placement group", "remove it"],
     ),
@@ -137,47 +137,68 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     # machines
     (
         "aws",
-        {"partitions[0].machine": "p3.2xlarge"},
-        "partitions[0].machine",
+        {"partitions[0].instance_type": "p3.2xlarge"},
+        "partitions[0].instance_type",
         ["retired", "p3dn.24xlarge", "g4dn.xlarge"],
     ),
-    ("aws", {"controller.machine": "p3.16xlarge"}, "controller.machine", ["retired"]),
-    ("aws", {"partitions[0].machine": "g6f.large"}, "partitions[0].machine", ["a part of a GPU"]),
-    ("aws", {"partitions[0].machine": "mac-m4.metal"}, "partitions[0].machine", ["ARM processors"]),
-    ("gcp", {"partitions[1].machine": "n4-standard-2"}, "partitions[1].machine", ["Hyperdisks only"]),
+    ("aws", {"controller.instance_type": "p3.16xlarge"}, "controller.instance_type", ["retired"]),
+    ("aws", {"partitions[0].instance_type": "g6f.large"}, "partitions[0].instance_type", ["a part of a GPU"]),
     (
         "aws",
-        {"aws:region": "us-east-2", "partitions": [{"name": "h", "machine": "hpc7a.96xlarge", "spot": True}]},
+        {"partitions[0].instance_type": "mac-m4.metal"},
+        "partitions[0].instance_type",
+        ["ARM processors"],
+    ),
+    (
+        "gcp",
+        {"partitions[1].instance_type": "n4-standard-2"},
+        "partitions[1].instance_type",
+        ["Hyperdisks only"],
+    ),
+    (
+        "aws",
+        {
+            "aws:region": "us-east-2",
+            "partitions": [{"name": "h", "instance_type": "hpc7a.96xlarge", "spot": True}],
+        },
         "partitions[0].spot",
         ["never a spot machine"],
     ),
-    ("aws", {"partitions[0].machine": "m5.xlarg"}, "partitions[0].machine", ["did you mean m5.xlarge"]),
-    ("aws", {"login": {"count": 1, "machine": "zx9"}}, "login.machine", [f"{CLUSTER}.machines"]),
     (
         "aws",
-        {"partitions[0].machine": "n1-standard-2"},
-        "partitions[0].machine",
+        {"partitions[0].instance_type": "m5.xlarg"},
+        "partitions[0].instance_type",
+        ["did you mean m5.xlarge"],
+    ),
+    ("aws", {"login": {"count": 1, "instance_type": "zx9"}}, "login.instance_type", [f"{CLUSTER}.machines"]),
+    (
+        "aws",
+        {"partitions[0].instance_type": "n1-standard-2"},
+        "partitions[0].instance_type",
         ["n1-standard-2 is a machine of gcp"],
     ),
     (
         "aws",
         {"aws:region": "eu-central-1"},
-        "partitions[1].machine",
+        "partitions[1].instance_type",
         ["eu-central-1", "ap-northeast-1, eu-west-1, us-east-1, us-west-2"],
     ),
     (
         "aws",
-        {"partitions[0].machine": "m7g.large", "machines": {"m7g.large": {"vcpus": 2, "memory_mib": 8192}}},
-        "partitions[0].machine",
+        {
+            "partitions[0].instance_type": "m7g.large",
+            "machines": {"m7g.large": {"vcpus": 2, "memory_mib": 8192}},
+        },
+        "partitions[0].instance_type",
         ["x86-64 processors", "m7g.large has ARM processors", "training environment"],
     ),
     (
         "gcp",
         {
-            "controller.machine": "t2a-standard-4",
+            "controller.instance_type": "t2a-standard-4",
             "machines": {"t2a-standard-4": {"vcpus": 4, "memory_mib": 16384}},
         },
-        "controller.machine",
+        "controller.instance_type",
         ["t2a-standard-4 has ARM processors"],
     ),
     ("aws", {"machines": {"new.large": {"vcpus": 2}}}, 'machines["new.large"]', ["vcpus and memory_mib"]),
@@ -211,7 +232,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ),
     (
         "gcp",
-        {"partitions[0].machine": "n1-standard-16"},
+        {"partitions[0].instance_type": "n1-standard-16"},
         "partitions[0].accelerator.count",
         ["at most 12 vCPUs", "has 16"],
     ),
@@ -230,14 +251,14 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ),
     (
         "aws",
-        {"partitions[0].machine": "g4dn.xlarge", "partitions[0].aws.efa": True},
+        {"partitions[0].instance_type": "g4dn.xlarge", "partitions[0].aws.efa": True},
         "partitions[0].aws.efa",
         ["g4dn.8xlarge"],
     ),
     ("gcp", {"partitions[0].placement": "cluster"}, "partitions[0].placement", ["compact", "N1"]),
     (
         "aws",
-        {"partitions[0].machine": "t3.medium", "partitions[0].placement": "cluster"},
+        {"partitions[0].instance_type": "t3.medium", "partitions[0].placement": "cluster"},
         "partitions[0].placement",
         ["cluster placement group"],
     ),
@@ -519,9 +540,9 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     (
         "gcp",
         {
-            "partitions[0].machine": "e2-standard-2",
+            "partitions[0].instance_type": "e2-standard-2",
             "partitions[0].accelerator": None,
-            "partitions[1].machine": "e2-standard-4",
+            "partitions[1].instance_type": "e2-standard-4",
             "storage.local_scratch": {},
         },
         "storage.local_scratch",
@@ -529,7 +550,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ),
     (
         "aws",
-        {"partitions[1].machine": "m5.large", "storage.local_scratch": {"kind": "nvme"}},
+        {"partitions[1].instance_type": "m5.large", "storage.local_scratch": {"kind": "nvme"}},
         "storage.local_scratch",
         ["m5d.xlarge", " others"],
     ),
@@ -620,7 +641,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("gcp", {"hooks[0]": {"role": "all", "source": "gs:///x"}}, "hooks[0].source", ["nothing is none"]),
     ("gcp", {"hooks[0]": {"role": "all", "source": "gs://bucket"}}, "hooks[0].source", ["one object"]),
     ("local", {"hooks[0]": {"role": "all"}}, "hooks[0]", ["either source or script"]),
-    ("local", {"containers": {"runtime": "oci"}}, "containers.runtime", ["machines: container"]),
+    ("local", {"containers": {"runtime": "oci"}}, "containers.runtime", ["isolation: container"]),
     ("aws", {"containers": {"runtime": "docker"}}, "containers.runtime", ["oci"]),
     ("aws", {"containers": {"runtime": "oci", "image": "x"}}, "containers.image", []),
     ("batch", {"@enabled": False, "containers": {"runtime": "oci"}}, "containers", ["under `batch`"]),
@@ -685,7 +706,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     # what nobody knows the price of, and what nobody watches
     (
         "aws",
-        {"partitions[0].machine": "t8i.medium", "budget.max_usd": 100},
+        {"partitions[0].instance_type": "t8i.medium", "budget.max_usd": 100},
         "budget.max_usd",
         ["there is none for t8i.medium", "machines: {t8i.medium: {price_hour: …}}", "max_hours"],
     ),
@@ -693,7 +714,12 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("aws", {"batch": values("batch")[CLUSTER]["batch"]}, "scheduler", ["batch, where"]),
     ("batch", {"batch": REMOVE}, "batch", ["the section `batch`"]),
     ("gcp", {"scheduler": "batch", "@enabled": False}, "scheduler", ["slurm on gcp", "AWS Batch"]),
-    ("batch", {"partitions": [{"name": "cpu", "machine": "m5.large"}]}, "partitions", ["no partitions"]),
+    (
+        "batch",
+        {"partitions": [{"name": "cpu", "instance_type": "m5.large"}]},
+        "partitions",
+        ["no partitions"],
+    ),
     ("batch", {"batch.instance_types": ["p3.16xlarge"]}, "batch.instance_types[0]", ["retired"]),
     ("batch", {"batch.vcpus.desired": 5000}, "batch.vcpus", ["min up to desired up to max"]),
     ("batch", {"batch.vcpus.max": 200}, "batch.vcpus.max", ["384 or more"]),
@@ -762,13 +788,13 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     # a training that would run on the CPUs of Trainium's or Inferentia's machines
     (
         "aws",
-        {"partitions[0].machine": "trn1.32xlarge"},
+        {"partitions[0].instance_type": "trn1.32xlarge"},
         "@partition",
         ["default partition, cpu", "run on the CPUs", "16 idle devices of type trainium", "enabled: false"],
     ),
     (
         "aws",
-        {"partitions[0].machine": "inf2.xlarge", "@partition": "cpu"},
+        {"partitions[0].instance_type": "inf2.xlarge", "@partition": "cpu"},
         "@partition",
         ["beside 1 idle device of type inferentia2", "docs/examples/neuron.sh"],
     ),
@@ -814,7 +840,7 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     ("aws", {"access": {"mode": "ssh", "ssh_cidrs": ["203.0.113.7/32"]}, "image.id": "ami-01234567"}),
-    ("aws", {"aws:region": "ca-west-1", "partitions": [{"name": "cpu", "machine": "m5.xlarge"}]}),
+    ("aws", {"aws:region": "ca-west-1", "partitions": [{"name": "cpu", "instance_type": "m5.xlarge"}]}),
     ("aws", {"access": {"mode": "ssh", "ssh_cidrs": ["203.0.113.7/32", "2001:db8::/32"], "key": "my key"}}),
     ("aws", {"partitions[0].reservation": "cr-12356790abcd"}),
     # The last of ten nodes is number 9: its machine's name has 63 characters.
@@ -832,7 +858,7 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ("aws", {"partitions[1].accelerator": {"type": "v100", "count": 1}}),
     ("aws", {"@partition": "gpu", "@gpus_per_node": 8}),
     ("aws", {"partitions[1].image": {"id": "ami-01234567"}}),
-    ("aws", {"partitions[1].machine": "g4dn.xlarge"}),
+    ("aws", {"partitions[1].instance_type": "g4dn.xlarge"}),
     ("aws", {"network.aws": VPC}),
     ("aws", {"network.peers": ["192.168.0.0/16", "fd00::/8"]}),
     ("aws", {"network.cidr": "172.20.0.0/16", "network.public_cidr": "172.20.0.0/20"}),
@@ -841,7 +867,10 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ("aws", {"storage.home": {"kind": "efs"}, "storage.local_scratch": {}}),
     (
         "aws",
-        {"machines": {"p3.2xlarge": {"vcpus": 8, "memory_mib": 62464}}, "controller.machine": "p3.2xlarge"},
+        {
+            "machines": {"p3.2xlarge": {"vcpus": 8, "memory_mib": 62464}},
+            "controller.instance_type": "p3.2xlarge",
+        },
     ),
     ("aws", {"machines": {"m5.xlarge": {"efa": 1}}, "partitions[0].aws.efa": True}),
     ("aws", {"hooks[0]": {"role": "compute", "source": "s3://b/x.sh", "args": ["a"], "timeout": 60}}),
@@ -874,7 +903,7 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ("gcp", {"partitions[0].reservation": "v100s", "login.count": 2}),
     ("gcp", {"partitions[1].reservation": "close", "partitions[1].gcp": {"placement_policy": "its"}}),
     ("local", {"partitions[0].placement": "cluster", "partitions[0].spot": True}),
-    ("local", {"local": {"machines": "process", "boot_delay": 5, "quota_nodes": 4, "price_hour": 1}}),
+    ("local", {"local": {"isolation": "process", "boot_delay": 5, "quota_nodes": 4, "price_hour": 1}}),
     (
         "local",
         {
@@ -887,13 +916,13 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ("local", {"hooks[0]": {"role": "all", "source": "hooks/x.sh"}, "budget.max_usd": 5}),
     ("aws", {"containers": {"runtime": "oci"}}),
     ("local", {"slurm.prolog": {"source": "site/a.sh", "timeout": 5}, "health.enabled": False}),
-    ("local", {"containers": {"runtime": "oci"}, "local.machines": "container"}),
+    ("local", {"containers": {"runtime": "oci"}, "local.isolation": "container"}),
     ("gcp", {"hooks[0]": {"role": "login", "script": "#!/usr/bin/env python3\nprint(1)\n", "args": ["a"]}}),
-    ("aws", {"partitions[0].machine": "t8i.medium", "budget.max_hours": 100}),
+    ("aws", {"partitions[0].instance_type": "t8i.medium", "budget.max_hours": 100}),
     (
         "aws",
         {
-            "partitions[0].machine": "t8i.medium",
+            "partitions[0].instance_type": "t8i.medium",
             "budget": {"max_usd": 100, "running_jobs": "cancel"},
             "machines": {"t8i.medium": {"price_hour": 30}},
         },
@@ -901,7 +930,7 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     (
         "aws",
         {
-            "partitions[0]": {"name": "s", "machine": "t8i.medium", "nodes": {"min": 2, "max": 2}},
+            "partitions[0]": {"name": "s", "instance_type": "t8i.medium", "nodes": {"min": 2, "max": 2}},
             "budget.max_usd": 9,
         },
     ),
@@ -921,21 +950,21 @@ def test_accepted(stack: str, changes: dict[str, Any]) -> None:
 def test_login_machines_need_machines_of_their_own() -> None:
     (found,) = mistakes(values("local", {"login.count": 1}))
     assert found.path == f"{CLUSTER}.login.count"
-    assert "machines: container" in found.advice
-    assert mistakes(values("local", {"login.count": 1, "local.machines": "container"})) == []
+    assert "isolation: container" in found.advice
+    assert mistakes(values("local", {"login.count": 1, "local.isolation": "container"})) == []
 
 
 def test_machines_of_an_older_version_are_refused_with_what_they_are_now() -> None:
-    (found,) = mistakes(values("local", {"local.machines": "namespace"}))
-    assert found.path == f"{CLUSTER}.local.machines"
+    (found,) = mistakes(values("local", {"local.isolation": "namespace"}))
+    assert found.path == f"{CLUSTER}.local.isolation"
     assert "write container" in found.advice
 
 
 def test_another_release_needs_machines_that_boot() -> None:
     (found,) = mistakes(values("local", {"local.suite": "trixie"}))
     assert found.path == f"{CLUSTER}.local.suite"
-    assert "machines: container" in found.advice
-    assert mistakes(values("local", {"local.suite": "trixie", "local.machines": "container"})) == []
+    assert "isolation: container" in found.advice
+    assert mistakes(values("local", {"local.suite": "trixie", "local.isolation": "container"})) == []
 
 
 def test_all_ports_that_are_allowed_can_be_had() -> None:

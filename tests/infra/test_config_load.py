@@ -25,14 +25,14 @@ VPC = {"public_subnet": "subnet-12345678", "private_subnets": ["subnet-12345679"
 SHAPES: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("local", {"partitons": []}, "partitons", ["did you mean partitions?"]),
     ("local", {"partitions[0].nodes.maximum": 3}, "partitions[0].nodes.maximum", ["keys min, max"]),
-    ("local", {"partitions[0].Machine": "x"}, "partitions[0].Machine", ["did you mean machine?"]),
+    ("local", {"partitions[0].Machine": "x"}, "partitions[0].Machine", ["did you mean instance_type?"]),
     ("aws", {"controller.disk_gb": 100}, "controller.disk_gb", ["did you mean disk_gib?"]),
     ("local", {"machines": {"x.y": {"cpus": 1}}}, 'machines["x.y"].cpus', ["did you mean vcpus?"]),
     ("local", {"name": "Cluster_1"}, "name", ["small letters, digits and hyphens"]),
     ("local", {"name": "c" * 41}, "name", ["at most 40 characters"]),
     ("local", {"partitions[0].name": "a b"}, "partitions[0].name", ["small letters"]),
     ("local", {"partitions[0].name": REMOVE}, "partitions[0].name", ["missing", "write name: …"]),
-    ("local", {"partitions[0].machine": REMOVE}, "partitions[0].machine", ["missing"]),
+    ("local", {"partitions[0].instance_type": REMOVE}, "partitions[0].instance_type", ["missing"]),
     ("local", {"provider": REMOVE}, "provider", ["aws, gcp, or local"]),
     ("local", {"provider": "aw"}, "provider", ["one of aws, gcp, local", "did you mean aws?"]),
     ("local", {"partitions[0].nodes.max": "ten"}, "partitions[0].nodes.max", ['"ten"', "a whole number"]),
@@ -202,8 +202,8 @@ def test_all_mistakes_at_once_shapes_and_combinations() -> None:
             "aws:region": REMOVE,
             "partitions[0].nodes.max": "ten",
             "partitions[0].aws.efa": True,
-            "partitions[1].machine": "p3.8xlarge",
-            "partitions[2]": {"machine": "m5.large", "nodes": {"min": 3, "max": 2}},
+            "partitions[1].instance_type": "p3.8xlarge",
+            "partitions[2]": {"instance_type": "m5.large", "nodes": {"min": 3, "max": 2}},
             "access": {"mode": "ssh", "ssh_cidrs": ["0.0.0.0/0"], "key": "mine"},
             "@partition": "tpu",
             "@epoch": 3,
@@ -218,7 +218,7 @@ def test_all_mistakes_at_once_shapes_and_combinations() -> None:
         "nam",
         "partitions[0].aws.efa",
         "partitions[0].nodes.max",
-        "partitions[1].machine",
+        "partitions[1].instance_type",
         "partitions[2].name",
         "partitions[2].nodes",
         f"{BENCHMARK}.epoch",
@@ -234,7 +234,7 @@ def test_a_wrong_value_is_reported_once() -> None:
     for changes in (
         {"provider": "azure"},
         {"partitions": "debug"},
-        {"partitions[0].machine": 7},
+        {"partitions[0].instance_type": 7},
         {"partitions[0].name": 7, "@partition": "debug"},
         {"partitions[0].nodes": "many", "@nodes": 200},
         {"name": 7},
@@ -244,7 +244,7 @@ def test_a_wrong_value_is_reported_once() -> None:
 
 
 def test_a_thousand_mistakes_are_one_message() -> None:
-    partitions = [{"name": f"p{i}", "machine": "m9.huge", "nodes": {"max": -1}} for i in range(500)]
+    partitions = [{"name": f"p{i}", "instance_type": "m9.huge", "nodes": {"max": -1}} for i in range(500)]
     with pytest.raises(ConfigError) as caught:
         parse(values("aws", {"partitions": partitions, BENCHMARK: REMOVE}), "test")
     assert len(caught.value.mistakes) == 1000
@@ -252,7 +252,7 @@ def test_a_thousand_mistakes_are_one_message() -> None:
     assert lines[0] == lines[-1] == "the configuration of stack test: 1000 mistakes."
     assert len(lines) == 1004, "a line each"
     assert f"{CLUSTER}.partitions[499].nodes.max: -1; allowed: 1 or more" in lines
-    machine = [line for line in lines if ".machine: " in line]
+    machine = [line for line in lines if ".instance_type: " in line]
     assert " are known; another one: " in machine[0]
     assert machine[1].endswith("; as above"), "a long text is said once"
 

@@ -51,7 +51,7 @@ def test_the_stacks_fit_the_schema(file: Path) -> None:
         {"partitions[0].nodes.max": "ten"},
         {"partitions[0].nodes.max": 0},
         {"partitions[0].name": "A"},
-        {"partitions[0].machine": REMOVE},
+        {"partitions[0].instance_type": REMOVE},
         {"provider": REMOVE},
         {"provider": "azure"},
         {"@profile": "fast"},

@@ -18,7 +18,7 @@ config:
   slurm-stacks:cluster:
     provider: local
     partitions:
-      - {name: debug, machine: local.small, nodes: {max: 10}, default: true}
+      - {name: debug, instance_type: local.small, nodes: {max: 10}, default: true}
     slurm: {suspend_time: 4}
 """
 PARTITION = f"{CLUSTER}.partitions[0]"
@@ -199,11 +199,11 @@ MISTAKES: dict[str, tuple[str, Expected]] = {
     ),
     "a date": (
         changed("local.small", "2024-01-01"),
-        [(f"{PARTITION}.machine", '"2024-01-01"', "text", "in quotes")],
+        [(f"{PARTITION}.instance_type", '"2024-01-01"', "text", "in quotes")],
     ),
     "no date": (
         changed("local.small", "2024-13-01"),
-        [(f"{PARTITION}.machine", '"2024-13-01"', "a machine of local", "machines")],
+        [(f"{PARTITION}.instance_type", '"2024-13-01"', "a machine of local", "machines")],
     ),
     "a tag that lies": (
         changed("true", "!!bool hello"),
@@ -235,11 +235,11 @@ MISTAKES: dict[str, tuple[str, Expected]] = {
     ),
     "what a terminal obeys": (
         changed("local.small", '"\\e[31m\\u202e\\x9b"'),
-        [(f"{PARTITION}.machine", '"\\u001b[31m\\u202e\\u009b"', "a machine of local", "machines")],
+        [(f"{PARTITION}.instance_type", '"\\u001b[31m\\u202e\\u009b"', "a machine of local", "machines")],
     ),
     "lines in a value": (
         changed("local.small", '"a\\n    allowed  all"'),
-        [(f"{PARTITION}.machine", '"a\\n    allowed  all"', "a machine of local", "machines")],
+        [(f"{PARTITION}.instance_type", '"a\\n    allowed  all"', "a machine of local", "machines")],
     ),
     "lines in a key": (
         changed("slurm: {", 'slurm: {"a\\n\\e[2J": 1, '),
@@ -247,7 +247,7 @@ MISTAKES: dict[str, tuple[str, Expected]] = {
     ),
     "half a character": (
         changed("local.small", '"\\ud800"'),
-        [(f"{PARTITION}.machine", '"\\ud800"', "a machine of local", "machines")],
+        [(f"{PARTITION}.instance_type", '"\\ud800"', "a machine of local", "machines")],
     ),
     "min over max": (
         changed("max: 10", "min: 5, max: 2"),
@@ -301,11 +301,11 @@ def test_what_may_be_written_otherwise(file: Path, content: str) -> None:
 def test_merges_and_anchors_are_understood(file: Path) -> None:
     file.write_text(
         "config:\n  slurm-stacks:cluster:\n    provider: local\n    partitions:\n"
-        "      - &first {name: a, machine: local.small, spot: false}\n      - {<<: *first, name: b}\n"
+        "      - &first {name: a, instance_type: local.small, spot: false}\n      - {<<: *first, name: b}\n"
         "      - {<<: [*first, {exclusive: true}], name: c}\n"
     )
     found = load_file(file).cluster.partitions
-    assert [(p.name, p.machine, p.exclusive) for p in found] == [
+    assert [(p.name, p.instance_type, p.exclusive) for p in found] == [
         ("a", "local.small", False),
         ("b", "local.small", False),
         ("c", "local.small", True),

@@ -113,7 +113,7 @@ def test_unknown_prices_are_named_and_not_zero() -> None:
     total = of(
         "aws",
         {
-            "partitions[0].machine": "t8i.medium",
+            "partitions[0].instance_type": "t8i.medium",
             "storage": {
                 "home": {"kind": "efs"},
                 "scratch": {
@@ -167,7 +167,7 @@ def test_prices_of_storage_can_be_given() -> None:
 
 def test_a_sum_that_leaves_out_nodes_is_never_called_the_most() -> None:
     """Of nodes that are off while no job runs nothing is left out of the idle floor."""
-    spot = {"machine": "t8i.medium", "spot": True}
+    spot = {"instance_type": "t8i.medium", "spot": True}
     total = of("aws", {"partitions[0]": {"name": "a", **spot}, "partitions[1]": {"name": "b", **spot}})
     idle, most = total["idle_usd_per_hour"], total["max_usd_per_hour"]
     assert sentence(total) == (
@@ -179,7 +179,7 @@ def test_a_sum_that_leaves_out_nodes_is_never_called_the_most() -> None:
 
 
 def test_a_budget_that_does_not_count_every_node_lasts_at_most_so_long() -> None:
-    static = {"name": "s", "machine": "t8i.medium", "nodes": {"min": 2, "max": 2}}
+    static = {"name": "s", "instance_type": "t8i.medium", "nodes": {"min": 2, "max": 2}}
     outlook = budget(
         design(parse(values("aws", {"partitions[0]": static, "budget.max_usd": 100}), "t"), FACTS)
     )

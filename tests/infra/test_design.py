@@ -79,7 +79,7 @@ def test_every_stack_has_a_design(file: Path) -> None:
 def test_the_local_stack_of_the_project() -> None:
     config = load_file(ROOT / "Pulumi.local.yaml")
     cluster = design(config, FACTS)
-    assert (cluster.provider, cluster.machines, cluster.mounts) == ("local", "process", ())
+    assert (cluster.provider, cluster.isolation, cluster.mounts) == ("local", "process", ())
     assert [(p.name, p.min, p.max, p.default) for p in cluster.partitions] == [
         ("debug", 0, 10, True),
         ("gpu", 0, 4, False),
@@ -181,7 +181,7 @@ def test_nodes_with_devices_are_checked_and_pretended_ones_only_on_request() -> 
 
 def test_defaults_that_spare_the_reader_everything_else() -> None:
     cluster = made("aws", {"storage": REMOVE})
-    assert (cluster.controller().machine, cluster.controller().disk_gib) == ("m5.large", 50)
+    assert (cluster.controller().instance_type, cluster.controller().disk_gib) == ("m5.large", 50)
     assert cluster.access.mode == "ssm"
     assert "public" not in cluster.controller().tags
     assert (cluster.network.cidr, cluster.network.public_cidr, cluster.network.private_cidr) == (
@@ -197,11 +197,11 @@ def test_what_a_stack_file_says_arrives() -> None:
     cluster = made(
         "gcp",
         {
-            "login": {"count": 2, "machine": "e2-medium", "disk_gib": 20},
-            "controller": {"machine": "n2-standard-4", "image": {"id": "my-image"}},
+            "login": {"count": 2, "instance_type": "e2-medium", "disk_gib": 20},
+            "controller": {"instance_type": "n2-standard-4", "image": {"id": "my-image"}},
             "partitions[1]": {
                 "name": "new",
-                "machine": "n2-standard-4",
+                "instance_type": "n2-standard-4",
                 "default": True,
                 "spot": True,
                 "reservation": None,
@@ -218,7 +218,7 @@ def test_what_a_stack_file_says_arrives() -> None:
             "gcp:project": "lab-42",
         },
     )
-    assert [(h.name, h.machine, h.disk_gib, h.tags) for h in cluster.hosts[1:]] == [
+    assert [(h.name, h.instance_type, h.disk_gib, h.tags) for h in cluster.hosts[1:]] == [
         ("login-0", "e2-medium", 20, ("login", "public")),
         ("login-1", "e2-medium", 20, ("login", "public")),
     ]
@@ -301,7 +301,7 @@ def test_pretended_prices_and_quotas() -> None:
         "local",
         {
             "local": {"price_hour": 2, "quota_nodes": 3, "boot_delay": 1.5},
-            "partitions[1]": {"name": "b", "machine": "local.small", "local": {"price_hour": 0}},
+            "partitions[1]": {"name": "b", "instance_type": "local.small", "local": {"price_hour": 0}},
         },
     )
     assert [p.price_hour for p in cluster.partitions] == [2.0, 0.0]
@@ -328,7 +328,7 @@ def test_benchmarks() -> None:
     assert where_default is not None
     assert where_default.partition == "gpu"
     # The training would run on Trainium's CPUs, and is refused there.
-    beside = trained("aws", {"partitions[0].machine": "trn1.32xlarge", "@partition": "gpu"})
+    beside = trained("aws", {"partitions[0].instance_type": "trn1.32xlarge", "@partition": "gpu"})
     assert beside is not None
     assert beside.gpus_per_node == 8
     simulated = trained("local", {"partitions[0].accelerator": {"type": "v100", "count": 2}})
@@ -354,7 +354,7 @@ def test_any_cluster(data: st.DataObject, cluster: str, names: list[str]) -> Non
         partitions.append(
             {
                 "name": name,
-                "machine": data.draw(st.sampled_from(["local.small", "local.medium"])),
+                "instance_type": data.draw(st.sampled_from(["local.small", "local.medium"])),
                 "nodes": {"min": data.draw(st.integers(0, most)), "max": most},
                 "spot": data.draw(st.booleans()),
                 "exclusive": data.draw(st.booleans()),

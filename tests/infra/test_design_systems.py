@@ -23,12 +23,12 @@ def stack(name: str) -> ClusterDesign:
 
 def test_s1_aws_cpu() -> None:
     cluster = stack("aws-cpu")
-    assert [(p.name, p.machine, p.cpus, p.min, p.max) for p in cluster.partitions] == [
+    assert [(p.name, p.instance_type, p.cpus, p.min, p.max) for p in cluster.partitions] == [
         ("compute", "m4.large", 2, 0, 10),
         ("c4", "c4.2xlarge", 8, 0, 10),
     ]
     (head,) = cluster.hosts
-    assert (head.machine, head.tags) == ("m4.large", ("controller", "nfs", "login", "public"))
+    assert (head.instance_type, head.tags) == ("m4.large", ("controller", "nfs", "login", "public"))
     assert (cluster.region, cluster.access.mode, cluster.access.key) == ("eu-central-1", "ssh", "slurm-key")
     assert cluster.login_hosts() == [head]
     assert [(m.path, m.kind, m.served_by, m.size_gib) for m in cluster.mounts] == [
@@ -40,7 +40,7 @@ def test_s1_aws_cpu() -> None:
 def test_s2_gcp_cpu() -> None:
     cluster = stack("gcp-cpu")
     assert (cluster.name, cluster.zone, cluster.region) == ("slurm10", "europe-west4-a", "europe-west4")
-    assert [(h.name, h.machine) for h in cluster.hosts] == [
+    assert [(h.name, h.instance_type) for h in cluster.hosts] == [
         ("controller", "n1-standard-2"),
         ("login-0", "n1-standard-2"),
     ]
@@ -93,11 +93,11 @@ def test_s4_reference_architectures() -> None:
 def test_s4_containers_by_post_install_scripts() -> None:
     containers = design(load_file(ROOT / "Pulumi.aws-p4de-containers.yaml"), FACTS)
     (gpu,) = containers.partitions
-    assert (gpu.name, gpu.machine, gpu.min, gpu.max) == ("compute-gpu", "p4de.24xlarge", 4, 4)
+    assert (gpu.name, gpu.instance_type, gpu.min, gpu.max) == ("compute-gpu", "p4de.24xlarge", 4, 4)
     assert (gpu.efa, gpu.placement, gpu.reservation, gpu.exclusive) == (4, "cluster", None, True)
     assert gpu.accelerator is not None
     assert (gpu.accelerator.type, gpu.accelerator.count, gpu.disk_gib) == ("a100", 8, 200)
-    assert (containers.controller().machine, containers.controller().disk_gib) == ("m5.8xlarge", 200)
+    assert (containers.controller().instance_type, containers.controller().disk_gib) == ("m5.8xlarge", 200)
     assert {m.path: (m.kind, m.size_gib, m.throughput) for m in containers.mounts} == {
         "/home": ("nfs", 50, None),
         "/apps": ("nfs", 200, None),

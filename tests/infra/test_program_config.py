@@ -163,7 +163,7 @@ def test_what_a_plan_refuses(
 
 def with_containers(said: dict[str, Any], project: Path) -> Any:
     cluster = values("local")
-    cluster[CLUSTER] |= {"containers": {"runtime": "oci"}, "local": {"machines": "container"}}
+    cluster[CLUSTER] |= {"containers": {"runtime": "oci"}, "local": {"isolation": "container"}}
     return parse({**cluster, BENCHMARK: said}, "local", project=project)
 
 

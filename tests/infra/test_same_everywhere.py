@@ -83,14 +83,14 @@ def stack(provider: str) -> dict[str, Any]:
         "partitions": [
             {
                 "name": "cpu",
-                "machine": cpu,
+                "instance_type": cpu,
                 "nodes": {"min": 1, "max": 12},
                 "default": True,
                 "time_limit": "02:00:00",
             },
             {
                 "name": "gpu",
-                "machine": gpu,
+                "instance_type": gpu,
                 "accelerator": {"type": "t4", "count": 1},
                 "nodes": {"min": 0, "max": 4},
                 "exclusive": True,
@@ -107,7 +107,7 @@ def stack(provider: str) -> dict[str, Any]:
         "machines": {cpu: facts(provider, 2, 8), gpu: facts(provider, 4, 16)},
     }
     if provider == "local":
-        cluster["local"] = {"machines": "container"}
+        cluster["local"] = {"isolation": "container"}
     return {**PLACES[provider], "slurm-stacks:cluster": cluster}
 
 
@@ -170,7 +170,7 @@ def test_partitions_are_the_same_but_for_what_a_machine_is_called_and_costs() ->
     def seen(provider: str) -> list[Partition]:
         return [
             replace(
-                partition, machine="", price_hour=None, disk_gib=0, local_ssds=0, zones=(),
+                partition, instance_type="", price_hour=None, disk_gib=0, local_ssds=0, zones=(),
                 accelerator=partition.accelerator and replace(partition.accelerator, simulated=False),
             )
             for partition in designed(provider).partitions

@@ -63,13 +63,13 @@ def partition(name: str = "debug", *, nodes: int = 2, static: int = 0, gpus: int
 
 
 def design(
-    *partitions: Partition, slurm: SlurmSettings | None = None, machines: str = "process"
+    *partitions: Partition, slurm: SlurmSettings | None = None, isolation: str = "process"
 ) -> ClusterDesign:
     return ClusterDesign(
         name="test",
         stack="test",
         provider="local",
-        machines=machines,
+        isolation=isolation,
         hosts=(Host("localhost", "controller", ("controller", "login"), "tiny", 10),),
         partitions=partitions or (partition(),),
         mounts=(),

@@ -24,11 +24,11 @@ ADDED = "sacctmgr --immediate add cluster t"
 
 
 def controller(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, machines: str = "vm", **site: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, isolation: str = "vm", **site: str
 ) -> tuple[Context, Recorder]:
     """A controller whose waits are recorded and end at once."""
     context, run = machine(folder, "controller", "controller", slurm=ON)
-    design = dataclasses.replace(context.settings.design, machines=machines)
+    design = dataclasses.replace(context.settings.design, isolation=isolation)
     place = dataclasses.replace(context.settings.site, **site)  # type: ignore[arg-type]
     context.settings = dataclasses.replace(context.settings, design=design, site=place)
     context.folders = Folders(context.settings)

@@ -107,7 +107,7 @@ def machine(
         secret: str | None = "munge.key",
         containers: Containers | None = None,
     ) -> Context:
-        made = design(machines="container", mounts=mounts, hosts=fleet, containers=containers)
+        made = design(isolation="container", mounts=mounts, hosts=fleet, containers=containers)
         its = settings(
             root,
             made,
@@ -471,7 +471,7 @@ def test_a_slurmd_asks_the_controller_for_its_configuration(machine: Callable[..
     assert slurmd.argv == (
         "/usr/sbin/slurmd", "-D", "-b", "-N", "debug-0", "--conf-server", "10.99.0.2:6817",
     )  # fmt: skip
-    its = dataclasses.replace(context.settings.design, machines="vm", provider="aws")
+    its = dataclasses.replace(context.settings.design, isolation="vm", provider="aws")
     site = dataclasses.replace(context.settings.site, cloud=AwsSite())
     context.settings = dataclasses.replace(context.settings, design=its, site=site)
     ready(context)

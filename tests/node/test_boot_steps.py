@@ -167,11 +167,11 @@ def test_what_a_step_waits_for_is_on_the_report(machine: Callable[..., Context],
 
 def test_the_order_is_that_of_the_contract() -> None:
     # `secrets` and `ready` exist twice, because hosts and nodes have different limits.
-    assert list(dict.fromkeys(s.name for s in STEPS if s.machines is None)) == [
+    assert list(dict.fromkeys(s.name for s in STEPS if s.isolations is None)) == [
         "users", "hosts", "secrets", "disks", "mounts", "slurm", "accelerators", "hooks", "health",
         "ready",
     ]  # fmt: skip
-    assert [s.name for s in STEPS if s.machines is not None] == [
+    assert [s.name for s in STEPS if s.isolations is not None] == [
         "packages", "metadata", "logs", "environment",
     ]  # fmt: skip
     names = [s.name for s in STEPS]
@@ -194,7 +194,7 @@ def test_a_nodes_time_covers_what_its_steps_may_take() -> None:
     gpu = Partition("gpu", "p3dn.24xlarge", 96, 9, 0, 1, Accelerator("v100", 8), efa=1)
     lustre = (Mount("/fsx", "fsx_lustre"),)
     hooks = (Hook("compute", "a.sh", timeout=60), Hook("all", "b.sh", timeout=5), Hook("login", "c.sh"))
-    made = design(gpu, machines="vm", provider="aws", mounts=lustre, hooks=hooks, health=Health())
+    made = design(gpu, isolation="vm", provider="aws", mounts=lustre, hooks=hooks, health=Health())
     steps = sum(mine[name] for name in before if name != "hooks")
     assert limits.boot(made, gpu) == limits.START + limits.RESTART + steps + 65
     plain = dataclasses.replace(gpu, accelerator=None, efa=0)

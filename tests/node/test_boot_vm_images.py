@@ -22,7 +22,7 @@ LUSTRE = Mount("/fsx", "fsx_lustre", roles=("compute",))
 
 def made(*partitions: Partition, **changes: object) -> ClusterDesign:
     whole = {"hosts": (HEAD,), "mounts": NFS, "image": Image("ubuntu-24.04", bake=True), **changes}
-    return design(*partitions, machines="vm", provider="aws", region="eu-west-1", **whole)
+    return design(*partitions, isolation="vm", provider="aws", region="eu-west-1", **whole)
 
 
 def names(whole: ClusterDesign) -> list[str]:
@@ -30,7 +30,7 @@ def names(whole: ClusterDesign) -> list[str]:
 
 
 def test_what_needs_the_same_has_one_image() -> None:
-    big = dataclasses.replace(COMPUTE, name="big", machine="c4.2xlarge", spot=True, disk_gib=40)
+    big = dataclasses.replace(COMPUTE, name="big", instance_type="c4.2xlarge", spot=True, disk_gib=40)
     small = dataclasses.replace(COMPUTE, disk_gib=60)
     controller, login, compute = images.kinds(made(small, big, hosts=(HEAD, *LOGIN)))
     assert (controller.name, controller.members, controller.partition) == (
@@ -83,13 +83,13 @@ FREE: dict[str, Callable[[ClusterDesign], ClusterDesign]] = {
     "nodes": lambda d: every(d, lambda p: dataclasses.replace(p, min=1, max=99)),
     "limits": lambda d: every(d, lambda p: dataclasses.replace(p, time_limit="1:00:00", exclusive=True)),
     "prices": lambda d: every(d, lambda p: dataclasses.replace(p, price_hour=9.0)),
-    "machines": lambda d: every(d, lambda p: dataclasses.replace(p, machine="other", memory_mib=1)),
+    "machines": lambda d: every(d, lambda p: dataclasses.replace(p, instance_type="other", memory_mib=1)),
     "spot": lambda d: every(d, lambda p: dataclasses.replace(p, spot=True, reservation="cr-1")),
     "zones": lambda d: every(d, lambda p: dataclasses.replace(p, zones=("a",))),
     "names": lambda d: every(d, lambda p: dataclasses.replace(p, name=f"{p.name}x")),
     "budget": lambda d: dataclasses.replace(d, budget=Budget(max_usd=3.0)),
     "slurm": lambda d: dataclasses.replace(d, slurm=SlurmSettings(suspend_time=9)),
-    "head": lambda d: dataclasses.replace(d, hosts=(dataclasses.replace(HEAD, machine="m5.xlarge"),)),
+    "head": lambda d: dataclasses.replace(d, hosts=(dataclasses.replace(HEAD, instance_type="m5.xlarge"),)),
     "sizes": lambda d: dataclasses.replace(
         d, mounts=tuple(dataclasses.replace(m, size_gib=999) for m in d.mounts)
     ),

@@ -79,7 +79,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     for name, one in made.items():
         (tmp_path / f"{name}.service").write_text(text(one))
     # The unit that starts a boot, too.
-    user_data = BOOT_SCRIPT.render(design(machines="vm", region="eu-west-1"), "bucket", "compute")
+    user_data = BOOT_SCRIPT.render(design(isolation="vm", region="eu-west-1"), "bucket", "compute")
     boot = user_data.split("<<'END'\n")[2].split("END\n")[0]
     (tmp_path / "boot.service").write_text(boot.replace("/opt/slurm-stacks/start.py", "/bin/true"))
     for name in [*made, "boot"]:

@@ -208,7 +208,7 @@ def test_who_asks_for_nodes_has_them_looked_at(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(names, "ask", lambda name, server, seconds: "10.0.1.7")
     monkeypatch.setattr(dns_hosts, "POWERING_UP_SECONDS", 0.005)
     (tmp_path / "requests").mkdir()
-    its = settings(tmp_path, fast_design(machines="vm", provider="aws"))
+    its = settings(tmp_path, fast_design(isolation="vm", provider="aws"))
     control = FakeControl()
     elastic = Elastic(its, control, FakeDriver(), tmp_path)
     assert elastic.names is not None
@@ -223,7 +223,7 @@ def test_who_asks_for_nodes_has_them_looked_at(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_job_goes_when_its_nodes_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    its = settings(tmp_path, fast_design(machines="vm", provider="aws"))
+    its = settings(tmp_path, fast_design(isolation="vm", provider="aws"))
     file = Path(str(names.folder(Folders(its)))) / "nodes-debug-0"
     monkeypatch.setattr(names, "ask", lambda name, server, seconds: Server(file)(name))
     elastic = Elastic(its, FakeControl([UP]), FakeDriver(), tmp_path)

@@ -131,7 +131,7 @@ def test_the_driver_reads_the_clusters_bucket_by_default(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "dummy")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "dummy")
     monkeypatch.setattr(boot_reports, "REST_SECONDS", 0.0)
-    design = doubles.design(Partition("compute", "c4.2xlarge", 8, 100, 0, 5), provider="aws", machines="vm")
+    design = doubles.design(Partition("compute", "c4.2xlarge", 8, 100, 0, 5), provider="aws", isolation="vm")
     site = Site("/", "slurm", "head", "10.0.0.1", **fake.site())
     driver = Ec2Driver(Settings(design, site))
     driver.launch(LaunchGroup("compute", ("compute-0", "compute-1"), True, "token"))

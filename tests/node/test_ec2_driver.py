@@ -24,8 +24,8 @@ from tests.support.cloud_faults import Fault
 from tests.support.fake_ec2 import FakeEc2, fake_ec2
 
 COMPUTE = Partition("compute", "c4.2xlarge", 8, 100, 0, 50)
-DESIGN = doubles.design(COMPUTE, provider="aws", machines="vm")
-SPOT = doubles.design(replace(COMPUTE, spot=True), provider="aws", machines="vm")
+DESIGN = doubles.design(COMPUTE, provider="aws", isolation="vm")
+SPOT = doubles.design(replace(COMPUTE, spot=True), provider="aws", isolation="vm")
 
 
 def settings(fake: FakeEc2, design: ClusterDesign = DESIGN) -> Settings:

@@ -20,7 +20,7 @@ from tests.support.fake_ec2 import EFA, FakeEc2, fake_ec2
 
 COMPUTE = Partition("compute", "c4.2xlarge", 8, 100, 0, 2000)
 SPOT = Partition("spot", "c4.2xlarge", 8, 100, 0, 10, spot=True)
-DESIGN = doubles.design(COMPUTE, SPOT, provider="aws", machines="vm")
+DESIGN = doubles.design(COMPUTE, SPOT, provider="aws", isolation="vm")
 
 
 def settings(fake: FakeEc2) -> Settings:

@@ -25,7 +25,9 @@ CLOSE = Partition("close", "c4.2xlarge", 8, 100, 0, 10, placement="cluster", res
 MEMBERS = ("cr-2", "arn:aws:ec2:eu-central-1:999999999999:capacity-reservation/cr-3")
 POOLED = Partition("pooled", "c4.2xlarge", 8, 100, 0, 10, reservations=MEMBERS)
 POOL = f"arn:aws:resource-groups:eu-central-1:{ACCOUNT}:group/t-pooled"
-DESIGN = doubles.design(COMPUTE, SPOT, CLOSE, POOLED, provider="aws", machines="vm", access=Access(key="ada"))
+DESIGN = doubles.design(
+    COMPUTE, SPOT, CLOSE, POOLED, provider="aws", isolation="vm", access=Access(key="ada")
+)
 TEMPLATE: dict[str, Any] = {
     "KeyName": "ada",
     "Placement": {"GroupName": "t-close"},

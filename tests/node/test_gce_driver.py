@@ -29,7 +29,7 @@ from tests.support import doubles
 from tests.support.fake_gce import Failing, FakeGce, Fault, fake_gce
 
 COMPUTE = Partition("compute", "n1-standard-8", 8, 100, 0, 50)
-DESIGN = doubles.design(COMPUTE, provider="gcp", machines="vm")
+DESIGN = doubles.design(COMPUTE, provider="gcp", isolation="vm")
 A, B = "europe-west4-a", "europe-west4-b"
 
 
@@ -473,7 +473,7 @@ def test_machines_of_two_pages_cost_few_calls(fake: FakeGce, monkeypatch: pytest
     monkeypatch.setattr(gce_deletes, "BURST", 100)
     for module in (gce_driver, gce_operations):
         monkeypatch.setattr(module, "PAGE", 50)
-    big = doubles.design(replace(COMPUTE, max=100), provider="gcp", machines="vm")
+    big = doubles.design(replace(COMPUTE, max=100), provider="gcp", isolation="vm")
     driver = fake.driver(settings(fake, big))
     result = driver.launch(LaunchGroup("compute", tuple(big.partitions[0].nodes()), True, "t", zone=A))
     assert (len(result.launched), result.failures) == (100, ())

@@ -24,7 +24,7 @@ from tests.support import doubles
 from tests.support.fake_gce import Failing, FakeGce, Fault, fake_gce
 
 COMPUTE = Partition("compute", "n1-standard-8", 8, 100, 0, 6000)
-DESIGN = doubles.design(COMPUTE, provider="gcp", machines="vm")
+DESIGN = doubles.design(COMPUTE, provider="gcp", isolation="vm")
 A, B = "europe-west4-a", "europe-west4-b"
 
 

@@ -34,7 +34,7 @@ PERMISSIONS = {
     },
 }  # fmt: skip
 COMPUTE = Partition("compute", "n1-standard-8", 8, 100, 0, 50)
-DESIGN = doubles.design(COMPUTE, provider="gcp", machines="vm")
+DESIGN = doubles.design(COMPUTE, provider="gcp", isolation="vm")
 
 
 @pytest.fixture

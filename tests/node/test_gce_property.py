@@ -19,7 +19,7 @@ from tests.support import doubles
 from tests.support.fake_gce import Failing, FakeGce, fake_gce
 
 COMPUTE = Partition("compute", "n1-standard-8", 8, 100, 0, 50)
-DESIGN = doubles.design(COMPUTE, provider="gcp", machines="vm")
+DESIGN = doubles.design(COMPUTE, provider="gcp", isolation="vm")
 A, B = "europe-west4-a", "europe-west4-b"
 TOKENS = itertools.count()
 CODES = ("ZONE_RESOURCE_POOL_EXHAUSTED", "QUOTA_EXCEEDED", "INTERNAL_ERROR", "NOVEL")

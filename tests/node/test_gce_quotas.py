@@ -25,7 +25,7 @@ def fake() -> Iterator[FakeGce]:
 
 
 def driver_of(fake: FakeGce, partition: Partition) -> GceDriver:
-    design = doubles.design(partition, provider="gcp", machines="vm")
+    design = doubles.design(partition, provider="gcp", isolation="vm")
     return fake.driver(Settings(design, Site("/", "slurm", "head", "10.0.0.1", **fake.site())))
 
 

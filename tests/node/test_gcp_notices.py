@@ -215,7 +215,7 @@ def test_a_machine_with_gpus_has_an_hour(
     google: FakeMetadata, tmp_path: Path, gpus: bool, seconds: float
 ) -> None:
     """The times are one hour and 60 seconds (https://cloud.google.com/compute/docs/gpus/gpu-host-maintenance)."""
-    v100 = dataclasses.replace(COMPUTE, machine="n1-standard-8", accelerator=Accelerator("v100", 1))
+    v100 = dataclasses.replace(COMPUTE, instance_type="n1-standard-8", accelerator=Accelerator("v100", 1))
     partition = v100 if gpus else COMPUTE
     context, _ = make(tmp_path, host="compute-3", provider="gcp", driver=DRIVER, partitions=(partition,))
     google.change(maintenanceEvent="TERMINATE_ON_HOST_MAINTENANCE")

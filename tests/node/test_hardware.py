@@ -21,7 +21,7 @@ from tests.support.whole_boot import short_folder
 SMALL = Partition("debug", "local.small", 2, 1000, 0, 4, default=True)
 GPU = Partition("gpu", "local.gpu", 2, 1000, 1, 3, accelerator=Accelerator("v100", 1, simulated=True))
 OTHER = Partition("other", "local.small", 2, 1000, 0, 2)
-LARGE = dataclasses.replace(SMALL, machine="local.large", cpus=8, memory_mib=9000)
+LARGE = dataclasses.replace(SMALL, instance_type="local.large", cpus=8, memory_mib=9000)
 A100 = dataclasses.replace(GPU, accelerator=Accelerator("a100", 2, simulated=True))
 RELEASE = "slurm-wlm 22.05.8"
 OLD, NEW = design(SMALL, GPU, OTHER), design(LARGE, A100, OTHER)

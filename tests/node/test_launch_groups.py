@@ -12,7 +12,7 @@ DESIGN = ClusterDesign(
     name="t",
     stack="t",
     provider="local",
-    machines="process",
+    isolation="process",
     hosts=(Host("controller", "controller", ("controller",), "local.small", 1),),
     partitions=(
         Partition("debug", "local.small", 1, 500, 0, 20),

@@ -143,7 +143,7 @@ def test_nodes_on_machines_of_their_own_keep_their_logs_but_the_boot_report(
     tmp_path: Path, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cloud_local, "BUCKET", str(tmp_path))
-    own = settings(tmp_path, dataclasses.replace(design(), machines="container"))
+    own = settings(tmp_path, dataclasses.replace(design(), isolation="container"))
     report = {
         "state": "ready",
         "started": 0.0,

@@ -181,10 +181,10 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
 
 def test_slurm_gets_the_file_only_where_it_is_asked_for() -> None:
     mounts = (Mount("/home", "nfs"), Mount("/fsx", "fsx_lustre"), Mount("/x", "nfs", roles=("controller",)))
-    made = settings(Path("/"), design(machines="container", mounts=mounts, containers=Containers("oci")))
+    made = settings(Path("/"), design(isolation="container", mounts=mounts, containers=Containers("oci")))
     text = conf.render(made, (22, 5))["oci.conf"]
     assert text.endswith(oci.render(made))
     line = next(line for line in text.splitlines() if line.startswith("RunTimeRun="))
     assert " --mount=/home --mount=/fsx %n" in line
     assert all(line.count('"') == 2 and "#" not in line for line in text.splitlines()[1:])
-    assert "oci.conf" not in conf.render(settings(Path("/"), design(machines="container")), (22, 5))
+    assert "oci.conf" not in conf.render(settings(Path("/"), design(isolation="container")), (22, 5))

@@ -10,7 +10,7 @@ import pytest
 
 from node.codec import to_json
 from node.model import SETTINGS_VERSION, Site
-from node.published import FORMER_VERSION, parse_settings, read_settings
+from node.published import FIRST_VERSION, SECOND_VERSION, parse_settings, read_settings
 from node.sites import AwsSite, GcpSite, LocalSite, MountSource
 from tests.support.doubles import design
 
@@ -57,11 +57,19 @@ PROCESSES = {"socket": "/run/agent.sock", "blocks": '{"debug": [[0, 64]]}'}
 CONTAINERS = {"socket": "/agent.sock", "secret": "munge.key", "cloud_dns": "true", "cgroups": "/run/cgroups"}
 
 
+def second(made: dict[str, Any]) -> dict[str, Any]:
+    """A design with the words of the first two forms."""
+    made["machines"] = made.pop("isolation")
+    for part in (*made["hosts"], *made["partitions"]):
+        part["machine"] = part.pop("instance_type")
+    return made
+
+
 def former(provider: str, driver: dict[str, Any]) -> dict[str, Any]:
-    made = to_json(design(provider=provider))
+    made = second(to_json(design(provider=provider)))
     made["image"]["cuda"] = "12.5"
     made["mounts"] = [{key: value for key, value in m.items() if key != "name"} for m in made["mounts"]]
-    return {"design": made, "site": {**COMMON, "driver": driver}, "api_version": FORMER_VERSION}
+    return {"design": made, "site": {**COMMON, "driver": driver}, "api_version": FIRST_VERSION}
 
 
 def site(**more: Any) -> Site:
@@ -118,6 +126,9 @@ def test_the_former_form_is_read(tmp_path: Path, provider: str, driver: Any, wan
     assert (read.site, read.design) == (wanted, design(provider=provider))
     assert read.api_version == SETTINGS_VERSION, "what is published again has the present form"
     assert parse_settings(json.dumps(to_json(read))) == read
+    # The second form differs from the present one in words of the design alone.
+    v2 = {**to_json(read), "design": second(to_json(read.design)), "api_version": SECOND_VERSION}
+    assert parse_settings(json.dumps(v2)) == read
 
 
 def test_a_damaged_former_form_is_named() -> None:

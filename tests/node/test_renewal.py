@@ -18,7 +18,7 @@ from tests.support.doubles import FakeControl, design, job, node
 
 SMALL = Partition("debug", "local.small", 2, 1000, 0, 4, default=True)
 OTHER = Partition("other", "local.small", 2, 1000, 0, 1)
-LARGE = dataclasses.replace(SMALL, machine="local.large", cpus=8)
+LARGE = dataclasses.replace(SMALL, instance_type="local.large", cpus=8)
 
 
 class Control(FakeControl):

@@ -16,7 +16,7 @@ from node.slurm.hostlist import expand
 from node.slurm.version import Version
 
 VERSIONS: tuple[Version, ...] = ((22, 5), (23, 11), (24, 11))
-MACHINES = ("process", "container", "vm")
+ISOLATIONS = ("process", "container", "vm")
 PROGRAMS = {
     "ResumeProgram": "resume",
     "ResumeFailProgram": "resume-fail",
@@ -27,13 +27,21 @@ PROGRAMS = {
 
 
 def part(name: str = "cpu", low: int = 0, high: int = 10, **more: Any) -> Partition:
-    return Partition(name, more.pop("machine", "m5.xlarge"), 4, 15000, low, high, **more)
+    return Partition(name, more.pop("instance_type", "m5.xlarge"), 4, 15000, low, high, **more)
 
 
 FLEET = (
     part(default=True),
     part("static", 2, 5, spot=True, time_limit="1-00:00:00"),
-    part("v100", 0, 2, accelerator=Accelerator("v100", 8), exclusive=True, efa=1, machine="p3dn 24*xlarge"),
+    part(
+        "v100",
+        0,
+        2,
+        accelerator=Accelerator("v100", 8),
+        exclusive=True,
+        efa=1,
+        instance_type="p3dn 24*xlarge",
+    ),
     part("t4", 0, 1, accelerator=Accelerator("t4", 1)),
     part("trn1", 0, 2, accelerator=Accelerator("trainium", 16, gres="neuron")),
 )
@@ -45,17 +53,17 @@ SIMULATED = (
 
 
 def settings(
-    machines: str = "vm",
+    isolation: str = "vm",
     partitions: tuple[Partition, ...] = FLEET,
     slurm: SlurmSettings | None = None,
     **site: Any,
 ) -> Settings:
-    own = machines != "process"
+    own = isolation != "process"
     design = ClusterDesign(
         name="demo",
         stack="demo",
-        provider="aws" if machines == "vm" else "local",
-        machines=machines,
+        provider="aws" if isolation == "vm" else "local",
+        isolation=isolation,
         hosts=(Host("head", "controller", ("controller",), "m5.xlarge", 100),),
         partitions=partitions,
         mounts=(),
@@ -91,9 +99,9 @@ def conf(version: Version = (22, 5), **more: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("machines", MACHINES)
-def test_everywhere(machines: str, version: Version) -> None:
-    files = render(settings(machines), version)
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_everywhere(isolation: str, version: Version) -> None:
+    files = render(settings(isolation), version)
     assert set(files) == {"slurm.conf", "gres.conf", "cgroup.conf"}
     assert all(
         text.startswith("# Rendered by slurm-stacks") and text.endswith("\n") for text in files.values()
@@ -120,7 +128,7 @@ def test_the_prolog_may_wait_longer_than_a_node_may_boot() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "machines", "has", "lacks"),
+    ("version", "isolation", "has", "lacks"),
     [
         ((22, 5), "vm", ["cloud_reg_addrs", "enable_configless"], ["cloud_dns"]),
         ((23, 11), "vm", ["enable_configless"], ["cloud_reg_addrs", "cloud_dns"]),
@@ -129,8 +137,10 @@ def test_the_prolog_may_wait_longer_than_a_node_may_boot() -> None:
         ((24, 11), "process", ["cloud_dns"], ["cloud_reg_addrs", "enable_configless"]),
     ],
 )
-def test_how_addresses_are_learned(version: Version, machines: str, has: list[str], lacks: list[str]) -> None:
-    found = conf(version, machines=machines)["SlurmctldParameters"].split(",")
+def test_how_addresses_are_learned(
+    version: Version, isolation: str, has: list[str], lacks: list[str]
+) -> None:
+    found = conf(version, isolation=isolation)["SlurmctldParameters"].split(",")
     assert set(has) <= set(found)
     assert not set(lacks) & set(found)
 
@@ -157,7 +167,7 @@ def test_a_newer_release_than_any_known_is_as_the_newest() -> None:
 
 
 def test_process_mode() -> None:
-    found = conf(machines="process")
+    found = conf(isolation="process")
     assert (found["SlurmUser"], found["SlurmdUser"]) == ("ada", "ada")
     assert found["SlurmctldHost"] == "localhost(127.0.0.1)"
     assert found["AuthInfo"].startswith("socket=/tmp/slurm-stacks-0/abcdef/run/munge.sock,")
@@ -185,9 +195,9 @@ def test_own_machines() -> None:
     assert found["PropagateResourceLimitsExcept"] == "MEMLOCK"
 
 
-@pytest.mark.parametrize("machines", MACHINES)
-def test_node_lines_cover_the_design(machines: str) -> None:
-    text = render(settings(machines), (22, 5))["slurm.conf"]
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_node_lines_cover_the_design(isolation: str) -> None:
+    text = render(settings(isolation), (22, 5))["slurm.conf"]
     nodes = list(lines(text, "NodeName"))
     names = [name for node in nodes for name in expand(node["NodeName"])]
     assert sorted(names) == sorted(name for p in FLEET for name in p.nodes())
@@ -319,7 +329,7 @@ def test_without_accelerators() -> None:
 
 
 @pytest.mark.parametrize(
-    ("machines", "version", "partitions", "expected"),
+    ("isolation", "version", "partitions", "expected"),
     [
         ("process", (22, 5), FLEET, {"CgroupPlugin": "cgroup/v1"}),
         ("process", (23, 11), FLEET, {"CgroupPlugin": "cgroup/v1"}),
@@ -335,38 +345,38 @@ def test_without_accelerators() -> None:
     ],
 )
 def test_cgroups(
-    machines: str, version: Version, partitions: tuple[Partition, ...], expected: dict[str, str]
+    isolation: str, version: Version, partitions: tuple[Partition, ...], expected: dict[str, str]
 ) -> None:
-    found = options(render(settings(machines, partitions), version)["cgroup.conf"])
+    found = options(render(settings(isolation, partitions), version)["cgroup.conf"])
     assert expected.items() <= found.items()
     assert "CgroupAutomount" not in found, "gone since 23.02, and nobody needs it"
-    assert ("ConstrainRAMSpace" in found) == (machines != "process")
+    assert ("ConstrainRAMSpace" in found) == (isolation != "process")
 
 
 @pytest.mark.parametrize("accounting", [False, True])
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("machines", MACHINES)
-def test_no_job_waits_for_an_account(machines: str, version: Version, accounting: bool) -> None:
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_no_job_waits_for_an_account(isolation: str, version: Version, accounting: bool) -> None:
     """`InvalidAccount` is due to enforced associations, or to a priority that is computed from them. No
     accounts exist here, so neither may be used. The defaults of releases differ, so both are set."""
     slurm = dataclasses.replace(SlurmSettings(), accounting=accounting)
-    found = conf(version, machines=machines, slurm=slurm)
+    found = conf(version, isolation=isolation, slurm=slurm)
     assert not {"AccountingStorageEnforce", "PriorityWeightAssoc", "AccountingStoreFlags"} & set(found)
     storage = "accounting_storage/slurmdbd" if accounting else "accounting_storage/none"
     # Both have the same priority. With multifactor, waiting jobs would be last when accounting is turned off.
     assert (found["AccountingStorageType"], found["PriorityType"]) == (storage, "priority/basic")
 
 
-@pytest.mark.parametrize("machines", ["process", "vm"])
-def test_accounting(machines: str) -> None:
+@pytest.mark.parametrize("isolation", ["process", "vm"])
+def test_accounting(isolation: str) -> None:
     slurm = dataclasses.replace(SlurmSettings(), accounting=True)
-    found = conf(machines=machines, slurm=slurm)
+    found = conf(isolation=isolation, slurm=slurm)
     assert found["AccountingStorageType"] == "accounting_storage/slurmdbd"
     assert found["AccountingStorageTRES"] == "gres/gpu,gres/neuron"
     assert found["AccountingStoragePort"] == "6819"
-    assert ("AccountingStoragePass" in found) == (machines == "process")
+    assert ("AccountingStoragePass" in found) == (isolation == "process")
     assert found["JobAcctGatherType"] == (
-        "jobacct_gather/linux" if machines == "process" else "jobacct_gather/cgroup"
+        "jobacct_gather/linux" if isolation == "process" else "jobacct_gather/cgroup"
     )
 
 

@@ -139,8 +139,8 @@ def test_nodes_that_start_in_the_second_of_their_request() -> None:
             )
 
 
-@pytest.mark.parametrize("machines", ["vm", "container"])
-def test_slurmctld_takes_the_configuration_of_own_machines(machines: str) -> None:
+@pytest.mark.parametrize("isolation", ["vm", "container"])
+def test_slurmctld_takes_the_configuration_of_own_machines(isolation: str) -> None:
     def edit(text: str) -> str:
         # Only munge and slurmctld's host name are the test's. The rest is as shipped.
         socket = f"AuthInfo=socket={running.folders.munge_socket},"
@@ -149,7 +149,7 @@ def test_slurmctld_takes_the_configuration_of_own_machines(machines: str) -> Non
     real = Partition(
         "p3", "p3dn.24xlarge", 96, 700000, 0, 4, accelerator=Accelerator("v100", 8), exclusive=True
     )
-    running = SlurmCluster(design(partition(nodes=10, static=2), real, machines=machines), edit=edit)
+    running = SlurmCluster(design(partition(nodes=10, static=2), real, isolation=isolation), edit=edit)
     with running:
         assert _errors(running.log()) == []
         assert len(running.control.nodes()) == 14

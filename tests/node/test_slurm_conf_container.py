@@ -29,7 +29,7 @@ def files(version: Version, *, cgroups: str | None = None, **slurm: Any) -> dict
         cgroups=cgroups,
         cloud=LocalSite("/run/agent.sock"),
     )
-    made = design(*FLEET, machines="container", slurm=SlurmSettings(**slurm))
+    made = design(*FLEET, isolation="container", slurm=SlurmSettings(**slurm))
     return render(Settings(made, site), version)
 
 

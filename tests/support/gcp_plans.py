@@ -44,8 +44,8 @@ EDITS: dict[str, list[tuple[str, str]]] = {
         ),
         (
             r"(    partitions:\n)",
-            r"\1      - {name: close, machine: n2-standard-4, placement: cluster, nodes: {min: 0, max: 4}}\n"
-            r"      - {name: cheap, machine: n1-standard-2, spot: true, nodes: {min: 0, max: 4}}\n",
+            r"\1      - {name: close, instance_type: n2-standard-4, placement: cluster, nodes: {max: 4}}\n"
+            r"      - {name: cheap, instance_type: n1-standard-2, spot: true, nodes: {min: 0, max: 4}}\n",
         ),
     ],
 }

@@ -36,7 +36,7 @@ class Unavailable(Exception):  # noqa: N818 - a reason to skip, no error
 
 def stack() -> ClusterDesign:
     """Any whose machines are such ones."""
-    return design(machines="container", image=Image(source=SUITE))
+    return design(isolation="container", image=Image(source=SUITE))
 
 
 def layers(say: Callable[[str], None]) -> list[Path]:

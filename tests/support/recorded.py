@@ -84,7 +84,7 @@ def machine(
         (root / name).mkdir(parents=True, exist_ok=True)
     made = design(
         *partitions,
-        machines="vm",
+        isolation="vm",
         provider=provider,
         hosts=(HEAD,),
         mounts=mounts,

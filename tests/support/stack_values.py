@@ -53,7 +53,7 @@ _STACKS: dict[str, dict[str, Any]] = {
         CLUSTER: {
             "name": "here",
             "provider": "local",
-            "partitions": [{"name": "debug", "machine": "local.small", "nodes": {"max": 4}}],
+            "partitions": [{"name": "debug", "instance_type": "local.small", "nodes": {"max": 4}}],
         },
         BENCHMARK: {"nodes": 2},
     },
@@ -63,8 +63,8 @@ _STACKS: dict[str, dict[str, Any]] = {
             "name": "amazon",
             "provider": "aws",
             "partitions": [
-                {"name": "cpu", "machine": "m5.xlarge", "nodes": {"max": 4}},
-                {"name": "gpu", "machine": "p3dn.24xlarge", "nodes": {"max": 4}},
+                {"name": "cpu", "instance_type": "m5.xlarge", "nodes": {"max": 4}},
+                {"name": "gpu", "instance_type": "p3dn.24xlarge", "nodes": {"max": 4}},
             ],
             "storage": {"scratch": {"kind": "fsx_lustre", "size_gib": 1200}},
         },
@@ -79,11 +79,11 @@ _STACKS: dict[str, dict[str, Any]] = {
             "partitions": [
                 {
                     "name": "debug",
-                    "machine": "n1-standard-2",
+                    "instance_type": "n1-standard-2",
                     "nodes": {"max": 4},
                     "accelerator": {"type": "v100", "count": 1},
                 },
-                {"name": "new", "machine": "n2-standard-4", "nodes": {"max": 4}},
+                {"name": "new", "instance_type": "n2-standard-4", "nodes": {"max": 4}},
             ],
         },
         BENCHMARK: {"nodes": 2},

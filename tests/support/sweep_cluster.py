@@ -30,7 +30,7 @@ STACK = """
 config:
   slurm-stacks:cluster:
     provider: local
-    partitions: [{name: debug, machine: local.small, nodes: {max: 8}}]
+    partitions: [{name: debug, instance_type: local.small, nodes: {max: 8}}]
   slurm-stacks:benchmark: {epochs: 1}
 """
 

@@ -64,7 +64,7 @@ class BatchCommands:
         return {
             "partitions": [
                 {
-                    "name": partition.name, "machine": partition.machine, "min": partition.min,
+                    "name": partition.name, "machine": partition.instance_type, "min": partition.min,
                     "max": partition.max, "up": up,
                 }
             ],

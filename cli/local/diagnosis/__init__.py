@@ -34,7 +34,7 @@ def checks(
     of = functools.partial
     # What the built-in training needs is known, what a program of the user's needs is not.
     known = None if training is None or training.own else training
-    boots = design is not None and design.machines == CONTAINER
+    boots = design is not None and design.isolation == CONTAINER
     found = [
         Check("system", of(software.system, here)),
         # Container machines have Slurm in their image.

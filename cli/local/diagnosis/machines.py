@@ -14,17 +14,17 @@ def containers(
     design: ClusterDesign,
     unsupported_reason: Callable[[ClusterDesign | None], str | None] = container_support.unsupported_reason,
 ) -> Iterable[Finding]:
-    """Check whether `machines: container` is possible.
+    """Check whether `isolation: container` is possible.
 
     Args:
         design: the stack's design.
         unsupported_reason: finds it out.
     """
-    wanted = design.machines == CONTAINER
+    wanted = design.isolation == CONTAINER
     reason = unsupported_reason(design if wanted else None)
     if reason is None:
         if not wanted:
-            yield fine("machines.processes", "they are processes; `machines: container` is possible, too")
+            yield fine("machines.processes", "they are processes; `isolation: container` is possible, too")
             return
         made = (
             "its image is there" if image.exists(design) else "`up` makes its image first, some minutes once"

@@ -47,13 +47,13 @@ def _way_out(c: Context) -> None:
             "its subnets and routes are its owner's, and no NAT gateway is made there: remove nat",
         )
     for partition in c.cluster.partitions:
-        machine = c.machine(partition.machine)
+        machine = c.machine(partition.instance_type)
         if partition.aws is not None and partition.aws.efa and machine is not None and machine.efa > 1:
             c.add(
                 at,
                 False,
                 "true with machines of several network interfaces",
-                f"EC2 gives {partition.machine} (partition {partition.name}) no public address with "
+                f"EC2 gives {partition.instance_type} (partition {partition.name}) no public address with "
                 f"{machine.efa} EFA interfaces, so its nodes would have no way out",
             )
 
@@ -66,7 +66,7 @@ def _block(c: Context, partition: PartitionConfig, at: Location) -> None:
     EC2's groups may hold several. Its machines are in one cluster, and other placement groups have no room in
     it (EC2 user guide, "Capacity Blocks for ML").
     """
-    where, machine = (*at, "aws", "capacity_block"), c.machine(partition.machine)
+    where, machine = (*at, "aws", "capacity_block"), c.machine(partition.instance_type)
     if partition.reservation is None:
         c.add((*at, "reservation"), MISSING, "the Capacity Block's id, cr-…", "see the EC2 console")
     elif isinstance(partition.reservation, list) or ":resource-groups:" in partition.reservation:
@@ -80,7 +80,7 @@ def _block(c: Context, partition: PartitionConfig, at: Location) -> None:
         c.add(
             where,
             True,
-            f"false: {partition.machine} has no accelerators",
+            f"false: {partition.instance_type} has no accelerators",
             "Capacity Blocks are of accelerated machines; any other reservation needs no such key",
         )
     group = partition.aws is not None and partition.aws.placement_group is not None
@@ -107,7 +107,7 @@ def _subnet_manager(c: Context, partition: PartitionConfig, at: Location) -> Non
     NVIDIA's NVLink Subnet Manager is neither. AWS's Deep Learning Base AMI supports these machines (its
     release notes).
     """
-    machine = c.machine(partition.machine)
+    machine = c.machine(partition.instance_type)
     own = c.cluster.image.id is not None or partition.image is not None
     gpus = machine.accelerator if machine is not None else None
     if gpus is not None and gpus.type in SUBNET_MANAGED and gpus.count > 1 and not own:
@@ -115,7 +115,7 @@ def _subnet_manager(c: Context, partition: PartitionConfig, at: Location) -> Non
             (*at, "image"),
             MISSING,
             "an image with NVIDIA's NVLink Subnet Manager, without which no program can use the GPUs of "
-            f"{partition.machine}",
+            f"{partition.instance_type}",
             "write image: {id: ami-…} with AWS's Deep Learning Base AMI (OSS driver, Ubuntu 24.04): "
             "aws ssm get-parameters --names /aws/service/deeplearning/ami/x86_64/"
             "base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id",

@@ -13,7 +13,9 @@ def check_budget(c: Context) -> None:
     if budget.max_usd is None or c.provider == "local":
         return
     dynamic = [p for p in c.cluster.partitions if p.nodes.max > p.nodes.min]
-    unknown = sorted({p.machine for p in dynamic if c.machine(p.machine) and _price(c, p) is None})
+    unknown = sorted(
+        {p.instance_type for p in dynamic if c.machine(p.instance_type) and _price(c, p) is None}
+    )
     if c.cluster.batch is not None and c.cluster.scheduler == "batch":
         types = c.cluster.batch.instance_types
         unknown = [name for name in types if c.machine(name) and c.facts.price(name, c.region) is None]
@@ -28,7 +30,7 @@ def check_budget(c: Context) -> None:
 
 
 def _price(c: Context, partition: PartitionConfig) -> float | None:
-    machine = c.facts.machines[partition.machine]
+    machine = c.facts.machines[partition.instance_type]
     chosen = partition.accelerator or machine.accelerator
     attached = (chosen.type, chosen.count) if chosen else None
-    return c.facts.price(partition.machine, c.region, accelerator=attached, spot=partition.spot)
+    return c.facts.price(partition.instance_type, c.region, accelerator=attached, spot=partition.spot)

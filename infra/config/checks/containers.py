@@ -13,10 +13,10 @@ def check_containers(c: Context) -> None:
     if c.cluster.scheduler == "batch":
         c.add(at, "nothing that applies", "no containers: with scheduler batch", "its own are under `batch`")
         return
-    if c.provider == "local" and (c.cluster.local is None or c.cluster.local.machines == "process"):
+    if c.provider == "local" and (c.cluster.local is None or c.cluster.local.isolation == "process"):
         c.add(
             (*at, "runtime"),
             containers.runtime,
             "nothing where machines are processes: they run as you, on this machine's files",
-            "have machines of their own (local: {machines: container}), or remove containers:",
+            "have machines of their own (local: {isolation: container}), or remove containers:",
         )

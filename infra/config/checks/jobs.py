@@ -86,14 +86,14 @@ def check_local(c: Context) -> None:
         if cluster.local is not None:
             c.add((*CLUSTER, "local"), "nothing that applies", f"settings of {c.provider}", "remove local:")
         return
-    if cluster.local is not None and cluster.local.suite is not None and cluster.local.machines == "process":
+    if cluster.local is not None and cluster.local.suite is not None and cluster.local.isolation == "process":
         c.add(
             (*CLUSTER, "local", "suite"),
             cluster.local.suite,
             "a release only for machines that boot: processes run this machine's",
-            "remove suite:, or have machines of their own (machines: container)",
+            "remove suite:, or have machines of their own (isolation: container)",
         )
-    if cluster.local is not None and cluster.local.machines == "container":
+    if cluster.local is not None and cluster.local.isolation == "container":
         # Each container machine has all ports of its own, and login machines are containers, too.
         return
     if cluster.login.count:
@@ -101,7 +101,7 @@ def check_local(c: Context) -> None:
             (*CLUSTER, "login", "count"),
             cluster.login.count,
             "0: where machines are processes, the login machine is this machine",
-            "remove login:, or have machines of their own (local: {machines: container})",
+            "remove login:, or have machines of their own (local: {isolation: container})",
         )
     wanted = sum(-(-p.nodes.max // PORT_BLOCK) * PORT_BLOCK for p in cluster.partitions)
     if wanted > MOST_LOCAL_PORTS:
@@ -145,10 +145,10 @@ def check_benchmark(c: Context) -> None:
     quota = c.cluster.local.quota_nodes if c.cluster.local and c.provider == "local" else None
     if quota is not None and benchmark.nodes > quota:
         c.add((*BENCHMARK, "nodes"), benchmark.nodes, f"at most {quota}: local.quota_nodes", "")
-    machine = c.machine(partition.machine)
+    machine = c.machine(partition.instance_type)
     if machine is not None and benchmark.tasks_per_node > machine.vcpus:
         # Slurm refuses such a job when it is submitted.
-        of = f"{partition.name} ({partition.machine})"
+        of = f"{partition.name} ({partition.instance_type})"
         allowed = f"at most {machine.vcpus}: so many CPUs has a node of {of}"
         c.add((*BENCHMARK, "tasks_per_node"), benchmark.tasks_per_node, allowed, "")
     chosen = partition.accelerator or (machine.accelerator if machine else None)
@@ -158,8 +158,8 @@ def check_benchmark(c: Context) -> None:
         c.add(
             (*BENCHMARK, "partition"),
             benchmark.partition or f"nothing: the default partition, {partition.name}",
-            f"a partition with GPUs or CPUs only: on {partition.machine} the training would run on the CPUs, "
-            f"beside {plurals.count(chosen.count, 'idle device')} of type {chosen.type}",
+            f"a partition with GPUs or CPUs only: on {partition.instance_type} the training would run on "
+            f"the CPUs, beside {plurals.count(chosen.count, 'idle device')} of type {chosen.type}",
             "name another partition, or write enabled: false and submit a job for Neuron: "
             "docs/examples/neuron.sh",
         )

@@ -23,11 +23,11 @@ def is_arm(name: str, provider: str) -> bool:
 
 
 def check_machines(c: Context) -> None:
-    """Check the machine types of the controller and the login machines."""
-    if c.cluster.controller.machine is not None:
-        check_machine(c, (*CLUSTER, "controller", "machine"), c.cluster.controller.machine)
-    if c.cluster.login.machine is not None:
-        check_machine(c, (*CLUSTER, "login", "machine"), c.cluster.login.machine)
+    """Check the instance types of the controller and the login machines."""
+    if c.cluster.controller.instance_type is not None:
+        check_machine(c, (*CLUSTER, "controller", "instance_type"), c.cluster.controller.instance_type)
+    if c.cluster.login.instance_type is not None:
+        check_machine(c, (*CLUSTER, "login", "instance_type"), c.cluster.login.instance_type)
 
 
 def check_machine(c: Context, location: Location, name: str) -> None:

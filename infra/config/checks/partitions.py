@@ -87,14 +87,19 @@ def _on_provider(c: Context, partition: PartitionConfig, at: Location) -> None:
             c.add((*at, name), "nothing that applies", f"settings of {c.provider}", f"remove {name}:")
     if partition.zones is not None:
         check_zones(c, partition.zones, (*at, "zones"))
-    check_machine(c, (*at, "machine"), partition.machine)
+    check_machine(c, (*at, "instance_type"), partition.instance_type)
     check_own_image(c, partition.image, (*at, "image"))
     _reservation(c, partition, at)
-    machine = c.machine(partition.machine)
+    machine = c.machine(partition.instance_type)
     if machine is None:
         return
     if partition.spot and not machine.spot:
-        c.add((*at, "spot"), True, f"false: {partition.machine} is never a spot machine", "write spot: false")
+        c.add(
+            (*at, "spot"),
+            True,
+            f"false: {partition.instance_type} is never a spot machine",
+            "write spot: false",
+        )
     _accelerator(c, partition, machine, at)
     _efa_and_placement(c, partition, machine, at)
 
@@ -160,7 +165,7 @@ def _accelerator(c: Context, partition: PartitionConfig, machine: Machine, at: L
             c.add((*where, "count"), wanted.count, f"at most {MOST_SIMULATED} simulated devices a node", "")
     elif machine.accelerator is None:
         having = c.facts.some(
-            partition.machine,
+            partition.instance_type,
             c.provider,
             lambda m: m.accelerator,
             best=lambda m: m.accelerator is not None and m.accelerator.type == wanted.type,
@@ -168,7 +173,7 @@ def _accelerator(c: Context, partition: PartitionConfig, machine: Machine, at: L
         c.add(
             where,
             {"type": wanted.type, "count": wanted.count},
-            f"no accelerator: {partition.machine} has none",
+            f"no accelerator: {partition.instance_type} has none",
             f"machines with some: {having}",
         )
     elif wanted.type != machine.accelerator.type:
@@ -176,13 +181,16 @@ def _accelerator(c: Context, partition: PartitionConfig, machine: Machine, at: L
         c.add(
             (*where, "type"),
             wanted.type,
-            f"{own.type}: what {partition.machine} has",
+            f"{own.type}: what {partition.instance_type} has",
             f"write type: {own.type}",
         )
     elif wanted.count > machine.accelerator.count:
         most = machine.accelerator.count
         c.add(
-            (*where, "count"), wanted.count, f"at most {most} on {partition.machine}", f"write count: {most}"
+            (*where, "count"),
+            wanted.count,
+            f"at most {most} on {partition.instance_type}",
+            f"write count: {most}",
         )
 
 
@@ -191,9 +199,9 @@ def _attached(c: Context, partition: PartitionConfig, machine: Machine, where: L
     wanted = partition.accelerator
     if wanted is None:
         return
-    gpu = c.facts.attachable_to(partition.machine, wanted.type)
+    gpu = c.facts.attachable_to(partition.instance_type, wanted.type)
     if gpu is None:
-        family = partition.machine.partition("-")[0]
+        family = partition.instance_type.partition("-")[0]
         offered = [t for t, g in c.facts.attachable.items() if family in g.families]
         if offered:
             c.add((*where, "type"), wanted.type, f"one of {', '.join(offered)} on {family.upper()} machines")
@@ -202,7 +210,7 @@ def _attached(c: Context, partition: PartitionConfig, machine: Machine, where: L
                 where,
                 {"type": wanted.type, "count": wanted.count},
                 "GPUs on N1 machines only",
-                f"{partition.machine} takes none: take e.g. n1-standard-4",
+                f"{partition.instance_type} takes none: take e.g. n1-standard-4",
             )
         return
     if wanted.count not in gpu.max_vcpus:
@@ -213,18 +221,18 @@ def _attached(c: Context, partition: PartitionConfig, machine: Machine, where: L
             (*where, "count"),
             wanted.count,
             f"with {wanted.count} {wanted.type} a machine of at most {gpu.max_vcpus[wanted.count]} vCPUs",
-            f"{partition.machine} has {machine.vcpus}: take a smaller machine or more GPUs",
+            f"{partition.instance_type} has {machine.vcpus}: take a smaller machine or more GPUs",
         )
 
 
 def _efa_and_placement(c: Context, partition: PartitionConfig, machine: Machine, at: Location) -> None:
     efa = partition.aws is not None and partition.aws.efa and c.provider == "aws"
     if efa and machine.efa == 0:
-        having = c.facts.some(partition.machine, "aws", lambda m: m.efa)
+        having = c.facts.some(partition.instance_type, "aws", lambda m: m.efa)
         c.add(
             (*at, "aws", "efa"),
             True,
-            f"false: {partition.machine} has no EFA",
+            f"false: {partition.instance_type} has no EFA",
             f"machines with EFA: {having}",
         )
     group = partition.aws.placement_group if partition.aws is not None and c.provider == "aws" else None
@@ -236,7 +244,7 @@ def _efa_and_placement(c: Context, partition: PartitionConfig, machine: Machine,
             c.provider, "a cluster placement group"
         )
         advice = "remove it" if group is not None else "write placement: none"
-        c.add(where, said, f"none: {partition.machine} does not take {what}", advice)
+        c.add(where, said, f"none: {partition.instance_type} does not take {what}", advice)
     elif placed and c.provider == "gcp" and partition.nodes.max > COMPACT_PLACEMENT_NODES:
         c.add(where, "cluster", f"at most {COMPACT_PLACEMENT_NODES} nodes close together", "lower nodes.max")
     zones = partition.zones if partition.zones is not None else c.cluster.network.zones

@@ -76,7 +76,9 @@ def _container(c: Context, benchmark: BenchmarkConfig, bundle: str) -> None:
     if c.cluster.containers is None:
         advice = "give the nodes a runtime, slurm-stacks:cluster.containers: {runtime: oci}"
         c.add(where, bundle, "left out: the cluster runs no containers", advice)
-    elif not path.is_absolute() or ".." in path.parts or not bundle.isprintable() or path == PurePosixPath("/"):
+    elif (
+        not path.is_absolute() or ".." in path.parts or not bundle.isprintable() or path == PurePosixPath("/")
+    ):
         allowed = "the absolute path of an OCI bundle in a shared folder, like /home/ana/bundle"
         c.add(where, bundle, allowed, "make a bundle of an image with skopeo and umoci: docs/containers.md")
     if benchmark.requirements is not None:

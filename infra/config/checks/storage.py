@@ -183,11 +183,11 @@ def _fsx(c: Context, part: SharedStorage, at: Location) -> None:
 
 
 def _local_scratch(c: Context, at: Location) -> None:
-    machines = [c.machine(p.machine) for p in c.cluster.partitions]
+    machines = [c.machine(p.instance_type) for p in c.cluster.partitions]
     if any(m is None for m in machines) or any(m and _own_disks(m) for m in machines):
         return
     if c.cluster.batch is None:
-        first = c.cluster.partitions[0].machine if c.cluster.partitions else ""
+        first = c.cluster.partitions[0].instance_type if c.cluster.partitions else ""
         having = c.facts.some(first, c.provider, _own_disks)
         c.add(
             at,

@@ -44,7 +44,7 @@ def of_role(design: ClusterDesign, role: str) -> list[str]:
         names += clouds.kind(design.provider).packages
         names += ACCOUNTING if design.slurm.accounting else []
         # This is for the training environment. The local stack makes it on the host.
-        names += ["python3-venv"] if design.trains and design.machines == "vm" else []
+        names += ["python3-venv"] if design.trains and design.isolation == "vm" else []
     return list(dict.fromkeys(names))
 
 

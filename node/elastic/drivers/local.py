@@ -55,7 +55,7 @@ class LocalDriver:
                 token=group.token,
                 names={node: f"{self._design.name}-{node}" for node in group.nodes},
                 min_count=len(group.nodes) if group.all_or_nothing else 1,
-                machine=partition.machine,
+                machine=partition.instance_type,
                 gpus=_devices(partition),
                 tags={
                     "cluster": self._design.name,
@@ -99,7 +99,7 @@ class LocalDriver:
         partition = self._design.partition_of(record["tags"].get("node") or "")
         if partition is None:
             return False
-        return bool((record["machine"], record["gpus"]) != (partition.machine, _devices(partition)))
+        return bool((record["machine"], record["gpus"]) != (partition.instance_type, _devices(partition)))
 
     def available_capacity(self, partition: str, zone: str | None, count: int) -> AvailableCapacity | None:
         wanted = self._design.partition(partition)
@@ -110,7 +110,7 @@ class LocalDriver:
                 60.0,
                 partition=partition,
                 zone=zone,
-                machine=wanted.machine,
+                machine=wanted.instance_type,
                 gpus=_devices(wanted),
                 count=count,
             )

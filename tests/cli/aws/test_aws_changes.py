@@ -49,14 +49,14 @@ CASES = [
     (cpu(time_limit="01:00:00"), [("partitions.time_limit", Kind.LIVE)]),
     (cpu(max=20), [("partitions.nodes.max", Kind.LIVE)]),
     (cpu(max=2), [("partitions.nodes.max", Kind.ENDS)]),
-    (cpu(machine="m5.2xlarge", cpus=8, memory_mib=30000), [("partitions.machine", Kind.RENEWED)]),
+    (cpu(instance_type="m5.2xlarge", cpus=8, memory_mib=30000), [("partitions.instance_type", Kind.RENEWED)]),
     (cpu(spot=True), [("partitions.spot", Kind.RENEWED)]),
     (cpu(price_hour=1.0), [("machines.price_hour", Kind.LIVE)]),
     (cpu(accelerator=Accelerator("t4", 1)), [("partitions.accelerator", Kind.RENEWED)]),
     (cpu(cpus=3, memory_mib=9), [("machines.vcpus", Kind.RENEWED), ("machines.memory_mib", Kind.RENEWED)]),
     ({"partitions": (CPU,)}, [("partitions.name", Kind.ENDS)]),
     ({"partitions": (CPU, GPU, dataclasses.replace(CPU, name="x"))}, [("partitions.name", Kind.LIVE)]),
-    (head(machine="m5.xlarge"), [("controller.machine", Kind.PAUSE)]),
+    (head(instance_type="m5.xlarge"), [("controller.instance_type", Kind.PAUSE)]),
     (head(disk_gib=60), [("controller.disk_gib", Kind.LIVE)]),
     (head(disk_gib=40), [("controller.disk_gib", Kind.NEVER)]),
     (head(image="ami-1"), [("controller.image", Kind.NOTHING)]),
@@ -84,7 +84,7 @@ def test_nodes_are_renewed_for_their_launch_template_and_their_line_in_slurm_con
     """The driver compares template versions, the daemon lines of files; a row must not contradict them."""
     renewed = {key for key, row in TABLE.items() if row.kind is Kind.RENEWED}
     assert renewed == {
-        "partitions.machine", "partitions.spot", "partitions.placement", "partitions.reservation",
+        "partitions.instance_type", "partitions.spot", "partitions.placement", "partitions.reservation",
         "partitions.disk_gib", "partitions.image", "partitions.aws.efa", "image.source", "image.id",
         "partitions.aws.gp3",
         "partitions.aws.capacity_block", "partitions.aws.placement_group", "aws.nat",

@@ -45,7 +45,7 @@ def stack(folder: Path, machine: str, region: str = REGION, **more: object) -> P
     cluster = {
         "name": "c",
         "provider": "aws",
-        "partitions": [{"name": "new", "machine": machine, "nodes": {"max": 2}}],
+        "partitions": [{"name": "new", "instance_type": machine, "nodes": {"max": 2}}],
         **more,
     }
     values = {"aws:region": region, "slurm-stacks:cluster": cluster}

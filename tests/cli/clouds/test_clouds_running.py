@@ -46,7 +46,7 @@ config:
   slurm-stacks:cluster:
     name: renamed
     provider: aws
-    partitions: [{name: cpu, machine: m5.large, nodes: {max: 2}}]
+    partitions: [{name: cpu, instance_type: m5.large, nodes: {max: 2}}]
 """
 
 

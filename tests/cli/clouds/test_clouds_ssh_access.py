@@ -74,7 +74,7 @@ def test_the_command_pins_the_published_keys_and_quotes_what_it_runs(
 
 def test_an_up_starts_a_head_that_was_stopped_and_no_node(tmp_path: Path) -> None:
     file = "config:\n  aws:region: eu-west-1\n  slurm-stacks:cluster:\n    name: c\n    provider: aws\n"
-    file += "    partitions: [{name: cpu, machine: m5.large, nodes: {max: 2}}]\n"
+    file += "    partitions: [{name: cpu, instance_type: m5.large, nodes: {max: 2}}]\n"
     (tmp_path / "Pulumi.test.yaml").write_text(file)
     said: list[str] = []
     provider = FakeProvider()

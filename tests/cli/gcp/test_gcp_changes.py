@@ -47,14 +47,17 @@ CASES = [
     (cpu(time_limit="01:00:00"), [("partitions.time_limit", Kind.LIVE)]),
     (cpu(max=20), [("partitions.nodes.max", Kind.LIVE)]),
     (cpu(max=2), [("partitions.nodes.max", Kind.ENDS)]),
-    (cpu(machine="n1-standard-8", cpus=8, memory_mib=29420), [("partitions.machine", Kind.RENEWED)]),
+    (
+        cpu(instance_type="n1-standard-8", cpus=8, memory_mib=29420),
+        [("partitions.instance_type", Kind.RENEWED)],
+    ),
     (gpu(accelerator=Accelerator("v100", 4)), [("partitions.accelerator", Kind.RENEWED)]),
     (gpu(secure_boot=True), [("partitions.gcp.secure_boot", Kind.RENEWED)]),
     (gpu(placement_policy="p"), [("partitions.gcp.placement_policy", Kind.RENEWED)]),
     (cpu(zones=("europe-west4-a", "europe-west4-b")), [("partitions.zones", Kind.NODES)]),
     (cpu(zones=("europe-west4-a",)), []),
     ({"partitions": (CPU,)}, [("partitions.name", Kind.ENDS)]),
-    (head(machine="n1-standard-8"), [("controller.machine", Kind.PAUSE)]),
+    (head(instance_type="n1-standard-8"), [("controller.instance_type", Kind.PAUSE)]),
     (head(disk_gib=60), [("controller.disk_gib", Kind.LIVE)]),
     (head(disk_gib=40), [("controller.disk_gib", Kind.NEVER)]),
     (head(image="i"), [("controller.image", Kind.NOTHING)]),
@@ -83,7 +86,7 @@ def test_nodes_are_renewed_for_their_template_and_their_line_in_slurm_conf_and_n
     """The driver compares template names, the daemon lines of files; a row must not contradict them."""
     renewed = {key for key, row in TABLE.items() if row.kind is Kind.RENEWED}
     assert renewed == {
-        "partitions.machine", "partitions.accelerator", "partitions.spot", "partitions.placement",
+        "partitions.instance_type", "partitions.accelerator", "partitions.spot", "partitions.placement",
         "partitions.reservation", "partitions.disk_gib", "partitions.image", "partitions.gcp.secure_boot",
         "partitions.gcp.placement_policy",
         "storage.local_scratch", "image.source", "image.id", "image.bake",

@@ -95,7 +95,7 @@ def test_every_node_of_every_kind_is_counted() -> None:
     )
     spot = (CPU, dataclasses.replace(GPU, spot=True))
     assert quotas.wanted(gcp_design(partitions=spot))[0]["PREEMPTIBLE_NVIDIA_V100_GPUS"] == 8
-    own = (dataclasses.replace(CPU, machine="n2-standard-4", cpus=4),)
+    own = (dataclasses.replace(CPU, instance_type="n2-standard-4", cpus=4),)
     assert quotas.wanted(gcp_design(partitions=own))[0] == {
         "CPUS": 2, "N2_CPUS": 40, "SSD_TOTAL_GB": 11 * 50 + 110,
     }  # fmt: skip
@@ -148,5 +148,5 @@ def test_gpus_that_come_with_a_machine_are_asked_for_by_googles_names(machine: s
     built_in = catalog().machines[machine].accelerator
     assert built_in is not None
     own = Accelerator(type=built_in.type, count=built_in.count)
-    partition = dataclasses.replace(gcp_design().partitions[0], machine=machine, accelerator=own)
+    partition = dataclasses.replace(gcp_design().partitions[0], instance_type=machine, accelerator=own)
     assert quotas.gpu(partition) == name

@@ -208,7 +208,7 @@ def test_an_up_starts_a_head_that_was_stopped_and_no_node(there: Project) -> Non
 def test_the_report_of_leftovers_finds_all_that_a_stack_makes() -> None:
     """The check uses the labels, names and descriptions that the components themselves set."""
     near = dataclasses.replace(
-        GPU, name="near", machine="n2-standard-4", cpus=4, accelerator=None, placement="cluster"
+        GPU, name="near", instance_type="n2-standard-4", cpus=4, accelerator=None, placement="cluster"
     )
     design = gcp_ssh_design(
         partitions=(*gcp_design().partitions, near),

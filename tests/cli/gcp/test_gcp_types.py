@@ -47,7 +47,9 @@ def there(shared: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> P
 
 
 def stack(folder: Path, *machines: str) -> Path:
-    partitions = [{"name": f"p{i}", "machine": name, "nodes": {"max": 2}} for i, name in enumerate(machines)]
+    partitions = [
+        {"name": f"p{i}", "instance_type": name, "nodes": {"max": 2}} for i, name in enumerate(machines)
+    ]
     cluster = {"name": "c", "provider": "gcp", "partitions": partitions}
     values = {"gcp:project": "my-project", "gcp:zone": ZONE, "slurm-stacks:cluster": cluster}
     path = folder / "Pulumi.t.yaml"

@@ -35,8 +35,8 @@ config:
     name: t
     provider: local
     partitions:
-      - {name: debug, machine: local.small, zones: [a, b], nodes: {max: 8}}
-      - {name: big, machine: local.medium, nodes: {max: 2}}
+      - {name: debug, instance_type: local.small, zones: [a, b], nodes: {max: 8}}
+      - {name: big, instance_type: local.medium, nodes: {max: 2}}
     local: {boot_delay: 0.5, capacity: {big: 1}}
 """
 CLOUD_STACK = """
@@ -45,7 +45,7 @@ config:
   slurm-stacks:cluster:
     name: t
     provider: aws
-    partitions: [{name: cpu, machine: m5.large, nodes: {max: 2}}]
+    partitions: [{name: cpu, instance_type: m5.large, nodes: {max: 2}}]
 """
 POOLS = ["debug", "debug/a", "debug/b", "big"]
 Run = Callable[..., tuple[int, str, str]]

@@ -23,7 +23,7 @@ from tests.support.containers import need_containers
 from tests.support.doubles import design
 from tests.support.fake_machines import FakeMachines
 
-WANTED = design(machines="container")
+WANTED = design(isolation="container")
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ class _Full:
 def test_the_doctor_says_whether_it_is_possible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image, "exists", lambda _design: True)
     (wanted,) = containers(WANTED, lambda _design: None)
-    (other,) = containers(design(machines=PROCESS), lambda _design: None)
+    (other,) = containers(design(isolation=PROCESS), lambda _design: None)
     assert [f.severity for f in (wanted, other)] == [Severity.FINE] * 2
     assert "a container that boots; its image is there" in wanted.found
     assert "is possible, too" in other.found
@@ -87,7 +87,7 @@ def test_what_is_not_possible_stops_only_those_who_want_it() -> None:
         return "machines that boot need debootstrap: as root, apt-get install debootstrap."
 
     (wanted,) = containers(WANTED, why_not)
-    (other,) = containers(design(machines=PROCESS), why_not)
+    (other,) = containers(design(isolation=PROCESS), why_not)
     assert wanted.severity is Severity.STOPS
     assert "apt-get install debootstrap" in f"{wanted.found} {wanted.cure}"
     assert other.severity is Severity.FINE
@@ -98,7 +98,7 @@ def test_up_refuses_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.
     machines = FakeMachines(tmp_path, monkeypatch)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(UserError, match="machines are processes then") as raised:
-        machines.do("cloud-up", "{}", machines=CONTAINER)
+        machines.do("cloud-up", "{}", kind=CONTAINER)
     assert raised.value.exit_code == 3
     assert not machines.run.path.exists()
 
@@ -126,7 +126,7 @@ def test_a_cluster_that_is_up_keeps_its_kind_of_machines(
         (machines.run.bucket / "loader.py").write_text("import time; time.sleep(300)")
         machines.launch("controller", role="controller")
         with pytest.raises(UserError, match="down --stack test"):
-            machines.do("cloud-up", "{}", machines=CONTAINER)
+            machines.do("cloud-up", "{}", kind=CONTAINER)
     finally:
         end_cluster(machines.run)
 
@@ -155,6 +155,6 @@ def test_the_stack_file_of_the_repository_is_such_a_cluster() -> None:
     from infra.machines import catalog
 
     made = designed(load_file(ROOT / "Pulumi.local-machines.yaml"), catalog())
-    assert made.machines == CONTAINER
+    assert made.isolation == CONTAINER
     assert [host.name for host in made.hosts] == ["controller", "login-0"]
     assert {(mount.path, mount.kind) for mount in made.mounts} == {("/home", "bind"), ("/apps", "bind")}

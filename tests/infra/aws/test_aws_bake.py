@@ -195,7 +195,9 @@ def test_a_plan_shows_them_and_is_without_weakness(tmp_path: Path, stack: str, w
 
 def test_the_same_recipe_is_the_same_image() -> None:
     assert digests(baked()[0]) == digests(baked()[0])
-    busy = dataclasses.replace(CPU, max=99, min=3, price_hour=9.0, time_limit="1:00", machine="m5.2xlarge")
+    busy = dataclasses.replace(
+        CPU, max=99, min=3, price_hour=9.0, time_limit="1:00", instance_type="m5.2xlarge"
+    )
     other = dataclasses.replace(DESIGN, partitions=(busy, V100, MORE), budget=DESIGN.budget)
     assert digests(baked(other)[0]) == digests(baked()[0])
 

@@ -111,7 +111,13 @@ def test_a_plan_of_a_large_machine(name: str, tmp_path: Path) -> None:
         "aws", {"partitions": [], "aws:region": region, "image.id": OWN_IMAGE, "@enabled": False}
     )
     content[CLUSTER]["partitions"] = [
-        {"name": "large", "machine": name, "nodes": {"max": 2}, "placement": "cluster", "aws": {"efa": True}}
+        {
+            "name": "large",
+            "instance_type": name,
+            "nodes": {"max": 2},
+            "placement": "cluster",
+            "aws": {"efa": True},
+        }
     ]
     for needed in ("Pulumi.yaml", "__main__.py"):
         (tmp_path / needed).write_bytes((ROOT / needed).read_bytes())
@@ -139,7 +145,7 @@ def test_a_plan_of_a_large_machine(name: str, tmp_path: Path) -> None:
 
 
 def test_b200s_need_an_image_with_their_subnet_manager() -> None:
-    changes: dict[str, Any] = {"partitions[1]": {"name": "b", "machine": "p6-b200.48xlarge"}}
+    changes: dict[str, Any] = {"partitions[1]": {"name": "b", "instance_type": "p6-b200.48xlarge"}}
     (found,) = mistakes(values("aws", changes))
     assert (found.path, found.given) == (f"{CLUSTER}.partitions[1].image", "nothing: the key is missing")
     assert "NVLink Subnet Manager" in found.allowed

@@ -234,7 +234,7 @@ def test_all_of_the_internet_only_where_the_stack_says_it_twice() -> None:
             "name": "c",
             "provider": "aws",
             "access": {"mode": "ssh", "ssh_cidrs": ["0.0.0.0/0"], "key": "mine"},
-            "partitions": [{"name": "cpu", "machine": "m5.xlarge"}],
+            "partitions": [{"name": "cpu", "instance_type": "m5.xlarge"}],
         },
     }
     with pytest.raises(ConfigError, match="allow_ssh_from_anywhere"):

@@ -226,7 +226,11 @@ def test_the_plan_reads_like_the_drawing(plans: dict[str, Plan], capsys: pytest.
 
 
 def test_a_retired_machine_is_answered_with_what_replaced_it(tmp_path: Path) -> None:
-    text = (ROOT / "Pulumi.aws-gpu.yaml").read_text().replace("machine: p3dn.24xlarge", "machine: p3.2xlarge")
+    text = (
+        (ROOT / "Pulumi.aws-gpu.yaml")
+        .read_text()
+        .replace("instance_type: p3dn.24xlarge", "instance_type: p3.2xlarge")
+    )
     file = tmp_path / "Pulumi.aws-gpu.yaml"
     file.write_text(text)
     with pytest.raises(UserError) as caught:

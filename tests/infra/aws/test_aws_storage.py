@@ -302,7 +302,11 @@ def test_capacities_are_fsxs(fsx: Any) -> None:
 
     def fits(size: int, **more: Any) -> bool:
         scratch = {"kind": "fsx_lustre", "size_gib": size, **more}
-        cluster = {"name": "c", "provider": "aws", "partitions": [{"name": "cpu", "machine": "m5.xlarge"}]}
+        cluster = {
+            "name": "c",
+            "provider": "aws",
+            "partitions": [{"name": "cpu", "instance_type": "m5.xlarge"}],
+        }
         try:
             parse(
                 {

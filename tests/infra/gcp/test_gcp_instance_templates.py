@@ -20,7 +20,7 @@ from tests.support.recorder import Recorder, counts
 TEMPLATE = "gcp:compute/instanceTemplate:InstanceTemplate"
 POLICY = "gcp:compute/resourcePolicy:ResourcePolicy"
 FLEETS = "slurm-stacks:index:GcpFleets"
-CLOSE = replace(CPU, machine="n2-standard-4", cpus=4, placement="cluster")
+CLOSE = replace(CPU, instance_type="n2-standard-4", cpus=4, placement="cluster")
 
 
 def templates(*partitions: Partition, preview: bool = False, **changes: Any) -> Recorder:
@@ -115,7 +115,7 @@ def test_gpus_are_attached_by_one_number_and_keep_the_machine_where_it_is(count:
 
 
 def test_a_machine_that_always_has_its_gpus_names_none() -> None:
-    made = template(machine="a2-highgpu-1g", accelerator=Accelerator("a100", 1))
+    made = template(instance_type="a2-highgpu-1g", accelerator=Accelerator("a100", 1))
     assert "guestAccelerators" not in made
     assert made["scheduling"]["onHostMaintenance"] == "TERMINATE"
 

@@ -142,7 +142,7 @@ def test_a_placement_that_the_machine_does_not_take_is_refused_with_the_reason(t
         changed(tmp_path, "gcp-cpu", placement="cluster")
     assert caught.value.exit_code == 2
     assert "n1-standard-2 does not take a compact placement policy" in str(caught.value)
-    plan = changed(tmp_path, "gcp-cpu", placement="cluster", machine="n2-standard-4")
+    plan = changed(tmp_path, "gcp-cpu", placement="cluster", instance_type="n2-standard-4")
     assert named(plan, "fleets-debug-policy")["inputs"]["groupPlacementPolicy"]["collocation"] == "COLLOCATED"
 
 

@@ -232,7 +232,7 @@ def fits(size: int, tier: str | None) -> bool:
         "slurm-stacks:cluster": {
             "name": "c",
             "provider": "gcp",
-            "partitions": [{"name": "cpu", "machine": "n1-standard-2"}],
+            "partitions": [{"name": "cpu", "instance_type": "n1-standard-2"}],
             "storage": {"home": home},
         },
     }

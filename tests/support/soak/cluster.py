@@ -23,14 +23,14 @@ STACK = """
       slurm-stacks:cluster:
         provider: local
         partitions:
-          - {{name: debug, machine: local.small, nodes: {{max: 6}}, default: true}}
-          - {{name: wide, machine: local.small, nodes: {{max: 6}}}}
+          - {{name: debug, instance_type: local.small, nodes: {{max: 6}}, default: true}}
+          - {{name: wide, instance_type: local.small, nodes: {{max: 6}}}}
           - name: gpu
-            machine: local.medium
+            instance_type: local.medium
             accelerator: {{type: v100, count: 2}}
             nodes: {{max: 3}}
         slurm: {{suspend_time: 4, resume_timeout: 30, slurmd_timeout: 10}}
-        local: {{machines: {machines}, boot_delay: 0.5}}
+        local: {{isolation: {isolation}, boot_delay: 0.5}}
       slurm-stacks:benchmark: {{enabled: false}}
 """
 CALM: dict[str, Any] = {
@@ -68,13 +68,13 @@ class _Outside(Control):
 class SoakCluster:
     """Args:
     folder: where the checkout is made.
-    machines: process | container.
+    isolation: process | container.
     """
 
-    def __init__(self, folder: Path, machines: str) -> None:
-        self.checkout = Checkout(folder, STACK.format(machines=machines))
+    def __init__(self, folder: Path, isolation: str) -> None:
+        self.checkout = Checkout(folder, STACK.format(isolation=isolation))
         self.run = RunDirectory(self.checkout.run_directory)
-        process = machines == "process"
+        process = isolation == "process"
         self.control: Control = (
             Control(self.run.path / "etc" / "slurm.conf", timeout=20) if process else _Outside(self.checkout)
         )

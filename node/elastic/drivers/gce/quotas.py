@@ -96,7 +96,7 @@ def _needs(partition: Partition) -> Iterator[tuple[tuple[str, ...], float]]:
 
     Each item has the names of the quota, of which the first with a limit counts, and the amount.
     """
-    family, size = partition.machine.partition("-")[0], partition.machine.rpartition("-")[2]
+    family, size = partition.instance_type.partition("-")[0], partition.instance_type.rpartition("-")[2]
     cpus = float(size) if size.isdigit() else 0.0
     if cpus:
         own = (f"{family.upper()}_CPUS",) if family in _OWN_CPUS else ("CPUS",)
