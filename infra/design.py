@@ -109,6 +109,7 @@ def benchmark_design(config: StackConfig, design: model.ClusterDesign) -> model.
         arguments=tuple(str(argument) for argument in benchmark.arguments),
         requirements=benchmark.requirements,
         tasks_per_node=benchmark.tasks_per_node,
+        container=benchmark.container,
     )
 
 
