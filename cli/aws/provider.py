@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cli.changes.table import Rules
     from cli.clouds.ssh_access import Login
     from cli.doctor.finding import Check
-    from infra.machines import Described
+    from infra.instance_types.catalog import Described
 
 
 class AwsProvider(CloudProvider):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cli.clouds.ssh_access import Login
     from cli.doctor.finding import Check
     from infra.benchmark import Layout
-    from infra.machines import Described
+    from infra.instance_types.catalog import Described
     from infra.ssh.target import Target
 
 STORAGE = "storage"
@@ -324,6 +324,6 @@ def file_design(stack: Stack) -> ClusterDesign:
     """
     from infra import config
     from infra.design import design
-    from infra.machines import catalog
+    from infra.instance_types.catalog import catalog
 
     return design(config.load_file(stack.file), catalog())

@@ -27,7 +27,7 @@ from infra.config.mistakes import (
     unknown_key,
 )
 from infra.config.stack_file import NAMESPACE
-from infra.machines import Catalog, catalog
+from infra.instance_types.catalog import Catalog, catalog
 
 CLUSTER = f"{NAMESPACE}:cluster"
 BENCHMARK = f"{NAMESPACE}:benchmark"
@@ -77,7 +77,7 @@ class StackConfig(BaseModel):
         return self.cluster.provider
 
     def catalog(self, facts: Catalog | None = None) -> Catalog:
-        """The facts of machine types; this stack's own win."""
+        """The facts of instance types; this stack's own win."""
         return (facts or catalog()).with_overrides(self.cluster.machines, self.cluster.provider)
 
 

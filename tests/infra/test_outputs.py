@@ -13,7 +13,7 @@ import pytest
 
 from infra.config import load_file
 from infra.design import benchmark_design, design
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from infra.outputs import contract, publish
 from infra.outputs.fields import SCHEMA as SCHEMA_FILE
 from tests.support.stack_values import STACKS, stack_file

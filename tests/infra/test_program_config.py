@@ -19,8 +19,8 @@ from infra.benchmark import BenchmarkRun
 from infra.config import ConfigError, parse
 from infra.design import benchmark_design, design
 from infra.errors import UserError
+from infra.instance_types.catalog import catalog
 from infra.local.cluster import LocalShell
-from infra.machines import catalog
 from node.bootstrap.vm.training import requirements_digest
 from tests.support.aws_mocks import aws_design
 from tests.support.checkout import ROOT

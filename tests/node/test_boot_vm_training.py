@@ -15,7 +15,7 @@ from infra.clouds import shell
 from infra.config import load_file
 from infra.design import design as from_config
 from infra.environments import lock_digest
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context, SkipStep
 from node.bootstrap.steps import STEPS

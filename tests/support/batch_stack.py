@@ -7,7 +7,7 @@ from typing import Any
 
 from infra.config import load_file
 from infra.design import design
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from node.model import ClusterDesign
 from tests.support.checkout import ROOT
 

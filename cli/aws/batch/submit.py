@@ -13,7 +13,7 @@ from cli.aws.batch import words
 from cli.aws.batch.service import BatchService, Job
 from infra.aws.batch import access
 from infra.errors import EXIT_USAGE, UserError
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from node import plurals
 
 POLL_SECONDS = 10.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infra.aws.batch import access
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from node.model import ClusterDesign
 
 MINUTES = 60

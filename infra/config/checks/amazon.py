@@ -47,7 +47,7 @@ def _way_out(c: Context) -> None:
             "its subnets and routes are its owner's, and no NAT gateway is made there: remove nat",
         )
     for partition in c.cluster.partitions:
-        machine = c.machine(partition.instance_type)
+        machine = c.instance_type(partition.instance_type)
         if partition.aws is not None and partition.aws.efa and machine is not None and machine.efa > 1:
             c.add(
                 at,
@@ -66,7 +66,7 @@ def _block(c: Context, partition: PartitionConfig, at: Location) -> None:
     EC2's groups may hold several. Its machines are in one cluster, and other placement groups have no room in
     it (EC2 user guide, "Capacity Blocks for ML").
     """
-    where, machine = (*at, "aws", "capacity_block"), c.machine(partition.instance_type)
+    where, machine = (*at, "aws", "capacity_block"), c.instance_type(partition.instance_type)
     if partition.reservation is None:
         c.add((*at, "reservation"), MISSING, "the Capacity Block's id, cr-…", "see the EC2 console")
     elif isinstance(partition.reservation, list) or ":resource-groups:" in partition.reservation:
@@ -107,7 +107,7 @@ def _subnet_manager(c: Context, partition: PartitionConfig, at: Location) -> Non
     NVIDIA's NVLink Subnet Manager is neither. AWS's Deep Learning Base AMI supports these machines (its
     release notes).
     """
-    machine = c.machine(partition.instance_type)
+    machine = c.instance_type(partition.instance_type)
     own = c.cluster.image.id is not None or partition.image is not None
     gpus = machine.accelerator if machine is not None else None
     if gpus is not None and gpus.type in SUBNET_MANAGED and gpus.count > 1 and not own:

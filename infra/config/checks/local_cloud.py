@@ -59,6 +59,6 @@ def pools(partitions: Iterable[tuple[str, Iterable[str]]]) -> list[str]:
 
 
 def _devices(c: Context, partition: PartitionConfig) -> int:
-    machine = c.machine(partition.instance_type)
+    machine = c.instance_type(partition.instance_type)
     accelerator = partition.accelerator or (machine.accelerator if machine else None)
     return accelerator.count if accelerator else 0
