@@ -3,7 +3,8 @@
 import pulumi
 
 from infra import clusters, config
-from infra.benchmark import Benchmark, BenchmarkRun
+from infra.benchmark import BenchmarkRun
+from infra.benchmark_component import Benchmark
 from infra.config import engine, placeholders
 from infra.design import benchmark_design, design
 from infra.errors import UserError

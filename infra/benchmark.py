@@ -1,17 +1,22 @@
-"""The benchmark as a component: it stages the workload by its digest and submits it once."""
+"""What a benchmark runs, by its content, and what it needs of a provider's login machine.
+
+The component (infra/benchmark_component.py) is apart, because commands that only ask about a run start
+without Pulumi.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
-
-import pulumi
+from typing import TYPE_CHECKING, Any, Protocol
 
 from infra import bundle, workload_files
 from node.model import BenchmarkDesign, ClusterDesign
 from workload.script import render, render_program
+
+if TYPE_CHECKING:
+    import pulumi
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,40 +135,3 @@ class Shell(Layout, Protocol):
 def interpreter(layout: Layout) -> str:
     """The training environment's Python, on the cluster."""
     return f"{layout.apps}/envs/{layout.environment}/bin/python"
-
-
-class Benchmark(pulumi.ComponentResource):
-    """The training that follows the creation of the cluster.
-
-    Creating the component takes seconds, because it submits the job and does not wait for its end. A change
-    of the workload or of its settings is a new run; a change of the connection is not.
-
-    Args:
-        head: The machine that holds the queue. When it is destroyed, the job need not be cancelled.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        run: BenchmarkRun,
-        shell: Shell,
-        head: pulumi.Resource,
-        opts: pulumi.ResourceOptions | None = None,
-    ) -> None:
-        super().__init__("slurm-stacks:index:Benchmark", name, None, opts)
-        environment = shell.prepare(f"{name}-environment", pulumi.ResourceOptions(parent=self))
-        staged = shell.stage(f"{name}-stage", run, pulumi.ResourceOptions(parent=self, depends_on=[head]))
-        _, self.job_id = shell.submit(
-            f"{name}-job",
-            run,
-            pulumi.ResourceOptions(
-                parent=self,
-                depends_on=[environment, staged, head],
-                deleted_with=head,
-                delete_before_replace=True,
-            ),
-        )
-        folder = f"{shell.shared}/bench/{run.folder}"
-        # The path is known earlier, but without a job there will be no result.
-        self.result = self.job_id.apply(lambda _: f"{folder}/result.json")
-        self.register_outputs({"job_id": self.job_id, "result": self.result})

@@ -12,6 +12,7 @@ from cli.provider import TOOL, Command, Files
 from infra.errors import UserError
 from localcloud.machines import has_hosts_namespace, namespace_command
 from localcloud.nspawn import enter, leader
+from node.bootstrap.report import was_ready
 from node.model import APPS, SHARED
 from node.processes import ProcessId
 
@@ -23,14 +24,8 @@ PASSED_ON = ("TERM", "COLORTERM", "COLUMNS", "LINES", "LANG", "LC_ALL", "TZ")
 
 
 def is_up(run: RunDirectory) -> bool:
-    """Whether the controller's boot has installed the cluster's own command."""
-    if not run.containers:
-        return run.tool.exists()
-    try:
-        state = json.loads(run.boot_report("controller").read_text())["state"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-    return bool(state == "ready")
+    """Whether the controller's boot has installed the cluster's own command; a later boot changes nothing."""
+    return was_ready(run.boot_report("controller")) if run.containers else run.tool.exists()
 
 
 def command(run: RunDirectory, argv: Sequence[str]) -> Command:

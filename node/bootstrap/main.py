@@ -7,7 +7,7 @@ from pathlib import Path
 
 from node.bootstrap.context import Context
 from node.bootstrap.execute import run_steps
-from node.bootstrap.report import BootReport, file_sink
+from node.bootstrap.report import BootReport, file_sink, was_ready
 from node.bootstrap.services import InitServices, Services
 from node.bootstrap.steps import STEPS
 from node.folders import Folders
@@ -47,8 +47,8 @@ def bootstrap(
         host, sink, services = machine.begin(settings, host, bucket)
     else:
         host, sink, services = _on_this_host(settings, host, bucket)
-    own = f"boot/{host}.json" if folders.process else "boot.json"
-    report = BootReport(host, role, [file_sink(Path(str(folders.lib)) / own), sink])
+    own = Path(str(folders.lib)) / (f"boot/{host}.json" if folders.process else "boot.json")
+    report = BootReport(host, role, [file_sink(own), sink], was_ready=was_ready(own))
     context = Context(settings, settings_file, role, host, folders, services, report)
     steps = [step for step in STEPS if step.taken_by(context)]
     if context.vm:

@@ -25,15 +25,19 @@ class BootReport:
     Args:
         sinks: functions that write the report's text. The first one must work, others may fail. If the bucket
             cannot be reached, the machine's own copy says so.
+        was_ready: whether an earlier boot of this machine was ready (see `was_ready`).
     """
 
-    def __init__(self, host: str, role: str, sinks: list[Callable[[str], None]]) -> None:
+    def __init__(
+        self, host: str, role: str, sinks: list[Callable[[str], None]], *, was_ready: bool = False
+    ) -> None:
         self._sinks = sinks
         self.content: dict[str, Any] = {
             "apiVersion": REPORT_VERSION,
             "host": host,
             "role": role,
             "state": "booting",
+            "was_ready": was_ready,
             "started": time.time(),
             "ended": None,
             "host_keys": [],
@@ -80,6 +84,18 @@ class BootReport:
                 if number == 0:
                     raise
                 self.content["facts"]["report"] = f"not published: {error}"
+
+
+def was_ready(file: Path) -> bool:
+    """Returns whether this boot of a machine was ready, or is one after a boot that was.
+
+    A cluster whose controller boots again is up. One whose controller boots for the first time is not.
+    """
+    try:
+        content = json.loads(file.read_text())
+        return bool(content["state"] == "ready" or (content["state"] != "failed" and content["was_ready"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def failure(file: Path, since: float = 0.0) -> str | None:

@@ -154,7 +154,9 @@ def test_a_second_up_changes_nothing(cluster: Checkout) -> None:
     assert {name: daemon(cluster, name) for name in DAEMONS} == before
 
 
-@pytest.mark.parametrize("killed", [["mariadb"], ["mariadb", "slurmdbd"]], ids="+".join)
+@pytest.mark.parametrize(
+    "killed", [pytest.param(["mariadb"], marks=pytest.mark.wide), ["mariadb", "slurmdbd"]], ids="+".join
+)
 def test_killed_daemons_come_back_with_all_records(cluster: Checkout, killed: list[str]) -> None:
     known = cluster.ask("sacct", "-nPX", "--format=JobID").split()
     dead = [ProcessId.of(daemon(cluster, name)) for name in killed]

@@ -86,6 +86,7 @@ def test_a_training_that_fails_is_shown_and_submitted_anew(make_checkout: Callab
     broken.write_text(whole)
 
 
+@pytest.mark.wide
 def test_without_a_benchmark_up_only_brings_the_cluster_up(make_checkout: Callable[..., Checkout]) -> None:
     checkout = make_checkout(STACK.format(nodes=1).replace("{nodes: 1", "{enabled: false, nodes: 1"))
     up = checkout.cluster("up", check=True)

@@ -96,6 +96,7 @@ def test_a_job_that_the_budget_does_not_cover_waits_until_it_is_raised(
     assert cost["budget"]["max_usd"] == 100
 
 
+@pytest.mark.wide
 def test_a_running_job_ends_with_the_budget_where_that_is_said(budgeted: Checkout, tmp_path: Path) -> None:
     output = tmp_path / "endless"
     # In a loop: where the sleep gets its SIGTERM first the shell would be at its end before it gets its own.

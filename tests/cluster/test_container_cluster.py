@@ -103,17 +103,15 @@ def test_jobs_run_on_machines_that_came_up_for_them_and_went_again(cluster: Chec
     assert cluster.execute("hostname").strip() == "login-0"
 
     # Every node finds every other one by its name, and none is this host.
-    script = (
-        "hostname; for n in 0 1 2 3; do getent hosts debug-$n; done; while [ ! -e seen ]; do sleep 0.1; done"
-    )
+    script = "hostname; for n in 0 1; do getent hosts debug-$n; done; while [ ! -e seen ]; do sleep 0.1; done"
     with ThreadPoolExecutor() as pool:
-        said = pool.submit(cluster.execute, "srun", "-N4", "sh", "-c", script)
+        said = pool.submit(cluster.execute, "srun", "-N2", "sh", "-c", script)
         try:
-            until(lambda: cluster.status()["machines"]["running"] == 4, 120, "four machines")
+            until(lambda: cluster.status()["machines"]["running"] == 2, 120, "two machines")
         finally:
             cluster.execute("touch", "seen")
         lines = said.result().splitlines()
-    names = [f"debug-{number}" for number in range(4)]
+    names = [f"debug-{number}" for number in range(2)]
     assert sorted(line for line in lines if " " not in line) == names
     # A node has its full name as well, and one line like all others.
     found = sorted((line.split()[0], line.split()[-1]) for line in lines if " " in line)
@@ -274,6 +272,7 @@ def test_nodes_that_are_lost_are_replaced_and_their_jobs_run_again(cluster: Chec
     assert [(len(ran(number)), ran(number)[0]) for number in jobs] == [(2, node) for node in first]
 
 
+@pytest.mark.wide
 def test_a_node_that_boots_slowly_is_waited_for(cluster: Checkout) -> None:
     until(lambda: states(cluster) == {"idle~"}, 120, "zero nodes")
     cluster.chaos("set", "boot_delay=4", "boot_spread=0")
@@ -302,6 +301,7 @@ def test_a_node_that_is_taken_back_lets_its_job_save_its_work(cluster: Checkout)
     until(lambda: before not in [m["id"] for m in living(cluster)], 120, "the end of the machine")
 
 
+@pytest.mark.wide
 def test_a_sweep_and_its_report(cluster: Checkout, tmp_path: Path) -> None:
     """`up` has run the benchmark on two nodes; the page has that, and the run on one."""
     page, table = cluster.cluster("run", "--nodes", "1", check=True).stdout.splitlines()[-2:]

@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from localcloud.machines import MACHINE_VARIABLE
 from node.processes import with_environment
 from tests.support.checkout import ROOT, Checkout, until
@@ -140,6 +142,7 @@ def test_a_lost_request_is_found_when_the_daemon_is_back(cluster: Checkout) -> N
     until(lambda: job_state(cluster, job) == "COMPLETED", 120, "the job", 0.3)
 
 
+@pytest.mark.wide
 def test_a_machine_that_dies_gives_its_job_back(cluster: Checkout, tmp_path: Path) -> None:
     """Only its first process is killed: the rest of the machine, the job too, must not live on without it."""
     first = f"sleep 3003.{os.getpid()}"
@@ -182,6 +185,7 @@ def test_static_nodes_and_simulated_gpus(make_checkout: Callable[..., Checkout])
     assert refused.returncode != 0
 
 
+@pytest.mark.wide
 def test_down_in_the_middle_of_a_job_leaves_nothing(make_checkout: Callable[..., Checkout]) -> None:
     checkout = make_checkout()
     assert checkout.cluster("status").returncode == 1, "not up yet"
@@ -199,6 +203,7 @@ def test_down_in_the_middle_of_a_job_leaves_nothing(make_checkout: Callable[...,
     assert "./cluster up" in status.stderr
 
 
+@pytest.mark.wide
 def test_quota_takes_no_part_of_a_job_and_says_why(make_checkout: Callable[..., Checkout]) -> None:
     checkout = make_checkout(
         """
@@ -226,6 +231,7 @@ def test_quota_takes_no_part_of_a_job_and_says_why(make_checkout: Callable[..., 
     assert len(checkout.execute("srun", "-N2", "hostname").split()) == 2
 
 
+@pytest.mark.wide
 def test_a_change_of_the_stack_is_applied_while_a_job_runs(
     make_checkout: Callable[..., Checkout], tmp_path: Path
 ) -> None:

@@ -100,8 +100,8 @@ def waits_for(checkout: Checkout, number: str, *words: str, seconds: float = 120
             marks=pytest.mark.wide,
         ),
         (["capacity.debug=1"], ["-N2"], ["capacity", "debug"]),
-        (["api_error=placement"], ["-N2"], ["placement"]),
-        (["api_error=permission"], ["-N1"], ["permission"]),
+        pytest.param(["api_error=placement"], ["-N2"], ["placement"], marks=pytest.mark.wide),
+        pytest.param(["api_error=permission"], ["-N1"], ["permission"], marks=pytest.mark.wide),
         (["api_error=throttled"], ["-N1"], ["throttled"]),
     ],
     ids=lambda value: value[0] if isinstance(value, list) and "=" in value[0] else "",
@@ -244,7 +244,8 @@ def test_a_job_that_is_cancelled_while_its_machines_boot(cluster: Checkout) -> N
     until(lambda: machines(cluster) == [], 120, "the machines' end", 0.3)
 
 
-@pytest.mark.parametrize("tasks", [40, pytest.param(200, marks=pytest.mark.wide)])
+@pytest.mark.wide
+@pytest.mark.parametrize("tasks", [40, 200])
 def test_a_large_array(cluster: Checkout, tmp_path: Path, tasks: int) -> None:
     number = submit(cluster, f"--array=1-{tasks}", script=f"echo >> {tmp_path}/$SLURM_ARRAY_TASK_ID")
     until(lambda: len(list(tmp_path.iterdir())) == tasks, 240, "all tasks", 0.5)

@@ -46,5 +46,9 @@ class TestGoogle(CloudMachines):
         # The steps after the cloud's own list are the same as on AWS, where this runs by default.
         super().test_a_machine_that_loses_its_power_gives_its_job_another(cluster)
 
+    @pytest.mark.wide
+    def test_a_head_that_reboots_keeps_its_queue_and_its_nodes(self, cluster: Cluster) -> None:
+        super().test_a_head_that_reboots_keeps_its_queue_and_its_nodes(cluster)
+
     def secret_of(self, cluster: Cluster) -> dict[str, str]:
         return {"secret": SECRET}

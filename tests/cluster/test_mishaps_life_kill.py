@@ -90,14 +90,8 @@ def test_up_killed_at_every_stage_goes_on_where_it_stopped(make_checkout: Callab
 def test_down_straight_after_a_kill_leaves_nothing(make_checkout: Callable[..., Checkout]) -> None:
     checkout = make_checkout(STACK)
     quick_benchmark(checkout).touch()
-    moments = [
-        ("cloud", "during"),
-        ("bundle", "during"),
-        ("head", "during"),
-        ("head", "after"),
-        ("job", "during"),
-    ]
-    for stage, moment in moments:
+    # The other moments: tests/cli/test_embedded_failures.py, and the test above.
+    for stage, moment in (("cloud", "during"), ("head", "during"), ("job", "during")):
         kill_up(checkout, stage, moment, "process")
         nothing_left(checkout, checkout.cluster("down", check=True))
 

@@ -54,6 +54,7 @@ def check(record: dict[str, Any], workers: int) -> None:
     assert record["values"].get("workers", workers) == workers
 
 
+@pytest.mark.wide
 @pytest.mark.tensorflow
 @pytest.mark.timeout(600)
 def test_keras(make_checkout: Callable[..., Checkout]) -> None:

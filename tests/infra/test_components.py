@@ -16,7 +16,8 @@ import pytest
 from cli.local import operations
 from cli.local.site import RunDirectory
 from infra import bundle, outputs, workload_files
-from infra.benchmark import Benchmark, BenchmarkRun
+from infra.benchmark import BenchmarkRun
+from infra.benchmark_component import Benchmark
 from infra.local.cluster import LocalCluster, LocalShell, _facts
 from infra.outputs import publish
 from infra.program.stack import Stack

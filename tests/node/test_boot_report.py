@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from node.bootstrap.report import TAIL_LINES, BootReport, file_sink
+from node.bootstrap.report import TAIL_LINES, BootReport, file_sink, was_ready
 
 
 def test_every_change_is_written_whole(tmp_path: Path) -> None:
@@ -66,3 +66,25 @@ def test_the_machines_own_disk_must_take_it() -> None:
 
     with pytest.raises(OSError, match="No space"):
         BootReport("controller", "controller", [full]).begin("users", 30)
+
+
+def test_a_machine_that_boots_again_was_ready(tmp_path: Path) -> None:
+    own = tmp_path / "boot.json"
+
+    def boot() -> BootReport:
+        report = BootReport("controller", "controller", [file_sink(own)], was_ready=was_ready(own))
+        report.begin("users", 30)
+        return report
+
+    first = boot()
+    assert not was_ready(own)
+    first.finish("rebooting")  # for a driver, in the middle of the first boot
+    assert not was_ready(own)
+    boot().finish("ready")
+    assert was_ready(own)
+    again = boot()
+    assert was_ready(own), "its cluster is up while it boots"
+    again.finish("failed")
+    assert not was_ready(own), "and is not when that boot fails"
+    own.write_text("{")
+    assert not was_ready(own)

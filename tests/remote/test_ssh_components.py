@@ -16,7 +16,8 @@ from cli.runner import wire
 from cli.runner.plan import plan
 from cli.ssh import client
 from infra import bundle, workload_files
-from infra.benchmark import Benchmark, BenchmarkRun
+from infra.benchmark import BenchmarkRun
+from infra.benchmark_component import Benchmark
 from infra.program.stack import Stack
 from infra.ssh import agent, lines, target
 from infra.ssh.shells import Endpoint, OpenSshShell, RemoteShell, ShellPaths
@@ -196,7 +197,8 @@ def test_a_host_key_that_is_none_stops_the_program() -> None:
 
 PROGRAM = """
 import pulumi_aws as aws
-from infra.benchmark import Benchmark, BenchmarkRun
+from infra.benchmark import BenchmarkRun
+from infra.benchmark_component import Benchmark
 from infra.ssh.shells import Endpoint, OpenSshShell, RemoteShell, ShellPaths
 
 head = aws.ec2.Instance("head", ami="ami-1", instance_type="m5.large")

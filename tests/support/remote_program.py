@@ -13,7 +13,8 @@ import pulumi
 import pulumi_command as command
 
 from infra import workload_files
-from infra.benchmark import Benchmark, BenchmarkRun, Shell
+from infra.benchmark import BenchmarkRun, Shell
+from infra.benchmark_component import Benchmark
 from infra.ssh.shells import Endpoint, OpenSshShell, RemoteShell, ShellPaths
 
 
