@@ -270,7 +270,7 @@ def head_down(stack: Stack, cluster: str | None = None) -> dict[str, Any]:
     return {}
 
 
-def sweep(stack: Stack, cluster: str | None = None) -> dict[str, Any]:
+def terminate_nodes(stack: Stack, cluster: str | None = None) -> dict[str, Any]:
     """End every compute machine by its tags, without the controller."""
     run = RunDirectory.of(stack)
     return {"terminated": terminate(run, COMPUTE) if is_this_cluster(run, cluster) else 0}
@@ -332,7 +332,8 @@ VERBS: dict[str, Callable[..., dict[str, Any]]] = {
     "publish": publish,
     "head-up": head_up,
     "head-down": head_down,
-    "sweep": sweep,
+    # Clusters that are up keep this verb in their state, as the command of their destroy.
+    "sweep": terminate_nodes,
     "stage": stage,
     "environment": environment,
 }

@@ -116,7 +116,6 @@ def of_a_program(trained: bool) -> dict[str, Any]:
 
     async def run() -> dict[str, Any]:
         inventory: Any = {key: pulumi.Output.from_input(value) for key, value in THERE.model_dump().items()}
-        inventory["sweep"] = pulumi.Output.from_input({"id": "x"})
         made = publish.of(cluster, inventory, benchmark, _Submitted() if trained else None)
         return {name: await value.future() for name, value in made.items()}
 
