@@ -68,13 +68,13 @@ class AwsProvider(CloudProvider):
             return
         from cli.aws.batch import whole
 
-        whole.drain(self._places(stack, outputs), say, agree)
+        whole.drain(self._known_clusters(stack, outputs), say, agree)
 
     def force_cleanup(self, stack: Stack, outputs: Outputs) -> None:
         if of_batch(stack, outputs):
             from cli.aws.batch import whole
 
-            whole.remove(self._places(stack, outputs))
+            whole.remove(self._known_clusters(stack, outputs))
         super().force_cleanup(stack, outputs)
 
     def leftovers(self, stack: Stack, outputs: Outputs) -> list[str]:
@@ -82,7 +82,7 @@ class AwsProvider(CloudProvider):
         if of_batch(stack, outputs):
             from cli.aws.batch import whole
 
-            more = whole.left(self._places(stack, outputs))
+            more = whole.left(self._known_clusters(stack, outputs))
         return [*more, *super().leftovers(stack, outputs)]
 
     def rules(self) -> Rules:

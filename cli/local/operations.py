@@ -30,7 +30,7 @@ from cli.local.agent_lifecycle import (
     start_agent,
     tail,
 )
-from cli.local.benchmark import cancel, environment, place, stage, tool
+from cli.local.benchmark import cancel, environment, stage, tool, write_file
 from cli.local.site import RunDirectory, user
 from cli.local.termination import end_removed_machines, is_this_cluster, machines, terminate
 from infra import bundle, os_errors
@@ -119,7 +119,7 @@ def publish(stack: Stack) -> dict[str, Any]:
     if run.containers:
         layers = image.ensure(design, lambda text: print(text, file=sys.stderr, flush=True))
         image.plan(layers).write(run.path)
-    place(run.bucket / "loader.py", (stack.project / "node" / "loader.py").read_bytes())
+    write_file(run.bucket / "loader.py", (stack.project / "node" / "loader.py").read_bytes())
     content = _put(run, bundle.node_archive(design, stack.project), run.settings(design))
     return {name: content[name]["sha256"] for name in ("code", "settings")}
 
@@ -129,8 +129,8 @@ def _put(run: RunDirectory, code: bytes, settings: Settings) -> dict[str, Any]:
     text = bundle.settings_object(settings)
     content = bundle.current(code, text)
     for entry, blob in ((content["code"], code), (content["settings"], text)):
-        place(run.bucket / entry["key"], blob)
-    place(run.bucket / "current.json", json.dumps(content, indent=1).encode())
+        write_file(run.bucket / entry["key"], blob)
+    write_file(run.bucket / "current.json", json.dumps(content, indent=1).encode())
     return content
 
 

@@ -87,14 +87,14 @@ def _once(target: Path, wanted: set[str], needed_mib: int, make: Callable[[Path,
         # The environment links to the machine's interpreter, which an upgrade may have removed.
         if wanted <= have and (target / "bin" / "python").exists():
             return target
-        _check_place(target, needed_mib)
+        _check_folder(target, needed_mib)
         make(target, have)
         complete.write_text("\n".join(sorted(wanted | have)))
     return target
 
 
-def _check_place(target: Path, needed_mib: int) -> None:
-    """Check the place of an environment before minutes of downloads.
+def _check_folder(target: Path, needed_mib: int) -> None:
+    """Check the folder of an environment before minutes of downloads.
 
     Raises:
         UserError: the environment would not fit there, or not run.

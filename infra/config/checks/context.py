@@ -41,7 +41,7 @@ class Context:
 
     cluster: ClusterConfig
     benchmark: BenchmarkConfig | None
-    place: CloudLocation
+    location: CloudLocation
     facts: Catalog
     broken: set[Location]
     """Locations whose values were found wrong and replaced by placeholders."""
