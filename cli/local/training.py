@@ -19,7 +19,7 @@ HEARTBEAT_SECONDS = 10.0
 NEEDED_MIB = 2000
 """The size of an environment, most of it TensorFlow."""
 OWN_MIB = 300
-"""Of a user's environment nobody knows the size beforehand: this is the least."""
+"""The least space for a user's environment, whose size is not known beforehand."""
 
 
 def build(project: Path, kind: str, envs: Path, uv: Path, groups: tuple[str, ...] = ()) -> Path:
