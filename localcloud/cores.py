@@ -36,7 +36,7 @@ class Cores:
         self._held: dict[int, socket.socket] = {}
 
     def take(self, count: int) -> list[int]:
-        """Returns that many unclaimed cores, or none if there are fewer."""
+        """So many cores that nobody has; none at all where there are fewer."""
         taken: list[int] = []
         for core in self._usable:
             if len(taken) == count:
@@ -105,5 +105,5 @@ def wanted(tags: dict[str, str]) -> int:
 
 
 def in_words(cores: Iterable[int]) -> str:
-    """Formats cores as `taskset --cpu-list` and cgroups take them: 0,3."""
+    """As `taskset --cpu-list` and cgroups take them: 0,3."""
     return ",".join(map(str, cores))

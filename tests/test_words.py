@@ -36,7 +36,6 @@ ODD_WORDS = {
     "station": "role_resources",
     "stray": "surplus_node",
     "strays": "surplus_nodes",
-    "there": "exists, present",
     "told": "reported, notified",
     "trouble": "error, failure",
     "upkeep": "lifecycle",

@@ -65,20 +65,20 @@ Say = Callable[[str], None]
 
 def missing() -> list[str]:
     """Return the packages for Slurm that this machine lacks."""
-    return [package for package, file in NEEDED.items() if not _exists(file)]
+    return [package for package, file in NEEDED.items() if not _there(file)]
 
 
 def missing_for_accounting() -> list[str]:
     """Return the further packages for Slurm's accounting that this machine lacks."""
-    return [package for package, file in NEEDED_BY_ACCOUNTING.items() if not _exists(file)]
+    return [package for package, file in NEEDED_BY_ACCOUNTING.items() if not _there(file)]
 
 
 def missing_for_containers() -> list[str]:
     """Return the packages for container machines that this machine lacks. Slurm is in their image."""
-    return [package for package, file in NEEDED_BY_CONTAINERS.items() if not _exists(file)]
+    return [package for package, file in NEEDED_BY_CONTAINERS.items() if not _there(file)]
 
 
-def _exists(file: str) -> bool:
+def _there(file: str) -> bool:
     """Whether a file exists, or one that matches a pattern."""
     if "*" in file:
         return next(Path("/").glob(file.lstrip("/")), None) is not None
@@ -208,7 +208,7 @@ def _install(wanted: list[str], need: str, say: Say) -> None:
             subprocess.run(
                 [*root, "systemctl", "disable", "--quiet", *services], capture_output=True, check=False
             )
-    if still := [_files()[package] for package in wanted if not _exists(_files()[package])]:
+    if still := [_files()[package] for package in wanted if not _there(_files()[package])]:
         raise UserError(f"{command(wanted)} succeeded, but {', '.join(still)} is not there")
 
 
