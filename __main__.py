@@ -8,7 +8,7 @@ from infra.benchmark_component import Benchmark
 from infra.config import engine, placeholders
 from infra.design import benchmark_design, design
 from infra.errors import UserError
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from infra.outputs import publish
 from infra.program import mode
 

@@ -122,7 +122,7 @@ def find(
 
 
 def planned(stack: Stack, cluster: ClusterDesign, training: BenchmarkDesign | None) -> FormerRun | None:
-    """As `find`, for what changes nothing; `None` also if `up` would refuse to run at all."""
+    """Return what `find` returns, for a plan. It is also `None` if `up` would refuse to run at all."""
     from cli import runner
 
     try:

@@ -86,11 +86,11 @@ def up(
     ] = False,
 ) -> None:
     """Bring a stack up, run its benchmark, wait for the result."""
-    from cli import machine_lookup
+    from cli import instance_type_lookup
     from cli.console.progress import Console
     from cli.operate import bring_up
 
-    answer = machine_lookup.learn(stack)
+    answer = instance_type_lookup.learn(stack)
     for line in (*answer.known, *answer.unknown):
         Console().say(line)
     made = bring_up(

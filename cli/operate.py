@@ -23,7 +23,7 @@ from infra.benchmark import BenchmarkRun
 from infra.config.advice import warnings
 from infra.design import benchmark_design, design
 from infra.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, NotUpError, UserError
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
 from node import plurals
 

@@ -49,7 +49,7 @@ def checked(context: typer.Context, stack: Stack | None) -> Stack | None:
 
 
 def checked_names(context: typer.Context, names: list[str] | None) -> list[str] | None:
-    """As `checked`, for a command that takes several stacks."""
+    """Return what `checked` returns, for a command that takes several stacks."""
     if context.resilient_parsing:
         return names
     return [_checked(name).name for name in names or [default_stack()]]

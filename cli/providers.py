@@ -38,7 +38,7 @@ def scheduler(stack: Stack, config: StackConfig | None) -> Scheduler | None:
         return None
     from cli.aws.batch.commands import BatchCommands
     from infra.design import design
-    from infra.machines import catalog
+    from infra.instance_types.catalog import catalog
 
     return BatchCommands(stack, design(config, catalog()))
 

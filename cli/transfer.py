@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cli.provider import Files, StackUp
 
 LOGIN = "login"
-_THERE = re.compile(r"([^/:]*):(.*)", re.DOTALL)
+_REMOTE = re.compile(r"([^/:]*):(.*)", re.DOTALL)
 _HOW = (
     "write the paths on the login machine with a colon before them, and the others without: "
     "`./cluster cp data/ :inputs`, `./cluster cp :results.csv .`"
@@ -39,8 +39,8 @@ def copy(up: StackUp, sources: Sequence[str], last: str) -> None:
         UserError: The directions are mixed (exit 2), or something was not copied (exit 1); the message names
             it.
     """
-    there = [_there(path) for path in sources]
-    goal = _there(last)
+    there = [_remote_path(path) for path in sources]
+    goal = _remote_path(last)
     if goal is None and None not in there:
         _fetch(up, [path for path in there if path is not None], last)
     elif goal is not None and not any(path is not None for path in there):
@@ -66,13 +66,13 @@ def stanza(up: StackUp) -> str:
     return openssh.stanza(f"slurm-stacks-{up.stack.name}", target, known)
 
 
-def _there(path: str) -> str | None:
+def _remote_path(path: str) -> str | None:
     """The path on the login machine in an argument, relative to the home folder; `None` for a local path.
 
     Raises:
         UserError: The argument names another machine.
     """
-    match = _THERE.fullmatch(path)
+    match = _REMOTE.fullmatch(path)
     if match is None:
         return None
     if match[1] not in ("", LOGIN):

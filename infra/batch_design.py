@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infra.config import StackConfig
-from infra.machines import Catalog
+from infra.instance_types.catalog import Catalog
 from node import model
 from node.batch import Batch
 

@@ -1,7 +1,8 @@
 """What a cluster costs: the least, while nothing runs, and the most, with every node up.
 
-USD an hour from the design's prices (see `infra.machines`); a month is 730 hours. What has no known price is
-named in `unknown` and is never silently counted as zero. Traffic, requests and support are in no figure.
+USD an hour from the design's prices (see `infra.instance_types.catalog`); a month is 730 hours. What has no
+known price is named in `unknown` and is never silently counted as zero. Traffic, requests and support are in
+no figure.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypedDict
 
-from infra.machines import LOCAL_SSD_GIB, Catalog, catalog
+from infra.instance_types.catalog import LOCAL_SSD_GIB, Catalog, catalog
 from node.model import ClusterDesign, Mount
 
 HOURS_A_MONTH = 730.0
@@ -18,7 +19,7 @@ LOCAL_KINDS = ("nvme",)
 INCLUDED_IOPS, INCLUDED_MIBS = 3000, 125
 """What every gp3 volume has for the price of its size."""
 SPOT = ", spot at most"
-"""Text after a machine type whose price is the most that a spot machine costs."""
+"""Text after an instance type whose price is the most that a spot machine costs."""
 
 
 class Part(TypedDict):
@@ -105,7 +106,7 @@ class BudgetOutlook(TypedDict):
     lasts_hours: float | None
     """How long the budget lasts with every node up; `None` if no node has a known price above 0."""
     unknown: list[str]
-    """Machine types that the limit in USD does not count, because their price is not known."""
+    """Instance types that the limit in USD does not count, because their price is not known."""
 
 
 def budget(design: ClusterDesign) -> BudgetOutlook | None:

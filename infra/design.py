@@ -1,4 +1,4 @@
-"""Makes a cluster's design from the stack's configuration and the facts of machine types.
+"""Makes a cluster's design from the stack's configuration and the facts of instance types.
 
 No Pulumi, no network, no clock: the same input gives the same design on every machine, and nothing that is
 given is changed. Providers iterate the design and decide nothing about Slurm.
@@ -13,7 +13,7 @@ from infra.config import ClusterConfig, StackConfig
 from infra.config.cluster import AwsConfig, AwsPartition, LocalConfig, OwnImageConfig, PartitionConfig
 from infra.config.fields import clock, time_limit_seconds
 from infra.health import health
-from infra.machines import GRES, NEURON_CORES, Catalog, Machine
+from infra.instance_types.catalog import GRES, NEURON_CORES, Catalog, InstanceType
 from infra.mounts import gp3_of, mounts_of
 from node import codec, model
 from node.batch import Batch
@@ -136,7 +136,7 @@ def _trains(config: StackConfig) -> bool:
     return config.benchmark is not None and config.benchmark.enabled
 
 
-def real_memory(machine: Machine) -> int:
+def real_memory(machine: InstanceType) -> int:
     """The memory that Slurm may allocate, in MiB: less than the machine will report.
 
     A node that reports less than its RealMemory is drained as invalid, and kernel, firmware and daemons keep
@@ -240,9 +240,9 @@ def _partition(
 
 
 def _accelerator(
-    cluster: ClusterConfig, partition: PartitionConfig, machine: Machine
+    cluster: ClusterConfig, partition: PartitionConfig, machine: InstanceType
 ) -> model.Accelerator | None:
-    """The accelerators that the partition asks for, or those that are part of the machine type."""
+    """The accelerators that the partition asks for, or those that are part of the instance type."""
     chosen = partition.accelerator or machine.accelerator
     if chosen is None:
         return None

@@ -25,8 +25,6 @@ class Inventory(TypedDict):
     """Public SSH host keys of the login machine; empty if it is this machine."""
     shared: pulumi.Output[str]
     """The shared folder that holds benchmark runs."""
-    sweep: pulumi.Output[dict[str, str]]
-    """The ids by which the termination finds this cluster's machines."""
 
 
 class ClusterComponent(Protocol):

@@ -210,7 +210,7 @@ class Network:
     public_cidr: str | None = None
     private_cidr: str | None = None
     zones: tuple[str, ...] = ()
-    """Zones for nodes, tried in this order; empty means every zone that offers the machine type."""
+    """Zones for nodes, tried in this order; empty means every zone that offers the instance type."""
     vpc: str | None = None
     """Id of an existing VPC (aws), or name of an existing network (gcp)."""
     public_subnet: str | None = None

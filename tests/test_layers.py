@@ -214,7 +214,7 @@ def test_what_clouds_share_knows_none_of_them() -> None:
 
 def test_the_design_is_pure() -> None:
     """No Pulumi, no network, no process, no provider."""
-    for file in ("infra/design.py", "infra/cost.py", "infra/machines.py", "node/model.py"):
+    for file in ("infra/design.py", "infra/cost.py", "infra/instance_types/catalog.py", "node/model.py"):
         names = {name.partition(".")[0] for name, _ in imports(ROOT / file)}
         assert not names & {"pulumi", "pulumi_command", "socket", "subprocess", "urllib", "http", *CLOUD_SDKS}
     assert found("infra/config", "pulumi_command", "subprocess", "socket") == []

@@ -1,4 +1,4 @@
-"""Numbers and their nouns: "1 node", "2 nodes", and nowhere "1 nodes"."""
+"""Words: "1 node", "2 nodes", and nowhere "1 nodes"; names that an engineer would search for."""
 
 from __future__ import annotations
 
@@ -17,6 +17,35 @@ from node.plurals import count
 from tests.cli.test_console import RESULT, STATUS
 from tests.support.checkout import ROOT, sources
 from tests.support.report_records import local
+
+ODD_WORDS = {
+    "entrance": "ssh_access",
+    "fence": "isolate, drain",
+    "fleet": "launch_template",
+    "fleets": "launch_templates",
+    "foundry": "image_build",
+    "ground": "dependencies",
+    "mend": "repair",
+    "mine": "own, ours",
+    "people": "users",
+    "remains": "leftovers",
+    "room": "capacity, space",
+    "said": "configured, reported",
+    "saves": "state_flush",
+    "seats": "addresses",
+    "station": "role_resources",
+    "stray": "surplus_node",
+    "strays": "surplus_nodes",
+    "told": "reported, notified",
+    "trouble": "error, failure",
+    "upkeep": "lifecycle",
+    "weigh": "check_changes",
+    "welcome": "motd, handshake",
+    "wish": "request",
+}
+"""A word that nobody searches for -> words of the field."""
+FIELD_FOLDERS = ("infra", "cli", "node", "localcloud")
+"""The folders whose names must have none of these words."""
 
 NOUNS = [
     "addresses",
@@ -106,6 +135,26 @@ def test_every_number_before_a_noun_may_be_one_or_never_is() -> None:
     ]
     assert unknown == []
     assert sorted(NEVER_ONE.keys() - found.keys()) == [], "these are there no more"
+
+
+def names(file: Path) -> Iterator[tuple[int, str]]:
+    """Line and name of the module, of its classes and of its functions."""
+    yield 1, file.stem
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.lineno, node.name
+
+
+def test_modules_classes_and_functions_have_words_of_the_field() -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{line}: {name}: say {ODD_WORDS[word]}"
+        for file in sources()
+        if file.relative_to(ROOT).parts[0] in FIELD_FOLDERS
+        for line, name in names(file)
+        for word in re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+        if word in ODD_WORDS
+    ]
+    assert found == []
 
 
 def is_number(expression: str) -> bool:

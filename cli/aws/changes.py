@@ -100,9 +100,9 @@ def zones(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
 
     Without such names zones are chosen anew, and the controller keeps its own.
     """
-    everywhere = {zone for p in new.partitions for zone in _said(p, new)}
+    everywhere = {zone for p in new.partitions for zone in _configured_zones(p, new)}
     for partition in new.partitions:
-        said = _said(partition, new)
+        said = _configured_zones(partition, new)
         before = next((p.zones for p in old.partitions if p.name == partition.name), said)
         if not said or set(said) >= set(before) or old.network.vpc != new.network.vpc:
             continue
@@ -113,7 +113,7 @@ def zones(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
         yield Change(key, f"partition {partition.name}", kind, text(before), text(said), note)
 
 
-def _said(partition: Partition, design: ClusterDesign) -> tuple[str, ...]:
+def _configured_zones(partition: Partition, design: ClusterDesign) -> tuple[str, ...]:
     return partition.zones or design.network.zones
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from cli.aws.account import DENIED, explained
 from cli.clouds.kept import Kept, Value
 from infra.aws.tags import CLUSTER, KEPT, SAVED
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 
 Client = Callable[[str], Any]
 """Gives a boto3 client of a service by its name."""

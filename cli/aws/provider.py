@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cli.changes.table import Rules
     from cli.clouds.ssh_access import Login
     from cli.doctor.finding import Check
-    from infra.machines import Described
+    from infra.instance_types.catalog import Described
 
 
 class AwsProvider(CloudProvider):
@@ -84,13 +84,13 @@ class AwsProvider(CloudProvider):
             return
         from cli.aws.batch import whole
 
-        whole.drain(self._places(stack, outputs), say, agree)
+        whole.drain(self._known_clusters(stack, outputs), say, agree)
 
     def force_cleanup(self, stack: Stack, outputs: Outputs) -> None:
         if of_batch(stack, outputs):
             from cli.aws.batch import whole
 
-            whole.remove(self._places(stack, outputs))
+            whole.remove(self._known_clusters(stack, outputs))
         super().force_cleanup(stack, outputs)
 
     def leftovers(self, stack: Stack, outputs: Outputs) -> list[str]:
@@ -98,7 +98,7 @@ class AwsProvider(CloudProvider):
         if of_batch(stack, outputs):
             from cli.aws.batch import whole
 
-            more = whole.left(self._places(stack, outputs))
+            more = whole.left(self._known_clusters(stack, outputs))
         return [*more, *super().leftovers(stack, outputs)]
 
     def rules(self) -> Rules:

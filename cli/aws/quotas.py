@@ -9,7 +9,7 @@ from typing import Any
 
 from cli.doctor.finding import Finding, fine, stops, warns
 from infra.aws.tags import CLUSTER
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from node.model import ClusterDesign
 
 STANDARD = "Standard"
@@ -177,7 +177,7 @@ def _used(ec2: Any, cluster: str) -> Counter[Pool]:
         if tags.get(CLUSTER) != cluster:
             spot = machine.get("InstanceLifecycle") == "spot"
             kind = machine["InstanceType"]
-            facts = catalog().machine(kind)
+            facts = catalog().instance_type(kind)
             known = facts.vcpus if facts is not None else 0
             found[family(kind), spot] += cpus.get("CoreCount", 0) * cpus.get("ThreadsPerCore", 1) or known
     return found

@@ -1,6 +1,6 @@
 """Reads EC2's description of instance types into machine facts.
 
-Two users share it: `tools/machine_facts.py`, which makes the table that comes with the project, and
+Two users share it: `tools/instance_types.py`, which makes the table that comes with the project, and
 `./cluster up`, which asks EC2 about types that the table lacks.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cli.aws.account import explained
-from infra.machines import Described, Machine, Unusable
+from infra.instance_types.catalog import Described, InstanceType, Unusable
 
 GB, GIB = 10**9, 2**30
 ACCELERATED = re.compile(r"(p|gr?|inf|trn|dl)[0-9]")
@@ -45,14 +45,14 @@ def parse(described: Iterable[Mapping[str, Any]], regions: tuple[str, ...] | Non
     Args:
         regions: The regions that offer all of these types; `None` if they are not known.
     """
-    machines: dict[str, Machine] = {}
+    machines: dict[str, InstanceType] = {}
     unusable: dict[str, Unusable] = {}
     for one in described:
         name = str(one["InstanceType"])
         if why := _refused(name, one):
             unusable[name] = Unusable(provider="aws", why=why)
         else:
-            machines[name] = Machine.model_validate({**read(one), "regions": regions})
+            machines[name] = InstanceType.model_validate({**read(one), "regions": regions})
     return Described(machines=machines, unusable=unusable)
 
 
@@ -75,7 +75,7 @@ def read(described: Mapping[str, Any]) -> dict[str, Any]:
         "previous_generation": not described["CurrentGeneration"],
         "spot": "spot" in described["SupportedUsageClasses"],
     }
-    usual = Machine(provider="aws", vcpus=1, memory_mib=1)
+    usual = InstanceType(provider="aws", vcpus=1, memory_mib=1)
     return found | {key: value for key, value in rest.items() if value != getattr(usual, key)}
 
 

@@ -45,7 +45,7 @@ def replace_process(line: list[str], refusal: str) -> NoReturn:
 def verbs(opened: Open) -> dict[str, Verb]:
     """The verbs that every cloud has."""
 
-    def sweep(options: argparse.Namespace) -> dict[str, Any]:
+    def terminate_nodes(options: argparse.Namespace) -> dict[str, Any]:
         """Terminate the machines that Slurm has launched. The controller is gone, so no more are launched."""
         place = ClusterRef(options.cluster, options.region, options.zone, options.project)
         return {"terminated": termination.terminate_compute(opened(place), say, options.seconds)}
@@ -55,22 +55,23 @@ def verbs(opened: Open) -> dict[str, Verb]:
         request = WaitRequest.parse(sys.stdin.read())
         return boot.Waiter(request, opened(request.place), say).facts()
 
-    return {"sweep": sweep, "wait": wait}
+    # Clusters that are up keep the verb `sweep` in their state, as the command of their destroy.
+    return {"sweep": terminate_nodes, "wait": wait}
 
 
 def parser() -> tuple[argparse.ArgumentParser, Callable[[str], argparse.ArgumentParser]]:
     """The parser for those verbs, and a function that adds a provider's own verb."""
     made = argparse.ArgumentParser()
     kinds = made.add_subparsers(dest="verb", required=True)
-    sweeping, waiting = kinds.add_parser("sweep"), kinds.add_parser("wait")
-    sweeping.add_argument("--seconds", type=float, default=termination.SECONDS)
-    for verb in (sweeping, waiting):
+    terminating, waiting = kinds.add_parser("sweep"), kinds.add_parser("wait")
+    terminating.add_argument("--seconds", type=float, default=termination.SECONDS)
+    for verb in (terminating, waiting):
         # Only for people who read the resource; no verb uses it.
         verb.add_argument("--stack", required=True)
     for name in ("region", "cluster"):
-        sweeping.add_argument(f"--{name}", required=True)
+        terminating.add_argument(f"--{name}", required=True)
     for name in ("zone", "project"):
-        sweeping.add_argument(f"--{name}")
+        terminating.add_argument(f"--{name}")
     return made, kinds.add_parser
 
 

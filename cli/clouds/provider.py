@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cli.clouds.ssh_access import Login
     from cli.doctor.finding import Check
     from infra.benchmark import Layout
-    from infra.machines import Described
+    from infra.instance_types.catalog import Described
     from infra.ssh.target import Target
 
 STORAGE = "storage"
@@ -73,7 +73,7 @@ class CloudProvider(abc.ABC):
     def layout(self, design: ClusterDesign) -> Layout:
         from infra.clouds import shell
 
-        return shell.place(design)
+        return shell.paths_of(design)
 
     def access(self, stack: Stack, outputs: Mapping[str, Any], argv: Sequence[str], *, tty: bool) -> Command:
         from cli.clouds import ssh_access
@@ -147,7 +147,7 @@ class CloudProvider(abc.ABC):
     ) -> CheckedChanges:
         from cli.clouds import known_clusters
 
-        self._there(design)
+        self._check_existing_storage(design)
         self._reachable(design)
         known, wanted = ClusterRef.known(outputs()), ClusterRef.of(design)
         checked = self._compare(stack, design, self.cloud(known or wanted), say, replace=replace)
@@ -161,7 +161,7 @@ class CloudProvider(abc.ABC):
         """Always `None`: a plan needs no credentials and asks no cloud."""
         return None
 
-    def _there(self, design: ClusterDesign) -> None:
+    def _check_existing_storage(self, design: ClusterDesign) -> None:
         """Refuse an `up` whose stack file names disks or file systems that it could not use.
 
         Raises:
@@ -232,7 +232,7 @@ class CloudProvider(abc.ABC):
         from cli.clouds import known_clusters, running
 
         try:
-            (place, *_) = self._places(stack, outputs)
+            (place, *_) = self._known_clusters(stack, outputs)
             known_clusters.note(stack, place)
             cloud = self.cloud(place)
             try:
@@ -272,7 +272,7 @@ class CloudProvider(abc.ABC):
     def force_cleanup(self, stack: Stack, outputs: Outputs) -> None:
         from cli.clouds import operations, termination
 
-        for place in self._places(stack, outputs):
+        for place in self._known_clusters(stack, outputs):
             cloud = self.cloud(place)
             # Machines first: images are what they start from.
             termination.terminate_compute(cloud, operations.say)
@@ -281,7 +281,7 @@ class CloudProvider(abc.ABC):
     def leftovers(self, stack: Stack, outputs: Outputs) -> list[str]:
         from cli.clouds import known_clusters
 
-        there = self._places(stack, outputs)
+        there = self._known_clusters(stack, outputs)
         for place in there:
             known_clusters.note(stack, place)
         left = [line for place in there for line in self.cloud(place).leftovers()]
@@ -297,12 +297,14 @@ class CloudProvider(abc.ABC):
         except UserError:
             paths = {}
         try:
-            found = [one for place in self._places(stack, outputs) for one in self.cloud(place).kept(paths)]
+            found = [
+                one for place in self._known_clusters(stack, outputs) for one in self.cloud(place).kept(paths)
+            ]
         except UserError as error:
             return [f"what stays on purpose could not be listed: {error}"]
         return kept.report(found, stack.file.name, paths)
 
-    def _places(self, stack: Stack, outputs: Outputs) -> list[ClusterRef]:
+    def _known_clusters(self, stack: Stack, outputs: Outputs) -> list[ClusterRef]:
         """The clusters that this stack has made; without a record of any, the stack file's cluster.
 
         Raises:
@@ -332,6 +334,6 @@ def file_design(stack: Stack) -> ClusterDesign:
     """
     from infra import config
     from infra.design import design
-    from infra.machines import catalog
+    from infra.instance_types.catalog import catalog
 
     return design(config.load_file(stack.file), catalog())

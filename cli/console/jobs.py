@@ -9,7 +9,7 @@ from node.logs.text import printable
 from node.slurm.reasons import in_words
 
 MOST_VALUES = 6
-"""So many values have room in one line."""
+"""The number of values that fit in one line."""
 
 
 def situation(seen: Mapping[str, Any]) -> str:

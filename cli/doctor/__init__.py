@@ -1,7 +1,7 @@
 """`./cluster doctor`: finds what would stop `up` of a stack, before anything is made.
 
-It changes nothing but the cached facts of machine types (`cli.machine_lookup`). Each provider adds its own
-checks (`diagnose`).
+It changes nothing but the cached facts of instance types (`cli.instance_type_lookup`). Each provider adds
+its own checks (`diagnose`).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from infra.config import ConfigError, load_file, placeholders
 from infra.config.stack_file import read
 from infra.design import benchmark_design, design
 from infra.errors import UserError
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from infra.program import locations, owner
 from infra.program.stack import Stack
 from node import plurals
@@ -65,12 +65,12 @@ def stack_file(stack: Stack) -> tuple[Finding, ClusterDesign | None, BenchmarkDe
 
 
 def machine_types(stack: Stack) -> Iterable[Finding]:
-    """Ask the cloud about machine types that are in no table, and cache the answers for `plan` and `up`."""
-    from cli import machine_lookup
+    """Ask the cloud about instance types that are in no table, and cache the answers for `plan` and `up`."""
+    from cli import instance_type_lookup
 
     check = "machines.types"
     try:
-        answer = machine_lookup.learn(stack, again=True)
+        answer = instance_type_lookup.learn(stack, again=True)
     except Exception as error:
         yield failed_check(check, error)
         return

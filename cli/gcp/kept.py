@@ -9,7 +9,7 @@ from cli.clouds.kept import Kept, Value
 from cli.gcp.account import Account
 from cli.gcp.leftovers import LAST, kept_parts
 from infra.gcp.storage import snapshot_prefix
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from node.elastic.drivers.gce.names import resource_of, short
 from node.elastic.drivers.gce.names import value as label
 

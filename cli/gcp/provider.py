@@ -13,7 +13,7 @@ from node.model import ClusterDesign
 if TYPE_CHECKING:
     from cli.changes.table import Rules
     from cli.doctor.finding import Check
-    from infra.machines import Described
+    from infra.instance_types.catalog import Described
 
 
 class GcpProvider(CloudProvider):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from cli.doctor.finding import Finding, Severity, fine, from_message, stops, warns
 from cli.gcp.account import Account, GoogleError
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from node.model import ClusterDesign, Partition
 
 EVERYWHERE = {"CPUS": "CPUS_ALL_REGIONS", "GPUS": "GPUS_ALL_REGIONS"}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cli.gcp.account import Account, GoogleError
-from infra.machines import LOCAL_SSD_GIB, Described, Machine, Unusable, series
+from infra.instance_types.catalog import LOCAL_SSD_GIB, Described, InstanceType, Unusable, series
 
 
 def ask(account: Account, zone: str, names: Iterable[str]) -> Described:
@@ -15,7 +15,7 @@ def ask(account: Account, zone: str, names: Iterable[str]) -> Described:
     Raises:
         UserError: Google Cloud refuses, or does not answer.
     """
-    machines: dict[str, Machine] = {}
+    machines: dict[str, InstanceType] = {}
     unusable: dict[str, Unusable] = {}
     for name in sorted(set(names)):
         path = f"projects/{{project}}/zones/{zone}/machineTypes/{name}"
@@ -28,7 +28,7 @@ def ask(account: Account, zone: str, names: Iterable[str]) -> Described:
         if why := _refused(name, said):
             unusable[name] = Unusable(provider="gcp", why=why)
         else:
-            machines[name] = Machine.model_validate(
+            machines[name] = InstanceType.model_validate(
                 {**read(name, said), "regions": (zone.rpartition("-")[0],)}
             )
     return Described(machines=machines, unusable=unusable)

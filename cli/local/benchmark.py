@@ -32,7 +32,7 @@ def stage(stack: Stack, own: Sequence[str] = ()) -> dict[str, Any]:
         draft = target.with_name(f".{target.name}.{os.getpid()}")
         for file in workload.files:
             path = draft / "workload" / file.name
-            place(path, file.content)
+            write_file(path, file.content)
             if file.executable:
                 path.chmod(0o755)
         draft.rename(target)
@@ -82,6 +82,6 @@ def _run_tool(run: RunDirectory, *arguments: str, seconds: float | None = None) 
     ).returncode
 
 
-def place(path: Path, content: bytes) -> None:
+def write_file(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write(path, content)

@@ -31,7 +31,7 @@ from cli.local.agent_lifecycle import (
     start_agent,
     tail,
 )
-from cli.local.benchmark import cancel, environment, place, stage, tool
+from cli.local.benchmark import cancel, environment, stage, tool, write_file
 from cli.local.site import RunDirectory, user
 from cli.local.termination import end_removed_machines, is_this_cluster, machines, terminate
 from infra import bundle, os_errors
@@ -121,7 +121,7 @@ def publish(stack: Stack) -> dict[str, Any]:
     if run.containers:
         layers = image.ensure(design, say)
         image.plan(layers).write(run.path)
-    place(run.bucket / "loader.py", (stack.project / "node" / "loader.py").read_bytes())
+    write_file(run.bucket / "loader.py", (stack.project / "node" / "loader.py").read_bytes())
     content = _put(run, bundle.node_archive(design, stack.project), run.settings(design))
     return {name: content[name]["sha256"] for name in ("code", "settings")}
 
@@ -131,8 +131,8 @@ def _put(run: RunDirectory, code: bytes, settings: Settings) -> dict[str, Any]:
     text = bundle.settings_object(settings)
     content = bundle.current(code, text)
     for entry, blob in ((content["code"], code), (content["settings"], text)):
-        place(run.bucket / entry["key"], blob)
-    place(run.bucket / "current.json", json.dumps(content, indent=1).encode())
+        write_file(run.bucket / entry["key"], blob)
+    write_file(run.bucket / "current.json", json.dumps(content, indent=1).encode())
     return content
 
 
@@ -269,7 +269,7 @@ def head_down(stack: Stack, cluster: str | None = None) -> dict[str, Any]:
     return {}
 
 
-def sweep(stack: Stack, cluster: str | None = None) -> dict[str, Any]:
+def terminate_nodes(stack: Stack, cluster: str | None = None) -> dict[str, Any]:
     """End every compute machine by its tags, without the controller."""
     run = RunDirectory.of(stack)
     return {"terminated": terminate(run, COMPUTE) if is_this_cluster(run, cluster) else 0}
@@ -318,7 +318,8 @@ VERBS: dict[str, Callable[..., dict[str, Any]]] = {
     "publish": publish,
     "head-up": head_up,
     "head-down": head_down,
-    "sweep": sweep,
+    # Clusters that are up keep this verb in their state, as the command of their destroy.
+    "sweep": terminate_nodes,
     "stage": stage,
     "environment": environment,
 }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cli.local.site import RunDirectory
 from cli.provider import StackUp
 from infra.design import design
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from node.model import PROCESS, Settings, Site
 from node.published import read_settings
 from node.sites import LocalSite

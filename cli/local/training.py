@@ -19,7 +19,7 @@ HEARTBEAT_SECONDS = 10.0
 NEEDED_MIB = 2000
 """The size of an environment, most of it TensorFlow."""
 OWN_MIB = 300
-"""Of a user's environment nobody knows the size beforehand: this is the least."""
+"""The least space for a user's environment, whose size is not known beforehand."""
 
 
 def build(project: Path, kind: str, envs: Path, uv: Path, groups: tuple[str, ...] = ()) -> Path:
@@ -83,14 +83,14 @@ def _once(target: Path, wanted: set[str], needed_mib: int, make: Callable[[Path,
         # The environment links to the machine's interpreter, which an upgrade may have removed.
         if wanted <= have and (target / "bin" / "python").exists():
             return target
-        _check_place(target, needed_mib)
+        _check_folder(target, needed_mib)
         make(target, have)
         complete.write_text("\n".join(sorted(wanted | have)))
     return target
 
 
-def _check_place(target: Path, needed_mib: int) -> None:
-    """Check the place of an environment before minutes of downloads.
+def _check_folder(target: Path, needed_mib: int) -> None:
+    """Check the folder of an environment before minutes of downloads.
 
     Raises:
         UserError: the environment would not fit there, or not run.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 400.0, 270.0
 FONT_SIZE = 12.0
-"""In units of WIDTH: ten pixels if the picture is as wide as a phone."""
+"""The size in units of WIDTH. It is ten pixels if the picture is as wide as a phone."""
 LEFT, BOTTOM, TOP, RIGHT = 50.0, 38.0, 8.0, 12.0
 """Margins. On the right the width of the lines' names is added."""
 LABEL_GAP = 6.0
@@ -133,7 +133,7 @@ def _frame(axes: Axes) -> None:
 
 
 def _ticks_x(axes: Axes, chart: Chart, xs: list[int]) -> None:
-    """At the values there are, as far as their numbers have room."""
+    """Set ticks at the measured values, where their labels do not overlap."""
     ticks: list[int] = []
     for x in sorted(set(xs)):
         if not ticks or _at(axes, x, 1)[0] - _at(axes, ticks[-1], 1)[0] >= TICK_ROOM:

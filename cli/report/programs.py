@@ -44,7 +44,7 @@ class Program:
     workers: int
     gpus_per_node: int
     seconds_total: float
-    """From the start of its tasks to the end of all of them."""
+    """Seconds from the start of the first task to the end of the last one."""
     seconds_train: float | None
     """The training in it, where the program says so (the value `seconds_train`)."""
     start_latency_seconds: float | None

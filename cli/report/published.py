@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cli.report.runs import MNIST, PUBLISHED_BATCH, PUBLISHED_EPOCHS, Run
-from infra.machines import Catalog, catalog
+from infra.instance_types.catalog import Catalog, catalog
 
 FILE = Path(__file__).resolve().parents[2] / "workload" / "published.csv"
 

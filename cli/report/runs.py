@@ -93,7 +93,7 @@ class Run:
     """Cost of the nodes during the run, without the head and storage."""
     seed: int | None = None
     learning_rate: float | None = None
-    """For a batch of 64."""
+    """The learning rate for a batch of 64."""
     average_every: int | None = None
     """Steps that a worker of profile `local-sgd` trains alone."""
     cores: int | None = None

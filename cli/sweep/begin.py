@@ -15,7 +15,7 @@ from cli.sweep.plan import Case, PartitionLimits, Plan, PlannedRun, SweepRequest
 from infra.benchmark import BenchmarkRun, interpreter
 from infra.design import benchmark_design, design
 from infra.errors import EXIT_USAGE, UserError
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
 
 if TYPE_CHECKING:

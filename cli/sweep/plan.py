@@ -51,7 +51,7 @@ class Case(NamedTuple):
     """What distinguishes the scripts of a sweep."""
 
     partition: str
-    """Empty: that of the benchmark."""
+    """The partition; empty means that of the benchmark."""
     gpus: int | None
     """GPUs a node. `None`: the benchmark's, or all that a node of the partition has."""
     nodes: int

@@ -26,7 +26,7 @@ MADE = ("instance", "volume", "network-interface")
 PUBLISHED = ("loader.py", "current.json", "code/*", "settings/*")
 """The objects of the cluster's bucket that machines read (`infra.bundle`)."""
 BOOTS = "boot/"
-"""Below which their boot reports lie."""
+"""The prefix of the keys of boot reports."""
 SESSION = (
     "ssmmessages:CreateControlChannel",
     "ssmmessages:CreateDataChannel",

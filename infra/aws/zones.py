@@ -131,7 +131,7 @@ def _of_existing_network(design: ClusterDesign) -> Zones:
 
 
 def _among(partition: Partition, wanted: Sequence[str], subnets: dict[str, str]) -> tuple[str, ...]:
-    """The zones of a partition that an existing network covers and that offer its machine type."""
+    """The zones of a partition that an existing network covers and that offer its instance type."""
     if any(zone.startswith(UNKNOWN) for zone in subnets):
         return tuple(subnets)
     covered = [zone for zone in wanted or subnets if zone in subnets]
@@ -157,7 +157,7 @@ def _zone_of(subnet: str) -> str:
 
 
 def offering(machine: str) -> tuple[str, ...]:
-    """The region's zones in which AWS offers a machine type, sorted. Local and wavelength zones are left
+    """The region's zones in which AWS offers an instance type, sorted. Local and wavelength zones are left
     out."""
     found = aws.ec2.get_instance_type_offerings(
         filters=[{"name": "instance-type", "values": [machine]}], location_type="availability-zone"
@@ -189,7 +189,7 @@ def _of_partition(design: ClusterDesign, partition: Partition, offered: tuple[st
 
 
 def _of_head(design: ClusterDesign, order: Sequence[str], offered: dict[str, tuple[str, ...]]) -> str:
-    """The first of the nodes' zones that offers the hosts' machine types, else any zone that does."""
+    """The first of the nodes' zones that offers the hosts' instance types, else any zone that does."""
     # Without hosts, as with AWS Batch, it is the first zone of the nodes.
     machines = {host.instance_type: offered[host.instance_type] for host in design.hosts}
     everywhere = sorted({zone for zones in machines.values() for zone in zones})

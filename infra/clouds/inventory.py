@@ -7,7 +7,6 @@ from typing import Protocol
 import pulumi
 import pulumi_command as command
 
-from infra.clouds.commands import ClusterRef
 from infra.clouds.firewall import SLURMCTLD
 from infra.clouds.ready import facts
 from infra.inventory import Inventory
@@ -55,5 +54,4 @@ def inventory(
         "scheduler_version": found["scheduler_version"],
         "host_keys": found["host_keys"],
         "shared": pulumi.Output.from_input("/home"),
-        "sweep": pulumi.Output.from_input(ClusterRef.of(design).named()),
     }

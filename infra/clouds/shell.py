@@ -32,7 +32,7 @@ class CloudCluster(ClusterComponent, Protocol):
         ...
 
 
-def place(design: ClusterDesign) -> ShellPaths:
+def paths_of(design: ClusterDesign) -> ShellPaths:
     """The paths, which are the same on every machine, and the environment that the controller makes."""
     return ShellPaths(APPS, SHARED, bundle.training_digest(design))
 
@@ -44,5 +44,5 @@ def of(design: ClusterDesign, cluster: CloudCluster) -> Shell:
     ProxyCommand, and where the name of the user who connects has to be asked for.
     """
     if cluster.proxy_command is None and cluster.endpoint.ask is None:
-        return RemoteShell(cluster.endpoint, place(design))
-    return OpenSshShell(cluster.endpoint, place(design), cluster.proxy_command)
+        return RemoteShell(cluster.endpoint, paths_of(design))
+    return OpenSshShell(cluster.endpoint, paths_of(design), cluster.proxy_command)

@@ -1,7 +1,7 @@
 """The stack file: what it may say, and all its mistakes at once, each with its path and what is allowed.
 
     config = load_file("Pulumi.local.yaml")
-    design = infra.design.design(config, infra.machines.catalog())
+    design = infra.design.design(config, infra.instance_types.catalog.catalog())
 
 `python -m infra.config` writes the JSON Schema, `infra/schema/stack.json`.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from infra.config import placeholders
 from infra.config.load import StackConfig
 from infra.design import benchmark_design
-from infra.machines import Catalog
+from infra.instance_types.catalog import Catalog
 from node import plurals
 from node.bootstrap import limits
 from node.model import BenchmarkDesign, ClusterDesign, Partition

@@ -25,7 +25,7 @@ from infra.config.fields import (
 from infra.config.health import HealthConfig, JobScriptConfig
 from infra.config.network import NetworkConfig, Zones
 from infra.config.storage import Gp3Config, StorageConfig
-from infra.machines import Override
+from infra.instance_types.catalog import Override
 
 MOST_NODES = 5000
 LONGEST_SUSPEND = 366 * 86400
@@ -379,5 +379,5 @@ class ClusterConfig(Section):
     local: LocalConfig | None = Field(None, description="The local cloud's behaviour (provider local).")
     batch: BatchConfig | None = Field(None, description="AWS Batch (scheduler batch).")
     machines: dict[str, Override] = Field(
-        default_factory=dict, description="Machine type -> facts, which win over the snapshot's."
+        default_factory=dict, description="Instance type -> facts, which win over the snapshot's."
     )

@@ -27,11 +27,11 @@ from infra.config.mistakes import (
     unknown_key,
 )
 from infra.config.stack_file import NAMESPACE
-from infra.machines import Catalog, catalog
+from infra.instance_types.catalog import Catalog, catalog
 
 CLUSTER = f"{NAMESPACE}:cluster"
 BENCHMARK = f"{NAMESPACE}:benchmark"
-PLACE_KEYS = ("aws:region", "gcp:project", "gcp:region", "gcp:zone")
+LOCATION_KEYS = ("aws:region", "gcp:project", "gcp:region", "gcp:zone")
 # The keys that the Pulumi CLI writes into a stack file.
 FILE_KEYS = ("config", "environment", "secretsprovider", "encryptedkey", "encryptionsalt")
 
@@ -77,7 +77,7 @@ class StackConfig(BaseModel):
         return self.cluster.provider
 
     def catalog(self, facts: Catalog | None = None) -> Catalog:
-        """The facts of machine types; this stack's own win."""
+        """The facts of instance types; this stack's own win."""
         return (facts or catalog()).with_overrides(self.cluster.machines, self.cluster.provider)
 
 
@@ -115,9 +115,9 @@ def parse(
         raw_benchmark = _section(values, BENCHMARK, mistakes, broken)
         if raw_benchmark is not None:
             benchmark = _validated(BenchmarkConfig, raw_benchmark, (BENCHMARK,), mistakes, broken)
-    place = _place(values, mistakes, broken)
+    location = _cloud_location(values, mistakes, broken)
     if cluster is not None:
-        mistakes += check(cluster, benchmark, place, catalog(), broken, stack, project)
+        mistakes += check(cluster, benchmark, location, catalog(), broken, stack, project)
     unfilled = placeholders.in_cluster(cluster, (CLUSTER,)) if cluster is not None else ()
     if mistakes or cluster is None:
         mistakes += placeholders.words(unfilled)
@@ -126,9 +126,9 @@ def parse(
         stack=stack,
         cluster=cluster,
         benchmark=benchmark,
-        region=place.region_of(cluster.provider),
-        zone=place.zone if cluster.provider == "gcp" else None,
-        project=place.project if cluster.provider == "gcp" else None,
+        region=location.region_of(cluster.provider),
+        zone=location.zone if cluster.provider == "gcp" else None,
+        project=location.project if cluster.provider == "gcp" else None,
         placeholders=unfilled,
         former_keys=renamed.sentences(),
     )
@@ -187,7 +187,7 @@ def _unknown_keys(values: Mapping[Any, Any]) -> list[Mistake]:
         # A misspelt namespace (slurm-stack:cluster) must not count as another program's.
         foreign = name and namespace != NAMESPACE and near(namespace, [NAMESPACE]) is None
         if key not in ours and not foreign:
-            mistake = unknown_key((key,), [*ours, *PLACE_KEYS])
+            mistake = unknown_key((key,), [*ours, *LOCATION_KEYS])
             # `cluster:` without a namespace is not similar enough to any of these keys.
             if meant := near(key, ["cluster", "benchmark"]):
                 mistake = replace(mistake, advice=f"did you mean {NAMESPACE}:{meant}?")
@@ -214,10 +214,12 @@ def _section(
     return None
 
 
-def _place(values: Mapping[str, Any], mistakes: list[Mistake], broken: set[Location]) -> CloudLocation:
+def _cloud_location(
+    values: Mapping[str, Any], mistakes: list[Mistake], broken: set[Location]
+) -> CloudLocation:
     """The region, zone and project from the settings of the clouds' providers."""
     found: dict[str, str | None] = {}
-    for key in PLACE_KEYS:
+    for key in LOCATION_KEYS:
         value = values.get(key)
         if value is not None and not (isinstance(value, str) and value):
             mistakes.append(Mistake(key, shown(value), "text", "write it in quotes"))

@@ -83,7 +83,7 @@ def in_cluster(cluster: ClusterConfig, top: Location) -> tuple[Mistake, ...]:
 
 
 def words(found: Sequence[Mistake]) -> list[Mistake]:
-    """Those that are placeholders' words, for a message about other mistakes."""
+    """Returns the mistakes whose value is a placeholder's word, for a message about other mistakes."""
     return [one for one in found if is_placeholder(one.given.strip('"'))]
 
 

@@ -14,7 +14,7 @@ from infra.gcp.labels import labels
 from infra.gcp.metadata import SCOPES, metadata
 from infra.gcp.names import shortened
 from infra.gcp.role_resources import RoleResources
-from infra.machines import LOCAL_SSD_GIB, catalog
+from infra.instance_types.catalog import LOCAL_SSD_GIB, catalog
 from node.model import ClusterDesign, Partition
 
 LONGEST_PREFIX = 37

@@ -116,7 +116,6 @@ class LocalCluster(pulumi.ComponentResource):
             "scheduler_version": facts["scheduler_version"],
             "host_keys": pulumi.Output.from_input([]),
             "shared": facts["shared"],
-            "sweep": pulumi.Output.from_input({"cluster": design.name}),
         }
         self.register_outputs({"login": facts["login"]})
 

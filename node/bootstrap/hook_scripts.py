@@ -29,7 +29,7 @@ def run(context: Context, number: int, hook: Hook) -> list[str]:
         OSError: The script cannot be fetched or started.
         ValueError: Machines of this cloud cannot fetch such a URL.
     """
-    script = place(context, number, hook)
+    script = script_of(context, number, hook)
     log = context.path(context.folders.log) / f"hook-{number}-{context.host}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
@@ -53,7 +53,7 @@ def run(context: Context, number: int, hook: Hook) -> list[str]:
     return [f"{hook.source} took {time.monotonic() - began:.1f} s", *end_of(log)[-SHOWN_LINES:]]
 
 
-def place(context: Context, number: int, hook: Hook) -> Path:
+def script_of(context: Context, number: int, hook: Hook) -> Path:
     """Returns the path of the hook's script, which is executable. A script with a URL is fetched.
 
     Raises:

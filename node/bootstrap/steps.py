@@ -71,7 +71,7 @@ def packages(context: Context) -> str:
 def metadata(context: Context) -> str:
     from node.bootstrap.vm import clouds, metadata_guard
 
-    return metadata_guard.place(context, clouds.of(context.settings).metadata_openings)
+    return metadata_guard.install(context, clouds.of(context.settings).metadata_openings)
 
 
 def accelerators(context: Context) -> str:

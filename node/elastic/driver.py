@@ -38,7 +38,7 @@ class Machine:
         zone: Where the machine was launched; `None` where the launch named no zone.
         notice: When the cloud will take the machine back, in seconds since the epoch (UTC); `None` means the
             cloud has announced nothing.
-        outdated: Whether new machines of its partition are made from another template or machine type by now.
+        outdated: Whether its partition's new machines are made from another template or instance type by now.
     """
 
     id: str

@@ -16,7 +16,8 @@ CLIENT = "usr/local/lib/slurm-stacks/client"
 NAMES = ("resume", "resume-fail", "suspend", "prolog-slurmctld")
 EPILOG = "epilog-slurmctld"
 EPILOG_SECONDS = 110
-"""Longer than a job may take to end (KillWait, a node's way to DOWN), and less than PrologEpilogTimeout."""
+"""How long the epilog waits: longer than a job takes to end (KillWait, then DOWN), and less than
+PrologEpilogTimeout."""
 EPILOG_TEXT = """\
 #!/bin/sh
 # Written by slurm-stacks. Waits until all nodes of the job have released it: they have ended it, or are lost.

@@ -17,8 +17,8 @@ LIMIT_MS = 50.0
 SAMPLES = 15
 CODE = """
 import time
-from infra import machines
-load = getattr(machines, "tables", machines.catalog)
+from infra.instance_types import catalog
+load = getattr(catalog, "tables", catalog.catalog)
 began = time.perf_counter()
 facts = load()
 print((time.perf_counter() - began) * 1000, len(facts.machines))

@@ -23,7 +23,7 @@ from cli.provider import StackUp
 from infra.config import parse
 from infra.design import design
 from infra.errors import UserError
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from infra.program import locations
 from infra.program.stack import Stack
 from node.codec import to_json

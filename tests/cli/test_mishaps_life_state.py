@@ -25,7 +25,7 @@ from cli.runner.state import DamagedStateError, Record, State
 from infra.config import StackConfig, parse
 from infra.design import benchmark_design, design
 from infra.errors import NotUpError, UserError
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from infra.program import folders, locations
 from infra.program.stack import Stack
 from tests.support.checkout import until

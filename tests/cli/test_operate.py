@@ -33,7 +33,7 @@ from infra.benchmark import BenchmarkRun
 from infra.config import StackConfig, load_file, parse
 from infra.design import benchmark_design, design
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, NotUpError, UserError
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
 from tests.support.checkout import CODE, ROOT
 from tests.support.report_records import keep, local

@@ -10,7 +10,7 @@ import pytest
 
 from cli.report import published
 from cli.report.series import Series, group
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 
 # Counted and added up from the articles' text: rows, sums of nodes, seconds, loss and accuracy.
 TABLES = {

@@ -75,7 +75,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         shutil.copy(path, folder)
     try:
         checkout.cluster("up", check=True)
-        made = Site(checkout)
+        made = Site(checkout, STACK)
         until(
             lambda: checkout.execute("sinfo", "-h", "-o", "%T").split() == ["idle"],
             240,

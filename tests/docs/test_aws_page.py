@@ -14,7 +14,7 @@ from infra import config
 from infra.config import StackConfig
 from infra.cost import cost
 from infra.design import design
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from node.model import ClusterDesign, Partition
 from tests.support.changes_table import document
 from tests.support.checkout import ROOT

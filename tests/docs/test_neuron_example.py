@@ -9,7 +9,7 @@ from pathlib import Path
 
 from infra.config import load_file
 from infra.design import design
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from node.slurm import gres
 from tests.support.checkout import ROOT
 

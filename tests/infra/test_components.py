@@ -143,7 +143,6 @@ def test_the_inventory_is_what_the_head_printed() -> None:
             "scheduler_version": "slurm 1",
             "host_keys": [],
             "shared": "/s",
-            "sweep": {"cluster": "t"},
         }
     ]
 

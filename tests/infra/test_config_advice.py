@@ -9,7 +9,7 @@ import pytest
 from infra.config import parse
 from infra.config.advice import warnings
 from infra.design import design
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from tests.support.stack_values import REMOVE, values
 
 FACTS = catalog()

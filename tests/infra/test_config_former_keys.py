@@ -13,7 +13,7 @@ import yaml
 from infra.config import parse, schema, stack_file
 from infra.config.former_keys import EACH, KEYS
 from infra.design import benchmark_design, design
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from tests.support.checkout import ROOT
 from tests.support.stack_values import CLUSTER, mistakes, values
 

@@ -20,7 +20,7 @@ from infra.config.fields import clock, time_limit_seconds
 from infra.config.storage import SharedStorage
 from infra.design import design, slurm_time
 from infra.errors import EXIT_USAGE
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
 from tests.support import texts
 from tests.support.stack_values import BENCHMARK, CLUSTER, mistakes, values

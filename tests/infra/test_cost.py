@@ -9,7 +9,7 @@ import pytest
 from infra.config import load_file, parse
 from infra.cost import BudgetOutlook, Cost, budget, cost, reach, sentence
 from infra.design import design
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from tests.support.stack_values import REMOVE, STACKS, values
 
 FACTS = catalog()
@@ -100,7 +100,9 @@ def test_directories_of_google() -> None:
 def test_googles_local_ssds_are_paid_beside_the_machine() -> None:
     found = parts(of("gcp", {"storage.local_scratch": {}, "partitions[0].nodes": {"min": 1, "max": 4}}))
     disks = [
-        facts.local_ssds for name in ("n1-standard-2", "n2-standard-4") if (facts := FACTS.machine(name))
+        facts.local_ssds
+        for name in ("n1-standard-2", "n2-standard-4")
+        if (facts := FACTS.instance_type(name))
     ]
     assert found["local SSDs"] == (
         pytest.approx(375 * disks[0] * 0.08 / 730, abs=1e-6),

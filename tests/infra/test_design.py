@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from infra.config import load_file, parse
 from infra.config.health import Check
 from infra.design import benchmark_design, design, real_memory, slurm_time
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from node.bootstrap import limits
 from node.codec import from_json, to_json
 from node.health.model import CHECKS, Health, JobScript

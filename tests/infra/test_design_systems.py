@@ -8,7 +8,7 @@ import pytest
 
 from infra.config import load_file, parse
 from infra.design import design
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from node.bootstrap import limits
 from node.model import ClusterDesign
 from tests.support.checkout import ROOT

@@ -13,7 +13,7 @@ import pytest
 
 from infra.config import load_file
 from infra.design import benchmark_design, design
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from infra.outputs import contract, publish
 from infra.outputs.fields import SCHEMA as SCHEMA_FILE
 from tests.support.stack_values import STACKS, stack_file
@@ -116,7 +116,6 @@ def of_a_program(trained: bool) -> dict[str, Any]:
 
     async def run() -> dict[str, Any]:
         inventory: Any = {key: pulumi.Output.from_input(value) for key, value in THERE.model_dump().items()}
-        inventory["sweep"] = pulumi.Output.from_input({"id": "x"})
         made = publish.of(cluster, inventory, benchmark, _Submitted() if trained else None)
         return {name: await value.future() for name, value in made.items()}
 

@@ -20,8 +20,8 @@ from infra.benchmark import BenchmarkRun
 from infra.config import ConfigError, parse
 from infra.design import benchmark_design, design
 from infra.errors import UserError
+from infra.instance_types.catalog import catalog
 from infra.local.cluster import LocalShell
-from infra.machines import catalog
 from node.bootstrap.vm.training import requirements_digest
 from tests.support.aws_mocks import aws_design
 from tests.support.checkout import ROOT
@@ -162,9 +162,9 @@ def test_what_a_plan_refuses(
     assert [word for word in words if word not in found[where]] == []
 
 
-def with_containers(said: dict[str, Any], project: Path) -> Any:
+def with_containers(said: dict[str, Any], project: Path, **more: Any) -> Any:
     cluster = values("local")
-    cluster[CLUSTER] |= {"containers": {"runtime": "oci"}, "local": {"isolation": "container"}}
+    cluster[CLUSTER] |= {"containers": {"runtime": "oci", **more}, "local": {"isolation": "container"}}
     return parse({**cluster, BENCHMARK: said}, "local", project=project)
 
 
@@ -186,6 +186,13 @@ def test_a_container_is_a_bundle_on_the_cluster_and_brings_the_packages(project:
         with_containers({"script": "train.py", "container": "/home/b", **said}, project)
     found = {m.path.removeprefix(f"{BENCHMARK}.") for m in caught.value.mistakes}
     assert found >= said.keys()
+    package = {"source": "pyxis.deb", "sha256": "0" * 64}
+    (project / "pyxis.deb").write_text("x")
+    with pytest.raises(ConfigError) as caught:
+        with_containers(
+            {"script": "train.py", "container": "/home/b"}, project, runtime="pyxis", packages=[package]
+        )
+    assert "left out: the benchmark has no way" in str(caught.value)
 
 
 def test_all_mistakes_come_at_once(project: Path) -> None:

@@ -23,7 +23,7 @@ from cli.operate import make_plan
 from infra import clusters
 from infra.config import load_file, parse
 from infra.design import design
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from infra.outputs.fields import SCHEMA
 from infra.program.stack import Stack
 from node.model import ClusterDesign, Partition, Settings

@@ -12,7 +12,7 @@ from infra.config import parse
 from infra.config.storage import Gp3Config
 from infra.cost import cost
 from infra.design import design
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from node.model import Gp3, Mount
 from tests.support.stack_values import mistakes, values
 

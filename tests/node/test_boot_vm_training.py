@@ -15,7 +15,7 @@ from infra.clouds import shell
 from infra.config import load_file
 from infra.design import design as from_config
 from infra.environments import lock_digest
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context, SkipStep
 from node.bootstrap.steps import STEPS
@@ -57,7 +57,7 @@ def makes(run: Recorder, context: Context) -> None:
 def test_it_is_made_where_the_benchmark_looks_for_it(tmp_path: Path, partition: Partition, kind: str) -> None:
     context, run = head(tmp_path, partition)
     makes(run, context)
-    place = shell.place(context.settings.design).environment
+    place = shell.paths_of(context.settings.design).environment
     target = tmp_path / "root" / "apps" / "envs" / place
     assert place == lock_digest(ROOT, kind)
     assert training.prepare(context) == f"made {target}"

@@ -307,7 +307,7 @@ def test_a_neuron_device_that_is_missing_keeps_the_node_away(trainium: tuple[Con
 
 def test_an_image_has_neurons_driver_and_loads_none_of_it(trainium: tuple[Context, Machine]) -> None:
     context, run = trainium
-    assert drivers_of_nodes.place(context, TRAINIUM) == ["the Neuron driver"]
+    assert drivers_of_nodes.install_unloaded(context, TRAINIUM) == ["the Neuron driver"]
     assert neuron.PACKAGES[0] in run.versions()
     assert not run.having("modprobe")
 

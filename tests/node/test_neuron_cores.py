@@ -9,7 +9,7 @@ import pytest
 
 from infra.config import load_file
 from infra.design import design as design_of
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from node.model import Accelerator, Partition, SlurmSettings
 from node.slurm import gres
 from node.slurm.hardware import Lines

@@ -25,7 +25,7 @@ from cli.local import image
 from infra.config import load_file
 from infra.design import design
 from infra.errors import UserError
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from infra.program import locations
 from localcloud import cgroups, images, layers, nspawn
 from localcloud.container_machine import Machine, NetworkInterface

@@ -20,7 +20,7 @@ from cli.ssh import openssh
 from infra import bundle
 from infra.clouds.commands import ClusterRef
 from infra.errors import UserError
-from infra.machines import Described
+from infra.instance_types.catalog import Described
 from infra.ssh.target import Target
 from node.model import Access, ClusterDesign, Settings, Site
 

@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from cli.doctor.finding import Check
-from cli.local.diagnosis import cluster, limits, machines, network, places, software
+from cli.local.diagnosis import cluster, limits, local_folders, machines, network, software
 from cli.local.diagnosis.host import Host
 from cli.local.site import RunDirectory
 from infra.program import locations
@@ -40,9 +40,9 @@ def checks(
         # Container machines have Slurm in their image.
         *([] if boots else [Check("packages", of(software.installed, here))]),
         Check("services", of(software.services, here, run.path)),
-        Check("user", places.user),
-        Check("run", of(places.run_folder, stack, design)),
-        Check("training", of(places.training_environment, stack.project, training)),
+        Check("user", local_folders.user),
+        Check("run", of(local_folders.run_folder, stack, design)),
+        Check("training", of(local_folders.training_environment, stack.project, training)),
     ]
     if design is not None:
         wanted = design.slurm.accounting

@@ -170,5 +170,4 @@ def _inventory(design: ClusterDesign, environment: BatchEnvironment) -> Inventor
         "scheduler_version": pulumi.Output.from_input(VERSION),
         "host_keys": pulumi.Output.from_input([]),
         "shared": nothing,
-        "sweep": pulumi.Output.from_input(ClusterRef.of(design).named()),
     }

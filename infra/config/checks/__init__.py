@@ -16,15 +16,15 @@ from infra.config.checks.containers import check_containers
 from infra.config.checks.context import CLUSTER, CloudLocation, Context
 from infra.config.checks.google import check_google
 from infra.config.checks.health import check_health
+from infra.config.checks.instance_types import check_instance_types
 from infra.config.checks.jobs import check_benchmark, check_hooks, check_local
 from infra.config.checks.local_cloud import check_local_cloud
-from infra.config.checks.machines import check_machines
-from infra.config.checks.network import check_access, check_network, check_place
+from infra.config.checks.network import check_access, check_location, check_network
 from infra.config.checks.partitions import check_image, check_own_image, check_partitions
 from infra.config.checks.storage import check_storage
 from infra.config.cluster import ClusterConfig
 from infra.config.mistakes import Location, Mistake
-from infra.machines import Catalog
+from infra.instance_types.catalog import Catalog
 
 __all__ = ["CloudLocation", "check"]
 
@@ -32,7 +32,7 @@ __all__ = ["CloudLocation", "check"]
 def check(
     cluster: ClusterConfig,
     benchmark: BenchmarkConfig | None,
-    place: CloudLocation,
+    location: CloudLocation,
     facts: Catalog,
     broken: set[Location],
     stack: str,
@@ -45,7 +45,7 @@ def check(
         stack: its name, for the commands that an advice spells out.
         project: the project's folder, where hooks' scripts are looked for; None: they are not.
     """
-    context = Context(cluster, benchmark, place, facts, broken, stack, project)
+    context = Context(cluster, benchmark, location, facts, broken, stack, project)
     provider_is_known = context.sound((*CLUSTER, "provider"))
     for name, override in cluster.machines.items():
         try:
@@ -58,12 +58,12 @@ def check(
                 "",
             )
     if provider_is_known:
-        check_place(context)
+        check_location(context)
     check_partitions(context)
     if provider_is_known:
         check_image(context, cluster.image)
         check_own_image(context, cluster.controller.image, (*CLUSTER, "controller", "image"))
-        for step in (check_machines, check_access, check_network, check_storage, check_local):
+        for step in (check_instance_types, check_access, check_network, check_storage, check_local):
             step(context)
         for step in (check_local_cloud, check_hooks, check_batch, check_budget, check_benchmark):
             step(context)

@@ -8,7 +8,7 @@ from infra.config.checks.context import CLUSTER, MISSING, Context
 from infra.config.cluster import PartitionConfig
 from infra.config.fields import IN_WORDS, PLACEMENT_GROUP
 from infra.config.mistakes import Location
-from infra.machines import NEURON_CORES
+from infra.instance_types.catalog import NEURON_CORES
 from node.model import SUBNET_MANAGED
 
 
@@ -31,7 +31,7 @@ def check_amazon(c: Context) -> None:
 
 def _neuron_cores(c: Context, partition: PartitionConfig, at: Location) -> None:
     """Only Neuron devices have NeuronCores."""
-    machine = c.machine(partition.instance_type)
+    machine = c.instance_type(partition.instance_type)
     if partition.aws is None or not partition.aws.neuron_cores or machine is None:
         return
     if machine.accelerator is None or machine.accelerator.type not in NEURON_CORES:
@@ -59,7 +59,7 @@ def _way_out(c: Context) -> None:
             "its subnets and routes are its owner's, and no NAT gateway is made there: remove nat",
         )
     for partition in c.cluster.partitions:
-        machine = c.machine(partition.instance_type)
+        machine = c.instance_type(partition.instance_type)
         if partition.aws is not None and partition.aws.efa and machine is not None and machine.efa > 1:
             c.add(
                 at,
@@ -78,7 +78,7 @@ def _block(c: Context, partition: PartitionConfig, at: Location) -> None:
     EC2's groups may hold several. Its machines are in one cluster, and other placement groups have no room in
     it (EC2 user guide, "Capacity Blocks for ML").
     """
-    where, machine = (*at, "aws", "capacity_block"), c.machine(partition.instance_type)
+    where, machine = (*at, "aws", "capacity_block"), c.instance_type(partition.instance_type)
     if partition.reservation is None:
         c.add((*at, "reservation"), MISSING, "the Capacity Block's id, cr-…", "see the EC2 console")
     elif isinstance(partition.reservation, list) or ":resource-groups:" in partition.reservation:
@@ -119,7 +119,7 @@ def _subnet_manager(c: Context, partition: PartitionConfig, at: Location) -> Non
     NVIDIA's NVLink Subnet Manager is neither. AWS's Deep Learning Base AMI supports these machines (its
     release notes).
     """
-    machine = c.machine(partition.instance_type)
+    machine = c.instance_type(partition.instance_type)
     own = c.cluster.image.id is not None or partition.image is not None
     gpus = machine.accelerator if machine is not None else None
     if gpus is not None and gpus.type in SUBNET_MANAGED and gpus.count > 1 and not own:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from infra.config.batch import BatchConfig
 from infra.config.checks.batch_container import check_container
 from infra.config.checks.context import CLUSTER, MISSING, Context
-from infra.config.checks.machines import check_machine
-from infra.machines import GRES, Machine
+from infra.config.checks.instance_types import check_instance_type
+from infra.instance_types.catalog import GRES, InstanceType
 from node import plurals
 
 MOUNTED = ("fsx_lustre", "efs")
@@ -55,7 +55,7 @@ def check_batch(c: Context) -> None:
 def _batch(c: Context, batch: BatchConfig) -> None:
     at = (*CLUSTER, "batch")
     for index, name in enumerate(batch.instance_types):
-        check_machine(c, (*at, "instance_types", index), name)
+        check_instance_type(c, (*at, "instance_types", index), name)
     low, desired, high = batch.vcpus.min, batch.vcpus.desired, batch.vcpus.max
     if not low <= desired <= high:
         given = {"min": low, "desired": desired, "max": high}
@@ -64,7 +64,7 @@ def _batch(c: Context, batch: BatchConfig) -> None:
         if name.startswith(RESERVED_TAGS):
             allowed = "names that do not start with aws: or slurm-stacks:, by which `down` finds machines"
             c.add((*at, "tags", name), batch.tags[name], allowed, "rename it")
-    machine = c.machine(batch.instance_types[0])
+    machine = c.instance_type(batch.instance_types[0])
     if machine is None:
         return
     name = batch.instance_types[0]
@@ -100,7 +100,7 @@ def _batch(c: Context, batch: BatchConfig) -> None:
         )
 
 
-def _fabric(c: Context, batch: BatchConfig, machine: Machine) -> None:
+def _fabric(c: Context, batch: BatchConfig, machine: InstanceType) -> None:
     """EFA needs machines that have it, close together (Batch user guide, "Elastic Fabric Adapter")."""
     at = (*CLUSTER, "batch", "efa")
     if batch.efa and not machine.efa:

@@ -77,7 +77,7 @@ def _names(c: Context, batch: BatchConfig) -> None:
 def _gpus(c: Context, batch: BatchConfig) -> None:
     """The GPUs of a node, and the published variable that has those of all nodes."""
     name, container = batch.instance_types[0], batch.container
-    machine = c.machine(name)
+    machine = c.instance_type(name)
     if machine is None or not c.sound((*CLUSTER, "batch", "nodes")):
         return
     devices = machine.accelerator.count if machine.accelerator else 0

@@ -14,11 +14,11 @@ def check_budget(c: Context) -> None:
         return
     dynamic = [p for p in c.cluster.partitions if p.nodes.max > p.nodes.min]
     unknown = sorted(
-        {p.instance_type for p in dynamic if c.machine(p.instance_type) and _price(c, p) is None}
+        {p.instance_type for p in dynamic if c.instance_type(p.instance_type) and _price(c, p) is None}
     )
     if c.cluster.batch is not None and c.cluster.scheduler == "batch":
         types = c.cluster.batch.instance_types
-        unknown = [name for name in types if c.machine(name) and c.facts.price(name, c.region) is None]
+        unknown = [name for name in types if c.instance_type(name) and c.facts.price(name, c.region) is None]
     if unknown:
         example = "{" + f"{unknown[0]}: {{price_hour: …}}" + "}"
         c.add(

@@ -10,7 +10,7 @@ from infra.config import placeholders
 from infra.config.benchmark import BenchmarkConfig
 from infra.config.cluster import ClusterConfig, PartitionConfig
 from infra.config.mistakes import Location, Mistake, path_of, shown
-from infra.machines import Catalog, Machine
+from infra.instance_types.catalog import Catalog, InstanceType
 
 CLUSTER: Location = ("slurm-stacks:cluster",)
 BENCHMARK: Location = ("slurm-stacks:benchmark",)
@@ -41,7 +41,7 @@ class Context:
 
     cluster: ClusterConfig
     benchmark: BenchmarkConfig | None
-    place: CloudLocation
+    location: CloudLocation
     facts: Catalog
     broken: set[Location]
     """Locations whose values were found wrong and replaced by placeholders."""
@@ -73,13 +73,13 @@ class Context:
         """Whether the value is the one in the file: no mistake is at this location, above or below it."""
         return all(wrong[: len(location)] != location[: len(wrong)] for wrong in self.broken)
 
-    def machine(self, name: str) -> Machine | None:
-        """The facts of a machine type, if it is this provider's."""
-        machine = self.facts.machine(name)
+    def instance_type(self, name: str) -> InstanceType | None:
+        """The facts of an instance type, if it is this provider's."""
+        machine = self.facts.instance_type(name)
         return machine if machine and machine.provider == self.provider else None
 
     def near(self, name: str) -> list[str]:
-        """Machine types of this provider with names similar to `name`, the most similar first; cached."""
+        """Instance types of this provider with names similar to `name`, the most similar first; cached."""
         if name not in self._near:
             self._near[name] = self.facts.near(name, self.provider)
         return self._near[name]

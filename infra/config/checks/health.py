@@ -37,6 +37,6 @@ def check_health(c: Context) -> None:
 
 
 def _has_devices(c: Context, partition: PartitionConfig) -> bool:
-    machine = c.machine(partition.instance_type)
+    machine = c.instance_type(partition.instance_type)
     built_in = machine is not None and machine.accelerator is not None
     return built_in or partition.accelerator is not None or bool(partition.aws and partition.aws.efa)

@@ -9,7 +9,7 @@ from infra.config.checks.program import check_program
 from infra.config.cluster import LONGEST_TIMEOUT
 from infra.config.fields import gs_bucket
 from infra.config.mistakes import Location
-from infra.machines import GRES
+from infra.instance_types.catalog import GRES
 from node import plurals
 from node.model import KERAS_MNIST
 from node.slurm.addressing import PORT_BLOCK
@@ -145,7 +145,7 @@ def check_benchmark(c: Context) -> None:
     quota = c.cluster.local.quota_nodes if c.cluster.local and c.provider == "local" else None
     if quota is not None and benchmark.nodes > quota:
         c.add((*BENCHMARK, "nodes"), benchmark.nodes, f"at most {quota}: local.quota_nodes", "")
-    machine = c.machine(partition.instance_type)
+    machine = c.instance_type(partition.instance_type)
     if machine is not None and benchmark.tasks_per_node > machine.vcpus:
         # Slurm refuses such a job when it is submitted.
         of = f"{partition.name} ({partition.instance_type})"

@@ -31,17 +31,17 @@ def check_local_cloud(c: Context) -> None:
             advice = f"did you mean {meant}?" if meant else ""
             c.add((*LOCAL, "capacity", pool), count, f"the pools {', '.join(known)}", advice)
     for partition in partitions:
-        _room_for_static_nodes(c, partition, local.capacity)
+        _capacity_for_static_nodes(c, partition, local.capacity)
 
 
-def _room_for_static_nodes(c: Context, partition: PartitionConfig, capacity: dict[str, int]) -> None:
+def _capacity_for_static_nodes(c: Context, partition: PartitionConfig, capacity: dict[str, int]) -> None:
     static, name = partition.nodes.min, partition.name
     if name in capacity and capacity[name] < static:
         allowed = f"{static} or more: so many nodes of {name} are static (nodes.min)"
         c.add((*LOCAL, "capacity", name), capacity[name], allowed)
     zones = [f"{name}/{zone}" for zone in partition.zones or ()]
-    room = sum(capacity.get(zone, static) for zone in zones)
-    if zones and room < static:
+    available = sum(capacity.get(zone, static) for zone in zones)
+    if zones and available < static:
         allowed = f"{static} or more in its zones together: so many nodes are static (nodes.min)"
         c.add((*LOCAL, "capacity"), {zone: capacity[zone] for zone in zones}, allowed)
 
@@ -59,6 +59,6 @@ def pools(partitions: Iterable[tuple[str, Iterable[str]]]) -> list[str]:
 
 
 def _devices(c: Context, partition: PartitionConfig) -> int:
-    machine = c.machine(partition.instance_type)
+    machine = c.instance_type(partition.instance_type)
     accelerator = partition.accelerator or (machine.accelerator if machine else None)
     return accelerator.count if accelerator else 0

@@ -26,11 +26,11 @@ PROJECT = r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]"
 MODES = {"aws": ("ssm", "ssh"), "gcp": ("iap", "ssh"), "local": ()}
 
 
-def check_place(c: Context) -> None:
+def check_location(c: Context) -> None:
     """Check region and zone, under the clouds' own keys. Without a valid region no check depends on it."""
     before = len(c.mistakes)
     if c.provider == "aws":
-        region = c.place.aws_region
+        region = c.location.aws_region
         if region is None:
             c.add(("aws:region",), MISSING, "an AWS region", "write for example aws:region: eu-central-1")
         elif not re.fullmatch(REGION, region):
@@ -39,7 +39,7 @@ def check_place(c: Context) -> None:
             c.add(("aws:region",), region, "an AWS region, like eu-central-1", advice)
     if c.provider == "gcp":
         _project(c)
-        zone_name, region = c.place.zone, c.place.gcp_region
+        zone_name, region = c.location.zone, c.location.gcp_region
         if zone_name is None:
             c.add(
                 ("gcp:zone",), MISSING, "a zone of Google Cloud", "write for example gcp:zone: europe-west4-a"
@@ -51,7 +51,7 @@ def check_place(c: Context) -> None:
                 ("gcp:region",), region, f"the zone's region, {zone_name.rpartition('-')[0]}", "leave it out"
             )
     if len(c.mistakes) == before:
-        c.region = c.place.region_of(c.provider)
+        c.region = c.location.region_of(c.provider)
 
 
 def _near_region(c: Context, region: str) -> str:
@@ -62,7 +62,7 @@ def _near_region(c: Context, region: str) -> str:
 
 def _project(c: Context) -> None:
     """A project is needed even for a plan, because the names of service accounts contain it."""
-    project = c.place.project
+    project = c.location.project
     if project is None:
         c.add(
             ("gcp:project",),

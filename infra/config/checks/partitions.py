@@ -1,15 +1,15 @@
-"""Checks of partitions: their names, what their machine types support, and what cannot be combined."""
+"""Checks of partitions: their names, what their instance types support, and what cannot be combined."""
 
 from __future__ import annotations
 
 import re
 
 from infra.config.checks.context import CLUSTER, Context
-from infra.config.checks.machines import check_machine
+from infra.config.checks.instance_types import check_instance_type
 from infra.config.cluster import ImageConfig, OwnImageConfig, PartitionConfig
 from infra.config.fields import IN_WORDS, LONGEST_NAME, NAME
 from infra.config.mistakes import Location
-from infra.machines import Machine
+from infra.instance_types.catalog import InstanceType
 
 # login-0 and controller are hosts; DEFAULT, in any case of letters, has a meaning in slurm.conf.
 RESERVED = ("controller", "login", "default")
@@ -87,10 +87,10 @@ def _on_provider(c: Context, partition: PartitionConfig, at: Location) -> None:
             c.add((*at, name), "nothing that applies", f"settings of {c.provider}", f"remove {name}:")
     if partition.zones is not None:
         check_zones(c, partition.zones, (*at, "zones"))
-    check_machine(c, (*at, "instance_type"), partition.instance_type)
+    check_instance_type(c, (*at, "instance_type"), partition.instance_type)
     check_own_image(c, partition.image, (*at, "image"))
     _reservation(c, partition, at)
-    machine = c.machine(partition.instance_type)
+    machine = c.instance_type(partition.instance_type)
     if machine is None:
         return
     if partition.spot and not machine.spot:
@@ -154,7 +154,7 @@ def _of_ec2(c: Context, value: str | list[str], where: Location) -> None:
             c.add(at, one, "each reservation once", "remove it")
 
 
-def _accelerator(c: Context, partition: PartitionConfig, machine: Machine, at: Location) -> None:
+def _accelerator(c: Context, partition: PartitionConfig, machine: InstanceType, at: Location) -> None:
     wanted, where = partition.accelerator, (*at, "accelerator")
     if wanted is None:
         return
@@ -194,7 +194,7 @@ def _accelerator(c: Context, partition: PartitionConfig, machine: Machine, at: L
         )
 
 
-def _attached(c: Context, partition: PartitionConfig, machine: Machine, where: Location) -> None:
+def _attached(c: Context, partition: PartitionConfig, machine: InstanceType, where: Location) -> None:
     """Check GPUs that Google attaches to a machine."""
     wanted = partition.accelerator
     if wanted is None:
@@ -225,7 +225,7 @@ def _attached(c: Context, partition: PartitionConfig, machine: Machine, where: L
         )
 
 
-def _efa_and_placement(c: Context, partition: PartitionConfig, machine: Machine, at: Location) -> None:
+def _efa_and_placement(c: Context, partition: PartitionConfig, machine: InstanceType, at: Location) -> None:
     efa = partition.aws is not None and partition.aws.efa and c.provider == "aws"
     if efa and machine.efa == 0:
         having = c.facts.some(partition.instance_type, "aws", lambda m: m.efa)

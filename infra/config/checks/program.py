@@ -76,6 +76,11 @@ def _container(c: Context, benchmark: BenchmarkConfig, bundle: str) -> None:
     if c.cluster.containers is None:
         advice = "give the nodes a runtime, slurm-stacks:cluster.containers: {runtime: oci}"
         c.add(where, bundle, "left out: the cluster runs no containers", advice)
+    elif c.cluster.containers.runtime != "oci":
+        advice = (
+            "jobs of your own take an image by its name, `srun --container-image=…`; or have runtime: oci"
+        )
+        c.add(where, bundle, "left out: the benchmark has no way into an image of Pyxis", advice)
     elif (
         not path.is_absolute() or ".." in path.parts or not bundle.isprintable() or path == PurePosixPath("/")
     ):

@@ -10,7 +10,7 @@ from infra.config.fields import gs_bucket
 from infra.config.mistakes import Location
 from infra.config.placeholders import is_placeholder
 from infra.config.storage import BucketConfig, LocalScratch, SharedStorage
-from infra.machines import Machine
+from infra.instance_types.catalog import InstanceType
 from node.elastic.drivers.gce.names import NAME_LENGTH, part_of
 
 KINDS = {"nfs": ("aws", "gcp"), "efs": ("aws",), "fsx_lustre": ("aws",), "filestore": ("gcp",)}
@@ -199,7 +199,7 @@ def _name(address: str) -> str:
 
 
 def _local_scratch(c: Context, at: Location) -> None:
-    machines = [c.machine(p.instance_type) for p in c.cluster.partitions]
+    machines = [c.instance_type(p.instance_type) for p in c.cluster.partitions]
     if any(m is None for m in machines) or any(m and _own_disks(m) for m in machines):
         return
     if c.cluster.batch is None:
@@ -213,7 +213,7 @@ def _local_scratch(c: Context, at: Location) -> None:
         )
 
 
-def _own_disks(machine: Machine) -> int:
+def _own_disks(machine: InstanceType) -> int:
     """The disks for a local scratch: its NVMe disks in GiB, or the number of attached local SSDs."""
     return machine.nvme_gib or machine.local_ssds
 

@@ -119,7 +119,7 @@ def clean(context: Context) -> str:
 
 
 def _drivers(context: Context, kind: ImageKind) -> str:
-    placed = drivers.place(context, kind.partition) if kind.partition is not None else []
+    placed = drivers.install_unloaded(context, kind.partition) if kind.partition is not None else []
     if not placed:
         raise SkipStep("these machines need none")
     return f"placed {', '.join(placed)}"

@@ -72,7 +72,7 @@ def install(context: Context, partition: Partition) -> str:
     return efa(context, partition.efa) if partition.efa else ""
 
 
-def place(context: Context, partition: Partition) -> list[str]:
+def install_unloaded(context: Context, partition: Partition) -> list[str]:
     """Installs the drivers without loading them, because a machine that becomes an image has no devices.
 
     Returns:

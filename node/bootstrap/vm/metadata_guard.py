@@ -91,7 +91,7 @@ class Openings:
     users: tuple[str, ...] = ()
 
 
-def place(context: Context, openings: Openings) -> str:
+def install(context: Context, openings: Openings) -> str:
     """Installs the rules, now and for each later boot.
 
     Raises:

@@ -25,7 +25,7 @@ the hashes of uv itself."""
 REQUIREMENTS = "requirements.txt"
 PYTHON = "/usr/bin/python3"
 NEEDED_MIB = {"cpu": 3000, "gpu": 9000, "own": 500}
-"""Kind of environment -> the space that it needs. Of a user's own nobody knows it: this is the least."""
+"""Kind of environment -> the space that it needs; the least space for a user's own, whose size is unknown."""
 SYNC_SECONDS = 1500.0
 MIB = 1 << 20
 

@@ -15,7 +15,7 @@ from cli.clouds.kept import Kept, report
 from infra.aws.tags import CLUSTER, KEPT, SAVED
 from infra.config import parse
 from infra.design import design
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from node.model import Mount
 from tests.support.aws_account import REGION, Account, account, moto
 from tests.support.stack_values import values

@@ -59,7 +59,7 @@ def test_machines_are_of_the_family_that_ec2_counts(machine: str, family: str) -
 
 
 def test_every_machine_of_the_snapshot_has_a_quota() -> None:
-    from infra.machines import catalog
+    from infra.instance_types.catalog import catalog
 
     assert [n for n in catalog().names("aws") if quotas.code((quotas.family(n), False)) is None] == []
 

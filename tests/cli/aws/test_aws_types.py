@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cli import machine_lookup
+from cli import instance_type_lookup
 from cli.aws.types import ask
 from cli.doctor.project import machine_types
-from infra import machine_cache, machines
 from infra.config import ConfigError, load_file
 from infra.config.advice import warnings
 from infra.cost import cost, sentence
 from infra.design import design
-from infra.machine_table import Table
-from infra.machines import Machine, catalog, tables
+from infra.instance_types import cache
+from infra.instance_types import catalog as catalog_module
+from infra.instance_types.catalog import InstanceType, catalog, tables
+from infra.instance_types.tables import Table
 from infra.program.stack import Stack
 from tests.support.aws_account import REGION, Account, account, moto, nobody
 
@@ -33,12 +34,12 @@ def older(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     whole = tables()
     table = whole.machines
     assert isinstance(table, Table)
-    there: dict[str, Machine] = {name: table[name] for name in ("m5.large", "m7i.xlarge", "m4.large")}
+    there: dict[str, InstanceType] = {name: table[name] for name in ("m5.large", "m7i.xlarge", "m4.large")}
     less = whole.model_copy(update={"machines": there, "unusable": {}})
-    monkeypatch.setattr("infra.machines.tables", lambda: less)
-    machines._catalog.cache_clear()
+    monkeypatch.setattr("infra.instance_types.catalog.tables", lambda: less)
+    catalog_module._catalog.cache_clear()
     yield
-    machines._catalog.cache_clear()
+    catalog_module._catalog.cache_clear()
 
 
 def stack(folder: Path, machine: str, region: str = REGION, **more: object) -> Path:
@@ -71,7 +72,7 @@ def test_up_learns_a_type_that_plan_then_knows(tmp_path: Path) -> None:
     path = stack(tmp_path, "g6.12xlarge")
     with pytest.raises(ConfigError, match=r"`\./cluster doctor --stack t` asks AWS about it"):
         load_file(path)
-    answer = machine_lookup.learn(Stack(tmp_path, "t"))
+    answer = instance_type_lookup.learn(Stack(tmp_path, "t"))
     assert answer.unknown == ()
     assert answer.known == (
         "AWS says of g6.12xlarge: 48 vCPUs, 196608 MiB, 4 × l4, 1 EFA interface on 1 network card, "
@@ -85,7 +86,7 @@ def test_up_learns_a_type_that_plan_then_knows(tmp_path: Path) -> None:
     assert (partition.accelerator.type, partition.accelerator.count) == ("l4", 4)
     assert "price of g6.12xlarge unknown" in sentence(cost(made, catalog()))
     assert isinstance(warnings(config, made, catalog()), list)
-    assert machine_lookup.learn(Stack(tmp_path, "t")) == machine_lookup.Answer(), (
+    assert instance_type_lookup.learn(Stack(tmp_path, "t")) == instance_type_lookup.Answer(), (
         "it is known now: nobody is asked"
     )
 
@@ -93,11 +94,11 @@ def test_up_learns_a_type_that_plan_then_knows(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("older", "account")
 def test_what_is_known_of_one_region_is_asked_again_in_another(tmp_path: Path) -> None:
     stack(tmp_path, "p5en.48xlarge", "us-east-1")
-    assert len(machine_lookup.learn(Stack(tmp_path, "t")).known) == 1
+    assert len(instance_type_lookup.learn(Stack(tmp_path, "t")).known) == 1
     path = stack(tmp_path, "p5en.48xlarge", "us-west-2")
     with pytest.raises(ConfigError, match="its facts are kept of us-east-1 only"):
         load_file(path)
-    assert len(machine_lookup.learn(Stack(tmp_path, "t")).known) == 1
+    assert len(instance_type_lookup.learn(Stack(tmp_path, "t")).known) == 1
     assert load_file(path).region == "us-west-2"
     assert catalog().machines["p5en.48xlarge"].regions == ("us-east-1", "us-west-2")
 
@@ -106,9 +107,9 @@ def test_what_is_known_of_one_region_is_asked_again_in_another(tmp_path: Path) -
 def test_a_stack_files_own_facts_are_never_asked_for_and_win(tmp_path: Path) -> None:
     own = {"g6.12xlarge": {"vcpus": 40, "memory_mib": 1000 * 100}}
     path = stack(tmp_path, "g6.12xlarge", machines=own)
-    assert machine_lookup.learn(Stack(tmp_path, "t"), again=True) == machine_lookup.Answer()
+    assert instance_type_lookup.learn(Stack(tmp_path, "t"), again=True) == instance_type_lookup.Answer()
     stack(tmp_path, "g6.12xlarge")
-    machine_lookup.learn(Stack(tmp_path, "t"))
+    instance_type_lookup.learn(Stack(tmp_path, "t"))
     path = stack(tmp_path, "g6.12xlarge", machines=own)
     assert design(load_file(path), catalog()).partitions[0].cpus == 40
 
@@ -116,29 +117,29 @@ def test_a_stack_files_own_facts_are_never_asked_for_and_win(tmp_path: Path) -> 
 @pytest.mark.usefixtures("older", "account")
 def test_what_cannot_be_used_is_refused_with_its_reason_and_asked_once(tmp_path: Path) -> None:
     path = stack(tmp_path, "g6f.large")
-    (why,) = machine_lookup.learn(Stack(tmp_path, "t")).unknown
+    (why,) = instance_type_lookup.learn(Stack(tmp_path, "t")).unknown
     assert "a part of a GPU" in why
     with pytest.raises(ConfigError, match="a part of a GPU"):
         load_file(path)
-    assert machine_lookup.learn(Stack(tmp_path, "t")) == machine_lookup.Answer()
-    assert machine_lookup.learn(Stack(tmp_path, "t"), again=True).unknown == (why,)
+    assert instance_type_lookup.learn(Stack(tmp_path, "t")) == instance_type_lookup.Answer()
+    assert instance_type_lookup.learn(Stack(tmp_path, "t"), again=True).unknown == (why,)
 
 
 @pytest.mark.usefixtures("older", "account")
 def test_a_type_that_ec2_does_not_have(tmp_path: Path) -> None:
     stack(tmp_path, "m5.lagre")
     (finding,) = machine_types(Stack(tmp_path, "t"))
-    assert finding.found == f"AWS has no machine type m5.lagre in {REGION}"
-    assert not machine_cache.path().exists() or machine_cache.read() == {"machines": {}, "unusable": {}}
+    assert finding.found == f"AWS has no instance type m5.lagre in {REGION}"
+    assert not cache.path().exists() or cache.read() == {"machines": {}, "unusable": {}}
 
 
 @pytest.mark.usefixtures("older", "account")
 def test_doctor_asks_again_and_replaces_what_is_kept(tmp_path: Path) -> None:
     stack(tmp_path, "c7i.8xlarge")
-    machine_lookup.learn(Stack(tmp_path, "t"))
-    content = json.loads(machine_cache.path().read_text())
+    instance_type_lookup.learn(Stack(tmp_path, "t"))
+    content = json.loads(cache.path().read_text())
     content["machines"]["c7i.8xlarge"]["vcpus"] = 8
-    machine_cache.path().write_text(json.dumps(content))
+    cache.path().write_text(json.dumps(content))
     assert catalog().machines["c7i.8xlarge"].vcpus == 8
     (finding,) = machine_types(Stack(tmp_path, "t"))
     assert "32 vCPUs" in finding.found
@@ -147,11 +148,11 @@ def test_doctor_asks_again_and_replaces_what_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("account")
 def test_the_table_wins_over_what_was_kept_before_it_knew_the_type(tmp_path: Path) -> None:
-    machine_cache.keep({"machines": {"c7i.8xlarge": {"provider": "aws", "vcpus": 8, "memory_mib": 9}}})
+    cache.keep({"machines": {"c7i.8xlarge": {"provider": "aws", "vcpus": 8, "memory_mib": 9}}})
     assert catalog().machines["c7i.8xlarge"].vcpus == 32
     for damaged in ("", "[]", '{"format": 1, "machines": {"x.y": {"vcpus": "?"}}, "unusable": 3}'):
-        machine_cache.path().write_text(damaged)
-        assert catalog().machine("x.y") is None
+        cache.path().write_text(damaged)
+        assert catalog().instance_type("x.y") is None
 
 
 @pytest.mark.usefixtures("older", "nobody")
@@ -160,14 +161,14 @@ def test_without_credentials_nobody_is_asked_and_it_is_said(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     stack(tmp_path, "g6.12xlarge")
-    (why,) = machine_lookup.learn(Stack(tmp_path, "t")).unknown
+    (why,) = instance_type_lookup.learn(Stack(tmp_path, "t")).unknown
     assert why.startswith("AWS could not be asked about g6.12xlarge: there are no credentials for AWS here")
-    assert not machine_cache.path().exists()
+    assert not cache.path().exists()
 
 
 @pytest.mark.usefixtures("older")
 @pytest.mark.parametrize("text", ["", "config: 3", "config: {slurm-stacks:cluster: {provider: aws}}", "a: ["])
 def test_a_stack_file_with_mistakes_asks_nobody(tmp_path: Path, text: str) -> None:
     (tmp_path / "Pulumi.t.yaml").write_text(text)
-    assert machine_lookup.learn(Stack(tmp_path, "t")) == machine_lookup.Answer()
-    assert machine_lookup.learn(Stack(tmp_path, "missing")) == machine_lookup.Answer()
+    assert instance_type_lookup.learn(Stack(tmp_path, "t")) == instance_type_lookup.Answer()
+    assert instance_type_lookup.learn(Stack(tmp_path, "missing")) == instance_type_lookup.Answer()

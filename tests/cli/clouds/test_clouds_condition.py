@@ -15,7 +15,7 @@ from cli.ssh.openssh import SshError
 from infra.config import load_file
 from infra.design import design as design_of
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
 from infra.ssh.target import Target
 from tests.support.doubles import design

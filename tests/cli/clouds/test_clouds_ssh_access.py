@@ -90,7 +90,7 @@ def test_an_up_starts_a_head_that_was_stopped_and_no_node(tmp_path: Path) -> Non
 def test_the_commands_know_where_things_lie_as_the_program_does() -> None:
     known = FakeProvider().layout(PUBLIC)
     assert (known.apps, known.shared) == ("/apps", "/home")
-    assert known.environment == shell.place(PUBLIC).environment
+    assert known.environment == shell.paths_of(PUBLIC).environment
 
 
 def test_a_plan_has_a_placeholder_for_each_fact() -> None:

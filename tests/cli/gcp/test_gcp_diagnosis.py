@@ -12,7 +12,7 @@ from google.cloud import compute_v1 as gce
 from cli.doctor.finding import Finding, Severity
 from cli.gcp import account, diagnosis, quotas
 from cli.gcp.diagnosis import checks
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from node.model import Accelerator, ClusterDesign
 from tests.support.fake_gce import Fault
 from tests.support.fake_google import KEY, Project, project

@@ -1,4 +1,4 @@
-"""Questions to Compute Engine about unknown machine types, answered with its library's own messages."""
+"""Questions to Compute Engine about unknown instance types, answered with its library's own messages."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 import yaml
 from google.cloud import compute_v1 as gce
 
-from cli import machine_lookup
+from cli import instance_type_lookup
 from cli.gcp import account
 from infra.config import ConfigError, load_file
 from infra.design import design
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
 from tests.support.fake_gce import Fault
 from tests.support.fake_google import Project, project
@@ -62,7 +62,7 @@ def test_up_learns_types_that_plan_then_knows(tmp_path: Path) -> None:
     path = stack(tmp_path, "c9-standard-8", "a9-highgpu-8g", "n2-custom-6-20480")
     with pytest.raises(ConfigError, match=r"`\./cluster doctor --stack t` asks Google Cloud about it"):
         load_file(path)
-    answer = machine_lookup.learn(Stack(tmp_path, "t"))
+    answer = instance_type_lookup.learn(Stack(tmp_path, "t"))
     assert answer.unknown == ()
     plain, gpus, custom = design(load_file(path), catalog()).partitions
     assert (plain.cpus, plain.price_hour, plain.accelerator) == (8, None, None)
@@ -72,16 +72,16 @@ def test_up_learns_types_that_plan_then_knows(tmp_path: Path) -> None:
     assert (machine.nvme_gib, machine.regions) == (16 * 375, ("europe-west4",))
     assert catalog().machines["n2-custom-6-20480"].placement, "as all of its series"
     assert custom.cpus == 6
-    assert machine_lookup.learn(Stack(tmp_path, "t")) == machine_lookup.Answer(), (
+    assert instance_type_lookup.learn(Stack(tmp_path, "t")) == instance_type_lookup.Answer(), (
         "they are known now: nobody is asked"
     )
 
 
 def test_what_compute_engine_does_not_have_or_we_cannot_use(there: Project, tmp_path: Path) -> None:
     stack(tmp_path, "z9-standard-4", "c9-standard-4", "n4-standard-2", "t2a-standard-1")
-    assert machine_lookup.learn(Stack(tmp_path, "t")).unknown == (
+    assert instance_type_lookup.learn(Stack(tmp_path, "t")).unknown == (
         "z9-standard-4 cannot be used: its processors are ARM64, and this project's software is for x86-64",
-        f"Google Cloud has no machine type c9-standard-4 in {ZONE}",
+        f"Google Cloud has no instance type c9-standard-4 in {ZONE}",
     )
     asked = [call.request.machine_type for call in there.gce.calls if call.name == "machine_types.get"]
     assert asked == ["c9-standard-4", "z9-standard-4"], "of Hyperdisk series and ARM nobody is asked"
@@ -96,5 +96,5 @@ def test_what_compute_engine_does_not_have_or_we_cannot_use(there: Project, tmp_
 def test_a_refusal_of_googles_is_said(there: Project, tmp_path: Path) -> None:
     there.gce.faults.append(Fault("machine_types.get", "forbidden", 403))
     stack(tmp_path, "c9-standard-8")
-    (why,) = machine_lookup.learn(Stack(tmp_path, "t")).unknown
+    (why,) = instance_type_lookup.learn(Stack(tmp_path, "t")).unknown
     assert why.startswith("Google Cloud could not be asked about c9-standard-8: ")

@@ -152,7 +152,7 @@ def test_hierarchies_of_both_versions_are_known(tmp_path: Path, monkeypatch: pyt
 def test_the_stack_file_of_the_repository_is_such_a_cluster() -> None:
     from infra.config import load_file
     from infra.design import design as designed
-    from infra.machines import catalog
+    from infra.instance_types.catalog import catalog
 
     made = designed(load_file(ROOT / "Pulumi.local-machines.yaml"), catalog())
     assert made.isolation == CONTAINER

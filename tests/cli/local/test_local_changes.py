@@ -25,7 +25,7 @@ from cli.local.site import RunDirectory
 from infra import bundle, config
 from infra.design import design
 from infra.errors import UserError
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
 from node.model import Accelerator, ClusterDesign, Host
 from tests.support.changes_table import check_fields, check_keys, document

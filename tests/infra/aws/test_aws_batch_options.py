@@ -16,7 +16,7 @@ from infra.aws.batch import options, policies, spending, states, user_data
 from infra.aws.batch.cluster import BatchCluster
 from infra.config import parse
 from infra.design import design
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from node.model import Budget, ClusterDesign
 from tests.support.aws_mocks import ACCOUNT, declare
 from tests.support.batch_aws import BatchAws

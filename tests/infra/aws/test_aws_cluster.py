@@ -204,7 +204,6 @@ def test_the_inventory_of_a_cluster_with_a_public_head() -> None:
         "scheduler_version": "slurm 23.11.4",
         "host_keys": ["ssh-ed25519 AAAAkey"],
         "shared": "/home",
-        "sweep": {"region": "eu-west-1", "cluster": "c"},
         "host": "198.51.100.7",
     }
 

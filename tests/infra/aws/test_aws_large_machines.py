@@ -23,7 +23,7 @@ import yaml
 from cli.operate import make_plan
 from infra.aws.launch_templates import interfaces
 from infra.config import load_file
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
 from tests.support.checkout import ROOT
 from tests.support.stack_values import CLUSTER, mistakes, values

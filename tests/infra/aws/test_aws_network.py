@@ -226,7 +226,7 @@ def test_networks_without_mode_ssh_open_nothing() -> None:
 def test_all_of_the_internet_only_where_the_stack_says_it_twice() -> None:
     from infra.config import ConfigError, parse
     from infra.design import design
-    from infra.machines import catalog
+    from infra.instance_types.catalog import catalog
 
     stack = {
         "aws:region": "eu-west-1",

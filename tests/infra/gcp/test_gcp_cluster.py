@@ -230,12 +230,6 @@ def test_the_inventory_of_a_cluster_with_a_public_login_machine() -> None:
         "scheduler_version": "slurm 23.11.4",
         "host_keys": ["ssh-ed25519 AAAAkey"],
         "shared": "/home",
-        "sweep": {
-            "project": "acme-ml",
-            "region": "europe-west4",
-            "zone": "europe-west4-a",
-            "cluster": "c",
-        },
         "host": "c-seats-login-0-public-address",
         "user": "",
     }

@@ -8,7 +8,7 @@ from google.cloud import compute_v1 as gce
 
 from infra.gcp.network import GcpNetwork
 from infra.gcp.storage import GcpStorage
-from infra.machines import catalog
+from infra.instance_types.catalog import catalog
 from tests.support.gcp_mocks import declare, gcp_design
 
 

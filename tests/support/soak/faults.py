@@ -57,7 +57,7 @@ class Faults:
         self._bag: list[str] = []
         self._next = time.monotonic() + 2 * PAUSE_SECONDS
         self._later: list[tuple[float, Callable[[], None]]] = []
-        self._mending: threading.Thread | None = None
+        self._repairing: threading.Thread | None = None
         self._awaits_saving = False
         self.limits: dict[str, Any] = {}
         """What is set now, beside what is calm."""
@@ -88,7 +88,7 @@ class Faults:
         self._kinds = []
         self.settle()
         if not self._cluster.pids("agent"):
-            self._mend()
+            self._repair()
         self._later = []
         self._cluster.cloud("limits", **CALM)
         self.limits = {}
@@ -100,8 +100,8 @@ class Faults:
 
     def settle(self) -> None:
         """Wait for an `up` that is under way."""
-        if self._mending is not None:
-            self._mending.join()
+        if self._repairing is not None:
+            self._repairing.join()
 
     def _inject(self, kind: str) -> None:
         try:
@@ -202,14 +202,14 @@ class Faults:
         with contextlib.suppress(ProcessLookupError):
             self._cluster.kill(pid)
         if daemon == "agent":
-            self._after(self._chance.uniform(1, 10), self._mend_aside)
+            self._after(self._chance.uniform(1, 10), self._repair_aside)
 
-    def _mend_aside(self) -> None:
+    def _repair_aside(self) -> None:
         """Nothing but `./cluster up` starts the agent again; meanwhile the soak goes on."""
-        self._mending = threading.Thread(target=self._mend)
-        self._mending.start()
+        self._repairing = threading.Thread(target=self._repair)
+        self._repairing.start()
 
-    def _mend(self) -> None:
+    def _repair(self) -> None:
         done = self._cluster.checkout.cluster("up", timeout=300)
         self._journal.write("mended", status=done.returncode, said=done.stderr[-500:])
         if done.returncode:

@@ -22,7 +22,7 @@ from node.elastic.errors import ErrorClass
 from node.elastic.view import log
 
 THREADS = 8
-"""As many threads as the client keeps connections."""
+"""The number of threads, which is the number of connections that the client keeps."""
 RATE = 20.0
 """Deletes per second. With the burst this allows 1,500 in the first minute, which is the project's limit."""
 BURST = 300

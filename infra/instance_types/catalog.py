@@ -1,9 +1,10 @@
-"""Facts of machine types: a dated snapshot, which a stack file may override.
+"""Facts of instance types: a dated snapshot, which a stack file may override.
 
 `design()` and all checks of a stack file read only these facts, so a plan needs no network. The snapshot
-has tables that `tools/machine_facts.py` makes from the clouds' own lists (`machine_facts/`), and a file for
-what has no such list (`machines.yaml`). Types that are in neither come from `infra.machine_cache`, if a cloud
+has tables that `tools/instance_types.py` makes from the clouds' own lists (`facts/`), and a file for what has
+no such list (`by_hand.yaml`). Types that are in neither come from `infra.instance_types.cache`, if a cloud
 was asked about them on this machine.
+
 Memory is in MiB as in the machine's data sheet (Slurm gets less, see `infra.design`), NVMe in GiB, prices in
 USD an hour on demand.
 """
@@ -22,8 +23,8 @@ from typing import Literal, cast
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
-from infra import machine_cache
-from infra.machine_table import Table, text
+from infra.instance_types import cache
+from infra.instance_types.tables import Table, text
 
 Provider = Literal["aws", "gcp", "local"]
 
@@ -35,7 +36,7 @@ one for programs by default (awsdocs-neuron, "Logical NeuronCore configuration")
 LOCAL_SSD_GIB = 375
 """The only size of Google's local SSDs."""
 FEW = 12
-"""The most machine types that a message names."""
+"""The most instance types that a message names."""
 
 
 class Facts(BaseModel):
@@ -45,14 +46,14 @@ class Facts(BaseModel):
 
 
 class BuiltIn(Facts):
-    """The accelerators that are part of a machine type."""
+    """The accelerators that are part of an instance type."""
 
     type: str = Field(description="v100, t4, a10g, a100, h100, trainium.")
     count: int = Field(gt=0, le=64, strict=True, description="Devices a machine.")
 
 
-class Machine(Facts):
-    """A machine type: its size, what it may be used for, and its prices."""
+class InstanceType(Facts):
+    """An instance type: its size, what it may be used for, and its prices."""
 
     provider: Provider
     vcpus: int = Field(gt=0)
@@ -78,7 +79,7 @@ class Machine(Facts):
 
 
 class Override(Facts):
-    """Facts that a stack file gives, of a machine type that the snapshot has or of another one."""
+    """Facts that a stack file gives, of an instance type that the snapshot has or of another one."""
 
     model_config = ConfigDict(strict=True)
 
@@ -102,16 +103,16 @@ class Override(Facts):
 
 
 class Retired(Facts):
-    """A machine type that the cloud no longer offers."""
+    """An instance type that the cloud no longer offers."""
 
     provider: Provider
     why: str
     replaced_by: dict[str, str]
-    """Machine type -> what it is."""
+    """Instance type -> what it is."""
 
 
 class Unusable(Facts):
-    """A machine type that this program cannot use."""
+    """An instance type that this program cannot use."""
 
     provider: Provider
     why: str
@@ -122,12 +123,12 @@ class Unusable(Facts):
 class Described(Facts):
     """A cloud's answer about some types. A type that the cloud does not have is in neither part."""
 
-    machines: dict[str, Machine]
+    machines: dict[str, InstanceType]
     unusable: dict[str, Unusable]
 
 
 class Series(Facts):
-    """What the machine types of one of Google's series have in common and no list of Google's says."""
+    """What the instance types of one of Google's series have in common and no list of Google's says."""
 
     placement: bool = False
     """Whether they can be under a compact placement policy."""
@@ -157,13 +158,13 @@ class Catalog(Facts):
     """The snapshot, with a stack file's overrides applied."""
 
     date: str
-    machines: SkipValidation[Mapping[str, Machine]]
+    machines: SkipValidation[Mapping[str, InstanceType]]
     retired: dict[str, Retired]
     unusable: dict[str, Unusable] = Field(default_factory=dict)
     surveyed: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Provider -> regions whose offers are in the tables."""
     series: dict[str, Series] = Field(default_factory=dict)
-    """First word of a machine type's name -> Google's series."""
+    """First word of an instance type's name -> Google's series."""
     attachable: dict[str, Attachable]
     storage: dict[str, dict[str, float]]
     storage_of: dict[str, str] = Field(default_factory=dict)
@@ -171,30 +172,30 @@ class Catalog(Facts):
     network: dict[str, dict[str, dict[str, float]]] = Field(default_factory=dict)
     """Provider -> part (nat_gateway, nat_machine, public_address) -> region -> price."""
 
-    def machine(self, name: str) -> Machine | None:
+    def instance_type(self, name: str) -> InstanceType | None:
         return self.machines.get(name)
 
     def names(self, provider: str) -> list[str]:
         return [name for name, machine in self.machines.items() if machine.provider == provider]
 
     def near(self, name: str, provider: str) -> list[str]:
-        """Machine types of a provider with names similar to `name`, the most similar first."""
+        """Instance types of a provider with names similar to `name`, the most similar first."""
         return difflib.get_close_matches(name, self.names(provider), n=3, cutoff=0.6)
 
     def some(
         self,
         name: str,
         provider: str,
-        which: Callable[[Machine], object],
-        best: Callable[[Machine], object] = bool,
+        which: Callable[[InstanceType], object],
+        best: Callable[[InstanceType], object] = bool,
     ) -> str:
-        """The machine types of a provider that fulfil a condition, as text.
+        """The instance types of a provider that fulfil a condition, as text.
 
         If there are more than `FEW`, the text has those that are most similar to `name`.
 
         Args:
             which: The condition.
-            best: Whether a machine type is to be named first.
+            best: Whether an instance type is to be named first.
         """
         fit = [one for one in self.names(provider) if which(self.machines[one])]
         if len(fit) <= FEW:
@@ -210,14 +211,14 @@ class Catalog(Facts):
         return f"{', '.join(sorted(fit, key=distance)[:FEW])} and {len(fit) - FEW} others"
 
     def offered(self, name: str, region: str) -> bool:
-        """Whether a region offers a machine type. True if that is unknown, as for a new region."""
+        """Whether a region offers an instance type. True if that is unknown, as for a new region."""
         machine = self.machines[name]
         if machine.regions is None or region in machine.regions:
             return True
         return not machine.asked and region not in self.surveyed.get(machine.provider, (region,))
 
     def attachable_to(self, machine: str, accelerator: str) -> Attachable | None:
-        """The GPU of this type if it can be attached to the machine type, else `None`."""
+        """The GPU of this type if it can be attached to the instance type, else `None`."""
         gpu = self.attachable.get(accelerator)
         return gpu if gpu and machine.partition("-")[0] in gpu.families else None
 
@@ -255,11 +256,11 @@ class Catalog(Facts):
         """A catalog in which the stack file's facts win.
 
         Raises:
-            ValueError: A machine type that the snapshot does not have is given without vCPUs or memory.
+            ValueError: An instance type that the snapshot does not have is given without vCPUs or memory.
         """
         if not overrides:
             return self
-        machines: dict[str, Machine] = {}
+        machines: dict[str, InstanceType] = {}
         for name, override in overrides.items():
             given = override.model_dump(exclude_none=True)
             if (price := given.pop("price_hour", None)) is not None:
@@ -267,7 +268,7 @@ class Catalog(Facts):
             known = self.machines.get(name)
             base = known.model_dump(exclude={"asked"}) if known else {"provider": provider}
             try:
-                machines[name] = Machine.model_validate(base | given)
+                machines[name] = InstanceType.model_validate(base | given)
             except ValueError as error:
                 raise ValueError(f"{name}: vcpus and memory_mib are needed for a new machine") from error
         retired = {name: r for name, r in self.retired.items() if name not in overrides}
@@ -282,23 +283,24 @@ def _in_region(prices: Mapping[str, float], region: str | None) -> float | None:
 
 
 def series(name: str) -> Series:
-    """The series of one of Google's machine types; an empty one if it is unknown."""
+    """The series of one of Google's instance types; an empty one if it is unknown."""
     return tables().series.get(name.partition("-")[0], Series())
 
 
-def _changeable(machines: Mapping[str, Machine]) -> dict[str, Machine]:
+def _changeable(machines: Mapping[str, InstanceType]) -> dict[str, InstanceType]:
     """The type that `ChainMap` asks for, although it writes only to its first map."""
-    return cast("dict[str, Machine]", machines)
+    return cast("dict[str, InstanceType]", machines)
 
 
 @functools.lru_cache(maxsize=1)
 def tables() -> Catalog:
     """The snapshot in the repository."""
-    by_hand = Path(__file__).with_name("machines.yaml").read_text(encoding="utf-8")
+    by_hand = Path(__file__).with_name("by_hand.yaml").read_text(encoding="utf-8")
     found = yaml.load(by_hand, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     ec2, google, prices = (json.loads(text(f"{name}.json")) for name in ("ec2", "google", "prices"))
     table = Table(
-        Machine.model_validate, {name: Machine.model_validate(one) for name, one in found["machines"].items()}
+        InstanceType.model_validate,
+        {name: InstanceType.model_validate(one) for name, one in found["machines"].items()},
     )
     table.add("aws", "ec2.csv", ec2["offers"])
     table.add("gcp", "google.csv", google["offers"])
@@ -316,20 +318,20 @@ def tables() -> Catalog:
 
 def catalog() -> Catalog:
     """The snapshot, and after it what clouds have answered on this machine."""
-    return _catalog(machine_cache.stamp())
+    return _catalog(cache.stamp())
 
 
 @functools.lru_cache(maxsize=2)
 def _catalog(_stamp: tuple[str, int]) -> Catalog:
-    known, more = tables(), machine_cache.read()
+    known, more = tables(), cache.read()
     if not any(more.values()):
         return known
-    machines: dict[str, Machine] = {}
+    machines: dict[str, InstanceType] = {}
     unusable: dict[str, Unusable] = {}
     # The file may be of another version or edited. What cannot be read is left out and asked for again.
     for name, facts in more["machines"].items():
         with contextlib.suppress(ValueError):
-            machines[name] = Machine.model_validate(facts).model_copy(update={"asked": True})
+            machines[name] = InstanceType.model_validate(facts).model_copy(update={"asked": True})
     for name, facts in more["unusable"].items():
         with contextlib.suppress(ValueError):
             unusable[name] = Unusable.model_validate(facts).model_copy(update={"asked": True})

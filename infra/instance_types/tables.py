@@ -1,4 +1,4 @@
-"""The tables of infra/machine_facts/: a thousand machine types, of which a command needs a few."""
+"""The tables of infra/instance_types/facts/: a thousand instance types, of which a command needs a few."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COLUMNS = (
 
 
 class Table(Mapping[str, M], Generic[M]):
-    """The machine types of the tables.
+    """The instance types of the tables.
 
     A row is parsed when its type is asked for: a stack has a few types, and parsing all thousand would take
     most of a command's time.
@@ -89,5 +89,5 @@ class Table(Mapping[str, M], Generic[M]):
 
 
 def text(file: str) -> str:
-    """The content of a file in `machine_facts/`."""
-    return (Path(__file__).parent / "machine_facts" / file).read_text(encoding="utf-8")
+    """The content of a file in `facts/`."""
+    return (Path(__file__).parent / "facts" / file).read_text(encoding="utf-8")

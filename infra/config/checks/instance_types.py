@@ -1,4 +1,4 @@
-"""Checks of machine types: each must be known, still offered, this cloud's, and in the stack's region."""
+"""Checks of instance types: each must be known, still offered, this cloud's, and in the stack's region."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from infra.config.checks.context import CLUSTER, Context
 from infra.config.mistakes import Location
-from infra.machines import FEW
+from infra.instance_types.catalog import FEW
 
 # In EC2's names the letter after the generation is the processor's maker: g is Graviton, AWS's own (m7g,
 # c7gn), and Grace in p6e-gb200. A1 is older than that rule, and Apple's machines do not follow it.
@@ -16,22 +16,22 @@ _GOOGLE_ARM = ("t2a", "c4a", "n4a", "a4x")
 
 
 def is_arm(name: str, provider: str) -> bool:
-    """Whether a cloud's machine type has ARM processors, by its name."""
+    """Whether a cloud's instance type has ARM processors, by its name."""
     if provider == "aws":
         return _EC2_ARM.fullmatch(name) is not None
     return provider == "gcp" and name.partition("-")[0] in _GOOGLE_ARM
 
 
-def check_machines(c: Context) -> None:
+def check_instance_types(c: Context) -> None:
     """Check the instance types of the controller and the login machines."""
     if c.cluster.controller.instance_type is not None:
-        check_machine(c, (*CLUSTER, "controller", "instance_type"), c.cluster.controller.instance_type)
+        check_instance_type(c, (*CLUSTER, "controller", "instance_type"), c.cluster.controller.instance_type)
     if c.cluster.login.instance_type is not None:
-        check_machine(c, (*CLUSTER, "login", "instance_type"), c.cluster.login.instance_type)
+        check_instance_type(c, (*CLUSTER, "login", "instance_type"), c.cluster.login.instance_type)
 
 
-def check_machine(c: Context, location: Location, name: str) -> None:
-    """Whether a machine type can be used; if not, the mistake says what to use instead."""
+def check_instance_type(c: Context, location: Location, name: str) -> None:
+    """Whether an instance type can be used; if not, the mistake says what to use instead."""
     retired = c.facts.retired.get(name)
     if retired is not None and retired.provider == c.provider:
         instead = ", or ".join(f"{machine} ({what})" for machine, what in retired.replaced_by.items())
@@ -46,7 +46,7 @@ def check_machine(c: Context, location: Location, name: str) -> None:
             "that machines here get are of x86-64",
         )
         return
-    machine = c.facts.machine(name)
+    machine = c.facts.instance_type(name)
     unusable = c.facts.unusable.get(name)
     series = c.facts.series.get(name.partition("-")[0]) if c.provider == "gcp" else None
     why = unusable.why if unusable and unusable.provider == c.provider else series and series.unusable

@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from cli.aws import types
-from infra.config.checks.machines import is_arm
-from infra.machines import Machine, Override, catalog, series
+from infra.config.checks.instance_types import is_arm
+from infra.instance_types.catalog import InstanceType, Override, catalog, series
 from tests.support.checkout import ROOT
 
 FACTS = catalog()
@@ -28,7 +28,7 @@ def test_the_machines_of_the_published_systems_are_there() -> None:
         "m4.large c4.2xlarge m5.8xlarge g4dn.xlarge g5.12xlarge p3dn.24xlarge p4de.24xlarge trn1.32xlarge"
     )
     for name in [*needed.split(), "n1-standard-2", "local.small", "local.medium"]:
-        assert FACTS.machine(name) is not None, name
+        assert FACTS.instance_type(name) is not None, name
 
 
 @pytest.mark.parametrize(
@@ -139,15 +139,15 @@ def of_moto() -> dict[str, dict[str, Any]]:
 
 def test_the_table_of_ec2_is_what_the_tool_makes_of_ec2s_description(tmp_path: Path) -> None:
     """Nobody edits it by hand: what is to differ is said in `cli/aws/types.py`, and why."""
-    about = json.loads((ROOT / "infra/machine_facts/ec2.json").read_text())
-    assert importlib.metadata.version("moto") in about["source"], "a newer moto: run tools/machine_facts.py"
+    about = json.loads((ROOT / "infra/instance_types/facts/ec2.json").read_text())
+    assert importlib.metadata.version("moto") in about["source"], "a newer moto: run tools/instance_types.py"
     code = (
-        "import pathlib, sys, tools.machine_facts as t; t.FOLDER = pathlib.Path(sys.argv[1]); "
+        "import pathlib, sys, tools.instance_types as t; t.FOLDER = pathlib.Path(sys.argv[1]); "
         "sys.argv = sys.argv[:1]; t.main()"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
     for file in ("ec2.csv", "ec2.json"):
-        assert (tmp_path / file).read_bytes() == (ROOT / "infra/machine_facts" / file).read_bytes()
+        assert (tmp_path / file).read_bytes() == (ROOT / "infra/instance_types/facts" / file).read_bytes()
 
 
 def test_every_type_of_ec2_is_known_or_refused_with_a_reason() -> None:
@@ -231,13 +231,13 @@ DIFFERS = {
 
 
 def test_what_was_kept_by_hand_has_not_changed_but_where_it_is_said() -> None:
-    former = yaml.safe_load((ROOT / "tests/infra/former_machines.yaml").read_text())
+    former = yaml.safe_load((ROOT / "tests/infra/former_instance_types.yaml").read_text())
     assert (len(former["machines"]), len(former["attachable"])) == (34, 2)
     changed: dict[str, list[str]] = {}
     for name, facts in former["machines"].items():
-        old = Machine.model_validate(facts)
+        old = InstanceType.model_validate(facts)
         new = FACTS.machines[name]
-        for key in sorted(set(Machine.model_fields) - {"price"}):
+        for key in sorted(set(InstanceType.model_fields) - {"price"}):
             was, now = getattr(old, key), getattr(new, key)
             if key == "regions" and was and now:  # in any order
                 was, now = set(was), set(now)

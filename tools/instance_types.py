@@ -1,14 +1,14 @@
-"""Make the tables of infra/machine_facts/ from the clouds' own lists:
+"""Make the tables of infra/instance_types/facts/ from the clouds' own lists:
 
-    PYTHONPATH=. .venv/bin/python tools/machine_facts.py
-    PYTHONPATH=. .venv/bin/python tools/machine_facts.py --google CLONE --prices FILE --us-east-1 FILE
+    PYTHONPATH=. .venv/bin/python tools/instance_types.py
+    PYTHONPATH=. .venv/bin/python tools/instance_types.py --google CLONE --prices FILE --us-east-1 FILE
 
 ec2: EC2's DescribeInstanceTypes and DescribeInstanceTypeOfferings of its regions, as the installed moto
 carries them (moto refreshes its copy from a real account; a newer moto gives a newer table).
 
 google, with `--google`: a clone of Cyclenerd/google-cloud-pricing-cost-calculator, whose tools/*.csv are
 `gcloud compute machine-types list`'s answer, and whose build/gcp.yml has the GPUs and local SSDs that come
-with a type. Only series of machines.yaml are taken.
+with a type. Only series of by_hand.yaml are taken.
 
 prices, with `--prices`: a list of prices read from public catalogs, with its sources; with `--us-east-1`:
 karpenter-provider-aws' pkg/providers/pricing/zz_generated.pricing_aws.go, for the types that the list lacks.
@@ -32,7 +32,7 @@ from typing import Any
 
 import yaml
 
-FOLDER = Path(__file__).parents[1] / "infra" / "machine_facts"
+FOLDER = Path(__file__).parents[1] / "infra" / "instance_types" / "facts"
 GIB = 1024
 OUR_NAMES = {"h100-80gb-mega": "h100_mega_80gb"}
 """GPUs that build/gcp.yml calls otherwise than Compute Engine does."""
@@ -66,7 +66,7 @@ def ec2() -> dict[str, Any]:
 
 def google(repository: Path) -> dict[str, Any]:
     """Google's types of the series that are in the table."""
-    from infra.machines import tables
+    from infra.instance_types.catalog import tables
 
     known = tables().series
     with_types = yaml.safe_load(_show(repository, "build/gcp.yml"))["compute"]["instance"]
@@ -186,8 +186,8 @@ def _rows(repository: Path, path: str) -> list[dict[str, str]]:
 
 
 def rows(machines: Mapping[str, Mapping[str, Any]]) -> str:
-    """Machines as a CSV table, a line each, as `infra.machine_table.Table` reads it."""
-    from infra.machine_table import COLUMNS
+    """Machines as a CSV table, a line each, as `infra.instance_types.tables.Table` reads it."""
+    from infra.instance_types.tables import COLUMNS
 
     lines = [",".join(["type", *COLUMNS])]
     for name, facts in machines.items():
@@ -207,7 +207,7 @@ def price_rows(machines: Mapping[str, Mapping[str, float]]) -> str:
 
 def main() -> None:
     """Write the tables."""
-    parser = argparse.ArgumentParser(description="Make the tables of infra/machine_facts/.")
+    parser = argparse.ArgumentParser(description="Make the tables of infra/instance_types/facts/.")
     parser.add_argument("--google", type=Path, help="a clone of google-cloud-pricing-cost-calculator")
     parser.add_argument("--prices", type=Path, help="a list of prices with its sources, YAML")
     parser.add_argument("--us-east-1", type=Path, help="karpenter's generated prices of us-east-1")
@@ -221,7 +221,7 @@ def main() -> None:
     if chosen.prices:
         if chosen.google is None:
             parser.error("--prices needs --google: both name the zones of GPUs")
-        from infra.machines import tables
+        from infra.instance_types.catalog import tables
 
         tables.cache_clear()  # they were read before the new ones were written
         table = prices(chosen.prices, chosen.us_east_1, chosen.google, types | set(tables().machines))

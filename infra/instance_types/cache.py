@@ -1,4 +1,4 @@
-"""Facts of machine types that a cloud has given, kept between commands.
+"""Facts of instance types that a cloud has given, kept between commands.
 
 They are in one file in the user's state directory, for all checkouts. So `plan`, which asks no cloud, and
 the Pulumi program read the same facts as the `up` that asked. If a later version of the tables has the type,
@@ -36,7 +36,7 @@ def stamp() -> tuple[str, int]:
 
 
 def read() -> dict[str, dict[str, Any]]:
-    """The kept facts, by part and by machine type.
+    """The kept facts, by part and by instance type.
 
     The parts are empty if the file is missing or cannot be read: a cloud is then asked again.
     """

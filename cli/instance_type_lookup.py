@@ -1,8 +1,9 @@
-"""Asks a cloud about machine types that the project's table lacks.
+"""Asks a cloud about instance types that the project's table lacks.
 
 Only commands that use the cloud anyway do so: `up` asks about unknown types, `doctor` also about types that
-were asked about before. The answers are kept (`infra.machine_cache`), so that `plan`, which asks no cloud,
-and the program that the engine runs see the same facts. Facts that the stack file gives are never asked for.
+were asked about before. The answers are kept (`infra.instance_types.cache`), so that `plan`, which asks no
+cloud, and the program that the engine runs see the same facts. Facts that the stack file gives are never
+asked for.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from typing import Any
 
 from cli import providers
 from cli.clouds.provider import CloudProvider
-from infra import machine_cache
 from infra.clouds.commands import ClusterRef
 from infra.config import ConfigError, stack_file
-from infra.config.checks.machines import is_arm
+from infra.config.checks.instance_types import is_arm
 from infra.errors import UserError
-from infra.machines import Catalog, Described, Machine, catalog
+from infra.instance_types import cache
+from infra.instance_types.catalog import Catalog, Described, InstanceType, catalog
 from infra.program.stack import Stack
 from node import plurals
 
@@ -39,7 +40,7 @@ class Answer:
 
 
 def learn(stack: Stack, *, again: bool = False) -> Answer:
-    """Ask the stack's cloud for the missing facts of its machine types, and keep them.
+    """Ask the stack's cloud for the missing facts of its instance types, and keep them.
 
     A stack file that cannot be read is no error here: the command that reads it next reports its mistakes.
 
@@ -79,7 +80,7 @@ def _ask(provider: str, place: ClusterRef, names: list[str]) -> Answer:
         unknown=tuple(
             [f"{name} cannot be used: {one.why}" for name, one in said.unusable.items()]
             + [
-                f"{label} has no machine type {name} in {where}"
+                f"{label} has no instance type {name} in {where}"
                 for name in names
                 if name not in said.machines and name not in said.unusable
             ]
@@ -106,7 +107,7 @@ def _read(stack: Stack) -> tuple[dict[str, Any], ClusterRef | None, str]:
 
 
 def _names(cluster: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """The machine types that a file names but does not describe, each with its partition's first zone."""
+    """The instance types that a file names but does not describe, each with its partition's first zone."""
     described = cluster.get("machines")
     own = described if isinstance(described, dict) else {}
     batch = cluster.get("batch")
@@ -132,7 +133,7 @@ def _asked_for(name: str, facts: Catalog, provider: str, place: ClusterRef, agai
     """Whether to ask about a type: it is unknown, or its facts are from another region or are asked again."""
     if name in facts.retired or is_arm(name, provider):
         return False
-    machine = facts.machine(name)
+    machine = facts.instance_type(name)
     if machine is None:
         series = facts.series.get(name.partition("-")[0]) if provider == "gcp" else None
         refused = facts.unusable.get(name)
@@ -143,14 +144,14 @@ def _asked_for(name: str, facts: Catalog, provider: str, place: ClusterRef, agai
 def _keep(said: Described, facts: Catalog) -> None:
     machines: dict[str, Any] = {}
     for name, one in said.machines.items():
-        before = facts.machine(name)
+        before = facts.instance_type(name)
         regions = {*(one.regions or ()), *((before.regions or ()) if before else ())}
         machines[name] = one.model_dump(mode="json", exclude_defaults=True) | {"regions": sorted(regions)}
     unusable = {name: one.model_dump(mode="json") for name, one in said.unusable.items()}
-    machine_cache.keep({"machines": machines, "unusable": unusable})
+    cache.keep({"machines": machines, "unusable": unusable})
 
 
-def _in_words(machine: Machine) -> str:
+def _in_words(machine: InstanceType) -> str:
     said = [f"{machine.vcpus} vCPUs", f"{machine.memory_mib} MiB"]
     if machine.accelerator:
         said.append(f"{machine.accelerator.count} × {machine.accelerator.type}")
