@@ -87,7 +87,7 @@ def test_a_running_job_survives_another_machine_and_new_nodes_have_it(cluster: C
     ]
 
     said = cluster.cluster("up", check=True).stderr
-    assert "machine local.small → local.medium: new nodes have it" in said
+    assert "instance_type local.small → local.medium: new nodes have it" in said
     assert [state(cluster, j) for j in (job, other)] == ["RUNNING", "RUNNING"]
     before = nodes(cluster)
     assert before["debug-0"].endswith(" 1"), "Slurm would end its job otherwise"
