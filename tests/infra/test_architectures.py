@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from cli import main as cli
@@ -216,6 +217,25 @@ def test_the_doctor_names_them_in_one_finding(stack: str) -> None:
     assert (finding.severity, provider) == (Severity.STOPS, "aws")
     assert design is not None, "the other checks go on"
     assert all(path in finding.found for path in of_file(stack))
+
+
+def test_the_packages_of_containers_are_the_users() -> None:
+    stack, packages = "aws-p4de-containers", "slurm-stacks:cluster.containers.packages"
+    found = of_file(stack)
+    assert found == {
+        f"{packages}[0].sha256": "PLACEHOLDER_ENROOT_SHA256",
+        f"{packages}[1].sha256": "PLACEHOLDER_ENROOT_CAPS_SHA256",
+        f"{packages}[2].source": "PLACEHOLDER_PYXIS_PACKAGE",
+        f"{packages}[2].sha256": "PLACEHOLDER_PYXIS_SHA256",
+    }
+    test_up_refuses_with_the_whole_list(stack)
+    test_the_doctor_names_them_in_one_finding(stack)
+    plan = make_plan(Stack(ROOT, stack), load_file(ROOT / f"Pulumi.{stack}.yaml"))
+    assert all(path in plan["warnings"][-1] for path in found)
+    page = PAGE.read_text(encoding="utf-8")
+    assert all(f"`{word}`" in page for word in found.values())
+    filled = filled_in((ROOT / f"Pulumi.{stack}.yaml").read_text())
+    assert parse(yaml.safe_load(filled)["config"], stack).placeholders == ()
 
 
 def test_a_message_about_mistakes_has_the_placeholders_too() -> None:

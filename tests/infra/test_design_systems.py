@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import yaml
 
 from infra.config import load_file, parse
 from infra.design import design
@@ -12,7 +13,7 @@ from infra.machines import catalog
 from node.bootstrap import limits
 from node.model import ClusterDesign
 from tests.support.checkout import ROOT
-from tests.support.stack_values import stack_file, values
+from tests.support.stack_values import FILLED_IN, filled_in, stack_file, values
 
 FACTS = catalog()
 
@@ -90,8 +91,10 @@ def test_s4_reference_architectures() -> None:
     assert (trainium.accelerator.gres, trainium.accelerator.count, trainium.efa) == ("neuron", 16, 8)
 
 
-def test_s4_containers_by_post_install_scripts() -> None:
-    containers = design(load_file(ROOT / "Pulumi.aws-p4de-containers.yaml"), FACTS)
+def test_s4_containers() -> None:
+    """The published one has Docker, Enroot and Pyxis by post-install scripts."""
+    text = filled_in((ROOT / "Pulumi.aws-p4de-containers.yaml").read_text())
+    containers = design(parse(yaml.safe_load(text)["config"], "aws-p4de-containers"), FACTS)
     (gpu,) = containers.partitions
     assert (gpu.name, gpu.instance_type, gpu.min, gpu.max) == ("compute-gpu", "p4de.24xlarge", 4, 4)
     assert (gpu.efa, gpu.placement, gpu.reservation, gpu.exclusive) == (4, "cluster", None, True)
@@ -104,15 +107,22 @@ def test_s4_containers_by_post_install_scripts() -> None:
         "/fsx": ("fsx_lustre", 4800, 250),
         "/local_scratch": ("nvme", None, None),
     }
-    scripts = "docs/examples/hooks/"
     assert [(h.role, h.source, h.args, h.timeout) for h in containers.hooks] == [
-        ("all", f"{scripts}docker.sh", (), 600),
-        ("all", f"{scripts}pyxis-enroot.sh", ("/fsx/enroot",), 1200),
+        ("all", "docs/examples/hooks/docker.sh", (), 600)
     ]
-    # Slurm waits for a node as long as its scripts may take.
+    # Slurm waits for a node as long as its script may take.
     without = dataclasses.replace(containers, hooks=())
-    assert limits.boot(containers, gpu) == limits.boot(without, gpu) + 600 + 1200
+    assert limits.boot(containers, gpu) == limits.boot(without, gpu) + 600
     assert containers.slurm.resume_timeout >= limits.boot(containers, gpu)
+    assert containers.containers is not None
+    assert (containers.containers.runtime, containers.containers.images) == ("pyxis", "/fsx/enroot")
+    own = FILLED_IN["PLACEHOLDER_PYXIS_PACKAGE"]
+    assert [package.source.rpartition("/")[2] for package in containers.containers.packages] == [
+        "enroot_4.1.2-1_amd64.deb",
+        "enroot+caps_4.1.2-1_amd64.deb",
+        own.rpartition("/")[2],
+    ]
+    assert containers.fetched("compute", "s3://") == [own]
 
 
 def test_s5_batch() -> None:
