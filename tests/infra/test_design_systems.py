@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 import yaml
 
+from infra.additions import additions
 from infra.config import load_file, parse
 from infra.design import design
 from infra.machines import catalog
@@ -123,6 +124,10 @@ def test_s4_containers() -> None:
         own.rpartition("/")[2],
     ]
     assert containers.fetched("compute", "s3://") == [own]
+    assert additions(containers) == [
+        {"name": "containers", "what": "pyxis from 3 packages, images in /fsx/enroot"},
+        {"name": "hooks", "what": "docker.sh on all"},
+    ]
 
 
 def test_s5_batch() -> None:
