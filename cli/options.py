@@ -101,7 +101,8 @@ SweepNodesOption = Annotated[
     typer.Option(
         "--nodes",
         "-n",
-        help="Numbers of nodes. Without: 1,2,4, as far as the partition has them.",
+        help="Numbers of nodes. Without: 1,2,4, as far as the partition has them; with AWS Batch 1,2,4,8 "
+        "and so on, up to batch.nodes.",
         show_default=False,
     ),
 ]

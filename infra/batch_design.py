@@ -36,13 +36,22 @@ def batch(config: StackConfig, facts: Catalog) -> Batch | None:
         placement_group=said.placement_group,
         attempts=said.attempts,
         repository=None if container.image else container.repository or cluster.name,
+        cached=container.cached,
         shared_memory_mib=container.shared_memory_mib or max(64, container.memory_mib // 8),
         efa=machine.efa if said.efa else 0,
         file_system=said.file_system,
         start_on_manifest=said.start_on_manifest,
         timeout=said.timeout,
         tags=dict(said.tags),
+        vcpu_price_hour=_vcpu_price(config, said.instance_types, facts),
     )
+
+
+def _vcpu_price(config: StackConfig, types: list[str], facts: Catalog) -> float | None:
+    """The price of a vCPU of the dearest type; `None` if the price of one is not known."""
+    prices = [(facts.price(name, config.region), facts.machines[name].vcpus) for name in types]
+    known = [price / vcpus for price, vcpus in prices if price is not None]
+    return max(known) if len(known) == len(prices) else None
 
 
 def queue(config: StackConfig, batch: Batch, facts: Catalog, memory_mib: int) -> model.Partition:

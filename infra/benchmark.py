@@ -75,6 +75,7 @@ def _program(design: ClusterDesign, training: BenchmarkDesign, layout: Layout, d
     return render_program(
         command=(training.script, *training.arguments),
         tasks_per_node=training.tasks_per_node,
+        container=training.container,
         **_common(design, training, layout, digest),
     )
 

@@ -142,7 +142,9 @@ def reach(budget: BudgetOutlook) -> str:
         text = f"lasts {'at most ' * bool(unknown)}{lasts:.3g} h at full size{end}"
     else:
         text = f"counts no node{end}" if unknown else "is never used up: nodes cost nothing"
-    return f"The budget of {' and '.join(most)} {text}"
+    after = {"keep": "no new node starts, jobs that run go on", "cancel": "running jobs are cancelled"}
+    then = f"; then {after[budget['running_jobs']]}" if lasts is not None else ""
+    return f"The budget of {' and '.join(most)} {text}{then}"
 
 
 def _sum(prices: Iterator[float | None]) -> float:

@@ -57,7 +57,7 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
         ),
         health=health(cluster, partitions),
         containers=_containers(cluster),
-        budget=model.Budget(**cluster.budget.model_dump()),
+        budget=_budget(cluster),
         region=config.region,
         zone=config.zone,
         project=config.project,
@@ -109,7 +109,14 @@ def benchmark_design(config: StackConfig, design: model.ClusterDesign) -> model.
         arguments=tuple(str(argument) for argument in benchmark.arguments),
         requirements=benchmark.requirements,
         tasks_per_node=benchmark.tasks_per_node,
+        container=benchmark.container,
     )
+
+
+def _budget(cluster: ClusterConfig) -> model.Budget:
+    said = cluster.budget
+    usual = "cancel" if cluster.scheduler == "batch" else "keep"
+    return model.Budget(said.max_usd, said.max_hours, said.running_jobs or usual)
 
 
 def _containers(cluster: ClusterConfig) -> model.Containers | None:

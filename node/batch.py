@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+CACHING_GIB = 48
+"""The size of an image of machines that holds a container image as well: the published one had 12 GB, and
+Docker needs its layers packed and unpacked."""
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -34,6 +38,8 @@ class Batch:
     """The time limit of the whole job, in seconds."""
     repository: str | None = None
     """The name of the repository that the stack makes; `None` if the image exists already."""
+    cached: bool = False
+    """Whether the baked image of the machines has the container image in Docker's cache."""
     shared_memory_mib: int = 64
     efa: int = 0
     """Elastic Fabric Adapters of each node that the container gets."""
@@ -41,3 +47,5 @@ class Batch:
     """stack: the file system lives as long as the stack. job: it is made for each job."""
     start_on_manifest: bool = False
     tags: dict[str, str] = field(default_factory=dict)
+    vcpu_price_hour: float | None = None
+    """USD an hour for a vCPU of the dearest of `machines`; `None` if a price is not known."""

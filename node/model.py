@@ -326,6 +326,8 @@ class BenchmarkDesign:
     requirements: str | None = None
     """The file with the packages of its environment. `None` means the training environment."""
     tasks_per_node: int = 1
+    container: str | None = None
+    """The path of the OCI bundle in which its tasks run. `None` means on the node itself."""
 
     @property
     def own(self) -> bool:

@@ -97,6 +97,10 @@ def texts() -> Iterator[tuple[str, str, str]]:
             tasks_per_node=8,
         ),
     )
+    in_container = render_program(
+        partition="t4", nodes=2, python=PLACE, code=PLACE, command=("a.py",), container=AWKWARD
+    )
+    yield "sbatch-program-container", "sh", in_container
 
 
 TEXTS = [pytest.param(shell, text, id=name) for name, shell, text in texts()]

@@ -63,8 +63,8 @@ def record(options: argparse.Namespace, env: Mapping[str, str], folder: Path) ->
         "start_latency_seconds": None if job.start_latency is None else round(job.start_latency, 3),
         "restarts": job.restarts,
         "digest": job.digest,
-        "environment": Path(sys.prefix).name,
-        "versions": {"python": platform.python_version(), **_versions()},
+        "environment": options.container or Path(sys.prefix).name,
+        "versions": {} if options.container else {"python": platform.python_version(), **_versions()},
         "cost_usd": cost,
         "values": values,
         "history": history,
@@ -110,6 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ended", type=float, required=True, help="the uptime when it ended")
     parser.add_argument("--tasks-per-node", type=int, default=1)
     parser.add_argument("--gpus-per-node", type=int, default=0)
+    parser.add_argument("--container", help="the bundle in which the program ran: its packages are unknown")
     parser.add_argument("command", nargs="+", help="the script and its arguments, after --")
     options = parser.parse_args(arguments)
     options.seconds = max(0.0, options.ended - options.began)

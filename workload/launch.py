@@ -13,6 +13,7 @@ from pathlib import Path
 
 from workload import ports, slurm
 from workload.errors import WorkloadError
+from workload.program import WORK
 from workload.rendezvous import Rendezvous, meet, reached_by
 
 LIMIT_SECONDS = 300.0
@@ -73,7 +74,9 @@ def main(arguments: Sequence[str]) -> int:
         addresses = meet(rendezvous, LIMIT_SECONDS)
         (chief,) = rendezvous.collect("address", range(1), LIMIT_SECONDS, "address")
         env |= variables(step, addresses, chief["master_port"]) | local_variables(env, step)
-    except WorkloadError as error:
+        # A container's image may name another folder to start in.
+        os.chdir(Path(env[RUN_FOLDER], WORK))
+    except (WorkloadError, OSError) as error:
         print(f"slurm-stacks: {error}", file=sys.stderr, flush=True)
         return 1
     # It led here, and must not lead the program to modules of this package.

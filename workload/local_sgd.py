@@ -2,7 +2,7 @@
 
 Synchronous SGD sends 11 MB a worker and step for this model, which takes longer than the step. Here the same
 11 MB go once a *round* of H steps. Replica r of R trains with a batch of its own on the r-th part of each
-global batch, so each example is seen once an epoch, as in `sync`. At the end of a round one flat all-reduce
+global batch, so each example is seen once an epoch, as in `sync`. At the end of a round one exchange
 takes the mean of the weights, and the sums of loss and right answers with it.
 
 The mean alone makes slow progress with many workers: R workers that each take H steps move about as far as
@@ -31,7 +31,7 @@ from typing import Any
 import tensorflow as tf
 
 from workload import model as keras_model
-from workload import recipe
+from workload import recipe, workers
 from workload.errors import WorkloadError
 from workload.loop import Between, Plan, Position, Report, State, go_on
 from workload.scaling import choose
@@ -53,13 +53,13 @@ def train(plan: Plan, report: Report, start: State | None = None, between: Betwe
         WorkloadError: the global batch cannot be shared evenly by the replicas, or the training diverged.
     """
     tf.keras.utils.set_random_seed(plan.seed)
-    with plan.strategy.scope():
+    group = workers.of(plan.strategy, plan.ring)
+    with group.scope():
         model = keras_model.build()
-        if start is not None:
-            model.set_weights(start.weights)
-    rounds = _Rounds(plan, model, start.momentum if start is not None else ())
+        model.set_weights(group.shared(model.get_weights()) if start is None else start.weights)
+    rounds = _Rounds(plan, group, model, start.momentum if start is not None else ())
     every = start.average_every if start is not None else plan.average_every
-    if plan.strategy.num_replicas_in_sync == 1:
+    if group.size == 1:
         every = ALONE
     elif every is not None:
         plan.tell({"average_every": every})
@@ -80,7 +80,7 @@ def train(plan: Plan, report: Report, start: State | None = None, between: Betwe
         if every is None:
             probes.append(times)
             if len(probes) == len(PROBES):
-                every = _agree(plan, probes[1:])
+                every = _agree(plan, group, probes[1:])
         if first + count == plan.steps:
             report(at.epoch(plan.steps, plan.global_batch))
             at = Position(at.step)
@@ -130,21 +130,19 @@ class _Spent:
         return found
 
 
-def _agree(plan: Plan, probes: Sequence[_Times]) -> int:
+def _agree(plan: Plan, group: workers.Workers, probes: Sequence[_Times]) -> int:
     """The same number of steps a round on every worker, from what each has measured.
 
     The slowest worker's step counts, and the shortest averaging: that of who came last and waited for nobody.
     """
-    replicas = plan.strategy.num_replicas_in_sync
     mine = tf.constant([min(p.step for p in probes), min(p.averaging for p in probes)], tf.float32)
 
     def share() -> Any:
-        context = tf.distribute.get_replica_context()
-        place = tf.one_hot(context.replica_id_in_sync_group, replicas)
-        return context.all_reduce(tf.distribute.ReduceOp.SUM, place[:, None] * mine[None, :])
+        place = tf.one_hot(group.number(), group.size)
+        return group.sums([place[:, None] * mine[None, :]])[0]
 
-    shared = tf.function(lambda: plan.strategy.run(share), autograph=False)()
-    all_of_them = plan.strategy.experimental_local_results(shared)[0].numpy()
+    shared = tf.function(lambda: group.run(share), autograph=False)()
+    all_of_them = group.mine(shared)[0].numpy()
     step, averaging = float(all_of_them[:, 0].max()), float(all_of_them[:, 1].min())
     every = choose(step, averaging, plan.steps)
     plan.tell({"average_every": every, "step_seconds": step, "averaging_seconds": averaging})
@@ -154,9 +152,9 @@ def _agree(plan: Plan, probes: Sequence[_Times]) -> int:
 class _Rounds:
     """The two functions of a round, and the outer step's state."""
 
-    def __init__(self, plan: Plan, model: Any, momentum: Sequence[Any]) -> None:
-        self._plan = plan
-        self._replicas = plan.strategy.num_replicas_in_sync
+    def __init__(self, plan: Plan, group: workers.Workers, model: Any, momentum: Sequence[Any]) -> None:
+        self._plan, self._group = plan, group
+        self._replicas = group.size
         self._beta = 1 - 1 / math.sqrt(self._replicas)
         self._batch, rest = divmod(plan.global_batch, self._replicas)
         if rest:
@@ -168,7 +166,7 @@ class _Rounds:
         self.momentum: list[Any] = []
         self._begun: list[Any] = []
         if self._replicas > 1:
-            with plan.strategy.scope():
+            with group.scope():
                 self._begun = [tf.Variable(v, trainable=False) for v in self._variables]
                 self.momentum = [
                     tf.Variable(momentum[i] if momentum else tf.zeros_like(v), trainable=False)
@@ -186,23 +184,23 @@ class _Rounds:
         started = time.monotonic()
         # Python numbers would make TensorFlow trace the function anew for each.
         sums = self._steps(order, *map(tf.constant, (begun, first, count)))
-        local = [value.numpy() for value in self._plan.strategy.experimental_local_results(sums)]
+        local = [value.numpy() for value in self._group.mine(sums)]
         trained = time.monotonic()
         if self._replicas == 1:
             return local[0], _Times((trained - started) / count, 0.0)
         last = begun + first + count == self._plan.epochs * self._plan.steps
         # The training ends at the mean itself.
         ahead = tf.constant(0.0 if last else self._beta)
-        total = self._plan.strategy.experimental_local_results(self._average(sums, ahead))[0].numpy()
+        total = self._group.mine(self._average(sums, ahead))[0].numpy()
         return total, _Times((trained - started) / count, time.monotonic() - trained)
 
     def _steps_function(self, gradient: Any) -> Any:
-        plan, batch = self._plan, self._batch
+        plan, group, batch = self._plan, self._group, self._batch
         root = math.sqrt(self._replicas)
         descent = recipe.Descent(plan, root * batch / recipe.PUBLISHED_BATCH, recipe.CLIP * root)
 
         def steps(order: Any, begun: Any, first: Any, count: Any) -> Any:
-            place = tf.distribute.get_replica_context().replica_id_in_sync_group * batch
+            place = group.number() * batch
 
             def one_more(number: Any, total: Any) -> Any:
                 start = number * plan.global_batch + place
@@ -217,25 +215,20 @@ class _Rounds:
                 -1
             ]
 
-        return tf.function(lambda *args: plan.strategy.run(steps, args=args), autograph=False)
+        return tf.function(lambda *args: group.run(steps, *args), autograph=False)
 
     def _average_function(self) -> Any:
-        beta = self._beta
-        sizes = [v.shape.num_elements() for v in self._variables] + [2]
+        beta, group = self._beta, self._group
 
         def average(counted: Any, ahead: Any) -> Any:
-            context = tf.distribute.get_replica_context()
-            flat = tf.concat([tf.reshape(v, [-1]) for v in self._variables] + [counted], axis=0)
-            *parts, total = tf.split(context.all_reduce(tf.distribute.ReduceOp.SUM, flat), sizes)
+            *parts, total = group.sums([*(tf.identity(v) for v in self._variables), counted])
             for variable, begun, momentum, part in zip(
                 self._variables, self._begun, self.momentum, parts, strict=True
             ):
-                mean = tf.reshape(part, variable.shape) / self._replicas
+                mean = part / self._replicas
                 moved = momentum.assign(beta * momentum + (mean - begun))
                 # Nesterov: the next round begins where the momentum is about to lead.
                 variable.assign(begun.assign(mean + ahead * moved))
             return total
 
-        return tf.function(
-            lambda counted, ahead: self._plan.strategy.run(average, args=(counted, ahead)), autograph=False
-        )
+        return tf.function(lambda *args: group.run(average, *args), autograph=False)

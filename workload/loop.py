@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workload.data import Data
 from workload.errors import WorkloadError
+
+if TYPE_CHECKING:
+    from workload.ring import Ring
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,8 @@ class Plan:
     average_every: int | None = None
     """`local-sgd` only: steps a round; None: found out in the first steps."""
     tell: Tell = tell_nobody
+    ring: Ring | None = None
+    """`sync` and `local-sgd` only: what connects the workers instead of the strategy."""
 
 
 def check_finite(epoch: Epoch) -> None:

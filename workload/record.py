@@ -35,7 +35,7 @@ class Progress:
             print(f"going on from the checkpoint: epoch {epoch + 1}, step {step} of {steps}", flush=True)
 
     def tell(self, facts: Mapping[str, float]) -> None:
-        """What `local-sgd` has measured and chosen."""
+        """What the training has measured and chosen."""
         self.facts |= facts
         if "average_every" not in facts:
             return
@@ -113,7 +113,7 @@ def make(
     last = progress.epochs[-1]
     step_seconds = progress.facts.get("mean_step_seconds")
     if step_seconds is None and step.size == 1:
-        # One worker only computes. Of several, `sync` and `published` do not tell the exchange from the step.
+        # One worker only computes. Of several, TensorFlow's own ways do not tell the exchange from the step.
         step_seconds = training / (options.epochs * steps)
     return {
         "apiVersion": result.API_VERSION,

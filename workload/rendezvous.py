@@ -6,9 +6,10 @@ the same one. So every task lets its kernel choose a port, and tells the others.
 
 The port stays reserved from that moment on. TensorFlow starts its server seconds later and binds the port
 itself. If this module closed its socket just before, another program could take the port in between. Instead
-both sockets have SO_REUSEPORT (TensorFlow's server by TF_GRPC_REUSE_PORT). Ours is bound and never listens.
+both sockets have SO_REUSEPORT (TensorFlow's server by TF_GRPC_REUSE_PORT). Ours is bound and does not listen.
 So the kernel gives the port to no program that asks for any port, allows TensorFlow to bind it as well, and
-delivers every connection to TensorFlow, which alone listens.
+delivers every connection to TensorFlow, which alone listens. Where a ring connects the workers
+(`workload.ring`), TensorFlow has no server, and this socket listens for the neighbour.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def reserve_port() -> socket.socket:
-    """Return a bound socket that reserves its port as long as it is open. It never listens."""
+    """Return a bound socket that reserves its port as long as it is open. It does not listen."""
     held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     held.bind(("0.0.0.0", 0))

@@ -119,6 +119,7 @@ def render_program(
     command: Sequence[str],
     gpus_per_node: int = 0,
     tasks_per_node: int = 1,
+    container: str | None = None,
     stack: str | None = None,
     machine: str | None = None,
     digest: str | None = None,
@@ -130,6 +131,7 @@ def render_program(
         python: The interpreter of the program's environment.
         code: The folder that holds the staged `workload/`.
         command: The program's path below the staged files, and its arguments.
+        container: The OCI bundle in which its tasks run, by the image's own Python. `None` means none.
         stack, machine, digest, price_hour: As for `render`.
 
     Raises:
@@ -152,6 +154,7 @@ def render_program(
         code=code,
         gpus_per_node=gpus_per_node,
         command=shlex.join(command),
+        container=container,
         names=program,
         state=json.dumps({"state": "running", "script": command[0]}),
     )

@@ -1,9 +1,9 @@
 """The profile `sync`: synchronous SGD, step by step what one worker does with the whole batch.
 
 Many steps run inside one TensorFlow function, the data lies in memory as bytes, and a step has a single
-all-reduce: the gradients of all variables in one flat vector, with the loss and the number of right answers
-as its last two elements. The order of the data depends on seed and epoch only, and replica r of R takes the
-r-th part of each global batch: so N workers at batch B compute what one worker at batch N·B computes.
+exchange: the gradients of all variables, with the loss and the number of right answers. The order of the data
+depends on seed and epoch only, and replica r of R takes the r-th part of each global batch: so N workers at
+batch B compute what one worker at batch N·B computes.
 
 Up to rounding, that is: a sum over 128 examples and the sum of two over 64 differ in the last bit, and at
 learning rates near the edge of stability such a difference grows tenfold every few steps until
@@ -22,7 +22,7 @@ from typing import Any
 import tensorflow as tf
 
 from workload import model as keras_model
-from workload import recipe
+from workload import recipe, workers
 from workload.errors import WorkloadError
 from workload.loop import Between, Plan, Position, Report, State, go_on
 
@@ -43,13 +43,14 @@ def train(plan: Plan, report: Report, start: State | None = None, between: Betwe
     # It would turn the additions of `added` into one of many terms, whose order is another.
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     tf.keras.utils.set_random_seed(plan.seed)
-    with plan.strategy.scope():
+    group = workers.of(plan.strategy, plan.ring)
+    with group.scope():
         model = keras_model.build()
-        if start is not None:
-            model.set_weights(start.weights)
-    call = _steps_function(plan, model)
+        model.set_weights(group.shared(model.get_weights()) if start is None else start.weights)
+    call = _steps_function(plan, group, model)
     at = Position() if start is None else start.position
     order = None
+    spent = _Spent(plan)
     while at.step < plan.epochs * plan.steps:
         started = time.monotonic()
         epoch, first = divmod(at.step, plan.steps)
@@ -59,22 +60,53 @@ def train(plan: Plan, report: Report, start: State | None = None, between: Betwe
         # Python numbers would make TensorFlow trace the function anew for each.
         sums = call(order, *map(tf.constant, (at.step - first, first, count)))
         loss, right = at.loss + float(sums[0]), at.right + float(sums[1])
-        at = Position(at.step + count, loss, right, at.seconds + time.monotonic() - started)
+        took = time.monotonic() - started
+        spent.add(count, took)
+        at = Position(at.step + count, loss, right, at.seconds + took)
         if first + count == plan.steps:
             report(at.epoch(plan.steps, plan.global_batch))
             at = Position(at.step)
         between(at.step, functools.partial(_state, at, model))
+    plan.tell(spent.means())
     return model
+
+
+class _Spent:
+    """Where the time of a ring's worker went, without the first call, in which TensorFlow traces."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._ring = plan.ring
+        self._steps = 0
+        self._seconds = self._before = 0.0
+        self._first = True
+
+    def add(self, steps: int, seconds: float) -> None:
+        if self._first:
+            self._first = False
+            self._before = self._ring.seconds if self._ring is not None else 0.0
+        else:
+            self._steps += steps
+            self._seconds += seconds
+
+    def means(self) -> dict[str, float]:
+        """The mean seconds of a step and of an exchange; nothing where they cannot be told apart."""
+        if self._ring is None or not self._steps:
+            return {}
+        exchanging = self._ring.seconds - self._before
+        return {
+            "mean_step_seconds": (self._seconds - exchanging) / self._steps,
+            "mean_exchange_seconds": exchanging / self._steps,
+        }
 
 
 def _state(at: Position, model: Any) -> State:
     return State(at, model.get_weights())
 
 
-def _steps_function(plan: Plan, model: Any) -> Any:
+def _steps_function(plan: Plan, group: workers.Workers, model: Any) -> Any:
     """`f(order, begun, first, count)`: `count` steps from step `first` of the epoch that begins at step
     `begun` of all; the sums of loss and right answers."""
-    replicas = plan.strategy.num_replicas_in_sync
+    replicas = group.size
     share, rest = divmod(plan.global_batch, replicas * plan.parts)
     if rest:
         raise WorkloadError(
@@ -82,7 +114,6 @@ def _steps_function(plan: Plan, model: Any) -> Any:
             f"in {plan.parts} part(s)"
         )
     variables = model.trainable_variables
-    sizes = [v.shape.num_elements() for v in variables] + [2]
     one_part = recipe.gradient_of_rows(plan, model)
     descent = recipe.Descent(plan, plan.global_batch / recipe.PUBLISHED_BATCH)
 
@@ -96,13 +127,10 @@ def _steps_function(plan: Plan, model: Any) -> Any:
         return [a + b for a, b in zip(left, right, strict=True)]
 
     def step(order: Any, begun: Any, number: Any) -> Any:
-        context = tf.distribute.get_replica_context()
-        first = number * plan.global_batch + context.replica_id_in_sync_group * share * plan.parts
+        first = number * plan.global_batch + group.number() * share * plan.parts
         sums = added(order, first, plan.parts)
         if replicas > 1:
-            flat = tf.concat([tf.reshape(s, [-1]) for s in sums], axis=0)
-            parts = tf.split(context.all_reduce(tf.distribute.ReduceOp.SUM, flat), sizes)
-            sums = [tf.reshape(part, s.shape) for part, s in zip(parts, sums, strict=True)]
+            sums = group.sums(sums)
         *gradients, counted = sums
         factor = descent.factor(begun + number, gradients, plan.global_batch)
         for variable, gradient in zip(variables, gradients, strict=True):
@@ -112,9 +140,9 @@ def _steps_function(plan: Plan, model: Any) -> Any:
     def steps(order: Any, begun: Any, first: Any, count: Any) -> Any:
         def one_more(number: Any, total: Any) -> Any:
             # Outside of `run`: a collective may not stand in a loop within a replica's function.
-            out = plan.strategy.run(step, args=(order, begun, number))
+            out = group.run(step, order, begun, number)
             # The same on every replica.
-            return number + 1, total + plan.strategy.experimental_local_results(out)[0]
+            return number + 1, total + group.mine(out)[0]
 
         return tf.while_loop(lambda number, _: number < first + count, one_more, (first, tf.zeros([2])))[-1]
 

@@ -24,13 +24,14 @@ from workload.errors import PeerLostError, StoppedError, WorkloadError
 from workload.options import Job, Options, parse, read_job
 from workload.preemption import Preemption, block
 from workload.preemption import end_at_once as _exit
-from workload.rendezvous import Rendezvous, announce, meet, reserve_port
-from workload.slurm import Step, read_step, tf_config
+from workload.rendezvous import Rendezvous, announce, reserve_port
+from workload.slurm import Step, read_step
 
 if TYPE_CHECKING:
     from workload.checkpoint import Checkpoint, Store
     from workload.data import Data
     from workload.record import Phases, Progress
+    from workload.workers import Connection
 
 END_SECONDS = 300.0
 """How long the other tasks wait while the chief evaluates and writes the result."""
@@ -144,25 +145,20 @@ def _run(task: Task) -> None:
 
     import tensorflow as tf
 
-    from workload import devices
+    from workload import devices, workers
 
     phases.end("import")
     devices.set_up(options.gpus_per_node, step.tasks_on_node, step.node)
     names = devices.get_available_devices()
     print(names, flush=True)
-    if step.size > 1:
-        addresses = meet(rendezvous, options.rendezvous_timeout)
-        os.environ["TF_CONFIG"] = tf_config(addresses, step.rank)
-        if step.chief:
-            print(f"workers: {', '.join(addresses)}", flush=True)
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    connection = workers.connect(options, step, rendezvous, held)
     phases.end("meet")
     try:
-        accuracy = _train(task, beginning, strategy)
-    except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as error:
-        raise _stopped(error, step) from error
-    except (tf.errors.InternalError, tf.errors.DeadlineExceededError) as error:
-        raise _stopped(error, step) from error
+        accuracy = _train(task, beginning, connection)
+    except tf.errors.OpError as error:
+        if (meaning := connection.meant_by(error)) is error:
+            raise
+        raise meaning from error
     if accuracy is None:
         # Not before: a worker that leaves early takes the chief's collective operations with it.
         rendezvous.collect("done", range(1), END_SECONDS, "result")
@@ -261,7 +257,7 @@ def _steps(options: Options, step: Step, examples: int) -> int:
     return min(examples // global_batch, options.steps_per_epoch or examples)
 
 
-def _train(task: Task, beginning: Beginning, strategy: Any) -> float | None:
+def _train(task: Task, beginning: Beginning, connection: Connection) -> float | None:
     """Train, and evaluate as the chief: the held-out accuracy."""
     from workload import model
     from workload.checkpoint import save_weights
@@ -271,7 +267,8 @@ def _train(task: Task, beginning: Beginning, strategy: Any) -> float | None:
 
     options, step, found = task.options, task.step, beginning.checkpoint
     plan = Plan(
-        strategy=strategy,
+        strategy=connection.strategy,
+        ring=connection.ring,
         data=beginning.data,
         epochs=options.epochs,
         steps=beginning.steps,
@@ -291,6 +288,7 @@ def _train(task: Task, beginning: Beginning, strategy: Any) -> float | None:
         steps=plan.epochs * plan.steps,
         start_latency=_start_latency(task.job, found),
     )
+    task.preemption.training()
     if step.chief:
         epochs = "1 epoch" if plan.epochs == 1 else f"{plan.epochs} epochs"
         steps = "1 step" if plan.steps == 1 else f"{plan.steps} steps"
@@ -304,7 +302,6 @@ def _train(task: Task, beginning: Beginning, strategy: Any) -> float | None:
     if step.chief:  # every worker has the same numbers
         logs = TensorBoardLogs(options.result, plan.steps * plan.global_batch, resumed=found is not None)
         report = logs.beside(report)
-    task.preemption.training()
     trained = _loop(options.profile)(
         plan, report, found.state if found else None, saver.between if step.chief else go_on
     )
@@ -336,16 +333,6 @@ def _loop(profile: str) -> Any:
 def _start_latency(job: Job, found: Checkpoint | None) -> float | None:
     """Of the start from which the training goes on: the first one that saved it, else this one."""
     return job.start_latency if found is None else found.start_latency
-
-
-def _stopped(error: Exception, step: Step) -> Exception:
-    """What TensorFlow says when a peer is gone, in one sentence; any other error as it is."""
-    if step.size == 1:
-        return error
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # The cause stands deep in a listing of the graph's nodes.
-    reason = next((line for line in lines if "aborted by" in line), lines[0] if lines else "no reason given")
-    return PeerLostError(f"the training stopped: another worker failed or went silent ({reason})")
 
 
 def _finish(task: Task, beginning: Beginning, names: list[str], accuracy: float) -> None:

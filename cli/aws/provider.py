@@ -15,6 +15,7 @@ from infra.program.stack import Stack
 from node.model import ClusterDesign
 
 if TYPE_CHECKING:
+    from cli.changes.check import CheckedChanges
     from cli.changes.jobs import Job
     from cli.changes.table import Rules
     from cli.clouds.ssh_access import Login
@@ -55,6 +56,21 @@ class AwsProvider(CloudProvider):
         if of_batch(stack, dict):
             raise refuse_login(stack.name)
         return super()._login(stack)
+
+    def _compare(
+        self,
+        stack: Stack,
+        design: ClusterDesign,
+        cloud: Cloud,
+        say: Callable[[str], None],
+        *,
+        replace: bool,
+    ) -> CheckedChanges:
+        if design.batch is not None and not replace:
+            from cli.aws.batch import changing, whole
+
+            changing.check(whole.client_of(cloud.place), design)
+        return super()._compare(stack, design, cloud, say, replace=replace)
 
     def drain(
         self,

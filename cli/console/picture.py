@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -153,6 +154,8 @@ def _definition(inputs: Mapping[str, Any]) -> list[Any]:
     ]
 
 
+_HELD = re.compile(r"bash /var/tmp/ecs_image\.sh \S+ \S+ '?([^'\n]+)")
+"""The container image that a baked image of Batch's machines keeps, in Image Builder's document."""
 _NOTES: dict[str, Any] = {
     "Instance": lambda i: [i.get("instanceType") or i.get("machineType") or i.get("tier")],
     "InstanceTemplate": _google_template,
@@ -167,7 +170,10 @@ _NOTES: dict[str, Any] = {
     "LustreFileSystem": lambda i: [
         i.get("deploymentType"),
         f"{i['storageCapacity']} GiB" if i.get("storageCapacity") else f"existing {i.get('id')}",
+        f"from {i['importPath']}" if i.get("importPath") else None,
+        f"to {i['exportPath']}" if i.get("exportPath") else None,
     ],
+    "Component": lambda i: [f"holds {image}" for image in _HELD.findall(str(i.get("data")))],
     "ComputeEnvironment": _environment,
     "JobDefinition": _definition,
     "JobQueue": lambda i: [i.get("name")],

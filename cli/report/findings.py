@@ -251,7 +251,7 @@ def _where_time_goes(ours: Sequence[Series]) -> list[str]:
         )
         if measured is None:
             continue
-        steps = words.count(measured.every, "step")
+        steps = "step" if measured.every == 1 else words.count(measured.every, "step")
         return [
             f"Where the time of {one.key.stack} on {words.count(measured.workers, 'worker')} goes: "
             f"{words.share(measured.computing)} computes and the rest exchanges weights. A step takes "

@@ -110,9 +110,10 @@ class Run:
     @property
     def scaling(self) -> Measured | None:
         """What the run tells of other numbers of workers; nothing if it exchanged nothing."""
-        if not (self.workers > 1 and self.step_seconds and self.exchange_seconds and self.average_every):
+        every = self.average_every or (1 if self.profile == "sync" else None)
+        if not (self.workers > 1 and self.step_seconds and self.exchange_seconds and every):
             return None
-        return Measured(self.step_seconds, self.exchange_seconds, self.workers, self.average_every)
+        return Measured(self.step_seconds, self.exchange_seconds, self.workers, every)
 
     @property
     def batch(self) -> float:

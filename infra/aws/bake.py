@@ -23,6 +23,7 @@ from infra.aws.tags import CLUSTER, ROLE, STACK, tags
 from infra.clouds import commands, recipes, userdata
 from infra.clouds.commands import ClusterRef
 from infra.clouds.recipes import Recipe
+from node.batch import CACHING_GIB
 from node.bootstrap.vm.images import ROLE as IMAGE
 from node.bootstrap.vm.images import ImageKind
 from node.model import ClusterDesign
@@ -85,11 +86,11 @@ class AwsBake(pulumi.ComponentResource):
         design: ClusterDesign,
         image_build: ImageBuild,
         after: list[pulumi.Resource],
-        more: Mapping[str, str] | None = None,
+        more: Mapping[str, pulumi.Input[str]] | None = None,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("slurm-stacks:index:AwsBake", name, None, opts)
-        self._more = more or {}
+        self._more: Mapping[str, pulumi.Input[str]] = more or {}
         self._name = name
         self._design = design
         self._image_build = image_build
@@ -180,8 +181,12 @@ class AwsBake(pulumi.ComponentResource):
         """The recipe's name, and the document that runs on the machine."""
         design = self._design
         size = disk_gib(design, recipe.kind)
-        text = pulumi.Output.from_input(self._image_build.bucket).apply(
-            lambda bucket: document(design, bucket, recipe.kind, self._more)
+        # Lists keep the scripts' order, which runs.
+        scripts = pulumi.Output.all(*self._more.values())
+        text = pulumi.Output.all(self._image_build.bucket, scripts).apply(
+            lambda known: document(
+                design, known[0], recipe.kind, dict(zip(self._more, known[1], strict=True))
+            )
         )
 
         def named(both: list[str]) -> str:
@@ -283,7 +288,8 @@ def instance_types(design: ClusterDesign) -> list[str]:
 def disk_gib(design: ClusterDesign, kind: ImageKind) -> int | None:
     """The image's size in GiB. `None` means the size of the stack file's image, from which the build
     begins."""
-    return None if design.image.id is not None else min(DISK_GIB, kind.disk_gib)
+    size = CACHING_GIB if design.batch is not None and design.batch.cached else DISK_GIB
+    return None if design.image.id is not None else min(size, kind.disk_gib)
 
 
 def document(

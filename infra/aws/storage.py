@@ -12,7 +12,6 @@ from infra.aws.network import AwsNetwork
 from infra.aws.tags import tags
 from infra.aws.zones import labels
 from infra.clouds.site import mount_sources
-from infra.errors import UserError
 from node.model import ClusterDesign, Gp3, Mount
 from node.sites import MountSource
 
@@ -270,26 +269,14 @@ def repositories(mount: Mount) -> list[Repository]:
 
     One folder of S3 appears as the whole file system. Two different folders cannot both do so: objects of the
     first appear below `/import`, and what is written below `/export` goes to the second.
-
-    Raises:
-        UserError: The mount has SCRATCH_1 and asks for something that SCRATCH_1 does not offer.
     """
     source, target = mount.s3_import, mount.s3_export
     if mount.deployment == "SCRATCH_1":
-        if target and (source is None or _bucket(source) != _bucket(target)):
-            raise UserError(
-                f"slurm-stacks:cluster.storage.{mount.name}: with SCRATCH_1 FSx writes back only to the "
-                "bucket of s3_import; take deployment: SCRATCH_2, or give both in one bucket"
-            )
         return []
     if source and target and source.rstrip("/") != target.rstrip("/"):
         return [Repository("/import", source, True, False), Repository("/export", target, False, True)]
     folder = source or target
     return [Repository("/", folder, source is not None, target is not None)] if folder else []
-
-
-def _bucket(address: str) -> str:
-    return address.removeprefix("s3://").partition("/")[0]
 
 
 def _part(mount: Mount) -> str:

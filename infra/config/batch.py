@@ -45,6 +45,11 @@ class Container(Section):
     repository: RepositoryName | None = Field(
         None, description="Name of the repository that the stack makes; the cluster's name by default."
     )
+    cached: bool = Field(
+        False,
+        description="true: the baked image of the machines (image.bake) has this image in Docker's cache, so "
+        "that machines fetch only what has changed since.",
+    )
     vcpus: int = Field(gt=0, le=1024, description="vCPUs for the container.")
     memory_mib: int = Field(gt=0, le=100_000_000, description="Memory for the container, MiB.")
     gpus: int | None = Field(

@@ -42,6 +42,14 @@ class BenchmarkConfig(Section):
     tasks_per_node: int = Field(
         1, ge=1, le=512, description="Your program: how many tasks of it start on each node."
     )
+    container: str | None = Field(
+        None,
+        min_length=1,
+        max_length=LONGEST_PATH,
+        description="Your program: the OCI bundle in which its tasks run, an absolute path in a folder that "
+        "all nodes share (docs/containers.md). It needs `containers` under the cluster, and the image Python "
+        "3.11 or newer.",
+    )
     partition: str | None = Field(None, description="Where it runs; the default partition if left out.")
     nodes: int = Field(1, ge=1, description="Nodes of the job.")
     gpus_per_node: int | None = Field(

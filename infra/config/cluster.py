@@ -239,10 +239,11 @@ class BudgetConfig(Section):
 
     max_usd: Usd | None = Field(None, description="USD for compute nodes; null for no limit.")
     max_hours: Usd | None = Field(None, description="Node-hours; null for no limit.")
-    running_jobs: Literal["keep", "cancel"] = Field(
-        "keep",
+    running_jobs: Literal["keep", "cancel"] | None = Field(
+        None,
         description="When the budget is used up: keep lets running jobs finish, whatever that costs; cancel "
-        "ends them.",
+        "ends them. The default is keep with Slurm, which starts nothing that the budget does not cover, and "
+        "cancel with scheduler batch, where nothing else would end a job.",
     )
 
 

@@ -13,7 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from infra.config.cluster import ClusterConfig
-from infra.config.fields import IN_WORDS, KEY_PAIR, KMS_KEY, PLACEHOLDER, PLACEMENT_GROUP, SUBNET, VPC
+from infra.config.fields import (
+    BUCKET,
+    IN_WORDS,
+    KEY_PAIR,
+    KMS_KEY,
+    PLACEHOLDER,
+    PLACEMENT_GROUP,
+    SUBNET,
+    VPC,
+)
 from infra.config.mistakes import Location, Mistake, path_of, shown
 from infra.errors import EXIT_USAGE, UserError
 from node import plurals
@@ -41,6 +50,14 @@ KEYS = {
         "the id of your capacity reservation, cr-…, a list of several, or the ARN of a group of them",
         "or remove it, and write placement: cluster for nodes close together",
     ),
+    **{
+        f"storage.{part}.{key}": (f"{IN_WORDS[BUCKET]}: {what}", f"or remove {key}: {without}")
+        for part in ("home", "apps", "scratch")
+        for key, what, without in (
+            ("s3_import", "the bucket, or a part of it, whose objects are to be files", "it begins empty"),
+            ("s3_export", "where changed files are to go", "nothing is written back to S3"),
+        )
+    },
 }
 """Key below `slurm-stacks:cluster`, without the numbers of lists -> what to fill in, the way without it."""
 _NOBODYS = tuple(

@@ -139,7 +139,7 @@ def adapt(
     # The last value of a name is the job's.
     job = dict(pair.partition("=")[::2] for pair in process.get("env", []))
     ours = [bind(path) for path in (*SYSTEM, "/tmp")]
-    ours += [bind(path, read_only=True) for path in NAMES if (root / path[1:]).exists()]
+    ours += [bind(path, read_only=True) for path in NAMES if _has_names(root, path)]
     ours += [bind(str(file), target, read_only=True) for file, target in _accounts(root, made, user)]
     asked = []
     for path in shared:
@@ -303,6 +303,14 @@ def _place(root: Path, target: str, folder: bool) -> bool:
     except OSError:
         return False
     return True
+
+
+def _has_names(root: Path, path: str) -> bool:
+    """Whether a container has a place for one of NAMES. Images of many builders lack these files."""
+    place = root / path[1:]
+    if os.path.lexists(place):
+        return place.exists()  # a link may lead nowhere
+    return Path(path).exists() and _place(root, path, folder=False)
 
 
 def _keeps(destination: str, taken: Container[str]) -> bool:

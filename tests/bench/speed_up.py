@@ -7,11 +7,15 @@ to one measurement: each repetition runs every case once, and the next one in th
 else this host does hits all of them alike. Says the median and the spread of each, and the load before each
 run: figures of a host that is busy with other things are worth little.
 
+With `--link 1000,0.3`, as root, two workers are in network namespaces of their own with a link of 1000 Mbit/s
+and 0.3 ms between them (`tests/bench/shaped_link.py`).
+
 Exits 1 if a bound of --least is missed, as in `--least local-sgd:2=1.7`: so many times the images a
 second of `sync` on one worker.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -23,6 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.bench.shaped_link import Link
+from tests.bench.shaped_link import measured as measured_link
 from workload import scaling
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,26 +49,30 @@ class Measured:
     """The speed-up that the run's own times of step and exchange allow (`workload.scaling`)."""
     start: list[float] = field(default_factory=list)
     """Seconds from the process's start to the first step."""
+    megabytes: list[float] = field(default_factory=list)
+    """The most memory of a worker."""
     step: list[float] = field(default_factory=list)
     """Seconds of a step, where it was told apart."""
 
 
-def run(case: str, folder: Path, more: list[str], cores: list[int]) -> dict[str, Any]:
+def run(case: str, folder: Path, more: list[str], cores: list[int], link: Link | None) -> dict[str, Any]:
     """Train in a folder of its own: the result record."""
     profile, _, count = case.partition(":")
     workers = int(count)
     folder.mkdir()
+    network = "127.0.0" if link is None else link.address(0).rpartition(".")[0]
     processes = []
     for rank in range(workers):
         env = os.environ | {
             "PYTHONPATH": str(ROOT),
-            "SLURM_STEP_NODELIST": f"127.0.0.[1-{workers}]",
+            "SLURM_STEP_NODELIST": f"{network}.[1-{workers}]",
             "SLURM_STEP_NUM_TASKS": str(workers),
             "SLURM_STEP_TASKS_PER_NODE": f"1(x{workers})",
             "SLURM_PROCID": str(rank),
-            "SLURMD_NODENAME": f"127.0.0.{rank + 1}",
+            "SLURMD_NODENAME": f"{network}.{rank + 1}",
         }
         command = ["taskset", "--cpu-list", str(cores[rank]), sys.executable, "-m", "workload.train"]
+        command = [*(link.inside(rank) if link is not None else []), *command]
         with (folder / f"out-{rank}.txt").open("wb") as out:
             processes.append(
                 subprocess.Popen(
@@ -75,19 +85,31 @@ def run(case: str, folder: Path, more: list[str], cores: list[int]) -> dict[str,
                 )
             )
     try:
-        statuses = [process.wait() for process in processes]
+        megabytes = max(peak(process) for process in processes)
     finally:
         for process in processes:
             process.kill()
-    if any(statuses):
+    if statuses := [process.returncode for process in processes if process.returncode]:
         raise SystemExit(f"{case}: exit statuses {statuses}\n{(folder / 'out-0.txt').read_text()}")
     record: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    return record
+    return record | {"megabytes": megabytes}
+
+
+def peak(process: subprocess.Popen[bytes]) -> float:
+    """Wait for a process: the most memory that it had, in MB."""
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_maxrss * 1024 / 1e6
 
 
 def spread(values: list[float], digits: int) -> str:
     middle = f"{statistics.median(values):.{digits}f}"
     return middle + (f" ({min(values):.{digits}f}-{max(values):.{digits}f})" if len(values) > 1 else "")
+
+
+def both(text: str) -> Link:
+    megabits, _, milliseconds = text.partition(",")
+    return Link(float(megabits), float(milliseconds))
 
 
 def bound(text: str) -> tuple[str, float]:
@@ -100,6 +122,7 @@ def main() -> int:
     parser.add_argument("--cases", nargs="+", default=list(CASES), metavar="PROFILE:WORKERS")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=2, help="even: as often in either order")
+    parser.add_argument("--link", type=both, metavar="MBIT,MS", help="between the two workers")
     parser.add_argument("--least", nargs="*", type=bound, default=[], metavar="CASE=RATIO")
     parser.add_argument("arguments", nargs="*", help="of workload.train, behind --")
     options = parser.parse_args()
@@ -107,16 +130,23 @@ def main() -> int:
     if len(cores) < max(int(case.partition(":")[2]) for case in options.cases):
         raise SystemExit(f"this host has {len(cores)} cores, fewer than workers: nothing can be compared")
     measured = {case: Measured() for case in options.cases}
-    with tempfile.TemporaryDirectory(prefix="slurm-stacks-speed-up-") as name:
+    link: Link | None = options.link
+    with (
+        tempfile.TemporaryDirectory(prefix="slurm-stacks-speed-up-") as name,
+        link or contextlib.nullcontext(),
+    ):
+        if link is not None:
+            print(f"the link: {measured_link(link)}", flush=True)
         for repetition in range(options.repeat):
             for case in options.cases[:: -1 if repetition % 2 else 1]:
                 load = os.getloadavg()[0]
                 arguments = ["--data", "synthetic", "--epochs", str(options.epochs), *options.arguments]
                 folder = Path(name) / f"{case.replace(':', '-')}-{repetition}"
-                record = run(case, folder, arguments, cores)
+                record = run(case, folder, arguments, cores, link)
                 one, seconds = measured[case], record["seconds_train"]
                 one.seconds.append(seconds)
                 one.images.append(record["images_per_second"])
+                one.megabytes.append(record["megabytes"])
                 one.accuracy.append(record["test_accuracy"])
                 one.every.append(record["average_every"])
                 one.start.append(sum(record["phases"][name] for name in ("data", "import", "meet")))
@@ -125,7 +155,7 @@ def main() -> int:
                         record["step_seconds"],
                         record["exchange_seconds"],
                         record["workers"],
-                        record["average_every"],
+                        record["average_every"] or 1,
                     )
                     bases = measured[BASE].step
                     alone = statistics.median(bases) if bases else None
@@ -134,7 +164,7 @@ def main() -> int:
                     one.step.append(record["step_seconds"])
                 print(f"{time.strftime('%H:%M:%S')} {case}: {seconds:.1f} s, load {load:.1f}", flush=True)
     head = f"{'case':<14}{'seconds of training':<26}{'times as fast as ' + BASE:<28}"
-    print(f"\n{head}{'predicted':<12}{'to 1st step':<14}held out")
+    print(f"\n{head}{'predicted':<12}{'to 1st step':<14}{'memory':<9}held out")
     missed = []
     for case, one in measured.items():
         ratios = [mine / base for base, mine in zip(measured[BASE].images, one.images, strict=True)]
@@ -142,7 +172,8 @@ def main() -> int:
         print(
             f"{case:<14}{spread(one.seconds, 1):<26}{spread(ratios, 2):<28}"
             f"{f'{statistics.median(one.predicted):.2f}' if one.predicted else '-':<12}"
-            f"{f'{statistics.median(one.start):.1f} s':<14}{spread(one.accuracy, 4)}{rounds}"
+            f"{f'{statistics.median(one.start):.1f} s':<14}{f'{max(one.megabytes):.0f} MB':<9}"
+            f"{spread(one.accuracy, 4)}{rounds}"
         )
         missed += [c for c, least in options.least if c == case and statistics.median(ratios) < least]
     return 1 if missed else 0

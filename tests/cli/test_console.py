@@ -228,15 +228,19 @@ def test_figures_that_lack_something_say_so(capsys: pytest.CaptureFixture[str]) 
     [
         (
             {"max_usd": 20, "max_hours": None, "lasts_hours": 2.6042, "unknown": []},
-            "The budget of 20 USD lasts 2.6 h at full size",
+            "The budget of 20 USD lasts 2.6 h at full size; then no new node starts, jobs that run go on",
         ),
         (
             {"max_usd": 20, "max_hours": 5.5, "lasts_hours": None, "unknown": []},
             "The budget of 20 USD and 5.5 node-hours is never used up: nodes cost nothing",
         ),
         (
-            {"max_usd": 20, "max_hours": None, "lasts_hours": 2.6042, "unknown": ["p4d.24xlarge", "p[x]"]},
-            "The budget of 20 USD lasts at most 2.6 h at full size, price of p4d.24xlarge, p[x] unknown",
+            {
+                **{"max_usd": 20, "max_hours": None, "lasts_hours": 2.6042},
+                **{"unknown": ["p4d.24xlarge", "p[x]"], "running_jobs": "cancel"},
+            },
+            "The budget of 20 USD lasts at most 2.6 h at full size, price of p4d.24xlarge, p[x] unknown; "
+            "then running jobs are cancelled",
         ),
         (
             {"max_usd": 20, "max_hours": None, "lasts_hours": None, "unknown": ["p4d.24xlarge"]},
@@ -247,9 +251,8 @@ def test_figures_that_lack_something_say_so(capsys: pytest.CaptureFixture[str]) 
 def test_how_far_a_planned_budget_reaches(
     capsys: pytest.CaptureFixture[str], budget: dict[str, Any], line: str
 ) -> None:
-    tables.show_plan(
-        {"stack": "t", "resources": [], "outputs": {}, "cost": {"budget": budget}, "warnings": []}
-    )
+    cost = {"budget": {"running_jobs": "keep", **budget}}
+    tables.show_plan({"stack": "t", "resources": [], "outputs": {}, "cost": cost, "warnings": []})
     assert capsys.readouterr().out.splitlines()[-1] == line
 
 

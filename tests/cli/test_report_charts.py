@@ -60,8 +60,11 @@ def test_the_line_to_beat_follows_from_the_times_of_step_and_exchange() -> None:
     said = note.replace("\N{NO-BREAK SPACE}", " ").replace(words.SPACE, " ")
     assert "on 2 workers goes: 91 % computes" in said
     assert "A step takes 50.0 ms, an exchange every 16 steps 80.0 ms" in said
+    in_step = runs({**two, "average_every": None})
+    assert [run.scaling and run.scaling.every for run in in_step] == [1], "`sync` exchanges at every step"
     # What was not told apart predicts nothing.
-    for lacking in ({"exchange_seconds": None}, {"step_seconds": None}, {"average_every": None}):
+    unknown = {"average_every": None, "profile": "local-sgd"}
+    for lacking in ({"exchange_seconds": None}, {"step_seconds": None}, unknown):
         other = {**two, **lacking}
         assert names(plots(runs(record(1, 64), other))["x-speed-up"])[-1] != "predicted"
 

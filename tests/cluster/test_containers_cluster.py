@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -28,12 +30,12 @@ STACK = """
         containers: {runtime: oci}
         partitions:
           - {name: debug, instance_type: local.small, nodes: {min: 2, max: 2}, default: true}
-      slurm-stacks:benchmark: {enabled: false}
+      slurm-stacks:benchmark: BENCHMARK
 """
 USER = "ana"
 NUMBER = 2001
 BUNDLE = f"/home/{USER}/bundle"
-PROGRAMS = ("sh", "cat", "id", "env", "ls", "sleep")
+PROGRAMS = ("sh", "cat", "id", "env", "ls", "sleep", "python3")
 MAKE = """
 set -e
 umoci init --layout image
@@ -46,6 +48,9 @@ for program in {programs}; do
         cp -L $file draft/rootfs$file
     done
 done
+library=$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')
+left=$(printf -- '--exclude=%s ' test idlelib lib2to3 ensurepip __pycache__ 'config-*')
+tar -C / $left -cf - $library | tar -C draft/rootfs -xf -
 [ -e draft/rootfs/bin ] || ln -s usr/bin draft/rootfs/bin
 mkdir -p draft/rootfs/etc
 echo "root:x:0:0::/root:/bin/sh" >draft/rootfs/etc/passwd
@@ -55,6 +60,19 @@ umoci repack --image image:v1 draft
 umoci config --image image:v1 --config.env WHERE=image --config.env COLOUR=of-the-image
 """
 """Makes an image from programs of this machine, as a registry's image would be unpacked."""
+TRAIN = """
+import json, os, time
+from pathlib import Path
+
+rank, size = os.environ["RANK"], int(os.environ["WORLD_SIZE"])
+shared = Path(os.environ["SLURM_STACKS_FOLDER"])
+(shared / f"seen-{rank}").write_text(Path("/etc/image").read_text())
+while len(seen := sorted(shared.glob("seen-*"))) < size:
+    time.sleep(0.1)
+if rank == "0":
+    said = {"image": seen[-1].read_text().strip(), "tasks": size, "words": Path("words.txt").read_text()}
+    Path(os.environ["SLURM_STACKS_RESULT"]).write_text(json.dumps(said))
+"""
 TRAP = """
 trap 'echo >saved-$SLURM_PROCID; exit 3' TERM
 echo "rank $SLURM_PROCID works"
@@ -65,8 +83,8 @@ while :; do sleep 0.2; done
 class Site:
     """A cluster with a user."""
 
-    def __init__(self, checkout: Checkout) -> None:
-        self.checkout = checkout
+    def __init__(self, checkout: Checkout, stack: str) -> None:
+        self.checkout, self.stack = checkout, stack
         self._agent = str(RunDirectory(checkout.run_directory).agent_socket)
         self.home = checkout.run_directory / "shared" / USER
 
@@ -93,11 +111,13 @@ class Site:
 )
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     stack = STACK.replace("SUITE", request.param)
-    cluster_image(stack)
-    checkout = Checkout(tmp_path_factory.mktemp("oci") / "a checkout", stack)
+    cluster_image(stack.replace("BENCHMARK", "{enabled: false}"))
+    checkout = Checkout(
+        tmp_path_factory.mktemp("oci") / "a checkout", stack.replace("BENCHMARK", "{enabled: false}")
+    )
     try:
         checkout.cluster("up", check=True)
-        made = Site(checkout)
+        made = Site(checkout, stack)
         until(
             lambda: checkout.execute("sinfo", "-h", "-o", "%T").split() == ["idle"],
             240,
@@ -191,6 +211,21 @@ def test_a_batch_script_runs_in_the_image(site: Site) -> None:
         "made by a test",
         f"/home/{USER}",
     ]
+
+
+def test_the_stacks_own_program_runs_in_the_image_on_both_nodes(site: Site) -> None:
+    checkout = site.checkout
+    bundle = "/home/of-root"  # the benchmark's user here, who may not enter that of another in a container
+    site.on("login-0", f"cp -r {BUNDLE} {bundle}")
+    benchmark = f"{{script: train.py, files: [words.txt], nodes: 2, container: {bundle}}}"
+    checkout.write_stack(site.stack.replace("BENCHMARK", benchmark))
+    (checkout.folder / "train.py").write_text(TRAIN)
+    (checkout.folder / "words.txt").write_text("beside the script")
+    checkout.cluster("up", check=True)
+    (kept,) = Path(checkout.env["XDG_STATE_HOME"]).glob("slurm-stacks/results/test/*.json")
+    record = json.loads(kept.read_text())
+    assert record["values"] == {"image": "made by a test", "tasks": 2, "words": "beside the script"}
+    assert (record["environment"], record["versions"], record["exit_status"]) == (bundle, {}, 0)
 
 
 def test_nothing_of_a_container_stays_on_its_node(site: Site) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from cli import main as cli
@@ -76,6 +75,8 @@ PLACEHOLDERS = {
     "PLACEHOLDER_CAPACITY_RESERVATION_ID",
 }
 """What the page has replaced. A VPC, which Pulumi needs beside its subnets, comes with them here."""
+OWN = ("aws-batch", "aws-p4de-containers")
+"""Stacks with placeholders that are not of that page."""
 PAGE = ROOT / "docs" / "architectures.md"
 
 
@@ -195,14 +196,14 @@ def test_the_placeholders_are_the_published_ones_and_all_are_found(stack: str) -
     assert set(found.values()) <= set(FILLED_IN)
 
 
-@pytest.mark.parametrize("stack", SEED)
+@pytest.mark.parametrize("stack", [*SEED, *OWN])
 def test_a_file_that_is_filled_in_has_none_left(stack: str, tmp_path: Path) -> None:
     file = tmp_path / f"Pulumi.{stack}.yaml"
     file.write_text(filled_in((ROOT / file.name).read_text()))
     assert load_file(file).placeholders == ()
 
 
-@pytest.mark.parametrize("stack", SEED)
+@pytest.mark.parametrize("stack", [*SEED, *OWN])
 def test_up_refuses_with_the_whole_list(stack: str) -> None:
     done = CliRunner(env={"SLURM_STACKS_PROJECT": str(ROOT)}).invoke(cli.app, ["up", "--stack", stack])
     assert done.exception is not None
@@ -211,7 +212,7 @@ def test_up_refuses_with_the_whole_list(stack: str) -> None:
     assert all(f"{path}: " in said and value in said for path, value in of_file(stack).items())
 
 
-@pytest.mark.parametrize("stack", SEED)
+@pytest.mark.parametrize("stack", [*SEED, *OWN])
 def test_the_doctor_names_them_in_one_finding(stack: str) -> None:
     finding, design, _, provider = doctor.stack_file(Stack(ROOT, stack))
     assert (finding.severity, provider) == (Severity.STOPS, "aws")
@@ -228,14 +229,10 @@ def test_the_packages_of_containers_are_the_users() -> None:
         f"{packages}[2].source": "PLACEHOLDER_PYXIS_PACKAGE",
         f"{packages}[2].sha256": "PLACEHOLDER_PYXIS_SHA256",
     }
-    test_up_refuses_with_the_whole_list(stack)
-    test_the_doctor_names_them_in_one_finding(stack)
     plan = make_plan(Stack(ROOT, stack), load_file(ROOT / f"Pulumi.{stack}.yaml"))
     assert all(path in plan["warnings"][-1] for path in found)
     page = PAGE.read_text(encoding="utf-8")
     assert all(f"`{word}`" in page for word in found.values())
-    filled = filled_in((ROOT / f"Pulumi.{stack}.yaml").read_text())
-    assert parse(yaml.safe_load(filled)["config"], stack).placeholders == ()
 
 
 def test_a_message_about_mistakes_has_the_placeholders_too() -> None:
@@ -251,7 +248,7 @@ def test_a_message_about_mistakes_has_the_placeholders_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["partitions[0].instance_type", "storage.scratch.s3_import", "partitions[0].zones"]
+    "path", ["partitions[0].instance_type", "storage.scratch.deployment", "partitions[0].zones"]
 )
 def test_a_word_at_another_key_is_a_mistake(path: str) -> None:
     with pytest.raises(ConfigError):

@@ -27,6 +27,17 @@ def pyxis(source: str, sha256: str = "0" * 64, **more: Any) -> dict[str, Any]:
     return {"runtime": "pyxis", "packages": [{"source": source, "sha256": sha256}], **more}
 
 
+def ours(**variables: Any) -> dict[str, Any]:
+    """A Batch job whose container is that of this project; a variable that is `None` is left out."""
+    said = {"JOB_DIR": "/data/run", "SCRATCH_DIR": "/scratch"} | variables
+    return {
+        "batch.container.image": REMOVE,
+        "storage.scratch": {"kind": "fsx_lustre", "size_gib": 1200},
+        "batch.container.volumes": [{"source": "/scratch"}, {"source": "/fsx", "path": "/data"}],
+        "batch.container.environment": {key: value for key, value in said.items() if value is not None},
+    }
+
+
 # stack, changes, path of the one mistake, words that its message must have
 REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     # partitions
@@ -501,6 +512,20 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         "storage.scratch.size_gib",
         ["multiples of 3600", "3600 or 7200"],
     ),
+    *(
+        (
+            "aws",
+            {
+                "storage.scratch": {
+                    **{"kind": "fsx_lustre", "deployment": "SCRATCH_1", "size_gib": 3600},
+                    **{"s3_export": "s3://data/x", **linked},
+                }
+            },
+            "storage.scratch.s3_export",
+            ["the bucket of s3_import", "SCRATCH_2"],
+        )
+        for linked in ({}, {"s3_import": "s3://other/x"})
+    ),
     ("aws", {"storage.scratch.throughput": 250}, "storage.scratch.throughput", ["no throughput"]),
     ("aws", {"storage.scratch.deployment": "PERSISTENT_2"}, "storage.scratch.throughput", ["125, 250"]),
     (
@@ -782,6 +807,62 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("batch", {"storage.home": {"kind": "nfs"}}, "storage.home.kind", ["fsx_lustre or efs"]),
     ("batch", {"storage.local_scratch": {}}, "storage.local_scratch", ["batch.volumes"]),
     ("batch", {"batch.file_system": "job"}, "batch.file_system", ["s3_import"]),
+    ("batch", {"storage.buckets": [{"bucket": "s3://abc", "path": "/b"}]}, "storage.buckets", ["s3_import"]),
+    ("batch", {"batch.instance_types": ["trn1.32xlarge"]}, "batch.instance_types[0]", ["NVIDIA"]),
+    (
+        "batch",
+        {"batch.tags": {"aws:x": "1"}},
+        "slurm-stacks:cluster.batch.tags.aws:x",
+        ["do not start with aws:"],
+    ),
+    (
+        "batch",
+        {"batch.container.shared_memory_mib": 424001},
+        "batch.container.shared_memory_mib",
+        ["at most 424000"],
+    ),
+    (
+        "batch",
+        {"batch.container.environment": {"A B": "1"}},
+        'batch.container.environment["A B"]',
+        ["letters, digits and underscores"],
+    ),
+    (
+        "batch",
+        {"batch.container.volumes": [{"source": "/a"}, {"source": "/b", "path": "/a"}]},
+        "batch.container.volumes[1].path",
+        ["each folder once"],
+    ),
+    (
+        "batch",
+        {"batch.instance_types": ["r5.24xlarge"], "batch.container.environment": {"MPI_GPUS": 4}},
+        "batch.container.environment.MPI_GPUS",
+        ["r5.24xlarge has no GPU"],
+    ),
+    (
+        "batch",
+        {"batch.container.environment": {"MPI_GPUS": 33, "SLURM_STACKS_LAUNCH": "mpi"}},
+        "batch.container.environment.MPI_GPUS",
+        ["at most 32"],
+    ),
+    *(
+        ("batch", ours(**variables), f"batch.container.{path}", words)
+        for variables, path, words in (
+            ({"JOB_DIR": None}, "environment.JOB_DIR", ["/fsx/resized"]),
+            ({"JOB_DIR": "/scratch/x"}, "environment.JOB_DIR", ["all nodes see"]),
+            ({"SCRATCH_DIR": "x"}, "environment.SCRATCH_DIR", ["absolute"]),
+            ({"BATCH_SIZE": 0}, "environment.BATCH_SIZE", ["1 or more"]),
+            ({"SLURM_STACKS_LAUNCH": "srun"}, "environment.SLURM_STACKS_LAUNCH", ["processes, mpi"]),
+            ({"SLURM_STACKS_LAUNCH": "mpi"}, "command", ["does not use MPI"]),
+        )
+    ),
+    ("batch", {"batch.container.cached": True}, "batch.container.cached", ["image: {bake: true}"]),
+    (
+        "batch",
+        {"batch.container.cached": True, "image": {"bake": True}, "batch.disk_gib": 40},
+        "batch.disk_gib",
+        ["48 or more"],
+    ),
     (
         "batch",
         {
@@ -936,6 +1017,8 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ("gcp", {"containers": pyxis("gs://bucket/enroot.deb")}),
     ("aws", {"containers": {"runtime": "pyxis"}, "image": {"id": "ami-0123456789abcdef0"}}),
     ("local", {"slurm.prolog": {"source": "site/a.sh", "timeout": 5}, "health.enabled": False}),
+    ("batch", ours()),
+    ("batch", ours(SLURM_STACKS_LAUNCH="mpi", MPI_GPUS=4) | {"batch.container.command": ["train"]}),
     ("local", {"containers": {"runtime": "oci"}, "local.isolation": "container"}),
     ("gcp", {"hooks[0]": {"role": "login", "script": "#!/usr/bin/env python3\nprint(1)\n", "args": ["a"]}}),
     ("aws", {"partitions[0].instance_type": "t8i.medium", "budget.max_hours": 100}),

@@ -8,19 +8,19 @@ import pytest
 import yaml
 
 from infra.additions import additions
-from infra.config import load_file, parse
+from infra.config import parse
 from infra.design import design
 from infra.machines import catalog
 from node.bootstrap import limits
 from node.model import ClusterDesign
-from tests.support.checkout import ROOT
 from tests.support.stack_values import FILLED_IN, filled_in, stack_file, values
 
 FACTS = catalog()
 
 
 def stack(name: str) -> ClusterDesign:
-    return design(load_file(stack_file(name)), FACTS)
+    """The design of a stack file with an example for each placeholder."""
+    return design(parse(yaml.safe_load(filled_in(stack_file(name).read_text()))["config"], name), FACTS)
 
 
 def test_s1_aws_cpu() -> None:
@@ -94,8 +94,7 @@ def test_s4_reference_architectures() -> None:
 
 def test_s4_containers() -> None:
     """The published one has Docker, Enroot and Pyxis by post-install scripts."""
-    text = filled_in((ROOT / "Pulumi.aws-p4de-containers.yaml").read_text())
-    containers = design(parse(yaml.safe_load(text)["config"], "aws-p4de-containers"), FACTS)
+    containers = stack("aws-p4de-containers")
     (gpu,) = containers.partitions
     assert (gpu.name, gpu.instance_type, gpu.min, gpu.max) == ("compute-gpu", "p4de.24xlarge", 4, 4)
     assert (gpu.efa, gpu.placement, gpu.reservation, gpu.exclusive) == (4, "cluster", None, True)
@@ -149,7 +148,7 @@ def test_s5_batch() -> None:
     assert batch.tags == {"Name": "tensorflow-gpu-fsx-processor"}
     (fsx,) = cluster.mounts
     assert (fsx.size_gib, fsx.deployment) == (3600, "SCRATCH_1")
-    assert (fsx.s3_import, fsx.s3_export) == ("s3://imagenet-2012/train", "s3://imagenet-2012/results")
+    assert (fsx.s3_import, fsx.s3_export) == ("s3://imagenet-2012", "s3://imagenet-2012/results")
     (queue,) = cluster.partitions
     assert (queue.name, queue.min, queue.max, queue.disk_gib) == ("tf-queue", 0, 42, 500)
     assert queue.accelerator is not None

@@ -26,7 +26,7 @@ from node.bootstrap.vm.training import requirements_digest
 from tests.support.aws_mocks import aws_design
 from tests.support.checkout import ROOT
 from tests.support.doubles import design as local_design
-from tests.support.stack_values import BENCHMARK, values
+from tests.support.stack_values import BENCHMARK, CLUSTER, values
 from workload.program import LAUNCHER
 
 
@@ -130,7 +130,8 @@ def test_a_program_and_all_that_it_may_have(project: Path) -> None:
         ({"script": "train.py", "tasks_per_node": 2}, "tasks_per_node", ["at most 1", "local.small"]),
         ({"script": "train.py", "tasks_per_node": 0}, "tasks_per_node", ["1 or more"]),
         ({"script": "train.py", "arguments": ["a\nb"]}, "arguments[0]", ["printable characters"]),
-        ({"script": "train.py", "container": "x"}, "container", []),
+        ({"script": "train.py", "container": "/home/b"}, "container", ["containers: {runtime: oci}"]),
+        ({"container": "/home/b"}, "container", ["left out", "script: train.py"]),
         ({"script": "train.py", "epochs": 8}, "epochs", ["left out", 'arguments: ["--epochs", 8]']),
         ({"script": "train.py", "learning_rate": 0.1}, "learning_rate", ["--learning-rate"]),
         ({"script": "train.py", "profile": "sync"}, "profile", ["it is for keras-mnist, not for train.py"]),
@@ -159,6 +160,32 @@ def test_what_a_plan_refuses(
     found = mistakes(said, project)
     assert list(found) == [where]
     assert [word for word in words if word not in found[where]] == []
+
+
+def with_containers(said: dict[str, Any], project: Path) -> Any:
+    cluster = values("local")
+    cluster[CLUSTER] |= {"containers": {"runtime": "oci"}, "local": {"isolation": "container"}}
+    return parse({**cluster, BENCHMARK: said}, "local", project=project)
+
+
+def test_a_container_is_a_bundle_on_the_cluster_and_brings_the_packages(project: Path) -> None:
+    config = with_containers({"script": "train.py", "container": "/home/a bundle"}, project)
+    made = design(config, catalog())
+    training = benchmark_design(config, made)
+    assert training is not None
+    script = BenchmarkRun.of(made, training, LocalShell("local"), project).script
+    assert script.count("--container='/home/a bundle'") == 2, "of the step and of the record"
+    assert " python3 -P -m workload.launch" in script
+    for path in ("bundle", "docker://pytorch/pytorch", "/home/../etc", "/"):
+        with pytest.raises(ConfigError) as caught:
+            with_containers({"script": "train.py", "container": path}, project)
+        (mistake,) = caught.value.mistakes
+        assert "an OCI bundle in a shared folder" in mistake.allowed
+    said = {"requirements": "requirements.txt", "tasks_per_node": 2}
+    with pytest.raises(ConfigError) as caught:
+        with_containers({"script": "train.py", "container": "/home/b", **said}, project)
+    found = {m.path.removeprefix(f"{BENCHMARK}.") for m in caught.value.mistakes}
+    assert found >= said.keys()
 
 
 def test_all_mistakes_come_at_once(project: Path) -> None:

@@ -90,6 +90,14 @@ def test_the_nodes_folders_take_the_place_of_the_bundles(root: Path) -> None:
     assert found["/tmp/slurm"] == "/var/spool/slurmd/oci", "a batch script lies there"
 
 
+def test_machines_have_their_names_also_where_the_image_has_no_such_files(root: Path) -> None:
+    assert mounted(adapted(root))["/etc/hosts"] == "/etc/hosts"
+    assert (root / "etc" / "hosts").is_file()
+    (root / "etc" / "hosts").unlink()
+    (root / "etc" / "hosts").symlink_to("nowhere")
+    assert "/etc/hosts" not in mounted(adapted(root))
+
+
 def test_a_shared_folder_needs_a_place(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from infra.config import load_file
+import yaml
+
+from infra.config import parse
 from infra.design import design
 from infra.machines import catalog
 from node.model import ClusterDesign
 from tests.support.checkout import ROOT
+from tests.support.stack_values import filled_in
 
 
 def batch_design(**changes: Any) -> ClusterDesign:
     """The design of `Pulumi.aws-batch.yaml`, with changes of its part about Batch."""
-    made = design(load_file(ROOT / "Pulumi.aws-batch.yaml"), catalog())
+    text = filled_in((ROOT / "Pulumi.aws-batch.yaml").read_text())
+    made = design(parse(yaml.safe_load(text)["config"], "aws-batch"), catalog())
     assert made.batch is not None
     return dataclasses.replace(made, batch=dataclasses.replace(made.batch, **changes))

@@ -33,6 +33,8 @@ FILLED_IN = {
     "PLACEHOLDER_VPC": "vpc-12356790",
     "PLACEHOLDER_PUBLIC_SUBNET": "subnet-12356790",
     "PLACEHOLDER_PRIVATE_SUBNET": "subnet-12356791",
+    "PLACEHOLDER_S3_IMPORT": "s3://imagenet-2012",
+    "PLACEHOLDER_S3_EXPORT": "s3://imagenet-2012/results",
     "203.0.113.0/24": "81.2.69.0/24",
 }
 """What ships as a placeholder -> an example of it."""

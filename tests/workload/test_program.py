@@ -88,20 +88,21 @@ def staged(folder: Path) -> Path:
 def test_the_staged_files_start_a_program_and_are_gone_from_its_path(tmp_path: Path) -> None:
     """Also without Slurm's step: one task alone, with the standard library only."""
     code, run = staged(tmp_path / "code"), tmp_path / "run"
-    run.mkdir()
-    (run / "show.py").write_text(
+    work = run / program.WORK
+    work.mkdir(parents=True)
+    (work / "show.py").write_text(
         "import os, sys\n"
         "print(sys.argv[1:], os.environ['RANK'], os.environ['WORLD_SIZE'], os.environ['MASTER_ADDR'])\n"
         "print('PYTHONPATH' in os.environ, [m for m in sys.modules if m.startswith('workload')])\n"
         "sys.exit(9)\n"
     )
     for name in ("random.py", "json.py", "workload.py"):
-        (run / name).write_text("raise SystemExit('a file of the program, not of the launcher')\n")
+        (work / name).write_text("raise SystemExit('a file of the program, not of the launcher')\n")
     env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(code), "SLURM_STACKS_FOLDER": str(run)}
     env["SLURM_LAUNCH_NODE_IPADDR"] = "127.0.0.1"
     done = subprocess.run(
         [sys.executable, "-S", "-P", "-m", "workload.launch", "show.py", "--lr", "two words"],
-        cwd=run, env=env, capture_output=True, text=True, check=False, timeout=120,
+        cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.stdout.splitlines()[0].startswith("['--lr', 'two words'] 0 1 ")
     assert done.stdout.splitlines()[1] == "False []"

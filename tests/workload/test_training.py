@@ -103,6 +103,8 @@ def test_the_result_is_complete(runs: dict[str, Run]) -> None:
     # Two nodes at 3.6 USD an hour: 0.002 USD a second.
     assert record["cost_usd"] == pytest.approx(0.002 * record["seconds_total"], rel=0.05)
     assert 1 <= record["start_latency_seconds"] < 600
+    assert record["step_seconds"] > 0
+    assert record["exchange_seconds"] > 0
     assert record["versions"]["tensorflow"] == tf.__version__
     assert 0.1 < record["test_accuracy"] < 1
 
@@ -215,7 +217,7 @@ def test_a_dead_worker_ends_the_run(start: Any) -> None:
     assert run.processes[0].wait(600) == 75  # it may have been a machine: the job is to be queued again
     (line,) = [line for line in run.output().splitlines() if line.startswith("workload:")]
     assert line.startswith("workload: 127.0.0.1: the training stopped: another worker failed or went silent")
-    assert "aborted by" in line  # TensorFlow's own reason
+    assert re.search(r"connection closed|reset by peer|Broken pipe", line)
     assert "Traceback" not in run.output()
     assert not run.result.exists()
     assert json.loads((run.folder / "progress.json").read_text(encoding="utf-8"))["state"] == "stopped"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from workload import ports
-from workload.batch import mpi, program
+from workload.batch import gpus, mpi, program
 from workload.batch.node import STOPPED, Event, Events, JobError, capacity, say, versions, with_interface
 from workload.batch.process import GRACE_SECONDS, Process, described
 from workload.batch.settings import MPI, Settings
@@ -111,8 +111,8 @@ class MainNode:
         finally:
             if server is not None:
                 server.close()
-        gpus = {settings.node: self._own["gpus"], **{n: m.hello["gpus"] for n, m in self._members.items()}}
-        ordered = tuple(gpus[node] for node in sorted(gpus, key=settings.rank))
+        each = {settings.node: self._own["gpus"], **{n: m.hello["gpus"] for n, m in self._members.items()}}
+        ordered = tuple(each[node] for node in sorted(each, key=settings.rank))
         return Outcome(ordered, waited, time.monotonic() - self._started)
 
     async def _serve(self, events: Events) -> asyncio.Server:
@@ -271,7 +271,7 @@ class MainNode:
         for member in self._members.values():
             member.channel.send({"kind": "go", "addresses": addresses, "master": master})
         env = program.environment(settings, self._env, addresses, master, address)
-        self._started_program(await program.start(settings, self._command, env), events)
+        await self._start(self._command, env, events)
         return set(range(settings.nodes))
 
     async def _mpirun(self, events: Events, folder: Path) -> set[int]:
@@ -295,16 +295,19 @@ class MainNode:
             self._check(event)
             if event.kind == "ready":
                 waiting.discard(event.node)
-        self._started_program(await program.start(settings, command, env), events)
+        await self._start(command, env, events)
         return {settings.main}
 
-    def _started_program(self, running: Process, events: Events) -> None:
-        self._running = running
+    async def _start(self, command: Sequence[str], env: Mapping[str, str], events: Events) -> None:
+        try:
+            self._running = running = await program.start(self._settings, command, env)
+        except WorkloadError as error:
+            raise JobError(str(error), program.NOT_STARTED) from error
 
         async def watch() -> None:
             events.put("ended", {"status": await running.wait()})
 
-        self._tasks.add(asyncio.create_task(watch()))
+        self._tasks |= {asyncio.create_task(watch()), asyncio.create_task(gpus.watch(self._settings))}
 
     async def _watch(self, events: Events, awaited: set[int]) -> None:
         """Wait until the programs of all awaited nodes have succeeded."""

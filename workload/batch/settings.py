@@ -172,7 +172,8 @@ class _Reader:
     def folder(self, name: str) -> Path:
         text = self._env.get(name, "").strip()
         if not Path(text).is_absolute():
-            self.wrong.append(f"{name} is {text!r}: an absolute path is expected, such as /fsx/resized")
+            given = repr(text) if text else "not set"
+            self.wrong.append(f"{name} is {given}: an absolute path is expected, such as /fsx/resized")
         return Path(text)
 
     def arguments(self, name: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from workload import ports
-from workload.batch import program
+from workload.batch import gpus, program
 from workload.batch.mpi import Sshd
 from workload.batch.node import STOPPED, Events, JobError, capacity, say, versions
 from workload.batch.process import Process
@@ -132,6 +132,7 @@ class Worker:
                 await self._go(channel, event.detail, address)
 
     async def _go(self, channel: Channel, detail: dict[str, Any], address: str) -> None:
+        self._tasks.append(asyncio.create_task(gpus.watch(self._settings)))
         if self._sshd is not None:
             self._sshd.authorize(detail["key"])
             channel.send({"kind": "ready"})

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from cli.aws.batch import kept, submit, words
+from cli.aws.batch import kept, opening, submit, words
 from cli.aws.batch.service import ALIVE, BatchService, Client, Job
 from cli.hints import hint
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE, UserError
@@ -80,7 +80,7 @@ class BatchCommands:
             ][:MOST_JOBS],
             "cost": {
                 "node_hours": hours, "usd": None if price is None else hours * price, "at_least_usd": 0.0,
-                "unknown": [] if price is not None else [partition.name], "budget": self._budget(),
+                "unknown": [] if price is not None else [partition.name], "budget": opening.budget(service),
                 "damaged": [],
             },
         }  # fmt: skip
@@ -166,7 +166,13 @@ class BatchCommands:
         service, stack = self._service, self._stack.name
         try:
             with console.waiting("job"):
-                job = submit.submit(service, nodes, number=number, now=console.now)
+                job = submit.submit(
+                    service,
+                    nodes,
+                    number=number,
+                    before=lambda count: opening.prepare(service, count, console.say),
+                    now=console.now,
+                )
                 console.say(f"job {job.id} ({job.name}) on {plurals.count(job.nodes, 'node')}")
                 record = submit.follow(service, job, console.now)
         except KeyboardInterrupt:
@@ -177,28 +183,6 @@ class BatchCommands:
             ) from None
         console.say(f"kept as {kept.keep(stack, record)}", "dim")
         return record
-
-    def _budget(self) -> dict[str, Any] | None:
-        """What is left of the budget, by the ledger that the state machine keeps; `None` without a budget."""
-        from cli.aws.account import explained
-        from infra.aws.batch import access, spending, states
-
-        design = self._service.design
-        limits = {"usd": design.budget.max_usd, "hours": design.budget.max_hours}
-        if not any(limits.values()):
-            return None
-        with explained():
-            found = self._service.client("dynamodb").get_item(
-                TableName=access.ledger(design.name), Key={"Id": {"S": states.LEDGER}}
-            )
-        ticks = int(found.get("Item", {}).get("Ticks", {}).get("N", 0))
-        used = ticks * states.TICK_MINUTES / spending.vcpu_minutes(design)
-        left = {
-            f"left_{key}": None if most is None else max(0.0, most * (1 - used))
-            for key, most in limits.items()
-        }
-        most = {f"max_{key}": value for key, value in limits.items()}
-        return {**most, **left, "used": used, "running_jobs": design.budget.running_jobs}
 
     def _find(self, wanted: str) -> Job:
         found = list(self._service.described([wanted])) if wanted else self._service.jobs()

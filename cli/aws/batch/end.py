@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cli.aws.account import explained
+from cli.aws.batch import settling
 from cli.aws.batch.service import ALIVE, Client
 from infra.aws.batch import access
 from infra.aws.tags import CLUSTER
@@ -18,6 +20,8 @@ JOBS_SECONDS = 1200.0
 EXPORT_SECONDS = 6 * 3600.0
 UNFINISHED = ("PENDING", "EXECUTING", "CANCELING")
 """The states of a data repository task that goes on (botocore, fsx: DataRepositoryTaskLifecycle)."""
+OF_FSX = re.compile(r"/FSxLustre\d{8}T\d{6}Z/?$")
+"""The export path that FSx itself gives a file system (botocore, fsx: ExportPath)."""
 WHY = "the stack is taken down"
 Say = Callable[[str], None]
 Pause = Callable[[float], None]
@@ -58,6 +62,30 @@ def end_jobs(batch: Any, queue: str, say: Say, pause: Pause = time.sleep) -> int
             )
         pause(POLL_SECONDS)
     return len(jobs)
+
+
+def stop_machines(batch: Any, environment: str, pause: Pause = time.sleep) -> None:
+    """Let the environment start no machine any more. Those that are up end when they are idle.
+
+    Batch keeps `minvCpus` up even of a disabled one (botocore, batch: ComputeResource), so it is 0 from here
+    on.
+
+    Raises:
+        UserError: AWS refuses, or does not finish the change.
+    """
+
+    def look() -> list[dict[str, Any]]:
+        found = batch.describe_compute_environments(computeEnvironments=[environment])
+        return list(found["computeEnvironments"])
+
+    with explained():
+        settling.settled(look, pause)
+        for one in look():
+            if one.get("state") == "ENABLED":
+                least = one.get("computeResources", {}).get("minvCpus")
+                more = {"computeResources": {"minvCpus": 0}} if least else {}
+                batch.update_compute_environment(computeEnvironment=environment, state="DISABLED", **more)
+        settling.settled(look, pause)
 
 
 def wait_for_machines(client: Client, cluster: str, say: Say, pause: Pause = time.sleep) -> int:
@@ -101,7 +129,7 @@ def export(fsx: Any, cluster: str, say: Say, pause: Pause = time.sleep) -> list[
         UserError: An export failed or does not end; nothing was deleted.
     """
     done = []
-    for system in _systems(fsx, cluster):
+    for system in systems(fsx, cluster):
         if not _writes(fsx, system):
             continue
         name = str(system["FileSystemId"])
@@ -124,13 +152,14 @@ def export(fsx: Any, cluster: str, say: Say, pause: Pause = time.sleep) -> list[
             why = (task.get("FailureDetails") or {}).get("Message", "FSx does not say why")
             raise UserError(
                 f"{name}: the export to S3 ended as {task['Lifecycle']}: {why}. Nothing was deleted. Repair "
-                "what it names, or give the new files up: remove s3_export, `up`, then `down`"
+                "what it names and run `down` again. Or give its new files up: "
+                f"`aws fsx delete-file-system --file-system-id {name}`, then `down`"
             )
         done.append(name)
     return done
 
 
-def _systems(fsx: Any, cluster: str) -> Iterator[dict[str, Any]]:
+def systems(fsx: Any, cluster: str) -> Iterator[dict[str, Any]]:
     with explained():
         for page in fsx.get_paginator("describe_file_systems").paginate():
             for system in page["FileSystems"]:
@@ -143,9 +172,15 @@ def _writes(fsx: Any, system: dict[str, Any]) -> bool:
     """Whether a file system has an export path, its own or that of an association."""
     own = system.get("LustreConfiguration", {}).get("DataRepositoryConfiguration", {})
     if own.get("ExportPath"):
-        return True
+        return asked_for(own)
     with explained():
         found = fsx.describe_data_repository_associations(
             Filters=[{"Name": "file-system-id", "Values": [system["FileSystemId"]]}]
         )["Associations"]
     return any(one.get("S3", {}).get("AutoExportPolicy") for one in found)
+
+
+def asked_for(linked: Mapping[str, Any]) -> bool:
+    """Whether an export path is the stack file's: whoever gave none gets one from FSx."""
+    path = linked.get("ExportPath")
+    return path is not None and OF_FSX.search(path) is None

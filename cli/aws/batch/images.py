@@ -26,6 +26,8 @@ NO_DOCKER = (
 def provide(request: ImageRequest, ecr: Any, say: Callable[[str], None], project: Path) -> str:
     """The digest of the image, which is built and pushed if the repository does not have it.
 
+    If no image has the tag of its large layers yet, it gets that tag, too.
+
     Args:
         ecr: The boto3 client of ECR.
         project: The folder of the checkout.
@@ -33,10 +35,17 @@ def provide(request: ImageRequest, ecr: Any, say: Callable[[str], None], project
     Raises:
         UserError: There is no Docker (exit 3), or a step of it failed.
     """
-    found = _digest(ecr, request)
+    found = _digest(ecr, request, request.tag)
     if found is not None:
         say(f"the image {request.tag} is in the repository")
-        return found
+    else:
+        found = _build(request, ecr, say, project)
+    if request.layers and _digest(ecr, request, request.layers) is None:
+        _tag(ecr, request)
+    return found
+
+
+def _build(request: ImageRequest, ecr: Any, say: Callable[[str], None], project: Path) -> str:
     dockerfile = project / access.CONTAINER
     if not dockerfile.is_file():
         raise UserError(f"{dockerfile} is missing: name an image that exists (batch.container.image)")
@@ -54,20 +63,34 @@ def provide(request: ImageRequest, ecr: Any, say: Callable[[str], None], project
         user, password, host = _login(ecr)
         _docker("--config", own, "login", "--username", user, "--password-stdin", host, text=password)
         _docker("--config", own, "push", address)
-    pushed = _digest(ecr, request)
+    pushed = _digest(ecr, request, request.tag)
     if pushed is None:
         raise UserError(f"{address} was pushed, and the repository does not have it")
     return pushed
 
 
-def _digest(ecr: Any, request: ImageRequest) -> str | None:
-    name = request.repository.partition("/")[2]
+def _digest(ecr: Any, request: ImageRequest, tag: str) -> str | None:
     with explained():
         try:
-            found = ecr.describe_images(repositoryName=name, imageIds=[{"imageTag": request.tag}])
+            found = ecr.describe_images(repositoryName=_name(request), imageIds=[{"imageTag": tag}])
         except ecr.exceptions.ImageNotFoundException:
             return None
     return str(found["imageDetails"][0]["imageDigest"])
+
+
+def _tag(ecr: Any, request: ImageRequest) -> None:
+    """Give the image its second tag. ECR does so by its manifest, so no layer travels."""
+    name = _name(request)
+    with explained():
+        found = ecr.batch_get_image(repositoryName=name, imageIds=[{"imageTag": request.tag}])
+        (image,) = found["images"]
+        known = {key: image[key] for key in ("imageManifest", "imageManifestMediaType") if key in image}
+        ecr.put_image(repositoryName=name, imageTag=request.layers, **known)
+
+
+def _name(request: ImageRequest) -> str:
+    """The repository's name, without the registry's host."""
+    return request.repository.partition("/")[2]
 
 
 def _login(ecr: Any) -> tuple[str, str, str]:

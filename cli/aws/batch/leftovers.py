@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from cli.aws.batch.settling import GONE
 from infra.aws.batch import access
 from infra.aws.tags import CLUSTER
 
 Client = Callable[[str], Any]
-GONE = ("DELETED", "INACTIVE")
 
 
 def _environments(client: Client, cluster: str) -> Iterator[str]:
@@ -56,6 +56,15 @@ def _tables(client: Client, cluster: str) -> Iterator[str]:
         yield f"table {access.ledger(cluster)}"
 
 
+def _parameters(client: Client, cluster: str) -> Iterator[str]:
+    ssm = client("ssm")
+    try:
+        ssm.get_parameter(Name=access.parameter(cluster))
+    except ssm.exceptions.ParameterNotFound:
+        return
+    yield f"parameter {access.parameter(cluster)}"
+
+
 KINDS: Mapping[str, Callable[[Client, str], Iterator[str]]] = {
     "compute environments": _environments,
     "job queues": _queues,
@@ -63,5 +72,6 @@ KINDS: Mapping[str, Callable[[Client, str], Iterator[str]]] = {
     "repositories": _repositories,
     "state machines": _machines,
     "tables": _tables,
+    "parameters": _parameters,
 }
 """What is looked for of a stack with `scheduler: batch`."""

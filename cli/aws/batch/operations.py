@@ -21,9 +21,10 @@ def image(_options: argparse.Namespace) -> dict[str, Any]:
 
 
 def finish(options: argparse.Namespace) -> dict[str, Any]:
-    """End the jobs, then have the file systems write to S3."""
+    """End the jobs and let no machine start, then have the file systems write to S3."""
     batch, fsx = account.clients(options.region, "batch", "fsx")
     ended = end.end_jobs(batch, options.queue, operations.say)
+    end.stop_machines(batch, options.environment)
     return {"ended": ended, "exported": end.export(fsx, options.cluster, operations.say)}
 
 

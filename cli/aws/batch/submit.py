@@ -13,7 +13,6 @@ from cli.aws.batch import words
 from cli.aws.batch.service import BatchService, Job
 from infra.aws.batch import access
 from infra.errors import EXIT_USAGE, UserError
-from infra.machines import catalog
 from node import plurals
 
 POLL_SECONDS = 10.0
@@ -42,6 +41,7 @@ def submit(
     nodes: int | None = None,
     *,
     number: int = 0,
+    before: Callable[[int], None] = lambda _nodes: None,
     now: Say = lambda _text: None,
     pause: Callable[[float], None] = time.sleep,
 ) -> Job:
@@ -50,6 +50,7 @@ def submit(
     Args:
         nodes: The number of nodes; by default the stack file's.
         number: Counts repetitions of a request.
+        before: Is called with the number of nodes, if a job is really to be submitted.
         now: Is called with what is waited for, where each job has a file system of its own.
 
     Raises:
@@ -62,6 +63,7 @@ def submit(
     there = service.named(name)
     if there and there[-1].status != "FAILED":
         return there[-1]
+    before(wanted)
     request = {
         "jobName": name,
         "jobQueue": service.own.queue,
@@ -157,7 +159,7 @@ def record(service: BatchService, job: Job, result: dict[str, Any]) -> dict[str,
     """What is kept of a run: the container's own result, and what Batch knows of the job."""
     (queue,) = service.design.partitions
     seconds = job.seconds(time.time())
-    price = catalog().price(service.own.machines[0], service.design.region)
+    price = queue.price_hour
     cost = None if price is None or seconds is None else round(price * job.nodes * seconds / 3600, 4)
     return {
         "job_id": job.id,

@@ -8,15 +8,13 @@ from typing import Any
 
 from cli.aws import account
 from cli.aws.account import explained
-from cli.aws.batch import end, leftovers
+from cli.aws.batch import end, leftovers, settling
 from cli.changes.jobs import Job
 from cli.clouds import operations
 from infra.aws.tags import CLUSTER
 from infra.clouds.commands import ClusterRef
-from infra.errors import UserError
 
 Client = leftovers.Client
-REMOVE_SECONDS = 900.0
 STATES = {"RUNNING": "RUNNING", "STARTING": "CONFIGURING"}
 
 
@@ -73,7 +71,7 @@ def queues(client: Client, cluster: str) -> list[str]:
     return [
         str(one["jobQueueName"])
         for one in found
-        if one.get("tags", {}).get(CLUSTER) == cluster and one.get("status") not in leftovers.GONE
+        if one.get("tags", {}).get(CLUSTER) == cluster and one.get("status") not in settling.GONE
     ]
 
 
@@ -89,13 +87,16 @@ def remove(places: Sequence[ClusterRef], pause: Callable[[float], None] = time.s
         for name in queues(client, place.cluster):
             end.end_jobs(batch, name, operations.say, pause)
             _remove_queue(batch, name, pause)
-        for name in _environments(batch, place.cluster):
+        for name in environments(batch, place.cluster):
             _remove_environment(batch, name, pause)
         with explained():
             for arn in _definitions(batch, place.cluster):
                 batch.deregister_job_definition(jobDefinition=arn)
             for line in leftovers.KINDS["repositories"](client, place.cluster):
                 client("ecr").delete_repository(repositoryName=line.removeprefix("repository "), force=True)
+            # An execution that was aborted has not given its turn back.
+            for line in leftovers.KINDS["parameters"](client, place.cluster):
+                client("ssm").delete_parameter(Name=line.removeprefix("parameter "))
 
 
 def _remove_queue(batch: Any, name: str, pause: Callable[[float], None]) -> None:
@@ -103,9 +104,9 @@ def _remove_queue(batch: Any, name: str, pause: Callable[[float], None]) -> None
         return list(batch.describe_job_queues(jobQueues=[name])["jobQueues"])
 
     with explained():
-        _settled(look, pause)
+        settling.settled(look, pause)
         batch.delete_job_queue(jobQueue=name)
-        _gone(look, pause)
+        settling.gone(look, pause)
 
 
 def _remove_environment(batch: Any, name: str, pause: Callable[[float], None]) -> None:
@@ -114,10 +115,9 @@ def _remove_environment(batch: Any, name: str, pause: Callable[[float], None]) -
         return list(found["computeEnvironments"])
 
     with explained():
-        batch.update_compute_environment(computeEnvironment=name, state="DISABLED")
-        _settled(look, pause)
+        end.stop_machines(batch, name, pause)
         batch.delete_compute_environment(computeEnvironment=name)
-        _gone(look, pause)
+        settling.gone(look, pause)
 
 
 def _definitions(batch: Any, cluster: str) -> list[str]:
@@ -126,29 +126,12 @@ def _definitions(batch: Any, cluster: str) -> list[str]:
     return [str(one["jobDefinitionArn"]) for one in found if one.get("tags", {}).get(CLUSTER) == cluster]
 
 
-def _environments(batch: Any, cluster: str) -> list[str]:
+def environments(batch: Any, cluster: str) -> list[str]:
     with explained():
         pages = batch.get_paginator("describe_compute_environments").paginate()
         found = [one for page in pages for one in page["computeEnvironments"]]
     return [
         str(one["computeEnvironmentName"])
         for one in found
-        if one.get("tags", {}).get(CLUSTER) == cluster and one.get("status") not in leftovers.GONE
+        if one.get("tags", {}).get(CLUSTER) == cluster and one.get("status") not in settling.GONE
     ]
-
-
-def _settled(look: Callable[[], list[dict[str, Any]]], pause: Callable[[float], None]) -> None:
-    """Wait until a change of a queue or an environment is done; Batch refuses the next one before."""
-    _until(lambda: all(one.get("status") not in ("CREATING", "UPDATING") for one in look()), pause)
-
-
-def _gone(look: Callable[[], list[dict[str, Any]]], pause: Callable[[float], None]) -> None:
-    _until(lambda: all(one.get("status") in leftovers.GONE for one in look()), pause)
-
-
-def _until(true: Callable[[], bool], pause: Callable[[float], None]) -> None:
-    deadline = time.monotonic() + REMOVE_SECONDS
-    while not true():
-        if time.monotonic() > deadline:
-            raise UserError("AWS Batch does not finish a change: run `down` again")
-        pause(end.POLL_SECONDS)

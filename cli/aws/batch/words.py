@@ -81,7 +81,7 @@ def _queue(queue: Mapping[str, Any] | None) -> str:
     if queue is None:
         return "its queue is gone"
     if queue.get("state") == "DISABLED":
-        return "its queue is disabled: it takes no jobs, and starts none"
+        return "its queue is disabled: the budget is used up, or `down` was begun; `up` enables it"
     return f"its queue is invalid: {queue.get('statusReason')}" if queue.get("status") == "INVALID" else ""
 
 
@@ -89,7 +89,7 @@ def _environment(environment: Mapping[str, Any] | None) -> str:
     if environment is None:
         return "its compute environment is gone"
     if environment.get("state") == "DISABLED":
-        return "its compute environment is disabled, so no machine starts (the budget, or somebody)"
+        return "its compute environment is disabled, so no machine starts; `up` enables it"
     if environment.get("status") == "INVALID":
         return f"its compute environment is invalid: {explained(str(environment.get('statusReason')))}"
     return ""

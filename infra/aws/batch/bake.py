@@ -15,11 +15,14 @@ import pulumi_aws as aws
 
 from infra.aws import bake, policies
 from infra.aws.bake import AwsBake
+from infra.aws.batch import access
+from infra.aws.batch import policies as batch_policies
 from infra.aws.batch.identity import BatchIdentity, role
 from infra.aws.bucket import AwsBucket
 from infra.aws.identity import physical_name
 from infra.aws.logs import AwsLogs
 from infra.aws.network import AwsNetwork
+from infra.aws.policies import Document
 from infra.aws.tags import tags
 from infra.clouds.publishing import Bundle
 from node.bootstrap.vm.images import ROLE
@@ -34,6 +37,9 @@ class BatchBake(pulumi.ComponentResource):
 
     Attributes:
         image: The image's id.
+
+    Args:
+        cached: The container image that the image holds in Docker's cache; empty for none.
     """
 
     def __init__(
@@ -44,6 +50,7 @@ class BatchBake(pulumi.ComponentResource):
         identity: BatchIdentity,
         bucket: AwsBucket,
         logs: AwsLogs,
+        cached: pulumi.Input[str] = "",
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("slurm-stacks:index:BatchBake", name, None, opts)
@@ -54,7 +61,7 @@ class BatchBake(pulumi.ComponentResource):
             name="slurm-stacks",
             role=made.id,
             policy=pulumi.Output.all(identity.scope, bucket.arn, logs.arn).apply(
-                lambda known: json.dumps(policies.image(_scope(design, *known), design))
+                lambda known: json.dumps(_may(design, *known))
             ),
             opts=own,
         )
@@ -68,19 +75,26 @@ class BatchBake(pulumi.ComponentResource):
         published = Bundle(f"{name}-bundle", "slurm-stacks:index:AwsBundle", design, bucket, own)
         build = bake.image_build_for(design, network, profile.name, bucket.bucket)
         needed = [*published.images, profile, policy, *network.routes, *network.rules[ROLE]]
-        images = AwsBake(f"{name}-images", design, build, needed, {STEP: script(design)}, own)
+        steps = pulumi.Output.from_input(cached).apply(lambda image: script(design, image))
+        images = AwsBake(f"{name}-images", design, build, needed, {STEP: steps}, own)
         (self.image,) = images.images["compute"].values()
         self.register_outputs({"image": self.image})
 
 
-def script(design: ClusterDesign) -> str:
+def script(design: ClusterDesign, cached: str = "") -> str:
     """The script with its arguments, as Image Builder runs it: its commands are of sh."""
     gpu = "gpu" if design.partitions[0].accelerator is not None else "plain"
     text = SCRIPT.read_text(encoding="utf-8")
-    line = shlex.join(["bash", "/var/tmp/ecs_image.sh", gpu, str(design.region)])
+    line = shlex.join(
+        ["bash", "/var/tmp/ecs_image.sh", gpu, str(design.region), *([cached] if cached else [])]
+    )
     return f"cat >/var/tmp/ecs_image.sh <<'END'\n{text}END\n{line}\nrm -f /var/tmp/ecs_image.sh\n"
 
 
-def _scope(design: ClusterDesign, known: object, bucket: str, log_group: str) -> policies.Scope:
-    partition, account = (str(getattr(known, key)) for key in ("partition", "account"))
-    return policies.Scope(partition, str(design.region), account, bucket, "", log_group, "", (), ())
+def _may(design: ClusterDesign, scope: batch_policies.Scope, bucket: str, log_group: str) -> Document:
+    """What any machine that becomes an image may, and pulling the container image that it keeps."""
+    own = policies.Scope(scope.partition, scope.region, scope.account, bucket, "", log_group, "", (), ())
+    made = policies.image(own, design)
+    if access.of(design).cached:
+        made["Statement"] += batch_policies.pull(scope, design)
+    return made

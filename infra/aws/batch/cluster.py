@@ -8,7 +8,7 @@ import pulumi
 import pulumi_command as command
 
 from infra.aws import images, zones
-from infra.aws.batch import access
+from infra.aws.batch import access, spending
 from infra.aws.batch.definition import BatchDefinition
 from infra.aws.batch.environment import BatchEnvironment
 from infra.aws.batch.identity import BatchIdentity
@@ -53,7 +53,8 @@ class BatchCluster(pulumi.ComponentResource):
         identity = BatchIdentity(
             f"{name}-identity", design, logs.arn, repository.arn if repository else None, manifests, own
         )
-        image = self._image(network, identity, bucket, logs)
+        cached = repository.layers if repository else str(batch.container_image)
+        image = self._image(network, identity, bucket, logs, cached if batch.cached else "")
         after = [*network.routes, *network.rules["compute"], storage, logs]
         environment = BatchEnvironment(
             f"{name}-environment", design, network, identity, image, storage.sources, after, own
@@ -81,6 +82,7 @@ class BatchCluster(pulumi.ComponentResource):
         identity: BatchIdentity,
         bucket: AwsBucket | None,
         logs: AwsLogs,
+        cached: pulumi.Input[str],
     ) -> pulumi.Input[str] | None:
         """The image of the machines; `None` for Batch's own."""
         design = self._design
@@ -91,7 +93,8 @@ class BatchCluster(pulumi.ComponentResource):
         # This import is here because few stacks build images.
         from infra.aws.batch.bake import BatchBake
 
-        return BatchBake(f"{self._name}-bake", design, network, identity, bucket, logs, self._own).image
+        baked = BatchBake(f"{self._name}-bake", design, network, identity, bucket, logs, cached, self._own)
+        return baked.image
 
     def _end(self, after: list[pulumi.Resource]) -> command.local.Command:
         """Ends the jobs before anything is deleted, and exports file systems that write to S3."""
@@ -117,13 +120,13 @@ class BatchCluster(pulumi.ComponentResource):
     ) -> None:
         """What few stacks have. Each starts or ends jobs, so it is deleted before the jobs are ended."""
         design, batch, name = self._design, access.of(self._design), self._name
-        budget, machine = design.budget, None
-        if not (budget.max_usd or budget.max_hours or batch.start_on_manifest or batch.file_system == "job"):
+        limits, machine = spending.limits(design), None
+        if not (limits or batch.start_on_manifest or batch.file_system == "job"):
             return
         # This import is here because few stacks have any of these.
         from infra.aws.batch import options
 
-        if budget.max_usd is not None or budget.max_hours is not None:
+        if limits:
             options.BatchBudget(f"{name}-budget", design, identity, [end], self._own)
         if batch.file_system == "job":
             made = options.BatchFileSystems(f"{name}-systems", design, identity, network, [end], self._own)

@@ -77,7 +77,10 @@ def node_properties(design: ClusterDesign, image: str, role: str, log_group: str
 
 def _container(design: ClusterDesign, image: str, role: str, log_group: str) -> dict[str, Any]:
     batch = access.of(design)
-    names = {source: source.strip("/").replace("/", "-").replace(".", "-") for source in batch.volumes}
+    names: dict[str, str] = {}
+    for number, source in enumerate(batch.volumes):
+        name = source.strip("/").replace("/", "-").replace(".", "-")
+        names[source] = f"{name}-{number}" if name in names.values() else name
     resources = {
         "VCPU": batch.container_vcpus,
         "MEMORY": batch.container_memory_mib,
@@ -85,6 +88,7 @@ def _container(design: ClusterDesign, image: str, role: str, log_group: str) -> 
     }
     device = {"permissions": ["READ", "WRITE", "MKNOD"]}
     paths = [DEVICE.format(number=number) for number in range(batch.efa)]
+    environment = {"SLURM_STACKS_STACK": design.stack, **batch.environment}
     return {
         "image": image,
         "command": list(batch.command),
@@ -94,7 +98,7 @@ def _container(design: ClusterDesign, image: str, role: str, log_group: str) -> 
         "resourceRequirements": [
             {"type": kind, "value": str(count)} for kind, count in resources.items() if count
         ],
-        "environment": [{"name": key, "value": value} for key, value in sorted(batch.environment.items())],
+        "environment": [{"name": key, "value": value} for key, value in sorted(environment.items())],
         "volumes": [{"name": name, "host": {"sourcePath": source}} for source, name in names.items()],
         "mountPoints": [
             {"sourceVolume": names[source], "containerPath": path, "readOnly": False}

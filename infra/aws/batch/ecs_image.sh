@@ -47,7 +47,19 @@ install -d -m 755 /etc/ecs /var/log/ecs /var/lib/ecs/data
 systemctl enable docker ecs
 systemctl restart docker
 if [ -n "$cached" ]; then
+    DOCKER_CONFIG=$(mktemp -d)
+    export DOCKER_CONFIG
+    host=${cached%%/*}
+    case $host in
+    *.dkr.ecr.*)
+        # The helper asks for a token with this machine's role, so that no password is in the image.
+        apt_get install --no-install-recommends amazon-ecr-credential-helper
+        echo "{\"credHelpers\": {\"$host\": \"ecr-login\"}}" >"$DOCKER_CONFIG/config.json"
+        ;;
+    esac
     docker pull --quiet "$cached"
+    rm -rf "$DOCKER_CONFIG"
+    unset DOCKER_CONFIG
 fi
 
 # What is this machine's own: the agent's state would make every machine the same container instance.

@@ -19,6 +19,9 @@ from node.model import ClusterDesign
 STOCK_ROOT = "/dev/xvda"
 """The name of the root disk in the images of Amazon Linux, which Batch's own are."""
 PRIORITY = 1
+LONGEST_UPDATE_MINUTES = 7200
+"""How long jobs may go on while their machines are to be replaced; more is not possible (botocore, batch:
+UpdatePolicy)."""
 PLAIN, WITH_GPUS = "ECS_AL2023", "ECS_AL2023_NVIDIA"
 """Batch's own images (botocore, batch: Ec2Configuration). The second has no driver for P3's V100s."""
 
@@ -61,6 +64,11 @@ class BatchEnvironment(pulumi.ComponentResource):
             type="MANAGED",
             state="ENABLED",
             compute_resources=self._resources(network, identity, image, template),
+            # Otherwise a change of image or template ends the jobs after half an hour.
+            update_policy={
+                "terminate_jobs_on_update": False,
+                "job_execution_timeout_minutes": LONGEST_UPDATE_MINUTES,
+            },
             tags=tags(design, batch.compute_environment),
             opts=pulumi.ResourceOptions(
                 parent=self,

@@ -51,7 +51,7 @@ class BatchBudget(pulumi.ComponentResource):
             tags=tags(design, ledger),
             opts=own,
         )
-        most = spending.vcpu_minutes(design)
+        most = min(spending.limits(design).values())
         machine = _machine(
             name,
             design,

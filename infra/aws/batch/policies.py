@@ -76,14 +76,20 @@ def machine(scope: Scope, design: ClusterDesign) -> Document:
             "Machine", list(OF_MACHINE), [scope.arn("ecs", f"container-instance/{name}/*") for name in names]
         ),
         allow("Endpoint", ["ecs:DiscoverPollEndpoint"], "*"),
-        allow("Token", ["ecr:GetAuthorizationToken"], "*"),
         allow("Logs", ["logs:CreateLogStream", "logs:PutLogEvents"], f"{scope.log_group}:*"),
     ]
-    if (image := scope.repository or _repository(batch.container_image)) is not None:
-        made.append(allow("Pull", list(PULL), image))
+    made += pull(scope, design)
     if batch.file_system == "job":
         made.append(allow("FileSystem", ["ssm:GetParameter"], parameter(scope, design)))
     return document(*made)
+
+
+def pull(scope: Scope, design: ClusterDesign) -> list[Statement]:
+    """Pulling the container image. One that is in no repository of ECR needs nothing of AWS."""
+    image = scope.repository or _repository(access.of(design).container_image)
+    if image is None:
+        return []
+    return [allow("Token", ["ecr:GetAuthorizationToken"], "*"), allow("Pull", list(PULL), image)]
 
 
 def job(scope: Scope) -> Document | None:
@@ -116,18 +122,19 @@ def start(machine: str) -> Document:
 
 
 def budget(scope: Scope, design: ClusterDesign) -> Document:
-    """The budget's state machine sees what is up, counts it, and closes queue and environment."""
+    """The budget's state machine sees what is up, counts it, closes the queue, and with `cancel` ends jobs
+    and environment."""
     batch = access.of(design)
     queue = scope.arn("batch", f"job-queue/{batch.queue}")
     environment = scope.arn("batch", f"compute-environment/{batch.compute_environment}")
     made = [
-        allow("See", ["batch:DescribeComputeEnvironments", "batch:ListJobs"], "*"),
+        allow("See", ["batch:DescribeComputeEnvironments"], "*"),
         allow("Count", ["dynamodb:UpdateItem"], scope.arn("dynamodb", f"table/{access.ledger(design.name)}")),
         allow("Close", ["batch:UpdateJobQueue"], queue),
     ]
     if design.budget.running_jobs == "cancel":
         made += [
-            # With the queue's update Batch asks for the environments of the queue as well.
+            allow("List", ["batch:ListJobs"], "*"),
             allow("Stop", ["batch:UpdateComputeEnvironment"], environment),
             allow("End", ["batch:TerminateJob"], scope.arn("batch", "job/*")),
         ]

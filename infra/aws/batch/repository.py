@@ -19,6 +19,8 @@ from infra.clouds import commands
 from node.model import ClusterDesign
 
 LEFT_OUT = {"__pycache__", ".venv"}
+LARGE = ("batch/Dockerfile", "envs/gpu/pyproject.toml", "envs/gpu/uv.lock")
+"""The files below `workload/` that the large layers of the image follow from: all but our own code."""
 DIGITS = 16
 
 
@@ -29,11 +31,13 @@ class ImageRequest:
     Attributes:
         repository: The repository's address, without a tag.
         tag: Names the image by what it is built from.
+        layers: A second tag, which the first image with these large layers gets; empty for none.
     """
 
     region: str
     repository: str
     tag: str
+    layers: str = ""
 
     @classmethod
     def parse(cls, text: str) -> ImageRequest:
@@ -49,6 +53,8 @@ class BatchRepository(pulumi.ComponentResource):
     Attributes:
         arn: The repository's ARN.
         image: The image's address by digest. A tag could be another image at each pull of each node.
+        layers: The address of an image with the same large layers, which other code leaves as it is. A baked
+            image of machines holds this one: it would otherwise be built anew after each change of the code.
     """
 
     def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -71,16 +77,20 @@ class BatchRepository(pulumi.ComponentResource):
         )
         line = commands.line(access.OPERATIONS, "image", design)
         tag, region = content_tag(bundle.ROOT), str(design.region)
+        layers = layers_tag(bundle.ROOT) if access.of(design).cached else ""
         pushed = command.local.Command(
             f"{name}-push",
             create=line,
             update=line,
-            stdin=made.repository_url.apply(lambda url: ImageRequest(region, url, tag).text()),
+            stdin=made.repository_url.apply(lambda url: ImageRequest(region, url, tag, layers).text()),
             opts=pulumi.ResourceOptions(parent=self),
         )
         self.arn: pulumi.Output[str] = made.arn
         self.image: pulumi.Output[str] = pulumi.Output.all(made.repository_url, pushed.stdout).apply(
             lambda known: address(*known)
+        )
+        self.layers: pulumi.Output[str] = pulumi.Output.all(made.repository_url, pushed.stdout).apply(
+            lambda known: f"{known[0]}:{layers}"
         )
         self.register_outputs({"image": self.image})
 
@@ -93,11 +103,23 @@ def address(repository: str, printed: str) -> str:
 
 def content_tag(root: Path) -> str:
     """The tag of the image that this checkout's files give: a digest of names and contents."""
-    total = hashlib.sha256()
     folder = root / access.CONTEXT
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and not LEFT_OUT.intersection(path.relative_to(folder).parts):
-            content = path.read_bytes()
-            total.update(f"{path.relative_to(folder)}\0{len(content)}\0".encode())
-            total.update(content)
+    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return _digest(
+        folder, [path for path in found if not LEFT_OUT.intersection(path.relative_to(folder).parts)]
+    )
+
+
+def layers_tag(root: Path) -> str:
+    """The tag of the first image with the large layers that this checkout's files give."""
+    folder = root / access.CONTEXT
+    return f"layers-{_digest(folder, [folder / name for name in LARGE])}"
+
+
+def _digest(folder: Path, paths: list[Path]) -> str:
+    total = hashlib.sha256()
+    for path in paths:
+        content = path.read_bytes()
+        total.update(f"{path.relative_to(folder)}\0{len(content)}\0".encode())
+        total.update(content)
     return total.hexdigest()[:DIGITS]

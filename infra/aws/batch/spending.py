@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from infra.aws.batch import access
-from infra.machines import catalog
 from node.model import ClusterDesign
 
 MINUTES = 60
 
 
-def vcpu_minutes(design: ClusterDesign) -> int:
-    """The budget as vCPU-minutes of machines that are up: the dearest of the environment's types counts."""
-    batch, facts = access.of(design), catalog()
-    limits = []
-    if design.budget.max_usd is not None:
-        prices = [
-            (facts.price(name, design.region) or 0.0) / facts.machines[name].vcpus for name in batch.machines
-        ]
-        limits.append(design.budget.max_usd / max(prices))
-    if design.budget.max_hours is not None:
-        limits.append(design.budget.max_hours * facts.machines[batch.machines[0]].vcpus)
-    return int(min(limits) * MINUTES)
+def limits(design: ClusterDesign) -> dict[str, int]:
+    """The budget's limits as vCPU-minutes of machines that are up: `usd` and `hours`, as far as they are set.
+
+    Of several machine types the dearest counts for USD, and the first for machine-hours. A limit in USD on
+    machines that cost nothing is none.
+    """
+    batch, (queue,), budget = access.of(design), design.partitions, design.budget
+    found = {}
+    if budget.max_usd is not None and batch.vcpu_price_hour:
+        found["usd"] = int(budget.max_usd / batch.vcpu_price_hour * MINUTES)
+    if budget.max_hours is not None:
+        found["hours"] = int(budget.max_hours * queue.cpus * MINUTES)
+    return found

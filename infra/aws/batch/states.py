@@ -17,6 +17,12 @@ SDK = "arn:{partition}:states:::aws-sdk:{service}:{action}"
 WAIT_SECONDS = 30
 LOCK = "being made"
 """The value of the parameter until the file system is there. Whoever makes the parameter has the turn."""
+TURN_SECONDS, TURNS = 120, 5_000
+"""How often an execution asks for its turn: for a week, in 20,000 of the 25,000 events of an execution."""
+AGAIN: list[State] = [
+    {"ErrorEquals": ["States.ALL"], "IntervalSeconds": 10, "MaxAttempts": 4, "BackoffRate": 2.0}
+]
+"""A call that only looks, or that may be made twice, is repeated for two and a half minutes."""
 LEDGER = "vcpus"
 """The key of the ledger's only number: the vCPUs that were up, added at each tick."""
 TICK_MINUTES = 5
@@ -40,7 +46,8 @@ def job_machine(design: ClusterDesign, partition: str, subnet: str, groups: list
     """
     (mount,) = (mount for mount in design.mounts if mount.kind == "fsx_lustre")
     parameter = access.parameter(design.name)
-    caught = [{"ErrorEquals": ["States.ALL"], "ResultPath": "$.failure", "Next": "Known"}]
+    caught = _caught("Known")
+    after = "Export" if mount.s3_export else "Delete"
     by_id = {"FileSystemIds.$": "States.Array($.made.FileSystem.FileSystemId)"}
     address = "States.Format('{}@tcp:/{}', $.now.FileSystems[0].DNSName, "
     address += "$.now.FileSystems[0].LustreConfiguration.MountName)"
@@ -56,8 +63,8 @@ def job_machine(design: ClusterDesign, partition: str, subnet: str, groups: list
                 ResultPath=None,
                 Retry=[
                     {
-                        "ErrorEquals": ["Ssm.ParameterAlreadyExistsException"], "IntervalSeconds": 60,
-                        "MaxAttempts": 10_000, "BackoffRate": 1.0,
+                        "ErrorEquals": ["Ssm.ParameterAlreadyExistsException"],
+                        "IntervalSeconds": TURN_SECONDS, "MaxAttempts": TURNS, "BackoffRate": 1.0,
                     }
                 ],
                 Next="Make",
@@ -68,8 +75,8 @@ def job_machine(design: ClusterDesign, partition: str, subnet: str, groups: list
             ),
             "Pause": {"Type": "Wait", "Seconds": WAIT_SECONDS, "Next": "Look"},
             "Look": call(
-                partition, "fsx", "describeFileSystems", Parameters=by_id, ResultPath="$.now", Catch=caught,
-                Next="There",
+                partition, "fsx", "describeFileSystems", Parameters=by_id, ResultPath="$.now", Retry=AGAIN,
+                Catch=caught, Next="There",
             ),
             "There": {
                 "Type": "Choice",
@@ -77,8 +84,9 @@ def job_machine(design: ClusterDesign, partition: str, subnet: str, groups: list
                     {"Variable": lifecycle, "StringEquals": "AVAILABLE", "Next": "Tell"},
                     {"Variable": lifecycle, "StringEquals": "CREATING", "Next": "Pause"},
                 ],
-                "Default": "Known",
+                "Default": "NotMade",
             },
+            "NotMade": _failure("FileSystemFailed", "FSx could not make the file system", "Known"),
             "Tell": call(
                 partition, "ssm", "putParameter",
                 Parameters={"Name": parameter, "Value.$": address, "Type": "String", "Overwrite": True},
@@ -92,46 +100,66 @@ def job_machine(design: ClusterDesign, partition: str, subnet: str, groups: list
                 ],
                 "Default": "Run",
             },
-            "Run": _run(partition, caught),
-            "RunSome": _run(partition, caught, **{"NodeOverrides.$": "$.NodeOverrides"}),
-            "RunManifest": _run(partition, caught, **{"Parameters.$": "$.Parameters"}),
+            "Run": _run(partition, after),
+            "RunSome": _run(partition, after, **{"NodeOverrides.$": "$.NodeOverrides"}),
+            "RunManifest": _run(partition, after, **{"Parameters.$": "$.Parameters"}),
             **last,
         },
     }  # fmt: skip
 
 
-def _run(partition: str, caught: list[State], **more: str) -> State:
-    """Submits the job and waits for its end."""
+def _caught(then: str) -> list[State]:
+    """Whatever error a state has, it is kept for the end, and the execution goes on there."""
+    return [{"ErrorEquals": ["States.ALL"], "ResultPath": "$.failure", "Next": then}]
+
+
+def _failure(error: str, cause: str, then: str) -> State:
+    """Notes an error of our own."""
+    return {
+        "Type": "Pass",
+        "Result": {"Error": error, "Cause": cause},
+        "ResultPath": "$.failure",
+        "Next": then,
+    }
+
+
+def _run(partition: str, then: str, **more: str) -> State:
+    """Submits the job and waits for its end; what it has written is exported even if it has failed."""
     own = {key: f"$.{key[:-2]}" for key in ("JobName.$", "JobQueue.$", "JobDefinition.$")}
     return {
         "Type": "Task",
         "Resource": f"arn:{partition}:states:::batch:submitJob.sync",
         "Parameters": {**own, "PropagateTags": True, **more},
         "ResultPath": "$.job",
-        "Catch": caught,
-        "Next": "Known",
+        "Catch": _caught(then),
+        "Next": then,
     }
 
 
 def _last_states(design: ClusterDesign, partition: str, mount: Mount, parameter: str) -> dict[str, State]:
-    """The export, and the end of the file system, whatever became of the job."""
-    freed = [{"ErrorEquals": ["States.ALL"], "ResultPath": "$.failure", "Next": "Free"}]
+    """The export, and the end of the file system, whatever became of the job.
+
+    At the end the turn is given back in every case: a file system whose export failed is no job's any more.
+    """
     by_id = {"FileSystemId.$": "$.made.FileSystem.FileSystemId"}
     task = "$.found.DataRepositoryTasks[0].Lifecycle"
-    kept_then = [{"ErrorEquals": ["States.ALL"], "ResultPath": "$.failure", "Next": "Kept"}]
     kept = "the export to S3 failed, and the file system is kept: its files are nowhere else"
     export = {
         "Export": call(
             partition, "fsx", "createDataRepositoryTask",
-            Parameters={**by_id, "Type": "EXPORT_TO_REPOSITORY", "Report": {"Enabled": False}},
-            ResultPath="$.export", Catch=kept_then,
+            Parameters={
+                **by_id, "Type": "EXPORT_TO_REPOSITORY", "Report": {"Enabled": False},
+                # A call that is repeated makes one task.
+                "ClientRequestToken.$": "States.Hash($$.Execution.Id, 'MD5')",
+            },
+            ResultPath="$.export", Retry=AGAIN, Catch=_caught("Kept"),
             Next="PauseExport",
         ),
         "PauseExport": {"Type": "Wait", "Seconds": WAIT_SECONDS, "Next": "LookExport"},
         "LookExport": call(
             partition, "fsx", "describeDataRepositoryTasks",
             Parameters={"TaskIds.$": "States.Array($.export.DataRepositoryTask.TaskId)"},
-            ResultPath="$.found", Next="Exported",
+            ResultPath="$.found", Retry=AGAIN, Catch=_caught("Kept"), Next="Exported",
         ),
         "Exported": {
             "Type": "Choice",
@@ -142,22 +170,33 @@ def _last_states(design: ClusterDesign, partition: str, mount: Mount, parameter:
             ],
             "Default": "Kept",
         },
-        "Kept": {"Type": "Fail", "Error": "ExportFailed", "Cause": kept},
+        "Kept": _failure("ExportFailed", kept, "Free"),
     } if mount.s3_export else {}  # fmt: skip
     return {
         "Known": {
             "Type": "Choice",
-            "Choices": [
-                {"Variable": "$.made", "IsPresent": True, "Next": "Export" if mount.s3_export else "Delete"}
-            ],
+            "Choices": [{"Variable": "$.made", "IsPresent": True, "Next": "Delete"}],
             "Default": "Free",
         },
         **export,
         "Delete": call(
-            partition, "fsx", "deleteFileSystem", Parameters=by_id, ResultPath=None, Catch=freed, Next="Free"
+            partition,
+            "fsx",
+            "deleteFileSystem",
+            Parameters=by_id,
+            ResultPath=None,
+            Retry=AGAIN,
+            Catch=_caught("Free"),
+            Next="Free",
         ),
         "Free": call(
-            partition, "ssm", "deleteParameter", Parameters={"Name": parameter}, ResultPath=None, Next="How"
+            partition,
+            "ssm",
+            "deleteParameter",
+            Parameters={"Name": parameter},
+            ResultPath=None,
+            Retry=AGAIN,
+            Next="How",
         ),
         "How": {
             "Type": "Choice",
@@ -196,9 +235,10 @@ def _file_system(design: ClusterDesign, mount: Mount, subnet: str, groups: list[
 
 
 def budget_machine(design: ClusterDesign, partition: str, most: int) -> dict[str, Any]:
-    """Adds what is up to the ledger, and ends it when the next tick would go beyond the budget.
+    """Adds what is up to the ledger. When the next tick would go beyond the budget it closes the queue, and
+    with `running_jobs: cancel` ends the jobs and the machines.
 
-    The rest of the budget counts the machines that are up, with or without a job, as EC2 bills them.
+    Machines that are up count with or without a job, as EC2 bills them.
 
     Args:
         most: The budget in vCPU-minutes.
@@ -206,7 +246,10 @@ def budget_machine(design: ClusterDesign, partition: str, most: int) -> dict[str
     batch = access.of(design)
     vcpus = "$.seen.ComputeEnvironments[0].ComputeResources.DesiredvCpus"
     closed = {"JobQueue": batch.queue, "State": "DISABLED"}
-    stopped = {"ComputeEnvironment": batch.compute_environment, "State": "DISABLED"}
+    stopped: dict[str, Any] = {"ComputeEnvironment": batch.compute_environment, "State": "DISABLED"}
+    if batch.min_vcpus:
+        # A disabled environment keeps this many up (botocore, batch: ComputeResource).
+        stopped["ComputeResources"] = {"MinvCpus": 0}
     states: dict[str, State] = {
         "See": call(
             partition, "batch", "describeComputeEnvironments",

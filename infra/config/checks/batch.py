@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-
 from infra.config.batch import BatchConfig
+from infra.config.checks.batch_container import check_container
 from infra.config.checks.context import CLUSTER, MISSING, Context
 from infra.config.checks.machines import check_machine
-from infra.machines import Machine
+from infra.machines import GRES, Machine
 from node import plurals
 
-MOST_DEFINITION = 24 * 1024
-"""The most bytes of a job definition (AWS Batch user guide, "Service quotas")."""
 MOUNTED = ("fsx_lustre", "efs")
 """The kinds of storage that machines without a controller can mount."""
+RESERVED_TAGS = ("aws:", "slurm-stacks:")
 WITHOUT_SLURM = {
     "controller": "AWS Batch has no controller: remove it",
     "login": "AWS Batch has no login machine: remove it",
@@ -50,7 +48,7 @@ def check_batch(c: Context) -> None:
         if key in cluster.model_fields_set and getattr(cluster, key):
             c.add((*CLUSTER, key), "nothing that applies", f"no {key} with scheduler batch", instead)
     _batch(c, cluster.batch)
-    _container(c, cluster.batch)
+    check_container(c, cluster.batch)
     _storage(c, cluster.batch)
 
 
@@ -62,15 +60,10 @@ def _batch(c: Context, batch: BatchConfig) -> None:
     if not low <= desired <= high:
         given = {"min": low, "desired": desired, "max": high}
         c.add((*at, "vcpus"), given, "min up to desired up to max", "")
-    for name in sorted(batch.container.environment):
-        if name.startswith("AWS_BATCH"):
-            where = (*at, "container", "environment", name)
-            c.add(
-                where,
-                batch.container.environment[name],
-                "names that do not start with AWS_BATCH",
-                "rename it",
-            )
+    for name in sorted(batch.tags):
+        if name.startswith(RESERVED_TAGS):
+            allowed = "names that do not start with aws: or slurm-stacks:, by which `down` finds machines"
+            c.add((*at, "tags", name), batch.tags[name], allowed, "rename it")
     machine = c.machine(batch.instance_types[0])
     if machine is None:
         return
@@ -89,15 +82,10 @@ def _batch(c: Context, batch: BatchConfig) -> None:
             f"{needed} or more: {plurals.count(batch.nodes, 'node')} of {name}",
             "no job could start",
         )
-    devices = machine.accelerator.count if machine.accelerator else 0
-    gpus = devices if batch.container.gpus is None else batch.container.gpus
-    if gpus > devices:
-        c.add((*at, "container", "gpus"), gpus, f"at most {devices} on {name}", "")
-    said = batch.container.environment.get("MPI_GPUS")
-    if said is not None and said != str(batch.nodes * gpus):
-        where = (*at, "container", "environment", "MPI_GPUS")
-        asked = f"{plurals.count(batch.nodes, 'node')} with {plurals.count(gpus, 'GPU')}"
-        c.add(where, said, f"{batch.nodes * gpus}: {asked}", "")
+    if machine.accelerator and machine.accelerator.type in GRES:
+        allowed = "machines with NVIDIA's GPUs, or without accelerators: containers here get no other devices"
+        c.add((*at, "instance_types", 0), name, allowed, f"{machine.accelerator.type} is for Slurm's stacks")
+        return
     _fabric(c, batch, machine)
     own = c.cluster.image.id is not None or c.cluster.image.bake
     if machine.accelerator and machine.accelerator.type == "v100" and not own:
@@ -122,20 +110,6 @@ def _fabric(c: Context, batch: BatchConfig, machine: Machine) -> None:
         c.add(at, True, allowed, "write placement_group: NAME")
 
 
-def _container(c: Context, batch: BatchConfig) -> None:
-    at, container = (*CLUSTER, "batch", "container"), batch.container
-    if container.image is not None and container.repository is not None:
-        allowed = "nothing beside `image`: the stack makes a repository only for an image of its own"
-        c.add((*at, "repository"), container.repository, allowed, "remove one of the two")
-    said = json.dumps([container.command, dict(container.environment)], ensure_ascii=False).encode()
-    if len(said) > MOST_DEFINITION:
-        allowed = f"{MOST_DEFINITION} bytes of command and variables: Batch's limit of a job definition"
-        c.add((*at, "environment"), f"{len(said)} bytes", allowed, "put long values into a file on /fsx")
-    if any("Ref::manifest" in word for word in container.command) and not batch.start_on_manifest:
-        allowed = "Ref::manifest only with start_on_manifest: true"
-        c.add((*at, "command"), container.command, allowed, "nothing else has a manifest")
-
-
 def _storage(c: Context, batch: BatchConfig) -> None:
     """Machines of Batch mount services alone, and what a job's own file system can be."""
     at, storage = (*CLUSTER, "storage"), c.cluster.storage
@@ -144,6 +118,9 @@ def _storage(c: Context, batch: BatchConfig) -> None:
         if part is not None and part.kind not in MOUNTED:
             allowed = f"{' or '.join(MOUNTED)} with scheduler batch: no controller exports directories"
             c.add((*at, name, "kind"), part.kind, allowed, "")
+    if storage.buckets:
+        allowed = "nothing with scheduler batch: FSx shows what is in a bucket (scratch.s3_import)"
+        c.add((*at, "buckets"), "nothing that applies", allowed, "remove it")
     if storage.local_scratch is not None:
         allowed = "nothing with scheduler batch: containers get folders of the root disk by `batch.volumes`"
         c.add((*at, "local_scratch"), "nothing that applies", allowed, "remove it, and raise batch.disk_gib")

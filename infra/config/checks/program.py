@@ -13,7 +13,7 @@ from node.model import KERAS_MNIST
 
 OF_KERAS = ("epochs", "profile", "data", "batch", "learning_rate", "seed", "average_every")
 """The keys that only the built-in training understands."""
-OF_PROGRAMS = ("files", "arguments", "requirements", "tasks_per_node")
+OF_PROGRAMS = ("files", "arguments", "requirements", "tasks_per_node", "container")
 LONGEST_ARGUMENT = 10_000
 
 
@@ -49,6 +49,8 @@ def check_program(c: Context, benchmark: BenchmarkConfig) -> None:
             c.add(
                 (*BENCHMARK, "arguments", index), text[:60], allowed, "write longer texts to a file in files"
             )
+    if benchmark.container is not None:
+        _container(c, benchmark, benchmark.container)
     paths = [((*BENCHMARK, "script"), benchmark.script)]
     paths += [((*BENCHMARK, "files", index), name) for index, name in enumerate(benchmark.files)]
     wrong = [where for where, name in paths if not _inside(c, where, name)]
@@ -65,6 +67,34 @@ def check_program(c: Context, benchmark: BenchmarkConfig) -> None:
         typed = error.index == 0 and not (c.project / name).exists()
         advice = f"{error.advice}; {KERAS_MNIST} is the built-in training" if typed else error.advice
         c.add(where, name, error.allowed, advice)
+
+
+def _container(c: Context, benchmark: BenchmarkConfig, bundle: str) -> None:
+    """Refuse a container that nothing can run, and what has no meaning beside one."""
+    where = (*BENCHMARK, "container")
+    path = PurePosixPath(bundle)
+    if c.cluster.containers is None:
+        advice = "give the nodes a runtime, slurm-stacks:cluster.containers: {runtime: oci}"
+        c.add(where, bundle, "left out: the cluster runs no containers", advice)
+    elif (
+        not path.is_absolute() or ".." in path.parts or not bundle.isprintable() or path == PurePosixPath("/")
+    ):
+        allowed = "the absolute path of an OCI bundle in a shared folder, like /home/ana/bundle"
+        c.add(where, bundle, allowed, "make a bundle of an image with skopeo and umoci: docs/containers.md")
+    if benchmark.requirements is not None:
+        c.add(
+            (*BENCHMARK, "requirements"),
+            benchmark.requirements,
+            "left out: in a container the packages are those of the image",
+            "put them into the image as it is built",
+        )
+    if benchmark.tasks_per_node > 1:
+        c.add(
+            (*BENCHMARK, "tasks_per_node"),
+            benchmark.tasks_per_node,
+            "1 with container: Slurm 22.05 starts one task on each node in containers",
+            "start further processes from it, as torchrun does",
+        )
 
 
 def _requirements(c: Context, name: str) -> None:

@@ -8,6 +8,7 @@ from infra.config.checks.context import CLUSTER, MISSING, Context
 from infra.config.checks.kept_storage import check_end, check_existing, check_performance
 from infra.config.fields import gs_bucket
 from infra.config.mistakes import Location
+from infra.config.placeholders import is_placeholder
 from infra.config.storage import BucketConfig, LocalScratch, SharedStorage
 from infra.machines import Machine
 from node.elastic.drivers.gce.names import NAME_LENGTH, part_of
@@ -166,6 +167,7 @@ def _fsx(c: Context, part: SharedStorage, at: Location) -> None:
         return
     if not speeds and part.throughput is not None:
         c.add((*at, "throughput"), part.throughput, f"no throughput with {deployment}", "remove it")
+    _back(c, part, at)
     first: tuple[int, ...] = (1200, 2400)
     step = 2400
     if deployment == "SCRATCH_1":
@@ -180,6 +182,20 @@ def _fsx(c: Context, part: SharedStorage, at: Location) -> None:
         around = sorted({*first, size // step * step, (size // step + 1) * step} - {0})
         nearest = [n for n in around if n < size][-1:] + [n for n in around if n > size][:1]
         c.add((*at, "size_gib"), size, allowed, f"take {' or '.join(map(str, nearest))}")
+
+
+def _back(c: Context, part: SharedStorage, at: Location) -> None:
+    """SCRATCH_1 has one bucket (FSx API, CreateFileSystemLustreConfiguration: ExportPath)."""
+    source, target = part.s3_import, part.s3_export
+    if part.lustre_deployment() != "SCRATCH_1" or target is None or is_placeholder(source):
+        return
+    if source is None or _name(source) != _name(target):
+        allowed = "a folder in the bucket of s3_import: with SCRATCH_1 FSx writes back to no other"
+        c.add((*at, "s3_export"), target, allowed, "take deployment: SCRATCH_2, or give both in one bucket")
+
+
+def _name(address: str) -> str:
+    return address.removeprefix("s3://").partition("/")[0]
 
 
 def _local_scratch(c: Context, at: Location) -> None:

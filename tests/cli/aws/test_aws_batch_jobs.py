@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import re
 import sys
 import time
 import urllib.request
@@ -17,18 +18,21 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import botocore.session
 import pytest
+from botocore import xform_name
 from botocore.stub import Stubber
 
 from cli import login_machine, logs, operate, providers, runner, sweep
 from cli import report as reports
 from cli.aws import diagnosis
-from cli.aws.batch import end, images, kept, submit, whole, words
+from cli.aws.batch import changing, end, images, kept, opening, submit, whole, words
 from cli.aws.batch.commands import BatchCommands, parse_nodes
 from cli.aws.batch.service import BatchService, Job
 from cli.aws.provider import AwsProvider
 from cli.console.progress import Console
 from cli.provider import StackUp
+from infra.aws.batch import access
 from infra.aws.batch.definition import node_properties
 from infra.aws.batch.repository import ImageRequest
 from infra.aws.tags import CLUSTER, log_group
@@ -314,23 +318,61 @@ def test_status_and_logs_and_run(
         logs.show(known, "nowhere", lines=3, follow=False)
 
 
-def test_status_says_what_is_left_of_the_budget(there: There) -> None:
-    """1000 USD are 32 machine-hours: 38 ticks of five minutes with ten machines up are all but 12 USD."""
-    ledger = {"TableName": "aws-batch-budget", "BillingMode": "PAY_PER_REQUEST"}
-    id_ = {"AttributeName": "Id"}
+BUDGET = dataclasses.replace(DESIGN, budget=Budget(max_usd=1000.0, max_hours=64.0, running_jobs="cancel"))
+
+
+@pytest.fixture
+def spend(there: There) -> Callable[[int], None]:
+    """Writes what the state machine has counted, in machines that were up at a tick of five minutes."""
+    key: dict[str, Any] = {"AttributeName": "Id"}
     there("dynamodb").create_table(
-        **ledger,
-        AttributeDefinitions=[{**id_, "AttributeType": "S"}],
-        KeySchema=[{**id_, "KeyType": "HASH"}],
+        TableName="aws-batch-budget",
+        BillingMode="PAY_PER_REQUEST",
+        AttributeDefinitions=[{**key, "AttributeType": "S"}],
+        KeySchema=[{**key, "KeyType": "HASH"}],
     )
-    design = dataclasses.replace(DESIGN, budget=Budget(max_usd=1000.0, running_jobs="cancel"))
-    own = BatchCommands(STACK, design, there)
+
+    def write(machines: int) -> None:
+        ticks = {"Id": {"S": "vcpus"}, "Ticks": {"N": str(machines * 96)}}
+        there("dynamodb").put_item(TableName="aws-batch-budget", Item=ticks)
+
+    return write
+
+
+def test_status_says_what_is_left_of_the_budget(there: There, spend: Callable[[int], None]) -> None:
+    """1000 USD are 32 machine-hours: 38 ticks with ten machines up are all but 12 USD of them."""
+    own = BatchCommands(STACK, BUDGET, there)
     assert own.status()["cost"]["budget"]["left_usd"] == 1000.0
-    ticks = {"Id": {"S": "vcpus"}, "Ticks": {"N": str(38 * 10 * 96)}}
-    there("dynamodb").put_item(TableName="aws-batch-budget", Item=ticks)
+    spend(38 * 10)
     found = own.status()["cost"]["budget"]
     assert found["left_usd"] == pytest.approx(1000 - 380 * 5 / 60 * 31.212, abs=0.1)
-    assert (found["running_jobs"], found["max_hours"]) == ("cancel", None)
+    assert found["left_hours"] == pytest.approx(64 - 380 * 5 / 60), "each limit has a rest of its own"
+    assert found["used"] == pytest.approx(1 - found["left_usd"] / 1000)
+    assert found["running_jobs"] == "cancel"
+
+
+def test_who_submits_opens_what_is_closed_if_the_budget_covers_it(
+    there: There, spend: Callable[[int], None]
+) -> None:
+    service, batch = BatchService(BUDGET, there), there("batch")
+    said: list[str] = []
+    # Twenty machines for five minutes are 52 USD.
+    spend(38 * 10 - 5)
+    with pytest.raises(UserError, match=r"47 machine-minutes are left .* on 20 nodes takes 100") as caught:
+        submit.submit(service, before=lambda nodes: opening.prepare(service, nodes, said.append))
+    assert (caught.value.exit_code, service.jobs()) == (EXIT_REFUSED, [])
+    spend(38 * 9)
+    opening.prepare(service, 20, said.append)
+    assert said == [], "nothing is closed"
+    batch.update_job_queue(jobQueue="tf-queue", state="DISABLED")
+    batch.update_compute_environment(computeEnvironment="tensorflow-gpu-fsx-ce", state="DISABLED")
+    opening.prepare(service, 20, said.append)
+    assert said == [
+        "environment tensorflow-gpu-fsx-ce was disabled: it is enabled again",
+        "queue tf-queue was disabled: it is enabled again",
+    ]
+    states = [(service.queue() or {})["state"], (service.environment() or {})["state"]]
+    assert states == ["ENABLED", "ENABLED"]
 
 
 def test_numbers_of_nodes() -> None:
@@ -358,6 +400,63 @@ def test_the_doctor_says_that_docker_is_missing(monkeypatch: pytest.MonkeyPatch)
     assert "not on PATH" in finding.found
     assert {check.name for check in diagnosis.checks(DESIGN)} == {"credentials", "quotas", "docker"}
     assert list(diagnosis.docker(batch_design(repository=None, container_image="x"))) == []
+
+
+# --- changes ----------------------------------------------------------------------------------------------
+
+LUSTRE = {
+    "FileSystemId": "fs-12345678",
+    "StorageCapacity": 3600,
+    "StorageType": "SSD",
+    "Tags": [{"Key": CLUSTER, "Value": "aws-batch"}, {"Key": "Name", "Value": "aws-batch-fsx"}],
+    "LustreConfiguration": {
+        "DeploymentType": "SCRATCH_1",
+        "DataRepositoryConfiguration": {
+            "ImportPath": "s3://imagenet-2012", "ExportPath": "s3://imagenet-2012/results",
+        },
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, None),
+        ({"size_gib": 7200}, "fs-12345678 at /fsx is replaced by an empty one: size_gib 3600 → 7200"),
+        ({"deployment": "SCRATCH_2", "size_gib": 4800}, "deployment SCRATCH_1 → SCRATCH_2$"),
+        ({"s3_export": None}, "s3_export s3://imagenet-2012/results → nothing"),
+        ({"path": "/data"}, r"fs-12345678 \(aws-batch-fsx\) is not in the stack file any more"),
+    ],
+)
+def test_up_asks_before_a_file_system_is_replaced(
+    there: There, change: dict[str, Any], said: str | None
+) -> None:
+    (mount,) = (dataclasses.replace(mount, **change) for mount in DESIGN.mounts)
+    fsx = boto3.client("fsx", REGION, aws_access_key_id="a", aws_secret_access_key="b")
+    with Stubber(fsx) as stub:
+        stub.add_response("describe_file_systems", {"FileSystems": [LUSTRE]}, {})
+        wanted = dataclasses.replace(DESIGN, mounts=(mount,))
+
+        def check() -> None:
+            changing.check(lambda service: fsx if service == "fsx" else there(service), wanted)
+
+        if said is None:
+            check()
+        else:
+            with pytest.raises(UserError, match=re.compile(said, re.M)) as caught:
+                check()
+            assert caught.value.exit_code == EXIT_REFUSED
+            assert "`./cluster up --stack aws-batch --replace`" in str(caught.value)
+
+
+def test_up_asks_before_a_queue_with_jobs_is_replaced(there: There, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(end, "living", lambda _batch, queue: [{"jobId": queue}])
+    changing.check(there, DESIGN)
+    for renamed in (batch_design(queue="other"), batch_design(compute_environment="other")):
+        with pytest.raises(UserError, match="queue tf-queue is deleted, and with it 1 job"):
+            changing.check(there, renamed)
+    monkeypatch.setattr(end, "living", lambda _batch, _queue: [])
+    changing.check(there, batch_design(queue="other"))
 
 
 # --- the image --------------------------------------------------------------------------------------------
@@ -390,7 +489,7 @@ def test_an_image_is_built_and_pushed_once_and_named_by_its_digest(
     docker.parent.mkdir()
     docker.write_text(DOCKER.format(calls=calls, python=sys.executable, url=there.url))
     docker.chmod(0o755)
-    request = ImageRequest(REGION, url, "1234")
+    request = ImageRequest(REGION, url, "1234", "layers-5678")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UserError, match="`docker` is not on PATH") as caught:
         images.provide(request, ecr, print, tmp_path)
@@ -407,6 +506,17 @@ def test_an_image_is_built_and_pushed_once_and_named_by_its_digest(
     assert images.provide(request, ecr, print, tmp_path) == digest
     assert len(calls.read_text().splitlines()) == 4, "what is there is not built again"
 
+    def tagged(tag: str) -> str:
+        found = ecr.describe_images(repositoryName="mnp-tensorflow", imageIds=[{"imageTag": tag}])
+        return str(found["imageDetails"][0]["imageDigest"])
+
+    assert tagged("layers-5678") == digest
+    other = {"mediaType": "application/vnd.docker.distribution.manifest.v2+json", "schemaVersion": 9}
+    ecr.put_image(repositoryName="mnp-tensorflow", imageTag="9", imageManifest=json.dumps(other))
+    later = images.provide(ImageRequest(REGION, url, "9", "layers-5678"), ecr, print, tmp_path)
+    assert later == tagged("9") != digest
+    assert tagged("layers-5678") == digest, "the first image with these layers keeps it"
+
 
 # --- down -------------------------------------------------------------------------------------------------
 
@@ -417,12 +527,15 @@ def test_down_ends_jobs_after_a_question_and_leaves_nothing(
     there("ecr").create_repository(
         repositoryName="mnp-tensorflow", tags=[{"Key": CLUSTER, "Value": "aws-batch"}]
     )
+    turn = access.parameter("aws-batch")
+    there("ssm").put_parameter(Name=turn, Value="being made", Type="String")
     monkeypatch.setattr(whole, "client_of", lambda _place: there)
     assert whole.left([PLACE]) == [
         "compute environment tensorflow-gpu-fsx-ce (VALID)",
         "job queue tf-queue (VALID)",
         "job definition mnptensorflow-gpu-mnp1:1",
         "repository mnp-tensorflow",
+        f"parameter {turn}",
     ]
     assert whole.left([ClusterRef("another", REGION)]) == []
     asked: list[Any] = []
@@ -509,6 +622,30 @@ def test_jobs_are_named_and_terminated_before_the_queue_goes() -> None:
         stub.assert_no_pending_responses()
 
 
+def test_the_environment_starts_no_machine_any_more_and_its_change_is_waited_for() -> None:
+    client = boto3.client("batch", REGION, aws_access_key_id="a", aws_secret_access_key="b")
+    resources = {"type": "EC2", "minvCpus": 96, "maxvCpus": 4096, "subnets": ["subnet-1"]}
+    environment = {
+        "computeEnvironmentName": "ce", "computeEnvironmentArn": "arn", "computeResources": resources,
+    }  # fmt: skip
+    asked = {"computeEnvironments": ["ce"]}
+    with Stubber(client) as stub:
+
+        def described(state: str, status: str) -> None:
+            found = {**environment, "state": state, "status": status}
+            stub.add_response("describe_compute_environments", {"computeEnvironments": [found]}, asked)
+
+        described("ENABLED", "UPDATING")
+        described("ENABLED", "VALID")
+        described("ENABLED", "VALID")
+        change = {"computeEnvironment": "ce", "state": "DISABLED", "computeResources": {"minvCpus": 0}}
+        stub.add_response("update_compute_environment", {}, change)
+        described("DISABLED", "UPDATING")
+        described("DISABLED", "VALID")
+        end.stop_machines(client, "ce", lambda _: None)
+        stub.assert_no_pending_responses()
+
+
 @pytest.mark.parametrize(("lifecycle", "fails"), [("SUCCEEDED", False), ("FAILED", True)])
 def test_a_file_system_that_writes_to_s3_does_so_before_it_goes(lifecycle: str, fails: bool) -> None:
     client = boto3.client("fsx", REGION, aws_access_key_id="a", aws_secret_access_key="b")
@@ -517,7 +654,13 @@ def test_a_file_system_that_writes_to_s3_does_so_before_it_goes(lifecycle: str, 
     systems = [
         {"FileSystemId": "fs-12345678", "Tags": tags, "LustreConfiguration": writes},
         {"FileSystemId": "fs-87654321", "Tags": [{"Key": CLUSTER, "Value": "other"}]},
-    ]
+        # Nobody asked for this path: FSx gives it.
+        {
+            "FileSystemId": "fs-11223344", "Tags": tags, "LustreConfiguration": {
+                "DataRepositoryConfiguration": {"ExportPath": "s3://b/FSxLustre20181105T222312Z"},
+            },
+        },
+    ]  # fmt: skip
     task = {
         "TaskId": "task-01234567890123456", "Lifecycle": "EXECUTING", "Type": "EXPORT_TO_REPOSITORY",
         "CreationTime": 0,
@@ -539,6 +682,41 @@ def test_a_file_system_that_writes_to_s3_does_so_before_it_goes(lifecycle: str, 
         else:
             assert end.export(client, "c", print, lambda _: None) == ["fs-12345678"]
         stub.assert_no_pending_responses()
+
+
+# --- permissions ------------------------------------------------------------------------------------------
+
+SERVICES = {
+    "batch": "batch", "dynamodb": "dynamodb", "ecr": "ecr", "fsx": "fsx", "logs": "logs", "ssm": "ssm",
+    "stepfunctions": "states", "sts": "sts",
+}  # fmt: skip
+"""What the commands use clients of -> the prefix of its actions in IAM."""
+IMAGE_PUSH = {
+    "ecr:BatchCheckLayerAvailability", "ecr:CompleteLayerUpload", "ecr:InitiateLayerUpload",
+    "ecr:UploadLayerPart",
+}  # fmt: skip
+"""What Docker's push asks for (ECR user guide, "IAM permissions for pushing an image")."""
+
+
+def test_the_page_names_each_action_that_the_commands_call_and_no_other() -> None:
+    """A call is a method with the name of an operation, or that name as a paginator's text."""
+    session = botocore.session.get_session()
+    operations: dict[str, set[str]] = {}
+    for service, prefix in SERVICES.items():
+        for name in session.get_service_model(service).operation_names:
+            operations.setdefault(xform_name(name), set()).add(f"{prefix}:{name}")
+    # Several services may have an operation of that name.
+    called: list[set[str]] = []
+    for path in (ROOT / "cli" / "aws" / "batch").glob("*.py"):
+        text = path.read_text()
+        for method in re.findall(r"\.(\w+)\(", text) + re.findall(r'get_paginator\("(\w+)"\)', text):
+            called += [operations[method]] if method in operations else []
+    page = (ROOT / "docs" / "batch.md").read_text()
+    table = page.partition("## What you need")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`([a-z]+:[A-Z]\w+)`", table))
+    assert len(called) > 25
+    assert [one for one in called if not one & named] == []
+    assert named - IMAGE_PUSH <= set().union(*called)
 
 
 # --- the report -------------------------------------------------------------------------------------------

@@ -27,9 +27,10 @@ from infra.aws import bake
 from infra.aws.batch import definition, policies, user_data
 from infra.aws.batch.bake import script
 from infra.aws.batch.cluster import BatchCluster
-from infra.aws.batch.repository import ImageRequest, content_tag
+from infra.aws.batch.repository import LARGE, ImageRequest, content_tag, layers_tag
 from infra.config import load_file
 from infra.program.stack import Stack
+from node.batch import CACHING_GIB
 from node.bootstrap.vm import images
 from tests.support.aws_machines import AMI
 from tests.support.aws_mocks import ACCOUNT, declare
@@ -165,6 +166,12 @@ def test_the_environment_is_the_published_one() -> None:
     assert of["tags"]["slurm-stacks:cluster"] == "aws-batch"
     assert of["launchTemplate"] == {"launchTemplateId": "c-environment-template-id", "version": "3"}
     assert "serviceRole" not in environment, "Batch's service-linked role"
+    policy = environment["updatePolicy"]
+    assert policy == {"terminateJobsOnUpdate": False, "jobExecutionTimeoutMinutes": 7200}
+    request = {"computeEnvironment": "c", "updatePolicy": {k: int(v) if v else v for k, v in policy.items()}}
+    assert errors("UpdateComputeEnvironment", request) == ""
+    limit = MODEL.shape_for("UpdatePolicy").members["jobExecutionTimeoutMinutes"].documentation
+    assert "The maximum value is 7200" in re.sub("<[^>]+>", "", limit)
     queue = made.inputs("c-environment-queue")
     assert (queue["name"], queue["state"]) == ("tf-queue", "ENABLED")
     repository = made.inputs("c-repository-images")
@@ -333,6 +340,32 @@ def test_the_image_gets_docker_and_the_agent_after_the_drivers() -> None:
     assert text.rstrip().splitlines()[-2] == "bash /var/tmp/ecs_image.sh gpu us-east-1"
 
 
+def test_the_baked_image_holds_the_container_image_whose_layers_other_code_leaves(tmp_path: Path) -> None:
+    """Every change of the code would otherwise build the machines' image anew, for half an hour."""
+    made = _declared("published", False)[0]
+    layers = f"{IMAGE.partition('@')[0]}:{layers_tag(ROOT)}"
+    text = made.inputs("c-bake-images-compute-nvidia-closed-steps")["data"]
+    assert f"bash /var/tmp/ecs_image.sh gpu us-east-1 {layers}\n" in text
+    assert json.loads(made.inputs("c-repository-push")["stdin"])["layers"] == layers_tag(ROOT)
+    (disk,) = made.inputs("c-bake-images-compute-nvidia-closed-recipe")["blockDeviceMappings"]
+    assert disk["ebs"]["volumeSize"] == CACHING_GIB
+    document = json.loads(made.inputs("c-bake-image-policy")["policy"])
+    repository = made.inputs("c-identity-machine-policy")["policy"]
+    (arn,) = (one["Resource"] for one in json.loads(repository)["Statement"] if one["Sid"] == "Pull")
+    for action in ("ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"):
+        assert allowed(document, action, arn)
+    assert not allowed(document, "ecr:PutImage", arn)
+    for name in ("batch", "envs/gpu"):
+        (tmp_path / "workload" / name).mkdir(parents=True)
+    for name in LARGE:
+        (tmp_path / "workload" / name).write_text(name)
+    first, code = layers_tag(tmp_path), content_tag(tmp_path)
+    (tmp_path / "workload" / "batch" / "entry.py").write_text("1")
+    assert (layers_tag(tmp_path), content_tag(tmp_path) == code) == (first, False)
+    (tmp_path / "workload" / LARGE[-1]).write_text("another TensorFlow")
+    assert layers_tag(tmp_path) != first
+
+
 # --- roles ------------------------------------------------------------------------------------------------
 
 
@@ -395,6 +428,8 @@ def test_the_plan_reads_like_the_published_tables(capsys: pytest.CaptureFixture[
         "mnptensorflow-gpu-mnp1, multinode, 20 nodes, main node 0, each 62 vCPUs, 424000",
         "tf-group, cluster",
         "mnp-tensorflow, scans on push",
+        "SCRATCH_1, 3600 GiB, from PLACEHOLDER_S3_IMPORT, to PLACEHOLDER_S3_EXPORT",
+        "holds <aws-batch-repository-images.repositoryUrl>:layers-",
         "a job of 20 nodes of p3dn.24xlarge costs 624.24 USD an hour; at most 2 jobs run at once",
     ):
         assert words in text, words

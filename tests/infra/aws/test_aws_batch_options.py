@@ -9,29 +9,35 @@ from typing import Any
 
 import botocore.session
 import pytest
+import yaml
 from botocore.validate import ParamValidator
 
 from infra.aws.batch import options, policies, spending, states, user_data
 from infra.aws.batch.cluster import BatchCluster
+from infra.config import parse
+from infra.design import design
+from infra.machines import catalog
 from node.model import Budget, ClusterDesign
 from tests.support.aws_mocks import ACCOUNT, declare
 from tests.support.batch_aws import BatchAws
 from tests.support.batch_stack import batch_design
+from tests.support.checkout import ROOT
 from tests.support.iam import allowed
 from tests.support.recorder import counts, custom, needs
+from tests.support.stack_values import filled_in
 
 SESSION = botocore.session.get_session()
 SCOPE = policies.Scope("aws", "us-east-1", ACCOUNT, "arn:aws:logs:us-east-1:1:log-group:g")
 CANCELS = dataclasses.replace(batch_design(), budget=Budget(max_usd=1000.0, running_jobs="cancel"))
-KEEPS = dataclasses.replace(batch_design(), budget=Budget(max_hours=100.0))
+KEEPS = dataclasses.replace(batch_design(), budget=Budget(max_hours=100.0, running_jobs="keep"))
 OF_JOB = batch_design(file_system="job", start_on_manifest=True)
 NO_EXPORT = dataclasses.replace(
     OF_JOB, mounts=tuple(dataclasses.replace(mount, s3_export=None) for mount in OF_JOB.mounts)
 )
 PLACE = ("subnet-12345678", ["sg-12345678"])
 MACHINES = {
-    "cancels": states.budget_machine(CANCELS, "aws", spending.vcpu_minutes(CANCELS)),
-    "keeps": states.budget_machine(KEEPS, "aws", spending.vcpu_minutes(KEEPS)),
+    "cancels": states.budget_machine(CANCELS, "aws", spending.limits(CANCELS)["usd"]),
+    "keeps": states.budget_machine(KEEPS, "aws", spending.limits(KEEPS)["hours"]),
     "job": states.job_machine(OF_JOB, "aws", *PLACE),
     "no-export": states.job_machine(NO_EXPORT, "aws", *PLACE),
 }
@@ -100,12 +106,7 @@ def test_every_state_is_reached_and_every_way_leads_to_a_state(name: str) -> Non
         machine,
         *(state["ItemProcessor"] for _, state in walk(machine) if "ItemProcessor" in state),
     ):
-        known, seen, ahead = set(part["States"]), set(), [part["StartAt"]]
-        while ahead:
-            state = ahead.pop()
-            if state not in seen:
-                seen.add(state)
-                ahead += successors(part["States"][state])
+        known, seen = set(part["States"]), reached(part, part["StartAt"])
         assert seen == known
         ends = {
             name
@@ -127,34 +128,98 @@ def test_every_call_is_one_that_the_service_takes(name: str) -> None:
         assert not report.has_errors(), f"{service} {action}: {report.generate_report()}"
 
 
+def reached(machine: Mapping[str, Any], *begin: str, without: str = "") -> set[str]:
+    """The states that can follow these, on ways that do not lead through one of them."""
+    seen, ahead = set(), list(begin)
+    while ahead:
+        state = ahead.pop()
+        if state not in seen and state != without:
+            seen.add(state)
+            ahead += successors(machine["States"][state])
+    return seen
+
+
+@pytest.mark.parametrize("name", ["job", "no-export"])
+def test_whatever_happens_the_turn_is_given_back(name: str) -> None:
+    """The next job waits for it."""
+    machine = MACHINES[name]
+    assert reached(machine, "Make", without="Free") & {"Done", "Failed"} == set()
+    assert all(one["Type"] != "Fail" or key == "Failed" for key, one in machine["States"].items())
+
+
 def test_a_file_system_is_kept_if_its_export_fails_and_goes_in_all_other_cases() -> None:
-    made = MACHINES["job"]["States"]
-    assert made["Known"]["Choices"][0]["Next"] == "Export"
-    assert {one["Next"] for one in made["Export"]["Catch"]} == {made["Exported"]["Default"]} == {"Kept"}
-    assert MACHINES["no-export"]["States"]["Known"]["Choices"][0]["Next"] == "Delete"
-    for state in ("Run", "RunSome", "RunManifest", "Make", "Look", "Tell"):
-        assert [one["Next"] for one in made[state]["Catch"]] == ["Known"]
+    machine = MACHINES["job"]
+    made = machine["States"]
+    for failing in ("Export", "LookExport"):
+        assert [one["Next"] for one in made[failing]["Catch"]] == ["Kept"]
+    assert made["Exported"]["Default"] == "Kept"
+    assert "Delete" not in reached(machine, "Kept")
+    for started in ("Run", "RunSome", "RunManifest"):
+        assert set(successors(made[started])) == {"Export"}, "a job that failed has written, too"
+        assert set(successors(MACHINES["no-export"]["States"][started])) == {"Delete"}
+    for early in ("Make", "Look", "Tell"):
+        assert [one["Next"] for one in made[early]["Catch"]] == ["Known"]
+    assert "Export" not in reached(machine, "Known"), "no job has written anything"
+    assert "Done" not in reached(machine, "NotMade", without="How"), "and no job has run"
     assert made["Make"]["Parameters"]["LustreConfiguration"] == {
         "DeploymentType": "SCRATCH_1",
-        "ImportPath": "s3://imagenet-2012/train",
+        "ImportPath": "s3://imagenet-2012",
         "ExportPath": "s3://imagenet-2012/results",
         "AutoImportPolicy": "NEW_CHANGED_DELETED",
     }
 
 
+def test_an_error_of_a_job_is_the_error_of_its_execution() -> None:
+    """`How` fails where an error was noted; every error of a state, and both of our own, are noted there."""
+    for state in MACHINES["job"]["States"].values():
+        noted = [one["ResultPath"] for one in state.get("Catch", ())]
+        if state["Type"] == "Pass":
+            noted.append(state["ResultPath"])
+            assert set(state["Result"]) == {"Error", "Cause"}
+        assert set(noted) <= {"$.failure"}
+    (choice,) = MACHINES["job"]["States"]["How"]["Choices"]
+    assert (choice["Variable"], choice["Next"]) == ("$.failure", "Failed")
+
+
 def test_the_budget_ends_what_runs_before_the_next_tick_would_exceed_it() -> None:
     """1000 USD at 31.212 USD an hour and 96 vCPUs are 32 machine-hours, in ticks of five minutes."""
-    assert spending.vcpu_minutes(CANCELS) == int(1000 / 31.212 * 96 * 60)
-    assert spending.vcpu_minutes(KEEPS) == 100 * 96 * 60
+    assert spending.limits(CANCELS) == {"usd": int(1000 / 31.212 * 96 * 60)}
+    assert spending.limits(KEEPS) == {"hours": 100 * 96 * 60}
     (choice,) = MACHINES["cancels"]["States"]["Enough"]["Choices"]
     assert choice["Variable"] == "$.ahead.ticks"
-    assert choice["NumericGreaterThan"] == spending.vcpu_minutes(CANCELS) // 5
+    assert choice["NumericGreaterThan"] == spending.limits(CANCELS)["usd"] // 5
     assert {action for _, action, _ in calls(MACHINES["cancels"])} >= {
         "TerminateJob",
         "UpdateComputeEnvironment",
     }
+    up = states.budget_machine(
+        dataclasses.replace(batch_design(min_vcpus=96), budget=CANCELS.budget), "aws", 1
+    )
+    (stop,) = (found for _, action, found in calls(up) if action == "UpdateComputeEnvironment")
+    assert stop["ComputeResources"] == {"MinvCpus": 0}, "a disabled environment keeps its least up"
     keeps = {action for _, action, _ in calls(MACHINES["keeps"])}
     assert keeps == {"DescribeComputeEnvironments", "UpdateItem", "UpdateJobQueue"}
+
+
+def test_a_budget_of_batch_ends_what_runs_unless_the_stack_file_keeps_it() -> None:
+    """No controller watches, so what runs would otherwise go on and cost without an end."""
+    text = filled_in((ROOT / "Pulumi.aws-batch.yaml").read_text())
+    for said, wanted in (("", "cancel"), (", running_jobs: keep", "keep")):
+        given = text.replace("    batch:\n", f"    budget: {{max_usd: 500{said}}}\n    batch:\n")
+        made = design(parse(yaml.safe_load(given)["config"], "aws-batch"), catalog())
+        assert made.budget == Budget(max_usd=500, running_jobs=wanted)
+
+
+def test_the_budget_counts_the_prices_of_the_stack_file() -> None:
+    """The dearest vCPU of several types counts, with a price that only the stack file knows."""
+    text = filled_in((ROOT / "Pulumi.aws-batch.yaml").read_text())
+    given = yaml.safe_load(text.replace("[p3dn.24xlarge]", "[p3dn.24xlarge, p4d.24xlarge]"))["config"]
+    given["slurm-stacks:cluster"] |= {
+        "budget": {"max_usd": 960},
+        "machines": {"p4d.24xlarge": {"price_hour": 96}},
+    }
+    made = design(parse(given, "aws-batch"), catalog())
+    assert spending.limits(made) == {"usd": 960 * 60}
 
 
 # --- policies, in both directions -------------------------------------------------------------------------
@@ -192,8 +257,7 @@ def test_a_state_machine_may_what_it_calls_and_nothing_else(name: str) -> None:
         arn = resource if resource == "*" else f"arn:aws:{service}:us-east-1:{ACCOUNT}:{resource}"
         assert allowed(document, action, arn, OURS), action
     granted = {action for statement in document["Statement"] for action in statement["Action"]}
-    unused = granted - called - BESIDES.get(name, set())
-    assert unused <= {"batch:ListJobs"} if name == "keeps" else unused == set()
+    assert granted - called == BESIDES.get(name, set())
 
 
 def test_a_state_machine_deletes_no_other_clusters_file_system() -> None:

@@ -13,7 +13,6 @@ from infra.aws.network import AwsNetwork
 from infra.aws.storage import EVENTS, LUSTRE_VERSION, AwsDisks, AwsStorage, Repository, devices, repositories
 from infra.aws.zones import Zones
 from infra.config.checks.storage import THROUGHPUT
-from infra.errors import UserError
 from node.model import ClusterDesign, Mount
 from node.sites import MountSource
 from tests.support.aws_mocks import EFS, EXISTING, LUSTRE, NFS, ZONES, aws_design, declare
@@ -248,17 +247,6 @@ def test_scratch_1_has_its_own_way_to_s3() -> None:
 )
 def test_folders_of_s3(source: str | None, target: str | None, wanted: list[Repository]) -> None:
     assert repositories(dataclasses.replace(LUSTRE, s3_import=source, s3_export=target)) == wanted
-
-
-@pytest.mark.parametrize("source", [None, "s3://other/x"])
-def test_what_scratch_1_does_not_offer_is_one_message(source: str | None) -> None:
-    scratch = dataclasses.replace(LUSTRE, name="scratch", deployment="SCRATCH_1")
-    mount = dataclasses.replace(scratch, s3_import=source, s3_export="s3://a/x")
-    with pytest.raises(
-        UserError,
-        match=r"cluster\.storage\.scratch: with SCRATCH_1 FSx writes back only to the bucket of s3_import",
-    ):
-        storage(aws_design(mounts=(mount,)))
 
 
 # --- what AWS's own model of the service says --------------------------------------------------------------

@@ -1,0 +1,101 @@
+"""What is left of a stack's budget, and whether its queue takes another job.
+
+No controller watches here: a state machine counts what runs into a table, and closes the queue, and with
+`running_jobs: cancel` the environment (`infra.aws.batch.states`). `down` closes the queue as well, before it
+asks FSx for an export that may fail. So whoever submits a job opens what is closed, if the budget covers it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from cli.aws.account import explained
+from cli.aws.batch import settling
+from cli.aws.batch.service import BatchService
+from infra.aws.batch import access, spending, states
+from infra.errors import EXIT_REFUSED, UserError
+from node import plurals
+
+Say = Callable[[str], None]
+Pause = Callable[[float], None]
+
+
+def budget(service: BatchService) -> dict[str, Any] | None:
+    """What is left of the budget, in the form of a Slurm cluster's status; `None` without a budget."""
+    design = service.design
+    said = {"usd": design.budget.max_usd, "hours": design.budget.max_hours}
+    if not any(said.values()):
+        return None
+    limits = spending.limits(design)
+    minutes = _ticks(service) * states.TICK_MINUTES if limits else 0
+    used = {key: minutes / most for key, most in limits.items()}
+    left = {
+        f"left_{key}": None if most is None else max(0.0, most * (1 - used.get(key, 0.0)))
+        for key, most in said.items()
+    }
+    most = {f"max_{key}": value for key, value in said.items()}
+    return {
+        **most,
+        **left,
+        "used": max(used.values(), default=0.0),
+        "running_jobs": design.budget.running_jobs,
+    }
+
+
+def prepare(service: BatchService, nodes: int, say: Say, pause: Pause = time.sleep) -> None:
+    """Open a queue and an environment that are closed, for a job that the budget covers.
+
+    Raises:
+        UserError: The budget would end the job at its next tick (exit 3), or AWS refuses.
+    """
+    _covered(service, nodes)
+    own, batch = service.own, service.batch
+    queue, environment = service.queue(), service.environment()
+    if environment is not None and environment.get("state") == "DISABLED":
+        # The budget lets no machine run; the stack file may want some to be always up.
+        least = {"computeResources": {"minvCpus": own.min_vcpus}} if own.min_vcpus else {}
+        with explained():
+            batch.update_compute_environment(
+                computeEnvironment=own.compute_environment, state="ENABLED", **least
+            )
+        say(f"environment {own.compute_environment} was disabled: it is enabled again")
+        settling.settled(lambda: [service.environment() or {}], pause)
+    if queue is not None and queue.get("state") == "DISABLED":
+        with explained():
+            batch.update_job_queue(jobQueue=own.queue, state="ENABLED")
+        say(f"queue {own.queue} was disabled: it is enabled again")
+        settling.settled(lambda: [service.queue() or {}], pause)
+
+
+def _covered(service: BatchService, nodes: int) -> None:
+    """Refuse what the state machine would end at its next tick."""
+    design = service.design
+    limits, (queue,) = spending.limits(design), design.partitions
+    if not limits:
+        return
+    left = min(limits.values()) // states.TICK_MINUTES - _ticks(service)
+    if nodes * queue.cpus <= left:
+        return
+    machines = max(0, left) * states.TICK_MINUTES / queue.cpus
+    needed = nodes * states.TICK_MINUTES
+    raise UserError(
+        f"nothing was submitted: {machines:.0f} machine-minutes are left of the budget, and the shortest job "
+        f"on {plurals.count(nodes, 'node')} takes {needed}. Raise cluster.budget in "
+        f"Pulumi.{design.stack}.yaml and run `./cluster up --stack {design.stack}`",
+        EXIT_REFUSED,
+    )
+
+
+def _ticks(service: BatchService) -> int:
+    """The vCPUs that were up, added at each tick; 0 if the budget is newer than the last `up`."""
+    table = service.client("dynamodb")
+    with explained():
+        try:
+            found = table.get_item(
+                TableName=access.ledger(service.design.name), Key={"Id": {"S": states.LEDGER}}
+            )
+        except table.exceptions.ResourceNotFoundException:
+            return 0
+    return int(found.get("Item", {}).get("Ticks", {}).get("N", 0))
