@@ -19,6 +19,7 @@ from cli.hints import hint
 from cli.provider import StackUp
 from cli.runner import interrupt
 from infra import cost
+from infra.additions import additions
 from infra.benchmark import BenchmarkRun
 from infra.config.advice import warnings
 from infra.design import benchmark_design, design
@@ -383,13 +384,12 @@ def make_plan(stack: Stack, config: StackConfig) -> Plan:
 
     cluster = design(config, catalog())
     found = warnings(config, cluster, catalog(), _own_cores())
-    costs = {**cost.cost(cluster), "budget": cost.budget(cluster)}
-    made = plan(stack, annotate=lambda _: (costs, found))
+    made = plan(stack, annotate=lambda _: ({**cost.cost(cluster), "budget": cost.budget(cluster)}, found))
+    made["additions"] = additions(cluster)
     there = providers.load(cluster.provider).changes(stack, cluster)
     made["changes"] = None if there is None else table.described(*there)
     training = benchmark_design(config, cluster)
-    former = None if there is None else former_benchmark.planned(stack, cluster, training)
-    if made["changes"] is not None and former is not None:
+    if made["changes"] is not None and (former := former_benchmark.planned(stack, cluster, training)):
         made["changes"].append(former.described())
     return made
 

@@ -67,7 +67,7 @@ def node_archive(design: ClusterDesign, root: Path = ROOT) -> bytes:
         content = _script(root, f"hooks[{number}].source", hook.source)
         files[f"hooks/{number}-{Path(hook.source).name}"] = content
     for number, package in enumerate(design.containers.packages if design.containers else ()):
-        if "://" not in package.source:
+        if "://" not in package.source and not _to_be_filled_in(package):
             key = f"containers.packages[{number}].source"
             files[package.archived()] = _package(root, key, package)
     for program, own in ((PROLOG, design.slurm.prolog), (EPILOG, design.slurm.epilog)):
@@ -94,6 +94,13 @@ def _script(root: Path, key: str, source: str) -> bytes:
             EXIT_USAGE,
         )
     return (root / source).read_bytes()
+
+
+def _to_be_filled_in(package: Package) -> bool:
+    """Whether the stack file leaves the package to its user: such a stack is planned only."""
+    from infra.config.placeholders import is_placeholder  # whose package imports this module
+
+    return is_placeholder(package.source) or is_placeholder(package.sha256)
 
 
 def _package(root: Path, key: str, package: Package) -> bytes:

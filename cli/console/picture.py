@@ -43,10 +43,13 @@ def picture(plan: Mapping[str, Any]) -> Group | None:
     for name, part in parts.items():
         what = _nodes(partitions[name]) if name in partitions else part["what"]
         table.add_row(escape(name), escape(what), f"[dim]{_price(part)}[/dim]")
+    additions = plan.get("additions", [])
+    for addition in additions:
+        table.add_row(addition["name"], escape(addition["what"]))
     if cluster["login"] is None:
         return Group(table)
     # As a row, the long command would push the prices to the right. It is never broken, so it can be copied.
-    wide = max(map(len, parts), default=0)
+    wide = max(map(len, [*parts, *(addition["name"] for addition in additions)]), default=0)
     line = Text(f"{'log in':{wide}}  {cluster['login']['ssh']}", no_wrap=True, overflow="ignore")
     return Group(table, line)
 

@@ -16,6 +16,7 @@ from pulumi.runtime.proto import resource_pb2
 
 from cli.runner import placeholders, program, project, wire
 from cli.runner.events import Event, Message
+from infra.additions import Addition
 from infra.errors import UserError
 from infra.program.stack import Stack
 
@@ -34,12 +35,13 @@ class Plan(TypedDict):
     """What `./cluster plan --json` prints.
 
     `changes` says what `up` would change of a running cluster, and what happens to its jobs. It is `None` if
-    there is no such cluster, or if only a cloud knows.
+    there is no such cluster, or if only a cloud knows. `additions` are lines about containers and hooks.
     """
 
     stack: str
     resources: list[PlannedResource]
     outputs: dict[str, Any]
+    additions: list[Addition]
     cost: dict[str, Any]
     warnings: list[str]
     changes: list[dict[str, Any]] | None
@@ -76,6 +78,7 @@ def plan(
         stack=stack.name,
         resources=resources,
         outputs=wire.redacted(recorder.outputs),
+        additions=[],
         cost=cost,
         warnings=[*warnings, *more],
         changes=None,

@@ -30,7 +30,7 @@ BUCKET = rf"^(s3://[a-z0-9][a-z0-9.-]{{1,61}}[a-z0-9](/.*)?|{PLACEHOLDER})$"
 ROLE = r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/.+$"
 REPOSITORY = r"^[a-z0-9]+([._/-][a-z0-9]+)*$"
 """A repository's name in ECR (botocore, RepositoryName; doubled separators are left out)."""
-SHA256 = r"^[0-9a-f]{64}$"
+SHA256 = rf"^([0-9a-f]{{64}}|{PLACEHOLDER})$"
 ABSOLUTE_PATH = r"^(/[A-Za-z0-9][A-Za-z0-9._-]*)+$"
 BATCH_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$"
 

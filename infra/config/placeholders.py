@@ -29,10 +29,16 @@ from node import plurals
 
 _OWN_NETWORK = "or remove network.aws: the stack then makes a network of its own"
 _OWN_IMAGE = "or remove this key: machines then start from Ubuntu's own image"
+_NO_PACKAGES = "or remove containers: jobs then run without Enroot and Pyxis"
 KEYS = {
     "access.key": (IN_WORDS[KEY_PAIR], "or write access: {mode: ssm}: Session Manager needs no key pair"),
     "access.ssh_cidrs": ("your own network, or your address with /32", "or write access: {mode: ssm}"),
     "aws.kms_key": (IN_WORDS[KMS_KEY], "or remove kms_key: disks then have the account's default key"),
+    "containers.packages.sha256": ("the hash of this package, as `sha256sum FILE` prints it", _NO_PACKAGES),
+    "containers.packages.source": (
+        "where your package is: an address that ends in .deb, or a path in this project",
+        _NO_PACKAGES,
+    ),
     "controller.image.id": ("the id of your image of Ubuntu 24.04, ami-…", _OWN_IMAGE),
     "image.id": ("the id of your image of Ubuntu 24.04, ami-…", _OWN_IMAGE),
     "network.aws.private_subnets": (f"{IN_WORDS[SUBNET]}, for the nodes", _OWN_NETWORK),

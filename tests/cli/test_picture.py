@@ -37,7 +37,8 @@ PARTS = [
 
 
 def text(cluster: Any) -> str:
-    shown = picture({"outputs": {"cluster": cluster}, "cost": {"parts": PARTS}})
+    additions = [{"name": "hooks", "what": "a[b].sh on all"}]
+    shown = picture({"outputs": {"cluster": cluster}, "additions": additions, "cost": {"parts": PARTS}})
     assert shown is not None
     console = Console(file=io.StringIO(), width=160)
     console.print(shown)
@@ -53,6 +54,7 @@ def test_a_picture_has_a_line_for_each_part_of_the_bill_and_the_way_in() -> None
         ["controller", "small", "0.50 USD an hour"],
         ["partition gpu", "1–4 × big, spot, each 8 CPUs, 2 GiB, 2 × t4", "1.00 to 4.00 USD an hour"],
         ["/fsx", "fsx", "price unknown"],
+        ["hooks", "a[b].sh on all"],
         ["log in", "ssh me@there"],
     ]
 

@@ -18,8 +18,8 @@ SCRIPTS = sorted(FOLDER.iterdir())
 def test_every_key_and_every_example_is_described() -> None:
     keys = re.findall(r"^\| `(\w+)` \|", PAGE, re.M)
     assert keys == list(HookConfig.model_fields)
-    assert re.findall(r"\(examples/hooks/([\w.-]+)\)", PAGE) == ["facts.sh", "docker.sh", "pyxis-enroot.sh"]
-    assert {path.name for path in SCRIPTS} == {"facts.sh", "docker.sh", "pyxis-enroot.sh"}
+    assert re.findall(r"\(examples/hooks/([\w.-]+)\)", PAGE) == ["facts.sh", "docker.sh"]
+    assert {path.name for path in SCRIPTS} == {"facts.sh", "docker.sh"}
     default = HookConfig.model_fields["timeout"].default
     assert f"{default} by default" in PAGE
     assert f"at most {LONGEST_SCRIPT // 1024} KiB" in PAGE
@@ -36,11 +36,6 @@ def test_an_example_is_a_script_that_stops_at_its_first_error(script: str) -> No
 
 
 def test_what_an_example_fetches_is_pinned() -> None:
-    pyxis = (FOLDER / "pyxis-enroot.sh").read_text()
-    fetched = re.findall(r"^source_of (\w+) \"\$(\w+)\" \"\$(\w+)\"$", pyxis, re.M)
-    assert [name for name, _, _ in fetched] == ["enroot", "pyxis"]
-    for _, _, commit in fetched:
-        assert re.search(rf"^{commit}=[0-9a-f]{{40}} # v[\d.]+$", pyxis, re.M)
     docker = (FOLDER / "docker.sh").read_text()
     assert re.search(r"^TOOLKIT=\d+\.\d+\.\d+-\d+ ", docker, re.M)
     assert '"${PACKAGES[@]/%/=$TOOLKIT}"' in docker

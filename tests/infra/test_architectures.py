@@ -75,6 +75,8 @@ PLACEHOLDERS = {
     "PLACEHOLDER_CAPACITY_RESERVATION_ID",
 }
 """What the page has replaced. A VPC, which Pulumi needs beside its subnets, comes with them here."""
+OWN = ("aws-batch", "aws-p4de-containers")
+"""Stacks with placeholders that are not of that page."""
 PAGE = ROOT / "docs" / "architectures.md"
 
 
@@ -194,14 +196,14 @@ def test_the_placeholders_are_the_published_ones_and_all_are_found(stack: str) -
     assert set(found.values()) <= set(FILLED_IN)
 
 
-@pytest.mark.parametrize("stack", [*SEED, "aws-batch"])
+@pytest.mark.parametrize("stack", [*SEED, *OWN])
 def test_a_file_that_is_filled_in_has_none_left(stack: str, tmp_path: Path) -> None:
     file = tmp_path / f"Pulumi.{stack}.yaml"
     file.write_text(filled_in((ROOT / file.name).read_text()))
     assert load_file(file).placeholders == ()
 
 
-@pytest.mark.parametrize("stack", [*SEED, "aws-batch"])
+@pytest.mark.parametrize("stack", [*SEED, *OWN])
 def test_up_refuses_with_the_whole_list(stack: str) -> None:
     done = CliRunner(env={"SLURM_STACKS_PROJECT": str(ROOT)}).invoke(cli.app, ["up", "--stack", stack])
     assert done.exception is not None
@@ -210,12 +212,27 @@ def test_up_refuses_with_the_whole_list(stack: str) -> None:
     assert all(f"{path}: " in said and value in said for path, value in of_file(stack).items())
 
 
-@pytest.mark.parametrize("stack", [*SEED, "aws-batch"])
+@pytest.mark.parametrize("stack", [*SEED, *OWN])
 def test_the_doctor_names_them_in_one_finding(stack: str) -> None:
     finding, design, _, provider = doctor.stack_file(Stack(ROOT, stack))
     assert (finding.severity, provider) == (Severity.STOPS, "aws")
     assert design is not None, "the other checks go on"
     assert all(path in finding.found for path in of_file(stack))
+
+
+def test_the_packages_of_containers_are_the_users() -> None:
+    stack, packages = "aws-p4de-containers", "slurm-stacks:cluster.containers.packages"
+    found = of_file(stack)
+    assert found == {
+        f"{packages}[0].sha256": "PLACEHOLDER_ENROOT_SHA256",
+        f"{packages}[1].sha256": "PLACEHOLDER_ENROOT_CAPS_SHA256",
+        f"{packages}[2].source": "PLACEHOLDER_PYXIS_PACKAGE",
+        f"{packages}[2].sha256": "PLACEHOLDER_PYXIS_SHA256",
+    }
+    plan = make_plan(Stack(ROOT, stack), load_file(ROOT / f"Pulumi.{stack}.yaml"))
+    assert all(path in plan["warnings"][-1] for path in found)
+    page = PAGE.read_text(encoding="utf-8")
+    assert all(f"`{word}`" in page for word in found.values())
 
 
 def test_a_message_about_mistakes_has_the_placeholders_too() -> None:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import yaml
 
-from infra.config import load_file, parse
+from infra.additions import additions
+from infra.config import parse
 from infra.design import design
 from infra.instance_types.catalog import catalog
 from node.bootstrap import limits
 from node.model import ClusterDesign
-from tests.support.checkout import ROOT
-from tests.support.stack_values import stack_file, values
+from tests.support.stack_values import FILLED_IN, filled_in, stack_file, values
 
 FACTS = catalog()
 
 
 def stack(name: str) -> ClusterDesign:
-    return design(load_file(stack_file(name)), FACTS)
+    """The design of a stack file with an example for each placeholder."""
+    return design(parse(yaml.safe_load(filled_in(stack_file(name).read_text()))["config"], name), FACTS)
 
 
 def test_s1_aws_cpu() -> None:
@@ -90,8 +92,9 @@ def test_s4_reference_architectures() -> None:
     assert (trainium.accelerator.gres, trainium.accelerator.count, trainium.efa) == ("neuron", 16, 8)
 
 
-def test_s4_containers_by_post_install_scripts() -> None:
-    containers = design(load_file(ROOT / "Pulumi.aws-p4de-containers.yaml"), FACTS)
+def test_s4_containers() -> None:
+    """The published one has Docker, Enroot and Pyxis by post-install scripts."""
+    containers = stack("aws-p4de-containers")
     (gpu,) = containers.partitions
     assert (gpu.name, gpu.instance_type, gpu.min, gpu.max) == ("compute-gpu", "p4de.24xlarge", 4, 4)
     assert (gpu.efa, gpu.placement, gpu.reservation, gpu.exclusive) == (4, "cluster", None, True)
@@ -104,15 +107,26 @@ def test_s4_containers_by_post_install_scripts() -> None:
         "/fsx": ("fsx_lustre", 4800, 250),
         "/local_scratch": ("nvme", None, None),
     }
-    scripts = "docs/examples/hooks/"
     assert [(h.role, h.source, h.args, h.timeout) for h in containers.hooks] == [
-        ("all", f"{scripts}docker.sh", (), 600),
-        ("all", f"{scripts}pyxis-enroot.sh", ("/fsx/enroot",), 1200),
+        ("all", "docs/examples/hooks/docker.sh", (), 600)
     ]
-    # Slurm waits for a node as long as its scripts may take.
+    # Slurm waits for a node as long as its script may take.
     without = dataclasses.replace(containers, hooks=())
-    assert limits.boot(containers, gpu) == limits.boot(without, gpu) + 600 + 1200
+    assert limits.boot(containers, gpu) == limits.boot(without, gpu) + 600
     assert containers.slurm.resume_timeout >= limits.boot(containers, gpu)
+    assert containers.containers is not None
+    assert (containers.containers.runtime, containers.containers.images) == ("pyxis", "/fsx/enroot")
+    own = FILLED_IN["PLACEHOLDER_PYXIS_PACKAGE"]
+    assert [package.source.rpartition("/")[2] for package in containers.containers.packages] == [
+        "enroot_4.1.2-1_amd64.deb",
+        "enroot+caps_4.1.2-1_amd64.deb",
+        own.rpartition("/")[2],
+    ]
+    assert containers.fetched("compute", "s3://") == [own]
+    assert additions(containers) == [
+        {"name": "containers", "what": "pyxis from 3 packages, images in /fsx/enroot"},
+        {"name": "hooks", "what": "docker.sh on all"},
+    ]
 
 
 def test_s5_batch() -> None:
@@ -134,7 +148,7 @@ def test_s5_batch() -> None:
     assert batch.tags == {"Name": "tensorflow-gpu-fsx-processor"}
     (fsx,) = cluster.mounts
     assert (fsx.size_gib, fsx.deployment) == (3600, "SCRATCH_1")
-    assert (fsx.s3_import, fsx.s3_export) == ("s3://imagenet-2012/train", "s3://imagenet-2012/results")
+    assert (fsx.s3_import, fsx.s3_export) == ("s3://imagenet-2012", "s3://imagenet-2012/results")
     (queue,) = cluster.partitions
     assert (queue.name, queue.min, queue.max, queue.disk_gib) == ("tf-queue", 0, 42, 500)
     assert queue.accelerator is not None

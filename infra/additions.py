@@ -1,0 +1,38 @@
+"""What machines get by the stack file besides Slurm: lines of a plan."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import TypedDict
+
+from node import plurals
+from node.containers.model import Containers
+from node.model import ClusterDesign
+
+
+class Addition(TypedDict):
+    """One line: plain data, in a plan's JSON."""
+
+    name: str
+    """The key of the stack file."""
+    what: str
+
+
+def additions(design: ClusterDesign) -> list[Addition]:
+    """Containers and hooks, for example: docker.sh on all, script on compute. Empty without both."""
+    found = []
+    if design.containers is not None:
+        found.append(Addition(name="containers", what=_containers(design.containers)))
+    if design.hooks:
+        hooks = [f"{PurePosixPath(hook.source).name} on {hook.role}" for hook in design.hooks]
+        found.append(Addition(name="hooks", what=", ".join(hooks)))
+    return found
+
+
+def _containers(containers: Containers) -> str:
+    """Return, for example: pyxis from 3 packages, images in /fsx/enroot."""
+    if containers.runtime == "oci":
+        return "oci"
+    count = len(containers.packages)
+    source = plurals.count(count, "package") if count else "the machines' image"
+    return f"{containers.runtime} from {source}, images in {containers.images}"
