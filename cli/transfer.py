@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli import pages, providers
-from cli.ssh import openssh
+from cli.ssh import hostkeys, openssh
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program import folders
-from infra.ssh import hostkeys
 
 if TYPE_CHECKING:
     from cli.provider import Files, StackUp

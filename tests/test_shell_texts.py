@@ -16,13 +16,13 @@ import yaml
 
 from cli.aws import operations
 from cli.local import system_packages
+from cli.ssh import lines
 from infra.aws import access, bake
 from infra.aws.batch import bake as ecs
 from infra.aws.batch import user_data
 from infra.aws.launch_templates import BOOT_SCRIPT
 from infra.clouds.commands import line
 from infra.gcp import metadata
-from infra.ssh import lines
 from node.bootstrap.vm import images, os_login
 from node.elastic import programs
 from tests.support.aws_mocks import aws_design
@@ -61,8 +61,7 @@ def texts() -> Iterator[tuple[str, str, str]]:
     yield "policy-rc.d", "sh", system_packages.OUR_POLICY
     yield "epilog", "sh", programs.EPILOG_TEXT.format(path="/bin", conf="'/a b/slurm.conf'", seconds=9)
     yield "wait-for-environment", "sh", lines.wait_for_environment(PLACE, "0123abcd", 60)
-    for stdin in (False, True):
-        yield f"unpack-{stdin}", "sh", lines.unpack(PLACE, "0123abcd", "f" * 64, stdin=stdin)
+    yield "unpack", "sh", lines.unpack(PLACE, "0123abcd", "f" * 64)
     yield "submit", "sh", lines.submit(PLACE, "0123abcd/4567")
     yield "cancel", "sh", lines.cancel(PLACE, "0123abcd/4567")
     for verb in ("sweep", "wait"):

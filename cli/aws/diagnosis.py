@@ -129,7 +129,7 @@ def ssh_programs(access: Access) -> Iterable[Finding]:
     """What SSH access to the login machine needs on this machine."""
     yield from diagnosis.client()
     if access.mode == "ssh":
-        yield diagnosis.agent_key()
+        yield diagnosis.login_key()
         return
     yield from diagnosis.installed(
         ("aws", "the AWS CLI", pages.AWS_CLI),

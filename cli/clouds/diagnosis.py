@@ -10,7 +10,6 @@ from cli.clouds import keys
 from cli.doctor.finding import Finding, Severity, fine, from_message, stops
 from infra.errors import UserError
 from infra.program import locations
-from infra.ssh import agent
 
 
 def credentials(require: Callable[[], object], which: str | None) -> Iterable[Finding]:
@@ -48,9 +47,12 @@ def installed(*programs: tuple[str, str, str]) -> Iterable[Finding]:
             yield fine(f"ssh.{program}", f"{program} is on PATH")
 
 
-def agent_key() -> Finding:
-    """Whether the SSH agent has a key, which access.mode `ssh` needs."""
-    return _key("ssh.agent", agent.require)
+def login_key() -> Finding:
+    """Whether `ssh` has a key to offer where the machine's key was chosen before: access.mode `ssh`."""
+    if keys.any_key(locations.home() / ".ssh"):
+        return fine("ssh.key", "there is an SSH key to log in with")
+    found = "the SSH agent has no key, and there is none in ~/.ssh under a usual name"
+    return stops("ssh.key", found, "Add the key that the login machine accepts to the agent: `ssh-add FILE`.")
 
 
 def own_key() -> Finding:

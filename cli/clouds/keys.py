@@ -8,6 +8,8 @@ from pathlib import Path
 from infra.errors import EXIT_REFUSED, UserError
 
 FILES = ("id_ed25519.pub", "id_rsa.pub")
+PRIVATE = ("id_ed25519", "id_rsa", "id_ecdsa")
+"""The names of private keys in `~/.ssh` that `ssh` offers by itself."""
 KINDS = ("ssh-ed25519 ", "ssh-rsa ")
 """The kinds of keys that both EC2 Instance Connect and OS Login take."""
 
@@ -31,6 +33,11 @@ def own_key(folder: Path) -> str:
         "run the command again: its public half is sent for each connection, nothing else is needed.",
         EXIT_REFUSED,
     )
+
+
+def any_key(folder: Path) -> bool:
+    """Whether `ssh` has a key to offer: one of the agent, or of a file with a usual name in `~/.ssh`."""
+    return bool(agent_keys()) or any((folder / name).is_file() for name in PRIVATE)
 
 
 def agent_keys() -> list[str]:

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from cli.clouds.cloud import ALIVE, Cloud, Machine
-from cli.ssh import openssh
+from cli.ssh import hostkeys, openssh
 from infra.clouds.commands import PYTHON
 from infra.errors import NotUpError, UserError
 from infra.program import folders
 from infra.program.stack import Stack
-from infra.ssh import hostkeys
 from infra.ssh.target import Target
 from node.model import Access, ClusterDesign
 

@@ -16,10 +16,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from cli.ssh import openssh
+from cli.ssh import lines, openssh
 from infra import bundle, workload_files
 from infra.errors import EXIT_INTERRUPTED, UserError
-from infra.ssh import lines
 from infra.ssh.target import VARIABLE, Target, parse
 
 STAGE_SECONDS = 300.0
@@ -58,7 +57,7 @@ def stage(target: Target, options: argparse.Namespace) -> str:
         what = options.own[0] if options.own else f"{project}/workload"
         raise UserError(f"{what} was changed while it was being staged: run the command again")
     archive = workload.archive()
-    line = lines.unpack(options.shared, options.staged, bundle.digest(archive), stdin=True)
+    line = lines.unpack(options.shared, options.staged, bundle.digest(archive))
     return openssh.run(target, line, stdin=base64.encodebytes(archive).decode(), seconds=STAGE_SECONDS)
 
 

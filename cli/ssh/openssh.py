@@ -12,8 +12,8 @@ from pathlib import Path
 
 from cli import pages
 from cli.runner import interrupt, process
+from cli.ssh import hostkeys
 from infra.errors import EXIT_REFUSED, UserError
-from infra.ssh import hostkeys
 from infra.ssh.target import Target
 
 OWN_FAILURE = 255

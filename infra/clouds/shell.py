@@ -8,7 +8,7 @@ import pulumi
 
 from infra import bundle
 from infra.inventory import ClusterComponent
-from infra.ssh.shells import Endpoint, OpenSshShell, RemoteShell, ShellPaths
+from infra.ssh.shells import Endpoint, OpenSshShell, ShellPaths
 from node.model import APPS, SHARED, ClusterDesign
 
 if TYPE_CHECKING:
@@ -38,11 +38,5 @@ def paths_of(design: ClusterDesign) -> ShellPaths:
 
 
 def of(design: ClusterDesign, cluster: CloudCluster) -> Shell:
-    """The shell of a cluster's login machine.
-
-    It is Pulumi's own SSH client where the machine has a public address and one user. It is `ssh` through a
-    ProxyCommand, and where the name of the user who connects has to be asked for.
-    """
-    if cluster.proxy_command is None and cluster.endpoint.ask is None:
-        return RemoteShell(cluster.endpoint, paths_of(design))
+    """The shell of a cluster's login machine."""
     return OpenSshShell(cluster.endpoint, paths_of(design), cluster.proxy_command)

@@ -1,29 +1,19 @@
-"""The two implementations of `Shell` over SSH, for providers whose login machine is not this machine."""
+"""The benchmark's `Shell` over SSH, for providers whose login machine is not this machine."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TypeVar
 
 import pulumi
 import pulumi_command as command
 
-from infra import bundle, workload_files
 from infra.benchmark import BenchmarkRun
-from infra.errors import UserError
-from infra.program import mode
-from infra.ssh import agent, hostkeys, lines, target
-
-T = TypeVar("T")
+from infra.ssh import target
 
 # The path is relative, so that moving the checkout changes no resource. Commands run in the project's folder.
 CLIENT = (".venv/bin/python", "-m", "cli.ssh.client")
-DIAL_ERRORS = 8
-DIAL_SECONDS = 5
-"""With these two limits a host that is gone costs 50 s, and one that refuses or has another key costs 5 s."""
 ENVIRONMENT_SECONDS = 1800
 
 
@@ -34,7 +24,7 @@ class Endpoint:
     Attributes:
         host: The server's address. Behind a ProxyCommand it is whatever that takes, such as an instance's id.
         host_keys: The public keys of the inventory, as `ssh-keyscan` or `ssh_host_*_key.pub` have them.
-        ask: `Target.ask`. Only `OpenSshShell` knows it.
+        ask: `Target.ask`.
     """
 
     host: pulumi.Input[str]
@@ -63,102 +53,11 @@ class ShellPaths:
     wait: int = ENVIRONMENT_SECONDS
 
 
-class RemoteShell:
-    """Reaches the login machine with pulumi-command's own SSH client, for `access.mode: ssh` on AWS.
-
-    The client takes a key from the SSH agent. Neither a private key nor the agent's path is an input: a key
-    must not enter the state, and the path changes with each login.
-
-    The client limits only how long it dials. A machine that accepts a connection and then says nothing holds
-    it for ever, and it needs the machine in order to cancel a job. `OpenSshShell` has neither fault.
-
-    This class stays because running stacks have `command:remote:Command` in their state, and no way leads
-    from it to a `command:local:Command`. An alias would be an update, which the provider refuses: it reads
-    the old state as that of a local command, which has no input `connection` (pulumi-go-provider 1.3.0,
-    `ende.Decode` without `IgnoreUnrecognized`). Without an alias the engine first makes the new resource,
-    which finds the benchmark's job running, and then deletes the old one, which cancels that job.
-
-    Args:
-        root: The project, whose workload is staged.
-    """
-
-    def __init__(self, endpoint: Endpoint, paths: ShellPaths, root: Path = bundle.ROOT) -> None:
-        self.apps, self.shared, self.environment = paths.apps, paths.shared, paths.environment
-        self._paths = paths
-        self._root = root
-        self._host_key = pulumi.Output.from_input(endpoint.host_keys).apply(
-            lambda keys: _or_stop(lambda: hostkeys.pin(keys))
-        )
-        self._connection = command.remote.ConnectionArgs(
-            host=endpoint.host,
-            port=endpoint.port,
-            user=endpoint.user,
-            host_key=self._host_key,
-            dial_error_limit=DIAL_ERRORS,
-            per_dial_timeout=DIAL_SECONDS,
-        )
-
-    def prepare(self, name: str, opts: pulumi.ResourceOptions) -> pulumi.Resource:
-        """Stops the program where no SSH agent has a key, because the client's own message does not say
-        so."""
-        if mode.current() != "plan" and not pulumi.runtime.is_dry_run():
-            _or_stop(agent.require)
-        return command.remote.Command(
-            name,
-            connection=self._connection,
-            create=lines.wait_for_environment(self.apps, self.environment, self._paths.wait),
-            triggers=[self.environment],
-            add_previous_output_in_env=False,
-            opts=opts,
-        )
-
-    def stage(self, name: str, run: BenchmarkRun, opts: pulumi.ResourceOptions) -> pulumi.Resource:
-        archive = workload_files.read(self._root, run.own).archive()
-        path = bundle.cached_file("workload", ".tar", archive, write=mode.current() != "plan")
-        copied = command.remote.CopyToRemote(
-            f"{name}-archive",
-            connection=self._connection,
-            source=pulumi.FileAsset(str(path)),
-            remote_path=lines.archive_path(self.shared, run.staged),
-            # A changed connection alone would copy nothing, not even to a new machine. A new machine has a
-            # new key.
-            triggers=[run.workload_digest, self._host_key],
-            opts=opts,
-        )
-        return command.remote.Command(
-            name,
-            connection=self._connection,
-            create=lines.unpack(self.shared, run.staged, bundle.digest(archive), stdin=False),
-            triggers=[run.workload_digest],
-            add_previous_output_in_env=False,
-            logging=command.remote.Logging.NONE,
-            opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[copied])),
-        )
-
-    def submit(
-        self, name: str, run: BenchmarkRun, opts: pulumi.ResourceOptions
-    ) -> tuple[pulumi.Resource, pulumi.Output[str]]:
-        line = lines.submit(self._paths.tool, run.folder)
-        job = command.remote.Command(
-            name,
-            connection=self._connection,
-            create=line,
-            update=line,
-            delete=lines.cancel(self._paths.tool, run.folder),
-            stdin=run.script,
-            triggers=[run.workload_digest, run.folder],
-            # sshd refuses variables, and pulumi-command would warn of each one.
-            add_previous_output_in_env=False,
-            # The message of a failure has all of the output. Logging a line of 64 KiB would hang the
-            # provider.
-            logging=command.remote.Logging.NONE,
-            opts=opts,
-        )
-        return job, job.stdout
-
-
 class OpenSshShell:
     """Reaches the login machine with the engineer's own `ssh`, directly or through a ProxyCommand.
+
+    It is not pulumi-command's own SSH client (`command.remote`): that one has no ProxyCommand, waits for ever
+    for a machine that accepts a connection and then says nothing, and needs the machine to cancel a job.
 
     Args:
         proxy_command: A command for OpenSSH whose standard input and output lead to the login machine's sshd.
@@ -235,14 +134,6 @@ class OpenSshShell:
             triggers=triggers,
             opts=opts,
         )
-
-
-def _or_stop(check: Callable[[], T]) -> T:
-    """Raises a UserError as a `RunError`, which Pulumi prints without a traceback."""
-    try:
-        return check()
-    except UserError as error:
-        raise pulumi.RunError(str(error)) from error
 
 
 def _client(verb: str, *paths: str, **options: str) -> str:

@@ -1,4 +1,4 @@
-"""The benchmark over SSH with the real engine, the real command plugin and its own SSH client."""
+"""The benchmark over SSH with the real engine and the real command plugin."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.ssh import shells
+from cli.ssh import lines
 from tests.support import remote_scenarios as scenarios
 from tests.support.drivers import Cli
 from tests.support.login_machine import LoginMachine, login_machines
@@ -36,43 +36,36 @@ def driver(tmp_path: Path) -> Cli:
     return Cli(tmp_path)
 
 
-@pytest.mark.parametrize("shell", ["openssh", "remote"])
-def test_a_benchmarks_life(driver: Cli, machine: LoginMachine, shell: str) -> None:
-    scenarios.check_life(driver, machine, shell)
+def test_a_benchmarks_life(driver: Cli, machine: LoginMachine) -> None:
+    scenarios.check_life(driver, machine)
 
 
 def test_another_address_is_no_other_job_and_another_machine_gets_all(
     driver: Cli, make_machine: Callable[[str], LoginMachine]
 ) -> None:
-    scenarios.check_moved(driver, make_machine("machine"), make_machine("successor"), "remote")
+    scenarios.check_moved(driver, make_machine("machine"), make_machine("successor"))
 
 
-def test_pulumis_client_refuses_another_host_key_and_sends_nothing(
+def test_another_host_key_is_refused_and_nothing_is_sent(
     driver: Cli, machine: LoginMachine, tmp_path: Path
 ) -> None:
     other = public(make_key(tmp_path / "other"))
-    refused = scenarios.check_wrong_key(driver, machine, "remote", other)
-    assert "host key mismatch" in refused.text
+    refused = scenarios.check_wrong_key(driver, machine, other)
+    assert "another SSH host key than the one that the cluster published" in refused.text
 
 
-def test_a_machine_that_is_gone(
-    driver: Cli, machine: LoginMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pulumi's client needs it to cancel a job, and gives up soon; to destroy all it is not asked."""
-    scenarios.succeeded(driver.up(scenarios.spec(machine, "remote")))
+def test_a_machine_that_is_gone(driver: Cli, machine: LoginMachine, tmp_path: Path) -> None:
+    """A benchmark that is not wanted any more goes without it, and to destroy all it is not asked."""
+    scenarios.succeeded(driver.up(scenarios.spec(machine)))
     state = next((tmp_path / "backend").rglob("t.json")).read_text()
     assert "PRIVATE KEY" not in state
     assert os.environ["SSH_AUTH_SOCK"] not in state
-    # The archive's place on this machine is no part of the wish.
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another cache"))
     machine.sshd.stop()
-    assert scenarios.succeeded(driver.up(scenarios.spec(machine, "remote"))).operations == {}
-    failed = driver.up(scenarios.spec(machine, "remote", benchmark=False))
-    assert failed.failed
-    assert f"after {shells.DIAL_ERRORS} failed attempts" in failed.text
-    assert "connection refused" in failed.text
-    # It would fail again if it were asked.
-    assert scenarios.succeeded(driver.destroy()).operations["b-job"] == "deleted"
+    assert scenarios.succeeded(driver.up(scenarios.spec(machine))).operations == {}
+    removed = scenarios.succeeded(driver.up(scenarios.spec(machine, benchmark=False)))
+    assert removed.operations["b-job"] == "deleted"
+    assert lines.NOT_CANCELLED in removed.text
+    scenarios.succeeded(driver.destroy())
 
 
 def test_a_refusal_comes_back_as_it_was_said(driver: Cli, machine: LoginMachine) -> None:
@@ -80,16 +73,6 @@ def test_a_refusal_comes_back_as_it_was_said(driver: Cli, machine: LoginMachine)
     machine.tool.write_text(
         "#!/bin/sh\nhead -c 100000 /dev/zero | tr '\\0' x >&2\necho no such partition >&2\nexit 1\n"
     )
-    refused = driver.up(scenarios.spec(machine, "remote"))
+    refused = driver.up(scenarios.spec(machine))
     assert refused.failed
     assert "no such partition" in refused.text
-
-
-def test_without_an_agent_pulumi_says_so_without_a_traceback(
-    driver: Cli, machine: LoginMachine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("SSH_AUTH_SOCK")
-    refused = driver.up(scenarios.spec(machine, "remote"))
-    assert refused.failed
-    assert "there is no SSH agent here" in refused.text
-    assert "Traceback" not in refused.text

@@ -12,7 +12,7 @@ from cli.local import system_packages
 from cli.local.site import RunDirectory
 from tests.support import remote_scenarios as scenarios
 from tests.support.checkout import SMALL, Checkout, running, until
-from tests.support.drivers import Driver, Embedded, StandInDriver
+from tests.support.drivers import Embedded
 from tests.support.login_machine import LoginMachine
 from tests.support.sshd import missing
 
@@ -39,16 +39,13 @@ def queue(cluster: Checkout) -> dict[str, str]:
     return dict(line.split() for line in lines)
 
 
-@pytest.mark.parametrize("shell", ["openssh", "remote"])
-def test_a_job_of_a_real_cluster(
-    cluster: Checkout, machine: LoginMachine, tmp_path: Path, shell: str
-) -> None:
+def test_a_job_of_a_real_cluster(cluster: Checkout, machine: LoginMachine, tmp_path: Path) -> None:
     run = RunDirectory(cluster.run_directory)
-    driver: Driver = Embedded(tmp_path) if shell == "openssh" else StandInDriver(tmp_path)
+    driver = Embedded(tmp_path)
 
     def wish(script: str) -> dict[str, Any]:
         place = {**machine.place, "shared": str(run.shared), "tool": str(run.tool)}
-        return scenarios.spec(machine, shell, place=place, script=script + f"# {shell}\n")
+        return scenarios.spec(machine, place=place, script=script)
 
     first = scenarios.succeeded(driver.up(wish(LASTING))).outputs["job"]
     assert queue(cluster)[first] in ("PENDING", "CONFIGURING", "RUNNING")

@@ -1,11 +1,11 @@
-"""Which published host keys are accepted, and which of them a client gets."""
+"""Which published host keys are accepted."""
 
 from __future__ import annotations
 
 import pytest
 
+from cli.ssh import hostkeys
 from infra.errors import UserError
-from infra.ssh import hostkeys
 
 ED = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
 EC = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBEmKSENjQEezOmxkZMy7opKgwFB9nkt5YRrYMjNuG5N87uRgg6CLrbo5wAdT/y6v0mKV0U2w0WZ2YB/++Tpockg="  # noqa: E501
@@ -14,15 +14,7 @@ RSA = (
 )
 
 
-@pytest.mark.parametrize("keys", [[RSA, EC, ED], [ED], [EC, f"{ED} root@head with spaces\n"]])
-def test_the_key_for_a_client_that_takes_one_is_the_best(keys: list[str]) -> None:
-    assert hostkeys.pin(keys) == ED
-
-
-def test_rsa_alone_cannot_be_pinned_there_but_by_openssh() -> None:
-    assert hostkeys.pin([RSA, EC]) == EC
-    with pytest.raises(UserError, match=r"RSA host keys only.*ssh-keygen -A"):
-        hostkeys.pin([RSA])
+def test_a_machine_with_an_rsa_key_only_is_known_too() -> None:
     assert hostkeys.known_hosts([RSA]) == f"slurm-stacks {RSA}\n"
 
 
@@ -38,9 +30,8 @@ def test_nothing_but_the_key_of_a_line_is_taken() -> None:
 
 def test_no_key_is_no_trust() -> None:
     for keys in ([], ["ssh-dss AAAAB3NzaC1kc3M="]):
-        for client in (hostkeys.pin, hostkeys.known_hosts):
-            with pytest.raises(UserError, match="published no SSH host key"):
-                client(keys)
+        with pytest.raises(UserError, match="published no SSH host key"):
+            hostkeys.known_hosts(keys)
 
 
 @pytest.mark.parametrize(
@@ -56,11 +47,6 @@ def test_no_key_is_no_trust() -> None:
     ],
 )
 def test_a_line_that_is_no_key_is_refused_by_name(line: str) -> None:
-    for client in (hostkeys.pin, hostkeys.known_hosts):
-        with pytest.raises(UserError, match="no public SSH host key") as raised:
-            client([ED, line])
-        assert repr(line) in str(raised.value)
-
-
-def test_a_plans_placeholder_stays_readable() -> None:
-    assert hostkeys.pin(["<head.hostKeys[0]>"]) == "<head.hostKeys[0]>"
+    with pytest.raises(UserError, match="no public SSH host key") as raised:
+        hostkeys.known_hosts([ED, line])
+    assert repr(line) in str(raised.value)

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from cli.ssh import lines
 from infra import bundle, workload_files
-from infra.ssh import lines
 
 SHELLS = ("sh", "bash")
 CHARACTERS = st.characters(exclude_characters="/\0", exclude_categories=["Cs"])
@@ -109,7 +109,7 @@ def project(root: Path, files: dict[str, bytes]) -> Path:
 
 def unpack(shared: Path, content: bytes, **changes: Any) -> subprocess.CompletedProcess[bytes]:
     """Stage an archive through standard input; `sent` is the part of it that arrives."""
-    line = lines.unpack(str(shared), NAME, bundle.digest(content), stdin=True)
+    line = lines.unpack(str(shared), NAME, bundle.digest(content))
     sent = changes.get("sent", base64.encodebytes(content))
     return shell(line, sent, changes.get("kind", "sh"))
 
@@ -141,18 +141,11 @@ def test_whoever_trains_the_same_has_a_folder_of_their_own(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("kind", SHELLS)
 @pytest.mark.parametrize("awkward", AWKWARD)
-def test_awkward_names_by_both_ways(tmp_path: Path, awkward: str, kind: str) -> None:
+def test_awkward_names(tmp_path: Path, awkward: str, kind: str) -> None:
     content = workload_files.read(project(tmp_path, {awkward: b"x", f"{awkward}d/{awkward}": b"y"})).archive()
     shared = tmp_path / f"x{awkward}"
     printed(unpack(shared, content, kind=kind))
-    by_stdin = staged(shared)
-    assert by_stdin == {awkward: b"x", f"{awkward}d/{awkward}": b"y"}
-    (shared / "bench" / NAME).rename(tmp_path / "away")
-    placed = Path(lines.archive_path(str(shared), NAME))
-    placed.write_bytes(content)
-    printed(shell(lines.unpack(str(shared), NAME, bundle.digest(content), stdin=False), kind=kind))
-    assert staged(shared) == by_stdin
-    assert not placed.exists()
+    assert staged(shared) == {awkward: b"x", f"{awkward}d/{awkward}": b"y"}
     assert not (tmp_path / "pwned").exists()
     assert not Path("pwned").exists()
 
@@ -201,7 +194,7 @@ def test_a_copy_that_is_there_is_left_alone(tmp_path: Path, content: bytes) -> N
 
 def test_staging_that_is_killed_leaves_nothing_that_is_used(tmp_path: Path, content: bytes) -> None:
     shared = tmp_path / "shared"
-    line = lines.unpack(str(shared), NAME, bundle.digest(content), stdin=True)
+    line = lines.unpack(str(shared), NAME, bundle.digest(content))
     with subprocess.Popen(["sh", "-c", line], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as half:
         assert half.stdin is not None
         half.stdin.write(base64.encodebytes(content)[:5000])
@@ -225,7 +218,7 @@ def test_nothing_is_at_its_place_before_the_last_step(
 
 def test_two_that_stage_at_once_make_one(tmp_path: Path, content: bytes) -> None:
     shared = tmp_path / "shared"
-    line = lines.unpack(str(shared), NAME, bundle.digest(content), stdin=True)
+    line = lines.unpack(str(shared), NAME, bundle.digest(content))
     both = [
         subprocess.Popen(["sh", "-c", line], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(4)
     ]

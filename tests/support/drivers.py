@@ -1,4 +1,4 @@
-"""Ways to run the program of `remote_program`: the embedded runner, the stand-in, the Pulumi CLI."""
+"""Ways to run the program of `remote_program`: the embedded runner, the Pulumi CLI."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import pulumi
-
 from cli.runner.events import Event, ResourceDone
 from infra.errors import UserError
 from infra.program.stack import Stack
 from tests.support import remote_program
 from tests.support.checkout import CODE, ROOT
 from tests.support.project_file import project_file
-from tests.support.stand_in import CommandFailed, StandIn
 
 NAME = "tiny"
 
@@ -124,32 +121,6 @@ print(json.dumps([failed, "\\n".join(text), done, outputs]))
         assert done.returncode == 0, done.stderr
         failed, text, what, outputs = json.loads(done.stdout)
         return Outcome(failed, text, folded(what), outputs)
-
-
-class StandInDriver:
-    """The stand-in, in this process."""
-
-    def __init__(self, folder: Path) -> None:
-        self.project = make_project(folder / "a project")
-        self._engine = StandIn(self.project)
-
-    def up(self, spec: dict[str, Any]) -> Outcome:
-        try:
-            self._engine.up(lambda: remote_program.declare(spec, self.project))
-        except (CommandFailed, pulumi.RunError) as error:
-            return Outcome(True, str(error), self._engine.operations)
-        return self._outcome()
-
-    def destroy(self) -> Outcome:
-        try:
-            self._engine.destroy()
-        except CommandFailed as error:
-            return Outcome(True, str(error), self._engine.operations)
-        return self._outcome()
-
-    def _outcome(self) -> Outcome:
-        job = self._engine.state.get("b-job")
-        return Outcome(False, "", self._engine.operations, {"job": job.stdout} if job else {})
 
 
 class Cli:

@@ -13,27 +13,23 @@ import pulumi
 import pulumi_command as command
 
 from infra import workload_files
-from infra.benchmark import BenchmarkRun, Shell
+from infra.benchmark import BenchmarkRun
 from infra.benchmark_component import Benchmark
-from infra.ssh.shells import Endpoint, OpenSshShell, RemoteShell, ShellPaths
+from infra.ssh.shells import Endpoint, OpenSshShell, ShellPaths
 
 
 def declare(spec: dict[str, Any], root: Path) -> None:
     """The program.
 
     Args:
-        spec: shell (openssh | remote) and its options, endpoint, place, script, benchmark (is there one).
+        spec: the shell's options, endpoint, place, script, benchmark (is there one).
         root: the project, with the workload.
     """
     head = command.local.Command("head", create="true")
     if not spec["benchmark"]:
         return
     endpoint, paths = Endpoint(**spec["endpoint"]), ShellPaths(**spec["place"])
-    shell: Shell
-    if spec["shell"] == "openssh":
-        shell = OpenSshShell(endpoint, paths, **spec["options"])
-    else:
-        shell = RemoteShell(endpoint, paths, root=root)
+    shell = OpenSshShell(endpoint, paths, **spec["options"])
     run = BenchmarkRun(spec["script"], workload_files.read(root).digest)
     made = Benchmark("b", run, shell, head)
     pulumi.export("job", made.job_id)

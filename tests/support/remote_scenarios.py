@@ -1,11 +1,11 @@
-"""What must hold for the benchmark over SSH, whichever shell declares it and whatever runs the program."""
+"""What must hold for the benchmark over SSH, whatever runs the program."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from cli.ssh import lines
 from infra import workload_files
-from infra.ssh import lines
 from tests.support.drivers import Driver
 from tests.support.login_machine import LoginMachine
 
@@ -15,13 +15,12 @@ echo "$HOME" `date` \\n 'it'"'"'s' naïve – \t tab
 """
 
 
-def spec(machine: LoginMachine, shell: str, **changes: Any) -> dict[str, Any]:
+def spec(machine: LoginMachine, **changes: Any) -> dict[str, Any]:
     """The program's wish: a benchmark on this machine."""
     made = {
-        "shell": shell,
         "endpoint": machine.endpoint,
         "place": machine.place,
-        "options": {"patience": 0, "connect_seconds": 60} if shell == "openssh" else {},
+        "options": {"patience": 0, "connect_seconds": 60},
         "script": SCRIPT,
         "benchmark": True,
     }
@@ -33,9 +32,9 @@ def succeeded(outcome: Any) -> Any:
     return outcome
 
 
-def check_life(driver: Driver, machine: LoginMachine, shell: str) -> None:
+def check_life(driver: Driver, machine: LoginMachine) -> None:
     """Copied whole and submitted; no change is nothing; another wish is another job; at the end none."""
-    first = succeeded(driver.up(spec(machine, shell)))
+    first = succeeded(driver.up(spec(machine)))
     assert first.outputs["job"] == "41"
     (folder,) = machine.staged()
     assert machine.staged()[folder] == {
@@ -47,34 +46,34 @@ def check_life(driver: Driver, machine: LoginMachine, shell: str) -> None:
     assert script.read_text() == SCRIPT
 
     logins = machine.sshd.logins()
-    again = succeeded(driver.up(spec(machine, shell)))
+    again = succeeded(driver.up(spec(machine)))
     assert (again.operations, machine.sshd.logins()) == ({}, logins), "no change does not even connect"
     assert again.outputs["job"] == "41"
 
-    other = succeeded(driver.up(spec(machine, shell, script=SCRIPT + "# other\n")))
+    other = succeeded(driver.up(spec(machine, script=SCRIPT + "# other\n")))
     assert other.operations == {"b-job": "replaced"}
     assert [call[0] for call in machine.calls()] == ["cancel", "submit"]
     assert machine.queue() == {41: "CANCELLED", 42: "PENDING"}
     assert other.outputs["job"] == "42"
 
     (driver.project / "workload" / "a new file's name").write_text("x\n")
-    changed = succeeded(driver.up(spec(machine, shell, script=SCRIPT + "# other\n")))
+    changed = succeeded(driver.up(spec(machine, script=SCRIPT + "# other\n")))
     assert changed.operations["b-job"] == changed.operations["b-stage"] == "replaced"
     assert machine.queue() == {41: "CANCELLED", 42: "CANCELLED", 43: "PENDING"}
     assert set(machine.staged()) > {folder}
     assert machine.litter() == []
 
-    succeeded(driver.up(spec(machine, shell, benchmark=False)))
+    succeeded(driver.up(spec(machine, benchmark=False)))
     assert machine.queue()[43] == "CANCELLED", "a benchmark that is not wanted any more is cancelled"
 
 
-def check_moved(driver: Driver, machine: LoginMachine, successor: LoginMachine, shell: str) -> None:
+def check_moved(driver: Driver, machine: LoginMachine, successor: LoginMachine) -> None:
     """The same machine at another address has the same job; another machine gets the workload, too."""
-    succeeded(driver.up(spec(machine, shell)))
+    succeeded(driver.up(spec(machine)))
     machine.calls()
     machine.sshd.stop()
     machine.sshd.start()
-    moved = succeeded(driver.up(spec(machine, shell)))
+    moved = succeeded(driver.up(spec(machine)))
     assert "replaced" not in moved.operations.values()
     assert moved.operations["b-job"] == "updated"
     assert moved.outputs["job"] == "41"
@@ -82,24 +81,24 @@ def check_moved(driver: Driver, machine: LoginMachine, successor: LoginMachine, 
     assert [call[0] for call in machine.calls()] == ["submit"], "asked again, and answered with the same job"
 
     successor.sshd.accept(machine.sshd.client_key)
-    succeeded(driver.up(spec(successor, shell)))
+    succeeded(driver.up(spec(successor)))
     assert successor.staged() == machine.staged()
     assert successor.queue() == {41: "PENDING"}
 
 
-def check_wrong_key(driver: Driver, machine: LoginMachine, shell: str, other_key: str) -> Any:
+def check_wrong_key(driver: Driver, machine: LoginMachine, other_key: str) -> Any:
     """Another machine at the address gets nothing: no file, no command."""
     wrong = {**machine.endpoint, "host_keys": [other_key]}
-    refused = driver.up(spec(machine, shell, endpoint=wrong))
+    refused = driver.up(spec(machine, endpoint=wrong))
     assert refused.failed
     assert machine.sshd.logins() == 0
     assert (machine.staged(), machine.litter(), machine.calls()) == ({}, [], [])
     return refused
 
 
-def check_gone(driver: Driver, machine: LoginMachine, shell: str) -> None:
+def check_gone(driver: Driver, machine: LoginMachine) -> None:
     """A cluster whose head is gone is destroyed, and nobody tries to reach it."""
-    succeeded(driver.up(spec(machine, shell)))
+    succeeded(driver.up(spec(machine)))
     machine.sshd.stop()
     destroyed = succeeded(driver.destroy())
     assert destroyed.operations["b-job"] == "deleted"

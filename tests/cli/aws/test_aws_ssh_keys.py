@@ -28,7 +28,6 @@ from infra.clouds.commands import PYTHON, ClusterRef
 from infra.environments import lock_digest
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
-from infra.ssh.shells import OpenSshShell, RemoteShell
 from node.model import Access, ClusterDesign
 from tests.support.aws_account import KEY, Account, account, moto, nobody
 from tests.support.aws_machines import Machines
@@ -173,11 +172,6 @@ def shells(design: ClusterDesign) -> Any:
     return found[0]
 
 
-def test_the_shell_follows_the_access_mode() -> None:
-    assert isinstance(shells(ssh_design()), RemoteShell)
-    assert isinstance(shells(aws_design()), OpenSshShell)
-
-
 def test_the_shell_of_a_machine_behind_session_manager_knows_its_keys() -> None:
     seen: list[Any] = []
 
@@ -272,7 +266,7 @@ def test_the_doctor_names_what_this_machine_lacks(
     assert findings(aws_design()) == dict.fromkeys(
         ("credentials", "ssh.client", "ssh.aws", "ssh.session-manager-plugin", "ssh.key"), Severity.STOPS
     )
-    assert findings(ssh_design())["ssh.agent"] is Severity.STOPS
+    assert findings(ssh_design())["ssh.key"] is Severity.STOPS
 
 
 def test_the_doctor_finds_nothing_wrong_where_all_is_there(

@@ -12,10 +12,7 @@ from infra.errors import UserError
 ALIAS = "slurm-stacks"
 """The name under which the keys are kept. It is not an address, because addresses and ports change."""
 
-# The client of pulumi-command offers an RSA key only as `ssh-rsa`, which is SHA-1 and which OpenSSH has
-# refused since 8.8. A pinned RSA key never matches there.
-_PREFERRED = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521")
-_KINDS = (*_PREFERRED, "ssh-rsa")
+_KINDS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
 _BODY = re.compile(r"AAAA[A-Za-z0-9+/]+={0,2}")
 
 
@@ -39,27 +36,6 @@ def parse(lines: Sequence[str]) -> list[str]:
             "not trusted: look into the machine's boot report, which `logs` shows, then run `up` again"
         )
     return found
-
-
-def pin(lines: Sequence[str]) -> str:
-    """The one key for a client that accepts one key only.
-
-    An offline plan, which knows no keys, gets the placeholder that stands for them.
-
-    Raises:
-        UserError: As `parse`, or there are only RSA keys.
-    """
-    if len(lines) == 1 and lines[0].startswith("<"):
-        return lines[0]
-    keys = parse(lines)
-    for kind in _PREFERRED:
-        for key in keys:
-            if key.startswith(f"{kind} "):
-                return key
-    raise UserError(
-        "the login machine has RSA host keys only, which Pulumi's SSH client cannot verify: "
-        "have it make an Ed25519 key (`ssh-keygen -A`)"
-    )
 
 
 def known_hosts(lines: Sequence[str]) -> str:

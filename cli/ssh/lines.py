@@ -1,7 +1,4 @@
-"""The lines for the login machine's shell. They are POSIX, quote every value, and can run more than once.
-
-Their text is an input of resources in running stacks. A changed comment in it would be a change of those.
-"""
+"""The lines for the login machine's shell. They are POSIX, quote every value, and can run more than once."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ if [ ! -d "$target" ]; then
   draft=$(mktemp -d "$bench/.$name.XXXXXX")
   trap 'rm -rf "$draft"' EXIT
   trap 'exit 129' HUP INT TERM
-  {fetch}
+  base64 -d >"$draft/archive" || true
   if [ "$(sha256sum <"$draft/archive" | cut -c1-64)" != {digest} ]; then
     echo 'the workload arrived damaged or cut short, and is not used: run up again' >&2
     exit 1
@@ -51,7 +48,6 @@ if [ ! -d "$target" ]; then
   (cd "$draft/new" && tar -x --no-same-owner -f ../archive)
   mv -T "$draft/new/workload" "$target" || [ -d "$target" ]
 fi
-{forget}
 printf '%s\\n' "$target"
 """
 
@@ -63,26 +59,13 @@ def wait_for_environment(apps: str, digest: str, seconds: int) -> str:
     return _WAIT.format(env=env, complete=COMPLETE, seconds=seconds)
 
 
-def archive_path(shared: str, staged: str) -> str:
-    """The path for an archive that does not come on standard input."""
-    return f"{shared}/bench/.{staged}.tar"
-
-
-def unpack(shared: str, staged: str, digest: str, *, stdin: bool) -> str:
+def unpack(shared: str, staged: str, digest: str) -> str:
     """Unpacks an archive with this SHA-256 to `<shared>/bench/<staged>/workload`, unless that exists.
 
-    Args:
-        stdin: Whether the archive comes on standard input in base64. Otherwise it lies at `archive_path`, and
-            is deleted afterwards.
+    The archive comes on standard input, in base64.
     """
-    archive = shlex.quote(archive_path(shared, staged))
-    return _UNPACK.format(
-        bench=shlex.quote(f"{shared}/bench"),
-        name=shlex.quote(staged),
-        digest=shlex.quote(digest),
-        fetch='base64 -d >"$draft/archive" || true' if stdin else f'cp {archive} "$draft/archive"',
-        forget=":" if stdin else f"rm -f {archive}",
-    )
+    bench = shlex.quote(f"{shared}/bench")
+    return _UNPACK.format(bench=bench, name=shlex.quote(staged), digest=shlex.quote(digest))
 
 
 def submit(tool: str, folder: str) -> str:
