@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import re
 import time
 from collections.abc import Iterable, Mapping
@@ -98,7 +99,7 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
         UserError: The file cannot be written; no draft of it is left.
     """
-    draft = path.with_name(f".{path.name}")
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft.write_text(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -195,7 +196,7 @@ def _write(path: Path, text: str) -> None:
     Raises:
         UserError: The file cannot be written.
     """
-    draft = path.with_name(f".{path.name}")
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft.write_text(text, encoding="utf-8", newline="")
