@@ -12,15 +12,15 @@ from cli.results import Kept
 
 
 def compared(result: Mapping[str, Any], kept: Iterable[Kept], stack: str) -> str | None:
-    """One sentence for the end of `up`. It claims nothing that was not measured.
+    """One sentence for the end of `up`.
 
     Args:
         result: the record of the run that has just ended.
         kept: the stack's kept results. Those of one node with the same training on the same machines count.
 
     Returns:
-        The sentence; the command that measures it where no run of one node is kept; `None` for a result
-        of one node.
+        The sentence, with the command that measures it where no run of one node is kept; `None` for a
+        result of one node.
     """
     # A terminal's lines are copied into files and searched: plain spaces.
     return None if result["nodes"] == 1 else _sentence(result, kept, stack).replace(words.SPACE, " ")
@@ -32,8 +32,7 @@ def _sentence(result: Mapping[str, Any], kept: Iterable[Kept], stack: str) -> st
     alone = same[0].point(1) if same else None
     base = alone.seconds_per_epoch if alone else None
     if base is None or own.seconds_per_epoch is None:
-        command = hint("run", stack, f"--nodes 1,{own.nodes}")
-        return f"`{command}` measures how much faster {words.count(own.nodes, 'node')} are than 1."
+        return _predicted(own, hint("run", stack, f"--nodes 1,{own.nodes}"))
     ratio = base.median / own.seconds_per_epoch
     text = (
         f"{words.count(own.nodes, 'node')} trained {words.ratio(ratio)} as fast as 1: an epoch took "
@@ -43,6 +42,21 @@ def _sentence(result: Mapping[str, Any], kept: Iterable[Kept], stack: str) -> st
     if own.cores_shared and own.cores:
         text += f"; the nodes shared {words.count(own.cores, 'core')}"
     return f"{text}."
+
+
+def _predicted(own: runs.Run, command: str) -> str:
+    """The sentence without a run of one node, by the run's own times of a step and of an exchange.
+
+    Nothing is predicted where workers shared cores, because the step would be another one on one node.
+    """
+    nodes, model = words.count(own.nodes, "node"), own.scaling
+    if model is None or own.workers != own.nodes or own.cores_shared:
+        return f"`{command}` measures how much faster {nodes} are than 1."
+    return (
+        f"{nodes} trained about {words.ratio(model.speed_up(own.workers))} as fast as 1 would, by this run's "
+        f"own times: {1000 * model.step:.0f} ms a step, {1000 * model.exchange:.0f} ms an exchange every "
+        f"{words.count(model.every, 'step')}. `{command}` measures it."
+    )
 
 
 def _usable(kept: Iterable[Kept], stack: str) -> list[runs.Run]:

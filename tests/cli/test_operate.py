@@ -358,6 +358,20 @@ def test_up_prints_the_result_and_keeps_it_where_it_outlives_the_cluster(
     assert submitted[1].startswith("#!"), "the script itself, so that a failed job is submitted anew"
 
 
+def test_up_predicts_how_much_faster_the_nodes_were_where_none_was_measured(
+    engine: Engine, config: StackConfig, console: Console, said: io.StringIO, tool: Tool
+) -> None:
+    alone = {"cores": 2, "cores_shared": False, "profile": "local-sgd", "average_every": 16}
+    result = RESULT | alone | {"step_seconds": 0.04, "exchange_seconds": 0.064}
+    tool.benchmark = [seen(result=result)]
+    bring_up(config, console)
+    (line,) = [line for line in said.getvalue().splitlines() if "as fast as" in line]
+    assert line == (
+        "2 nodes trained about 1.8× as fast as 1 would, by this run's own times: 40 ms a step, "
+        "64 ms an exchange every 16 steps. `./cluster run --stack test --nodes 1,2` measures it."
+    )
+
+
 def test_up_ends_with_how_much_faster_the_nodes_were_than_one_where_one_was_measured(
     engine: Engine, config: StackConfig, console: Console, said: io.StringIO, tool: Tool
 ) -> None:
