@@ -13,7 +13,7 @@ from pathlib import Path
 from node.bootstrap import accounts, files, key_server, sshd
 from node.bootstrap.context import Context
 from node.bootstrap.machine_slurm import ready, slurm
-from node.bootstrap.vm import clouds
+from node.bootstrap.vm import clouds, nfs_guard
 from node.bootstrap.vm import mounts as mount_kinds
 from node.bootstrap.vm import names as machine_names
 from node.bootstrap.vm import users as login_users
@@ -122,6 +122,7 @@ def _key_from_controller(context: Context) -> bytes:
 def mounts(context: Context) -> str:
     """Mounts the file systems of this role. A mount that exists already stays."""
     mine, kinds = context.mounts(), mount_kinds.kinds(context)
+    nfs_guard.install(context)
     for mount in mine:
         if mount.kind not in kinds:
             raise ValueError(

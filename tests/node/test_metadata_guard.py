@@ -13,7 +13,7 @@ import pytest
 
 from node.bootstrap import steps
 from node.bootstrap.context import Context
-from node.bootstrap.vm import clouds, metadata_guard
+from node.bootstrap.vm import clouds, firewall, metadata_guard
 from node.bootstrap.vm.metadata_guard import Openings
 from tests.support.checkout import ROOT
 from tests.support.recorded import gcp_machine, machine
@@ -79,8 +79,9 @@ def test_the_step_places_the_rules_for_this_boot_and_the_next(tmp_path: Path) ->
     assert step.taken_by(context)
     assert not step.taken_by(machine(tmp_path)[0]), "a node's identity is harmless"
     assert "169.254.169.254" in step.run(context)
-    rules = tmp_path / "root" / metadata_guard.RULES
-    unit = tmp_path / "root" / "etc/systemd/system" / metadata_guard.UNIT
-    assert run.calls == [f"nft -f {rules}", f"systemctl enable {metadata_guard.UNIT}"]
-    assert f"nft -f /{metadata_guard.RULES}" in unit.read_text()
+    file, name = (text.format(name=metadata_guard.NAME) for text in (firewall.RULES, firewall.UNIT))
+    rules = tmp_path / "root" / file
+    unit = tmp_path / "root" / "etc/systemd/system" / name
+    assert run.calls == [f"nft -f {rules}", f"systemctl enable {name}"]
+    assert f"nft -f /{file}" in unit.read_text()
     assert "skuid { 0" in rules.read_text()

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from node.bootstrap import files
 from node.bootstrap.context import Context
 from node.bootstrap.services import Service
+from node.bootstrap.vm import firewall
 
 if TYPE_CHECKING:
     from http.server import ThreadingHTTPServer
@@ -27,32 +27,7 @@ if TYPE_CHECKING:
 ADDRESS, ADDRESS_V6 = "169.254.169.254", "fd00:ec2::254"
 """The metadata address of both clouds, and EC2's over IPv6."""
 TABLE = "slurm_stacks_metadata"
-RULES = "etc/slurm-stacks/metadata.nft"
-UNIT = "slurm-stacks-metadata.service"
-UNIT_TEXT = f"""\
-# Written by slurm-stacks: only root and slurm may ask the metadata address.
-[Unit]
-Description=slurm-stacks: who may ask the metadata address
-DefaultDependencies=no
-After=local-fs.target
-Before=network-pre.target
-Wants=network-pre.target
-
-[Service]
-Type=oneshot
-RemainAfterExit=yes
-ExecStart=/usr/sbin/nft -f /{RULES}
-
-[Install]
-WantedBy=sysinit.target
-"""
-RULES_TEXT = """\
-# Written by slurm-stacks.
-table inet {table}
-delete table inet {table}
-table inet {table} {{
-{chains}}}
-"""
+NAME = "metadata"
 REFUSE = """\
 	chain refuse {{
 		type filter hook output priority 0; policy accept;
@@ -100,14 +75,9 @@ def install(context: Context, openings: Openings) -> str:
     if openings.paths:
         context.services.stop(PROXY)
         context.services.start(_service(context, openings.paths))
-    path, unit = context.at(RULES), context.at(f"etc/systemd/system/{UNIT}")
-    for file in (path, unit):
-        file.parent.mkdir(parents=True, exist_ok=True)
     users = _ids(("root", context.settings.site.user, *openings.users))
-    files.write(path, rules(users, openings).encode())
-    files.write(unit, UNIT_TEXT.encode())
-    context.run("nft", "-f", str(path), timeout=30.0)
-    context.run("systemctl", "enable", UNIT, timeout=60.0)
+    what = f"only root and {context.settings.site.user} may ask the metadata address"
+    firewall.install(context, NAME, what, rules(users, openings))
     return f"only root and {context.settings.site.user} may ask {ADDRESS}"
 
 
@@ -119,7 +89,7 @@ def rules(users: Sequence[int], openings: Openings) -> str:
         f"\t\tip daddr {ADDRESS} {protocol} dport {port} accept\n" for protocol, port in openings.ports
     )
     chains = (PASS_ON.format(**known) if openings.paths else "") + REFUSE.format(**known, open=ports)
-    return RULES_TEXT.format(table=TABLE, chains=chains)
+    return firewall.table(TABLE, chains)
 
 
 def _ids(names: Sequence[str]) -> list[int]:

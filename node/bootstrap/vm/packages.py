@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from node.bootstrap import files
 from node.bootstrap.context import Context, Reboot
-from node.bootstrap.vm import apt, clouds, mariadb, name_server
+from node.bootstrap.vm import apt, clouds, mariadb, name_server, nfs_guard
 from node.containers import oci, pyxis
 from node.model import ClusterDesign
 from node.storage import BUCKETS
@@ -33,6 +33,8 @@ def of_role(design: ClusterDesign, role: str) -> list[str]:
     names = ["chrony"] if design.batch else ["munge", "chrony", *SLURM[role]]
     if kinds & {"nfs", "efs", "filestore"}:
         names.append("nfs-common")
+    if nfs_guard.needed(mounts):
+        names.append(nfs_guard.PACKAGE)
     if role == "controller" and any(mount.served_by == "controller" for mount in mounts):
         names.append("nfs-kernel-server")
     if "nvme" in kinds:
@@ -43,7 +45,7 @@ def of_role(design: ClusterDesign, role: str) -> list[str]:
         else:
             names += pyxis.REQUIRED
     if role == "controller":
-        names += ["nftables", name_server.PACKAGE]
+        names += [nfs_guard.PACKAGE, name_server.PACKAGE]
         names += clouds.kind(design.provider).packages
         names += ACCOUNTING if design.slurm.accounting else []
         # This is for the training environment. The local stack makes it on the host.

@@ -1,0 +1,54 @@
+"""Our own tables of nftables: who may send what from this machine, now and at each later boot."""
+
+from __future__ import annotations
+
+from node.bootstrap import files
+from node.bootstrap.context import Context
+
+RULES = "etc/slurm-stacks/{name}.nft"
+UNIT = "slurm-stacks-{name}.service"
+UNIT_TEXT = """\
+# Written by slurm-stacks: {what}.
+[Unit]
+Description=slurm-stacks: {what}
+DefaultDependencies=no
+After=local-fs.target
+Before=network-pre.target
+Wants=network-pre.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/usr/sbin/nft -f /{rules}
+
+[Install]
+WantedBy=sysinit.target
+"""
+
+
+def table(name: str, chains: str) -> str:
+    """Returns a rule set that replaces an earlier one of the same table."""
+    return (
+        f"# Written by slurm-stacks.\ntable inet {name}\ndelete table inet {name}\n"
+        f"table inet {name} {{\n{chains}}}\n"
+    )
+
+
+def install(context: Context, name: str, what: str, rules: str) -> None:
+    """Loads rules now, and before the network starts at every later boot.
+
+    Args:
+        name: the name of the file with the rules and of its unit.
+        what: what the rules say, as a clause.
+
+    Raises:
+        CommandError: nftables refuses the rules.
+    """
+    file, unit = RULES.format(name=name), UNIT.format(name=name)
+    path, unit_path = context.at(file), context.at(f"etc/systemd/system/{unit}")
+    for written in (path, unit_path):
+        written.parent.mkdir(parents=True, exist_ok=True)
+    files.write(path, rules.encode())
+    files.write(unit_path, UNIT_TEXT.format(what=what, rules=file).encode())
+    context.run("nft", "-f", str(path), timeout=30.0)
+    context.run("systemctl", "enable", unit, timeout=60.0)

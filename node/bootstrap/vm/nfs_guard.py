@@ -1,0 +1,44 @@
+"""Lets only root and the kernel speak NFS to services that believe every client.
+
+EFS and Filestore take the client's word for which user it acts for (AUTH_SYS), and EFS also from ports that
+any process may use: AWS recommends the mount option noresvport. A program of an ordinary user that speaks NFS
+itself could so act as root there, and write into another user's home folder. The kernel's own client is not
+limited: its connections belong to no user. A controller's exports need no guard: they want ports below 1024.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from node.bootstrap.context import Context
+from node.bootstrap.vm import firewall
+from node.model import Mount
+
+NAME = "nfs"
+TABLE = "slurm_stacks_nfs"
+PACKAGE = "nftables"
+PORT = 2049
+CHAINS = f"""\
+	chain refuse {{
+		type filter hook output priority 0; policy accept;
+		meta skuid != 0 tcp dport {PORT} reject with tcp reset
+		meta skuid != 0 udp dport {PORT} reject
+	}}
+"""
+
+
+def needed(mounts: Iterable[Mount]) -> bool:
+    """Returns whether a machine with these mounts needs the guard: a service or a foreign server has one."""
+    kinds = ("nfs", "efs", "filestore")
+    return any(mount.kind in kinds and mount.served_by is None for mount in mounts)
+
+
+def install(context: Context) -> None:
+    """Installs the rules if the machine needs them.
+
+    Raises:
+        CommandError: nftables refuses the rules.
+    """
+    if needed(context.mounts()):
+        what = "only root and the kernel speak NFS to other machines"
+        firewall.install(context, NAME, what, firewall.table(TABLE, CHAINS))
