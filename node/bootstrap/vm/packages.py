@@ -33,8 +33,6 @@ def of_role(design: ClusterDesign, role: str) -> list[str]:
     names = ["chrony"] if design.batch else ["munge", "chrony", *SLURM[role]]
     if kinds & {"nfs", "efs", "filestore"}:
         names.append("nfs-common")
-    if nfs_guard.needed(mounts):
-        names.append(nfs_guard.PACKAGE)
     if role == "controller" and any(mount.served_by == "controller" for mount in mounts):
         names.append("nfs-kernel-server")
     if "nvme" in kinds:
@@ -50,6 +48,8 @@ def of_role(design: ClusterDesign, role: str) -> list[str]:
         names += ACCOUNTING if design.slurm.accounting else []
         # This is for the training environment. The local stack makes it on the host.
         names += ["python3-venv"] if design.trains and design.isolation == "vm" else []
+    if nfs_guard.needed(mounts):
+        names.append(nfs_guard.PACKAGE)
     return list(dict.fromkeys(names))
 
 
