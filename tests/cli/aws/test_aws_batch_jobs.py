@@ -469,7 +469,8 @@ case "$*" in
     *push*) exec {python} -c '
 import boto3, json, sys
 ecr = boto3.client("ecr", "us-east-1", endpoint_url="{url}", aws_access_key_id="a", aws_secret_access_key="b")
-manifest = {{"schemaVersion": 2, "mediaType": "application/vnd.docker.distribution.manifest.v2+json"}}
+manifest = {{"schemaVersion": 2, "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
+            "layers": [{{"digest": "sha256:1"}}]}}
 ecr.put_image(repositoryName="mnp-tensorflow", imageTag="1234", imageManifest=json.dumps(manifest))
 ' ;;
 esac
@@ -511,7 +512,9 @@ def test_an_image_is_built_and_pushed_once_and_named_by_its_digest(
         return str(found["imageDetails"][0]["imageDigest"])
 
     assert tagged("layers-5678") == digest
-    other = {"mediaType": "application/vnd.docker.distribution.manifest.v2+json", "schemaVersion": 9}
+    # With layers: moto's digest of an image without any is one of a hundred.
+    kind = "application/vnd.docker.distribution.manifest.v2+json"
+    other = {"mediaType": kind, "schemaVersion": 2, "layers": [{"digest": "sha256:2"}]}
     ecr.put_image(repositoryName="mnp-tensorflow", imageTag="9", imageManifest=json.dumps(other))
     later = images.provide(ImageRequest(REGION, url, "9", "layers-5678"), ecr, print, tmp_path)
     assert later == tagged("9") != digest
