@@ -31,7 +31,7 @@ MOST_WORKERS = 8
 MOST_CLUSTERS = 6
 """The largest number of files in `REAL` that run at once; each starts its own cluster."""
 ROOM_SIDE_BY_SIDE = 8 << 30
-"""The bytes of free memory that mypy (3 GB) and trainings need beside tests of real clusters."""
+"""The bytes of free memory that mypy (3 GB), trainings and tests of real clusters need together."""
 SHOW_SECONDS = 0.2
 GRACEFUL_INTERRUPTS = 2
 """The number of interrupts that are passed on: pytest ends its clusters after the first and gives up at the
@@ -44,8 +44,8 @@ Step = tuple[str, list[str]]
 def run_checks(project: Path, arguments: Sequence[str], *, everything: bool = False) -> int:
     """Run the quality gates and all tests; with arguments, run only pytest with them.
 
-    The tests of real clusters mostly wait. If there is enough memory, they run at the same time as everything
-    else, and their output comes at the end.
+    All suites wait at times: for a cluster, a training's other worker, a process. If there is enough memory,
+    they run at the same time, so that no core is idle while one waits. Their output comes one after the other.
 
     Args:
         project: The checkout.
@@ -80,17 +80,16 @@ def run_checks(project: Path, arguments: Sequence[str], *, everything: bool = Fa
         measured = [Path(folder, "tests.json"), Path(folder, "workload.json")]
         pytest = _measured(Path(sys.executable), measured[0])
         workload = _measured(trainer / "bin" / "python", measured[1])
+        training_suite: Step = ("tests of the workload", [*workload, WORKLOAD, *which])
         others: list[Step] = [
             ("mypy --strict", [sys.executable, "-m", "mypy", f"--cache-dir={cache_root() / 'mypy'}"]),
-            # This suite is one process: at the end, after the clusters' suite, it would leave a core idle.
-            ("tests of the workload", [*workload, WORKLOAD, *which]),
             ("tests", [*pytest, *elsewhere, *which, *_side_by_side(min(MOST_WORKERS, cores))]),
         ]
         if _free_memory() >= ROOM_SIDE_BY_SIDE:
-            with checks.beside(*real):
+            with checks.beside(*real), checks.beside(*training_suite):
                 checks.run_all(others)
         else:
-            checks.run_all([*others, real])
+            checks.run_all([*others, training_suite, real])
         if found := [file for file in measured if file.exists()]:
             say("branch coverage")
             _run(_merged(found, Path(folder, "all.json")), project, env)
