@@ -22,7 +22,7 @@ from tests.node.slurm_cluster import SlurmCluster, design
 from tests.support.checkout import ROOT, until
 
 TIMERS = SlurmSettings(
-    suspend_time=3, suspend_timeout=4, resume_timeout=60, slurmd_timeout=10, reconcile_interval=1.0
+    suspend_time=3, suspend_timeout=4, resume_timeout=120, slurmd_timeout=60, reconcile_interval=1.0
 )
 
 

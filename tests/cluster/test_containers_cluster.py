@@ -66,7 +66,8 @@ from pathlib import Path
 
 rank, size = os.environ["RANK"], int(os.environ["WORLD_SIZE"])
 shared = Path(os.environ["SLURM_STACKS_FOLDER"])
-(shared / f"seen-{rank}").write_text(Path("/etc/image").read_text())
+(shared / f"draft-{rank}").write_text(Path("/etc/image").read_text())
+(shared / f"draft-{rank}").rename(shared / f"seen-{rank}")
 while len(seen := sorted(shared.glob("seen-*"))) < size:
     time.sleep(0.1)
 if rank == "0":
