@@ -44,8 +44,9 @@ Step = tuple[str, list[str]]
 def run_checks(project: Path, arguments: Sequence[str], *, everything: bool = False) -> int:
     """Run the quality gates and all tests; with arguments, run only pytest with them.
 
-    All suites wait at times: for a cluster, a training's other worker, a process. If there is enough memory,
-    they run at the same time, so that no core is idle while one waits. Their output comes one after the other.
+    Every suite waits at times, for a cluster, a training's other worker or a process. If there is enough
+    memory, they run at the same time, so that no core is idle meanwhile. Their output comes one after the
+    other.
 
     Args:
         project: The checkout.
