@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -160,7 +161,10 @@ def _show_jobs(jobs: list[dict[str, Any]], stack: str) -> None:
         put("\nNo jobs")
         return
     table = new_table("\nJobs", "id", "name", "user", "partition", "state", "time", "nodes", "why")
-    ordered = sorted(jobs, key=lambda job: (job["state"] == "PENDING", job["id"]))
+    # By the ids that are shown: Slurm gives an array's tasks ids of their own, and the last one the array's.
+    ordered = sorted(
+        jobs, key=lambda job: (job["state"] == "PENDING", _numbers(job.get("slurm_id", job["id"])))
+    )
     for job in ordered[:MOST_JOBS]:
         why = {"PENDING": in_words(job["cause"]), "CONFIGURING": "its nodes are starting"}
         # A cluster of an older version does not report all of these.
@@ -178,6 +182,11 @@ def _show_jobs(jobs: list[dict[str, Any]], stack: str) -> None:
     put(table)
     if len(jobs) > MOST_JOBS:
         put(f"and {len(jobs) - MOST_JOBS} more: {hint('exec', stack, '-- squeue')}")
+
+
+def _numbers(name: str | int) -> list[int]:
+    """Return the numbers in a job's id, in which ids are ordered: 3 and 10 for `3_10`."""
+    return [int(number) for number in re.findall(r"[0-9]+", str(name))]
 
 
 def _elapsed(seconds: float | None) -> str | None:

@@ -337,6 +337,15 @@ def test_a_jobs_line_is_squeues(capsys: pytest.CaptureFixture[str]) -> None:
         assert told in capsys.readouterr().out.split()
 
 
+def test_the_tasks_of_an_array_stand_in_their_order(capsys: pytest.CaptureFixture[str]) -> None:
+    """Slurm gives each started task an id of its own, and the last one the array's."""
+    known = [(3, "3_10"), (2, "2"), (4, "3_1"), (5, "3_2"), (13, "13")]
+    entry = {"name": "wrap", "state": "RUNNING", "nodes": "debug-0", "cause": None}
+    tables.show_status({**STATUS, "jobs": [{**entry, "id": i, "slurm_id": name} for i, name in known]})
+    lines = capsys.readouterr().out.split("Jobs\n")[1].splitlines()[1:6]
+    assert [line.split()[0] for line in lines] == ["2", "3_1", "3_2", "3_10", "13"]
+
+
 RESULT: dict[str, Any] = {
     "job_id": 7, "workers": 2, "nodes": 2, "machine": "local.small", "profile": "sync", "epochs": 2,
     "global_batch": 128, "data": "mnist", "seconds_total": 12.34, "seconds_train": 10.0,
