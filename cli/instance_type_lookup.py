@@ -108,7 +108,7 @@ def _read(stack: Stack) -> tuple[dict[str, Any], ClusterRef | None, str]:
 
 def _names(cluster: dict[str, Any]) -> Iterator[tuple[str, str | None]]:
     """The instance types that a file names but does not describe, each with its partition's first zone."""
-    described = cluster.get("machines")
+    described = cluster.get("instance_types", cluster.get("machines"))
     own = described if isinstance(described, dict) else {}
     batch = cluster.get("batch")
     types = batch.get("instance_types") if isinstance(batch, dict) else None

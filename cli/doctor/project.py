@@ -75,7 +75,7 @@ def machine_types(stack: Stack) -> Iterable[Finding]:
         yield failed_check(check, error)
         return
     yield from (fine(check, line) for line in answer.known)
-    cure = "Take another machine, or give its facts under slurm-stacks:cluster.machines."
+    cure = "Take another machine, or give its facts under slurm-stacks:cluster.instance_types."
     yield from (warns(check, line, cure) for line in answer.unknown)
 
 

@@ -95,7 +95,7 @@ def _budget(design: ClusterDesign) -> list[str]:
         if unpriced := [p.name for p in partitions if p.price_hour is None]:
             found.append(
                 f"{path}: no price is known for the static nodes of {', '.join(unpriced)}, the budget "
-                "does not count them: give one under cluster.machines"
+                "does not count them: give one under cluster.instance_types"
             )
         if design.provider == "local" and not any(p.price_hour for p in partitions):
             found.append(f"{path}: local nodes cost nothing; a price to try it with is local.price_hour")

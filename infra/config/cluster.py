@@ -378,6 +378,6 @@ class ClusterConfig(Section):
     aws: AwsConfig | None = Field(None, description="Settings of the whole cluster that only AWS has.")
     local: LocalConfig | None = Field(None, description="The local cloud's behaviour (provider local).")
     batch: BatchConfig | None = Field(None, description="AWS Batch (scheduler batch).")
-    machines: dict[str, Override] = Field(
+    instance_types: dict[str, Override] = Field(
         default_factory=dict, description="Instance type -> facts, which win over the snapshot's."
     )

@@ -26,6 +26,7 @@ class FormerKey:
 
 
 KEYS = (
+    FormerKey((), "machines", "instance_types"),
     FormerKey(("controller",), "machine", "instance_type"),
     FormerKey(("login",), "machine", "instance_type"),
     FormerKey(("partitions", EACH), "machine", "instance_type"),
@@ -46,8 +47,15 @@ class Renamed:
 
     def as_written(self, mistakes: list[Mistake]) -> list[Mistake]:
         """The mistakes, with the keys' names as they are in the file."""
-        written = {path_of((*at, key.new)): path_of((*at, key.old)) for at, key in self._found}
-        return [replace(one, path=written.get(one.path, one.path)) for one in mistakes]
+        return [replace(one, path=self._written(one.path)) for one in mistakes]
+
+    def _written(self, path: str) -> str:
+        """A path, with the name that its key, or one above it, has in the file."""
+        for at, key in self._found:
+            new = path_of((*at, key.new))
+            if path == new or path.startswith((f"{new}.", f"{new}[")):
+                path = path_of((*at, key.old)) + path[len(new) :]
+        return path
 
     def sentences(self) -> tuple[str, ...]:
         """One sentence for each old key, with the paths where it is used."""

@@ -78,7 +78,7 @@ class StackConfig(BaseModel):
 
     def catalog(self, facts: Catalog | None = None) -> Catalog:
         """The facts of instance types; this stack's own win."""
-        return (facts or catalog()).with_overrides(self.cluster.machines, self.cluster.provider)
+        return (facts or catalog()).with_overrides(self.cluster.instance_types, self.cluster.provider)
 
 
 def parse(

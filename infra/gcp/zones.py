@@ -71,5 +71,5 @@ def _check(who: str, of: Host | Partition, zone: str, offered: dict[str, int] | 
         there = offered[of.instance_type]
         raise UserError(
             f"{who}: {of.instance_type} has {there} vCPUs in {zone}, and the snapshot says {of.cpus}: "
-            f"give its facts in the stack file: slurm-stacks:cluster.machines.{of.instance_type}"
+            f"give its facts in the stack file: slurm-stacks:cluster.instance_types.{of.instance_type}"
         )

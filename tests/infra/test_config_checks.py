@@ -205,7 +205,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         "aws",
         {
             "partitions[0].instance_type": "m7g.large",
-            "machines": {"m7g.large": {"vcpus": 2, "memory_mib": 8192}},
+            "instance_types": {"m7g.large": {"vcpus": 2, "memory_mib": 8192}},
         },
         "partitions[0].instance_type",
         ["x86-64 processors", "m7g.large has ARM processors", "training environment"],
@@ -214,12 +214,17 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         "gcp",
         {
             "controller.instance_type": "t2a-standard-4",
-            "machines": {"t2a-standard-4": {"vcpus": 4, "memory_mib": 16384}},
+            "instance_types": {"t2a-standard-4": {"vcpus": 4, "memory_mib": 16384}},
         },
         "controller.instance_type",
         ["t2a-standard-4 has ARM processors"],
     ),
-    ("aws", {"machines": {"new.large": {"vcpus": 2}}}, 'machines["new.large"]', ["vcpus and memory_mib"]),
+    (
+        "aws",
+        {"instance_types": {"new.large": {"vcpus": 2}}},
+        'instance_types["new.large"]',
+        ["vcpus and memory_mib"],
+    ),
     # accelerators
     (
         "aws",
@@ -750,7 +755,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         "aws",
         {"partitions[0].instance_type": "t8i.medium", "budget.max_usd": 100},
         "budget.max_usd",
-        ["there is none for t8i.medium", "machines: {t8i.medium: {price_hour: …}}", "max_hours"],
+        ["there is none for t8i.medium", "instance_types: {t8i.medium: {price_hour: …}}", "max_hours"],
     ),
     # AWS Batch
     ("aws", {"batch": values("batch")[CLUSTER]["batch"]}, "scheduler", ["batch, where"]),
@@ -966,11 +971,11 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     (
         "aws",
         {
-            "machines": {"p3.2xlarge": {"vcpus": 8, "memory_mib": 62464}},
+            "instance_types": {"p3.2xlarge": {"vcpus": 8, "memory_mib": 62464}},
             "controller.instance_type": "p3.2xlarge",
         },
     ),
-    ("aws", {"machines": {"m5.xlarge": {"efa": 1}}, "partitions[0].aws.efa": True}),
+    ("aws", {"instance_types": {"m5.xlarge": {"efa": 1}}, "partitions[0].aws.efa": True}),
     ("aws", {"hooks[0]": {"role": "compute", "source": "s3://b/x.sh", "args": ["a"], "timeout": 60}}),
     ("aws", {"@enabled": False, "@nodes": 100}),
     ("aws", {"azure:location": "x", "pulumi:tags": {"a": "b"}, "aws:profile": "lab"}),
@@ -1027,7 +1032,7 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
         {
             "partitions[0].instance_type": "t8i.medium",
             "budget": {"max_usd": 100, "running_jobs": "cancel"},
-            "machines": {"t8i.medium": {"price_hour": 30}},
+            "instance_types": {"t8i.medium": {"price_hour": 30}},
         },
     ),
     (

@@ -63,11 +63,12 @@ def test_one_sentence_names_the_paths_and_the_new_key() -> None:
     [
         ("partitions[0].machine", "instance_type", "local.small"),
         ("local.machines", "isolation", "process"),
+        ("machines", "instance_types", {"local.small": {"price_hour": 1}}),
     ],
 )
-def test_both_keys_are_one_mistake(path: str, new: str, value: str) -> None:
-    section, _, old = path.rpartition(".")
-    config = values("local", {f"{section}.{old}": value, f"{section}.{new}": value})
+def test_both_keys_are_one_mistake(path: str, new: str, value: Any) -> None:
+    old = path.rpartition(".")[2]
+    config = values("local", {path: value, f"{path.removesuffix(old)}{new}": value})
     (found,) = mistakes(config)
     assert (found.path, found.advice) == (f"{CLUSTER}.{path}", f"remove {old}")
     assert new in found.given
@@ -80,3 +81,16 @@ def test_a_mistake_has_the_key_that_is_in_the_file() -> None:
         f"{CLUSTER}.controller.machine",
         f"{CLUSTER}.local.machines",
     }
+    for key in ("machines", "instance_types"):
+        (found,) = mistakes(values("local", {key: {"local.small": {"cpus": 1}}}))
+        assert found.path == f'{CLUSTER}.{key}["local.small"].cpus'
+
+
+def test_facts_of_types_are_read_by_both_names() -> None:
+    facts = {"local.small": {"price_hour": 36}}
+    now, then = (parse(values("local", {key: facts}), "t") for key in ("instance_types", "machines"))
+    assert now.cluster == then.cluster
+    assert now.cluster.instance_types["local.small"].price_hour == 36
+    assert then.former_keys == (
+        f"{CLUSTER}.machines: write instance_types instead of machines; the former name is still read",
+    )

@@ -310,7 +310,7 @@ def test_pretended_prices_and_quotas() -> None:
 
 
 def test_facts_of_the_stack_file_win() -> None:
-    changes = {"machines": {"m5.xlarge": {"price_hour": 1, "memory_mib": 10240}}}
+    changes = {"instance_types": {"m5.xlarge": {"price_hour": 1, "memory_mib": 10240}}}
     cpu = made("aws", changes).partition("cpu")
     assert (cpu.price_hour, cpu.memory_mib) == (1.0, 10240 - 400 - 300)
 
@@ -378,7 +378,7 @@ def test_no_other_name_belongs_to_a_partition(name: str) -> None:
 
 def test_a_local_scratch_on_google_cloud_attaches_local_ssds() -> None:
     asked: dict[str, Any] = {"storage.local_scratch": {}}
-    overrides = {"machines": {"n1-standard-2": {"local_ssds": 2}}}
+    overrides = {"instance_types": {"n1-standard-2": {"local_ssds": 2}}}
     assert [p.local_ssds for p in made("gcp").partitions] == [0, 0]
     assert [p.local_ssds for p in made("gcp", asked).partitions] == [1, 1]
     assert [p.local_ssds for p in made("gcp", {**asked, **overrides}).partitions] == [2, 1]

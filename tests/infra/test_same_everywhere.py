@@ -104,7 +104,7 @@ def stack(provider: str) -> dict[str, Any]:
             "reconcile_interval": 10.0,
         },
         "budget": {"max_hours": 100},
-        "machines": {cpu: facts(provider, 2, 8), gpu: facts(provider, 4, 16)},
+        "instance_types": {cpu: facts(provider, 2, 8), gpu: facts(provider, 4, 16)},
     }
     if provider == "local":
         cluster["local"] = {"isolation": "container"}

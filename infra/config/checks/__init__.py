@@ -47,12 +47,12 @@ def check(
     """
     context = Context(cluster, benchmark, location, facts, broken, stack, project)
     provider_is_known = context.sound((*CLUSTER, "provider"))
-    for name, override in cluster.machines.items():
+    for name, override in cluster.instance_types.items():
         try:
             context.facts = context.facts.with_overrides({name: override}, cluster.provider)
         except ValueError:
             context.add(
-                (*CLUSTER, "machines", name),
+                (*CLUSTER, "instance_types", name),
                 override.model_dump(exclude_none=True),
                 "vcpus and memory_mib for a machine that the snapshot does not know",
                 "",

@@ -25,7 +25,7 @@ def check_budget(c: Context) -> None:
             (*BUDGET, "max_usd"),
             budget.max_usd,
             f"a limit in USD only where prices are known; there is none for {', '.join(unknown)}",
-            f"write machines: {example}, or limit max_hours instead",
+            f"write instance_types: {example}, or limit max_hours instead",
         )
 
 

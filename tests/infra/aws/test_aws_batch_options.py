@@ -216,7 +216,7 @@ def test_the_budget_counts_the_prices_of_the_stack_file() -> None:
     given = yaml.safe_load(text.replace("[p3dn.24xlarge]", "[p3dn.24xlarge, p4d.24xlarge]"))["config"]
     given["slurm-stacks:cluster"] |= {
         "budget": {"max_usd": 960},
-        "machines": {"p4d.24xlarge": {"price_hour": 96}},
+        "instance_types": {"p4d.24xlarge": {"price_hour": 96}},
     }
     made = design(parse(given, "aws-batch"), catalog())
     assert spending.limits(made) == {"usd": 960 * 60}
