@@ -102,7 +102,7 @@ def bring_up(
     checked = chosen.check_changes(stack, cluster, known, console.say, replace=replace)
     if checked.recreate:
         console.say(
-            "the cluster that is up is destroyed first, with its files: this makes another one", "yellow"
+            "this makes another cluster: the one that is up is destroyed first, with its files", "yellow"
         )
         known()  # the destroy deletes them
         # Its jobs get time to save their state.

@@ -116,7 +116,9 @@ class Account:
         try:
             content = response.json()
         except ValueError as error:
-            raise UserError(f"{service} of Google Cloud answers with what is no JSON: {error}") from error
+            raise UserError(
+                f"{service} of Google Cloud answered with something that is not JSON: {error}"
+            ) from error
         return dict(content)
 
     def pages(self, service: str, path: str, key: str, **query: str) -> Iterator[dict[str, Any]]:

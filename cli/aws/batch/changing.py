@@ -1,4 +1,4 @@
-"""What an `up` of a Batch stack that is up would delete: files on its file systems, and jobs.
+"""Finds the files and jobs that an `up` would delete on a Batch stack that is up.
 
 The engine replaces a resource without a question. No controller has published a design that the stack file
 could be compared with, so AWS is asked what is there.
@@ -29,9 +29,9 @@ def check(client: Client, design: ClusterDesign) -> None:
     if lines:
         listed = "\n".join(f"  {line}" for line in lines)
         raise UserError(
-            f"nothing was changed: this `up` would delete what cannot be made again\n{listed}\n"
-            f"`{hint('down', design.stack)}` asks, and writes to S3 first; "
-            f"`{hint('up', design.stack, '--replace')}` makes the change without both.",
+            f"nothing was changed: this `up` would delete files or end jobs\n{listed}\n"
+            f"`{hint('down', design.stack)}` asks first, and exports files to S3; "
+            f"`{hint('up', design.stack, '--replace')}` makes the change without either.",
             EXIT_REFUSED,
         )
 
@@ -57,7 +57,7 @@ def _files(client: Client, design: ClusterDesign) -> Iterator[str]:
 
 
 def _differences(system: Mapping[str, Any], mount: Mount) -> Iterator[str]:
-    """What of a file system cannot be changed (FSx API, UpdateFileSystem)."""
+    """The differences that need a new file system, because FSx cannot change them (UpdateFileSystem)."""
     lustre = system.get("LustreConfiguration", {})
     linked = lustre.get("DataRepositoryConfiguration", {})
     pairs: dict[str, tuple[Any, Any]] = {

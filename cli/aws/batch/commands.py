@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST_JOBS = 50
 FOLLOW_SECONDS = 5.0
 STATES = {"RUNNING": "RUNNING", "STARTING": "CONFIGURING"}
-"""State of a job in Batch -> the word that a status has for it; all others wait."""
+"""State of a job in Batch -> its state in `./cluster status`; jobs in all other states wait."""
 
 
 class BatchCommands:
@@ -47,7 +47,7 @@ class BatchCommands:
         return record
 
     def status(self) -> dict[str, Any]:
-        """Queue, jobs and cost in the form of a Slurm cluster's status, with Batch's ids and states besides.
+        """Queue, jobs and cost in the form of a Slurm cluster's status, with Batch's ids and states.
 
         Raises:
             UserError: The stack is not up, or AWS refuses.
@@ -230,8 +230,8 @@ def refuse_login(stack: str) -> UserError:
     return UserError(
         "AWS Batch has no login machine: jobs are containers, and there is nothing to log in to. "
         f"`{hint('status', stack)}` shows the queue, `{hint('logs', stack, 'JOB')}` a job's output, "
-        f"`{hint('run', stack, '--nodes 2')}` runs the job; another program is `batch.container.command` in "
-        f"Pulumi.{stack}.yaml, and files come and go by S3",
+        f"`{hint('run', stack, '--nodes 2')}` runs the job; to run another program, set "
+        f"batch.container.command in Pulumi.{stack}.yaml; copy files through S3",
         EXIT_REFUSED,
     )
 

@@ -114,7 +114,8 @@ def wait_for_machines(client: Client, cluster: str, say: Say, pause: Pause = tim
             return most
         if time.monotonic() > deadline:
             raise UserError(
-                f"the state machine {access.state_machine(cluster)} does not end. Nothing was deleted"
+                f"the state machine {access.state_machine(cluster)} does not end. Nothing was deleted: "
+                "run the command again"
             )
         if not most:
             say("waiting until the jobs' file systems have written to S3 and are gone")
@@ -142,7 +143,8 @@ def export(fsx: Any, cluster: str, say: Say, pause: Pause = time.sleep) -> list[
         while task["Lifecycle"] in UNFINISHED:
             if time.monotonic() > deadline:
                 raise UserError(
-                    f"{name}: the export {task['TaskId']} to S3 does not end. Nothing was deleted"
+                    f"{name}: the export {task['TaskId']} to S3 does not end. Nothing was deleted: run the "
+                    "command again"
                 )
             pause(POLL_SECONDS)
             with explained():
@@ -181,6 +183,6 @@ def _writes(fsx: Any, system: dict[str, Any]) -> bool:
 
 
 def asked_for(linked: Mapping[str, Any]) -> bool:
-    """Whether an export path is the stack file's: whoever gave none gets one from FSx."""
+    """Whether the export path comes from the stack file. Without one FSx chooses its own."""
     path = linked.get("ExportPath")
     return path is not None and OF_FSX.search(path) is None

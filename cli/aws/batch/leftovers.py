@@ -1,4 +1,4 @@
-"""What of a stack on AWS Batch may be left: environments, queues, definitions, repositories, options."""
+"""Lists what is left of a stack on AWS Batch: environments, queues, definitions, repositories, options."""
 
 from __future__ import annotations
 
@@ -74,4 +74,4 @@ KINDS: Mapping[str, Callable[[Client, str], Iterator[str]]] = {
     "tables": _tables,
     "parameters": _parameters,
 }
-"""What is looked for of a stack with `scheduler: batch`."""
+"""The kinds of leftovers of a stack with `scheduler: batch`, and how each is listed."""

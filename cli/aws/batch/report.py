@@ -41,7 +41,7 @@ class Row:
 
     Attributes:
         rate: Images a second of all GPUs.
-        stated: Whether somebody measured it; a published row may only follow from another.
+        stated: Whether the article states the rate; other published rows follow from linear scaling.
     """
 
     origin: str
@@ -97,7 +97,7 @@ def make(stack: str) -> tuple[str, str]:
 
 
 def speed_ups(rows: list[Row]) -> dict[int, float]:
-    """Nodes -> how many times as fast as one node; of the smallest run on, where none had one node."""
+    """Number of nodes -> speed-up over one node, computed from the runs on the fewest nodes."""
     medians = {
         nodes: statistics.median(row.rate for row in rows if row.nodes == nodes)
         for nodes in sorted({row.nodes for row in rows})

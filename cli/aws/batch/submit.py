@@ -50,8 +50,8 @@ def submit(
     Args:
         nodes: The number of nodes; by default the stack file's.
         number: Counts repetitions of a request.
-        before: Is called with the number of nodes, if a job is really to be submitted.
-        now: Is called with what is waited for, where each job has a file system of its own.
+        before: Called with the number of nodes before a new job is submitted.
+        now: Called with progress messages, if each job has its own file system.
 
     Raises:
         UserError: The number of nodes is impossible (exit 2), the stack is not up, or AWS refuses.
@@ -79,7 +79,7 @@ def submit(
 
 
 def overrides(service: BatchService, nodes: int) -> dict[str, Any]:
-    """What a job with another number of nodes than the definition's says."""
+    """The overrides of a job whose number of nodes differs from the definition's."""
     own = service.own
     if nodes == own.nodes:
         return {}

@@ -1,4 +1,4 @@
-"""What `down` does with all that a stack has of Batch, which it finds by the cluster's tag."""
+"""Finds everything that a stack has in AWS Batch by the cluster's tag, and deletes it, for `down`."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def remove(places: Sequence[ClusterRef], pause: Callable[[float], None] = time.s
     """Delete what the engine does not know any more: queues, environments, definitions, repositories.
 
     Raises:
-        UserError: AWS refuses, or something does not go.
+        UserError: AWS refuses, or something is not deleted in time.
     """
     for place in places:
         client = client_of(place)
@@ -94,7 +94,7 @@ def remove(places: Sequence[ClusterRef], pause: Callable[[float], None] = time.s
                 batch.deregister_job_definition(jobDefinition=arn)
             for line in leftovers.KINDS["repositories"](client, place.cluster):
                 client("ecr").delete_repository(repositoryName=line.removeprefix("repository "), force=True)
-            # An execution that was aborted has not given its turn back.
+            # An execution that was aborted leaves the parameter with which jobs take turns.
             for line in leftovers.KINDS["parameters"](client, place.cluster):
                 client("ssm").delete_parameter(Name=line.removeprefix("parameter "))
 
