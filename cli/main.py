@@ -90,7 +90,7 @@ def up(
     from cli.console.progress import Console
     from cli.operate import bring_up
 
-    answer = instance_type_lookup.learn(stack)
+    answer = instance_type_lookup.look_up_missing(stack)
     for line in (*answer.known, *answer.unknown):
         Console().say(line)
     made = bring_up(

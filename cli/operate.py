@@ -88,7 +88,7 @@ def bring_up(
     cluster = design(config, catalog())
     training = benchmark_design(config, cluster) if benchmark else None
     chosen = providers.load(cluster.provider)
-    rehearse(stack, cluster)
+    check_program(stack, cluster)
     chosen.prepare(cluster, console.say)
     engine = runner.select(stack, cluster.provider, console.on_event)
     place = "this machine" if cluster.provider == "local" else cluster.provider
@@ -170,7 +170,7 @@ def bring_up(
     )
 
 
-def rehearse(stack: Stack, cluster: ClusterDesign) -> None:
+def check_program(stack: Stack, cluster: ClusterDesign) -> None:
     """Refuse what `plan` refuses, before a cloud is asked or anything is installed.
 
     The local stack's program needs no such check: it runs in this process and makes nothing before it has

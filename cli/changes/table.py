@@ -169,17 +169,18 @@ def compare(old: ClusterDesign, new: ClusterDesign, rules: Rules) -> list[Change
     return sorted(found, key=lambda change: order.index(change.key))
 
 
-def refusal(found: Sequence[Change], jobs: Sequence[Job] | None) -> str | None:
+def refusal(found: Sequence[Change], jobs: Sequence[Job] | None, command: str = "up --replace") -> str | None:
     """Why these changes are refused; `None` if they are allowed.
 
     Args:
         jobs: The jobs that have not ended; `None` if they are not known.
+        command: The command that makes them all the same, for the message.
     """
     if never := [change for change in found if change.kind is Kind.NEVER]:
         return _because("this is not possible: put the old value back", never)
     if lost := [change for change in found if change.kind in ALWAYS]:
         return _because(
-            "this deletes files. Save them first. `up --replace` makes the change anyway",
+            f"this deletes files. Save them first. `{command}` makes the change anyway",
             lost,
             [job for job in jobs or () if any(change.costs(job) for change in lost)],
         )
@@ -187,14 +188,14 @@ def refusal(found: Sequence[Change], jobs: Sequence[Job] | None) -> str | None:
     if jobs is None:
         unknown = (
             "this would end jobs, and whether there are any is not known, because the cluster does not "
-            "answer. `up --replace` makes the change anyway"
+            f"answer. `{command}` makes the change anyway"
         )
         return _because(unknown, costly) if costly else None
     hit = [change for change in costly if any(change.costs(job) for job in jobs)]
     if not hit:
         return None
     return _because(
-        "this would end jobs that run or wait. Let them end first, or use `up --replace`",
+        f"this would end jobs that run or wait. Let them end first, or use `{command}`",
         hit,
         [job for job in jobs if any(change.costs(job) for change in hit)],
     )

@@ -363,7 +363,7 @@ def _at_google() -> bool:
 
 def _stale(error: Exception) -> UserError:
     return UserError(
-        f"the credentials for Google Cloud are no longer good ({error}). {GET_SOME}", EXIT_REFUSED
+        f"the credentials for Google Cloud are no longer valid ({error}). {GET_SOME}", EXIT_REFUSED
     )
 
 

@@ -444,7 +444,7 @@ def test_a_checkout_that_is_mounted_noexec(shim: Shim, mounts: PrivateMounts) ->
     code, _, err = shim.run("up")
     assert code == 3
     assert f"{shim.venv}/bin/uv cannot be executed: Permission denied." in err
-    assert "mounted noexec, have the checkout elsewhere" in err
+    assert "mounted noexec, put the checkout elsewhere" in err
 
 
 def test_no_room_for_the_last_word(shim: Shim, mounts: PrivateMounts) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cli.aws.account import explained
-from cli.aws.batch import settling
+from cli.aws.batch import waiters
 from cli.aws.batch.service import BatchService
 from infra.aws.batch import access, spending, states
 from infra.errors import EXIT_REFUSED, UserError
@@ -62,12 +62,12 @@ def prepare(service: BatchService, nodes: int, say: Say, pause: Pause = time.sle
                 computeEnvironment=own.compute_environment, state="ENABLED", **least
             )
         say(f"environment {own.compute_environment} was disabled: it is enabled again")
-        settling.settled(lambda: [service.environment() or {}], pause)
+        waiters.settled(lambda: [service.environment() or {}], pause)
     if queue is not None and queue.get("state") == "DISABLED":
         with explained():
             batch.update_job_queue(jobQueue=own.queue, state="ENABLED")
         say(f"queue {own.queue} was disabled: it is enabled again")
-        settling.settled(lambda: [service.queue() or {}], pause)
+        waiters.settled(lambda: [service.queue() or {}], pause)
 
 
 def _covered(service: BatchService, nodes: int) -> None:

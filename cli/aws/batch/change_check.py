@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cli.aws.account import explained
-from cli.aws.batch import end, whole
+from cli.aws.batch import shutdown, teardown
 from cli.aws.batch.service import Client
 from cli.hints import hint
 from infra.aws.batch import access
@@ -44,7 +44,7 @@ def _files(client: Client, design: ClusterDesign) -> Iterator[str]:
         for mount in design.mounts
         if mount.kind == "fsx_lustre" and mount.existing is None and not of_job
     }
-    for system in end.systems(client("fsx"), design.name):
+    for system in shutdown.systems(client("fsx"), design.name):
         tags = {tag["Key"]: tag["Value"] for tag in system.get("Tags", [])}
         name, own = tags.get("Name", ""), str(system["FileSystemId"])
         if name == f"{design.name}-job" or any(key.endswith(":keep") for key in tags):
@@ -69,7 +69,7 @@ def _differences(system: Mapping[str, Any], mount: Mount) -> Iterator[str]:
         pairs["size_gib"] = (size, mount.size_gib)
     if mount.deployment == "SCRATCH_1":
         pairs["s3_import"] = (linked.get("ImportPath"), mount.s3_import)
-        if mount.s3_export is not None or end.asked_for(linked):
+        if mount.s3_export is not None or shutdown.asked_for(linked):
             pairs["s3_export"] = (linked.get("ExportPath"), mount.s3_export)
     for key, (there, said) in pairs.items():
         if there != said:
@@ -80,7 +80,9 @@ def _jobs(client: Client, design: ClusterDesign) -> Iterator[str]:
     """The jobs of queues that would be deleted: those of another name, or on another environment."""
     own, batch = access.of(design), client("batch")
     with explained():
-        other = [name for name in whole.environments(batch, design.name) if name != own.compute_environment]
-    for queue in whole.queues(client, design.name):
-        if (queue != own.queue or other) and (jobs := end.living(batch, queue)):
+        other = [
+            name for name in teardown.environments(batch, design.name) if name != own.compute_environment
+        ]
+    for queue in teardown.queues(client, design.name):
+        if (queue != own.queue or other) and (jobs := shutdown.unfinished_jobs(batch, queue)):
             yield f"queue {queue} is deleted, and with it {plurals.count(len(jobs), 'job')} that go on"

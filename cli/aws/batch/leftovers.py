@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from cli.aws.batch.settling import GONE
+from cli.aws.batch.waiters import GONE
 from infra.aws.batch import access
 from infra.aws.tags import CLUSTER
 

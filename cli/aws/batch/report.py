@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cli.aws.batch import kept
+from cli.aws.batch import run_records
 from cli.report import charts, draw
 from cli.report.charts import Chart, Dot, Line, Style
 from node import plurals
@@ -85,13 +85,13 @@ def ours(records: list[dict[str, Any]]) -> list[Row]:
             job=str(record["job_id"]),
         )
         for record in records
-        if (rate := kept.rate(record)) is not None
+        if (rate := run_records.rate(record)) is not None
     ]
 
 
 def make(stack: str) -> tuple[str, str]:
     """The page and the table of a stack."""
-    theirs, own = published(), ours(kept.load(stack))
+    theirs, own = published(), ours(run_records.load(stack))
     rows = [*own, *theirs]
     return _page(stack, own, rows, _speed_ups(own) | _speed_ups(theirs)), _table(rows, own, theirs)
 

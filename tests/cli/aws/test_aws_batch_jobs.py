@@ -26,7 +26,16 @@ from botocore.stub import Stubber
 from cli import login_machine, logs, operate, providers, runner, sweep
 from cli import report as reports
 from cli.aws import diagnosis
-from cli.aws.batch import changing, end, images, kept, opening, submit, whole, words
+from cli.aws.batch import (
+    budget_gate,
+    change_check,
+    explanations,
+    images,
+    run_records,
+    shutdown,
+    submit,
+    teardown,
+)
 from cli.aws.batch.commands import BatchCommands, parse_nodes
 from cli.aws.batch.service import BatchService, Job
 from cli.aws.provider import AwsProvider
@@ -193,9 +202,9 @@ def test_a_run_ends_in_the_record_of_its_log(service: BatchService, there: There
         made.id, 20, 160, "p3dn.24xlarge",
     )  # fmt: skip
     assert record["result"] == RESULT
-    kept.keep("aws-batch", record)
-    (again,) = kept.load("aws-batch")
-    assert kept.rate(again) == 98000.5
+    run_records.keep("aws-batch", record)
+    (again,) = run_records.load("aws-batch")
+    assert run_records.rate(again) == 98000.5
 
 
 def test_a_job_without_a_result_is_an_error_with_the_end_of_its_log(
@@ -275,7 +284,7 @@ VALID = {"state": "ENABLED", "status": "VALID", "computeResources": {"maxvCpus":
     ],
 )  # fmt: skip
 def test_a_waiting_job_says_why(one: Job, environment: Any, queue: Any, said: str) -> None:
-    assert said in words.waits(one, environment, queue)
+    assert said in explanations.waits(one, environment, queue)
 
 
 # --- the commands -----------------------------------------------------------------------------------------
@@ -310,7 +319,7 @@ def test_status_and_logs_and_run(
     assert known.config is not None
     sweep.run(STACK, known.config, Console(), nodes="2")
     assert "98000.5" in capsys.readouterr().out
-    (record,) = kept.load("aws-batch")
+    (record,) = run_records.load("aws-batch")
     assert record["job_name"].startswith("aws-batch-2-"), "moto itself takes no other number of nodes"
     with pytest.raises(UserError, match="one queue"):
         sweep.run(STACK, known.config, Console(), nodes="2", gpus="1")
@@ -359,14 +368,14 @@ def test_who_submits_opens_what_is_closed_if_the_budget_covers_it(
     # Twenty machines for five minutes are 52 USD.
     spend(38 * 10 - 5)
     with pytest.raises(UserError, match=r"47 machine-minutes are left .* on 20 nodes takes 100") as caught:
-        submit.submit(service, before=lambda nodes: opening.prepare(service, nodes, said.append))
+        submit.submit(service, before=lambda nodes: budget_gate.prepare(service, nodes, said.append))
     assert (caught.value.exit_code, service.jobs()) == (EXIT_REFUSED, [])
     spend(38 * 9)
-    opening.prepare(service, 20, said.append)
+    budget_gate.prepare(service, 20, said.append)
     assert said == [], "nothing is closed"
     batch.update_job_queue(jobQueue="tf-queue", state="DISABLED")
     batch.update_compute_environment(computeEnvironment="tensorflow-gpu-fsx-ce", state="DISABLED")
-    opening.prepare(service, 20, said.append)
+    budget_gate.prepare(service, 20, said.append)
     assert said == [
         "environment tensorflow-gpu-fsx-ce was disabled: it is enabled again",
         "queue tf-queue was disabled: it is enabled again",
@@ -438,7 +447,7 @@ def test_up_asks_before_a_file_system_is_replaced(
         wanted = dataclasses.replace(DESIGN, mounts=(mount,))
 
         def check() -> None:
-            changing.check(lambda service: fsx if service == "fsx" else there(service), wanted)
+            change_check.check(lambda service: fsx if service == "fsx" else there(service), wanted)
 
         if said is None:
             check()
@@ -450,13 +459,13 @@ def test_up_asks_before_a_file_system_is_replaced(
 
 
 def test_up_asks_before_a_queue_with_jobs_is_replaced(there: There, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(end, "living", lambda _batch, queue: [{"jobId": queue}])
-    changing.check(there, DESIGN)
+    monkeypatch.setattr(shutdown, "unfinished_jobs", lambda _batch, queue: [{"jobId": queue}])
+    change_check.check(there, DESIGN)
     for renamed in (batch_design(queue="other"), batch_design(compute_environment="other")):
         with pytest.raises(UserError, match="queue tf-queue is deleted, and with it 1 job"):
-            changing.check(there, renamed)
-    monkeypatch.setattr(end, "living", lambda _batch, _queue: [])
-    changing.check(there, batch_design(queue="other"))
+            change_check.check(there, renamed)
+    monkeypatch.setattr(shutdown, "unfinished_jobs", lambda _batch, _queue: [])
+    change_check.check(there, batch_design(queue="other"))
 
 
 # --- the image --------------------------------------------------------------------------------------------
@@ -532,20 +541,20 @@ def test_down_ends_jobs_after_a_question_and_leaves_nothing(
     )
     turn = access.parameter("aws-batch")
     there("ssm").put_parameter(Name=turn, Value="being made", Type="String")
-    monkeypatch.setattr(whole, "client_of", lambda _place: there)
-    assert whole.left([PLACE]) == [
+    monkeypatch.setattr(teardown, "client_of", lambda _place: there)
+    assert teardown.left([PLACE]) == [
         "compute environment tensorflow-gpu-fsx-ce (VALID)",
         "job queue tf-queue (VALID)",
         "job definition mnptensorflow-gpu-mnp1:1",
         "repository mnp-tensorflow",
         f"parameter {turn}",
     ]
-    assert whole.left([ClusterRef("another", REGION)]) == []
+    assert teardown.left([ClusterRef("another", REGION)]) == []
     asked: list[Any] = []
-    whole.drain([PLACE], print, asked.extend)
+    teardown.drain([PLACE], print, asked.extend)
     assert there("batch").describe_job_queues(jobQueues=["tf-queue"])["jobQueues"][0]["state"] == "DISABLED"
-    whole.remove([PLACE], lambda _: None)
-    assert whole.left([PLACE]) == []
+    teardown.remove([PLACE], lambda _: None)
+    assert teardown.left([PLACE]) == []
 
 
 def test_a_job_with_a_file_system_of_its_own_is_started_by_the_state_machine() -> None:
@@ -618,10 +627,10 @@ def test_jobs_are_named_and_terminated_before_the_queue_goes() -> None:
         stub.add_response("describe_job_queues", {"jobQueues": [queue]}, {"jobQueues": ["q"]})
         stub.add_response("update_job_queue", {}, {"jobQueue": "q", "state": "DISABLED"})
         listed(True)
-        stub.add_response("terminate_job", {}, {"jobId": "id", "reason": end.WHY})
+        stub.add_response("terminate_job", {}, {"jobId": "id", "reason": shutdown.WHY})
         listed(True)
         listed(False)
-        assert end.end_jobs(client, "q", print, lambda _: None) == 1
+        assert shutdown.end_jobs(client, "q", print, lambda _: None) == 1
         stub.assert_no_pending_responses()
 
 
@@ -645,7 +654,7 @@ def test_the_environment_starts_no_machine_any_more_and_its_change_is_waited_for
         stub.add_response("update_compute_environment", {}, change)
         described("DISABLED", "UPDATING")
         described("DISABLED", "VALID")
-        end.stop_machines(client, "ce", lambda _: None)
+        shutdown.stop_machines(client, "ce", lambda _: None)
         stub.assert_no_pending_responses()
 
 
@@ -681,9 +690,9 @@ def test_a_file_system_that_writes_to_s3_does_so_before_it_goes(lifecycle: str, 
         stub.add_response("describe_data_repository_tasks", {"DataRepositoryTasks": [last]}, asked)
         if fails:
             with pytest.raises(UserError, match=r"no bucket\. Nothing was deleted"):
-                end.export(client, "c", print, lambda _: None)
+                shutdown.export(client, "c", print, lambda _: None)
         else:
-            assert end.export(client, "c", print, lambda _: None) == ["fs-12345678"]
+            assert shutdown.export(client, "c", print, lambda _: None) == ["fs-12345678"]
         stub.assert_no_pending_responses()
 
 
@@ -727,7 +736,7 @@ def test_the_page_names_each_action_that_the_commands_call_and_no_other() -> Non
 
 def test_the_report_has_our_runs_beside_the_published_scaling(tmp_path: Path) -> None:
     for number, (nodes, rate) in enumerate(((1, 6000.0), (20, 108000.0), (20, 110000.0))):
-        kept.keep(
+        run_records.keep(
             "aws-batch",
             {
                 "job_id": f"job-{number}", "job_name": "n", "machine": "p3dn.24xlarge", "nodes": nodes,
@@ -792,12 +801,12 @@ def test_up_ends_in_the_result_and_down_in_nothing(
     """The provider's own code runs against moto, and only the engine and the program's rehearsal do not."""
 
     def gone() -> None:
-        whole.remove([PLACE], lambda _: None)
+        teardown.remove([PLACE], lambda _: None)
         there("logs").delete_log_group(logGroupName=log_group("aws-batch"))
 
     engine = Engine(gone)
     monkeypatch.setattr(runner, "select", lambda *_: engine)
-    monkeypatch.setattr(operate, "rehearse", lambda *_: None)
+    monkeypatch.setattr(operate, "check_program", lambda *_: None)
     config = load_file(STACK.file)
     made = submit.submit(BatchService(DESIGN, there))
     stream = there("batch").describe_jobs(jobs=[made.id])["jobs"][0]["container"]["logStreamName"]
@@ -811,4 +820,4 @@ def test_up_ends_in_the_result_and_down_in_nothing(
     assert operate.bring_up(STACK, config, Console(), benchmark=False, quiet=True)["result"] is None
     operate.take_down(STACK, "aws", Console(), yes=True)
     assert engine.did == ["up", "up without a job", "destroy"]
-    assert whole.left([PLACE]) == []
+    assert teardown.left([PLACE]) == []

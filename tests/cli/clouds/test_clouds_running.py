@@ -14,7 +14,7 @@ import pytest
 from cli.changes import check
 from cli.changes.jobs import Job, hold_line, release_line
 from cli.clouds import known_clusters, running, termination
-from cli.clouds.kept import Kept
+from cli.clouds.kept_storage import KeptStorage
 from cli.doctor.finding import Check, Finding, fine, stops
 from cli.ssh.openssh import SshError
 from infra.clouds.commands import ClusterRef
@@ -314,7 +314,7 @@ def test_what_is_left_of_a_cluster_is_found_by_the_next_down_too(
 def test_what_stays_is_said_whether_or_not_the_stack_file_is_right(
     cloud: FakeCloud, provider: FakeProvider, stack: Stack
 ) -> None:
-    cloud.stays = [Kept("home", "disk d-1", 50, "", {"kind": "nfs", "existing": "d-1"}, 0.08)]
+    cloud.stays = [KeptStorage("home", "disk d-1", 50, "", {"kind": "nfs", "existing": "d-1"}, 0.08)]
     lines = provider.kept(stack, outputs)
     assert lines[1] == "  disk d-1 (home, 50 GiB): 0.0055 USD an hour, 4.00 USD a month"
     assert lines[-1] == "      home: {kind: nfs, existing: d-1}"
@@ -327,7 +327,7 @@ def test_what_stays_is_said_whether_or_not_the_stack_file_is_right(
 def test_an_up_that_would_make_anew_what_an_earlier_down_kept_says_so(
     cloud: FakeCloud, provider: FakeProvider, head: Head, stack: Stack
 ) -> None:
-    cloud.stays = [Kept("home", "disk d-1", 50, "", {"kind": "nfs", "existing": "d-1"}, 0.08)]
+    cloud.stays = [KeptStorage("home", "disk d-1", 50, "", {"kind": "nfs", "existing": "d-1"}, 0.08)]
     said: list[str] = []
     keeping = (Mount("/home", "nfs", served_by="controller", keep=True, name="home"),)
     provider.check_changes(stack, made(mounts=keeping), dict, said.append, replace=False)
@@ -445,7 +445,7 @@ def test_each_change_is_said_before_it_is_refused_for_the_jobs_it_ends(
     assert [line.partition(" ")[2].split(" ")[1] for line in said] == ["time_limit", "nodes.max"]
     assert str(caught.value).splitlines() == [
         "nothing was changed: this would end jobs that run or wait. Let them end first, or use "
-        "`up --replace`:",
+        "`./cluster up --stack test --replace`:",
         "  partition cpu: nodes.max 10 → 2: ends the jobs on nodes that are removed",
         "  job 7 train|v2 (ann, RUNNING on cpu-[1-2])",
     ]
