@@ -259,7 +259,7 @@ def _because(why: str, found: Sequence[Change], jobs: Sequence[Job] = ()) -> str
 
 
 def parts(design: ClusterDesign) -> dict[str, tuple[str, str, Any]]:
-    """The section, the part and the compared object, by a name that both designs share."""
+    """Name that both designs share -> section, part for messages, and the object that is compared."""
     found: dict[str, tuple[str, str, Any]] = {"": ("cluster", "", design)}
     found |= {name: (name, "", getattr(design, name)) for name in SECTIONS}
     for host in design.hosts:

@@ -26,7 +26,7 @@ done
 printf '%s\\n' "$env"
 """
 
-# The workload gets to its place by a rename, so that what is there is complete.
+# The workload is moved to its place by a rename, so it is complete when it is there.
 _UNPACK = """\
 set -eu
 bench={bench} name={name}
