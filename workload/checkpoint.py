@@ -36,7 +36,7 @@ class Checkpoint:
     seconds_train: float
     seconds_total: float
     start_latency: float | None
-    """Seconds that the job's first start took to begin (`workload.options.Job`)."""
+    """`Job.start_latency` of the job's first start that saved a checkpoint."""
 
 
 class Store:

@@ -26,7 +26,7 @@ WARM_UP = 0.125
 
 def order(plan: Plan, epoch: int) -> Any:
     """Return the order of an epoch's examples. It depends only on the seed and the epoch (from 1)."""
-    with tf.device("CPU:0"):  # on a GPU the order would be another
+    with tf.device("CPU:0"):  # on a GPU the order might be another
         return tf.random.experimental.stateless_shuffle(
             tf.range(len(plan.data.x_train)), seed=[plan.seed, epoch]
         )

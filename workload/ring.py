@@ -35,7 +35,7 @@ The end of a neighbour is noticed at once."""
 SMALL = 16 * 1024
 """Arrays with fewer numbers are sent together."""
 GREETING_SECONDS = 10.0
-"""How long a new connection may take to send its key."""
+"""How long a new connection may take to identify itself."""
 POLL_SECONDS = 0.1
 
 
