@@ -11,8 +11,8 @@ from cli.options import UNNAMED, Json, StackOption, load
 from infra.program.stack import Stack
 
 app = typer.Typer(
-    help="Machines that die, quotas, a cloud that refuses: test your jobs (local stacks).",
-    short_help="Faults of the local cloud on request: test your jobs.",
+    help="Make machines die and the cloud refuse, to test your jobs (local stacks).",
+    short_help="Cause faults of the local cloud, to test your jobs.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -53,7 +53,7 @@ def set_keys(
 
 @app.command()
 def clear(stack: StackOption = UNNAMED) -> None:
-    """Go back to the stack file; frozen machines and networks that were cut go on."""
+    """Restore the stack file's settings; thaw machines and reconnect networks."""
     from cli.local import chaos
 
     print(chaos.clear(stack, load(stack)))
@@ -67,25 +67,25 @@ def kill(node: Node, stack: StackOption = UNNAMED) -> None:
 
 @app.command()
 def freeze(node: Node, stack: StackOption = UNNAMED) -> None:
-    """Freeze a machine, until `thaw`."""
+    """Freeze a machine until `thaw`."""
     _act("freeze", node, stack)
 
 
 @app.command()
 def thaw(node: Node, stack: StackOption = UNNAMED) -> None:
-    """Let a frozen machine go on."""
+    """Let a frozen machine run again."""
     _act("thaw", node, stack)
 
 
 @app.command()
 def cut(node: Node, stack: StackOption = UNNAMED) -> None:
-    """Cut a machine's network, until `join`."""
+    """Cut a machine's network until `join`."""
     _act("cut", node, stack)
 
 
 @app.command()
 def join(node: Node, stack: StackOption = UNNAMED) -> None:
-    """Give a machine its network back."""
+    """Reconnect a machine's network."""
     _act("join", node, stack)
 
 

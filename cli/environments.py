@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from cli.provider import StackUp
 
 app = typer.Typer(
-    help="Python environments of the cluster: every machine sees them, and jobs use them.",
-    short_help="The cluster's Python environments, and one of your own.",
+    help="List or make Python environments of the cluster, which jobs on all machines can use.",
+    short_help="List the cluster's Python environments, or make one of your own.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

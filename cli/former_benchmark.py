@@ -1,4 +1,4 @@
-"""The benchmark's run that an `up` with other settings would cancel: another run replaces its resource."""
+"""Finds the benchmark's run that `up` would cancel, because changed settings replace its resource."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Answer:
     unknown: tuple[str, ...] = ()
 
 
-def learn(stack: Stack, *, again: bool = False) -> Answer:
+def look_up_missing(stack: Stack, *, again: bool = False) -> Answer:
     """Ask the stack's cloud for the missing facts of its instance types, and keep them.
 
     A stack file that cannot be read is no error here: the command that reads it next reports its mistakes.

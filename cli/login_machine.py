@@ -79,7 +79,7 @@ def tool(
     except subprocess.TimeoutExpired:
         raise UserError(f"the cluster of stack {up.stack.name} did not answer within {seconds:g} s") from None
     if result.returncode:
-        raise UserError(result.stderr.strip() or f"{TOOL} {' '.join(arguments)} failed without a word")
+        raise UserError(result.stderr.strip() or f"{TOOL} {' '.join(arguments)} failed and printed nothing")
     return result.stdout
 
 
@@ -116,8 +116,8 @@ def cluster_status(up: StackUp) -> dict[str, Any]:
         if providers.load(up.provider).settings_here(up) is None:
             raise
         raise UserError(
-            f"stack {up.stack.name} is half up: its controller did not come so far that it could tell its "
-            f"status. {look} shows how far, `./cluster up --stack {up.stack.name}` goes on."
+            f"stack {up.stack.name} is half up: its controller cannot report its status yet. {look} shows "
+            f"how far it came, `./cluster up --stack {up.stack.name}` goes on."
         ) from error
     except UserError as error:
         if error.exit_code == EXIT_REFUSED:

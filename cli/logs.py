@@ -57,7 +57,7 @@ def show(up: StackUp, what: str | None, *, lines: int, follow: bool) -> int:
     settings = chosen.settings_here(up)
     if settings is None:
         raise UserError(f"{why}. `./cluster up --stack {up.stack.name}` brings it up to date.")
-    print(f"{why}\nThese are the files as they lie there:\n", file=sys.stderr)
+    print(f"{why}\nThese are the last lines of its log files:\n", file=sys.stderr)
     return here.run(Cluster(settings), what, lines=lines, follow=follow)
 
 

@@ -57,7 +57,7 @@ def _say_version(wanted: bool) -> None:
 def main_options(
     show_version: Annotated[
         bool,
-        typer.Option("--version", help="Say the version and exit.", callback=_say_version, is_eager=True),
+        typer.Option("--version", help="Show the version and exit.", callback=_say_version, is_eager=True),
     ] = False,
 ) -> None:
     """Elastic Slurm clusters for distributed training: one stack file, on AWS, on Google Cloud, or here."""
@@ -90,7 +90,7 @@ def up(
     from cli.console.progress import Console
     from cli.operate import bring_up
 
-    answer = instance_type_lookup.learn(stack)
+    answer = instance_type_lookup.look_up_missing(stack)
     for line in (*answer.known, *answer.unknown):
         Console().say(line)
     made = bring_up(
@@ -136,7 +136,8 @@ def down(
             raise
         name, which = found, "local cluster" if found == "local" else "cluster"
         console.say(
-            f"{error}\nThis does not keep the {which} of stack {stack.name} from going down.", "yellow"
+            f"{error}\n`down` does not need the file: it destroys the {which} of stack {stack.name}.",
+            "yellow",
         )
     take_down(stack, name, console, yes=yes)
     for text in orphaned_clusters.messages(project()):
@@ -145,7 +146,7 @@ def down(
 
 @app.command()
 def plan(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
-    """What `up` would make, and its cost. Needs no network and no credentials."""
+    """Show what `up` would make, and its cost. Needs no network and no credentials."""
     from cli.operate import make_plan
 
     made = make_plan(stack, load(stack, scripts=True))
@@ -159,7 +160,7 @@ def plan(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
 
 @app.command()
 def status(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
-    """Nodes, jobs, and why any of them waits; cost so far."""
+    """Show nodes, jobs, why any of them waits, and the cost so far."""
     from cli.login_machine import show_cluster_status
 
     show_cluster_status(load_up(stack), as_json=json_output)
@@ -182,11 +183,11 @@ def execute(
 def ssh(
     command: Annotated[
         list[str] | None,
-        typer.Argument(help="Run this instead; the shell there reads it, as with ssh.", show_default=False),
+        typer.Argument(help="Run this instead; the remote shell reads it, as with ssh.", show_default=False),
     ] = None,
     stack: StackOption = UNNAMED,
 ) -> None:
-    """A shell on the login machine."""
+    """Open a shell on the login machine."""
     from cli.login_machine import replace_process
 
     known = load_up(stack)
@@ -197,7 +198,7 @@ def ssh(
 
 @app.command()
 def outputs(stack: StackOption = UNNAMED) -> None:
-    """The stack's outputs as JSON, for other programs."""
+    """Print the stack's outputs as JSON, for other programs."""
     from cli import runner
 
     found = runner.select(stack, load_up(stack).provider).outputs()
@@ -209,9 +210,12 @@ def outputs(stack: StackOption = UNNAMED) -> None:
 @app.command("cp", short_help="Copy files to the login machine, and from it.", no_args_is_help=True)
 def copy(
     sources: Annotated[
-        list[str], typer.Argument(metavar="SRC", help="What to copy; :PATH is there.", show_default=False)
+        list[str],
+        typer.Argument(
+            metavar="SRC", help="What to copy; :PATH is on the login machine.", show_default=False
+        ),
     ],
-    goal: Annotated[str, typer.Argument(metavar="DST", help="Where to.", show_default=False)],
+    goal: Annotated[str, typer.Argument(metavar="DST", help="Where to copy it.", show_default=False)],
     stack: StackOption = UNNAMED,
 ) -> None:
     """Copy files to the login machine, and from it: ./cluster cp data/ :inputs
@@ -225,7 +229,7 @@ def copy(
     transfer.copy(load_up(stack), sources, goal)
 
 
-@app.command("ssh-config", short_help="A stanza for OpenSSH: scp, rsync, editors reach the stack.")
+@app.command("ssh-config", short_help="Print an OpenSSH configuration for scp, rsync and editors.")
 def ssh_config(stack: StackOption = UNNAMED) -> None:
     """Print a stanza for OpenSSH's configuration, with which scp, rsync and editors reach the login machine.
 
@@ -237,7 +241,7 @@ def ssh_config(stack: StackOption = UNNAMED) -> None:
     print(transfer.stanza(load_up(stack)), end="")
 
 
-@app.command("run", short_help="The benchmark on several numbers of nodes; ends in the report.")
+@app.command("run", short_help="Run the benchmark on several numbers of nodes; ends in the report.")
 def run_sweep(
     stack: StackOption = UNNAMED,
     nodes: SweepNodesOption = None,
@@ -246,7 +250,7 @@ def run_sweep(
     repeat: SweepRepeatOption = None,
     cancel: Annotated[bool, typer.Option("--cancel", help="End the sweep that is under way.")] = False,
 ) -> None:
-    """The benchmark on several numbers of nodes, one run after another; ends in the report.
+    """Run the benchmark on several numbers of nodes, one run after another; ends in the report.
 
     With several partitions or numbers of GPUs, every combination is run. All runs are submitted at the start,
     and go on without this command: interrupt it as you like, and `./cluster run` without numbers watches the
@@ -263,14 +267,14 @@ def run_sweep(
         sweep.run(stack, load(stack), Console(), nodes=nodes, repeat=repeat, partitions=partition, gpus=gpus)
 
 
-@app.command(short_help="Plots and a table: our results beside the published ones.")
+@app.command(short_help="Make plots and a table: our results beside the published ones.")
 def report(
     stack: StacksOption = UNNAMED,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder for report.html and report.csv.")
     ] = None,
 ) -> None:
-    """A page with plots and a table: our results beside the published ones."""
+    """Make a page with plots and a table: our results beside the published ones."""
     from cli import report as reports
 
     made = reports.make(stack, output, project=project())
@@ -278,15 +282,15 @@ def report(
     print(made.table)
 
 
-@app.command(short_help="What would stop `up` here, and its cure.")
+@app.command(short_help="Find what would stop `up` here, and its cure.")
 def doctor(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
-    """What would stop `up` here, and its cure; exit 1 if anything would."""
+    """Find what would stop `up` here, and its cure; exit 1 if anything would."""
     from cli import doctor as doctors
 
     sys.exit(doctors.run(stack, as_json=json_output))
 
 
-@app.command(short_help="Last lines of the controller, a node and its boot, a job.")
+@app.command(short_help="Show the last lines of the controller, a node and its boot, a job.")
 def logs(
     what: Annotated[
         str | None,
@@ -294,9 +298,9 @@ def logs(
     ] = None,
     stack: StackOption = UNNAMED,
     lines: Annotated[int, typer.Option("--lines", "-n", help="Lines of each log.", min=1)] = 40,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as they grow.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the logs as they grow.")] = False,
 ) -> None:
-    """The last lines of the controller, of a node and its boot, of a job."""
+    """Show the last lines of the controller, of a node and its boot, of a job."""
     from cli import logs as log_files
 
     status = log_files.show(load_up(stack), what, lines=lines, follow=follow)
@@ -309,13 +313,14 @@ def logs(
 @app.command("test", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def run_tests(
     arguments: Annotated[
-        list[str] | None, typer.Argument(help="For pytest; none runs the suite.", show_default=False)
+        list[str] | None,
+        typer.Argument(help="Arguments for pytest; without any, the whole suite runs.", show_default=False),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="The widest tests too, such as the soak.")
+        bool, typer.Option("--all", help="Run the widest tests too, such as the soak.")
     ] = False,
 ) -> None:
-    """The tests that this machine can run; with a file, all of that file's."""
+    """Run the tests that this machine can run; with a file, all of that file's."""
     from cli.checks import run_checks
 
     sys.exit(run_checks(project(), arguments or [], everything=everything))

@@ -88,7 +88,7 @@ def bring_up(
     cluster = design(config, catalog())
     training = benchmark_design(config, cluster) if benchmark else None
     chosen = providers.load(cluster.provider)
-    rehearse(stack, cluster)
+    check_program(stack, cluster)
     chosen.prepare(cluster, console.say)
     engine = runner.select(stack, cluster.provider, console.on_event)
     place = "this machine" if cluster.provider == "local" else cluster.provider
@@ -102,7 +102,7 @@ def bring_up(
     checked = chosen.check_changes(stack, cluster, known, console.say, replace=replace)
     if checked.recreate:
         console.say(
-            "the cluster that is up is destroyed first, with its files: this makes another one", "yellow"
+            "this makes another cluster: the one that is up is destroyed first, with its files", "yellow"
         )
         known()  # the destroy deletes them
         # Its jobs get time to save their state.
@@ -170,7 +170,7 @@ def bring_up(
     )
 
 
-def rehearse(stack: Stack, cluster: ClusterDesign) -> None:
+def check_program(stack: Stack, cluster: ClusterDesign) -> None:
     """Refuse what `plan` refuses, before a cloud is asked or anything is installed.
 
     The local stack's program needs no such check: it runs in this process and makes nothing before it has

@@ -101,7 +101,7 @@ SweepNodesOption = Annotated[
     typer.Option(
         "--nodes",
         "-n",
-        help="Numbers of nodes. Without: 1,2,4, as far as the partition has them; with AWS Batch 1,2,4,8 "
+        help="Numbers of nodes. Default: 1,2,4, as far as the partition has them; with AWS Batch 1,2,4,8 "
         "and so on, up to batch.nodes.",
         show_default=False,
     ),
@@ -111,7 +111,7 @@ SweepPartitionsOption = Annotated[
     typer.Option(
         "--partition",
         "-p",
-        help="Names of partitions, as in cpu,gpu. Without: that of the benchmark.",
+        help="Names of partitions, as in cpu,gpu. Default: the benchmark's.",
         show_default=False,
     ),
 ]
@@ -119,13 +119,15 @@ SweepGpusOption = Annotated[
     str | None,
     typer.Option(
         "--gpus",
-        help="Numbers of GPUs a node, as in 1,2,4. Without: the benchmark's, or all of a node's.",
+        help="Numbers of GPUs a node, as in 1,2,4. Default: the benchmark's, or all of a node's.",
         show_default=False,
     ),
 ]
 SweepRepeatOption = Annotated[
     int | None,
-    typer.Option("--repeat", help="How often each. Without: once.", min=1, max=100, show_default=False),
+    typer.Option(
+        "--repeat", help="How often each run is made. Default: once.", min=1, max=100, show_default=False
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 

@@ -73,7 +73,7 @@ def make(name: str, cores: Sequence[int] = ()) -> list[Path]:
     """Make a machine's cgroup in each hierarchy that its processes belong to.
 
     Args:
-        cores: those of this host that it may use; empty: all. Only version 2's cgroups hold to it.
+        cores: cores of this host that the machine may use, by cgroups of version 2; empty means all.
 
     Raises:
         OSError: the kernel refuses.

@@ -77,7 +77,8 @@ def start(machine: Machine, *, die_with_parent: bool = False) -> subprocess.Pope
     apart = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
     apart += ["--mount-proc", "--"]
     if machine.cores:
-        # Its systemd and all below it inherit this; a cpuset besides, where cgroups of version 2 have them.
+        # The machine's processes inherit this. Cgroups of version 2 limit the cores, too, if they have
+        # cpusets.
         apart = ["taskset", "--cpu-list", in_words(machine.cores), *apart]
     if machine.card is not None:
         apart = ["nsenter", f"--net={machine.card.namespace}", "--", *apart]

@@ -1,8 +1,8 @@
 """A run's checkpoint: one file beside the result, written by the chief and read by every worker.
 
-Wherever a training can be interrupted, every worker has the same weights, so the chief's are all there is to
-keep. The file is replaced atomically: whoever is killed while saving leaves the last good one. It belongs
-to one job and its settings, and no other ever goes on from it.
+Wherever a training can be interrupted, every worker has the same weights, so only the chief saves its own.
+The file is replaced atomically: if a save is killed, the last good file stays. A checkpoint belongs to one
+job and its settings, and no other job continues from it.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ _MOMENTUM = "momentum-"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A training between two steps, with what its result record will say of the time until then."""
+    """The state of a training between two steps, and what its result record needs of the time until then."""
 
     state: State
     history: tuple[Epoch, ...]
-    """The whole epochs."""
+    """The epochs that are complete."""
     seconds_train: float
     seconds_total: float
     start_latency: float | None
-    """Of the job's first start."""
+    """`Job.start_latency` of the job's first start that saved a checkpoint."""
 
 
 class Store:
-    """Where one run keeps its checkpoint.
+    """The place of one run's checkpoint.
 
     Args:
         result: the run's result file; the checkpoint lies in a folder beside it.
-        identity: what must be equal for a run to go on from it: the job and its settings, as JSON values.
+        identity: the job and its settings as JSON values; only a checkpoint with the same ones is used.
     """
 
     def __init__(self, result: Path, identity: Mapping[str, Any]) -> None:
@@ -52,7 +52,7 @@ class Store:
         self._identity = dict(identity)
 
     def load(self, say: Callable[[str], None] = print) -> Checkpoint | None:
-        """This run's checkpoint; None, and a line that says why, if there is none that it may use."""
+        """Return this run's checkpoint; None if there is none that it may use. `say` is told why."""
         try:
             identity, found = _read(self.path)
         except FileNotFoundError:
@@ -73,7 +73,7 @@ class Store:
         """Replace the checkpoint.
 
         Raises:
-            OSError: the disk is full, say; the last checkpoint is still there.
+            OSError: the file cannot be written, for example on a full disk; the last one is still there.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.stem}.")
@@ -88,10 +88,10 @@ class Store:
             raise
 
     def remove(self) -> None:
-        """Remove the checkpoint, and what a save that was killed has left of it."""
+        """Remove the checkpoint, and the file that a killed save has left."""
         for path in (self.path, *self.path.parent.glob(f".{self.path.stem}.*")):
             path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # another run's may lie there
+        with contextlib.suppress(OSError):  # the folder may hold another run's checkpoint
             self.path.parent.rmdir()
 
 
@@ -105,7 +105,7 @@ def _arrays(checkpoint: Checkpoint, identity: Mapping[str, Any]) -> dict[str, An
         "seconds_total": checkpoint.seconds_total,
         "start_latency": checkpoint.start_latency,
     }
-    # JSON keeps every bit of a number; a NaN of a training about to be ended as diverged stays one too.
+    # JSON keeps every bit of a float. Python's JSON keeps NaN, too, which a diverged training may have.
     text = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
     momentum = {f"{_MOMENTUM}{name}": array for name, array in numbered(checkpoint.state.momentum).items()}
     return {_META: text} | numbered(checkpoint.state.weights) | momentum
@@ -119,7 +119,7 @@ def save_weights(folder: Path, rank: int, weights: Sequence[Any]) -> None:
 
 
 def numbered(arrays: Sequence[Any]) -> dict[str, Any]:
-    """Arrays by names that sort in their order, as `.npz` files hold them."""
+    """Return the arrays for an `.npz` file: by names that sort in the arrays' order."""
     return {f"{index:02d}": array for index, array in enumerate(arrays)}
 
 

@@ -1,7 +1,7 @@
-"""Writes what is known of a user's program after its end: `python -m workload.conclude … -- SCRIPT …`.
+"""Writes the result of a user's program after its end: `python -m workload.conclude … -- SCRIPT …`.
 
-The batch script runs it once, in the run's folder. A program that succeeded gets its result record. Of one
-that failed the state says the exit status and the time; it has no result, so that the run can be submitted
+The batch script runs it once, in the run's folder. A program that succeeded gets its result record. For one
+that failed, the state file has the exit status and the time; there is no result, so the run can be submitted
 again.
 """
 
@@ -32,7 +32,7 @@ PACKAGES = (
     "jax",
     "numpy",
 )
-"""The packages whose versions the record gives where the environment has them."""
+"""The record has the versions of these packages, if the environment has them."""
 
 
 def record(options: argparse.Namespace, env: Mapping[str, str], folder: Path) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     options.seconds = max(0.0, options.ended - options.began)
     folder = Path.cwd()
-    # The tasks' notes on where they are.
+    # The files in which the tasks tell each other their addresses.
     shutil.rmtree(folder / ".rendezvous", ignore_errors=True)
     conclude(record(options, os.environ, folder), folder)
     return 0

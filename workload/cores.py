@@ -1,4 +1,4 @@
-"""The CPU cores that a run's workers may use: how many there are, and whether workers share them."""
+"""The CPU cores that a run's workers may use: how many there are, and whether workers share any."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 LOCAL = "local."
-"""The machine types of the local stack, whose nodes are all on one host."""
+"""The beginning of the local stack's instance types. All its nodes are on one host."""
 
 
 def mine(node: str, machine: str | None) -> dict[str, Any]:
-    """This task's note for the others.
+    """Return this task's note about its cores for the other tasks.
 
     Args:
-        machine: the node's type.
+        machine: the node's instance type.
     """
     host = LOCAL if machine is not None and machine.startswith(LOCAL) else node
     return {"host": host, "cores": sorted(os.sched_getaffinity(0))}
 
 
 def counted(notes: Sequence[Mapping[str, Any]]) -> tuple[int, bool]:
-    """How many cores the tasks have together, and whether any core is more than one task's."""
+    """Return how many cores the tasks have together, and whether tasks share any core."""
     given = [(note["host"], core) for note in notes for core in note["cores"]]
     return len(set(given)), len(set(given)) < len(given)

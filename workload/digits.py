@@ -17,7 +17,7 @@ import numpy as np
 TRAIN, TEST, HELD_OUT = 60_000, 10_000, 360
 SIZE = 28
 PADDING = 3
-"""Pixels of background around the 8x8 source, which the warp may read."""
+"""Pixels of background added around each 8x8 source image, because the warp reads there."""
 _CHUNK = 2_000
 _ONE = 1 << 16
 """1.0 as a fixed-point number. Coordinates are in source pixels."""

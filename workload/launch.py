@@ -19,7 +19,7 @@ from workload.rendezvous import Rendezvous, meet, reached_by
 LIMIT_SECONDS = 300.0
 """How long a task waits for the others."""
 RUN_FOLDER = "SLURM_STACKS_FOLDER"
-"""The variable with the run's folder, which all nodes see."""
+"""The variable with the run's folder, which all nodes share."""
 
 
 def variables(step: slurm.Step, addresses: Sequence[str], master_port: int) -> dict[str, str]:
@@ -27,7 +27,7 @@ def variables(step: slurm.Step, addresses: Sequence[str], master_port: int) -> d
 
     Args:
         addresses: The `host:port` of each task, in the order of their ranks.
-        master_port: The port for MASTER_PORT, which is on the first task's machine and no task's own.
+        master_port: MASTER_PORT: a port of the first task's machine that is not in `addresses`.
     """
     return {
         "MASTER_ADDR": addresses[0].rpartition(":")[0],
@@ -39,7 +39,7 @@ def variables(step: slurm.Step, addresses: Sequence[str], master_port: int) -> d
 
 
 def local_variables(env: Mapping[str, str], step: slurm.Step) -> dict[str, str]:
-    """Return the task's place on its node, as Slurm says it."""
+    """Return the variables of the task's place on its node, from Slurm's."""
     return {
         "LOCAL_RANK": env.get("SLURM_LOCALID", "0"),
         "LOCAL_WORLD_SIZE": str(step.tasks_on_node),
@@ -48,14 +48,14 @@ def local_variables(env: Mapping[str, str], step: slurm.Step) -> dict[str, str]:
 
 
 def command(script: str, arguments: Sequence[str], python: str) -> list[str]:
-    """Return the command that runs a program of the present folder.
+    """Return the command that runs a program of the current folder.
 
     Python runs `.py` files and folders; other programs are executed.
     """
     path = Path(script)
     if path.suffix == ".py" or path.is_dir():
         return [python, script, *arguments]
-    if not os.access(path, os.X_OK):  # the folder is the run's own copy
+    if not os.access(path, os.X_OK):  # allowed, because the folder is the run's own copy
         path.chmod(path.stat().st_mode | 0o755)
     return [str(path.absolute()), *arguments]
 
@@ -74,12 +74,12 @@ def main(arguments: Sequence[str]) -> int:
         addresses = meet(rendezvous, LIMIT_SECONDS)
         (chief,) = rendezvous.collect("address", range(1), LIMIT_SECONDS, "address")
         env |= variables(step, addresses, chief["master_port"]) | local_variables(env, step)
-        # A container's image may name another folder to start in.
+        # A container image may set another working folder.
         os.chdir(Path(env[RUN_FOLDER], WORK))
     except (WorkloadError, OSError) as error:
         print(f"slurm-stacks: {error}", file=sys.stderr, flush=True)
         return 1
-    # It led here, and must not lead the program to modules of this package.
+    # This variable led Python to this package; the program must not import the package's modules.
     env.pop("PYTHONPATH", None)
     line = command(arguments[0], arguments[1:], sys.executable)
     try:

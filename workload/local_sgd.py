@@ -1,22 +1,28 @@
 """The profile `local-sgd`: workers train alone for some steps, then take the mean of their weights.
 
 Synchronous SGD sends 11 MB a worker and step for this model, which takes longer than the step. Here the same
-11 MB go once a *round* of H steps. Replica r of R trains with a batch of its own on the r-th part of each
+11 MB are sent once a *round* of H steps. Replica r of R trains with its own batch on the r-th part of each
 global batch, so each example is seen once an epoch, as in `sync`. At the end of a round one exchange
-takes the mean of the weights, and the sums of loss and right answers with it.
+computes the mean of the weights, and the sums of loss and right answers.
 
 The mean alone makes slow progress with many workers: R workers that each take H steps move about as far as
-one of them, on R times the examples. `sync` makes up for that with R times the learning rate; here the factor
-is shared. The inner rate is the root of R times the published one, and gradients may be as much longer before
-they are clipped, because over an R-th of the batch they have that much more noise; clipped as in `sync`, they
-would be little else. The move of a round, from one mean to the next, is an outer step of its own with
-Nesterov's momentum 1 - 1/sqrt(R) (blockwise model-update filtering: K. Chen and Q. Huo, ICASSP 2016), so that
-a move is worth sqrt(R) of them by and by. Measured with eight workers: all of the factor in the momentum, and
-gradients clipped as in `sync`, ends at .966 held out where this ends at .983. One worker has no outer step,
-and trains exactly as `sync` does. The inner steps have no momentum, so nothing else has to be averaged, and
-each worker clips its own gradient, so that nothing has to be agreed on within a round.
+one of them, on R times the examples. `sync` makes up for that with a learning rate that is R times higher.
+Here the factor R is split in two:
 
-Between two rounds all workers have the same weights and momentum, so the chief's checkpoint is everybody's.
+- The inner learning rate is sqrt(R) times the published one. Gradients are clipped at sqrt(R) times the
+  length, because over an R-th of the batch they have that much more noise. Clipped as in `sync`, they would
+  be almost only noise.
+- The move of a round, from one mean to the next, is an outer step with Nesterov's momentum 1 - 1/sqrt(R)
+  (blockwise model-update filtering: K. Chen and Q. Huo, ICASSP 2016). In the long run it multiplies each move
+  by sqrt(R).
+
+Measured with eight workers: with the whole factor in the momentum, and gradients clipped as in `sync`, the
+accuracy on held-out images is .966; with the split it is .983. One worker has no outer step, and trains
+exactly as `sync` does. The inner steps have no momentum, so nothing else has to be averaged. Each worker
+clips its own gradient, so workers need not agree on anything within a round.
+
+Between two rounds all workers have the same weights and momentum, so the chief's checkpoint serves all of
+them.
 """
 
 from __future__ import annotations
@@ -37,19 +43,19 @@ from workload.loop import Between, Plan, Position, Report, State, go_on
 from workload.scaling import choose
 
 ALONE = 10
-"""Steps a call of one worker, which has nobody to average with."""
+"""Steps of one call if there is one worker only, which averages with nobody."""
 PROBES = (1, 4, 4, 4)
-"""Steps of the rounds that are measured; the first is TensorFlow's to trace the functions."""
+"""Steps of the measured rounds. The first is not counted, because TensorFlow traces the functions in it."""
 
 
 def train(plan: Plan, report: Report, start: State | None = None, between: Between = go_on) -> Any:
     """Train and return the model.
 
-    It can be interrupted between two rounds, once their length is known. Whoever goes on from that state with
-    as many workers makes the same rounds over the same examples.
+    The training can be interrupted between two rounds, once their length is known. A run that continues from
+    that state with as many workers makes the same rounds over the same examples.
 
     Raises:
-        StoppedError: by `between`.
+        StoppedError: `between` raises it to end the training.
         WorkloadError: the global batch cannot be shared evenly by the replicas, or the training diverged.
     """
     tf.keras.utils.set_random_seed(plan.seed)
@@ -96,17 +102,17 @@ def _state(at: Position, model: Any, rounds: _Rounds, every: int) -> State:
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """Seconds of one round."""
+    """Seconds that one round took on this worker."""
 
     step: float
-    """One of its steps, on this worker."""
+    """The mean of its steps."""
     averaging: float
-    """With the wait for slower workers."""
+    """The averaging, with the wait for slower workers."""
 
 
 @dataclass(slots=True)
 class _Spent:
-    """Where the time went on this worker, without the first round, in which TensorFlow traces functions."""
+    """How the time of this worker was spent. The first round, in which TensorFlow traces, is left out."""
 
     rounds: int = 0
     steps: int = 0
@@ -121,7 +127,7 @@ class _Spent:
             self.averaging += times.averaging
 
     def means(self) -> dict[str, float]:
-        """The mean seconds of a step and of an averaging; nothing for a training of one round."""
+        """Return the mean seconds of a step and of an averaging; nothing for a training of one round."""
         if self.rounds < 2:
             return {}
         found = {"mean_step_seconds": self.computing / self.steps}
@@ -131,9 +137,10 @@ class _Spent:
 
 
 def _agree(plan: Plan, group: workers.Workers, probes: Sequence[_Times]) -> int:
-    """The same number of steps a round on every worker, from what each has measured.
+    """Return the number of steps a round, the same on every worker, from what each has measured.
 
-    The slowest worker's step counts, and the shortest averaging: that of who came last and waited for nobody.
+    The slowest worker's step counts, and the shortest averaging, which is that of the worker that came last
+    and did not wait.
     """
     mine = tf.constant([min(p.step for p in probes), min(p.averaging for p in probes)], tf.float32)
 
@@ -162,7 +169,7 @@ class _Rounds:
                 f"a batch of {plan.global_batch} cannot be shared evenly by {self._replicas} replicas"
             )
         self._variables = model.trainable_variables
-        # The weights at the round's beginning and the outer momentum: the same on every replica.
+        # The weights at the round's beginning and the outer momentum are the same on every replica.
         self.momentum: list[Any] = []
         self._begun: list[Any] = []
         if self._replicas > 1:
@@ -176,7 +183,7 @@ class _Rounds:
         self._average = self._average_function()
 
     def one(self, order: Any, begun: int, first: int, count: int) -> tuple[Any, _Times]:
-        """A round of `count` steps from step `first` of the epoch that begins at step `begun` of all.
+        """Train a round of `count` steps from step `first` of the epoch that begins at step `begun` of all.
 
         Returns:
             The sums of loss and right answers over the examples of all workers, and how long it took.
@@ -189,7 +196,7 @@ class _Rounds:
         if self._replicas == 1:
             return local[0], _Times((trained - started) / count, 0.0)
         last = begun + first + count == self._plan.epochs * self._plan.steps
-        # The training ends at the mean itself.
+        # The last round ends at the mean itself, without a step ahead.
         ahead = tf.constant(0.0 if last else self._beta)
         total = self._group.mine(self._average(sums, ahead))[0].numpy()
         return total, _Times((trained - started) / count, time.monotonic() - trained)
@@ -206,7 +213,8 @@ class _Rounds:
                 start = number * plan.global_batch + place
                 *gradients, counted = gradient(tf.gather(order, tf.range(start, start + batch)))
                 factor = descent.factor(begun + number, gradients, batch)
-                # In a replica's context this changes the replica's own copy alone: they go their own ways.
+                # In a replica's context this changes only the replica's own copy, so replicas differ until
+                # the round ends.
                 updates = [v.assign_sub(factor * g) for v, g in zip(self._variables, gradients, strict=True)]
                 with tf.control_dependencies(updates):
                     return number + 1, total + counted
@@ -227,7 +235,7 @@ class _Rounds:
             ):
                 mean = part / self._replicas
                 moved = momentum.assign(beta * momentum + (mean - begun))
-                # Nesterov: the next round begins where the momentum is about to lead.
+                # Nesterov: the next round begins where the momentum points.
                 variable.assign(begun.assign(mean + ahead * moved))
             return total
 

@@ -19,7 +19,7 @@ class Epoch:
     """One epoch of training, over the examples of all workers."""
 
     epoch: int
-    """From 1."""
+    """The number of the epoch, from 1."""
     loss: float
     accuracy: float
     seconds: float
@@ -27,18 +27,19 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a training stands between two steps."""
+    """The progress of a training between two steps."""
 
     step: int = 0
-    """Steps done, of all epochs."""
+    """The steps done in all epochs."""
     loss: float = 0.0
-    """The sum over the examples seen in the epoch under way; so is `right`, of right answers."""
+    """The sum over the examples that the present epoch has seen."""
     right: float = 0.0
+    """The right answers among these examples."""
     seconds: float = 0.0
-    """Of the epoch under way."""
+    """Seconds of the present epoch."""
 
     def epoch(self, steps: int, global_batch: int) -> Epoch:
-        """The epoch whose last step was just done.
+        """Return the epoch whose last step was just done.
 
         Raises:
             WorkloadError: the training has diverged.
@@ -51,14 +52,15 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All that a training needs to go on, the same on every worker."""
+    """Everything that a training needs to continue; the same on every worker."""
 
     position: Position
     weights: list[Any]
     """The model's arrays."""
     average_every: int | None = None
-    """`local-sgd` only: steps a round; so is `momentum`, of the outer step, one array a variable."""
+    """`local-sgd` only: steps a round."""
     momentum: list[Any] = field(default_factory=list)
+    """`local-sgd` only: the momentum of the outer step, one array for each variable."""
 
 
 Report = Callable[[Epoch], None]
@@ -77,27 +79,28 @@ def go_on(step: int, capture: Callable[[], State]) -> None:
 
 
 def tell_nobody(facts: Mapping[str, float]) -> None:
-    """A `Tell` for those who need not know."""
+    """A `Tell` that does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A run of a loop."""
+    """The arguments of a training loop."""
 
     strategy: Any
     data: Data
     epochs: int
     steps: int
-    """An epoch."""
+    """The steps of an epoch."""
     global_batch: int
-    """Examples a step, of all workers."""
+    """Examples a step of all workers together."""
     learning_rate: float
-    """Of the published recipe, for 64 examples a step; see `workload.recipe` for what profiles make of it."""
+    """The learning rate for 64 examples a step, as published; `workload.recipe` scales it for some
+    profiles."""
     seed: int
     parts: int = 1
-    """`sync` only: each replica computes its batch in so many parts, which are added."""
+    """`sync` only: the number of parts in which each replica computes its batch."""
     average_every: int | None = None
-    """`local-sgd` only: steps a round; None: found out in the first steps."""
+    """`local-sgd` only: steps a round; None means that the first steps are measured to choose it."""
     tell: Tell = tell_nobody
     ring: Ring | None = None
     """`sync` and `local-sgd` only: what connects the workers instead of the strategy."""
@@ -107,7 +110,7 @@ def check_finite(epoch: Epoch) -> None:
     """End a run that has diverged: no later epoch would bring it back.
 
     Raises:
-        WorkloadError: the loss is no finite number.
+        WorkloadError: the loss is not a finite number.
     """
     if not math.isfinite(epoch.loss):
         raise WorkloadError(f"the training diverged: the loss of epoch {epoch.epoch} is {epoch.loss}")

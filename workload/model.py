@@ -1,4 +1,4 @@
-"""The published model, exactly: 2,770,634 parameters, so 11.1 MB of gradient a step."""
+"""The published model, exactly. It has 2,770,634 parameters, so the gradient of a step has 11.1 MB."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PARAMETERS = 2_770_634
 
 
 def build() -> Any:
-    """The model without optimizer; call it within the strategy's scope.
+    """Return the model without an optimizer. Call this within the strategy's scope.
 
     `tf.keras` is tf_keras (Keras 2) here, by TF_USE_LEGACY_KERAS: Keras 3 cannot `fit` under
     MultiWorkerMirroredStrategy.
@@ -28,7 +28,7 @@ def build() -> Any:
 
 
 def held_out_accuracy(model: Any, images: Any, labels: Any, batch: int = 1000) -> float:
-    """The share of held-out images that the model gets right; runs on this worker alone."""
+    """Return the share of held-out images that the model gets right. It runs on this worker alone."""
     forward = tf.function(lambda x: tf.argmax(model(x, training=False), axis=1), autograph=False)
     right = 0
     for start in range(0, len(images), batch):

@@ -14,8 +14,8 @@ from workload.errors import WorkloadError
 
 PROFILES = ("published", "sync", "local-sgd")
 PROFILE: Final = "local-sgd"
-"""The default: of the profiles that keep the accuracy of one worker, the fastest on several. On one worker it
-is the same training as `sync`."""
+"""The default: the fastest profile on several workers that keeps the accuracy of one. On one worker it is the
+same training as `sync`."""
 EPOCHS, BATCH, LEARNING_RATE = 8, 64, 0.2
 """The published recipe's."""
 
@@ -27,17 +27,17 @@ class Options:
     data: str
     mnist_file: Path | None
     batch: int
-    """Examples a worker and step."""
+    """Examples a step of one worker."""
     gpus_per_node: int
     result: Path
     cache: Path
     seed: int
     learning_rate: float
     average_every: int | None
-    """`local-sgd`: steps that a worker trains alone; None: the training finds out."""
+    """`local-sgd`: steps that a worker trains alone; None means that the training measures and chooses."""
     rendezvous_timeout: float
     parts: int
-    """`sync`: a batch is computed in so many parts, which are added."""
+    """`sync`: the number of parts in which a batch is computed."""
     steps_per_epoch: int | None
     weights: Path | None
     checkpoint_seconds: float
@@ -106,19 +106,21 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         metavar="FOLDER",
         help="where data sets are kept (default: slurm-stacks in the user's cache folder)",
     )
-    parser.add_argument("--seed", type=_count, default=0, help="of the first weights and the data's order")
+    parser.add_argument(
+        "--seed", type=_count, default=0, help="the seed of the first weights and of the data's order"
+    )
     parser.add_argument(
         "--learning-rate",
         type=_rate,
         default=LEARNING_RATE,
         metavar="RATE",
-        help=f"for a batch of {BATCH}: published keeps it whatever the batch, the others scale it",
+        help=f"the learning rate for a batch of {BATCH}; published never scales it, the others do",
     )
     parser.add_argument(
         "--average-every",
         type=_positive,
         metavar="STEPS",
-        help="local-sgd: how many steps a worker trains alone (default: found out in the first steps)",
+        help="local-sgd: how many steps a worker trains alone (default: chosen by measuring first steps)",
     )
     parser.add_argument(
         "--rendezvous-timeout",
@@ -131,7 +133,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         "--parts",
         type=_positive,
         metavar="N",
-        help=f"sync: compute each batch in N parts (default: of {BATCH} examples on CPUs, else 1)",
+        help=f"sync: compute each batch in N parts (default: parts of {BATCH} examples on CPUs, else 1)",
     )
     parser.add_argument(
         "--steps-per-epoch",
@@ -157,7 +159,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
 
 
 def _parts(batch: int, gpus_per_node: int) -> int:
-    """Parts of the published batch: see `workload.sync`. A GPU is at its best with the whole."""
+    """Return the number of parts (see `workload.sync`). A GPU computes a batch at once."""
     return batch // BATCH if gpus_per_node == 0 and batch % BATCH == 0 else 1
 
 
@@ -168,35 +170,36 @@ def default_cache() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the result record says of the job that a run belongs to; None is not known."""
+    """What the result record says about the run's job. None means not known."""
 
     job_id: str | None
     partition: str | None
     restarts: int
     submitted: float | None
-    """UTC, seconds since the epoch; of the first start, like all of the submitter's environment."""
+    """The time of the submission, in seconds since the epoch."""
     stack: str | None
     machine: str | None
     digest: str | None
     price_hour: float | None
-    """USD a node and hour."""
+    """USD for a node and hour."""
     start_latency: float | None
     """Seconds from when Slurm could start the job to this start of its batch script, by the machines' UTC
     clocks."""
 
 
 def read_job(env: Mapping[str, str], now: float) -> Job:
-    """The job, from Slurm's variables and those of the batch script (SLURM_STACKS_…).
+    """Read the job from Slurm's variables and those of the batch script (SLURM_STACKS_…).
 
-    A job could start from its submission on, or from its eligible time where that is later: a job that
-    depends on others is eligible once these have ended, and one that was requeued after Slurm's pause. Slurm
+    A job can start from its submission on, or from its eligible time if that is later: a job that depends on
+    others is eligible once these have ended, and a requeued job is eligible after Slurm's delay. Slurm
     tells the eligible time in whole seconds, rounded down, so a submission in that second counts as later.
 
     Args:
-        now: UTC, seconds since the epoch, when this task started; for scripts that do not say when they did.
+        now: when this task started, in seconds since the epoch; used if the batch script does not say when it
+            started.
 
     Raises:
-        WorkloadError: a variable that should be a number is none.
+        WorkloadError: a variable that should be a number is not.
     """
     submitted = _number(env, "SLURM_STACKS_SUBMITTED")
     eligible = _number(env, "SLURM_STACKS_ELIGIBLE")
@@ -211,7 +214,7 @@ def read_job(env: Mapping[str, str], now: float) -> Job:
         machine=env.get("SLURM_STACKS_MACHINE") or None,
         digest=env.get("SLURM_STACKS_WORKLOAD_DIGEST") or None,
         price_hour=_number(env, "SLURM_STACKS_PRICE_HOUR"),
-        # Negative: a clock was set between the two moments, and nobody knows by how much.
+        # A negative difference means that a clock was set in between, so the latency is not known.
         start_latency=None if could is None or started < could else started - could,
     )
 
@@ -223,4 +226,4 @@ def _number(env: Mapping[str, str], name: str) -> float | None:
     try:
         return float(text)
     except ValueError as error:
-        raise WorkloadError(f"{name} is no number: {text!r}") from error
+        raise WorkloadError(f"{name} is not a number: {text!r}") from error

@@ -1,10 +1,10 @@
 """Reserves TCP ports for a program that binds them itself, seconds later.
 
 A port that the kernel chose and that was closed again could be given to any other program in between. So
-these ports lie below the range from which the kernel chooses, where nobody gets one without asking for it,
-and below those that a local stack keeps for its nodes. A lock keeps tasks of this project apart that start on
-one machine at the same time: processes that share a host's network are many nodes there. The lock is an
-abstract Unix socket, which ends with the last process that has it.
+these ports lie below the range from which the kernel chooses, where a program gets only a port that it asks
+for, and below the ports that a local stack keeps for its nodes. A lock keeps two tasks of this project that
+start on one machine at the same time from choosing one port. The lock is an abstract Unix socket, which ends
+with the last process that has it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FIRST, LAST = 10000, 16799
 
 
 def reserve(chosen: random.Random | None = None) -> tuple[int, socket.socket]:
-    """Return a port on which nobody listens, and the lock that keeps others of this project from it.
+    """Return a port on which nobody listens, and the lock that keeps other tasks of this project from it.
 
     The lock passes on to the programs that this process becomes.
 
@@ -55,7 +55,7 @@ def _lock(port: int) -> socket.socket | None:
 
 def _free(port: int) -> bool:
     with socket.socket() as probe:
-        # As servers do it: a port with connections that have just ended is free.
+        # Servers set this, too: a port whose connections have just ended counts as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))

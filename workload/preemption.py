@@ -1,15 +1,19 @@
-"""SIGTERM: how all tasks of a step end together, with the training saved.
+"""Handles SIGTERM: all tasks of a step end together, with the training saved.
 
 A machine that is about to be taken away, a requeue and a time limit all reach a training as SIGTERM: in one
-task or in all, at any moment. The chief alone decides, because it alone saves: whoever gets the signal leaves
-a note and goes on, the chief sees it (or its own signal), saves at the next place between two steps, and says
-that all is over; then the others leave from wherever they are, and the chief goes last. So all of it takes
-the time of one call of the training loop and little more, and no agreement on a step is needed: wherever the
-chief saves, every worker has the same weights, so the chief's are everybody's.
+task or in all, at any moment. Only the chief decides, because only the chief saves:
 
-The signal is blocked in every thread and taken by one that waits for it: Python's own handlers would run only
-when TensorFlow gives the main thread back, a handler could interrupt a save, and during the long start
-of a task there is nobody to handle anything.
+1. A task that gets the signal leaves a note and continues.
+2. The chief sees the note or gets the signal itself. It saves at the next point between two steps, and leaves
+   the note `over`.
+3. The other tasks end, wherever they are. The chief ends last.
+
+This takes little more than one call of the training loop. The tasks need not agree on a step: wherever the
+chief saves, every worker has the same weights.
+
+The signal is blocked in every thread, and one thread waits for it. Python's handlers would run only when
+TensorFlow returns to the main thread. A handler could also interrupt a save, and there would be none yet
+during the long start of a task.
 """
 
 from __future__ import annotations
@@ -29,26 +33,27 @@ from workload.rendezvous import Rendezvous
 STATUS = 75
 """The chief's exit status when the job should be queued again: EX_TEMPFAIL, "try again later"."""
 FREE_RESTARTS = 3
-"""So often a job may be queued again without having saved anything new: a time limit too short for a single
-save would otherwise repeat for ever."""
+"""How often a job may be queued again without having saved anything new. Otherwise a job whose time limit is
+too short for a single save would repeat for ever."""
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 25.0
-"""A task that was asked to end and cannot is gone after this: Slurm kills after 30 (KillWait)."""
+"""Seconds after which a task that was asked to end is ended. Slurm kills it after 30 (KillWait)."""
 LEAVE_SECONDS = 5.0
-"""How long the chief stays for the others."""
+"""How long the chief waits for the other tasks to end."""
 LOST_SECONDS = 10.0
-"""How long a task that has lost a peer waits for the chief's word: TensorFlow tells them apart by seconds."""
+"""How long a task that has lost a peer waits for the chief's note: TensorFlow reports the loss to the tasks
+seconds apart."""
 
 STOP, OVER, LEFT = "stop", "over", "left"
 
 
 def block() -> set[signal.Signals | int]:
-    """Keep SIGTERM for `Preemption`, in this thread and those it will start; what was blocked before."""
+    """Block SIGTERM in this thread and those it will start. Return the signals that were blocked before."""
     return set(signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}))
 
 
 class Preemption:
-    """Takes SIGTERM as long as its `with` block lasts.
+    """Receives SIGTERM as long as its `with` block lasts.
 
     Args:
         restarts: how often the job was queued again.
@@ -78,15 +83,15 @@ class Preemption:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
 
     def training(self) -> None:
-        """From now on the chief's main thread ends the step, between two steps."""
+        """Note that the training has begun: now the chief's main thread ends it, between two steps."""
         self._enter("training")
 
     def finishing(self) -> None:
-        """All steps are done: the rest takes seconds, and goes on in spite of a signal."""
+        """Note that all steps are done. The rest takes seconds and continues in spite of a signal."""
         self._enter("finishing")
 
     def asked(self) -> bool:
-        """Whether any task has had the signal, as far as this one knows."""
+        """Whether any task has received the signal, as far as this one knows."""
         return self._asked_at is not None
 
     def look(self) -> None:
@@ -98,13 +103,13 @@ class Preemption:
                 self._leave_behind()
 
     def leave(self) -> int:
-        """End this task, after the others if it is the chief: its exit status."""
+        """Prepare the end of this task, and return its exit status. The chief waits for the others."""
         with self._lock:
             self._stage = "over"
             if not self._chief:
                 return self._follow()
             self._rendezvous.publish(OVER, {})
-            with contextlib.suppress(WorkloadError):  # whoever is dead or stuck is Slurm's to end
+            with contextlib.suppress(WorkloadError):  # Slurm ends tasks that are dead or stuck
                 self._rendezvous.collect(LEFT, range(1, self._rendezvous.step.size), LEAVE_SECONDS, LEFT)
             self._rendezvous.close()
             if self.saved or self._restarts < FREE_RESTARTS:
@@ -118,7 +123,7 @@ class Preemption:
             return 1
 
     def _follow(self) -> int:
-        """Not before the chief: srun ends all tasks as soon as one fails."""
+        """Wait for the chief, because srun ends all tasks as soon as one fails. Return the exit status."""
         end = time.monotonic() + LOST_SECONDS
         with contextlib.suppress(FileNotFoundError):
             while not self._rendezvous.any(OVER):
@@ -129,7 +134,7 @@ class Preemption:
         return 0
 
     def _enter(self, stage: Literal["training", "finishing", "over"]) -> None:
-        with self._lock:  # held for good by a thread that is ending this task
+        with self._lock:  # a thread that is ending this task never releases it
             self._stage = stage
 
     def _watch(self) -> None:
@@ -147,7 +152,7 @@ class Preemption:
                     continue
                 late = time.monotonic() - self._asked_at > GRACE_SECONDS
                 if self._chief and (self._stage == "starting" or late):
-                    end_at_once(self.leave())  # nothing is trained yet; or the training does not give way
+                    end_at_once(self.leave())  # nothing is trained yet, or the training does not stop
                 elif late:
                     self._leave_behind()
 
@@ -171,7 +176,7 @@ class Preemption:
 
 
 def end_at_once(status: int) -> None:
-    """All is written, and TensorFlow's threads sometimes keep a worker 10-30 s after its last step."""
+    """End this process without its threads. TensorFlow's may go on 10-30 s after the last step."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

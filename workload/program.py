@@ -1,4 +1,4 @@
-"""Names that the launcher of a user's program, its batch script and those who stage it agree on."""
+"""Names that the launcher of a user's program, its batch script and the code that stages it share."""
 
 from __future__ import annotations
 

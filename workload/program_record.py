@@ -1,7 +1,7 @@
 """The result record of a user's program, and the check of the two files that the program may write.
 
 Standard library only. The record holds what is known of every program (time, exit status, cost) and what the
-program has said about itself. It has no accuracy and no loss of its own: a program may give them as values.
+program has written about itself. It has no keys for accuracy and loss; a program may write them as values.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ KEYS: Mapping[str, tuple[type, ...]] = {
     "history": (list,),
     "notes": (list,),
 }
-"""Every key of a record, and the types its value may have. None is "not known here", never zero."""
+"""Every key of a record, and the types its value may have. None means not known."""
 
 SECONDS = "seconds_train"
-"""The value by which a program says how long its training took; the report then compares that time."""
+"""The name of the value with the training's time. If a program writes it, the report compares that time."""
 MOST_VALUES = 100
 LONGEST_TEXT = 1000
 MOST_LINES = 1000
-"""The most lines of progress that a record keeps: the last ones."""
+"""The most lines of progress that a record keeps. It keeps the last ones."""
 MOST_BYTES = 1 << 20
-"""The most that is read of each file of a program."""
+"""The most bytes that are read of each file of a program."""
 SCALARS = (str, int, float, bool, type(None))
 
 
 def mistakes(record: Any) -> list[str]:
-    """What is wrong with a record, each with its path; empty for a valid one."""
+    """Return the mistakes of a record, each with its path; empty for a valid record."""
     found = result.check_object(record, KEYS, "result")
     if found:
         return found
@@ -81,7 +81,7 @@ def mistakes(record: Any) -> list[str]:
 
 
 def value_mistakes(values: Any) -> list[str]:
-    """What is wrong with an object of a program: it has short names with numbers, texts or booleans."""
+    """Return the mistakes of an object that a program wrote: short names with numbers, texts or booleans."""
     if not isinstance(values, dict):
         return [": an object is expected, {…}"]
     if len(values) > MOST_VALUES:
@@ -98,7 +98,7 @@ def value_mistakes(values: Any) -> list[str]:
 
 
 def read_values(file: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the values that a program has written, and notes on what cannot be used. No file is no value."""
+    """Return the values that a program wrote, and notes on unusable ones. A missing file has none."""
     try:
         with file.open("rb") as source:
             text = source.read(MOST_BYTES + 1)

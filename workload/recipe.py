@@ -1,10 +1,10 @@
 """What `sync` and `local-sgd` share: the order of the data, the gradient, and the learning rate's schedule.
 
-The published learning rate, 0.2 at 64 examples a step, is near the edge of stability, and published runs keep
-it however many workers there are: eight of them take an eighth of the steps and end with a worse model. Here
-it grows with the batch, over a warm-up, falls to nothing along a cosine, and no gradient is longer than
-`CLIP`: without that last rule the training diverges as soon as the rate is scaled. Up to the published batch
-nothing is scaled up, and the rate is constant and gradients are whole as published.
+The published learning rate, 0.2 at 64 examples a step, is near the edge of stability. Published runs keep it
+for every number of workers: eight workers take an eighth of the steps and end with a worse model. Here the
+rate grows with the batch, over a warm-up, and falls to zero along a cosine. Gradients are clipped to `CLIP`;
+without that a training with a scaled rate diverges. Up to the published batch the rate is constant and
+gradients are not clipped, as published.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ import tensorflow as tf
 from workload.loop import Plan
 
 PUBLISHED_BATCH = 64
-"""The examples a step for which `Plan.learning_rate` is meant."""
+"""The examples of a step to which `Plan.learning_rate` belongs."""
 CLIP = 0.5
-"""The global norm of the mean gradient over the batch of all workers at most."""
+"""The largest global norm of the mean gradient over the batch of all workers."""
 WARM_UP = 0.125
-"""Of all steps: one epoch of the published eight."""
+"""The part of all steps that is the warm-up: one epoch of the published eight."""
 
 
 def order(plan: Plan, epoch: int) -> Any:
-    """The examples of an epoch (from 1) in the order of their use; it depends on seed and epoch only."""
-    with tf.device("CPU:0"):  # one kind of device, one order
+    """Return the order of an epoch's examples. It depends only on the seed and the epoch (from 1)."""
+    with tf.device("CPU:0"):  # on a GPU the order might be another
         return tf.random.experimental.stateless_shuffle(
             tf.range(len(plan.data.x_train)), seed=[plan.seed, epoch]
         )
 
 
 class Descent:
-    """How far a step goes.
+    """The length of a step: learning rate and clipping.
 
     Args:
-        scale: the learning rate's peak, in published rates.
-        clip: the global norm of a mean gradient at most.
+        scale: the learning rate's peak as a multiple of the published rate.
+        clip: the largest global norm of a mean gradient.
     """
 
     def __init__(self, plan: Plan, scale: float, clip: float = CLIP) -> None:
@@ -54,10 +54,12 @@ class Descent:
             )
 
     def factor(self, step: Any, sums: list[Any], examples: int) -> Any:
-        """What sums of gradients over so many examples are multiplied by, and taken from the weights.
+        """Return the factor by which sums of gradients are multiplied and then subtracted from the weights.
 
         Args:
-            step: of all, from 0.
+            step: the number of the step in the whole training, from 0.
+            sums: the gradients, summed over the examples.
+            examples: how many examples there are.
         """
         if self._rate is None:
             return self._peak / examples
@@ -66,7 +68,7 @@ class Descent:
 
 
 def gradient_of_rows(plan: Plan, model: Any) -> Callable[[Any], list[Any]]:
-    """`f(rows)`: the sums over these examples: each variable's gradient, then [loss, right answers]."""
+    """Return `f(rows)`, which sums over these examples: each variable's gradient, [loss, right answers]."""
     images = tf.constant(plan.data.x_train)
     labels = tf.constant(plan.data.y_train, dtype=tf.int64)
     variables = model.trainable_variables

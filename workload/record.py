@@ -1,4 +1,4 @@
-"""What a run has reached and how long it took, for people, for programs and for its result record."""
+"""The progress of a run and the time it took: log lines, progress.json and the result record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Lines for people, and progress.json beside the result for programs."""
+    """Prints lines to the log, and writes progress.json beside the result."""
 
     def __init__(self, options: Options, chief: bool) -> None:
         self.options, self.chief = options, chief
@@ -28,14 +28,14 @@ class Progress:
         self.facts: dict[str, float] = {}
 
     def resume(self, checkpoint: Checkpoint, steps: int) -> None:
-        """Go on with what an earlier start of the job has reached, of so many steps an epoch."""
+        """Take over the epochs of an earlier start of the job. `steps` is the number of steps of an epoch."""
         self.epochs = list(checkpoint.history)
         if self.chief:
             epoch, step = divmod(checkpoint.state.position.step, steps)
             print(f"going on from the checkpoint: epoch {epoch + 1}, step {step} of {steps}", flush=True)
 
     def tell(self, facts: Mapping[str, float]) -> None:
-        """What the training has measured and chosen."""
+        """Take what the training has measured and chosen."""
         self.facts |= facts
         if "average_every" not in facts:
             return
@@ -62,7 +62,7 @@ class Progress:
         self.state("training")
 
     def state(self, state: str) -> None:
-        """starting | training | done | stopped (to be queued again) | failed"""
+        """Write the state: starting | training | done | stopped (will be queued again) | failed."""
         last = self.epochs[-1] if self.epochs else None
         if self.chief:
             result.write_json(
@@ -80,7 +80,7 @@ class Progress:
 
 
 class Phases:
-    """Where the time went, by name; from the monotonic clock."""
+    """The seconds of each phase of a run, by name, from the monotonic clock."""
 
     def __init__(self) -> None:
         self.started = self._last = time.monotonic()
@@ -97,23 +97,23 @@ class Phases:
         self._last = now
 
     def total(self) -> float:
-        """Seconds of all starts of the job."""
+        """Return the seconds of all starts of the job."""
         return self._earlier + time.monotonic() - self.started
 
     def training(self) -> float:
-        """Seconds of all starts; also while the phase `train` is under way."""
+        """Return the seconds of training in all starts of the job. The phase `train` may still last."""
         return self._earlier_training + self.seconds.get("train", time.monotonic() - self._last)
 
 
 def make(
     options: Options, step: Step, job: Job, progress: Progress, phases: Phases, global_batch: int, steps: int
 ) -> dict[str, Any]:
-    """The record but for what only the tasks know together: devices, data, test accuracy, cores."""
+    """Return the record without devices, data, test accuracy and cores, which the caller adds."""
     total, training = phases.total(), phases.training()
     last = progress.epochs[-1]
     step_seconds = progress.facts.get("mean_step_seconds")
     if step_seconds is None and step.size == 1:
-        # One worker only computes. Of several, TensorFlow's own ways do not tell the exchange from the step.
+        # One worker exchanges nothing. With several, only a ring measures steps and exchanges apart.
         step_seconds = training / (options.epochs * steps)
     return {
         "apiVersion": result.API_VERSION,

@@ -85,7 +85,7 @@ class Rendezvous:
         temporary.replace(self._path(topic, self.step.rank))
 
     def any(self, topic: str) -> bool:
-        """Return whether any task has left such a note.
+        """Return whether any task has left a note of this topic.
 
         Raises:
             FileNotFoundError: The folder is gone. The chief removes it last.
@@ -151,7 +151,7 @@ class Rendezvous:
         return self.folder / f"{topic}-{rank}.json"
 
     def _refresh(self) -> None:
-        """Change the folder, so that an NFS client drops its cached listing (kept for up to 60 s)."""
+        """Change the folder, so that NFS clients drop their cached listing (kept for up to 60 s)."""
         mark = self.folder / f".look-{self.step.rank}"
         mark.touch()
         mark.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The result record of the built-in training: its form, its check, and how JSON is written atomically.
+"""The result record of the built-in training: its keys, its check, and how JSON is written atomically.
 
 Standard library only. The record of a user's program is `workload.program_record`.
 """
@@ -54,7 +54,7 @@ KEYS: Mapping[str, tuple[type, ...]] = {
     "exchange_seconds": _OPTIONAL_NUMBER,
     "phases": (dict,),
 }
-"""Every key of a record, and the types its value may have. None is "not known here", never zero."""
+"""Every key of a record, and the types its value may have. None means not known."""
 LATER = (
     *("seed", "learning_rate", "average_every", "cores", "cores_shared"),
     *("step_seconds", "exchange_seconds", "phases"),
@@ -76,7 +76,7 @@ _CHOICES = {
 
 
 def mistakes(record: Any) -> list[str]:
-    """What is wrong with a record, each with its path; empty for a valid one."""
+    """Return the mistakes of a record, each with its path; empty for a valid record."""
     found = check_object(record, KEYS, "result", LATER)
     if found:
         return found
@@ -122,7 +122,7 @@ def mistakes(record: Any) -> list[str]:
 def check_object(
     value: Any, keys: Mapping[str, tuple[type, ...]], path: str, later: Collection[str] = ()
 ) -> list[str]:
-    """What is wrong with the keys of an object and the types of their values, each with its path.
+    """Return the mistakes in an object's keys and their values' types, each with its path.
 
     Args:
         keys: Key -> the types that its value may have.
@@ -140,13 +140,13 @@ def check_object(
         if not isinstance(item, types) or (isinstance(item, bool) and bool not in types):
             names = " or ".join("null" if t is type(None) else t.__name__ for t in types)
             found.append(f"{path}.{key}: {item!r} is no {names}")
-        elif isinstance(item, float) and item - item != 0:  # infinities and NaN are no JSON
+        elif isinstance(item, float) and item - item != 0:  # JSON has no infinities and no NaN
             found.append(f"{path}.{key}: {item!r} is no finite number")
     return found
 
 
 def write(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a record; a reader sees the whole of it or nothing.
+    """Write a record atomically.
 
     Raises:
         ValueError: the record is not valid.
@@ -157,7 +157,7 @@ def write(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def is_of_job(path: Path, job_id: str | None) -> bool:
-    """Whether this is the whole result of this job."""
+    """Whether the file is the complete result of this job."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -166,7 +166,7 @@ def is_of_job(path: Path, job_id: str | None) -> bool:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write JSON atomically, beside other tasks that may read it."""
+    """Write JSON atomically, because other tasks may read the file meanwhile."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

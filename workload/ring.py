@@ -1,13 +1,13 @@
-"""The sum over all workers on CPUs, by a ring of TCP connections: each worker sends to its right neighbour
-what it got from its left one.
+"""All-reduce on CPUs by a ring of TCP connections: each worker sends to its right neighbour, and receives
+from its left one.
 
 Each of N workers sends 2·(N-1)/N of the payload (P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce
-algorithms for clusters of workstations", J. Parallel Distrib. Comput. 69, 2009), which is the least that is
-possible. TensorFlow's own collective operations do the same through gRPC, which copies and encodes each
-message, and so take several times the CPU time for it; `tests/bench/exchange.py` measures both, and MPI.
+algorithms for clusters of workstations", J. Parallel Distrib. Comput. 69, 2009), which is the minimum.
+TensorFlow's own collective operations do the same through gRPC, which copies and encodes each message, and so
+need several times the CPU time. `tests/bench/exchange.py` measures both, and MPI.
 
-Each part of the payload is added in the same order whatever else happens, and all workers get the same bytes.
-So two runs on the same number of workers agree bit for bit.
+Each part of the payload is always added in the same order, and all workers get the same bytes. So two runs on
+the same number of workers agree bit for bit.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Floats = Any
 """An array of float32."""
 
 PIECE = 512 * 1024
-"""Bytes that are received and added at once: they stay in the processor's cache."""
+"""Bytes that are received and added at once. They fit in the processor's cache."""
 SILENT_SECONDS = 120.0
-"""How long a neighbour may send nothing before it counts as lost: it may be tracing a function, or saving.
-One that ends is noticed at once."""
+"""How long a neighbour may send nothing before it counts as lost. It may be tracing a function, or saving.
+The end of a neighbour is noticed at once."""
 SMALL = 16 * 1024
-"""Arrays of fewer numbers travel together."""
+"""Arrays with fewer numbers are sent together."""
 GREETING_SECONDS = 10.0
-"""How long somebody who connects may take to say who it is."""
+"""How long a new connection may take to identify itself."""
 POLL_SECONDS = 0.1
 
 
@@ -57,17 +57,17 @@ class Ring:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._scratch: Floats = np.empty(PIECE // 4, np.float32)
         self.seconds = 0.0
-        """That all sums took, with the wait for slower workers."""
+        """Seconds that all sums took, with the wait for slower workers."""
         self.lost: PeerLostError | None = None
-        """Why the last sum failed: TensorFlow shows the error of a Python function as one of its own."""
+        """Why the last sum failed. TensorFlow replaces the error of a Python function by its own."""
 
     def sums(self, arrays: Sequence[Floats]) -> list[Floats]:
-        """Return the sums of all workers' arrays; all must call this with arrays of the same shapes.
+        """Return the sums of all workers' arrays. All workers must call this with arrays of the same shapes.
 
-        Large arrays are neither put together nor taken apart, which would cost about a quarter of the sum.
+        Large arrays are not concatenated, which would cost about a quarter of the sum's time.
 
         Args:
-            arrays: Of float32.
+            arrays: The arrays of float32.
 
         Raises:
             PeerLostError: Another worker has ended, or sends nothing.
@@ -108,7 +108,7 @@ class Ring:
         return total
 
     def _turn(self, out: Floats, into: Floats, plus: Floats | None) -> None:
-        """Send `out` to the right while `into` comes from the left, plus one's own if that is given."""
+        """Send `out` to the right neighbour, receive `into` from the left one, and add `plus` if given."""
         sending = memoryview(out).cast("B") if len(out) else memoryview(b"")
         scratch, whole = memoryview(self._scratch).cast("B"), into.nbytes
         direct = memoryview(into).cast("B") if plus is None and whole else None
@@ -140,7 +140,7 @@ class Ring:
     def _receive(
         self, direct: memoryview | None, scratch: memoryview, received: int, into: Floats, plus: Floats | None
     ) -> int:
-        """Take what is there; the number of bytes."""
+        """Receive the bytes that have arrived, and return their number."""
         if direct is not None:
             got = self._left.recv_into(direct[received : received + PIECE])
         else:
@@ -157,13 +157,13 @@ class Ring:
 
 
 def join(listening: socket.socket, addresses: Sequence[str], rank: int, key: str, limit: float) -> Ring:
-    """Connect to the right neighbour and be found by the left one.
+    """Connect to the right neighbour and wait for the left one.
 
     Args:
         listening: A bound socket at which this worker is reached.
         addresses: The `host:port` of each worker, in the order of their ranks; at least 2.
         rank: The number of this worker.
-        key: The same for all workers of a run. Whoever connects with another one is turned away.
+        key: The same for all workers of a run. A connection with another key is refused.
         limit: Seconds to wait.
 
     Raises:
@@ -177,7 +177,7 @@ def join(listening: socket.socket, addresses: Sequence[str], rank: int, key: str
     expected = _greeting(key, (rank - 1) % size)
     while (seconds := end - time.monotonic()) > 0:
         listening.settimeout(seconds)
-        with contextlib.suppress(OSError):  # nobody came, or somebody who left again
+        with contextlib.suppress(OSError):  # nobody connected, or the connection broke
             left, _ = listening.accept()
             left.settimeout(GREETING_SECONDS)
             if _exactly(left, len(expected)) == expected:
@@ -194,7 +194,7 @@ def _connect(address: str, end: float) -> socket.socket:
             return socket.create_connection((host, int(port)), timeout=max(0.1, end - time.monotonic()))
         except OSError as error:  # it may not listen yet
             if time.monotonic() > end:
-                raise WorkloadError(f"the worker at {address} is not reached: {error}") from error
+                raise WorkloadError(f"the worker at {address} cannot be reached: {error}") from error
         time.sleep(POLL_SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""When a training is saved: now and then, and when it is asked to end."""
+"""Saves a training: regularly, and when it is asked to end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workload.preemption import Preemption
 from workload.record import Phases, Progress
 
 SHARE = 0.01
-"""Of the training's time that saving now and then may take, on however slow a storage."""
+"""The share of the training's time that regular saves may take, even on slow storage."""
 
 
 class Saver:
@@ -20,8 +20,8 @@ class Saver:
 
     Args:
         every: seconds from one checkpoint to the next.
-        steps: of the whole training.
-        start_latency: of the start from which the training goes on, for the checkpoint.
+        steps: the steps of the whole training.
+        start_latency: `Job.start_latency` of the job's first start that saved a checkpoint.
     """
 
     def __init__(
@@ -41,10 +41,10 @@ class Saver:
         self._due = time.monotonic() + every
 
     def between(self, step: int, capture: Callable[[], State]) -> None:
-        """Save if it is time to.
+        """Save if it is time to, or if the training is asked to end.
 
         Raises:
-            StoppedError: the training is to end here. One that has done its last step is not stopped.
+            StoppedError: the training must end here. A training that has done its last step is not stopped.
         """
         asked = self._preemption.asked()
         if not asked and time.monotonic() < self._due:
@@ -67,7 +67,7 @@ class Saver:
         )
         try:
             self._store.save(checkpoint)
-        except OSError as error:  # a training is worth more than its checkpoint
+        except OSError as error:  # the training must not end because its checkpoint fails
             print(f"the checkpoint could not be saved: {error}", flush=True)
             return False
         self._preemption.saved = True

@@ -1,12 +1,12 @@
-"""Predicts the training time on N workers from what was measured on few: the line that a cluster has to beat.
+"""Predicts the training time on N workers from measurements on few.
 
 Standard library only, because the report uses it on the engineer's machine.
 
-The model: a worker computes `every` steps, then all exchange the weights once, and nobody computes then.
-The exchange is a ring all-reduce (`workload/ring.py`): each of N workers
-sends 2·(N-1)/N of the payload (P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for
-clusters of workstations", J. Parallel Distrib. Comput. 69, 2009). What it leaves out: the latency of 2·(N-1)
-messages, which is small beside megabytes, and that machines or networks may differ.
+The model: a worker computes `every` steps, then all workers exchange the weights once and do not compute
+meanwhile. The exchange is a ring all-reduce (`workload/ring.py`): each of N workers sends 2·(N-1)/N of the
+payload (P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+J. Parallel Distrib. Comput. 69, 2009). The model leaves out the latency of 2·(N-1) messages, which is small
+beside megabytes, and differences between machines or networks.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 SHARE = 0.05
 """The part of a round's time that the exchange should take."""
 FEWEST, MOST = 4, 32
-"""Steps a round."""
+"""The fewest and the most steps of a round."""
 ROUNDS_AN_EPOCH = 4
-"""At least, where an epoch has so many steps: few rounds would leave little for the momentum to work on."""
+"""The fewest rounds of an epoch, if it has enough steps. The momentum needs several rounds to take effect."""
 
 
 def choose(step: float, exchange: float, steps: int) -> int:
-    """Return the number of steps a round of `local-sgd`.
+    """Return the number of steps of a round of `local-sgd`.
 
     Args:
         step: Seconds of one step.
@@ -36,10 +36,10 @@ def choose(step: float, exchange: float, steps: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a run on several workers has shown.
+    """The measured times of a run on several workers.
 
     Attributes:
-        step: Seconds in which a worker computes a step of its own batch.
+        step: Seconds in which a worker computes a step with its own batch.
         exchange: Seconds of one exchange, with the wait for the slowest worker.
         workers: The number of workers, at least 2.
         every: Steps between two exchanges.
@@ -51,28 +51,28 @@ class Measured:
     every: int
 
     def exchange_of(self, workers: int) -> float:
-        """Return the seconds of an exchange among so many workers on the same network."""
+        """Return the seconds of an exchange among `workers` workers on the same network."""
         return self.exchange * _sent(workers) / _sent(self.workers)
 
     def step_of(self, workers: int) -> float:
-        """Return the seconds of a step with its share of the exchange."""
+        """Return the seconds of a step on `workers` workers, with its share of the exchange."""
         return self.step + (self.exchange_of(workers) / self.every if workers > 1 else 0.0)
 
     def speed_up(self, workers: int, alone: float | None = None) -> float:
-        """Return how many times the examples of one worker so many workers train in the same time.
+        """Return how many times as fast as one worker `workers` workers train an example.
 
         Args:
             workers: The number of workers.
-            alone: Seconds of a step where there is one worker only. `None` means that it is as here.
+            alone: Seconds of a step of a single worker. `None` means the same as `step`.
         """
         return workers * (self.step if alone is None else alone) / self.step_of(workers)
 
     @property
     def computing(self) -> float:
-        """The part of the time in which a worker computes, between 0 and 1."""
+        """Return the part of the time in which a worker computes, between 0 and 1."""
         return self.step / self.step_of(self.workers)
 
 
 def _sent(workers: int) -> float:
-    """The part of the payload that each worker sends in a ring."""
+    """Return the part of the payload that each worker sends in a ring."""
     return 2 * (workers - 1) / workers

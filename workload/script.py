@@ -1,7 +1,7 @@
-"""The `sbatch` scripts: of the built-in training, with the directives and names of the published ones, and of
-a user's program.
+"""The `sbatch` scripts of the built-in training and of a user's program.
 
-Runs on the engineer's machine, which has Jinja; the cluster's machines get the finished text.
+The built-in training's script has the directives and names of the published ones. This module runs on the
+engineer's machine, which has Jinja; the cluster's machines get the finished text.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from workload.preemption import STATUS
 TEMPLATES = Path(__file__).parent
 
 WARNING_SECONDS = 60
-"""Before its time limit the job is told to save: Slurm may be up to a minute early, and the training takes
-some seconds."""
+"""How long before its time limit the job gets SIGTERM. Slurm may send it up to a minute early, and the
+training needs some seconds to save."""
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
 
@@ -51,21 +51,21 @@ def render(
     digest: str | None = None,
     price_hour: float | None = None,
 ) -> str:
-    """The script's text, the same for the same arguments. Submit it with the run folder as working folder.
+    """Return the script of the built-in training. Submit it with the run folder as its working folder.
 
     Args:
         python: the training environment's interpreter, `<apps>/envs/<lock digest>/bin/python`.
         code: the folder that holds `workload/`, for PYTHONPATH.
-        result: the record's path; a relative one lies in the run folder.
-        gpu_type: Slurm's type, for `gpu:<type>:<n>`; without it `gpu:<n>`.
-        exclusive: take whole nodes. A benchmark shares its nodes with nobody, and its one task a node needs
-            all of the node's CPUs where Slurm binds tasks to what they asked for.
-        cache: where data sets are kept, a folder that outlives the job.
+        result: the record's path; a relative one begins at the run folder.
+        gpu_type: Slurm's type, for `gpu:<type>:<n>`; without it the script asks for `gpu:<n>`.
+        exclusive: whether the job takes whole nodes. A benchmark must not share its nodes, and its one task
+            on a node needs all of the node's CPUs if Slurm binds tasks to the CPUs that they asked for.
+        cache: the folder of data sets, which outlives the job.
         stack, machine, digest, price_hour: for the result record; the price is USD a node and hour.
 
     Raises:
-        ValueError: a value cannot stand in a directive, which has no quoting, or `workload.train` would
-            refuse it.
+        ValueError: a value cannot stand in a directive, because directives have no quoting, or
+            `workload.train` would refuse it.
     """
     _check(
         {"partition": partition, "gpu_type": gpu_type},
@@ -102,7 +102,7 @@ def render(
         again=STATUS,
         output="out-kerasGPU.txt" if gpus else "out-keras.txt",
         gres=_gres(gpus_per_node, gpu_type),
-        # Python finds the staged package by it.
+        # Python finds the staged package here.
         exports=[("PYTHONPATH", code), *_exports(stack, machine, digest, price_hour)],
         arguments=[
             f"{name} {shlex.quote(str(value))}" for name, value in options.items() if value is not None
@@ -125,7 +125,7 @@ def render_program(
     digest: str | None = None,
     price_hour: float | None = None,
 ) -> str:
-    """The script's text for a user's program. Submit it with the run folder as working folder.
+    """Return the script of a user's program. Submit it with the run folder as its working folder.
 
     Args:
         python: The interpreter of the program's environment.
@@ -176,7 +176,7 @@ def _gres(gpus_per_node: int, gpu_type: str | None) -> str | None:
 def _exports(
     stack: str | None, machine: str | None, digest: str | None, price_hour: float | None
 ) -> list[tuple[str, str]]:
-    """The variables of the result record."""
+    """Return the lines that export the variables for the result record."""
     exports = {
         "SLURM_STACKS_STACK": stack,
         "SLURM_STACKS_MACHINE": machine,

@@ -1,16 +1,15 @@
-"""The profile `sync`: synchronous SGD, step by step what one worker does with the whole batch.
+"""The profile `sync`: synchronous SGD. Each step is what one worker does with the whole batch.
 
 Many steps run inside one TensorFlow function, the data lies in memory as bytes, and a step has a single
 exchange: the gradients of all variables, with the loss and the number of right answers. The order of the data
-depends on seed and epoch only, and replica r of R takes the r-th part of each global batch: so N workers at
-batch B compute what one worker at batch N·B computes.
+depends only on seed and epoch, and replica r of R takes the r-th part of each global batch. So N workers with
+batch B compute what one worker with batch N·B computes, up to rounding.
 
-Up to rounding, that is: a sum over 128 examples and the sum of two over 64 differ in the last bit, and at
-learning rates near the edge of stability such a difference grows tenfold every few steps until
-the weights have nothing in common. Therefore a batch is computed in parts (of the published 64 examples, on
-CPUs, where that costs no time) which are added in halves: two workers then end with the weights of one
-worker at twice the batch bit for bit, however long they train. Of more workers TensorFlow's all-reduce adds
-in another order.
+Rounding matters: the sum over 128 examples and the sum of two sums over 64 differ in the last bit. At
+learning rates near the edge of stability such a difference grows tenfold every few steps, until the weights
+have nothing in common. Therefore a batch is computed in parts (of the published 64 examples, on CPUs, where
+that costs no time), which are added in halves. Two workers then end with the weights of one worker at twice
+the batch, bit for bit, however long they train. With more workers the all-reduce adds in another order.
 """
 
 from __future__ import annotations
@@ -27,20 +26,21 @@ from workload.errors import WorkloadError
 from workload.loop import Between, Plan, Position, Report, State, go_on
 
 STEPS_A_CALL = 10
-"""More cost no less time, and a training that is told to end does so only after a call."""
+"""The steps of one TensorFlow call. More would not be faster, and a training can end only after a call."""
 
 
 def train(plan: Plan, report: Report, start: State | None = None, between: Between = go_on) -> Any:
     """Train and return the model.
 
-    It can be interrupted between two calls. Whoever goes on from that state makes the same calls over the
-    same examples, so the weights and the history are those of an uninterrupted run, bit for bit.
+    The training can be interrupted between two calls. A run that continues from that state makes the same
+    calls over the same examples, so the weights and the history are those of an uninterrupted run, bit for
+    bit.
 
     Raises:
-        StoppedError: by `between`.
+        StoppedError: `between` raises it to end the training.
         WorkloadError: the global batch cannot be shared evenly by the replicas, or the training diverged.
     """
-    # It would turn the additions of `added` into one of many terms, whose order is another.
+    # This optimization would join the additions of `added` into one sum, whose order is different.
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     tf.keras.utils.set_random_seed(plan.seed)
     group = workers.of(plan.strategy, plan.ring)
@@ -72,7 +72,7 @@ def train(plan: Plan, report: Report, start: State | None = None, between: Betwe
 
 
 class _Spent:
-    """Where the time of a ring's worker went, without the first call, in which TensorFlow traces."""
+    """How the time of a worker in a ring was spent, without the first call, in which TensorFlow traces."""
 
     def __init__(self, plan: Plan) -> None:
         self._ring = plan.ring
@@ -89,7 +89,7 @@ class _Spent:
             self._seconds += seconds
 
     def means(self) -> dict[str, float]:
-        """The mean seconds of a step and of an exchange; nothing where they cannot be told apart."""
+        """Return the mean seconds of a step and of an exchange; nothing if they were not measured apart."""
         if self._ring is None or not self._steps:
             return {}
         exchanging = self._ring.seconds - self._before
@@ -104,8 +104,10 @@ def _state(at: Position, model: Any) -> State:
 
 
 def _steps_function(plan: Plan, group: workers.Workers, model: Any) -> Any:
-    """`f(order, begun, first, count)`: `count` steps from step `first` of the epoch that begins at step
-    `begun` of all; the sums of loss and right answers."""
+    """Return `f(order, begun, first, count)`, which returns the sums of loss and right answers.
+
+    It trains `count` steps from step `first` of the epoch that begins at step `begun` of all.
+    """
     replicas = group.size
     share, rest = divmod(plan.global_batch, replicas * plan.parts)
     if rest:
@@ -118,7 +120,7 @@ def _steps_function(plan: Plan, group: workers.Workers, model: Any) -> Any:
     descent = recipe.Descent(plan, plan.global_batch / recipe.PUBLISHED_BATCH)
 
     def added(order: Any, first: Any, parts: int) -> list[Any]:
-        """The sums over `parts` parts from example `first`: the first half's plus the second half's."""
+        """Return the sums over `parts` parts from example `first`, added in halves."""
         if parts == 1:
             return one_part(tf.gather(order, tf.range(first, first + share)))
         half = parts // 2
@@ -139,9 +141,9 @@ def _steps_function(plan: Plan, group: workers.Workers, model: Any) -> Any:
 
     def steps(order: Any, begun: Any, first: Any, count: Any) -> Any:
         def one_more(number: Any, total: Any) -> Any:
-            # Outside of `run`: a collective may not stand in a loop within a replica's function.
+            # The loop is outside of `run`, because a replica's function must not have a collective in a loop.
             out = group.run(step, order, begun, number)
-            # The same on every replica.
+            # Every replica has the same sums.
             return number + 1, total + group.mine(out)[0]
 
         return tf.while_loop(lambda number, _: number < first + count, one_more, (first, tf.zeros([2])))[-1]

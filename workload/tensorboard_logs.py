@@ -1,7 +1,7 @@
-"""Writes what a training reaches for TensorBoard, beside its result: the folder `tensorboard`.
+"""Writes a training's loss and accuracy for TensorBoard, to the folder `tensorboard` beside its result.
 
-TensorFlow's own operations write the event files; the package `tensorboard`, which reads them, is not needed
-here and not in the training environment.
+TensorFlow's own operations write the event files. The package `tensorboard`, which reads them, is not needed
+in the training environment.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class TensorBoardLogs:
     """The event file of one start of a training.
 
     Args:
-        result: The path of the result record; the logs lie beside it.
-        images: The images of an epoch.
-        resumed: Whether an earlier start's files stay: TensorBoard puts both into one curve.
+        result: The path of the result record; the logs are written beside it.
+        images: The number of images of an epoch.
+        resumed: Whether an earlier start's files stay. TensorBoard joins them to one curve.
     """
 
     def __init__(self, result: Path, images: int, *, resumed: bool) -> None:
@@ -33,14 +33,14 @@ class TensorBoardLogs:
         self._writer = tf.summary.create_file_writer(str(folder))
 
     def report(self, epoch: Epoch) -> None:
-        """Write an epoch's values, so that somebody who watches sees them at once."""
+        """Write an epoch's values at once, for users who watch the training."""
         values = {"loss": epoch.loss, "accuracy": epoch.accuracy}
         if epoch.seconds > 0:
             values["images_per_second"] = self._images / epoch.seconds
         self._write(values, epoch.epoch)
 
     def beside(self, report: Report) -> Report:
-        """Return a report that writes the epoch here, too."""
+        """Return a report that also writes the epoch here."""
 
         def both(epoch: Epoch) -> None:
             report(epoch)

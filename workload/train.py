@@ -1,8 +1,8 @@
-"""One task of the training: `srun python -m workload.train …`, or alone without Slurm.
+"""Runs one task of the training: `srun python -m workload.train …`, or a single task without Slurm.
 
-What happens, in order: reserve a port and publish it, agree on the data and on where to go on from, import
-TensorFlow, check the GPUs, meet the other tasks, train, evaluate, write the result (the chief, rank 0), leave
-together. SIGTERM ends all of it early, with the training saved: see `workload.preemption`.
+The steps: reserve and publish a port, agree on the data and the checkpoint, import TensorFlow, check the
+GPUs, meet the other tasks, train, evaluate, write the result (the chief, rank 0), leave together. SIGTERM
+ends a task early, with the training saved (`workload.preemption`).
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ if TYPE_CHECKING:
 END_SECONDS = 300.0
 """How long the other tasks wait while the chief evaluates and writes the result."""
 STALL_SECONDS = 20.0
-"""How long another task may go on once the result is written: `fit` sometimes stalls after its last epoch."""
+"""How long another task may go on after the result is written. `fit` sometimes stalls after its last
+epoch."""
 LEAVE_SECONDS = 40.0
-"""How long the chief, on whose server the others depend, stays for them."""
+"""How long the chief waits for the others to leave. They depend on its server."""
 FOLLOW_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """This task and what accompanies it from its start to its end."""
+    """This task, with the objects that it uses from start to end."""
 
     options: Options
     step: Step
@@ -61,13 +62,13 @@ class Beginning:
 
     data: Data
     steps: int
-    """An epoch."""
+    """The steps of an epoch."""
     store: Store
     checkpoint: Checkpoint | None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one task; the exit status. Wrong arguments end in argparse's status 2."""
+    """Run one task, and return its exit status. Wrong arguments end in argparse's status 2."""
     now = time.time()
     from workload.record import Phases, Progress
 
@@ -80,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rendezvous = Rendezvous(options.result.parent, step)
         progress = Progress(options, step.chief)
         if step.chief and not (job.restarts and result.is_of_job(options.result, job.job_id)):
-            options.result.unlink(missing_ok=True)  # an earlier run's: not what this one will have reached
+            options.result.unlink(missing_ok=True)  # it belongs to an earlier run
             progress.state("starting")
         with Preemption(rendezvous, job.restarts) as preemption:
             return _attempt(Task(options, step, job, rendezvous, progress, phases, preemption))
@@ -91,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = f"{type(error).__name__}: {error}"
     if rendezvous is not None and not rendezvous.step.chief and rendezvous.over():
         print(f"workload: {where}: after the end of the training: {message}", file=sys.stderr, flush=True)
-        return 0  # the result is there: how this task ends changes nothing
+        return 0  # the result is written, so this error does not matter
     print(f"workload: {where}: {message}", file=sys.stderr, flush=True)
     if rendezvous is not None:
         rendezvous.publish("failed", {"message": f"task {rendezvous.step.rank} on {where} failed: {message}"})
@@ -101,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _attempt(task: Task) -> int:
-    """Run the task unless the job is to be queued again; the exit status."""
+    """Run the task, and return its exit status, which may ask for the job to be queued again."""
     try:
         _run(task)
         return 0
@@ -111,7 +112,7 @@ def _attempt(task: Task) -> int:
         if not task.step.chief and task.rendezvous.over():
             raise
         task.preemption.look()
-        # A machine that dies takes its tasks along without a word; a task that fails says why.
+        # A task that fails leaves a note that says why. The tasks of a machine that dies leave none.
         lost = isinstance(error, PeerLostError) and not task.rendezvous.any("failed")
         if not lost and not task.preemption.asked():
             raise
@@ -131,7 +132,7 @@ def _run(task: Task) -> None:
     # TensorFlow writes generated code to temporary files, and neither a task that is killed nor `_exit`
     # removes them: here the chief does, or the next start of the job, or whoever removes the run folder.
     tempfile.tempdir = str(rendezvous.folder.resolve())
-    held = reserve_port()  # stays open as long as this task lives
+    held = reserve_port()  # stays open as long as this task runs
     if step.size > 1:
         announce(rendezvous, held)
     rendezvous.publish("cores", cores.mine(step.node, task.job.machine))
@@ -160,7 +161,7 @@ def _run(task: Task) -> None:
             raise
         raise meaning from error
     if accuracy is None:
-        # Not before: a worker that leaves early takes the chief's collective operations with it.
+        # Do not end before the chief: its collective operations fail if a worker ends early.
         rendezvous.collect("done", range(1), END_SECONDS, "result")
         rendezvous.publish("left", {})
         return
@@ -169,9 +170,9 @@ def _run(task: Task) -> None:
 
 
 def _begin(task: Task) -> Beginning | None:
-    """Agree on the data and on where to go on from; None if an earlier start of the job wrote its result.
+    """Agree on the data and the checkpoint. Return None if an earlier start of the job wrote its result.
 
-    The chief chooses and the others follow: with `auto` data, each might come to another answer.
+    The chief chooses and the others follow, because with `auto` data each might choose differently.
     """
     from workload import data
     from workload.checkpoint import Store
@@ -205,10 +206,10 @@ def _begin(task: Task) -> Beginning | None:
 
 
 def _beginning(task: Task, data: Data, step: int | None = None) -> Beginning:
-    """The checkpoint, if there is one to go on from.
+    """Return the data and the checkpoint to continue from, if there is one.
 
     Args:
-        step: where the chief goes on from; None for the chief itself.
+        step: the step of the chief's checkpoint; None if this task is the chief.
 
     Raises:
         WorkloadError: this task does not find the chief's checkpoint.
@@ -219,7 +220,7 @@ def _beginning(task: Task, data: Data, step: int | None = None) -> Beginning:
     store = Store(task.options.result, _identity(task, data.name, steps))
     checkpoint = None
     if step is None and not task.job.restarts:
-        store.remove()  # an earlier run's
+        store.remove()  # it belongs to an earlier run
     elif step != 0:
         checkpoint = store.load()
         if step is not None and (checkpoint is None or checkpoint.state.position.step != step):
@@ -228,10 +229,11 @@ def _beginning(task: Task, data: Data, step: int | None = None) -> Beginning:
 
 
 def _identity(task: Task, data: str, steps: int) -> dict[str, Any]:
-    """What makes a run another one, so that it does not go on from this one's checkpoint."""
+    """Return the values that must be equal for a run to continue from this run's checkpoint."""
     options, job = task.options, task.job
     return {
-        # Storage may outlive a cluster and its numbers: the moment of submission tells two jobs 1 apart.
+        # Storage may outlive a cluster, and the next one's jobs begin at 1 again: the time of submission
+        # differs.
         "job": job.job_id,
         "submitted": job.submitted,
         "code": job.digest,
@@ -250,7 +252,7 @@ def _identity(task: Task, data: str, steps: int) -> dict[str, Any]:
 
 
 def _steps(options: Options, step: Step, examples: int) -> int:
-    """Of an epoch: as published, the examples that fill no whole global batch are left out."""
+    """Return the steps of an epoch. As published, examples that do not fill a global batch are left out."""
     global_batch = options.batch * step.size
     if global_batch > examples:
         raise WorkloadError(f"a global batch of {global_batch} is more than the {examples} examples")
@@ -258,7 +260,7 @@ def _steps(options: Options, step: Step, examples: int) -> int:
 
 
 def _train(task: Task, beginning: Beginning, connection: Connection) -> float | None:
-    """Train, and evaluate as the chief: the held-out accuracy."""
+    """Train. The chief also evaluates, and returns the accuracy on held-out images."""
     from workload import model
     from workload.checkpoint import save_weights
     from workload.loop import Plan, Report, go_on
@@ -331,12 +333,12 @@ def _loop(profile: str) -> Any:
 
 
 def _start_latency(job: Job, found: Checkpoint | None) -> float | None:
-    """Of the start from which the training goes on: the first one that saved it, else this one."""
+    """Return the start latency of the first start that saved a checkpoint, else of this start."""
     return job.start_latency if found is None else found.start_latency
 
 
 def _finish(task: Task, beginning: Beginning, names: list[str], accuracy: float) -> None:
-    """Write the result, and leave as the last."""
+    """Write the result, and leave last."""
     from workload import devices, record
 
     options, step = task.options, task.step
@@ -346,7 +348,7 @@ def _finish(task: Task, beginning: Beginning, names: list[str], accuracy: float)
     )
     made |= {"devices": names, "data": beginning.data.name, "test_accuracy": accuracy}
     made["versions"] |= devices.gpu_versions()
-    # Every task left its note before it trained.
+    # Every task left its note before the training.
     notes = task.rendezvous.collect("cores", range(step.size), END_SECONDS, "number of cores")
     made["cores"], made["cores_shared"] = cores.counted(notes)
     result.write(options.result, made)
@@ -359,7 +361,7 @@ def _finish(task: Task, beginning: Beginning, names: list[str], accuracy: float)
 
 
 def _leave_last(rendezvous: Rendezvous, step: Step) -> None:
-    """Let the others go first; the result is written, so whoever stays away changes nothing."""
+    """Wait for the other tasks to leave. A task that does not answer is ignored: the result is written."""
     rendezvous.publish("done", {})
     try:
         rendezvous.collect("left", range(1, step.size), LEAVE_SECONDS, "farewell")
@@ -369,12 +371,12 @@ def _leave_last(rendezvous: Rendezvous, step: Step) -> None:
 
 
 def _follow(rendezvous: Rendezvous) -> None:
-    """End this task some time after the chief is done, wherever it is held up. Runs in a thread."""
+    """End this task some time after the chief is done, even if it hangs. This runs in a thread."""
     while not rendezvous.over():
         time.sleep(FOLLOW_SECONDS)
     time.sleep(STALL_SECONDS)
     print(f"{rendezvous.step.node}: stalled after the training; the result is written: leaving", flush=True)
-    with contextlib.suppress(OSError):  # the chief may have left and taken the folder along
+    with contextlib.suppress(OSError):  # the chief may have left and removed the folder
         rendezvous.publish("left", {})
     _exit(0)
 

@@ -1,8 +1,8 @@
-"""How the workers of a training reach each other: what `sync` and `local-sgd` need of it, and the two ways.
+"""The connection between a training's workers: a protocol for `sync` and `local-sgd`, and its two kinds.
 
-On CPUs each worker is a TensorFlow of its own, and `workload.ring` adds for all of them, in less than half of
-the CPU time that TensorFlow's own collective operations take (`tests/bench/exchange.py` measures it). On GPUs
-a distribution strategy of TensorFlow's does it, by NCCL.
+On CPUs each worker runs its own TensorFlow, and `workload.ring` adds the values of all. That takes less than
+half of the CPU time of TensorFlow's collective operations (`tests/bench/exchange.py` measures it). On GPUs a
+distribution strategy of TensorFlow does it with NCCL.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from workload.slurm import Step, tf_config
 
 
 class Workers(Protocol):
-    """All workers, as one of them sees them."""
+    """All workers of a training, seen from one of them."""
 
     size: int
-    """Replicas, of which a worker on a machine with several GPUs has several."""
+    """The number of replicas of all workers. A worker has one replica for each of its GPUs, or one."""
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which variables are made."""
         ...
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function on each replica; `mine` takes apart what they return."""
+        """Call a function on each replica of this worker; `mine` returns the replicas' values."""
         ...
 
     def mine(self, value: Any) -> Sequence[Any]:
@@ -43,20 +43,20 @@ class Workers(Protocol):
         ...
 
     def shared(self, weights: Sequence[Any]) -> Sequence[Any]:
-        """Return the first worker's arrays. All drew the same, as far as their processors round alike."""
+        """Return the first worker's arrays. The others' may differ by their processors' rounding."""
         ...
 
     def number(self) -> Any:
-        """Return the replica's number from 0; within a function of `run`."""
+        """Return the replica's number, from 0. Call this in a function of `run`."""
         ...
 
     def sums(self, tensors: Sequence[Any]) -> list[Any]:
-        """Return the sums over all replicas, in one exchange; within a function of `run`."""
+        """Return the sums over all replicas, in one exchange. Call this in a function of `run`."""
         ...
 
 
 class StrategyWorkers:
-    """The replicas of a strategy of TensorFlow's."""
+    """The replicas of one of TensorFlow's distribution strategies."""
 
     def __init__(self, strategy: Any) -> None:
         self._strategy = strategy
@@ -74,7 +74,7 @@ class StrategyWorkers:
         return found
 
     def shared(self, weights: Sequence[Any]) -> Sequence[Any]:
-        return weights  # the strategy has done so
+        return weights  # the strategy has made the weights equal
 
     def number(self) -> Any:
         return tf.distribute.get_replica_context().replica_id_in_sync_group
@@ -118,7 +118,7 @@ class RingWorkers:
 
 
 def of(strategy: Any, ring: Ring | None) -> Workers:
-    """Return the workers of a training: those of the ring if there is one."""
+    """Return the workers of a training, connected by the ring if there is one."""
     return StrategyWorkers(strategy) if ring is None else RingWorkers(ring)
 
 
@@ -127,9 +127,9 @@ class Connection:
     """What connects a training's workers.
 
     Attributes:
-        strategy: TensorFlow's. With a ring it knows only this worker.
-        ring: `None` where the strategy connects the workers, or where there is one worker only.
-        alone: Whether there is one worker only.
+        strategy: TensorFlow's distribution strategy. With a ring it knows only this worker.
+        ring: The ring; `None` if the strategy connects the workers, or if there is only one worker.
+        alone: Whether there is only one worker.
     """
 
     strategy: Any
@@ -137,7 +137,7 @@ class Connection:
     alone: bool
 
     def meant_by(self, error: Exception) -> Exception:
-        """Return what an error of TensorFlow's means: that a worker is lost, in one sentence, or itself."""
+        """Return `PeerLostError` if TensorFlow's error means that a worker is lost, else the error."""
         if self.ring is not None:
             return self.ring.lost or error
         errors = tf.errors
@@ -145,7 +145,7 @@ class Connection:
         if self.alone or not isinstance(error, (*lost, errors.InternalError, errors.DeadlineExceededError)):
             return error
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        # The cause stands deep in a listing of the graph's nodes.
+        # The cause is deep in a listing of the graph's nodes.
         first = lines[0] if lines else "no reason given"
         return PeerLostError.because(next((line for line in lines if "aborted by" in line), first))
 

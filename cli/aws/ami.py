@@ -14,7 +14,7 @@ from typing import Any
 
 from cli.aws import machines
 from cli.aws.account import explained
-from cli.aws.kept import is_kept
+from cli.aws.kept_storage import is_kept
 from cli.clouds.cloud import ALIVE
 from infra.aws.tags import CLUSTER, RECIPE
 from infra.errors import UserError

@@ -8,39 +8,39 @@ from cli.changes import rows
 from cli.changes.table import Change, Kind, Row, Rules, text
 from node.model import ClusterDesign, Mount, Partition
 
-_SHRINK = "EBS volumes grow only, and a root file system as its machine next boots"
+_SHRINK = "EBS volumes only grow; a root file system grows at its machine's next boot"
 _KEPT = "the controller and login machines keep their image until you replace them: `pulumi up --replace`"
 
 OWN: dict[str, Row] = {
     "aws:region": Row(Kind.DATA, ("cluster.region",), rows.OTHER),
-    "access.mode": Row(Kind.HEAD, ("access.mode",), "the head is in the public subnet, or is not"),
-    "access.key": Row(Kind.HEAD, ("access.key",), "EC2 gives a machine its key pair once"),
+    "access.mode": Row(Kind.HEAD, ("access.mode",), "the head moves into or out of the public subnet"),
+    "access.key": Row(Kind.HEAD, ("access.key",), "EC2 gives a machine its key pair at the launch"),
     "controller.disk_gib": Row(Kind.LIVE, ("controller.disk_gib",), _SHRINK, Kind.NEVER),
     "controller.image": Row(Kind.NOTHING, ("controller.image",), _KEPT),
     "login.count": Row(
-        Kind.LIVE, (), "0 or not: with access.mode ssh the head changes its subnet: a new head"
+        Kind.LIVE, (), "from or to 0 with access.mode ssh, the head changes its subnet: a new head"
     ),
     "login.disk_gib": Row(Kind.LIVE, ("login.disk_gib",), _SHRINK, Kind.NEVER),
     "partitions.accelerator": Row(Kind.RENEWED, ("partitions.accelerator",)),
     "partitions.placement": Row(
         Kind.RENEWED,
         ("partitions.placement",),
-        "a placement group goes when no node is in it: until then `up` says so, and is to be run again",
+        "a placement group can be deleted only without nodes: until then `up` says so; run it again later",
     ),
-    "partitions.zones": Row(Kind.NODES, (), "a zone less: see network.zones"),
+    "partitions.zones": Row(Kind.NODES, (), "a removed zone: see network.zones"),
     "partitions.aws.efa": Row(Kind.RENEWED, ("partitions.efa",)),
     "partitions.aws.neuron_cores": Row(Kind.RENEWED),
     "partitions.aws.capacity_block": Row(Kind.RENEWED, ("partitions.capacity_block",)),
     "partitions.aws.placement_group": Row(Kind.RENEWED, ("partitions.placement_group",)),
     "partitions.gcp": Row(Kind.NOTHING, ("partitions.secure_boot", "partitions.placement_policy")),
     "storage.*.size_gib": Row(
-        Kind.LIVE, ("storage.size_gib",), "less: EBS refuses it, Lustre is made anew", Kind.NEVER
+        Kind.LIVE, ("storage.size_gib",), "less: EBS refuses it, Lustre is recreated", Kind.NEVER
     ),
     "storage.*.deployment": Row(Kind.DATA, ("storage.deployment",)),
     "storage.*.storage_type": Row(Kind.DATA, ("storage.storage_type",)),
     "storage.*.throughput": Row(Kind.LIVE, ("storage.throughput",)),
-    "storage.*.s3_import": Row(Kind.LIVE, ("storage.s3_import",), "SCRATCH_1: made anew"),
-    "storage.*.s3_export": Row(Kind.LIVE, ("storage.s3_export",), "SCRATCH_1: made anew"),
+    "storage.*.s3_import": Row(Kind.LIVE, ("storage.s3_import",), "SCRATCH_1: recreated"),
+    "storage.*.s3_export": Row(Kind.LIVE, ("storage.s3_export",), "SCRATCH_1: recreated"),
     "storage.*.tier": Row(Kind.NOTHING, (), "Google Cloud's"),
     "storage.*.gp3.*": Row(Kind.LIVE, ("storage.gp3",), "EBS changes a volume once in six hours"),
     "controller.gp3": Row(Kind.LIVE, ("controller.gp3",)),
@@ -53,19 +53,21 @@ OWN: dict[str, Row] = {
     "network.public_cidr": Row(Kind.HEAD, ("network.public_cidr",)),
     "network.private_cidr": Row(Kind.HEAD, ("network.private_cidr",)),
     "network.zones": Row(
-        Kind.NODES, (), "a zone less may be the head's own: then head, /home and /apps are made anew, empty"
+        Kind.NODES, (), "if the head's zone is removed, head, /home and /apps are recreated empty"
     ),
     "network.aws": Row(
         Kind.HEAD, ("network.vpc", "network.public_subnet", "network.private_subnets"), "another network"
     ),
     "network.gcp": Row(Kind.NOTHING),
-    "aws.kms_key": Row(Kind.DATA, ("cluster.kms_key",), "a disk is encrypted once: head, /home and /apps"),
+    "aws.kms_key": Row(
+        Kind.DATA, ("cluster.kms_key",), "a disk's key is fixed when it is made: head, /home and /apps"
+    ),
     "aws.nat": Row(
         Kind.RENEWED,
         ("network.nat",),
-        "until they go, nodes that are up have no way out where the gateway goes",
+        "nodes that are up lose their internet access if the gateway is removed",
     ),
-    "batch": Row(Kind.NOTHING, (), "of stacks with scheduler batch: see batch.md"),
+    "batch": Row(Kind.NOTHING, (), "only for scheduler: batch (see batch.md)"),
 }
 """The rows that other clouds do not share."""
 TABLE = rows.table(OWN)

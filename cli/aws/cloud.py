@@ -10,7 +10,7 @@ from cli.aws import account, ami, leftovers, machines
 from cli.aws.account import explained
 from cli.clouds import operations
 from cli.clouds.cloud import Machine
-from cli.clouds.kept import Kept
+from cli.clouds.kept_storage import KeptStorage
 from infra.aws.access import USER, ssh_proxy
 from infra.clouds.commands import ClusterRef
 from node.model import Access
@@ -64,11 +64,11 @@ class AwsCloud:
             ),
         ]
 
-    def kept(self, paths: Mapping[str, str]) -> list[Kept]:
-        from cli.aws import kept
+    def kept(self, paths: Mapping[str, str]) -> list[KeptStorage]:
+        from cli.aws import kept_storage
 
         region = self.place.region
-        return list(kept.kept(lambda service: account.client(service, region), self.place.cluster))
+        return list(kept_storage.kept(lambda service: account.client(service, region), self.place.cluster))
 
     def end_images(self, say: Callable[[str], None]) -> None:
         region = self.place.region

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cli.aws.account import DENIED, explained
-from cli.aws.kept import is_kept
+from cli.aws.kept_storage import is_kept
 from infra.aws.tags import CLUSTER, log_group, store
 
 Client = Callable[[str], Any]

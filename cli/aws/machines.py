@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from cli.aws.account import explained
-from cli.aws.kept import is_kept
+from cli.aws.kept_storage import is_kept
 from cli.clouds.cloud import ALIVE, ENDING, Machine
 from infra.aws.tags import BUCKET, CLUSTER, COMPUTE, HOST, ROLE
 from infra.errors import UserError

@@ -67,9 +67,9 @@ class AwsProvider(CloudProvider):
         replace: bool,
     ) -> CheckedChanges:
         if design.batch is not None and not replace:
-            from cli.aws.batch import changing, whole
+            from cli.aws.batch import change_check, teardown
 
-            changing.check(whole.client_of(cloud.place), design)
+            change_check.check(teardown.client_of(cloud.place), design)
         return super()._compare(stack, design, cloud, say, replace=replace)
 
     def drain(
@@ -82,23 +82,23 @@ class AwsProvider(CloudProvider):
         if not of_batch(stack, outputs):
             super().drain(stack, outputs, say, agree)
             return
-        from cli.aws.batch import whole
+        from cli.aws.batch import teardown
 
-        whole.drain(self._known_clusters(stack, outputs), say, agree)
+        teardown.drain(self._known_clusters(stack, outputs), say, agree)
 
     def force_cleanup(self, stack: Stack, outputs: Outputs) -> None:
         if of_batch(stack, outputs):
-            from cli.aws.batch import whole
+            from cli.aws.batch import teardown
 
-            whole.remove(self._known_clusters(stack, outputs))
+            teardown.remove(self._known_clusters(stack, outputs))
         super().force_cleanup(stack, outputs)
 
     def leftovers(self, stack: Stack, outputs: Outputs) -> list[str]:
         more = []
         if of_batch(stack, outputs):
-            from cli.aws.batch import whole
+            from cli.aws.batch import teardown
 
-            more = whole.left(self._known_clusters(stack, outputs))
+            more = teardown.left(self._known_clusters(stack, outputs))
         return [*more, *super().leftovers(stack, outputs)]
 
     def rules(self) -> Rules:

@@ -35,7 +35,8 @@ def findings(client: Client, design: ClusterDesign) -> Iterator[Finding]:
                 yield _bucket(client, design, mount)
             else:
                 yield fine(
-                    CHECK, f"{_key(mount)}: {mount.existing} is reached when machines boot, not looked up"
+                    CHECK,
+                    f"{_key(mount)}: {mount.existing} is not checked here: machines mount it when they boot",
                 )
         elif mount.restore is not None:
             yield from _saved(client, design, mount)
@@ -48,7 +49,7 @@ def _key(mount: Mount, key: str = "existing") -> str:
 def _missing(design: ClusterDesign, mount: Mount, what: str, key: str = "existing") -> Finding:
     identity = getattr(mount, key)
     found = f"{_key(mount, key)}: there is no {what} {identity} in {design.region}"
-    return stops(CHECK, found, "Correct the id, or take the region and the account that have it.")
+    return stops(CHECK, found, "Correct the id, or use the region and the account that have it.")
 
 
 def _asked(call: Callable[..., Any], key: str, gone: Sequence[str], **which: Any) -> Any:

@@ -31,7 +31,7 @@ def ask(ec2: Any, region: str, names: Iterable[str]) -> Described:
     wanted = sorted(set(names))
     found: list[Mapping[str, Any]] = []
     for first in range(0, len(wanted), BATCH):
-        # A filter, because one unknown name among `InstanceTypes` refuses the whole call.
+        # A filter is used, because EC2 refuses a call with one unknown name in `InstanceTypes`.
         of_these = [{"Name": "instance-type", "Values": wanted[first : first + BATCH]}]
         with explained():
             for page in ec2.get_paginator("describe_instance_types").paginate(Filters=of_these):

@@ -98,6 +98,7 @@ def check_changes(
     say: Callable[[str], None],
     *,
     replace: bool,
+    command: str,
 ) -> CheckedChanges:
     """Say what changes, and refuse what would end jobs or delete files, unless `replace` is set.
 
@@ -106,6 +107,7 @@ def check_changes(
     Args:
         partitions: The partitions of the cluster that is up.
         replace: Make those changes too.
+        command: The command that makes them, for the message.
 
     Raises:
         UserError: Exit 3; a change is refused.
@@ -134,7 +136,7 @@ def check_changes(
         except UserError as error:
             say(f"the cluster does not answer: {error}")
             there = None
-    why = table.refusal(found, there)
+    why = table.refusal(found, there, command)
     if why is not None:
         if not reach.release(held):
             why += f"\n{STAYS.format(', '.join(held))}"

@@ -8,7 +8,7 @@ from dataclasses import fields
 from cli.changes.table import Kind, Row
 from node.local_cloud import LocalCloud
 
-OTHER = "another cluster; the one that is up goes"
+OTHER = "another cluster; the one that is up is destroyed"
 
 SHARED: dict[str, Row] = {
     "name": Row(Kind.DATA, ("cluster.name",), OTHER),
@@ -18,7 +18,7 @@ SHARED: dict[str, Row] = {
     "access.allow_ssh_from_anywhere": Row(Kind.NOTHING),
     "controller.instance_type": Row(Kind.PAUSE, ("controller.instance_type",)),
     "login.instance_type": Row(Kind.PAUSE, ("login.instance_type",)),
-    "partitions.name": Row(Kind.LIVE, (), "one that is taken away ends the jobs on its nodes"),
+    "partitions.name": Row(Kind.LIVE, (), "removing one ends the jobs on its nodes"),
     "partitions.instance_type": Row(Kind.RENEWED, ("partitions.instance_type",)),
     "partitions.nodes.min": Row(Kind.LIVE, ("partitions.min",)),
     "partitions.nodes.max": Row(Kind.LIVE, ("partitions.max",), "", Kind.ENDS),
@@ -45,7 +45,7 @@ SHARED: dict[str, Row] = {
     ),
     "health": Row(Kind.NODES, ("cluster.health",), "the interval changes at once"),
     "budget": Row(Kind.LIVE, ("budget.max_usd", "budget.max_hours", "budget.running_jobs")),
-    "network.cidr": Row(Kind.HEAD, ("network.cidr",), "the whole network is another"),
+    "network.cidr": Row(Kind.HEAD, ("network.cidr",), "it is a new network"),
     "network.peers": Row(Kind.NOTHING),
     "slurm": Row(
         Kind.LIVE,

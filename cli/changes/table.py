@@ -20,12 +20,14 @@ class Kind(StrEnum):
 
     NOTHING = "changes nothing on this cloud"
     LIVE = "applied to the running cluster"
-    NODES = "new nodes only: a node that is up keeps what it has until it goes back"
-    RENEWED = "new nodes have it; a node that is up takes no further job, and goes when its jobs are over"
+    NODES = "new nodes only: a node that is up keeps what it has until it is removed"
+    RENEWED = (
+        "new nodes have it; a node that is up takes no further job, and is removed when its jobs are over"
+    )
     PAUSE = "the machine stops and starts: jobs go on, and wait for it where they need it"
-    ENDS = "ends the jobs on nodes that are taken away"
-    HEAD = "needs a new head: its queue is lost, and jobs that run"
-    DATA = "is made anew: what was in it is lost"
+    ENDS = "ends the jobs on nodes that are removed"
+    HEAD = "needs a new head: its queue and running jobs are lost"
+    DATA = "is recreated: its contents are lost"
     NEVER = "is not possible"
 
 
@@ -100,7 +102,7 @@ class Change:
             return "is lost" if job.pending else "ends"
         holds = not job.pending and not job.over and self.partition in job.partitions
         if self.kind is Kind.RENEWED and holds:
-            return "goes on; its nodes go when it is over"
+            return "goes on; its nodes are removed when it is over"
         return None
 
     def consequence(self) -> str:
@@ -108,8 +110,8 @@ class Change:
 
     def line(self) -> str:
         if (self.was, self.will) == WHOLE:
-            lost = "what was in it is lost" if self.kind is Kind.DATA else self.consequence()
-            return f"{self.part} is taken away: {lost}"
+            lost = "its contents are lost" if self.kind is Kind.DATA else self.consequence()
+            return f"{self.part} is removed: {lost}"
         if (self.will, self.was) == WHOLE:
             return f"{self.part} is new: {self.consequence()}"
         key = self.key.partition(".")[2].removeprefix("*.") if self.part else ""
@@ -167,32 +169,33 @@ def compare(old: ClusterDesign, new: ClusterDesign, rules: Rules) -> list[Change
     return sorted(found, key=lambda change: order.index(change.key))
 
 
-def refusal(found: Sequence[Change], jobs: Sequence[Job] | None) -> str | None:
+def refusal(found: Sequence[Change], jobs: Sequence[Job] | None, command: str = "up --replace") -> str | None:
     """Why these changes are refused; `None` if they are allowed.
 
     Args:
         jobs: The jobs that have not ended; `None` if they are not known.
+        command: The command that makes them all the same, for the message.
     """
     if never := [change for change in found if change.kind is Kind.NEVER]:
         return _because("this is not possible: put the old value back", never)
     if lost := [change for change in found if change.kind in ALWAYS]:
         return _because(
-            "this deletes files. Save them first; `up --replace` does it all the same",
+            f"this deletes files. Save them first. `{command}` makes the change anyway",
             lost,
             [job for job in jobs or () if any(change.costs(job) for change in lost)],
         )
     costly = [change for change in found if change.kind in JOBS]
     if jobs is None:
         unknown = (
-            "whether there are jobs is not known, because the cluster does not answer, and this would end "
-            "them. `up --replace` does it all the same"
+            "this would end jobs, and whether there are any is not known, because the cluster does not "
+            f"answer. `{command}` makes the change anyway"
         )
         return _because(unknown, costly) if costly else None
     hit = [change for change in costly if any(change.costs(job) for job in jobs)]
     if not hit:
         return None
     return _because(
-        "this would end jobs that run or wait. Let them end first, or `up --replace`",
+        f"this would end jobs that run or wait. Let them end first, or use `{command}`",
         hit,
         [job for job in jobs if any(change.costs(job) for change in hit)],
     )
@@ -256,7 +259,7 @@ def _because(why: str, found: Sequence[Change], jobs: Sequence[Job] = ()) -> str
 
 
 def parts(design: ClusterDesign) -> dict[str, tuple[str, str, Any]]:
-    """The section, the part and the compared object, by a name that both designs share."""
+    """Name that both designs share -> section, part for messages, and the object that is compared."""
     found: dict[str, tuple[str, str, Any]] = {"": ("cluster", "", design)}
     found |= {name: (name, "", getattr(design, name)) for name in SECTIONS}
     for host in design.hosts:

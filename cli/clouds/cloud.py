@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cli.clouds.kept import Kept
+from cli.clouds.kept_storage import KeptStorage
 from infra.clouds.commands import ClusterRef
 from node.model import Access
 
@@ -87,7 +87,7 @@ class Cloud(Protocol):
         """One line for each thing of the cluster that still exists and costs; empty after a clean destroy."""
         ...
 
-    def kept(self, paths: Mapping[str, str]) -> list[Kept]:
+    def kept(self, paths: Mapping[str, str]) -> list[KeptStorage]:
         """What stays of the cluster's storage on purpose, also from an earlier destroy.
 
         Args:

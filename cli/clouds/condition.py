@@ -1,4 +1,4 @@
-"""The doctor's look at a cluster on a cloud that is up: it asks the login machine for its status."""
+"""The doctor's check of a cluster on a cloud that is up: it asks the login machine for the status."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECONDS = 12.0
 
 
 def findings(stack: Stack, login: Callable[[], Login]) -> Iterable[Finding]:
-    """What the cluster says of its budget and its nodes.
+    """The findings about the cluster's budget and nodes.
 
     Args:
         login: Finds the login machine. Nothing is asked of a stack that was never brought up from here.

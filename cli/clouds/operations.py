@@ -28,7 +28,7 @@ def say(text: str) -> None:
 
 
 def replace_process(line: list[str], refusal: str) -> NoReturn:
-    """Become a cloud's own program, as OpenSSH's ProxyCommand.
+    """Replace this process by a cloud's own program, for OpenSSH's ProxyCommand.
 
     Args:
         refusal: The message for a program that is not installed.
@@ -66,7 +66,7 @@ def parser() -> tuple[argparse.ArgumentParser, Callable[[str], argparse.Argument
     terminating, waiting = kinds.add_parser("sweep"), kinds.add_parser("wait")
     terminating.add_argument("--seconds", type=float, default=termination.SECONDS)
     for verb in (terminating, waiting):
-        # Only for people who read the resource; no verb uses it.
+        # This option is for readers of the resource; no verb uses it.
         verb.add_argument("--stack", required=True)
     for name in ("region", "cluster"):
         terminating.add_argument(f"--{name}", required=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli.clouds.cloud import Cloud
+from cli.hints import hint
 from cli.provider import Command, Files, Outputs, StackUp
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError
@@ -200,7 +201,7 @@ class CloudProvider(abc.ABC):
         replace: bool,
     ) -> CheckedChanges:
         from cli.changes import check, table
-        from cli.clouds import kept, running
+        from cli.clouds import kept_storage, running
 
         try:
             there = running.published(cloud)
@@ -213,13 +214,14 @@ class CloudProvider(abc.ABC):
             if any(mount.keep for mount in design.mounts):
                 # Without `existing` the cluster gets new ones, and the old ones are paid for, too.
                 paths = {mount.name: mount.path for mount in design.mounts}
-                for line in kept.report(cloud.kept(paths), stack.file.name, paths):
+                for line in kept_storage.report(cloud.kept(paths), stack.file.name, paths):
                     say(line)
             return check.CheckedChanges()
         found = table.compare(there, design, self.rules())
         names = [partition.name for partition in there.partitions]
         way = running.reach(stack, there, cloud)
-        return check.check_changes(found, names, way, say, replace=replace)
+        command = hint("up", stack.name, "--replace")
+        return check.check_changes(found, names, way, say, replace=replace, command=command)
 
     def drain(
         self,
@@ -290,7 +292,7 @@ class CloudProvider(abc.ABC):
         return left
 
     def kept(self, stack: Stack, outputs: Outputs) -> list[str]:
-        from cli.clouds import kept
+        from cli.clouds import kept_storage
 
         try:
             paths = {mount.name: mount.path for mount in file_design(stack).mounts}
@@ -302,7 +304,7 @@ class CloudProvider(abc.ABC):
             ]
         except UserError as error:
             return [f"what stays on purpose could not be listed: {error}"]
-        return kept.report(found, stack.file.name, paths)
+        return kept_storage.report(found, stack.file.name, paths)
 
     def _known_clusters(self, stack: Stack, outputs: Outputs) -> list[ClusterRef]:
         """The clusters that this stack has made; without a record of any, the stack file's cluster.

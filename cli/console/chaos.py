@@ -32,7 +32,7 @@ def _wrong(machine: dict[str, Any]) -> str:
     said = []
     if machine["notice"] is not None:
         said.append(f"the cloud takes it in {max(0, round(machine['notice'] - time.time()))} s")
-    said += [word for key, word in (("frozen", "stands still"), ("cut", "no network")) if machine[key]]
+    said += [word for key, word in (("frozen", "frozen"), ("cut", "no network")) if machine[key]]
     if not machine["registers"]:
         said.append("never registers")
     return ", ".join(said)

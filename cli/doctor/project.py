@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from cli import former_benchmark, pages, runner
 from cli.changes import table
 from cli.doctor.finding import Finding, Severity, failed_check, fine, from_message, stops, warns
-from cli.hints import HOW_TO_INSTALL
+from cli.hints import HOW_TO_INSTALL, hint
 from cli.runner import embedded
 from infra import os_errors
 from infra.config import ConfigError, load_file, placeholders
@@ -70,7 +70,7 @@ def machine_types(stack: Stack) -> Iterable[Finding]:
 
     check = "machines.types"
     try:
-        answer = instance_type_lookup.learn(stack, again=True)
+        answer = instance_type_lookup.look_up_missing(stack, again=True)
     except Exception as error:
         yield failed_check(check, error)
         return
@@ -98,7 +98,7 @@ def changes(
     found = provider.changes(stack, design)
     if found is None:
         return
-    if (reason := table.refusal(*found)) is not None:
+    if (reason := table.refusal(*found, hint("up", stack.name, "--replace"))) is not None:
         yield from_message("cluster.changes", Severity.STOPS, reason)
     if (former := former_benchmark.planned(stack, design, training)) is not None:
         yield from_message("cluster.benchmark", Severity.STOPS, former.refusal(stack.name))

@@ -116,7 +116,9 @@ class Account:
         try:
             content = response.json()
         except ValueError as error:
-            raise UserError(f"{service} of Google Cloud answers with what is no JSON: {error}") from error
+            raise UserError(
+                f"{service} of Google Cloud answered with something that is not JSON: {error}"
+            ) from error
         return dict(content)
 
     def pages(self, service: str, path: str, key: str, **query: str) -> Iterator[dict[str, Any]]:
@@ -361,7 +363,7 @@ def _at_google() -> bool:
 
 def _stale(error: Exception) -> UserError:
     return UserError(
-        f"the credentials for Google Cloud are no longer good ({error}). {GET_SOME}", EXIT_REFUSED
+        f"the credentials for Google Cloud are no longer valid ({error}). {GET_SOME}", EXIT_REFUSED
     )
 
 

@@ -8,7 +8,7 @@ from cli.changes import rows
 from cli.changes.table import Change, Kind, Row, Rules, text
 from node.model import ClusterDesign
 
-_SHRINK = "disks of Google Cloud grow only"
+_SHRINK = "disks of Google Cloud only grow"
 _GROWS = f"the file system follows at the machine's next start; {_SHRINK}"
 _KEPT = "the controller and login machines keep their disk until you replace it: `pulumi up --replace`"
 _AWS = "AWS's"
@@ -16,7 +16,7 @@ _AWS = "AWS's"
 OWN: dict[str, Row] = {
     "gcp:project": Row(Kind.DATA, ("cluster.project",), rows.OTHER),
     "gcp:region": Row(Kind.DATA, ("cluster.region",), rows.OTHER),
-    "gcp:zone": Row(Kind.DATA, ("cluster.zone",), "head, /home and /apps are made anew, empty"),
+    "gcp:zone": Row(Kind.DATA, ("cluster.zone",), "head, /home and /apps are recreated empty"),
     "access.mode": Row(
         Kind.LIVE, ("access.mode",), "the login machine gets a public address, or gives it up"
     ),
@@ -30,7 +30,7 @@ OWN: dict[str, Row] = {
     "partitions.placement": Row(
         Kind.RENEWED,
         ("partitions.placement",),
-        "a placement policy goes when no node has it: until then `up` says so, and is to be run again",
+        "a placement policy can be deleted only without nodes: until then `up` says so; run it again later",
     ),
     "partitions.zones": Row(Kind.NODES),
     "partitions.aws": Row(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cli.clouds.cloud import Machine
-from cli.clouds.kept import Kept
+from cli.clouds.kept_storage import KeptStorage
 from cli.gcp import account, leftovers, machines, ssh_keys
 from cli.gcp.account import Account, GoogleError
 from infra.clouds.commands import ClusterRef
@@ -83,10 +83,10 @@ class GcpCloud:
     def leftovers(self) -> list[str]:
         return leftovers.leftovers(self.account, self.place.cluster)
 
-    def kept(self, paths: Mapping[str, str]) -> list[Kept]:
-        from cli.gcp import kept
+    def kept(self, paths: Mapping[str, str]) -> list[KeptStorage]:
+        from cli.gcp import kept_storage
 
-        return list(kept.kept(self.account, self.place.cluster, paths))
+        return list(kept_storage.kept(self.account, self.place.cluster, paths))
 
     def read(self, bucket: str, key: str) -> bytes | None:
         try:

@@ -153,7 +153,7 @@ def finish(account: Account, operation: dict[str, Any], what: str) -> None:
         said = "; ".join(f"{one.get('code', '')}: {one.get('message', '')}" for one in errors)
         raise UserError(f"{what}: {said}")
     if operation.get("status") != "DONE":
-        raise UserError(f"{what}: Compute Engine is still at it, operation {operation['name']}")
+        raise UserError(f"{what}: Compute Engine has not finished operation {operation['name']}")
 
 
 def _delete(account: Account, paths: Sequence[str]) -> None:

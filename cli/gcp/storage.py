@@ -31,7 +31,7 @@ def findings(account: Account, design: ClusterDesign) -> Iterator[Finding]:
             elif mount.kind == "gcs":
                 yield _bucket(account, mount)
             else:
-                yield fine(CHECK, f"{_key(mount)}: {mount.existing} is not looked up: machines reach it")
+                yield fine(CHECK, f"{_key(mount)}: {mount.existing} is not checked here: machines mount it")
         elif mount.keep and (found := _kept_before(account, design, mount)):
             yield found
         elif mount.restore is not None:

@@ -9,7 +9,7 @@ from cli.changes.table import Kind, Row, Rules
 from node.local_cloud import LocalCloud
 
 _CLOUDS = "the clouds'"
-_HERE = "this machine has what it has"
+_HERE = "a local stack uses this machine's hardware as it is"
 
 INSTEAD: dict[str, Row | None] = {
     **rows.without_effect(_CLOUDS, "access.ssh_cidrs", "partitions.reservation", "partitions.image"),
@@ -20,7 +20,7 @@ INSTEAD: dict[str, Row | None] = {
     "login.instance_type": Row(Kind.LIVE, ("login.instance_type",)),
     "partitions.local": Row(Kind.LIVE, ("partitions.price_hour",)),
     "storage.*.path": Row(Kind.NOTHING, (), _HERE),
-    "containers": Row(Kind.DATA, ("cluster.containers",), "machines of another image make another cluster"),
+    "containers": Row(Kind.DATA, ("cluster.containers",), "another image is another cluster"),
     "machines.price_hour": Row(Kind.LIVE),
     "local": None,
 }
@@ -48,10 +48,8 @@ OWN: dict[str, Row] = {
     **rows.without_effect(_CLOUDS, "network.public_cidr", "network.private_cidr", "network.zones"),
     "network.aws": Row(Kind.NOTHING, ("network.vpc",), _CLOUDS),
     "network.gcp": Row(Kind.NOTHING, ("network.public_subnet", "network.private_subnets"), _CLOUDS),
-    "local.isolation": Row(
-        Kind.DATA, ("cluster.isolation",), "machines of another kind make another cluster"
-    ),
-    "local.suite": Row(Kind.DATA, ("image.source",), "another release makes another cluster"),
+    "local.isolation": Row(Kind.DATA, ("cluster.isolation",), "another kind of machine is another cluster"),
+    "local.suite": Row(Kind.DATA, ("image.source",), "another release is another cluster"),
     "local.price_hour": Row(Kind.LIVE),
     **{f"local.{f.name}": Row(Kind.LIVE, (f"local.{f.name}",)) for f in fields(LocalCloud)},
     "batch": Row(Kind.NOTHING, (), _CLOUDS),

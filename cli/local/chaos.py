@@ -33,7 +33,7 @@ KEYS = tuple(to_json(LocalCloud()))
 
 SENTENCES = {
     "kill": "{node} is dead: its machine has lost its power",
-    "freeze": "{node} stands still; `{thaw}` lets it go on",
+    "freeze": "{node} is frozen; `{thaw}` lets it go on",
     "thaw": "{node} goes on",
     "cut": "{node} has no network; `{join}` gives it back",
     "join": "{node} has its network",

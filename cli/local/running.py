@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from cli.changes import check, table
 from cli.changes.check import CheckedChanges, ClusterControl
 from cli.changes.jobs import Job
+from cli.hints import hint
 from cli.local import agent_lifecycle, machine_access
 from cli.local.changes import RULES
 from cli.local.site import RunDirectory
@@ -94,7 +95,8 @@ def check_changes(
             say(change.line())
         return CheckedChanges(anew)  # its jobs end as those of a destroy
     names = [partition.name for partition in there.partitions]
-    checked = check.check_changes(found, names, control(run, stack), say, replace=replace)
+    command = hint("up", stack, "--replace")
+    checked = check.check_changes(found, names, control(run, stack), say, replace=replace, command=command)
     return CheckedChanges(anew, checked.release)
 
 

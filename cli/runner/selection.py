@@ -38,8 +38,8 @@ class Chosen:
 def default(project_dir: Path) -> Chosen:
     """Return the stack of a command without `--stack`.
 
-    It is the stack of $SLURM_STACKS_STACK, else the stack that is selected in Pulumi if it has a file in the
-    checkout, else `local`.
+    It is the stack of $SLURM_STACKS_STACK, else that of $PULUMI_STACK, else the stack that is selected in
+    Pulumi if it has a file in the checkout, else `local`.
     """
     if stack := os.environ.get(VARIABLE):
         return Chosen(stack, f"${VARIABLE}")

@@ -28,10 +28,10 @@ MARGIN_SECONDS = 60.0
 
 
 def named(target: Target) -> Target:
-    """A target with the login name of the user who runs this, which on some clouds a command tells.
+    """The target with the user's login name. On some clouds a command returns this name.
 
     Raises:
-        UserError: That command failed; the message is its own.
+        UserError: That command failed; the message is the command's.
     """
     if target.ask is None:
         return target

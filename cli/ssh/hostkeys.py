@@ -1,5 +1,4 @@
-"""The host keys by which a login machine is recognized. They are what its cluster published, and never what a
-connection has shown."""
+"""The host keys by which a login machine is recognized: those that its cluster published, and no others."""
 
 from __future__ import annotations
 

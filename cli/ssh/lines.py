@@ -14,7 +14,7 @@ env={env} waited=0
 while [ ! -e "$env"/{complete} ]; do
   if [ "$waited" -ge {seconds} ]; then
     printf '%s\\n' "the training environment $env is not there after {seconds} s. The login machine's boot \
-makes it: see what that came to (the command logs shows it), then run up again" >&2
+makes it: the command logs shows how far it came; then run up again" >&2
     exit 1
   fi
   if [ $((waited % 30)) -eq 0 ]; then
@@ -26,14 +26,14 @@ done
 printf '%s\\n' "$env"
 """
 
-# The workload gets to its place by a rename, so that what is there is complete.
+# The workload is moved to its place by a rename, so it is complete when it is there.
 _UNPACK = """\
 set -eu
 bench={bench} name={name}
 target="$bench/$name/workload"
 if [ ! -d "$target" ]; then
   mkdir -p "$bench/$name"
-  # Whoever trains the same has a folder of their own in it.
+  # Every user who runs the same training makes a folder in it.
   chmod 1777 "$bench/$name" 2>/dev/null || true
   draft=$(mktemp -d "$bench/.$name.XXXXXX")
   trap 'rm -rf "$draft"' EXIT

@@ -297,7 +297,7 @@ def test_down_of_a_broken_stack_file_takes_down_a_clouds_cluster_too(
     done = cluster("down")
     assert done.code == 0
     assert "partitions" in done.err
-    assert "does not keep the cluster of stack local from going down" in done.err
+    assert "it destroys the cluster of stack local" in done.err
     assert seen == [(Stack(project, "local"), provider)]
     file.write_text("config: [\n")
     assert cluster("down").code == 2, "nobody knows whose it is"

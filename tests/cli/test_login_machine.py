@@ -157,7 +157,7 @@ def test_the_tools_failure_is_its_own_words(
     with pytest.raises(UserError, match=r"^sbatch: error: invalid partition$"):
         login_machine.tool(up, "submit")
     tool("exit 3")
-    with pytest.raises(UserError, match="slurm-stacks submit --run x failed without a word"):
+    with pytest.raises(UserError, match="slurm-stacks submit --run x failed and printed nothing"):
         login_machine.tool(up, "submit", "--run", "x")
     monkeypatch.setattr(login_machine, "TOOL_SECONDS", 0.2)
     tool("exec sleep 30")

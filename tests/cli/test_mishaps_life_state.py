@@ -154,7 +154,7 @@ def test_down_after_a_reboot_needs_no_stack_file(
     with pytest.raises(SystemExit) as caught:
         cli.main()
     assert caught.value.code == 0, capsys.readouterr().err
-    assert "This does not keep the local cluster of stack test from going down" in capsys.readouterr().err
+    assert "it destroys the local cluster of stack test" in capsys.readouterr().err
     assert not state_file(made).exists()
 
 

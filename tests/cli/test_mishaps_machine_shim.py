@@ -424,7 +424,7 @@ def test_a_read_only_checkout(shim: Shim, mounts: PrivateMounts) -> None:
     mounts.run("mount", "-o", "remount,bind,ro", place)
     code, _, err = shim.run("up")
     assert code == 3
-    assert f"{shim.venv} cannot be made: Read-only file system. Have the checkout where you can write" in err
+    assert f"{shim.venv} cannot be made: Read-only file system. Put the checkout where you can write" in err
     mounts.run("umount", place)
     shim.works("up")
     mounts.run("mount", "--bind", place, place)
@@ -444,7 +444,7 @@ def test_a_checkout_that_is_mounted_noexec(shim: Shim, mounts: PrivateMounts) ->
     code, _, err = shim.run("up")
     assert code == 3
     assert f"{shim.venv}/bin/uv cannot be executed: Permission denied." in err
-    assert "mounted noexec, have the checkout elsewhere" in err
+    assert "mounted noexec, put the checkout elsewhere" in err
 
 
 def test_no_room_for_the_last_word(shim: Shim, mounts: PrivateMounts) -> None:

@@ -187,7 +187,7 @@ def test_with_each_daemon_dead_there_is_an_answer(make_checkout: Callable[..., C
     assert "`./cluster up --stack test` starts it again" in silent(checkout)
     assert about_the_cluster(checkout) == {"cluster.controller": "warns"}
     told = logs(checkout)
-    assert "These are the files as they lie there:" in told
+    assert "These are the last lines of its log files:" in told
     assert "controller (controller): ready after" in told
     assert f"JobId={job}" in logs(checkout, job)
 

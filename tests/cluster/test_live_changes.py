@@ -83,7 +83,7 @@ def test_a_running_job_survives_another_machine_and_new_nodes_have_it(cluster: C
     job, other = begin(cluster, "--nodelist=debug-0"), begin(cluster, "--partition=first")
     cluster.write_stack(text(machine="local.medium"))
     assert planned(cluster) == [
-        ("partitions.instance_type", "renewed", [f"{job} goes on; its nodes go when it is over"])
+        ("partitions.instance_type", "renewed", [f"{job} goes on; its nodes are removed when it is over"])
     ]
 
     said = cluster.cluster("up", check=True).stderr

@@ -28,7 +28,7 @@ WORDS = {
     "new nodes have it; a node that is up takes no further job": Kind.RENEWED,
     "new nodes have it; nodes that are up keep": Kind.NODES,
     "needs a new head": Kind.HEAD,
-    "is made anew": Kind.DATA,
+    "is recreated": Kind.DATA,
     "nothing": Kind.NOTHING,
 }
 """The beginnings of the rows of the table of changes."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cli.clouds.kept import Kept, Value, report
+from cli.clouds.kept_storage import KeptStorage, Value, report
 from infra.config.checks.storage import THROUGHPUT
 from infra.config.storage import SharedStorage
 from tests.support.checkout import ROOT
@@ -36,8 +36,8 @@ def test_downs_last_lines_are_those_of_the_page() -> None:
     }
     home: dict[str, Value] = {"kind": "nfs", "existing": "vol-0123456789abcdef0"}
     found = [
-        Kept("apps", "EBS snapshot snap-0123456789abcdef0", 100, "", apps),
-        Kept("home", "EBS volume vol-0123456789abcdef0", 200, "", home, 0.08),
+        KeptStorage("apps", "EBS snapshot snap-0123456789abcdef0", 100, "", apps),
+        KeptStorage("home", "EBS volume vol-0123456789abcdef0", 200, "", home, 0.08),
     ]
     (shown,) = re.findall(r"```text\nnothing else is left\n(.*?)```", PAGE, re.DOTALL)
     assert report(found, "Pulumi.lab.yaml", {}) == shown.splitlines()

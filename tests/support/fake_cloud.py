@@ -13,7 +13,7 @@ import pytest
 
 from cli.changes.table import Kind, Row, Rules
 from cli.clouds.cloud import Cloud, Machine
-from cli.clouds.kept import Kept
+from cli.clouds.kept_storage import KeptStorage
 from cli.clouds.provider import CloudProvider
 from cli.doctor.finding import Check
 from cli.ssh import openssh
@@ -46,7 +46,7 @@ class FakeCloud:
         self.there: list[Machine] = []
         self.objects: dict[tuple[str, str], tuple[bytes, float]] = {}
         self.left: list[str] = []
-        self.stays: list[Kept] = []
+        self.stays: list[KeptStorage] = []
         self.refuses: UserError | None = None
         self.did: list[str] = []
         self.obeys = True
@@ -133,7 +133,7 @@ class FakeCloud:
         self._ask()
         return [*(f"machine {machine.name}" for machine in self.there), *self.left]
 
-    def kept(self, paths: Mapping[str, str]) -> list[Kept]:
+    def kept(self, paths: Mapping[str, str]) -> list[KeptStorage]:
         self._ask()
         return self.stays
 

@@ -109,6 +109,6 @@ def test_a_stranger_is_turned_away_and_who_does_not_come_is_named(
     with (
         bound() as alone,
         bound() as deaf,
-        pytest.raises(WorkloadError, match=f"the worker at {address(deaf)} is not reached"),
+        pytest.raises(WorkloadError, match=f"the worker at {address(deaf)} cannot be reached"),
     ):
         ring.join(alone, [address(alone), address(deaf)], 0, "run", 0.5)

@@ -118,5 +118,5 @@ def test_a_start_counts_from_when_the_job_could_start(
 
 
 def test_a_variable_that_is_no_number() -> None:
-    with pytest.raises(WorkloadError, match="SLURM_STACKS_PRICE_HOUR is no number: 'cheap'"):
+    with pytest.raises(WorkloadError, match="SLURM_STACKS_PRICE_HOUR is not a number: 'cheap'"):
         read_job({"SLURM_STACKS_PRICE_HOUR": "cheap"}, now=1.0)

@@ -1,4 +1,4 @@
-"""Says in a node's log how busy its GPUs are, as people watch it during a training."""
+"""Writes to a node's log, once a minute, how busy its GPUs are."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUERY = ("--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader,nouni
 
 
 async def watch(settings: Settings, seconds: float = SECONDS) -> None:
-    """Print a line every so many seconds; it returns at once where there is no GPU."""
+    """Print a line every `seconds`. It returns at once if there is no GPU."""
     program = shutil.which(PROGRAM)
     if program is None or not capacity()["gpus"]:
         return
@@ -29,7 +29,7 @@ async def watch(settings: Settings, seconds: float = SECONDS) -> None:
 
 
 def described(text: str) -> str:
-    """The line from what the program has printed; empty if that is nothing."""
+    """Return the log line for the output of nvidia-smi; an empty string if the output has no numbers."""
     rows = [line.split(", ") for line in text.splitlines()]
     numbers = [(int(row[0]), int(row[1])) for row in rows if len(row) == 2 and all(map(str.isdigit, row))]
     if not numbers:
@@ -41,7 +41,7 @@ def described(text: str) -> str:
 
 
 async def _asked(program: str) -> str:
-    """What the program prints; nothing if it fails or hangs, which is no reason to end a training."""
+    """Return the program's output; an empty string if it fails or hangs, because the training must go on."""
     with contextlib.suppress(OSError, TimeoutError):
         process = await asyncio.create_subprocess_exec(
             program, *QUERY, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The main node: it waits for the others, starts the program with them, and says how the job ends."""
+"""The main node: it waits for the other nodes, starts the program on all, and decides how the job ends."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from workload.errors import WorkloadError
 
 LOOPBACK = "127.0.0.1"
 SAY_SECONDS = 30.0
-"""The time between two lines about nodes that are waited for."""
+"""The time between two log lines that name the missing nodes."""
 LEAVE_SECONDS = 60.0
-"""How long the others may go on when the main node's program has succeeded: TensorFlow's workers sometimes
-stall after their last step."""
+"""How long the other nodes may go on after the main node's program has succeeded. TensorFlow's workers
+sometimes stall after their last step."""
 BYE_SECONDS = GRACE_SECONDS + 5.0
 
 
@@ -34,7 +34,7 @@ class Member:
 
     Attributes:
         channel: The connection to it.
-        hello: What it has said of itself.
+        hello: The message with which it registered.
     """
 
     channel: Channel
@@ -60,9 +60,9 @@ class MainNode:
     """The main node's part of the job.
 
     Args:
-        settings: The main node's.
+        settings: The main node's settings.
         command: The program and its arguments.
-        env: The main node's variables.
+        env: The main node's environment variables.
     """
 
     def __init__(self, settings: Settings, command: Sequence[str], env: Mapping[str, str]) -> None:
@@ -77,7 +77,7 @@ class MainNode:
         self._own = capacity()
 
     async def run(self) -> tuple[int, Outcome | None]:
-        """Run the job, and return its exit status, with what is known of it if the program has succeeded."""
+        """Run the job. Return its exit status, and its outcome if the program has succeeded."""
         events = Events(self._settings.node)
         outcome, why = None, "the program has succeeded"
         status = 0
@@ -162,7 +162,7 @@ class MainNode:
         if hello.get("kind") != "hello" or not isinstance(node, int) or not isinstance(theirs, dict):
             return Refusal("this is the main node of a job of AWS Batch")
         if theirs.get("job") != settings.job:
-            # A node of another job that was given this one's address, say: it says nothing about this job.
+            # Such a node may belong to a job that was given this address. It says nothing about this job.
             return Refusal(f"this is job {settings.job}")
         if node == settings.main or not 0 <= node < settings.nodes:
             return Refusal(f"there is no such node beside the main one: {node}")
@@ -216,7 +216,7 @@ class MainNode:
         return [n for n in range(self._settings.nodes) if n != self._settings.main and n not in self._members]
 
     def _check(self, event: Event) -> None:
-        """End the job for what ends it at any time.
+        """End the job if the event is one that ends it at any time.
 
         Raises:
             JobError: The job is over.
@@ -244,17 +244,17 @@ class MainNode:
         )
 
     def _address(self) -> str:
-        """The main node's own address: the one at which the others have found it."""
+        """Return the main node's address, at which the other nodes reached it."""
         here = next((member.channel.here for member in self._members.values()), LOOPBACK)
         return self._settings.address or here
 
     def _addresses(self) -> list[str]:
-        """The nodes' addresses in the order of their ranks."""
+        """Return the nodes' addresses in the order of their ranks."""
         others = [self._members[node].hello["address"] for node in sorted(self._members)]
         return [self._address(), *others]
 
     async def _processes(self, events: Events) -> set[int]:
-        """Start the program on every node; the nodes whose programs are to be waited for."""
+        """Start the program on every node. Return the nodes whose programs must succeed."""
         settings, address = self._settings, self._address()
         there = self._own["gpus"] * settings.nodes
         if settings.mpi_ranks not in (None, there):
@@ -275,7 +275,7 @@ class MainNode:
         return set(range(settings.nodes))
 
     async def _mpirun(self, events: Events, folder: Path) -> set[int]:
-        """Start mpirun; the main node is the only one to be waited for."""
+        """Start mpirun. Return the main node, the only one whose program must succeed."""
         settings = self._settings
         key = await asyncio.to_thread(mpi.make_key, folder / "key")
         slots = {self._address(): self._own["gpus"] or self._own["cores"]}
@@ -327,7 +327,7 @@ class MainNode:
                 awaited.discard(event.node)
 
     async def _end(self, events: Events, status: int, why: str) -> None:
-        """End the program and the other nodes, and wait for them as long as Batch would."""
+        """End the program and the other nodes, and wait as long as AWS Batch would wait."""
         for member in self._members.values():
             member.channel.send({"kind": "end", "status": status, "why": why})
         end = time.monotonic() + BYE_SECONDS
@@ -358,7 +358,7 @@ class Refusal(str):
 
 
 def _named(nodes: Sequence[int]) -> str:
-    """`node 3` or `nodes 3 and 7`."""
+    """Return `node 3` or `nodes 3 and 7`."""
     names = [str(node) for node in nodes]
     if len(names) == 1:
         return f"node {names[0]}"

@@ -1,8 +1,8 @@
 """Starts a program by mpirun over SSH, as the published `mpi-run.sh` does.
 
-Each node but the main one runs an sshd with keys of its own, made at its start. The main node makes a key,
-and the nodes let it in; it learns their host keys when they register. So no key is in the image, and none
-outlives the job.
+Each node except the main one runs an sshd with a host key that it makes at its start. The main node makes a
+client key, which the other nodes accept, and learns their host keys when they register. So no key is in the
+image, and none outlives the job.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SBIN = "/usr/sbin:/sbin"
 START_SECONDS = 60.0
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "JOB_DIR", "SCRATCH_DIR", "BATCH_SIZE", "MPI_GPUS")
 PASSED_ON_PREFIXES = ("AWS_BATCH_JOB_ID", "AWS_BATCH_JOB_ATTEMPT", "CUDA_", "FI_", "NCCL_", "OMP_", "TF_")
-"""What ranks get of the main node's variables, beside those that start with SLURM_STACKS_."""
+"""The main node's variables that ranks get, besides those that start with SLURM_STACKS_."""
 _PRIVILEGE_SEPARATION = Path("/run/sshd")
 
 
@@ -101,7 +101,7 @@ class Sshd:
                 await ended
 
     def authorize(self, key: str) -> None:
-        """Let in whoever has this key."""
+        """Accept logins with this public key."""
         self._keys.write_text(f"restrict {key}\n", encoding="ascii")
 
     async def end(self) -> None:

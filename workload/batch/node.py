@@ -1,4 +1,4 @@
-"""What the main node and the others share: who they are, what happens to them, and how a job fails."""
+"""What the main node and the other nodes share: events, errors, and facts about a node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SIOCGIFADDR = 0x8915
 
 
 class JobError(Exception):
-    """The job ends here.
+    """The job must end.
 
     Attributes:
         status: The exit status of the main node, which is the job's.
@@ -44,7 +44,7 @@ class Event:
         node: The node's number.
         kind: joined | wrong | lost | ready | ended | stopping | bye on any node; refused | go | end from the
             main node.
-        detail: What the kind needs.
+        detail: More about the event; its keys depend on the kind.
     """
 
     node: int
@@ -53,7 +53,7 @@ class Event:
 
 
 class Events:
-    """The events of a node in their order, SIGTERM and Ctrl-C among them as `stopping`."""
+    """The queue of a node's events. SIGTERM and Ctrl-C are the event `stopping`."""
 
     def __init__(self, node: int) -> None:
         self._queue: asyncio.Queue[Event] = asyncio.Queue()
@@ -66,7 +66,7 @@ class Events:
         self._queue.put_nowait(Event(self._node if node is None else node, kind, detail or {}))
 
     async def next(self, seconds: float | None = None) -> Event | None:
-        """Return the next event; None if there is none within so many seconds."""
+        """Return the next event; None if there is none within `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 return await self._queue.get()
@@ -80,7 +80,7 @@ def say(settings: Settings, text: str) -> None:
 
 
 def versions(settings: Settings) -> dict[str, str]:
-    """Return what must be the same on all nodes, by names that people know."""
+    """Return what must be the same on all nodes: name for messages -> value."""
     return {
         "image": settings.image or "unnamed",
         "code": code_digest(Path(__file__).resolve().parents[1]),
@@ -122,9 +122,9 @@ def interface(address: str) -> str:
 
 
 def with_interface(env: Mapping[str, str], address: str) -> dict[str, str]:
-    """Return the environment with the network for NCCL, unless it is chosen there.
+    """Return the environment with NCCL's network interface, unless the environment names one already.
 
-    In Batch's containers there is a second interface, which leads to the machine's agent only.
+    Containers of AWS Batch have a second interface, which reaches only the ECS agent of the machine.
     """
     found = interface(address)
     return {**({"NCCL_SOCKET_IFNAME": found} if found else {}), **env}

@@ -1,4 +1,4 @@
-"""Starts the program of a node and ends it, with all that it has started."""
+"""Starts a node's program, and ends it with all processes that it has started."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from workload.errors import WorkloadError
 
 GRACE_SECONDS = 20.0
-"""The time that a program has between SIGTERM and SIGKILL. Batch gives the container 30 seconds."""
+"""The time between SIGTERM and SIGKILL. AWS Batch gives the container 30 seconds."""
 
 
 class Process:
@@ -23,7 +23,7 @@ class Process:
 
     @classmethod
     async def start(cls, command: Sequence[str], env: Mapping[str, str], folder: Path) -> Process:
-        """Start a program. It inherits no locks and sockets but standard output.
+        """Start a program. It inherits standard output and standard error, but no locks or sockets.
 
         Raises:
             WorkloadError: It cannot be started.
@@ -42,14 +42,14 @@ class Process:
             raise WorkloadError(f"{command[0]} cannot be started: {error.strerror}") from error
 
     async def wait(self) -> int:
-        """Wait for its end, and return its exit status as shells say it: 128 + number for a signal."""
+        """Wait for the end, and return the exit status as shells do: 128 + number for a signal."""
         status = await self._process.wait()
-        # What it has left in its group would keep the GPUs.
+        # Processes that the program left behind would keep the GPUs.
         self._signal(signal.SIGKILL)
         return status if status >= 0 else 128 - status
 
     async def end(self) -> None:
-        """Ask it to end, and end it if it does not."""
+        """Send SIGTERM, and SIGKILL if that is not enough."""
         if self._process.returncode is None:
             self._signal(signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
@@ -64,7 +64,7 @@ class Process:
 
 
 def described(status: int) -> str:
-    """Return an exit status as people say it."""
+    """Return an exit status in words."""
     if status > 128 and status - 128 in set(signal.Signals):
         return f"was ended by {signal.Signals(status - 128).name}"
     return f"ended with status {status}"

@@ -1,4 +1,4 @@
-"""The program of a job without MPI: what it knows, and how it starts on a node."""
+"""The program of a job without MPI: its environment variables, and its start on a node."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from workload.batch.settings import Settings
 from workload.program import PROGRESS_LINES, VALUES
 
 DEFAULT = ("python3", "-m", "workload.resnet.train")
-"""The program of a job that names none."""
+"""The program that runs if the job names none."""
 NOT_STARTED = 126
-"""The exit status of a node whose program cannot be started, as shells have it."""
+"""The exit status of a node whose program cannot be started, as in shells."""
 
 
 def results(settings: Settings) -> dict[str, str]:
-    """Return the variables that tell a program where its results go. They are those of the Slurm stacks."""
+    """Return the variables that tell a program where its results go. Slurm stacks use the same ones."""
     folder = settings.run_folder
     return {
         "SLURM_STACKS_FOLDER": str(folder),
@@ -32,8 +32,8 @@ def environment(
     """Return the variables of the program on this node.
 
     Args:
-        settings: This node's.
-        env: This node's variables.
+        settings: This node's settings.
+        env: This node's environment variables.
         addresses: The `host:port` of each node, in the order of their ranks.
         master: The `host:port` for MASTER_ADDR and MASTER_PORT.
         address: This node's address.

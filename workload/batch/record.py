@@ -1,4 +1,4 @@
-"""The result record of a job: what the program has said of itself, and what the main node knows."""
+"""The result record of a job: the values that the program wrote, and what the main node knows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workload.program import PROGRESS_LINES, RESULT, VALUES
 
 API_VERSION = "slurm-stacks/batch-result/v1"
 LINE = "RESULT "
-"""How the line of the job's log begins that has the record, without its history, as JSON."""
+"""The beginning of the log line with the record as JSON, without its history."""
 
 KEYS: Mapping[str, tuple[type, ...]] = {
     "apiVersion": (str,),
@@ -36,11 +36,11 @@ KEYS: Mapping[str, tuple[type, ...]] = {
     "history": (list,),
     "notes": (list,),
 }
-"""The keys that every record has, and the types of their values. The program's own stand beside them."""
+"""The keys that every record has, and the types of their values. The program's own values are added."""
 
 
 def clear(settings: Settings) -> None:
-    """Remove what an earlier attempt has said, but not what a training goes on from."""
+    """Remove the results of an earlier attempt, but not its checkpoints."""
     for name in (VALUES, RESULT, *((PROGRESS_LINES,) if settings.attempt == 1 else ())):
         (settings.run_folder / name).unlink(missing_ok=True)
 
@@ -78,7 +78,7 @@ def make(
 
 
 def mistakes(record: Any) -> list[str]:
-    """What is wrong with a record, each with its path; empty for a valid one."""
+    """Return the mistakes of a record, each with its path; empty for a valid record."""
     if not isinstance(record, dict):
         return ["result: an object is expected"]
     own = {name: value for name, value in record.items() if name in KEYS}
@@ -103,6 +103,6 @@ def write(settings: Settings, record: Mapping[str, Any]) -> list[Path]:
     for file in files:
         result.write_json(file, record)
     short = {name: value for name, value in record.items() if name != "history"}
-    # One line, whatever else is printed at the same time.
+    # One write keeps the line whole, whatever else is printed at the same time.
     print(f"{LINE}{json.dumps(short, allow_nan=False)}", flush=True)
     return files

@@ -1,4 +1,4 @@
-"""What a node of a multi-node parallel job knows from its variables: its number, the main node, the folders.
+"""A node's settings in a multi-node parallel job, from its environment variables.
 
 AWS Batch sets the variables `AWS_BATCH_…`; the job definition sets the others. The names JOB_DIR,
 SCRATCH_DIR, BATCH_SIZE, EXTRA_MPI_PARAMS and MPI_GPUS are those of the published job definition.
@@ -16,8 +16,8 @@ from pathlib import Path
 from workload.errors import WorkloadError
 
 PORT = 23456
-"""The port of the main node at which the others register. Each node of a job has a network interface of its
-own, so a fixed port meets nobody else's."""
+"""The port of the main node at which the others register. Each node of a job has its own
+network interface, so no other program uses the port."""
 SSH_PORT = 23457
 WAIT_SECONDS = 1800.0
 """How long the main node waits for the others. Their machines may pull an image of several GB first."""
@@ -36,17 +36,17 @@ class Settings:
         main_address: The main node's address; None on the main node itself.
         job: The id of the job, the same on every node.
         attempt: The number of this attempt, from 1.
-        folder: JOB_DIR: what all nodes see.
+        folder: JOB_DIR: a folder that all nodes see.
         scratch: SCRATCH_DIR: where the program starts, on the node's own disk.
         launch: How the program starts: `processes` or `mpi`.
         extra_mpi: EXTRA_MPI_PARAMS: further arguments of mpirun.
         mpi_ranks: MPI_GPUS: the number of MPI's ranks; None for one for each GPU or core.
-        image: What names the image, as the image itself says it.
-        address: The node's own address if it is given; empty: the one by which nodes reach each other.
-        port: The main node's port for the others.
+        image: The image's name, which the image sets in SLURM_STACKS_IMAGE.
+        address: The node's own address; empty means the one by which nodes reach each other.
+        port: The main node's port, at which the others register.
         ssh_port: The port of each node's sshd.
         wait: Seconds that nodes wait for each other.
-        silence: Seconds after which a node that says nothing is lost.
+        silence: Seconds without a message after which a node counts as lost.
     """
 
     node: int
@@ -82,10 +82,10 @@ class Settings:
 
 
 def read(env: Mapping[str, str]) -> Settings:
-    """Read a node's settings. Without any of Batch's three numbers the job has this one node.
+    """Read a node's settings. If Batch has set none of its three numbers, this is the job's only node.
 
     Raises:
-        WorkloadError: All that is missing or wrong, in one message.
+        WorkloadError: Variables are missing or wrong; the message names all of them.
     """
     reader = _Reader(env)
     batch = ("AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_MAIN_NODE_INDEX", "AWS_BATCH_JOB_NUM_NODES")
@@ -97,7 +97,7 @@ def read(env: Mapping[str, str]) -> Settings:
             if number >= nodes:
                 reader.wrong.append(f"{name} is {number}, and {batch[2]} is {nodes}: numbers begin at 0")
     address = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
-    # On the main node Batch does not set it.
+    # Batch does not set this variable on the main node.
     main_address = None if node == main else reader.address(address, needed=True)
     launch = env.get("SLURM_STACKS_LAUNCH") or PROCESSES
     if launch not in (PROCESSES, MPI):
@@ -107,7 +107,7 @@ def read(env: Mapping[str, str]) -> Settings:
         main=main,
         nodes=nodes,
         main_address=main_address,
-        # Batch gives each node the id of its own: the job's with #<number>.
+        # Each node has its own id: the job's id with #<number>.
         job=(env.get("AWS_BATCH_JOB_ID") or "local").partition("#")[0],
         attempt=reader.number("AWS_BATCH_JOB_ATTEMPT", 1, 1),
         folder=reader.folder("JOB_DIR"),
@@ -122,7 +122,7 @@ def read(env: Mapping[str, str]) -> Settings:
         wait=reader.seconds("SLURM_STACKS_WAIT_SECONDS", WAIT_SECONDS),
         silence=reader.seconds("SLURM_STACKS_SILENCE_SECONDS", SILENCE_SECONDS),
     )
-    reader.number("BATCH_SIZE", 1, 1)  # the program reads it; a wrong one should not wait for the machines
+    reader.number("BATCH_SIZE", 1, 1)  # for the program; a mistake must show early
     if reader.wrong:
         raise WorkloadError("; ".join(reader.wrong))
     return settings
@@ -189,7 +189,7 @@ def check_folders(settings: Settings) -> None:
     """Make the folders, and check that this node can write to them.
 
     Raises:
-        WorkloadError: A folder cannot be made or written; the message names it and the mount to look for.
+        WorkloadError: A folder cannot be made or written; the message names it and the mount to check.
     """
     for name, folder in (("JOB_DIR", settings.run_folder), ("SCRATCH_DIR", settings.scratch)):
         try:

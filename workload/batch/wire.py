@@ -1,8 +1,8 @@
-"""How two nodes talk: one line of JSON a message, over a connection that stays open for the whole job.
+"""Messages between two nodes: each is one line of JSON, on a connection that stays open for the whole job.
 
 A process that dies closes its connection, which the other side sees at once. A machine that dies, or a
-network that breaks, closes nothing: so both sides say something regularly, and whoever is silent too long is
-lost.
+network that breaks, closes nothing. So both sides send heartbeats, and a side that is silent for too long
+counts as lost.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import json
 from typing import Any
 
 LONGEST = 1 << 20
-"""The most bytes of a message: the addresses of a thousand nodes have 20 KiB."""
+"""The most bytes of a message. The addresses of a thousand nodes take 20 KiB."""
 BEAT: dict[str, Any] = {"beat": 1}
 BEATS = 4
-"""The number of beats within the time of silence that makes a node lost."""
+"""The number of heartbeats within the time after which a silent node counts as lost."""
 
 
 class LostError(Exception):
-    """The other side is gone or silent; the text says which."""
+    """The other side is gone or silent; the message says which."""
 
 
 class Channel:
-    """One connection, with a beat of its own from the moment on that it is made."""
+    """One connection. It sends heartbeats as long as it is open."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, silence: float) -> None:
         self._reader, self._writer, self._silence = reader, writer, silence
@@ -32,16 +32,16 @@ class Channel:
 
     @property
     def here(self) -> str:
-        """This side's address."""
+        """Return this side's address."""
         return str(self._writer.get_extra_info("sockname")[0])
 
     @property
     def there(self) -> str:
-        """The other side's address."""
+        """Return the other side's address."""
         return str(self._writer.get_extra_info("peername")[0])
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send a message. A connection that is lost is for `receive` to find."""
+        """Send a message. If the connection is lost, `receive` reports it."""
         with contextlib.suppress(OSError, RuntimeError):
             self._writer.write(json.dumps(message).encode() + b"\n")
 
@@ -49,7 +49,7 @@ class Channel:
         """Return the next message.
 
         Raises:
-            LostError: There will be none.
+            LostError: The connection is lost.
         """
         while True:
             try:
@@ -66,12 +66,12 @@ class Channel:
             except ValueError:
                 message = None
             if not isinstance(message, dict):
-                raise LostError("it sent what is no message")
+                raise LostError("it sent something that is not a message")
             if message != BEAT:
                 return message
 
     async def close(self) -> None:
-        """Send what is still to be sent, and close the connection."""
+        """Send all pending messages, and close the connection."""
         self._beat.cancel()
         self._writer.close()
         with contextlib.suppress(OSError, TimeoutError):

@@ -1,4 +1,4 @@
-"""A node that is not the main one: it registers, starts what it is told to, and ends with the main node."""
+"""A node that is not the main one: it registers, starts the program when told, and ends with the main one."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Worker:
     """One node's part of the job.
 
     Args:
-        settings: This node's.
+        settings: This node's settings.
         command: The program and its arguments, for a job without MPI.
-        env: This node's variables.
+        env: This node's environment variables.
     """
 
     def __init__(self, settings: Settings, command: Sequence[str], env: Mapping[str, str]) -> None:
@@ -93,7 +93,7 @@ class Worker:
                     self._sshd = Sshd(folder, address, settings.ssh_port)
                     await self._sshd.start()
                     hello["host_key"] = self._sshd.host_key
-            except WorkloadError as error:  # for the main node to say, too: it would wait for this one
+            except WorkloadError as error:  # the main node must hear of it, or it would wait for this node
                 hello["problem"] = str(error)
             channel.send(hello)
             self._tasks.append(asyncio.create_task(self._listen(channel, events)))

@@ -1,4 +1,4 @@
-"""How weights change: SGD with momentum, a learning rate for large batches, and a scaled loss.
+"""The optimizer: SGD with momentum, a learning rate for large batches, and a scaled loss.
 
 The recipe is the published one: the learning rate grows with the batch, over a warm-up of ten epochs, and
 falls along a polynomial to nothing. Weight decay leaves out biases and normalizations.
@@ -12,13 +12,13 @@ from typing import Any
 import tensorflow as tf
 
 PUBLISHED_BATCH = 256
-"""The images a step for which the learning rate is given."""
+"""The images of a step to which the given learning rate belongs."""
 POWER = 2.0
 MOMENTUM = 0.9
 DECAY = 5e-5
 SMOOTHING = 0.1
 FIRST_SCALE = 2.0**15
-"""The factor of the loss in float16 at first: small gradients would become 0."""
+"""The first factor of the loss in float16. Without a factor, small gradients would become 0."""
 GROW_STEPS = 2000
 """The steps without an overflow after which the factor is doubled."""
 
@@ -27,16 +27,16 @@ class Schedule:
     """The learning rate of each step.
 
     Args:
-        peak: The highest.
+        peak: The highest rate.
         steps: The steps of the whole training.
-        warmup: The steps until the highest.
+        warmup: The steps until the highest rate.
     """
 
     def __init__(self, peak: float, steps: int, warmup: int) -> None:
         self.peak, self._steps, self._warmup = peak, steps, min(warmup, steps - 1)
 
     def rate(self, step: Any) -> Any:
-        """Return the rate of a step, from 0."""
+        """Return the rate of a step. Steps count from 0."""
         at = tf.cast(step, tf.float32)
         rising = self.peak * (at + 1) / max(self._warmup, 1)
         left = 1 - (at - self._warmup) / max(self._steps - self._warmup, 1)
@@ -44,7 +44,7 @@ class Schedule:
 
 
 class Descent:
-    """The state of the descent, which belongs to a checkpoint. Make it in the strategy's scope."""
+    """The optimizer and its state, which belongs to a checkpoint. Create it in the strategy's scope."""
 
     def __init__(self, variables: list[Any], schedule: Schedule, *, scaled: bool) -> None:
         self._variables, self._schedule, self._scaled = variables, schedule, scaled
@@ -54,7 +54,7 @@ class Descent:
         self.good = tf.Variable(0, trainable=False)
 
     def apply(self, sums: list[Any], replicas: int) -> None:
-        """Change the weights by the sums over so many replicas of their scaled mean gradients.
+        """Change the weights by the scaled mean gradients, summed over `replicas` replicas.
 
         Every replica calls this with the same sums. A step whose gradients overflow changes no weight.
         """
@@ -65,7 +65,8 @@ class Descent:
             gradient = summed * factor
             if len(variable.shape) > 1:
                 gradient = gradient + DECAY * variable
-            # 0 times infinity is no number: what overflowed is left out before it is multiplied.
+            # 0 times infinity is NaN, so a gradient that overflowed is left out before the product with the
+            # rate.
             kept = tf.where(finite, MOMENTUM * momentum + gradient, momentum)
             momentum.assign(kept)
             variable.assign_sub(rate * kept)

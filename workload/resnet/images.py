@@ -15,23 +15,23 @@ from workload.resnet import shards
 from workload.resnet.options import Options
 
 SYNTHETIC_IMAGES, SYNTHETIC_CLASSES = 1_281_167, 1000
-"""As many as ImageNet's training data has."""
+"""The size of ImageNet's training data."""
 SHUFFLED = 4096
-"""The images from which the next one is drawn, a node."""
+"""The size of a node's shuffle buffer, in images."""
 CROP = 0.875
-"""The share of an image's side that is looked at when accuracy is measured: 224 of 256 pixels."""
+"""The share of an image's side that is kept when accuracy is measured: 224 of 256 pixels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """What there is to train on.
+    """The images to train on.
 
     Attributes:
         name: `synthetic`, or `tfrecords`.
-        folder: Where the TFRecords are; None for synthetic images.
+        folder: The folder with the TFRecords; None for synthetic images.
         classes: The number of classes.
-        counts: Split -> its images.
-        shards: Split -> its files.
+        counts: Split -> number of images.
+        shards: Split -> number of files.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Images:
 
 
 def find(options: Options) -> Images:
-    """Return the images of these options.
+    """Return the images that the options choose.
 
     Raises:
         WorkloadError: There are no TFRecords, or the job that makes them has not finished.
@@ -73,10 +73,10 @@ def training(images: Images, options: Options, context: Any, epoch: int, skip: i
     """Return one epoch of this worker's images as a data set of batches, without an end.
 
     Args:
-        images: What there is.
+        images: The images of all workers.
         options: The options.
         context: TensorFlow's description of this worker's place among all.
-        epoch: The epoch, from 0: each has another order.
+        epoch: The number of the epoch, from 0. Each epoch has another order.
         skip: The images of this worker that an earlier start of the job has used.
     """
     if images.folder is None:
@@ -99,7 +99,7 @@ def training(images: Images, options: Options, context: Any, epoch: int, skip: i
 
 
 def held_out(images: Images, options: Options, context: Any) -> Any:
-    """Return this worker's share of the validation images, each once, then without an end the label -1."""
+    """Return this worker's share of the validation images, each once, then fillers with the label -1."""
     assert images.folder is not None
     files = [str(f) for f in shards.files(images.folder, "validation", images.shards["validation"])]
     size = options.image_size
@@ -111,7 +111,7 @@ def held_out(images: Images, options: Options, context: Any) -> Any:
 
 
 def _synthetic(images: Images, options: Options) -> Any:
-    """One random batch again and again: what reading and decoding cost is left out of the measurement."""
+    """Return one random batch again and again, so that the measurement has no reading and decoding."""
     size = options.image_size
     shape = [options.batch, size, size, 3]
     pixels = tf.cast(tf.random.stateless_uniform(shape, [options.seed, 1], 0, 256, tf.int32), tf.uint8)
@@ -131,7 +131,7 @@ def _parsed(record: Any) -> tuple[Any, Any]:
 
 
 def _distorted(record: Any, size: int) -> tuple[Any, Any]:
-    """A random part of the image, mirrored or not: from 8 % of its area, as the published training does."""
+    """Return a random part of the image, at least 8 % of its area, perhaps mirrored, as published."""
     encoded, label = _parsed(record)
     begin, extent, _ = tf.image.sample_distorted_bounding_box(
         tf.io.extract_jpeg_shape(encoded),
@@ -152,7 +152,7 @@ def _central(record: Any, size: int) -> tuple[Any, Any]:
 
 
 def _square(image: Any) -> Any:
-    """The middle of an image, as wide as it is high."""
+    """Return the largest square in the middle of an image."""
     height, width = tf.shape(image)[0], tf.shape(image)[1]
     side = tf.minimum(height, width)
     return tf.image.crop_to_bounding_box(image, (height - side) // 2, (width - side) // 2, side, side)

@@ -14,7 +14,7 @@ SHAPES: dict[str, tuple[int, tuple[int, ...]]] = {"resnet50": (64, (3, 4, 6, 3))
 """Network -> the channels of its first group and the number of blocks of each group."""
 EXPANSION = 4
 MEAN, DEVIATION = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-"""Of ImageNet's red, green and blue, from 0 to 255."""
+"""Mean and standard deviation of ImageNet's red, green and blue, on the scale 0 to 255."""
 
 
 def build(network: str, classes: int, image_size: int) -> Any:
@@ -37,7 +37,7 @@ def build(network: str, classes: int, image_size: int) -> Any:
             stride = 2 if group > 0 and block == 0 else 1
             x = _block(x, channels << group, stride, widen=block == 0)
     x = layers.GlobalAveragePooling2D()(x)
-    # Softmax and loss need the range of float32.
+    # Softmax and loss need the range of float32 numbers.
     logits = layers.Dense(
         classes,
         kernel_initializer=tf.keras.initializers.RandomNormal(stddev=0.01),

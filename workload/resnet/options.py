@@ -1,4 +1,4 @@
-"""The options of the training. Standard library only: a wrong one ends before TensorFlow is loaded."""
+"""The options of the training. Standard library only, so a mistake is found before TensorFlow is loaded."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ class Options:
     """What is trained, on what, and how long.
 
     Attributes:
-        folder: The run's folder, which all nodes see: checkpoints, TensorBoard's logs, the result.
-        data_folder: Where the TFRecords are.
+        folder: The run's folder, which all nodes share: checkpoints, TensorBoard's logs, the result.
+        data_folder: The folder with the TFRecords.
         data: tfrecords | synthetic; auto takes TFRecords if there are any.
         network: resnet50, or a tiny network of the same kind for tests.
         epochs: The epochs of the whole training.
-        steps: The steps of an epoch at most; 0: all images.
-        batch: The images a step for each GPU, or for each worker without one.
+        steps: The most steps of an epoch; 0 means all images.
+        batch: The images of a step on each GPU, or on each worker without a GPU.
         image_size: The pixels of an image's side.
-        learning_rate: For 256 images a step; it grows with the number of images a step.
+        learning_rate: The rate for 256 images a step; it is scaled by the number of images of a step.
         warmup_epochs: The epochs in which the learning rate grows to its peak.
-        precision: mixed | float32; auto is mixed on GPUs.
-        checkpoint_steps: The steps from one checkpoint to the next; 0: at the end of epochs only.
-        seed: The seed of weights and order.
+        precision: mixed | float32; auto means mixed on GPUs, else float32.
+        checkpoint_steps: The steps from one checkpoint to the next; 0 means only at the end of epochs.
+        seed: The seed of the first weights and of the order of images.
     """
 
     folder: Path
@@ -49,31 +49,40 @@ class Options:
 
 
 def parse(arguments: Sequence[str] | None, env: Mapping[str, str]) -> Options:
-    """Read the options. Defaults are the entry point's variables: JOB_DIR, BATCH_SIZE, the run's folder."""
+    """Read the options. Defaults are the entry point's variables JOB_DIR, BATCH_SIZE and the run's folder."""
     parser = argparse.ArgumentParser(prog="python3 -m workload.resnet.train", allow_abbrev=False)
     job = env.get("JOB_DIR") or "."
     run = env.get("SLURM_STACKS_FOLDER") or str(Path(job, "runs", "local"))
     parser.add_argument(
-        "--folder", type=Path, default=Path(run), help="the run's folder, which all nodes see"
+        "--folder", type=Path, default=Path(run), help="the run's folder, which all nodes share"
     )
     parser.add_argument(
-        "--data-folder", type=Path, default=Path(job), help="where the TFRecords are (JOB_DIR)"
+        "--data-folder", type=Path, default=Path(job), help="the folder with the TFRecords (default: JOB_DIR)"
     )
     parser.add_argument("--data", choices=DATA, default="auto")
     parser.add_argument("--network", choices=NETWORKS, default="resnet50")
     parser.add_argument("--epochs", type=_count, default=90)
-    parser.add_argument("--steps", type=_number, default=0, help="of an epoch at most; 0: all images")
+    parser.add_argument(
+        "--steps", type=_number, default=0, help="the most steps of an epoch; 0 means all images"
+    )
     parser.add_argument(
         "--batch",
         type=_count,
         default=env.get("BATCH_SIZE") or "256",
-        help="images a step and GPU (BATCH_SIZE)",
+        help="images of a step on each GPU (default: BATCH_SIZE)",
     )
     parser.add_argument("--image-size", type=_count, default=224)
-    parser.add_argument("--learning-rate", type=_positive, default=0.1, help="for 256 images a step")
+    parser.add_argument(
+        "--learning-rate", type=_positive, default=0.1, help="the learning rate for 256 images a step"
+    )
     parser.add_argument("--warmup-epochs", type=_not_negative, default=10.0)
     parser.add_argument("--precision", choices=PRECISIONS, default="auto")
-    parser.add_argument("--checkpoint-steps", type=_number, default=1000, help="0: at the end of epochs only")
+    parser.add_argument(
+        "--checkpoint-steps",
+        type=_number,
+        default=1000,
+        help="steps between two checkpoints; 0 means only at the end of epochs",
+    )
     parser.add_argument("--seed", type=_number, default=0)
     return Options(**vars(parser.parse_args(arguments)))
 
@@ -85,7 +94,7 @@ def from_environment(arguments: Sequence[str] | None = None) -> Options:
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
     return int(text)
 
 
@@ -101,11 +110,11 @@ def _not_negative(text: str) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
     return number
 
 
 def _positive(text: str) -> float:
     if (number := _not_negative(text)) == 0:
-        raise argparse.ArgumentTypeError("0 is no learning rate")
+        raise argparse.ArgumentTypeError("a learning rate must be more than 0")
     return number

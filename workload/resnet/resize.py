@@ -1,9 +1,9 @@
-"""Makes the training's data: `python3 -m workload.resnet.resize SOURCE`, one process a node.
+"""Makes the training data: `python3 -m workload.resnet.resize SOURCE`, one process a node.
 
-SOURCE holds a folder for each split, `train` and perhaps `validation`, in which each class is a folder of
-images, as ImageNet comes. Every image is made smaller, so that its shorter side has the asked number of
-pixels, and written as JPEG into TFRecords. Nodes share the files by their numbers. A file appears only when
-it is whole; whoever runs the job again makes those that are missing. The last file made is `dataset.json`.
+SOURCE has a folder for each split, `train` and perhaps `validation`, in which each class is a folder of
+images, as in ImageNet. Every image is resized, so that its shorter side has the requested number of pixels,
+and written as JPEG into TFRecords. Nodes divide the files by their numbers. A file appears only when it is
+complete, and a repeated job makes only the missing ones. The last file is `dataset.json`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ API_VERSION = "slurm-stacks/images/v1"
 SUFFIXES = (".jpeg", ".jpg", ".png")
 ORDER_SEED = 7
 MOST_DAMAGED = 0.01
-"""The share of images that may be damaged: more means that the source is not what it should be."""
+"""The share of images that may be damaged. More means that the source is probably wrong."""
 SAY_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The images of a split, in an order in which classes are mixed.
+    """The images of a split, in an order that mixes the classes.
 
     Attributes:
         name: train | validation.
-        images: Path relative to the source, and the number of its class.
-        count: The number of files that they go into.
-        digest: Of the images' names and all settings: files of another digest are of another data set.
+        images: The path of each image, relative to the source, and the number of its class.
+        count: The number of TFRecord files.
+        digest: A digest of the images' names and all settings. Files with another one belong to another data
+            set.
     """
 
     name: str
@@ -59,7 +60,7 @@ def parse(arguments: Sequence[str] | None, env: Mapping[str, str]) -> argparse.N
     parser.add_argument("source", type=Path, help="holds train/<class>/<image> and perhaps validation/…")
     parser.add_argument("--out", type=Path, default=Path(env.get("JOB_DIR") or "."), help="JOB_DIR")
     parser.add_argument("--size", type=int, default=256, help="pixels of an image's shorter side")
-    parser.add_argument("--quality", type=int, default=95, help="of the JPEGs, 1 to 100")
+    parser.add_argument("--quality", type=int, default=95, help="the quality of the JPEGs, 1 to 100")
     parser.add_argument("--shards", type=int, default=1024, help="files of the training images")
     parser.add_argument("--validation-shards", type=int, default=128)
     found = parser.parse_args(arguments)
@@ -115,10 +116,10 @@ class Resizer:
         self.damaged: list[str] = []
 
     def make(self, split: Split, number: int) -> bool:
-        """Make one file unless it is there, and return whether it was made.
+        """Make one file if it is missing, and return whether it was made.
 
         Raises:
-            WorkloadError: The file there is of another data set, or too many images are damaged.
+            WorkloadError: The existing file belongs to another data set, or too many images are damaged.
         """
         out = self._options.out
         file = out / shards.name(split.name, number, split.count)
@@ -147,12 +148,12 @@ class Resizer:
             )
         note = {"digest": split.digest, "images": len(images) - len(damaged), "damaged": damaged}
         temporary.replace(file)
-        result.write_json(_note(file), note)  # last: what has no note is made again
+        result.write_json(_note(file), note)  # written last: a file without a note is made again
         self.damaged += damaged
         return True
 
     def _example(self, image: tuple[str, int]) -> bytes | None:
-        """A record, or None for an image that cannot be read."""
+        """Return an image's record; None if the image cannot be read."""
         tf, (name, label) = self._tf, image
         try:
             pixels = tf.io.decode_image(
@@ -185,7 +186,7 @@ def _note(file: Path) -> Path:
 
 
 def noted(file: Path) -> dict[str, Any] | None:
-    """Return what is known of a file that is whole; None if it is not there."""
+    """Return the note on a complete file; None if the file is missing."""
     try:
         found: dict[str, Any] = json.loads(_note(file).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -194,7 +195,7 @@ def noted(file: Path) -> dict[str, Any] | None:
 
 
 def finish(options: argparse.Namespace, classes: Sequence[str], splits: Sequence[Split]) -> bool:
-    """Write the manifest if all files of all nodes are there, and return whether they are."""
+    """Write the manifest if the files of all nodes are complete, and return whether they are."""
     counted = {}
     for split in splits:
         notes = [
@@ -214,7 +215,7 @@ def run(arguments: Sequence[str] | None, env: Mapping[str, str]) -> dict[str, An
     """Make the files of this node.
 
     Returns:
-        What was made: `files`, `damaged`, `whole` (whether the data set is complete), `seconds`.
+        `files`, `damaged` (images), `whole` (whether the data set is complete) and `seconds`.
     """
     options = parse(arguments, env)
     rank, nodes = int(env.get("RANK", "0")), int(env.get("WORLD_SIZE", "1"))
@@ -240,7 +241,7 @@ def run(arguments: Sequence[str] | None, env: Mapping[str, str]) -> dict[str, An
 
 def main() -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    # Images are for the processor; a GPU would only give its memory away.
+    # Images are resized on the CPU. TensorFlow would still take the memory of a GPU.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     try:
         made = run(None, os.environ)

@@ -1,8 +1,8 @@
 """The training of ResNet-50: `python3 -m workload.resnet.train …`, one process a node, alone or by TF_CONFIG.
 
-The entry point of the container starts it on every node. Each process uses all GPUs of its node; gradients
-travel over NCCL, and over gRPC where there is no GPU. SIGTERM ends it with a checkpoint, from which the next
-attempt of the job goes on.
+The entry point of the container starts it on every node. Each process uses all GPUs of its node. NCCL
+exchanges the gradients, or gRPC if there is no GPU. SIGTERM ends the training with a checkpoint, from which
+the job's next attempt continues.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 STOPPED = 128 + signal.SIGTERM
 PACK_BYTES = 32 << 20
-"""The size of the pieces in which gradients travel, so that the first travel while others are computed."""
+"""Gradients are sent in pieces of this size, so that the first are sent while others are computed."""
 
 
 class Asked:
-    """Takes SIGTERM, in a thread of its own. Before there is anything to save it ends the process.
+    """Receives SIGTERM in its own thread, and ends the process if there is nothing to save yet.
 
-    TensorFlow puts a handler of its own in the place of Python's. So the signal is blocked in every thread,
-    and this one waits for it.
+    TensorFlow replaces Python's signal handler. So the signal is blocked in every thread, and this thread
+    waits for it.
     """
 
     def __init__(self) -> None:
@@ -57,13 +57,13 @@ class Asked:
 
 
 class Progress:
-    """Lines for people, one object a line for programs, and TensorBoard's logs; all of them the chief's.
+    """The chief's output: lines of the log, JSON lines for programs, and TensorBoard's logs.
 
     Args:
         options: The options.
-        file: Where the lines for programs go.
+        file: The file with the JSON lines.
         images: The images of an epoch.
-        after: The epochs that an earlier start has done.
+        after: The number of epochs that an earlier start has done.
     """
 
     def __init__(self, options: Options, file: Path, images: int, after: int) -> None:
@@ -73,7 +73,7 @@ class Progress:
         self._logs = TensorBoardLogs(options.folder / VALUES, images, resumed=after > 0)
         self.last: Epoch | None = None
         file.parent.mkdir(parents=True, exist_ok=True)
-        # An earlier start may have gone on after its last checkpoint.
+        # An earlier start may have trained on after its last checkpoint.
         lines = file.read_text(encoding="utf-8").splitlines() if after and file.exists() else []
         file.write_text("".join(f"{line}\n" for line in lines[:after]), encoding="utf-8")
 
@@ -175,7 +175,7 @@ def _run(options: Options, asked: Asked, env: Mapping[str, str]) -> int:
 def _values(
     training: Training, progress: Progress, accuracy: float | None, mixed: bool, gpus: int
 ) -> dict[str, Any]:
-    """What the training says of itself; numbers of a training that had no epoch left are not known."""
+    """Return the values for the result record; None for those that a training without an epoch left lacks."""
     options, last = training.options, progress.last
     rate = training.speed.rate() if training.speed.first else None
     replicas = int(training.strategy.num_replicas_in_sync)

@@ -1,4 +1,4 @@
-"""The training loop: several steps in one TensorFlow function, one all-reduce a step, checkpoints between."""
+"""The training loop: calls of several steps, one all-reduce a step, checkpoints between calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from workload.resnet.options import Options
 CHECKPOINTS = "checkpoint"
 SETTINGS = "settings.json"
 CALL_STEPS = 10
-"""The steps of one call. A training that is asked to end does so after a call."""
+"""The steps of one call. A training that is asked to end ends after a call."""
 SAY_SECONDS = 30.0
 KEPT = 2
 
@@ -50,12 +50,12 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Who watches a training.
+    """Callbacks of a training.
 
     Attributes:
         epoch: Called at the end of every epoch, on every worker.
-        say: Called with lines for people, on every worker.
-        asked: Whether this worker was asked to end.
+        say: Called with lines for the log, on every worker.
+        asked: Returns whether this worker was asked to end.
     """
 
     epoch: Callable[[Epoch], None]
@@ -69,13 +69,13 @@ class Training:
 
     Attributes:
         options: The options.
-        strategy: How workers work together.
-        images: What is trained on.
-        chief: Whether this worker keeps the checkpoints.
-        watch: Who watches.
+        strategy: TensorFlow's distribution strategy.
+        images: The images to train on.
+        chief: Whether this worker's checkpoints are kept.
+        watch: The callbacks.
         mixed: Whether layers compute in float16.
         speed: The images a second of this start.
-        resumed: The step from which an earlier start goes on; 0: from the beginning.
+        resumed: The step of the checkpoint from which this start continues; 0 means from the beginning.
     """
 
     options: Options
@@ -110,17 +110,17 @@ class Training:
         with self.strategy.scope():
             self.model = network.build(options.network, self.images.classes, options.image_size)
             self._descent = Descent(self.model.trainable_variables, schedule, scaled=self.mixed)
-            # Of the epoch under way: loss, right answers, seconds.
+            # The sums of the present epoch: loss, right answers, seconds.
             self._sums = tf.Variable(tf.zeros([3], tf.float64), trainable=False)
         self._keep()
 
     @property
     def global_batch(self) -> int:
-        """The images a step of all workers."""
+        """Return the images of a step on all workers."""
         return self.options.batch * int(self.strategy.num_replicas_in_sync)
 
     def _keep(self) -> None:
-        """Find the checkpoint to go on from: the chief's, on all workers. The others' are thrown away."""
+        """Load the chief's checkpoint on all workers. Only the chief's checkpoints are kept."""
         folder = self.options.folder / CHECKPOINTS
         settings = {
             **{name: getattr(self.options, name) for name in ("network", "epochs", "image_size", "seed")},
@@ -186,7 +186,7 @@ class Training:
                 raise StoppedError(f"stopped after step {at} of {total}, saved")
 
     def _count(self, at: int, within: int) -> int:
-        """The steps of the next call: to the end of the epoch, or to the next checkpoint, at most."""
+        """Return the steps of the next call, which ends with the epoch and at a checkpoint at the latest."""
         every = self.options.checkpoint_steps
         until = every - at % every if every else CALL_STEPS
         return min(CALL_STEPS, self.steps - within, until)
@@ -211,7 +211,10 @@ class Training:
         self.watch.epoch(epoch)
 
     def _steps_function(self) -> Any:
-        """Return `f(iterator, count, asked)`: the sums of loss, right answers and wishes to end."""
+        """Return `f(iterator, count, asked)`, which trains `count` steps.
+
+        It returns three sums: loss, right answers, and `asked` of all workers.
+        """
         strategy, model, descent = self.strategy, self.model, self._descent
         replicas, batch = strategy.num_replicas_in_sync, self.options.batch
         variables = model.trainable_variables
@@ -233,7 +236,7 @@ class Training:
             for _ in tf.range(count):
                 pixels, labels = next(iterator)
                 out = strategy.run(step, args=(pixels, labels, asked))
-                # The same on every replica.
+                # Every replica has the same sums.
                 total += strategy.experimental_local_results(out)[0]
             return total
 
@@ -258,7 +261,8 @@ class Training:
             return data.held_out(self.images, self.options, context)
 
         compiled = tf.function(one)
-        # Each worker reads every n-th image. Whoever has one less fills up with images that are never right.
+        # Each worker reads every n-th image. A worker with one image less fills up with images that are never
+        # right.
         batches = -(-count // self.global_batch) + 1
         iterator = iter(strategy.distribute_datasets_from_function(of_worker))
         return sum(float(compiled(iterator)) for _ in range(batches)) / count

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from cli.aws.batch import kept, opening, submit, words
+from cli.aws.batch import budget_gate, explanations, run_records, submit
 from cli.aws.batch.service import ALIVE, BatchService, Client, Job
 from cli.hints import hint
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE, UserError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST_JOBS = 50
 FOLLOW_SECONDS = 5.0
 STATES = {"RUNNING": "RUNNING", "STARTING": "CONFIGURING"}
-"""State of a job in Batch -> the word that a status has for it; all others wait."""
+"""State of a job in Batch -> its state in `./cluster status`; jobs in all other states wait."""
 
 
 class BatchCommands:
@@ -47,7 +47,7 @@ class BatchCommands:
         return record
 
     def status(self) -> dict[str, Any]:
-        """Queue, jobs and cost in the form of a Slurm cluster's status, with Batch's ids and states besides.
+        """Queue, jobs and cost in the form of a Slurm cluster's status, with Batch's ids and states.
 
         Raises:
             UserError: The stack is not up, or AWS refuses.
@@ -75,13 +75,13 @@ class BatchCommands:
             "batch": {"environment": _state(environment), "queue": _state(queue)},
             "jobs": [self._job(job, environment, queue, now) for job in found if not job.ended],
             "ended": [
-                {"id": job.id, "name": job.name, "nodes": job.nodes, "how": words.ended(job)}
+                {"id": job.id, "name": job.name, "nodes": job.nodes, "how": explanations.ended(job)}
                 for job in found[::-1] if job.ended
             ][:MOST_JOBS],
             "cost": {
                 "node_hours": hours, "usd": None if price is None else hours * price, "at_least_usd": 0.0,
-                "unknown": [] if price is not None else [partition.name], "budget": opening.budget(service),
-                "damaged": [],
+                "unknown": [] if price is not None else [partition.name], "damaged": [],
+                "budget": budget_gate.budget(service),
             },
         }  # fmt: skip
 
@@ -170,7 +170,7 @@ class BatchCommands:
                     service,
                     nodes,
                     number=number,
-                    before=lambda count: opening.prepare(service, count, console.say),
+                    before=lambda count: budget_gate.prepare(service, count, console.say),
                     now=console.now,
                 )
                 console.say(f"job {job.id} ({job.name}) on {plurals.count(job.nodes, 'node')}")
@@ -181,7 +181,7 @@ class BatchCommands:
                 f"`{hint('run', stack, '--cancel')}` ends it.",
                 EXIT_INTERRUPTED,
             ) from None
-        console.say(f"kept as {kept.keep(stack, record)}", "dim")
+        console.say(f"kept as {run_records.keep(stack, record)}", "dim")
         return record
 
     def _find(self, wanted: str) -> Job:
@@ -204,7 +204,7 @@ class BatchCommands:
             "state": STATES.get(job.status, "PENDING"),
             "elapsed_seconds": job.seconds(now),
             "nodes": job.nodes,
-            "cause": words.waits(job, environment, queue) or None,
+            "cause": explanations.waits(job, environment, queue) or None,
         }
 
 
@@ -230,8 +230,8 @@ def refuse_login(stack: str) -> UserError:
     return UserError(
         "AWS Batch has no login machine: jobs are containers, and there is nothing to log in to. "
         f"`{hint('status', stack)}` shows the queue, `{hint('logs', stack, 'JOB')}` a job's output, "
-        f"`{hint('run', stack, '--nodes 2')}` runs the job; another program is `batch.container.command` in "
-        f"Pulumi.{stack}.yaml, and files come and go by S3",
+        f"`{hint('run', stack, '--nodes 2')}` runs the job; to run another program, set "
+        f"batch.container.command in Pulumi.{stack}.yaml; copy files through S3",
         EXIT_REFUSED,
     )
 
@@ -268,4 +268,4 @@ def _state(found: dict[str, Any] | None) -> str:
         return "is not there"
     state = f"{found.get('state')}, {found.get('status')}".lower()
     reason = found.get("statusReason")
-    return f"{state}: {words.explained(reason)}" if reason else state
+    return f"{state}: {explanations.explained(reason)}" if reason else state

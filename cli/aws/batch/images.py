@@ -59,7 +59,7 @@ def _build(request: ImageRequest, ecr: Any, say: Callable[[str], None], project:
     _docker("build", *place, *named, str(project / access.CONTEXT))
     say(f"pushing {address}")
     with tempfile.TemporaryDirectory(prefix="slurm-stacks-") as own:
-        # A folder of its own, so that no credentials stay in the user's.
+        # Docker's login goes into a temporary folder, so that no credentials stay in the user's.
         user, password, host = _login(ecr)
         _docker("--config", own, "login", "--username", user, "--password-stdin", host, text=password)
         _docker("--config", own, "push", address)
@@ -79,7 +79,7 @@ def _digest(ecr: Any, request: ImageRequest, tag: str) -> str | None:
 
 
 def _tag(ecr: Any, request: ImageRequest) -> None:
-    """Give the image its second tag. ECR does so by its manifest, so no layer travels."""
+    """Give the image its second tag by its manifest, so that no layer is transferred."""
     name = _name(request)
     with explained():
         found = ecr.batch_get_image(repositoryName=name, imageIds=[{"imageTag": request.tag}])

@@ -1,11 +1,11 @@
-"""What of a stack on AWS Batch may be left: environments, queues, definitions, repositories, options."""
+"""Lists what is left of a stack on AWS Batch: environments, queues, definitions, repositories, options."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from cli.aws.batch.settling import GONE
+from cli.aws.batch.waiters import GONE
 from infra.aws.batch import access
 from infra.aws.tags import CLUSTER
 
@@ -74,4 +74,4 @@ KINDS: Mapping[str, Callable[[Client, str], Iterator[str]]] = {
     "tables": _tables,
     "parameters": _parameters,
 }
-"""What is looked for of a stack with `scheduler: batch`."""
+"""The kinds of leftovers of a stack with `scheduler: batch`, and how each is listed."""

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from cli.aws import account
-from cli.aws.batch import end, images
+from cli.aws.batch import images, shutdown
 from cli.clouds import operations
 from infra import bundle
 from infra.aws.batch.repository import ImageRequest
@@ -23,9 +23,9 @@ def image(_options: argparse.Namespace) -> dict[str, Any]:
 def finish(options: argparse.Namespace) -> dict[str, Any]:
     """End the jobs and let no machine start, then have the file systems write to S3."""
     batch, fsx = account.clients(options.region, "batch", "fsx")
-    ended = end.end_jobs(batch, options.queue, operations.say)
-    end.stop_machines(batch, options.environment)
-    return {"ended": ended, "exported": end.export(fsx, options.cluster, operations.say)}
+    ended = shutdown.end_jobs(batch, options.queue, operations.say)
+    shutdown.stop_machines(batch, options.environment)
+    return {"ended": ended, "exported": shutdown.export(fsx, options.cluster, operations.say)}
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

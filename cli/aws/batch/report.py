@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cli.aws.batch import kept
+from cli.aws.batch import run_records
 from cli.report import charts, draw
 from cli.report.charts import Chart, Dot, Line, Style
 from node import plurals
@@ -41,7 +41,7 @@ class Row:
 
     Attributes:
         rate: Images a second of all GPUs.
-        stated: Whether somebody measured it; a published row may only follow from another.
+        stated: Whether the article states the rate; other published rows follow from linear scaling.
     """
 
     origin: str
@@ -85,19 +85,19 @@ def ours(records: list[dict[str, Any]]) -> list[Row]:
             job=str(record["job_id"]),
         )
         for record in records
-        if (rate := kept.rate(record)) is not None
+        if (rate := run_records.rate(record)) is not None
     ]
 
 
 def make(stack: str) -> tuple[str, str]:
     """The page and the table of a stack."""
-    theirs, own = published(), ours(kept.load(stack))
+    theirs, own = published(), ours(run_records.load(stack))
     rows = [*own, *theirs]
     return _page(stack, own, rows, _speed_ups(own) | _speed_ups(theirs)), _table(rows, own, theirs)
 
 
 def speed_ups(rows: list[Row]) -> dict[int, float]:
-    """Nodes -> how many times as fast as one node; of the smallest run on, where none had one node."""
+    """Number of nodes -> speed-up over one node, computed from the runs on the fewest nodes."""
     medians = {
         nodes: statistics.median(row.rate for row in rows if row.nodes == nodes)
         for nodes in sorted({row.nodes for row in rows})

@@ -1,4 +1,4 @@
-"""The Batch part of an account, as the commands need it: one stack's environment, queue, jobs and logs."""
+"""One stack's compute environment, queue, jobs and logs in AWS Batch, for the commands."""
 
 from __future__ import annotations
 

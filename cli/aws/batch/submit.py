@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cli.aws.account import explained
-from cli.aws.batch import words
+from cli.aws.batch import explanations
 from cli.aws.batch.service import BatchService, Job
 from infra.aws.batch import access
 from infra.errors import EXIT_USAGE, UserError
@@ -50,8 +50,8 @@ def submit(
     Args:
         nodes: The number of nodes; by default the stack file's.
         number: Counts repetitions of a request.
-        before: Is called with the number of nodes, if a job is really to be submitted.
-        now: Is called with what is waited for, where each job has a file system of its own.
+        before: Called with the number of nodes before a new job is submitted.
+        now: Called with progress messages, if each job has its own file system.
 
     Raises:
         UserError: The number of nodes is impossible (exit 2), the stack is not up, or AWS refuses.
@@ -79,7 +79,7 @@ def submit(
 
 
 def overrides(service: BatchService, nodes: int) -> dict[str, Any]:
-    """What a job with another number of nodes than the definition's says."""
+    """The overrides of a job whose number of nodes differs from the definition's."""
     own = service.own
     if nodes == own.nodes:
         return {}
@@ -124,7 +124,7 @@ def follow(
             seconds = job.seconds(time.time()) or 0.0
             now(f"runs on {plurals.count(job.nodes, 'node')} since {seconds / 60:.0f} min")
         else:
-            now(words.waits(job, service.environment(), service.queue()))
+            now(explanations.waits(job, service.environment(), service.queue()))
         pause(POLL_SECONDS)
         found = list(service.described([job.id]))
         if not found:
@@ -133,7 +133,7 @@ def follow(
     lines = list(service.log(job))
     result = result_in(lines)
     if job.status == "FAILED" or result is None:
-        why = words.ended(job) if job.status == "FAILED" else "succeeded without a result"
+        why = explanations.ended(job) if job.status == "FAILED" else "succeeded without a result"
         tail = "\n".join(f"  {line}" for line in lines[-TAIL:]) or "  (no output)"
         stack = service.design.stack
         raise UserError(

@@ -37,7 +37,7 @@ def memory(host: Host, design: ClusterDesign, trained: BenchmarkDesign | None) -
     needed = head + workers * (NODE_MIB + WORKER_MIB)
     free, where = _free_mib(host)
     if free is None:
-        yield warns("memory.free", "/proc/meminfo says nothing of MemAvailable", "See `free -m`.")
+        yield warns("memory.free", "/proc/meminfo has no MemAvailable", "See `free -m`.")
         return
     every = head + NODE_MIB * _nodes(design)
     cure = "End other programs"

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from botocore.exceptions import ClientError
 
-from cli.aws import ami, kept, leftovers, machines
-from cli.clouds.kept import Kept, report
+from cli.aws import ami, kept_storage, leftovers, machines
+from cli.clouds.kept_storage import KeptStorage, report
 from infra.aws.tags import CLUSTER, KEPT, SAVED
 from infra.config import parse
 from infra.design import design
@@ -95,8 +95,8 @@ class Left:
             self.client("efs").create_file_system(CreationToken=str(marks), Tags=list(marks))["FileSystemId"]
         )
 
-    def found(self) -> dict[str, Kept]:
-        return {one.what.split()[-1]: one for one in kept.kept(self.client, "c")}
+    def found(self) -> dict[str, KeptStorage]:
+        return {one.what.split()[-1]: one for one in kept_storage.kept(self.client, "c")}
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def left(account: Account) -> Left:
     return Left(account)
 
 
-def taken_back(found: Kept) -> Mount:
+def taken_back(found: KeptStorage) -> Mount:
     """The mount of a stack file with the lines that `down` prints."""
     lines = report([found], "Pulumi.t.yaml", {})
     said = yaml.safe_load("\n".join(lines[lines.index("    storage:") :]))
@@ -163,13 +163,13 @@ def test_what_the_user_may_not_list_hides_nothing_else(left: Left) -> None:
         def get_paginator(self, name: str) -> Any:
             raise ClientError({"Error": {"Code": "AccessDeniedException"}}, name)
 
-    found = kept.kept(lambda name: left.client(name) if name == "ec2" else Denied(), "c")
+    found = kept_storage.kept(lambda name: left.client(name) if name == "ec2" else Denied(), "c")
     assert [one.keys["existing"] for one in found] == [disk]
 
 
 def test_the_newest_is_taken_back_and_all_are_paid_for() -> None:
     old, new = (
-        Kept("home", f"EBS snapshot snap-{made}", 50, made, {"kind": "nfs", "restore": f"snap-{made}"})
+        KeptStorage("home", f"EBS snapshot snap-{made}", 50, made, {"kind": "nfs", "restore": f"snap-{made}"})
         for made in ("2026-01-01", "2026-02-01")
     )
     lines = report([new, old], "Pulumi.t.yaml", {"home": "/users"})

@@ -72,7 +72,7 @@ def test_up_learns_a_type_that_plan_then_knows(tmp_path: Path) -> None:
     path = stack(tmp_path, "g6.12xlarge")
     with pytest.raises(ConfigError, match=r"`\./cluster doctor --stack t` asks AWS about it"):
         load_file(path)
-    answer = instance_type_lookup.learn(Stack(tmp_path, "t"))
+    answer = instance_type_lookup.look_up_missing(Stack(tmp_path, "t"))
     assert answer.unknown == ()
     assert answer.known == (
         "AWS says of g6.12xlarge: 48 vCPUs, 196608 MiB, 4 × l4, 1 EFA interface on 1 network card, "
@@ -86,7 +86,7 @@ def test_up_learns_a_type_that_plan_then_knows(tmp_path: Path) -> None:
     assert (partition.accelerator.type, partition.accelerator.count) == ("l4", 4)
     assert "price of g6.12xlarge unknown" in sentence(cost(made, catalog()))
     assert isinstance(warnings(config, made, catalog()), list)
-    assert instance_type_lookup.learn(Stack(tmp_path, "t")) == instance_type_lookup.Answer(), (
+    assert instance_type_lookup.look_up_missing(Stack(tmp_path, "t")) == instance_type_lookup.Answer(), (
         "it is known now: nobody is asked"
     )
 
@@ -94,11 +94,11 @@ def test_up_learns_a_type_that_plan_then_knows(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("older", "account")
 def test_what_is_known_of_one_region_is_asked_again_in_another(tmp_path: Path) -> None:
     stack(tmp_path, "p5en.48xlarge", "us-east-1")
-    assert len(instance_type_lookup.learn(Stack(tmp_path, "t")).known) == 1
+    assert len(instance_type_lookup.look_up_missing(Stack(tmp_path, "t")).known) == 1
     path = stack(tmp_path, "p5en.48xlarge", "us-west-2")
     with pytest.raises(ConfigError, match="its facts are kept of us-east-1 only"):
         load_file(path)
-    assert len(instance_type_lookup.learn(Stack(tmp_path, "t")).known) == 1
+    assert len(instance_type_lookup.look_up_missing(Stack(tmp_path, "t")).known) == 1
     assert load_file(path).region == "us-west-2"
     assert catalog().machines["p5en.48xlarge"].regions == ("us-east-1", "us-west-2")
 
@@ -107,9 +107,12 @@ def test_what_is_known_of_one_region_is_asked_again_in_another(tmp_path: Path) -
 def test_a_stack_files_own_facts_are_never_asked_for_and_win(tmp_path: Path) -> None:
     own = {"g6.12xlarge": {"vcpus": 40, "memory_mib": 1000 * 100}}
     path = stack(tmp_path, "g6.12xlarge", machines=own)
-    assert instance_type_lookup.learn(Stack(tmp_path, "t"), again=True) == instance_type_lookup.Answer()
+    assert (
+        instance_type_lookup.look_up_missing(Stack(tmp_path, "t"), again=True)
+        == instance_type_lookup.Answer()
+    )
     stack(tmp_path, "g6.12xlarge")
-    instance_type_lookup.learn(Stack(tmp_path, "t"))
+    instance_type_lookup.look_up_missing(Stack(tmp_path, "t"))
     path = stack(tmp_path, "g6.12xlarge", machines=own)
     assert design(load_file(path), catalog()).partitions[0].cpus == 40
 
@@ -117,12 +120,12 @@ def test_a_stack_files_own_facts_are_never_asked_for_and_win(tmp_path: Path) -> 
 @pytest.mark.usefixtures("older", "account")
 def test_what_cannot_be_used_is_refused_with_its_reason_and_asked_once(tmp_path: Path) -> None:
     path = stack(tmp_path, "g6f.large")
-    (why,) = instance_type_lookup.learn(Stack(tmp_path, "t")).unknown
+    (why,) = instance_type_lookup.look_up_missing(Stack(tmp_path, "t")).unknown
     assert "a part of a GPU" in why
     with pytest.raises(ConfigError, match="a part of a GPU"):
         load_file(path)
-    assert instance_type_lookup.learn(Stack(tmp_path, "t")) == instance_type_lookup.Answer()
-    assert instance_type_lookup.learn(Stack(tmp_path, "t"), again=True).unknown == (why,)
+    assert instance_type_lookup.look_up_missing(Stack(tmp_path, "t")) == instance_type_lookup.Answer()
+    assert instance_type_lookup.look_up_missing(Stack(tmp_path, "t"), again=True).unknown == (why,)
 
 
 @pytest.mark.usefixtures("older", "account")
@@ -136,7 +139,7 @@ def test_a_type_that_ec2_does_not_have(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("older", "account")
 def test_doctor_asks_again_and_replaces_what_is_kept(tmp_path: Path) -> None:
     stack(tmp_path, "c7i.8xlarge")
-    instance_type_lookup.learn(Stack(tmp_path, "t"))
+    instance_type_lookup.look_up_missing(Stack(tmp_path, "t"))
     content = json.loads(cache.path().read_text())
     content["machines"]["c7i.8xlarge"]["vcpus"] = 8
     cache.path().write_text(json.dumps(content))
@@ -161,7 +164,7 @@ def test_without_credentials_nobody_is_asked_and_it_is_said(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     stack(tmp_path, "g6.12xlarge")
-    (why,) = instance_type_lookup.learn(Stack(tmp_path, "t")).unknown
+    (why,) = instance_type_lookup.look_up_missing(Stack(tmp_path, "t")).unknown
     assert why.startswith("AWS could not be asked about g6.12xlarge: there are no credentials for AWS here")
     assert not cache.path().exists()
 
@@ -170,5 +173,5 @@ def test_without_credentials_nobody_is_asked_and_it_is_said(
 @pytest.mark.parametrize("text", ["", "config: 3", "config: {slurm-stacks:cluster: {provider: aws}}", "a: ["])
 def test_a_stack_file_with_mistakes_asks_nobody(tmp_path: Path, text: str) -> None:
     (tmp_path / "Pulumi.t.yaml").write_text(text)
-    assert instance_type_lookup.learn(Stack(tmp_path, "t")) == instance_type_lookup.Answer()
-    assert instance_type_lookup.learn(Stack(tmp_path, "missing")) == instance_type_lookup.Answer()
+    assert instance_type_lookup.look_up_missing(Stack(tmp_path, "t")) == instance_type_lookup.Answer()
+    assert instance_type_lookup.look_up_missing(Stack(tmp_path, "missing")) == instance_type_lookup.Answer()

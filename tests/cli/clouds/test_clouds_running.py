@@ -14,7 +14,7 @@ import pytest
 from cli.changes import check
 from cli.changes.jobs import Job, hold_line, release_line
 from cli.clouds import known_clusters, running, termination
-from cli.clouds.kept import Kept
+from cli.clouds.kept_storage import KeptStorage
 from cli.doctor.finding import Check, Finding, fine, stops
 from cli.ssh.openssh import SshError
 from infra.clouds.commands import ClusterRef
@@ -314,7 +314,7 @@ def test_what_is_left_of_a_cluster_is_found_by_the_next_down_too(
 def test_what_stays_is_said_whether_or_not_the_stack_file_is_right(
     cloud: FakeCloud, provider: FakeProvider, stack: Stack
 ) -> None:
-    cloud.stays = [Kept("home", "disk d-1", 50, "", {"kind": "nfs", "existing": "d-1"}, 0.08)]
+    cloud.stays = [KeptStorage("home", "disk d-1", 50, "", {"kind": "nfs", "existing": "d-1"}, 0.08)]
     lines = provider.kept(stack, outputs)
     assert lines[1] == "  disk d-1 (home, 50 GiB): 0.0055 USD an hour, 4.00 USD a month"
     assert lines[-1] == "      home: {kind: nfs, existing: d-1}"
@@ -327,7 +327,7 @@ def test_what_stays_is_said_whether_or_not_the_stack_file_is_right(
 def test_an_up_that_would_make_anew_what_an_earlier_down_kept_says_so(
     cloud: FakeCloud, provider: FakeProvider, head: Head, stack: Stack
 ) -> None:
-    cloud.stays = [Kept("home", "disk d-1", 50, "", {"kind": "nfs", "existing": "d-1"}, 0.08)]
+    cloud.stays = [KeptStorage("home", "disk d-1", 50, "", {"kind": "nfs", "existing": "d-1"}, 0.08)]
     said: list[str] = []
     keeping = (Mount("/home", "nfs", served_by="controller", keep=True, name="home"),)
     provider.check_changes(stack, made(mounts=keeping), dict, said.append, replace=False)
@@ -444,8 +444,9 @@ def test_each_change_is_said_before_it_is_refused_for_the_jobs_it_ends(
     assert caught.value.exit_code == EXIT_REFUSED
     assert [line.partition(" ")[2].split(" ")[1] for line in said] == ["time_limit", "nodes.max"]
     assert str(caught.value).splitlines() == [
-        "nothing was changed: this would end jobs that run or wait. Let them end first, or `up --replace`:",
-        "  partition cpu: nodes.max 10 → 2: ends the jobs on nodes that are taken away",
+        "nothing was changed: this would end jobs that run or wait. Let them end first, or use "
+        "`./cluster up --stack test --replace`:",
+        "  partition cpu: nodes.max 10 → 2: ends the jobs on nodes that are removed",
         "  job 7 train|v2 (ann, RUNNING on cpu-[1-2])",
     ]
     hold, release = head.lines
@@ -513,7 +514,7 @@ def test_where_a_partition_goes_as_asked_its_queue_is_cancelled(
     head.answer = "held=gpu\n9|bob|gpu||PENDING||later\n8|bob|cpu|cpu-1|RUNNING||other\n"
     said: list[str] = []
     provider.check_changes(NOWHERE, made(CPU), outputs, said.append, replace=True)
-    assert said[0] == "partition gpu is taken away: ends the jobs on nodes that are taken away"
+    assert said[0] == "partition gpu is removed: ends the jobs on nodes that are removed"
     assert said[1].splitlines() == [
         "these jobs wait, and are cancelled:",
         "  job 9 later (bob, PENDING on gpu)",
@@ -526,7 +527,7 @@ def test_a_head_that_does_not_answer_is_no_head_without_jobs(
 ) -> None:
     cloud.up(made())
     head.answer = SshError("timed out")
-    with pytest.raises(UserError, match="whether there are jobs is not known"):
+    with pytest.raises(UserError, match="whether there are any is not known"):
         check_changes(provider, fewer())
     check_changes(provider, fewer(), replace=True)
 

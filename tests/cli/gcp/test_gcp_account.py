@@ -129,7 +129,7 @@ def test_credentials_that_have_expired_are_said_to_have(there: Project) -> None:
             raise RefreshError("invalid_grant: Token has been expired or revoked.")  # type: ignore[no-untyped-call]
 
     old = Account("p-1", Old(), there.account.services)
-    with pytest.raises(UserError, match=r"no longer good \(invalid_grant.*`gcloud auth login") as caught:
+    with pytest.raises(UserError, match=r"no longer valid \(invalid_grant.*`gcloud auth login") as caught:
         old.call("GET", "storage", "b")
     assert caught.value.exit_code == EXIT_REFUSED
 

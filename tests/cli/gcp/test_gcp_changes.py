@@ -119,4 +119,4 @@ def test_nothing_of_a_new_zone_is_said_twice() -> None:
 def test_what_deletes_files_is_refused_without_jobs_too() -> None:
     assert "deletes files" in str(refusal(compare(gcp_design(), gcp_design(zone="europe-west4-b")), []))
     never = compare(gcp_design(), gcp_design(**home(size_gib=40)))
-    assert "grow only" in str(refusal(never, []))
+    assert "only grow" in str(refusal(never, []))

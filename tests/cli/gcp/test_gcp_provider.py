@@ -144,8 +144,8 @@ SMALLER = (dataclasses.replace(NFS[0], size_gib=40), NFS[1])
     ("changes", "replace", "why"),
     [
         ({"zone": "europe-west4-b"}, False, "deletes files"),
-        ({"mounts": SMALLER}, False, "grow only"),
-        ({"mounts": SMALLER}, True, "grow only"),
+        ({"mounts": SMALLER}, False, "only grow"),
+        ({"mounts": SMALLER}, True, "only grow"),
         ({"zone": "europe-west4-b"}, True, None),
         ({}, False, None),
     ],

@@ -62,7 +62,7 @@ def test_up_learns_types_that_plan_then_knows(tmp_path: Path) -> None:
     path = stack(tmp_path, "c9-standard-8", "a9-highgpu-8g", "n2-custom-6-20480")
     with pytest.raises(ConfigError, match=r"`\./cluster doctor --stack t` asks Google Cloud about it"):
         load_file(path)
-    answer = instance_type_lookup.learn(Stack(tmp_path, "t"))
+    answer = instance_type_lookup.look_up_missing(Stack(tmp_path, "t"))
     assert answer.unknown == ()
     plain, gpus, custom = design(load_file(path), catalog()).partitions
     assert (plain.cpus, plain.price_hour, plain.accelerator) == (8, None, None)
@@ -72,14 +72,14 @@ def test_up_learns_types_that_plan_then_knows(tmp_path: Path) -> None:
     assert (machine.nvme_gib, machine.regions) == (16 * 375, ("europe-west4",))
     assert catalog().machines["n2-custom-6-20480"].placement, "as all of its series"
     assert custom.cpus == 6
-    assert instance_type_lookup.learn(Stack(tmp_path, "t")) == instance_type_lookup.Answer(), (
+    assert instance_type_lookup.look_up_missing(Stack(tmp_path, "t")) == instance_type_lookup.Answer(), (
         "they are known now: nobody is asked"
     )
 
 
 def test_what_compute_engine_does_not_have_or_we_cannot_use(there: Project, tmp_path: Path) -> None:
     stack(tmp_path, "z9-standard-4", "c9-standard-4", "n4-standard-2", "t2a-standard-1")
-    assert instance_type_lookup.learn(Stack(tmp_path, "t")).unknown == (
+    assert instance_type_lookup.look_up_missing(Stack(tmp_path, "t")).unknown == (
         "z9-standard-4 cannot be used: its processors are ARM64, and this project's software is for x86-64",
         f"Google Cloud has no instance type c9-standard-4 in {ZONE}",
     )
@@ -96,5 +96,5 @@ def test_what_compute_engine_does_not_have_or_we_cannot_use(there: Project, tmp_
 def test_a_refusal_of_googles_is_said(there: Project, tmp_path: Path) -> None:
     there.gce.faults.append(Fault("machine_types.get", "forbidden", 403))
     stack(tmp_path, "c9-standard-8")
-    (why,) = instance_type_lookup.learn(Stack(tmp_path, "t")).unknown
+    (why,) = instance_type_lookup.look_up_missing(Stack(tmp_path, "t")).unknown
     assert why.startswith("Google Cloud could not be asked about c9-standard-8: ")

@@ -218,7 +218,7 @@ def test_show(run: Run, cloud: ServedCloud) -> None:
     assert rows["capacity.debug/a"][1:3] == ["3", "–"]
     assert rows["capacity.big"][1:4] == ["1", "the", "same"]
     assert rows["api_error"][1:3] == ["capacity", "–"]
-    assert "stands still" in out
+    assert "frozen" in out
     assert re.search(r"the cloud takes it in (900|[1-8]?\d?\d) s", out)
     shown = json.loads(run("show", "--json")[1])
     keys = {row["key"]: (row["value"], row["stack_file"]) for row in shown["keys"]}
@@ -260,7 +260,7 @@ def test_clear_goes_back_to_the_stack_file(run: Run, cloud: ServedCloud) -> None
 def test_actions_say_what_they_did(run: Run, cloud: ServedCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     processes = running(cloud, 4)
     assert run("freeze", "debug-0")[:2] == (
-        0, "debug-0 stands still; `./cluster chaos thaw debug-0 --stack test` lets it go on\n",
+        0, "debug-0 is frozen; `./cluster chaos thaw debug-0 --stack test` lets it go on\n",
     )  # fmt: skip
     until(lambda: state_of(processes["debug-0"]) == "T", 60, "the machine to stand still")
     assert run("thaw", "debug-0")[:2] == (0, "debug-0 goes on\n")

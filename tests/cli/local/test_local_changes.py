@@ -97,7 +97,7 @@ def test_a_plan_has_what_becomes_of_each_job() -> None:
 
     assert told(**first(max=2)) == [("7", "ends")]
     assert told(partitions=tuple(REST) or ()) == [("7", "ends"), ("8", "is lost")]
-    assert told(**first(cpus=8)) == [("7", "goes on; its nodes go when it is over")]
+    assert told(**first(cpus=8)) == [("7", "goes on; its nodes are removed when it is over")]
     assert told(**first(max=FIRST.max + 1)) == []
 
 

@@ -26,7 +26,10 @@ OF_REASONS = (
         r"VcpuLimitExceeded|LimitExceeded",
         "the account's quota of vCPUs is used up: `doctor` names it",
     ),
-    (r"CannotPullContainer", "a machine cannot pull the image: look at its address, and at the way to ECR"),
+    (
+        r"CannotPullContainer",
+        "a machine cannot pull the image: check its address, and the network's route to ECR",
+    ),
     (r"OutOfMemory", "the container used more memory than memory_mib"),
     (r"Host EC2.*terminated", "a machine ended under the job"),
     (r"Job attempt duration exceeded", "the job ran longer than batch.timeout"),
@@ -96,7 +99,7 @@ def _environment(environment: Mapping[str, Any] | None) -> str:
 
 
 def _vcpus(job: Job, environment: Mapping[str, Any] | None) -> str:
-    """Whether machines are on their way."""
+    """A sentence on whether machines are starting; may be empty."""
     resources = (environment or {}).get("computeResources") or {}
     desired, most = resources.get("desiredvCpus") or 0, resources.get("maxvCpus") or 0
     if most and desired >= most:

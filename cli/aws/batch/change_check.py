@@ -1,4 +1,4 @@
-"""What an `up` of a Batch stack that is up would delete: files on its file systems, and jobs.
+"""Finds the files and jobs that an `up` would delete on a Batch stack that is up.
 
 The engine replaces a resource without a question. No controller has published a design that the stack file
 could be compared with, so AWS is asked what is there.
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cli.aws.account import explained
-from cli.aws.batch import end, whole
+from cli.aws.batch import shutdown, teardown
 from cli.aws.batch.service import Client
 from cli.hints import hint
 from infra.aws.batch import access
@@ -29,9 +29,9 @@ def check(client: Client, design: ClusterDesign) -> None:
     if lines:
         listed = "\n".join(f"  {line}" for line in lines)
         raise UserError(
-            f"nothing was changed: this `up` would delete what cannot be made again\n{listed}\n"
-            f"`{hint('down', design.stack)}` asks, and writes to S3 first; "
-            f"`{hint('up', design.stack, '--replace')}` makes the change without both.",
+            f"nothing was changed: this `up` would delete files or end jobs\n{listed}\n"
+            f"`{hint('down', design.stack)}` asks first, and exports files to S3; "
+            f"`{hint('up', design.stack, '--replace')}` makes the change without either.",
             EXIT_REFUSED,
         )
 
@@ -44,7 +44,7 @@ def _files(client: Client, design: ClusterDesign) -> Iterator[str]:
         for mount in design.mounts
         if mount.kind == "fsx_lustre" and mount.existing is None and not of_job
     }
-    for system in end.systems(client("fsx"), design.name):
+    for system in shutdown.systems(client("fsx"), design.name):
         tags = {tag["Key"]: tag["Value"] for tag in system.get("Tags", [])}
         name, own = tags.get("Name", ""), str(system["FileSystemId"])
         if name == f"{design.name}-job" or any(key.endswith(":keep") for key in tags):
@@ -57,7 +57,7 @@ def _files(client: Client, design: ClusterDesign) -> Iterator[str]:
 
 
 def _differences(system: Mapping[str, Any], mount: Mount) -> Iterator[str]:
-    """What of a file system cannot be changed (FSx API, UpdateFileSystem)."""
+    """The differences that need a new file system, because FSx cannot change them (UpdateFileSystem)."""
     lustre = system.get("LustreConfiguration", {})
     linked = lustre.get("DataRepositoryConfiguration", {})
     pairs: dict[str, tuple[Any, Any]] = {
@@ -69,7 +69,7 @@ def _differences(system: Mapping[str, Any], mount: Mount) -> Iterator[str]:
         pairs["size_gib"] = (size, mount.size_gib)
     if mount.deployment == "SCRATCH_1":
         pairs["s3_import"] = (linked.get("ImportPath"), mount.s3_import)
-        if mount.s3_export is not None or end.asked_for(linked):
+        if mount.s3_export is not None or shutdown.asked_for(linked):
             pairs["s3_export"] = (linked.get("ExportPath"), mount.s3_export)
     for key, (there, said) in pairs.items():
         if there != said:
@@ -80,7 +80,9 @@ def _jobs(client: Client, design: ClusterDesign) -> Iterator[str]:
     """The jobs of queues that would be deleted: those of another name, or on another environment."""
     own, batch = access.of(design), client("batch")
     with explained():
-        other = [name for name in whole.environments(batch, design.name) if name != own.compute_environment]
-    for queue in whole.queues(client, design.name):
-        if (queue != own.queue or other) and (jobs := end.living(batch, queue)):
+        other = [
+            name for name in teardown.environments(batch, design.name) if name != own.compute_environment
+        ]
+    for queue in teardown.queues(client, design.name):
+        if (queue != own.queue or other) and (jobs := shutdown.unfinished_jobs(batch, queue)):
             yield f"queue {queue} is deleted, and with it {plurals.count(len(jobs), 'job')} that go on"

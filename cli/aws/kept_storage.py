@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cli.aws.account import DENIED, explained
-from cli.clouds.kept import Kept, Value
+from cli.clouds.kept_storage import KeptStorage, Value
 from infra.aws.tags import CLUSTER, KEPT, SAVED
 from infra.instance_types.catalog import catalog
 
@@ -14,10 +14,10 @@ Client = Callable[[str], Any]
 """Gives a boto3 client of a service by its name."""
 
 
-def kept(client: Client, cluster: str) -> Iterator[Kept]:
+def kept(client: Client, cluster: str) -> Iterator[KeptStorage]:
     """The volumes, file systems, snapshots and backups of a cluster that are to stay.
 
-    What the user may not list is left out: the report of leftovers says so.
+    Services that the user may not list are left out; the report of leftovers names them.
 
     Raises:
         UserError: AWS refuses for another reason, or does not answer.
@@ -25,7 +25,7 @@ def kept(client: Client, cluster: str) -> Iterator[Kept]:
     from botocore.exceptions import ClientError
 
     rates = catalog().storage.get("aws", {})
-    looks: Sequence[Callable[[], Iterator[Kept]]] = (
+    looks: Sequence[Callable[[], Iterator[KeptStorage]]] = (
         lambda: _disks(client("ec2"), cluster, rates),
         lambda: _efs(client("efs"), cluster, rates),
         lambda: _lustre(client("fsx"), client("ec2"), cluster, rates),
@@ -40,43 +40,43 @@ def kept(client: Client, cluster: str) -> Iterator[Kept]:
 
 
 def is_kept(tags: Iterable[Mapping[str, str]]) -> bool:
-    """Whether these are the tags of something that is to stay, or of what was saved."""
+    """Whether these tags are those of storage that is to stay, or of a snapshot or backup of it."""
     return any(tag["Key"] in (KEPT, SAVED) for tag in tags)
 
 
 def _named(tags: Sequence[Mapping[str, str]], cluster: str, key: str) -> str | None:
-    """The name in the stack file; `None` for what is another cluster's, or not to stay."""
+    """The name in the stack file; `None` if it belongs to another cluster or is not to stay."""
     known = {tag["Key"]: tag["Value"] for tag in tags}
     return known.get(key) if known.get(CLUSTER) == cluster else None
 
 
-def _disks(ec2: Any, cluster: str, rates: Mapping[str, float]) -> Iterator[Kept]:
+def _disks(ec2: Any, cluster: str, rates: Mapping[str, float]) -> Iterator[KeptStorage]:
     ours = [{"Name": f"tag:{CLUSTER}", "Values": [cluster]}]
     for page in ec2.get_paginator("describe_volumes").paginate(Filters=ours):
         for one in page["Volumes"]:
             if name := _named(one.get("Tags", []), cluster, KEPT):
                 keys: dict[str, Value] = {"kind": "nfs", "existing": one["VolumeId"]}
                 what, made = f"EBS volume {one['VolumeId']}", str(one.get("CreateTime", ""))
-                yield Kept(name, what, one["Size"], made, keys, rates.get("nfs"))
+                yield KeptStorage(name, what, one["Size"], made, keys, rates.get("nfs"))
     for page in ec2.get_paginator("describe_snapshots").paginate(OwnerIds=["self"], Filters=ours):
         for one in page["Snapshots"]:
             if name := _named(one.get("Tags", []), cluster, SAVED):
                 identity, size = one["SnapshotId"], one["VolumeSize"]
                 keys = {"kind": "nfs", "size_gib": size, "snapshot": True, "restore": identity}
-                yield Kept(name, f"EBS snapshot {identity}", size, str(one.get("StartTime", "")), keys)
+                yield KeptStorage(name, f"EBS snapshot {identity}", size, str(one.get("StartTime", "")), keys)
 
 
-def _efs(efs: Any, cluster: str, rates: Mapping[str, float]) -> Iterator[Kept]:
+def _efs(efs: Any, cluster: str, rates: Mapping[str, float]) -> Iterator[KeptStorage]:
     for page in efs.get_paginator("describe_file_systems").paginate():
         for one in page["FileSystems"]:
             if name := _named(one.get("Tags", []), cluster, KEPT):
                 size = round(one["SizeInBytes"]["Value"] / 1024**3, 2)
                 keys: dict[str, Value] = {"kind": "efs", "existing": one["FileSystemId"]}
                 what, made = f"EFS file system {one['FileSystemId']}", str(one.get("CreationTime", ""))
-                yield Kept(name, what, size, made, keys, rates.get("efs"))
+                yield KeptStorage(name, what, size, made, keys, rates.get("efs"))
 
 
-def _lustre(fsx: Any, ec2: Any, cluster: str, rates: Mapping[str, float]) -> Iterator[Kept]:
+def _lustre(fsx: Any, ec2: Any, cluster: str, rates: Mapping[str, float]) -> Iterator[KeptStorage]:
     for page in fsx.get_paginator("describe_file_systems").paginate():
         for one in page["FileSystems"]:
             name = _named(one.get("Tags", []), cluster, KEPT)
@@ -86,14 +86,14 @@ def _lustre(fsx: Any, ec2: Any, cluster: str, rates: Mapping[str, float]) -> Ite
             if group := _group(ec2, one.get("NetworkInterfaceIds", [])):
                 keys["security_group"] = group
             what, made = f"Lustre file system {one['FileSystemId']}", str(one.get("CreationTime", ""))
-            yield Kept(name, what, one["StorageCapacity"], made, keys, _lustre_rate(one, rates))
+            yield KeptStorage(name, what, one["StorageCapacity"], made, keys, _lustre_rate(one, rates))
     for page in fsx.get_paginator("describe_backups").paginate():
         for one in page["Backups"]:
             if name := _named(one.get("Tags", []), cluster, SAVED):
                 yield _backup(name, one)
 
 
-def _backup(name: str, backup: Mapping[str, Any]) -> Kept:
+def _backup(name: str, backup: Mapping[str, Any]) -> KeptStorage:
     system, identity = backup["FileSystem"], backup["BackupId"]
     lustre = system.get("LustreConfiguration", {})
     keys: dict[str, Value] = {"kind": "fsx_lustre", "size_gib": system["StorageCapacity"]}
@@ -102,7 +102,7 @@ def _backup(name: str, backup: Mapping[str, Any]) -> Kept:
         keys["storage_type"] = "HDD"
     keys |= {"throughput": lustre["PerUnitStorageThroughput"], "snapshot": True, "restore": identity}
     made = str(backup.get("CreationTime", ""))
-    return Kept(name, f"FSx backup {identity}", system["StorageCapacity"], made, keys)
+    return KeptStorage(name, f"FSx backup {identity}", system["StorageCapacity"], made, keys)
 
 
 def _group(ec2: Any, interfaces: Sequence[str]) -> str | None:

@@ -11,13 +11,13 @@ Value = str | int | bool
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptStorage:
     """A disk, a file system, a snapshot or a backup that outlives its cluster.
 
     Attributes:
         name: Its key below `storage` in the stack file.
         what: The kind and the id, with which the cloud's console finds it.
-        size_gib: What is paid for; `None` if it is not known.
+        size_gib: The size that is paid for; `None` if it is not known.
         made: When it was made, as text that sorts by time.
         keys: The keys of the stack file with which a cluster has it again.
         rate: USD for each GiB and month; `None` if it is not known.
@@ -40,7 +40,7 @@ class Kept:
         return f"{self.what} ({self.name}{size}): {hour:.4f} USD an hour, {month:.2f} USD a month"
 
 
-def report(found: Sequence[Kept], file: str, paths: Mapping[str, str]) -> list[str]:
+def report(found: Sequence[KeptStorage], file: str, paths: Mapping[str, str]) -> list[str]:
     """The lines that name what is kept, its cost, and the lines of the stack file that take it back.
 
     Args:

@@ -1,4 +1,4 @@
-"""Waits until Batch has made a change of a queue or an environment: until then it refuses the next one."""
+"""Waits until Batch has changed a queue or an environment: until then it refuses the next change."""
 
 from __future__ import annotations
 

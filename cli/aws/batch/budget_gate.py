@@ -1,8 +1,9 @@
-"""What is left of a stack's budget, and whether its queue takes another job.
+"""What is left of a stack's budget, and how a disabled queue is enabled for another job.
 
-No controller watches here: a state machine counts what runs into a table, and closes the queue, and with
-`running_jobs: cancel` the environment (`infra.aws.batch.states`). `down` closes the queue as well, before it
-asks FSx for an export that may fail. So whoever submits a job opens what is closed, if the budget covers it.
+There is no controller. A state machine adds the vCPUs that are up to a table. When the budget is used up, it
+disables the queue, and with `running_jobs: cancel` the compute environment (`infra.aws.batch.states`). `down`
+disables the queue, too, before it asks FSx for an export that may fail. So a submit enables both again, if
+the budget covers the job.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cli.aws.account import explained
-from cli.aws.batch import settling
+from cli.aws.batch import waiters
 from cli.aws.batch.service import BatchService
 from infra.aws.batch import access, spending, states
 from infra.errors import EXIT_REFUSED, UserError
@@ -45,7 +46,7 @@ def budget(service: BatchService) -> dict[str, Any] | None:
 
 
 def prepare(service: BatchService, nodes: int, say: Say, pause: Pause = time.sleep) -> None:
-    """Open a queue and an environment that are closed, for a job that the budget covers.
+    """Enable a disabled queue and environment, for a job that the budget covers.
 
     Raises:
         UserError: The budget would end the job at its next tick (exit 3), or AWS refuses.
@@ -54,23 +55,23 @@ def prepare(service: BatchService, nodes: int, say: Say, pause: Pause = time.sle
     own, batch = service.own, service.batch
     queue, environment = service.queue(), service.environment()
     if environment is not None and environment.get("state") == "DISABLED":
-        # The budget lets no machine run; the stack file may want some to be always up.
+        # The state machine has set this to 0; the stack file may want some machines to be always up.
         least = {"computeResources": {"minvCpus": own.min_vcpus}} if own.min_vcpus else {}
         with explained():
             batch.update_compute_environment(
                 computeEnvironment=own.compute_environment, state="ENABLED", **least
             )
         say(f"environment {own.compute_environment} was disabled: it is enabled again")
-        settling.settled(lambda: [service.environment() or {}], pause)
+        waiters.settled(lambda: [service.environment() or {}], pause)
     if queue is not None and queue.get("state") == "DISABLED":
         with explained():
             batch.update_job_queue(jobQueue=own.queue, state="ENABLED")
         say(f"queue {own.queue} was disabled: it is enabled again")
-        settling.settled(lambda: [service.queue() or {}], pause)
+        waiters.settled(lambda: [service.queue() or {}], pause)
 
 
 def _covered(service: BatchService, nodes: int) -> None:
-    """Refuse what the state machine would end at its next tick."""
+    """Refuse a job that the state machine would end at its next tick."""
     design = service.design
     limits, (queue,) = spending.limits(design), design.partitions
     if not limits:
@@ -89,7 +90,7 @@ def _covered(service: BatchService, nodes: int) -> None:
 
 
 def _ticks(service: BatchService) -> int:
-    """The vCPUs that were up, added at each tick; 0 if the budget is newer than the last `up`."""
+    """The sum over all ticks of the vCPUs that were up; 0 if the budget is newer than the last `up`."""
     table = service.client("dynamodb")
     with explained():
         try:

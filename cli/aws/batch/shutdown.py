@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cli.aws.account import explained
-from cli.aws.batch import settling
+from cli.aws.batch import waiters
 from cli.aws.batch.service import ALIVE, Client
 from infra.aws.batch import access
 from infra.aws.tags import CLUSTER
@@ -27,7 +27,7 @@ Say = Callable[[str], None]
 Pause = Callable[[float], None]
 
 
-def living(batch: Any, queue: str) -> list[dict[str, Any]]:
+def unfinished_jobs(batch: Any, queue: str) -> list[dict[str, Any]]:
     """The queue's jobs that have not ended; none if there is no such queue."""
     with explained():
         if not batch.describe_job_queues(jobQueues=[queue])["jobQueues"]:
@@ -48,14 +48,14 @@ def end_jobs(batch: Any, queue: str, say: Say, pause: Pause = time.sleep) -> int
         there = batch.describe_job_queues(jobQueues=[queue])["jobQueues"]
         if any(one.get("state") == "ENABLED" for one in there):
             batch.update_job_queue(jobQueue=queue, state="DISABLED")
-    jobs = living(batch, queue)
+    jobs = unfinished_jobs(batch, queue)
     for job in jobs:
         with explained():
             batch.terminate_job(jobId=job["jobId"], reason=WHY)
     if jobs:
         say(f"ending {plurals.count(len(jobs), 'job')} of {queue}")
     deadline = time.monotonic() + JOBS_SECONDS
-    while left := living(batch, queue):
+    while left := unfinished_jobs(batch, queue):
         if time.monotonic() > deadline:
             raise UserError(
                 f"these jobs of {queue} do not end: {', '.join(str(one['jobId']) for one in left)}"
@@ -79,13 +79,13 @@ def stop_machines(batch: Any, environment: str, pause: Pause = time.sleep) -> No
         return list(found["computeEnvironments"])
 
     with explained():
-        settling.settled(look, pause)
+        waiters.settled(look, pause)
         for one in look():
             if one.get("state") == "ENABLED":
                 least = one.get("computeResources", {}).get("minvCpus")
                 more = {"computeResources": {"minvCpus": 0}} if least else {}
                 batch.update_compute_environment(computeEnvironment=environment, state="DISABLED", **more)
-        settling.settled(look, pause)
+        waiters.settled(look, pause)
 
 
 def wait_for_machines(client: Client, cluster: str, say: Say, pause: Pause = time.sleep) -> int:
@@ -114,7 +114,8 @@ def wait_for_machines(client: Client, cluster: str, say: Say, pause: Pause = tim
             return most
         if time.monotonic() > deadline:
             raise UserError(
-                f"the state machine {access.state_machine(cluster)} does not end. Nothing was deleted"
+                f"the state machine {access.state_machine(cluster)} does not end. Nothing was deleted: "
+                "run the command again"
             )
         if not most:
             say("waiting until the jobs' file systems have written to S3 and are gone")
@@ -142,7 +143,8 @@ def export(fsx: Any, cluster: str, say: Say, pause: Pause = time.sleep) -> list[
         while task["Lifecycle"] in UNFINISHED:
             if time.monotonic() > deadline:
                 raise UserError(
-                    f"{name}: the export {task['TaskId']} to S3 does not end. Nothing was deleted"
+                    f"{name}: the export {task['TaskId']} to S3 does not end. Nothing was deleted: run the "
+                    "command again"
                 )
             pause(POLL_SECONDS)
             with explained():
@@ -181,6 +183,6 @@ def _writes(fsx: Any, system: dict[str, Any]) -> bool:
 
 
 def asked_for(linked: Mapping[str, Any]) -> bool:
-    """Whether an export path is the stack file's: whoever gave none gets one from FSx."""
+    """Whether the export path comes from the stack file. Without one FSx chooses its own."""
     path = linked.get("ExportPath")
     return path is not None and OF_FSX.search(path) is None

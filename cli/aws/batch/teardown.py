@@ -1,4 +1,4 @@
-"""What `down` does with all that a stack has of Batch, which it finds by the cluster's tag."""
+"""Finds everything that a stack has in AWS Batch by the cluster's tag, and deletes it, for `down`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from cli.aws import account
 from cli.aws.account import explained
-from cli.aws.batch import end, leftovers, settling
+from cli.aws.batch import leftovers, shutdown, waiters
 from cli.changes.jobs import Job
 from cli.clouds import operations
 from infra.aws.tags import CLUSTER
@@ -43,13 +43,13 @@ def drain(
             name=str(one["jobName"]),
         )
         for place, queue in found
-        for one in end.living(client_of(place)("batch"), queue)
+        for one in shutdown.unfinished_jobs(client_of(place)("batch"), queue)
     ]
     agree(jobs)
     for place, queue in found:
-        end.end_jobs(client_of(place)("batch"), queue, say)
+        shutdown.end_jobs(client_of(place)("batch"), queue, say)
     for place in places:
-        end.wait_for_machines(client_of(place), place.cluster, say)
+        shutdown.wait_for_machines(client_of(place), place.cluster, say)
 
 
 def left(places: Sequence[ClusterRef]) -> list[str]:
@@ -71,7 +71,7 @@ def queues(client: Client, cluster: str) -> list[str]:
     return [
         str(one["jobQueueName"])
         for one in found
-        if one.get("tags", {}).get(CLUSTER) == cluster and one.get("status") not in settling.GONE
+        if one.get("tags", {}).get(CLUSTER) == cluster and one.get("status") not in waiters.GONE
     ]
 
 
@@ -79,13 +79,13 @@ def remove(places: Sequence[ClusterRef], pause: Callable[[float], None] = time.s
     """Delete what the engine does not know any more: queues, environments, definitions, repositories.
 
     Raises:
-        UserError: AWS refuses, or something does not go.
+        UserError: AWS refuses, or something is not deleted in time.
     """
     for place in places:
         client = client_of(place)
         batch = client("batch")
         for name in queues(client, place.cluster):
-            end.end_jobs(batch, name, operations.say, pause)
+            shutdown.end_jobs(batch, name, operations.say, pause)
             _remove_queue(batch, name, pause)
         for name in environments(batch, place.cluster):
             _remove_environment(batch, name, pause)
@@ -94,7 +94,7 @@ def remove(places: Sequence[ClusterRef], pause: Callable[[float], None] = time.s
                 batch.deregister_job_definition(jobDefinition=arn)
             for line in leftovers.KINDS["repositories"](client, place.cluster):
                 client("ecr").delete_repository(repositoryName=line.removeprefix("repository "), force=True)
-            # An execution that was aborted has not given its turn back.
+            # An execution that was aborted leaves the parameter with which jobs take turns.
             for line in leftovers.KINDS["parameters"](client, place.cluster):
                 client("ssm").delete_parameter(Name=line.removeprefix("parameter "))
 
@@ -104,9 +104,9 @@ def _remove_queue(batch: Any, name: str, pause: Callable[[float], None]) -> None
         return list(batch.describe_job_queues(jobQueues=[name])["jobQueues"])
 
     with explained():
-        settling.settled(look, pause)
+        waiters.settled(look, pause)
         batch.delete_job_queue(jobQueue=name)
-        settling.gone(look, pause)
+        waiters.gone(look, pause)
 
 
 def _remove_environment(batch: Any, name: str, pause: Callable[[float], None]) -> None:
@@ -115,9 +115,9 @@ def _remove_environment(batch: Any, name: str, pause: Callable[[float], None]) -
         return list(found["computeEnvironments"])
 
     with explained():
-        end.stop_machines(batch, name, pause)
+        shutdown.stop_machines(batch, name, pause)
         batch.delete_compute_environment(computeEnvironment=name)
-        settling.gone(look, pause)
+        waiters.gone(look, pause)
 
 
 def _definitions(batch: Any, cluster: str) -> list[str]:
@@ -133,5 +133,5 @@ def environments(batch: Any, cluster: str) -> list[str]:
     return [
         str(one["computeEnvironmentName"])
         for one in found
-        if one.get("tags", {}).get(CLUSTER) == cluster and one.get("status") not in settling.GONE
+        if one.get("tags", {}).get(CLUSTER) == cluster and one.get("status") not in waiters.GONE
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from cli.clouds.kept import Kept, Value
+from cli.clouds.kept_storage import KeptStorage, Value
 from cli.gcp.account import Account
 from cli.gcp.leftovers import LAST, kept_parts
 from infra.gcp.storage import snapshot_prefix
@@ -16,7 +16,7 @@ from node.elastic.drivers.gce.names import value as label
 ZONE = re.compile(r".*-[a-z]")
 
 
-def kept(account: Account, cluster: str, paths: Mapping[str, str]) -> Iterator[Kept]:
+def kept(account: Account, cluster: str, paths: Mapping[str, str]) -> Iterator[KeptStorage]:
     """The disks, Filestore instances and snapshots of a cluster that are to stay.
 
     Args:
@@ -31,14 +31,16 @@ def kept(account: Account, cluster: str, paths: Mapping[str, str]) -> Iterator[K
         keys: dict[str, Value] = {"kind": "nfs", "existing": str(disk["name"])}
         what, size = f"persistent disk {disk['name']}", float(disk.get("sizeGb", 0))
         made = str(disk.get("creationTimestamp", ""))
-        yield Kept(names.get(name, name), what, size, made, keys, rates.get("nfs"))
+        yield KeptStorage(names.get(name, name), what, size, made, keys, rates.get("nfs"))
     for name, one in kept_parts(account, cluster, "Filestore instance"):
         place = str(one["name"]).split("/")
         existing = short(str(one["name"])) if ZONE.fullmatch(place[3]) else str(one["name"])
         keys = {"kind": "filestore", "existing": existing}
         size = float(one["fileShares"][0]["capacityGb"])
         what, made = f"Filestore instance {short(str(one['name']))}", str(one.get("createTime", ""))
-        yield Kept(names.get(name, name), what, size, made, keys, rates.get(f"filestore.{one.get('tier')}"))
+        yield KeptStorage(
+            names.get(name, name), what, size, made, keys, rates.get(f"filestore.{one.get('tier')}")
+        )
     paths_of = {resource_of(cluster, path): name for name, path in paths.items()}
     wanted = {of: re.compile(re.escape(snapshot_prefix(of)) + LAST.pattern) for of in paths_of}
     for one in account.pages("compute", "projects/{project}/global/snapshots", "items"):
@@ -46,4 +48,6 @@ def kept(account: Account, cluster: str, paths: Mapping[str, str]) -> Iterator[K
         if of in wanted and wanted[of].fullmatch(identity):
             gib = int(one.get("diskSizeGb", 0))
             keys = {"kind": "nfs", "size_gib": gib, "snapshot": True, "restore": identity}
-            yield Kept(paths_of[of], f"snapshot {identity}", gib, str(one.get("creationTimestamp", "")), keys)
+            yield KeptStorage(
+                paths_of[of], f"snapshot {identity}", gib, str(one.get("creationTimestamp", "")), keys
+            )

@@ -1,0 +1,246 @@
+"""`./cluster` with AWS Batch: status, logs, runs, the budget, refusals, permissions, and the report."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import botocore.session
+import pytest
+from botocore import xform_name
+
+from cli import login_machine, logs, providers, sweep
+from cli import report as reports
+from cli.aws import diagnosis
+from cli.aws.batch import budget_gate, run_records, submit
+from cli.aws.batch.commands import BatchCommands, parse_nodes
+from cli.aws.batch.service import BatchService
+from cli.aws.provider import AwsProvider
+from cli.console.progress import Console
+from cli.provider import StackUp
+from infra.config import load_file
+from infra.errors import EXIT_REFUSED, UserError
+from node.model import Budget
+from tests.support.batch_account import (
+    DESIGN,
+    RESULT,
+    STACK,
+    BatchAccount,
+    account,
+    batch_account,
+    moto,
+)
+from tests.support.batch_stack import batch_design
+from tests.support.checkout import ROOT
+
+__all__ = ["account", "batch_account", "moto"]
+
+
+# --- the commands -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def up(batch_account: BatchAccount, monkeypatch: pytest.MonkeyPatch) -> Iterator[StackUp]:
+    """The stack as the commands find it."""
+    config = load_file(STACK.file)
+    monkeypatch.setattr(
+        providers, "scheduler", lambda stack, _config: BatchCommands(stack, DESIGN, batch_account)
+    )
+    return iter([StackUp.of(STACK, config)])
+
+
+def test_status_and_logs_and_run(
+    up: Iterator[StackUp], batch_account: BatchAccount, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = next(up)
+    made = submit.submit(BatchService(DESIGN, batch_account), 2)
+    stream = batch_account("batch").describe_jobs(jobs=[made.id])["jobs"][0]["container"]["logStreamName"]
+    batch_account.write_log(
+        stream, *(f"line {number}" for number in range(50)), f"RESULT {json.dumps(RESULT)}"
+    )
+    login_machine.show_cluster_status(known, as_json=False)
+    text = capsys.readouterr().out
+    assert "environment tensorflow-gpu-fsx-ce  enabled, valid" in text
+    assert "queue tf-queue                     enabled, valid" in text
+    assert made.id in text
+    login_machine.show_cluster_status(known, as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found["partitions"][0]["name"] == "tf-queue"
+    assert [one["how"] for one in found["ended"]] == ["succeeded"]
+    assert logs.show(known, made.id, lines=3, follow=False) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == ["line 48", "line 49"]
+    assert known.config is not None
+    sweep.run(STACK, known.config, Console(), nodes="2")
+    assert "98000.5" in capsys.readouterr().out
+    (record,) = run_records.load("aws-batch")
+    assert record["job_name"].startswith("aws-batch-2-"), "moto itself takes no other number of nodes"
+    with pytest.raises(UserError, match="one queue"):
+        sweep.run(STACK, known.config, Console(), nodes="2", gpus="1")
+    with pytest.raises(UserError, match="no job nowhere"):
+        logs.show(known, "nowhere", lines=3, follow=False)
+
+
+BUDGET = dataclasses.replace(DESIGN, budget=Budget(max_usd=1000.0, max_hours=64.0, running_jobs="cancel"))
+
+
+@pytest.fixture
+def spend(batch_account: BatchAccount) -> Callable[[int], None]:
+    """Writes what the state machine has counted, in machines that were up at a tick of five minutes."""
+    key: dict[str, Any] = {"AttributeName": "Id"}
+    batch_account("dynamodb").create_table(
+        TableName="aws-batch-budget",
+        BillingMode="PAY_PER_REQUEST",
+        AttributeDefinitions=[{**key, "AttributeType": "S"}],
+        KeySchema=[{**key, "KeyType": "HASH"}],
+    )
+
+    def write(machines: int) -> None:
+        ticks = {"Id": {"S": "vcpus"}, "Ticks": {"N": str(machines * 96)}}
+        batch_account("dynamodb").put_item(TableName="aws-batch-budget", Item=ticks)
+
+    return write
+
+
+def test_status_says_what_is_left_of_the_budget(
+    batch_account: BatchAccount, spend: Callable[[int], None]
+) -> None:
+    """1000 USD are 32 machine-hours: 38 ticks with ten machines up are all but 12 USD of them."""
+    own = BatchCommands(STACK, BUDGET, batch_account)
+    assert own.status()["cost"]["budget"]["left_usd"] == 1000.0
+    spend(38 * 10)
+    found = own.status()["cost"]["budget"]
+    assert found["left_usd"] == pytest.approx(1000 - 380 * 5 / 60 * 31.212, abs=0.1)
+    assert found["left_hours"] == pytest.approx(64 - 380 * 5 / 60), "each limit has a rest of its own"
+    assert found["used"] == pytest.approx(1 - found["left_usd"] / 1000)
+    assert found["running_jobs"] == "cancel"
+
+
+def test_who_submits_opens_what_is_closed_if_the_budget_covers_it(
+    batch_account: BatchAccount, spend: Callable[[int], None]
+) -> None:
+    service, batch = BatchService(BUDGET, batch_account), batch_account("batch")
+    said: list[str] = []
+    # Twenty machines for five minutes are 52 USD.
+    spend(38 * 10 - 5)
+    with pytest.raises(UserError, match=r"47 machine-minutes are left .* on 20 nodes takes 100") as caught:
+        submit.submit(service, before=lambda nodes: budget_gate.prepare(service, nodes, said.append))
+    assert (caught.value.exit_code, service.jobs()) == (EXIT_REFUSED, [])
+    spend(38 * 9)
+    budget_gate.prepare(service, 20, said.append)
+    assert said == [], "nothing is closed"
+    batch.update_job_queue(jobQueue="tf-queue", state="DISABLED")
+    batch.update_compute_environment(computeEnvironment="tensorflow-gpu-fsx-ce", state="DISABLED")
+    budget_gate.prepare(service, 20, said.append)
+    assert said == [
+        "environment tensorflow-gpu-fsx-ce was disabled: it is enabled again",
+        "queue tf-queue was disabled: it is enabled again",
+    ]
+    states = [(service.queue() or {})["state"], (service.environment() or {})["state"]]
+    assert states == ["ENABLED", "ENABLED"]
+
+
+def test_numbers_of_nodes() -> None:
+    assert parse_nodes(None, 20) == [1, 2, 4, 8, 16, 20]
+    assert parse_nodes("2, 4,2", 20) == [2, 4]
+    with pytest.raises(UserError, match="like 2,4"):
+        parse_nodes("2,x", 20)
+
+
+def test_nobody_logs_in_and_the_message_says_what_to_do_instead() -> None:
+    for asked in (
+        lambda: AwsProvider().access(STACK, {}, ["squeue"], tty=False),
+        lambda: AwsProvider().ssh(STACK),
+    ):
+        with pytest.raises(
+            UserError, match=r"no login machine.*`\./cluster status --stack aws-batch`"
+        ) as caught:
+            asked()
+        assert caught.value.exit_code == EXIT_REFUSED
+
+
+def test_the_doctor_says_that_docker_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    (finding,) = diagnosis.docker(DESIGN)
+    assert "not on PATH" in finding.found
+    assert {check.name for check in diagnosis.checks(DESIGN)} == {"credentials", "quotas", "docker"}
+    assert list(diagnosis.docker(batch_design(repository=None, container_image="x"))) == []
+
+
+# --- permissions ------------------------------------------------------------------------------------------
+
+SERVICES = {
+    "batch": "batch", "dynamodb": "dynamodb", "ecr": "ecr", "fsx": "fsx", "logs": "logs", "ssm": "ssm",
+    "stepfunctions": "states", "sts": "sts",
+}  # fmt: skip
+"""What the commands use clients of -> the prefix of its actions in IAM."""
+IMAGE_PUSH = {
+    "ecr:BatchCheckLayerAvailability", "ecr:CompleteLayerUpload", "ecr:InitiateLayerUpload",
+    "ecr:UploadLayerPart",
+}  # fmt: skip
+"""What Docker's push asks for (ECR user guide, "IAM permissions for pushing an image")."""
+
+
+def test_the_page_names_each_action_that_the_commands_call_and_no_other() -> None:
+    """A call is a method with the name of an operation, or that name as a paginator's text."""
+    session = botocore.session.get_session()
+    operations: dict[str, set[str]] = {}
+    for name_of_service, prefix in SERVICES.items():
+        for name in session.get_service_model(name_of_service).operation_names:
+            operations.setdefault(xform_name(name), set()).add(f"{prefix}:{name}")
+    # Several services may have an operation of that name.
+    called: list[set[str]] = []
+    for path in (ROOT / "cli" / "aws" / "batch").glob("*.py"):
+        text = path.read_text()
+        for method in re.findall(r"\.(\w+)\(", text) + re.findall(r'get_paginator\("(\w+)"\)', text):
+            called += [operations[method]] if method in operations else []
+    page = (ROOT / "docs" / "batch.md").read_text()
+    table = page.partition("## What you need")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`([a-z]+:[A-Z]\w+)`", table))
+    assert len(called) > 25
+    assert [one for one in called if not one & named] == []
+    assert named - IMAGE_PUSH <= set().union(*called)
+
+
+# --- the report -------------------------------------------------------------------------------------------
+
+
+def test_the_report_has_our_runs_beside_the_published_scaling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for number, (nodes, rate) in enumerate(((1, 6000.0), (20, 108000.0), (20, 110000.0))):
+        run_records.keep(
+            "aws-batch",
+            {
+                "job_id": f"job-{number}", "job_name": "n", "machine": "p3dn.24xlarge", "nodes": nodes,
+                "gpus": 8 * nodes, "seconds_job": 60.0, "cost_usd": 1.5,
+                "result": {"images_per_second": rate},
+            },
+        )  # fmt: skip
+    made = reports.make(["aws-batch"], tmp_path, project=ROOT)
+    rows = list(csv.DictReader(made.table.open()))
+    stated = [row for row in rows if row["origin"] == "published" and not row["note"]]
+    assert [(row["gpus"], row["images_per_second"], row["speed_up"]) for row in stated] == [
+        ("160", "100000.0", "20.00")
+    ]
+    assert {row["gpus"] for row in rows if row["origin"] == "published"} == {
+        "8",
+        "16",
+        "32",
+        "64",
+        "128",
+        "160",
+    }
+    mine = {row["job_id"]: row["speed_up"] for row in rows if row["origin"] == "ours"}
+    assert mine == {"job-0": "1.00", "job-1": "18.17", "job-2": "18.17"}, "the median of repeats"
+    page = made.page.read_text()
+    assert "<svg" in page
+    assert "on 160 GPUs, in images a second: 110,000." in page
+    assert "http://www.w3.org" not in page.replace('xmlns="http://www.w3.org/2000/svg"', ""), "loads nothing"
+    with pytest.raises(UserError, match="its report is of its own"):
+        reports.make(["aws-batch", "local"], tmp_path, project=ROOT)

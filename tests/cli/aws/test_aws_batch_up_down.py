@@ -1,0 +1,340 @@
+"""`./cluster` with AWS Batch: what `up` asks first, the image that it pushes, and what `down` ends.
+
+moto's Batch, ECR, FSx and CloudWatch Logs answer over HTTP. Waiting and failing, which moto's Batch does not
+do, are answers that botocore's Stubber holds to Batch's model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.stub import Stubber
+
+from cli import operate, runner
+from cli.aws.batch import change_check, images, shutdown, submit, teardown
+from cli.aws.batch.service import BatchService
+from cli.console.progress import Console
+from infra.aws.batch import access
+from infra.aws.batch.repository import ImageRequest
+from infra.aws.tags import CLUSTER, log_group
+from infra.clouds.commands import ClusterRef
+from infra.config import load_file
+from infra.errors import EXIT_REFUSED, UserError
+from tests.support.aws_account import Account
+from tests.support.batch_account import (
+    DESIGN,
+    PLACE,
+    REGION,
+    RESULT,
+    STACK,
+    BatchAccount,
+    account,
+    batch_account,
+    moto,
+)
+from tests.support.batch_stack import batch_design
+
+__all__ = ["account", "batch_account", "moto"]
+
+
+# --- changes ----------------------------------------------------------------------------------------------
+
+LUSTRE = {
+    "FileSystemId": "fs-12345678",
+    "StorageCapacity": 3600,
+    "StorageType": "SSD",
+    "Tags": [{"Key": CLUSTER, "Value": "aws-batch"}, {"Key": "Name", "Value": "aws-batch-fsx"}],
+    "LustreConfiguration": {
+        "DeploymentType": "SCRATCH_1",
+        "DataRepositoryConfiguration": {
+            "ImportPath": "s3://imagenet-2012", "ExportPath": "s3://imagenet-2012/results",
+        },
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, None),
+        ({"size_gib": 7200}, "fs-12345678 at /fsx is replaced by an empty one: size_gib 3600 → 7200"),
+        ({"deployment": "SCRATCH_2", "size_gib": 4800}, "deployment SCRATCH_1 → SCRATCH_2$"),
+        ({"s3_export": None}, "s3_export s3://imagenet-2012/results → nothing"),
+        ({"path": "/data"}, r"fs-12345678 \(aws-batch-fsx\) is not in the stack file any more"),
+    ],
+)
+def test_up_asks_before_a_file_system_is_replaced(
+    batch_account: BatchAccount, change: dict[str, Any], said: str | None
+) -> None:
+    (mount,) = (dataclasses.replace(mount, **change) for mount in DESIGN.mounts)
+    fsx = boto3.client("fsx", REGION, aws_access_key_id="a", aws_secret_access_key="b")
+    with Stubber(fsx) as stub:
+        stub.add_response("describe_file_systems", {"FileSystems": [LUSTRE]}, {})
+        wanted = dataclasses.replace(DESIGN, mounts=(mount,))
+
+        def check() -> None:
+            change_check.check(lambda service: fsx if service == "fsx" else batch_account(service), wanted)
+
+        if said is None:
+            check()
+        else:
+            with pytest.raises(UserError, match=re.compile(said, re.M)) as caught:
+                check()
+            assert caught.value.exit_code == EXIT_REFUSED
+            assert "`./cluster up --stack aws-batch --replace`" in str(caught.value)
+
+
+def test_up_asks_before_a_queue_with_jobs_is_replaced(
+    batch_account: BatchAccount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutdown, "unfinished_jobs", lambda _batch, queue: [{"jobId": queue}])
+    change_check.check(batch_account, DESIGN)
+    for renamed in (batch_design(queue="other"), batch_design(compute_environment="other")):
+        with pytest.raises(UserError, match="queue tf-queue is deleted, and with it 1 job"):
+            change_check.check(batch_account, renamed)
+    monkeypatch.setattr(shutdown, "unfinished_jobs", lambda _batch, _queue: [])
+    change_check.check(batch_account, batch_design(queue="other"))
+
+
+# --- the image --------------------------------------------------------------------------------------------
+
+DOCKER = """\
+#!/bin/sh
+echo "$@" >>{calls}
+case "$*" in
+    *login*) read -r password; echo "password ${{#password}}" >>{calls} ;;
+    *push*) exec {python} -c '
+import boto3, json, sys
+ecr = boto3.client("ecr", "us-east-1", endpoint_url="{url}", aws_access_key_id="a", aws_secret_access_key="b")
+manifest = {{"schemaVersion": 2, "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
+            "layers": [{{"digest": "sha256:1"}}]}}
+ecr.put_image(repositoryName="mnp-tensorflow", imageTag="1234", imageManifest=json.dumps(manifest))
+' ;;
+esac
+"""
+
+
+def test_an_image_is_built_and_pushed_once_and_named_by_its_digest(
+    batch_account: BatchAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Docker is a script that pushes to moto's ECR and notes how it is called."""
+    ecr = batch_account("ecr")
+    url = ecr.create_repository(repositoryName="mnp-tensorflow")["repository"]["repositoryUri"]
+    (tmp_path / "workload" / "batch").mkdir(parents=True)
+    (tmp_path / "workload" / "batch" / "Dockerfile").write_text("FROM scratch\n")
+    calls = tmp_path / "calls"
+    docker = tmp_path / "bin" / "docker"
+    docker.parent.mkdir()
+    docker.write_text(DOCKER.format(calls=calls, python=sys.executable, url=batch_account.url))
+    docker.chmod(0o755)
+    request = ImageRequest(REGION, url, "1234", "layers-5678")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UserError, match="`docker` is not on PATH") as caught:
+        images.provide(request, ecr, print, tmp_path)
+    assert caught.value.exit_code == EXIT_REFUSED
+    monkeypatch.setenv("PATH", f"{docker.parent}:/usr/bin:/bin")
+    digest = images.provide(request, ecr, print, tmp_path)
+    assert digest.startswith("sha256:")
+    build, login, password, push = calls.read_text().splitlines()
+    assert build.startswith("build --platform linux/amd64 --file")
+    assert f"--build-arg IMAGE={url}:1234 --tag {url}:1234" in build
+    assert login.split()[2:6] == ["login", "--username", "AWS", "--password-stdin"]
+    assert int(password.split()[1]) > 0, "on standard input, and in no process's arguments"
+    assert push.endswith(f"push {url}:1234")
+    assert images.provide(request, ecr, print, tmp_path) == digest
+    assert len(calls.read_text().splitlines()) == 4, "what is there is not built again"
+
+    def tagged(tag: str) -> str:
+        found = ecr.describe_images(repositoryName="mnp-tensorflow", imageIds=[{"imageTag": tag}])
+        return str(found["imageDetails"][0]["imageDigest"])
+
+    assert tagged("layers-5678") == digest
+    # With layers: moto's digest of an image without any is one of a hundred.
+    kind = "application/vnd.docker.distribution.manifest.v2+json"
+    other = {"mediaType": kind, "schemaVersion": 2, "layers": [{"digest": "sha256:2"}]}
+    ecr.put_image(repositoryName="mnp-tensorflow", imageTag="9", imageManifest=json.dumps(other))
+    later = images.provide(ImageRequest(REGION, url, "9", "layers-5678"), ecr, print, tmp_path)
+    assert later == tagged("9") != digest
+    assert tagged("layers-5678") == digest, "the first image with these layers keeps it"
+
+
+# --- down -------------------------------------------------------------------------------------------------
+
+
+def test_down_ends_jobs_after_a_question_and_leaves_nothing(
+    batch_account: BatchAccount, monkeypatch: pytest.MonkeyPatch, account: Account
+) -> None:
+    batch_account("ecr").create_repository(
+        repositoryName="mnp-tensorflow", tags=[{"Key": CLUSTER, "Value": "aws-batch"}]
+    )
+    turn = access.parameter("aws-batch")
+    batch_account("ssm").put_parameter(Name=turn, Value="being made", Type="String")
+    monkeypatch.setattr(teardown, "client_of", lambda _place: batch_account)
+    assert teardown.left([PLACE]) == [
+        "compute environment tensorflow-gpu-fsx-ce (VALID)",
+        "job queue tf-queue (VALID)",
+        "job definition mnptensorflow-gpu-mnp1:1",
+        "repository mnp-tensorflow",
+        f"parameter {turn}",
+    ]
+    assert teardown.left([ClusterRef("another", REGION)]) == []
+    asked: list[Any] = []
+    teardown.drain([PLACE], print, asked.extend)
+    assert (
+        batch_account("batch").describe_job_queues(jobQueues=["tf-queue"])["jobQueues"][0]["state"]
+        == "DISABLED"
+    )
+    teardown.remove([PLACE], lambda _: None)
+    assert teardown.left([PLACE]) == []
+
+
+def test_jobs_are_named_and_terminated_before_the_queue_goes() -> None:
+    client = boto3.client("batch", REGION, aws_access_key_id="a", aws_secret_access_key="b")
+    one = {"jobId": "id", "jobName": "name", "status": "RUNNING"}
+    queue = {
+        "jobQueueName": "q", "jobQueueArn": "arn", "state": "ENABLED", "status": "VALID", "priority": 1,
+        "computeEnvironmentOrder": [],
+    }  # fmt: skip
+    with Stubber(client) as stub:
+
+        def listed(running: bool) -> None:
+            stub.add_response("describe_job_queues", {"jobQueues": [queue]}, {"jobQueues": ["q"]})
+            for state in ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING"):
+                found = [one] if running and state == "RUNNING" else []
+                stub.add_response(
+                    "list_jobs", {"jobSummaryList": found}, {"jobQueue": "q", "jobStatus": state}
+                )
+
+        stub.add_response("describe_job_queues", {"jobQueues": [queue]}, {"jobQueues": ["q"]})
+        stub.add_response("update_job_queue", {}, {"jobQueue": "q", "state": "DISABLED"})
+        listed(True)
+        stub.add_response("terminate_job", {}, {"jobId": "id", "reason": shutdown.WHY})
+        listed(True)
+        listed(False)
+        assert shutdown.end_jobs(client, "q", print, lambda _: None) == 1
+        stub.assert_no_pending_responses()
+
+
+def test_the_environment_starts_no_machine_any_more_and_its_change_is_waited_for() -> None:
+    client = boto3.client("batch", REGION, aws_access_key_id="a", aws_secret_access_key="b")
+    resources = {"type": "EC2", "minvCpus": 96, "maxvCpus": 4096, "subnets": ["subnet-1"]}
+    environment = {
+        "computeEnvironmentName": "ce", "computeEnvironmentArn": "arn", "computeResources": resources,
+    }  # fmt: skip
+    asked = {"computeEnvironments": ["ce"]}
+    with Stubber(client) as stub:
+
+        def described(state: str, status: str) -> None:
+            found = {**environment, "state": state, "status": status}
+            stub.add_response("describe_compute_environments", {"computeEnvironments": [found]}, asked)
+
+        described("ENABLED", "UPDATING")
+        described("ENABLED", "VALID")
+        described("ENABLED", "VALID")
+        change = {"computeEnvironment": "ce", "state": "DISABLED", "computeResources": {"minvCpus": 0}}
+        stub.add_response("update_compute_environment", {}, change)
+        described("DISABLED", "UPDATING")
+        described("DISABLED", "VALID")
+        shutdown.stop_machines(client, "ce", lambda _: None)
+        stub.assert_no_pending_responses()
+
+
+@pytest.mark.parametrize(("lifecycle", "fails"), [("SUCCEEDED", False), ("FAILED", True)])
+def test_a_file_system_that_writes_to_s3_does_so_before_it_goes(lifecycle: str, fails: bool) -> None:
+    client = boto3.client("fsx", REGION, aws_access_key_id="a", aws_secret_access_key="b")
+    tags = [{"Key": CLUSTER, "Value": "c"}]
+    writes = {"DataRepositoryConfiguration": {"ImportPath": "s3://b/in", "ExportPath": "s3://b/out"}}
+    systems = [
+        {"FileSystemId": "fs-12345678", "Tags": tags, "LustreConfiguration": writes},
+        {"FileSystemId": "fs-87654321", "Tags": [{"Key": CLUSTER, "Value": "other"}]},
+        # Nobody asked for this path: FSx gives it.
+        {
+            "FileSystemId": "fs-11223344", "Tags": tags, "LustreConfiguration": {
+                "DataRepositoryConfiguration": {"ExportPath": "s3://b/FSxLustre20181105T222312Z"},
+            },
+        },
+    ]  # fmt: skip
+    task = {
+        "TaskId": "task-01234567890123456", "Lifecycle": "EXECUTING", "Type": "EXPORT_TO_REPOSITORY",
+        "CreationTime": 0,
+    }  # fmt: skip
+    with Stubber(client) as stub:
+        stub.add_response("describe_file_systems", {"FileSystems": systems}, {})
+        request = {
+            "Type": "EXPORT_TO_REPOSITORY",
+            "FileSystemId": "fs-12345678",
+            "Report": {"Enabled": False},
+        }
+        stub.add_response("create_data_repository_task", {"DataRepositoryTask": task}, request)
+        last = {**task, "Lifecycle": lifecycle, "FailureDetails": {"Message": "no bucket"}}
+        asked = {"TaskIds": [task["TaskId"]]}
+        stub.add_response("describe_data_repository_tasks", {"DataRepositoryTasks": [last]}, asked)
+        if fails:
+            with pytest.raises(UserError, match=r"no bucket\. Nothing was deleted"):
+                shutdown.export(client, "c", print, lambda _: None)
+        else:
+            assert shutdown.export(client, "c", print, lambda _: None) == ["fs-12345678"]
+        stub.assert_no_pending_responses()
+
+
+# --- up and down, whole -----------------------------------------------------------------------------------
+
+
+class Engine:
+    """A runner that makes and deletes nothing: what the engine would make is in moto already."""
+
+    name = "fake"
+
+    def __init__(self, gone: Callable[[], object]) -> None:
+        self.did: list[str] = []
+        self._gone = gone
+
+    def outputs(self) -> dict[str, Any]:
+        scheduler = {"name": "batch", "version": "AWS Batch"}
+        partitions = [{"name": "tf-queue"}]
+        cluster = {"name": "aws-batch", "region": REGION, "scheduler": scheduler, "partitions": partitions}
+        return {"cluster": {**cluster, "apiVersion": "slurm-stacks/v1"}}
+
+    def up(self, _on_event: Any, *, benchmark: bool = True) -> dict[str, Any]:
+        self.did.append("up" if benchmark else "up without a job")
+        return self.outputs()
+
+    def destroy(self, _on_event: Any) -> None:
+        self.did.append("destroy")
+        self._gone()
+
+
+def test_up_ends_in_the_result_and_down_in_nothing(
+    batch_account: BatchAccount, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The provider's own code runs against moto, and only the engine and the program's rehearsal do not."""
+
+    def gone() -> None:
+        teardown.remove([PLACE], lambda _: None)
+        batch_account("logs").delete_log_group(logGroupName=log_group("aws-batch"))
+
+    engine = Engine(gone)
+    monkeypatch.setattr(runner, "select", lambda *_: engine)
+    monkeypatch.setattr(operate, "check_program", lambda *_: None)
+    config = load_file(STACK.file)
+    made = submit.submit(BatchService(DESIGN, batch_account))
+    stream = batch_account("batch").describe_jobs(jobs=[made.id])["jobs"][0]["container"]["logStreamName"]
+    batch_account.write_log(stream, f"RESULT {json.dumps(RESULT)}")
+    found = operate.bring_up(STACK, config, Console())
+    assert found["result"] is not None
+    assert (found["result"]["job_id"], found["result"]["result"]) == (made.id, RESULT)
+    text = capsys.readouterr().out
+    assert "images per second" in text
+    assert "slurm-stacks/v1: aws-batch, AWS Batch, partitions tf-queue" in text
+    assert operate.bring_up(STACK, config, Console(), benchmark=False, quiet=True)["result"] is None
+    operate.take_down(STACK, "aws", Console(), yes=True)
+    assert engine.did == ["up", "up without a job", "destroy"]
+    assert teardown.left([PLACE]) == []
