@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 TRAIN, TEST, HELD_OUT = 60_000, 10_000, 360
+ORIGINALS = 1_797
 SIZE = 28
 PADDING = 3
 """Pixels of background added around each 8x8 source image, because the warp reads there."""
@@ -45,10 +46,22 @@ def split(originals: int) -> tuple[Any, Any]:
     return order[HELD_OUT:], order[:HELD_OUT]
 
 
+def held_out_originals() -> Any:
+    """Return, for each test image, the index of the original that it is a warp of.
+
+    Warps of one original are no independent samples, so the error of an accuracy has to count originals.
+    """
+    return _choose(split(ORIGINALS)[1], TEST, stream=2)
+
+
+def _choose(choices: Any, count: int, stream: int) -> Any:
+    return choices[_random(stream, np.arange(count), 0) % np.uint64(len(choices))]
+
+
 def _warp_all(images: Any, choices: Any, count: int, stream: int) -> tuple[Any, Any]:
     padded = np.pad(images, ((0, 0), (PADDING, PADDING), (PADDING, PADDING)))
     result: Any = np.empty((count, SIZE, SIZE), np.uint8)
-    chosen = choices[_random(stream, np.arange(count), 0) % np.uint64(len(choices))]
+    chosen = _choose(choices, count, stream)
     for start in range(0, count, _CHUNK):
         numbers = np.arange(start, min(start + _CHUNK, count))
         result[start : start + _CHUNK] = _warp(padded[chosen[numbers]], numbers, stream)

@@ -24,7 +24,7 @@ from workload.loop import Epoch, Plan, State  # noqa: E402
 
 # Before TensorFlow's first operation, which no module of tests has when it is imported.
 (_CPU,) = tf.config.list_physical_devices("CPU")
-tf.config.set_logical_device_configuration(_CPU, [tf.config.LogicalDeviceConfiguration()] * 2)
+tf.config.set_logical_device_configuration(_CPU, [tf.config.LogicalDeviceConfiguration()] * 3)
 
 # Rounds of 4, 4 and 3 steps; the second epoch has another order.
 SHORT = ("--profile", "local-sgd", "--steps-per-epoch", "11", "--epochs", "2")
@@ -113,31 +113,36 @@ def part(until: int | None, begun: Checkpoint | None) -> tuple[Any, Checkpoint, 
     return trained, Checkpoint(last[-1], tuple(epochs), 0, 0, None), steps
 
 
-def test_the_outer_step_is_blockwise_model_update_filtering() -> None:
+@pytest.mark.parametrize("workers", [2, 3])
+def test_the_outer_step_is_blockwise_model_update_filtering(workers: int) -> None:
     """Two rounds of one step each, against the same in NumPy on gradients of Keras's."""
-    given = plan(average_every=1, epochs=2, steps=1, global_batch=128)
+    given = plan(average_every=1, epochs=2, steps=1, global_batch=64 * workers, strategy=mirrored(workers))
     trained = local_sgd.train(given, lambda _: None)
 
     tf.keras.utils.set_random_seed(given.seed)
     alone = model.build()
     start = alone.get_weights()
     momentum = [np.zeros_like(w) for w in start]
-    beta = 1 - 1 / 2**0.5
+    root = workers**0.5
+    beta = 1 - 1 / root
     for step in range(2):
-        order = tf.random.experimental.stateless_shuffle(tf.range(160), seed=[given.seed, step + 1]).numpy()
+        order = tf.random.experimental.stateless_shuffle(tf.range(192), seed=[given.seed, step + 1]).numpy()
+        # Two workers take the published steps. Of more, the rate and the longest gradient grow with the root
+        # of their number, and the cosine halves the rate of the second step.
+        rate, longest = given.learning_rate, None
+        if workers > 2:
+            rate, longest = rate * root * (1.0, 0.5)[step], recipe.CLIP * root
         ends = []
-        for replica in range(2):
+        for replica in range(workers):
             alone.set_weights(start)
-            # The rate and the longest gradient grow with the root of the workers; the cosine halves the rate.
-            rate = given.learning_rate * 2**0.5 * (1.0, 0.5)[step]
             alone.compile(
                 loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-                optimizer=tf.keras.optimizers.SGD(rate, global_clipnorm=recipe.CLIP * 2**0.5),
+                optimizer=tf.keras.optimizers.SGD(rate, global_clipnorm=longest),
             )
             rows = order[replica * 64 : replica * 64 + 64]
             alone.train_on_batch(given.data.x_train[rows] / np.float32(255), given.data.y_train[rows])
             ends.append(alone.get_weights())
-        mean = [(a + b) / 2 for a, b in zip(*ends, strict=True)]
+        mean = [sum(weights) / workers for weights in zip(*ends, strict=True)]
         momentum = [beta * m + (w - s) for m, w, s in zip(momentum, mean, start, strict=True)]
         start = [w + (beta * m if step == 0 else 0) for w, m in zip(mean, momentum, strict=True)]
     for a, b in zip(trained.get_weights(), start, strict=True):
@@ -171,15 +176,19 @@ def test_a_batch_that_cannot_be_shared_is_refused() -> None:
         local_sgd.train(plan(global_batch=33), lambda _: None)
 
 
+def mirrored(workers: int) -> Any:
+    return tf.distribute.MirroredStrategy(
+        [f"CPU:{n}" for n in range(workers)], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+
+
 def plan(**changes: Any) -> Plan:
     """Two replicas, two epochs of five steps in rounds of two."""
     generator = np.random.default_rng(0)
-    images = generator.integers(0, 256, (160, 28, 28), dtype=np.uint8)
-    labels = generator.integers(0, 10, 160, dtype=np.uint8)
+    images = generator.integers(0, 256, (192, 28, 28), dtype=np.uint8)
+    labels = generator.integers(0, 10, 192, dtype=np.uint8)
     values = {
-        "strategy": tf.distribute.MirroredStrategy(
-            ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
-        ),
+        "strategy": mirrored(2),
         "data": Data("digits-synthetic", images, labels, images, labels),
         "epochs": 2,
         "steps": 5,

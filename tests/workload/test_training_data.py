@@ -68,10 +68,13 @@ def test_the_real_digits_are_the_pinned_ones(tmp_path: Path) -> None:
     assert sorted(set(found.y_train.tolist())) == sorted(set(found.y_test.tolist())) == list(range(10))
     assert found.x_train.max() > 200
     assert (found.x_train.reshape(60_000, -1).max(axis=1) > 100).all()  # no empty image
+    originals = digits.held_out_originals()
+    assert set(originals.tolist()) <= set(digits.split(digits.ORIGINALS)[1].tolist())
+    assert (training_module("sklearn.datasets").load_digits().target[originals] == found.y_test).all()
 
 
 def test_no_original_is_on_both_sides() -> None:
-    kept, held_out = digits.split(1797)
+    kept, held_out = digits.split(digits.ORIGINALS)
     assert (len(kept), len(held_out)) == (1437, 360)
     assert set(kept.tolist()) | set(held_out.tolist()) == set(range(1797))
 
