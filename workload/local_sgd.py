@@ -11,8 +11,8 @@ Here it is done in two ways:
 
 - The move of a round, from one mean to the next, is an outer step with Nesterov's momentum 1 - 1/sqrt(R)
   (blockwise model-update filtering: K. Chen and Q. Huo, ICASSP 2016). In the long run it multiplies each move
-  by sqrt(R). Up to `UNSCALED` workers this is enough, and the inner steps are the published recipe's: its rate,
-  constant, and whole gradients.
+  by sqrt(R). Up to `UNSCALED` workers this is enough, and the inner steps are the published recipe's: its
+  rate, constant, and whole gradients.
 - With more workers the inner learning rate is sqrt(R) times the published one. It warms up, falls along a
   cosine, and gradients are clipped at sqrt(R) times the length of `sync`, because over an R-th of the batch
   they have that much more noise. Clipped as in `sync`, they would be almost only noise.
