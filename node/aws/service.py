@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 
 from node.aws.sigv4 import Credentials, signed
 from node.cloud import call as http
+
+OTHER_TIME = (b"RequestTimeTooSkewed", b"Signature expired", b"Signature not yet current")
+"""What services say of a signature of another time, by more than 15 minutes (S3) or 5 (others)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +40,29 @@ class Service:
     ) -> http.Answer:
         """Sends a signed request and returns the response.
 
+        If the service refuses this machine's clock, the request is repeated with the service's time. So a
+        machine whose clock is wrong can still report that.
+
         Raises:
             UnreachableError: The service did not answer.
         """
+        behind = timedelta()
 
         def sign() -> dict[str, str]:
             sent = signed(
                 method, url, headers or {}, body, self.credentials(),
-                region=self.region, service=self.name, now=datetime.now(UTC),
+                region=self.region, service=self.name, now=datetime.now(UTC) + behind,
             )  # fmt: skip
             # urllib adds its own `host` header.
             return {name: value for name, value in sent.items() if name != "host"}
 
         data = body if method in ("PUT", "POST") else None
-        return http.call(method, url, sign, data, attempts=attempts, timeout=timeout)
+        answer = http.call(method, url, sign, data, attempts=attempts, timeout=timeout)
+        date = answer.headers.get("date")
+        if date and answer.status in (400, 403) and any(words in answer.body for words in OTHER_TIME):
+            behind = parsedate_to_datetime(date) - datetime.now(UTC)
+            answer = http.call(method, url, sign, data, attempts=attempts, timeout=timeout)
+        return answer
 
 
 def override(variable: str) -> str | None:

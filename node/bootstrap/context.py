@@ -23,7 +23,12 @@ class Reboot(Exception):  # noqa: N818 - not an error: the boot goes on after it
 
 @dataclass(slots=True)
 class Context:
-    """The state of a machine during its boot, which every step gets."""
+    """The state of a machine during its boot, which every step gets.
+
+    Attributes:
+        controller_clock: the controller's time in seconds since the epoch, minus this machine's monotonic
+            clock. `None` means that it is not known.
+    """
 
     settings: Settings
     settings_file: Path
@@ -33,6 +38,7 @@ class Context:
     services: Services
     report: BootReport
     run: Runner = run
+    controller_clock: float | None = None
 
     @property
     def process(self) -> bool:

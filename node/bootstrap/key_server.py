@@ -6,6 +6,8 @@ controller may read the secret store. The other machines ask the controller from
 which the kernel gives to root only, as for NFS's `secure` exports. The server listens on such a port too, so
 that no ordinary user of the controller can take its place. The cloud's firewall decides which machines can
 reach the server at all (`infra.clouds.firewall`).
+
+After the key comes the controller's time, with which the other machines compare theirs (`clock`).
 """
 
 from __future__ import annotations
@@ -14,8 +16,11 @@ import contextlib
 import errno
 import random
 import socket
+import struct
 import sys
+import time
 from pathlib import Path
+from typing import NamedTuple
 
 from node.bootstrap.services import Service
 
@@ -25,6 +30,8 @@ PORT = 816
 RESERVED = range(512, 1024)
 """Source ports that only root can bind (the range of rresvport(3))."""
 KEY_BYTES = 1024
+TIME = struct.Struct(">d")
+"""The controller's clock, in seconds since the epoch."""
 SECONDS = 5.0
 """The time limit of one connection."""
 BACKLOG = 1024
@@ -34,23 +41,36 @@ class KeyUnavailableError(OSError):
     """The controller does not serve the key now. The message says why."""
 
 
-def fetch(address: str, port: int = PORT) -> bytes:
-    """Fetches the key from the controller.
+class Given(NamedTuple):
+    """What the controller gives.
+
+    Attributes:
+        time: the controller's clock, in seconds since the epoch. `None`: it runs code that does not say.
+    """
+
+    key: bytes
+    time: float | None
+
+
+def fetch(address: str, port: int = PORT) -> Given:
+    """Fetches the key and the time from the controller.
 
     Raises:
         KeyUnavailableError: The controller cannot be reached, or does not have the key yet.
         PermissionError: This process may not bind a source port below 1024.
     """
     with contextlib.closing(_connect(address, port)) as connection:
-        key = b""
+        given = b""
         try:
-            while part := connection.recv(KEY_BYTES + 1):
-                key += part
+            while part := connection.recv(KEY_BYTES + TIME.size + 1):
+                given += part
         except OSError as error:
             raise KeyUnavailableError(f"{address}, port {port}: {error}") from error
-    if len(key) != KEY_BYTES:
-        raise KeyUnavailableError(f"{address}, port {port}: sent {len(key)} of {KEY_BYTES} bytes")
-    return key
+    # While `up` brings a new release, a new node may ask a controller that still runs the former one.
+    if len(given) not in (KEY_BYTES, KEY_BYTES + TIME.size):
+        raise KeyUnavailableError(f"{address}, port {port}: sent {len(given)} of {KEY_BYTES} bytes")
+    key, clock = given[:KEY_BYTES], given[KEY_BYTES:]
+    return Given(key, TIME.unpack(clock)[0] if clock else None)
 
 
 def _connect(address: str, port: int) -> socket.socket:
@@ -93,13 +113,17 @@ def main(key_file: str, port: int = PORT) -> None:
 
 
 def answer(connection: socket.socket, address: str, source: int, key_file: Path) -> None:
-    """Sends the key to a peer whose source port shows that it is root. Closes any other connection."""
+    """Sends the key and the time to a peer whose source port shows that it is root.
+
+    Closes any other connection.
+    """
     if source not in RESERVED:
         print(f"{address}: refused, for source port {source} is not reserved", file=sys.stderr, flush=True)
         return
     try:
         connection.settimeout(SECONDS)
-        connection.sendall(key_file.read_bytes())
+        key = key_file.read_bytes()
+        connection.sendall(key + TIME.pack(time.time()))
         connection.shutdown(socket.SHUT_WR)
     except OSError as error:
         print(f"{address}: {error}", file=sys.stderr, flush=True)

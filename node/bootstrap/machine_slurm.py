@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 
 from node import ports
-from node.bootstrap import daemons, files
+from node.bootstrap import clock, daemons, files
 from node.bootstrap.context import Context
 from node.bootstrap.registration import start_slurmd
 from node.bootstrap.services import Service
@@ -84,6 +84,7 @@ def _release(context: Context) -> str:
 
 def ready(context: Context) -> str:
     """Starts the role's daemons. A node's slurmd is the last."""
+    clock.check(context)
     owner = context.munge_user
     # Users come before slurmd, because a job fails if its user is not known here.
     clouds.of(context.settings).prepare_users(context)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from node.bootstrap import accounts, files, key_server, sshd
+from node.bootstrap import accounts, clock, files, key_server, sshd
 from node.bootstrap.context import Context
 from node.bootstrap.machine_slurm import ready, slurm
 from node.bootstrap.vm import clouds, nfs_guard
@@ -108,7 +108,7 @@ def _key_from_controller(context: Context) -> bytes:
     deadline = time.monotonic() + longest
     while True:
         try:
-            return key_server.fetch(context.settings.site.controller_address)
+            given = key_server.fetch(context.settings.site.controller_address)
         except key_server.KeyUnavailableError as error:
             if time.monotonic() > deadline:
                 raise TimeoutError(
@@ -116,6 +116,9 @@ def _key_from_controller(context: Context) -> bytes:
                     "see what its boot came to "
                     f"(./cluster logs --stack {context.settings.design.stack} controller)"
                 ) from error
+        else:
+            clock.remember(context, given.time)
+            return given.key
         time.sleep(KEY_PAUSE_SECONDS)
 
 

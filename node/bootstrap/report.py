@@ -32,6 +32,7 @@ class BootReport:
         self, host: str, role: str, sinks: list[Callable[[str], None]], *, was_ready: bool = False
     ) -> None:
         self._sinks = sinks
+        self._began = time.monotonic()
         self.content: dict[str, Any] = {
             "apiVersion": REPORT_VERSION,
             "host": host,
@@ -45,9 +46,20 @@ class BootReport:
             "steps": [],
         }
 
+    def correct(self, ahead: float) -> None:
+        """Gives the times of this report by the controller's clock.
+
+        Readers compare them with the time of the launch. By a clock that is behind, the report would seem to
+        be of a former machine of this name.
+
+        Args:
+            ahead: by how many seconds this machine's clock is ahead of the controller's.
+        """
+        self.content["started"] -= ahead
+
     def begin(self, step: str, timeout: float) -> None:
         self.content["steps"].append(
-            {"name": step, "state": "running", "started": time.time(), "seconds": None, "timeout": timeout}
+            {"name": step, "state": "running", "started": self._now(), "seconds": None, "timeout": timeout}
         )
         self.write()
 
@@ -72,8 +84,11 @@ class BootReport:
         Args:
             state: ready | failed | rebooting.
         """
-        self.content.update(state=state, ended=time.time())
+        self.content.update(state=state, ended=self._now())
         self.write()
+
+    def _now(self) -> float:
+        return float(self.content["started"] + time.monotonic() - self._began)
 
     def write(self) -> None:
         text = json.dumps(self.content, indent=1)

@@ -113,16 +113,20 @@ class CloudMachines:
             "--nodelist=compute-1",
         )
         cluster.done(job)
+        for host in ("compute-1", "controller"):
+            said = cluster.sh("/usr/bin/python3 /home/ada/intruder.py nfs", host=host)
+            assert said == "the file server takes the word of this client", "as a user it would, too"
         found = {"compute-1": cluster.sh("cat /home/ada/node")}
         found["controller"] = cluster.sh(f"cd /home/ada && /usr/bin/python3 intruder.py {words}", user="ada")
-        said: dict[str, Any] = {host: json.loads(text) for host, text in found.items()}
-        assert {host: one["got"] for host, one in said.items()} == {"compute-1": [], "controller": []}
+        results: dict[str, Any] = {host: json.loads(text) for host, text in found.items()}
+        assert {host: one["got"] for host, one in results.items()} == {"compute-1": [], "controller": []}
         # What a node's identity may do is harmless, and any process's; the controller's is for its daemons.
-        assert {host: one["role"] for host, one in said.items()} == {
+        assert {host: one["role"] for host, one in results.items()} == {
             "compute-1": "compute",
             "controller": None,
         }
-        for host, one in said.items():
+        for host, one in results.items():
+            assert "refused" in one["why"]["speak NFS"]
             assert key not in found[host], host
             assert len(one["why"]) > 50, one["why"]
             assert "Errno 13" in one["why"]["read /etc/munge/munge.key"], "it is there"

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from node import rpc
 from tests.support.checkout import Checkout, until
 from tests.support.containers import cluster_image
 from tests.support.mishaps import end, quick_benchmark, until_saved
+from tests.support.off_clock import environment, library
 
 # The first test makes the machines' image where there is none.
 pytestmark = pytest.mark.timeout(1500)
@@ -325,6 +327,36 @@ def test_a_disk_that_is_full_is_a_boot_that_fails_and_says_so(cluster: Checkout)
             return cluster.cluster("logs", "debug-3", "--lines=40").stdout
 
         until(lambda: "are free, 64 are needed; make room there" in why(), 200, "the reason", 1.0)
+        cluster.execute("scancel", number)
+    finally:
+        plan.write(run.path)
+
+
+@pytest.mark.wide
+def test_a_clock_that_is_off_is_a_boot_that_fails_and_says_so(cluster: Checkout, tmp_path: Path) -> None:
+    """It is behind: by its own clock its boot report would be older than its launch."""
+    layer = tmp_path / "layer"
+    own = "/usr/lib/off-clock.so"
+    (layer / "usr/lib").mkdir(parents=True)
+    shutil.copy(library(), f"{layer}{own}")
+    (layer / "etc/systemd/system.conf.d").mkdir(parents=True)
+    words = " ".join(f"{name}={value}" for name, value in environment(-600.0, own).items())
+    (layer / "etc/systemd/system.conf.d/off.conf").write_text(f"[Manager]\nDefaultEnvironment={words}\n")
+    run = RunDirectory(cluster.run_directory)
+    # A node that is up has the clock that it has.
+    until(lambda: states(cluster) == {"idle~"}, 120, "zero nodes")
+    plan = BootPlan.read(run.path)
+    dataclasses.replace(plan, layers=(str(layer), *plan.layers)).write(run.path)
+    try:
+        number = cluster.execute("sbatch", "--parsable", "-w", "debug-2", "--wrap", "true").strip()
+
+        def told() -> str:
+            return cluster.execute("scontrol", "--oneliner", "show", "job", number)
+
+        until(lambda: "clock is 600 s behind the controller's" in told(), 200, "the job's comment", 1.0)
+        said = cluster.cluster("logs", "debug-2", "--lines=40").stdout
+        assert "munge refuses messages that are 300 s off" in said
+        assert "chronyc tracking" in said
         cluster.execute("scancel", number)
     finally:
         plan.write(run.path)

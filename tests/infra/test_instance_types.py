@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import importlib.metadata
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -135,19 +132,6 @@ def of_moto() -> dict[str, dict[str, Any]]:
     file = Path(moto.__file__).parent / "ec2" / "resources" / "instance_types.json.gz"
     found: dict[str, dict[str, Any]] = json.loads(gzip.decompress(file.read_bytes()))
     return found
-
-
-def test_the_table_of_ec2_is_what_the_tool_makes_of_ec2s_description(tmp_path: Path) -> None:
-    """Nobody edits it by hand: what is to differ is said in `cli/aws/types.py`, and why."""
-    about = json.loads((ROOT / "infra/instance_types/facts/ec2.json").read_text())
-    assert importlib.metadata.version("moto") in about["source"], "a newer moto: run tools/instance_types.py"
-    code = (
-        "import pathlib, sys, tools.instance_types as t; t.FOLDER = pathlib.Path(sys.argv[1]); "
-        "sys.argv = sys.argv[:1]; t.main()"
-    )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
-    for file in ("ec2.csv", "ec2.json"):
-        assert (tmp_path / file).read_bytes() == (ROOT / "infra/instance_types/facts" / file).read_bytes()
 
 
 def test_every_type_of_ec2_is_known_or_refused_with_a_reason() -> None:

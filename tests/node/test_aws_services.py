@@ -6,6 +6,8 @@ import hashlib
 import http.server
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 
 import boto3
@@ -137,7 +139,6 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
     ("status", "code", "says"),
     [
         (403, "AccessDenied", r"the machine's role does not allow it \(AccessDenied: why\)"),
-        (403, "RequestTimeTooSkewed", "clock is wrong"),
         (403, "SignatureDoesNotMatch", "is this machine's clock right"),
         (301, "PermanentRedirect", "the bucket is in us-east-1, not in eu-west-1"),
         (418, "Strange", "Strange: why"),
@@ -148,6 +149,27 @@ def test_refusals_in_words(stub: Stub, status: int, code: str, says: str) -> Non
     with pytest.raises(ServiceError, match=f"s3://b/k: .*{says}") as caught:
         Bucket("s3://b", REGION, role).get("k")
     assert (caught.value.status, len(stub.seen)) == (status, 1)
+
+
+@pytest.mark.parametrize("ahead", [7200.0, -7200.0])
+def test_a_clock_that_is_off_is_told_the_services_time(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    """S3's answer to a signature of another time, as its page of error responses has it."""
+    there = datetime.now(UTC) + timedelta(seconds=ahead)
+    date = format_datetime(there, usegmt=True)
+    monkeypatch.setattr(http.server.BaseHTTPRequestHandler, "date_time_string", lambda *_: date)
+    refused = (403, "<Error><Code>RequestTimeTooSkewed</Code><Message>The difference</Message></Error>")
+    bucket = Bucket("s3://b", REGION, role)
+    stub.answers = [refused, (200, "there")]
+    assert bucket.get("k") == b"there"
+    signed = [datetime.strptime(h["x-amz-date"], "%Y%m%dT%H%M%S%z") for _, _, h, _ in stub.seen]
+    assert abs(signed[1] - there) < timedelta(minutes=5)
+    assert abs(signed[0] - there) > timedelta(hours=1)
+    # A service that refuses its own time is asked no third time.
+    stub.answers = [refused, refused]
+    with pytest.raises(ServiceError, match=r"s3://b/k: this machine's clock is wrong by minutes"):
+        bucket.get("k")
 
 
 def test_each_attempt_is_signed_anew_with_the_credentials_of_the_moment(stub: Stub) -> None:

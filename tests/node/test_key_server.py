@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,8 +50,27 @@ def port(key_file: Path) -> Iterator[int]:
     thread.join(30)
 
 
-def test_root_has_the_key(port: int) -> None:
-    assert key_server.fetch("127.0.0.1", port) == KEY
+def test_root_has_the_key_and_the_controllers_time(port: int) -> None:
+    before = time.time()
+    key, clock = key_server.fetch("127.0.0.1", port)
+    assert key == KEY
+    assert clock is not None
+    assert before <= clock <= time.time()
+
+
+def test_a_controller_of_the_former_release_gives_the_key_alone() -> None:
+    """A node may boot while `up` brings new code: until then the controller's server is the former one."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(KEY)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        assert key_server.fetch("127.0.0.1", server.getsockname()[1]) == (KEY, None)
+        thread.join(30)
 
 
 def test_a_port_that_anybody_can_have_gets_nothing(port: int) -> None:
@@ -118,7 +138,7 @@ def test_the_daemon_serves_until_it_is_ended(key_file: Path) -> None:
         try:
             assert daemon.stdout is not None
             assert daemon.stdout.readline() == f"serving on port {free}\n"
-            assert [key_server.fetch("127.0.0.1", free) for _ in range(3)] == [KEY] * 3
+            assert [key_server.fetch("127.0.0.1", free).key for _ in range(3)] == [KEY] * 3
         finally:
             daemon.terminate()
 

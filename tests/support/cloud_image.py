@@ -8,7 +8,7 @@ Here is all in which these machines differ from Ubuntu 24.04 on a cloud:
 - The distribution is this host's, and so are its releases: Debian 12 has Slurm 22.05, Debian 13 has 24.11,
   Ubuntu 24.04 has 23.11, and likewise cloud-init, boto3, chrony.
 - The kernel is this host's, and it has no NFS: a share is a file system of the host's by the server's name,
-  which `mount.nfs` binds (`MOUNT`). Its server does answer on NFS's port.
+  which `mount.nfs` binds (`MOUNT`). Its server does answer on NFS's port (`nfs_service`).
 - The kernel's uptime is this host's, whom slurmd would believe that the machine has not booted since it was
   asked for: slurmd is told that it has (`SLURMD`).
 - A lease by DHCP is for cloud-init's first stage alone; then the address is set as its maker has it.

@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import socket
+import socketserver
 import subprocess
 import threading
 from abc import abstractmethod
@@ -37,6 +38,7 @@ from tests.support.cloud_authority import Authority
 from tests.support.cloud_image import SHARES, SITE, layers
 from tests.support.cloud_server import Answer, Request, Server
 from tests.support.containers import Booted, Lab, need_containers
+from tests.support.nfs_service import NfsService
 
 SERVICES, METADATA = "10.99.200.1", "169.254.169.254"
 CONTROLLER = "10.99.0.10"
@@ -116,9 +118,10 @@ class Land:
         for address in (SERVICES, METADATA):
             self._lab.address(f"{address}/32")
         self._resolver()
-        self._ends.enter_context(listener(network, SERVICES, NFS))
-        self._serve(listener(network, METADATA, 80), self.metadata)
-        self._serve(self._tls(listener(network, SERVICES, 443)), lambda _address, ask: self.api(ask))
+        self._serve(NfsService(listener(network, SERVICES, NFS)))
+        metadata, api = listener(network, METADATA, 80), self._tls(listener(network, SERVICES, 443))
+        self._serve(Server(metadata, self.metadata, self._errors.append))
+        self._serve(Server(api, lambda _address, ask: self.api(ask), self._errors.append))
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="machines", initializer=self._mounts.enter)
         self._ends.callback(self._pool.shutdown)
         datacenter = threading.Thread(target=self._follow, daemon=True, name="datacenter")
@@ -321,8 +324,8 @@ class Land:
         # Each connection greets in its own thread.
         return self._authority.context().wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
 
-    def _serve(self, place: socket.socket, answer: Callable[[str, Request], Answer]) -> None:
-        server = self._ends.enter_context(Server(place, answer, self._errors.append))
+    def _serve(self, server: socketserver.BaseServer) -> None:
+        self._ends.enter_context(server)
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         self._ends.callback(thread.join)

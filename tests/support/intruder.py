@@ -3,6 +3,7 @@
 `PROVIDER SECRET JOB PORT`: the cloud; where the cluster's secret is, as JSON; the number of another user's
 job; the port at which the controller serves the munge key. It prints JSON: what it `got` (nothing, as it
 should be), the `role` that the metadata address gave it, and why it got nothing.
+With `nfs` alone it only speaks to the file server, which root may: so the test knows that there is one.
 It signs its calls with the product's own code for AWS, which every user of a machine may read.
 """
 
@@ -14,6 +15,7 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import urllib.error
@@ -253,10 +255,37 @@ def sockets(tries: Tries, job: str, port: int) -> None:
     tries.run("scancel", "--state=PENDING", job)
 
 
+def nfs() -> str:
+    """Speaks to the server of /home as an NFS client that says it acts for root (RFC 5531, AUTH_SYS)."""
+    from node.published import read_settings
+
+    source = read_settings(Path("/opt/slurm-stacks/settings.json")).site.mounts["/home"].source
+    assert source is not None
+    server = source.partition(":")[0]
+    root = struct.pack(
+        ">5I", 0, 0, 0, 0, 0
+    )  # stamp, the machine's empty name, user, group, no further groups
+    call = struct.pack(">6I", 7, 0, 2, 100003, 4, 0)  # of NFS 4's procedure that does nothing
+    call += struct.pack(">2I", 1, len(root)) + root + struct.pack(">2I", 0, 0)
+    with socket.create_connection((server, 2049), SECONDS) as connection:
+        connection.sendall(struct.pack(">I", 1 << 31 | len(call)) + call)
+        answer = connection.makefile("rb").read(28)
+    if answer[4:] != struct.pack(">6I", 7, 1, 0, 0, 0, 0):
+        raise RuntimeError(f"it says {answer!r}")
+    return "the file server takes the word of this client"
+
+
+def file_server(tries: Tries) -> None:
+    tries.do("speak NFS", nfs)
+    # In a namespace of its own it is root, too.
+    tries.run("unshare", "--user", "--map-root-user", sys.executable, __file__, "nfs")
+
+
 def main(provider: str, secret: str, job: str, port: str) -> None:
     tries = Tries()
     role = {"aws": aws, "gcp": google}[provider](tries, json.loads(secret))
     files(tries)
+    file_server(tries)
     sockets(tries, job, int(port))
     privileges(tries)
     print(
@@ -267,4 +296,7 @@ def main(provider: str, secret: str, job: str, port: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[1:] == ["nfs"]:
+        print(nfs())
+    else:
+        main(*sys.argv[1:])

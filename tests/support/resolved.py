@@ -6,41 +6,24 @@ of it, kept in the cache, and run where it sees a /run and users of its own.
 
 from __future__ import annotations
 
-import platform
-import shutil
-import subprocess
 from pathlib import Path
 
-import pytest
-
-from infra.program.locations import cache_root
 from tests.support.checkout import until
 from tests.support.net_machines import CLOUD, NetMachines
+from tests.support.unpacked import file_of
 
 PACKAGE, USER = "systemd-resolved", "systemd-resolve"
 INSTALLED = Path("/usr/lib/systemd/systemd-resolved")
 STUB = "../run/systemd/resolve/stub-resolv.conf"
 # What systemd-networkd leaves there of a link that is up, with what DHCP said.
 LINK = f"ADMIN_STATE=configured\nOPER_STATE=routable\nDNS={CLOUD}\nDOMAINS=example.org\n"
-DOWNLOAD_SECONDS = 120.0
 
 
 def program() -> Path:
     """Skips the test where there is no such program of this distribution's."""
     if INSTALLED.exists():
         return INSTALLED
-    folder = cache_root() / "tests" / f"{PACKAGE}-{platform.freedesktop_os_release()['VERSION_ID']}"
-    made = folder / "lib" / "systemd" / PACKAGE
-    if made.exists():
-        return made
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    try:
-        for command in (["apt-get", "download", PACKAGE], ["sh", "-c", "dpkg-deb -x *.deb ."]):
-            subprocess.run(command, cwd=folder, capture_output=True, check=True, timeout=DOWNLOAD_SECONDS)
-    except (OSError, subprocess.SubprocessError) as error:
-        pytest.skip(f"no {PACKAGE} of this distribution's: {error}")
-    return made
+    return file_of(PACKAGE, f"lib/systemd/{PACKAGE}")
 
 
 def prepare(root: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import pwd
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,10 +52,10 @@ def users_are_me(monkeypatch: pytest.MonkeyPatch) -> None:
 def keys_come_from(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
     """The controller hands out this munge key, once it is there. Nobody is asked over a network."""
 
-    def fetch(address: str) -> bytes:
+    def fetch(address: str) -> key_server.Given:
         if not file.exists():
             raise key_server.KeyUnavailableError(f"{address}: has no key yet")
-        return file.read_bytes()
+        return key_server.Given(file.read_bytes(), time.time())
 
     monkeypatch.setattr(key_server, "fetch", fetch)
 

@@ -38,7 +38,7 @@ The first report comes within a minute or two, and Slurm waits for everything th
 """
 SILENCE = (
     f"the machine has reported nothing in {SILENT_SECONDS / 60:g} minutes: its image does not start, or it "
-    "does not reach the cluster's bucket (routes, its role)"
+    "does not reach the cluster's bucket (routes, its role, a clock that is 15 minutes off)"
 )
 
 
