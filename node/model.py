@@ -127,6 +127,8 @@ class Partition:
     """Google Cloud: whether nodes load signed kernel modules only."""
     placement_policy: str | None = None
     """Google Cloud: name of the placement policy that the reservation was made with."""
+    topology: bool = False
+    """Whether Slurm chooses nodes by where the cloud says that their machines are."""
     local_ssds: int = 0
     """Google Cloud: number of local SSDs of 375 GiB attached to each node for a local scratch."""
     gp3: Gp3 | None = None

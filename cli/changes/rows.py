@@ -27,6 +27,7 @@ SHARED: dict[str, Row] = {
     "partitions.reservation": Row(Kind.RENEWED, ("partitions.reservation",)),
     "partitions.time_limit": Row(Kind.LIVE, ("partitions.time_limit",), "jobs keep the limit they have"),
     "partitions.exclusive": Row(Kind.LIVE, ("partitions.exclusive",)),
+    "partitions.topology": Row(Kind.LIVE, ("partitions.topology",)),
     "partitions.disk_gib": Row(Kind.RENEWED, ("partitions.disk_gib",)),
     "partitions.image": Row(Kind.RENEWED, ("partitions.image",)),
     "partitions.local": Row(Kind.NOTHING),

@@ -193,6 +193,11 @@ class PartitionConfig(Section):
         "the ARN of a group. Google Cloud: a reservation's name, or projects/…/reservations/… for one that "
         "another project shares.",
     )
+    topology: bool = Field(
+        False,
+        description="Whether Slurm gives a job nodes that are close together in the cloud's network, and "
+        "knows `sbatch --switches`: types of AWS and Google Cloud for large trainings.",
+    )
     time_limit: TimeLimit = Field(
         "INFINITE", description='Longest run of a job, in quotes: "24:00:00", "2-00:00:00", or "INFINITE".'
     )

@@ -88,6 +88,10 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ),
     # what only AWS has
     ("aws", {"partitions[0].aws": {"neuron_cores": True}}, "partitions[0].aws.neuron_cores", ["trainium"]),
+    # where the cloud tells nobody the places of nodes
+    ("aws", {"partitions[0].topology": True}, "partitions[0].topology", ["EC2 does not tell", "https://"]),
+    ("gcp", {"partitions[0].topology": True}, "partitions[0].topology", ["write placement: cluster"]),
+    ("local", {"partitions[0].topology": True}, "partitions[0].topology", ["on one host"]),
     ("gcp", {"aws": {"nat": False}}, "aws", ["settings of gcp", "remove aws:"]),
     (
         "aws",

@@ -22,6 +22,7 @@ from infra.config.checks.local_cloud import check_local_cloud
 from infra.config.checks.network import check_access, check_location, check_network
 from infra.config.checks.partitions import check_image, check_own_image, check_partitions
 from infra.config.checks.storage import check_storage
+from infra.config.checks.topology import check_topology
 from infra.config.cluster import ClusterConfig
 from infra.config.mistakes import Location, Mistake
 from infra.instance_types.catalog import Catalog
@@ -71,4 +72,5 @@ def check(
         check_health(context)
         check_amazon(context)
         check_google(context)
+        check_topology(context)
     return context.mistakes
