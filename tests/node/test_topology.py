@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -178,8 +179,15 @@ def test_what_slurm_did_not_read_is_written_again(land: Land, monkeypatch: pytes
     ).once()
 
 
-def test_slurmctlds_start_keeps_places(tmp_path: Path) -> None:
-    site = Site(str(tmp_path), "u", "localhost", "127.0.0.1", 7000, 7001)
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder whose path is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="slurm-test-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def test_a_start_of_slurmctld_keeps_the_places_where_the_daemon_may_write(short: Path) -> None:
+    site = Site(str(short), "u", "localhost", "127.0.0.1", 7000, 7001)
     settings = Settings(DESIGN, site)
     etc, lib = (Path(str(getattr(Folders(settings), name))) for name in ("etc", "lib"))
     for folder in (etc, lib):
