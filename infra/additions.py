@@ -19,10 +19,13 @@ class Addition(TypedDict):
 
 
 def additions(design: ClusterDesign) -> list[Addition]:
-    """Containers and hooks, for example: docker.sh on all, script on compute. Empty without both."""
+    """Containers, GDRCopy and hooks, for example: docker.sh on all. Empty without all of them."""
     found = []
     if design.containers is not None:
         found.append(Addition(name="containers", what=_containers(design.containers)))
+    if design.gdrcopy:
+        what = f"GDRCopy from {plurals.count(len(design.gdrcopy), 'package')}"
+        found.append(Addition(name="gpu", what=what))
     if design.hooks:
         hooks = [f"{PurePosixPath(hook.source).name} on {hook.role}" for hook in design.hooks]
         found.append(Addition(name="hooks", what=", ".join(hooks)))

@@ -66,9 +66,8 @@ def node_archive(design: ClusterDesign, root: Path = ROOT) -> bytes:
             continue  # the machines fetch this hook themselves, or have it in their settings
         content = _script(root, f"hooks[{number}].source", hook.source)
         files[f"hooks/{number}-{Path(hook.source).name}"] = content
-    for number, package in enumerate(design.containers.packages if design.containers else ()):
+    for key, package in _debian_packages(design):
         if "://" not in package.source and not _to_be_filled_in(package):
-            key = f"containers.packages[{number}].source"
             files[package.archived()] = _package(root, key, package)
     for program, own in ((PROLOG, design.slurm.prolog), (EPILOG, design.slurm.epilog)):
         if own is not None:
@@ -94,6 +93,14 @@ def _script(root: Path, key: str, source: str) -> bytes:
             EXIT_USAGE,
         )
     return (root / source).read_bytes()
+
+
+def _debian_packages(design: ClusterDesign) -> Iterator[tuple[str, Package]]:
+    """The packages that are known by their hashes, each with its key of the stack file."""
+    containers = design.containers.packages if design.containers else ()
+    for section, packages in (("containers", containers), ("gpu.gdrcopy", design.gdrcopy)):
+        for number, package in enumerate(packages):
+            yield f"{section}.packages[{number}].source", package
 
 
 def _to_be_filled_in(package: Package) -> bool:

@@ -6,11 +6,13 @@ given is changed. Providers iterate the design and decide nothing about Slurm.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from infra import batch_design
 from infra.config import ClusterConfig, StackConfig
 from infra.config.cluster import AwsConfig, AwsPartition, LocalConfig, OwnImageConfig, PartitionConfig
+from infra.config.containers import PackageConfig
 from infra.config.fields import clock, time_limit_seconds
 from infra.health import health
 from infra.instance_types.catalog import GRES, NEURON_CORES, Catalog, InstanceType
@@ -57,6 +59,7 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
         ),
         health=health(cluster, partitions),
         containers=_containers(cluster),
+        gdrcopy=_packages(cluster.gpu.gdrcopy.packages if cluster.gpu and cluster.gpu.gdrcopy else ()),
         budget=_budget(cluster),
         region=config.region,
         zone=config.zone,
@@ -123,8 +126,11 @@ def _containers(cluster: ClusterConfig) -> model.Containers | None:
     said = cluster.containers
     if said is None:
         return None
-    packages = tuple(Package(one.source, one.sha256) for one in said.packages)
-    return model.Containers(said.runtime, packages, said.images)
+    return model.Containers(said.runtime, _packages(said.packages), said.images)
+
+
+def _packages(said: Iterable[PackageConfig]) -> tuple[Package, ...]:
+    return tuple(Package(one.source, one.sha256) for one in said)
 
 
 def _queue(config: StackConfig, batch: Batch, facts: Catalog) -> model.Partition:
@@ -235,6 +241,7 @@ def _partition(
         gp3=gp3_of(own.gp3),
         secure_boot=bool(partition.gcp and partition.gcp.secure_boot),
         placement_policy=partition.gcp.placement_policy if partition.gcp else None,
+        topology=partition.topology,
         local_ssds=local_ssds,
     )
 

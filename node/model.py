@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from node.batch import Batch
 from node.containers.model import Containers as Containers  # noqa: PLC0414  the design's types are here
+from node.containers.model import Package
 from node.health.model import Health, JobScript
 from node.local_cloud import LocalCloud
 from node.sites import AwsSite, CloudSite, GcpSite, LocalSite, MountSource
@@ -127,6 +128,8 @@ class Partition:
     """Google Cloud: whether nodes load signed kernel modules only."""
     placement_policy: str | None = None
     """Google Cloud: name of the placement policy that the reservation was made with."""
+    topology: bool = False
+    """Whether Slurm chooses nodes by where the cloud says that their machines are."""
     local_ssds: int = 0
     """Google Cloud: number of local SSDs of 375 GiB attached to each node for a local scratch."""
     gp3: Gp3 | None = None
@@ -248,6 +251,8 @@ class ClusterDesign:
     hooks: tuple[Hook, ...] = ()
     containers: Containers | None = None
     health: Health | None = None
+    gdrcopy: tuple[Package, ...] = ()
+    """The packages of GDRCopy for nodes with NVIDIA's GPUs; empty means that they have none."""
     budget: Budget = field(default_factory=Budget)
     region: str | None = None
     zone: str | None = None
@@ -274,6 +279,7 @@ class ClusterDesign:
         """
         found = [hook.source for hook in self.hooks if role is not None and hook.role in (role, "all")]
         found += [package.source for package in self.containers.packages] if self.containers else []
+        found += [package.source for package in self.gdrcopy] if role in (None, "compute") else []
         return list(dict.fromkeys(source for source in found if source.startswith(scheme)))
 
     def partition(self, name: str) -> Partition:

@@ -27,6 +27,7 @@ SHARED: dict[str, Row] = {
     "partitions.reservation": Row(Kind.RENEWED, ("partitions.reservation",)),
     "partitions.time_limit": Row(Kind.LIVE, ("partitions.time_limit",), "jobs keep the limit they have"),
     "partitions.exclusive": Row(Kind.LIVE, ("partitions.exclusive",)),
+    "partitions.topology": Row(Kind.LIVE, ("partitions.topology",)),
     "partitions.disk_gib": Row(Kind.RENEWED, ("partitions.disk_gib",)),
     "partitions.image": Row(Kind.RENEWED, ("partitions.image",)),
     "partitions.local": Row(Kind.NOTHING),
@@ -43,6 +44,7 @@ SHARED: dict[str, Row] = {
     "containers": Row(
         Kind.NODES, ("cluster.containers",), "controller and login machines get theirs at once"
     ),
+    "gpu": Row(Kind.NODES, ("cluster.gdrcopy",)),
     "health": Row(Kind.NODES, ("cluster.health",), "the interval changes at once"),
     "budget": Row(Kind.LIVE, ("budget.max_usd", "budget.max_hours", "budget.running_jobs")),
     "network.cidr": Row(Kind.HEAD, ("network.cidr",), "it is a new network"),

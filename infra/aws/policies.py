@@ -287,7 +287,9 @@ def _encrypt(scope: Scope, design: ClusterDesign) -> list[Statement]:
 def _describe(design: ClusterDesign) -> list[str]:
     """The read actions of the driver. EC2 accepts no ARN for any of them."""
     calls = ["DescribeInstances", "DescribeInstanceStatus", "DescribeLaunchTemplateVersions"]
-    return [f"ec2:{call}" for call in [*calls, *(["DescribeSpotInstanceRequests"] if _spot(design) else [])]]
+    spot = ["DescribeSpotInstanceRequests"] if _spot(design) else []
+    near = ["DescribeInstanceTopology"] if any(p.topology for p in design.partitions) else []
+    return [f"ec2:{call}" for call in [*calls, *spot, *near]]
 
 
 def _spot(design: ClusterDesign) -> bool:

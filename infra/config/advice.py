@@ -153,6 +153,11 @@ def _partitions(config: StackConfig, design: ClusterDesign, facts: Catalog) -> l
             )
         if config.cluster.provider == "aws":
             found += _amazon(name, partition, design)
+        if partition.topology and partition.min < partition.max:
+            found.append(
+                f"{name}: Slurm knows the places of nodes that run; those of nodes that are off count as "
+                f"unknown, so jobs are placed best with nodes: {{min: {partition.max}, max: {partition.max}}}"
+            )
         found += _boots(name, partition, design)
         found += _zones(name, partition, design, facts)
     return found

@@ -22,6 +22,7 @@ from infra.config.fields import (
     TimeLimit,
     Usd,
 )
+from infra.config.gpu import GpuConfig
 from infra.config.health import HealthConfig, JobScriptConfig
 from infra.config.network import NetworkConfig, Zones
 from infra.config.storage import Gp3Config, StorageConfig
@@ -192,6 +193,11 @@ class PartitionConfig(Section):
         description="Reserved capacity. AWS: cr-…, a list of several, of which the stack makes a group, or "
         "the ARN of a group. Google Cloud: a reservation's name, or projects/…/reservations/… for one that "
         "another project shares.",
+    )
+    topology: bool = Field(
+        False,
+        description="Whether Slurm gives a job nodes that are close together in the cloud's network, and "
+        "knows `sbatch --switches`: types of AWS and Google Cloud for large trainings.",
     )
     time_limit: TimeLimit = Field(
         "INFINITE", description='Longest run of a job, in quotes: "24:00:00", "2-00:00:00", or "INFINITE".'
@@ -369,6 +375,7 @@ class ClusterConfig(Section):
     image: ImageConfig = Field(default_factory=ImageConfig, description="What machines boot from.")
     hooks: list[HookConfig] = Field(default_factory=list, description="Post-install scripts.")
     containers: ContainersConfig | None = Field(None, description="Containers for jobs; null: none.")
+    gpu: GpuConfig | None = Field(None, description="What nodes with NVIDIA's GPUs get besides the driver.")
     health: HealthConfig = Field(
         default_factory=HealthConfig, description="Checks of nodes with GPUs, Neuron devices or EFA."
     )

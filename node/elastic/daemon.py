@@ -33,6 +33,7 @@ from node.elastic.pools import Pools
 from node.elastic.reconcile import Reconciler
 from node.elastic.renewal import Renewal
 from node.elastic.status import status
+from node.elastic.topology import Topology
 from node.elastic.view import log
 from node.folders import Folders
 from node.model import ClusterDesign, Settings
@@ -77,6 +78,7 @@ class Elastic:
         self.reconciler = Reconciler(
             settings.design, control, driver, self.launcher, self._ledger, self.renewal.outdated_nodes
         )
+        self._topology = Topology(settings.design, control, driver, lib, lambda: self.reconciler.seen)
         self._queue: queue.Queue[dict[str, Any]] = queue.Queue()
         self._ending = ThreadPoolExecutor(TERMINATE_THREADS, thread_name_prefix="terminate")
 
@@ -172,7 +174,12 @@ class Elastic:
 
     def look(self) -> None:
         """Run the periodic tasks. The budget is also enforced while the cloud does not answer."""
-        for part in (self.reconciler.once, self.renewal.once, self._budget_enforcer.enforce):
+        for part in (
+            self.reconciler.once,
+            self.renewal.once,
+            self._budget_enforcer.enforce,
+            self._topology.once,
+        ):
             try:
                 part()
             except (SlurmError, rpc.RpcUnavailableError, rpc.RpcError) as error:

@@ -1,16 +1,17 @@
-"""The interface between the elastic daemon and a cloud: launch, terminate, list, available capacity.
+"""The interface between the elastic daemon and a cloud: launch, terminate, list, available capacity, places.
 
 Each cloud has one driver that implements it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
 from node.elastic.errors import Failure
+from node.slurm.topology import Place
 
 
 class MachineState(StrEnum):
@@ -134,5 +135,19 @@ class Driver(Protocol):
 
         Returns:
             The capacity; `None` where the cloud cannot tell without launching.
+        """
+        ...
+
+    def places(self, machines: Sequence[Machine]) -> Mapping[str, Place]:
+        """Return where machines are in the cloud's network.
+
+        Args:
+            machines: Running machines, each with its node.
+
+        Returns:
+            Node -> its place. Nodes are left out of which the cloud does not tell.
+
+        Raises:
+            Exception: The cloud refuses, or does not answer.
         """
         ...

@@ -8,14 +8,14 @@ machine; they differ by name, by port and, if the loopback has enough, by addres
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from node.containers import oci, pyxis
 from node.folders import Folders
 from node.health import conf as health
 from node.model import Partition, Settings
-from node.slurm import blocks, gres
+from node.slurm import blocks, gres, topology
 from node.slurm.addressing import reached_at, slurmd_addresses, slurmd_ports, span
 from node.slurm.hardware import Hardware, Lines
 from node.slurm.hostlist import fold
@@ -37,11 +37,17 @@ PROLOG_MARGIN = 120
 Options = list[tuple[str, object]]
 
 
-def render(settings: Settings, version: Version, lines: Lines = AS_DESIGNED) -> dict[str, str]:
+def render(
+    settings: Settings,
+    version: Version,
+    lines: Lines = AS_DESIGNED,
+    places: Mapping[str, topology.Place] | None = None,
+) -> dict[str, str]:
     """Returns file name -> content, for `Folders.etc` on the controller and on login machines.
 
     Args:
         lines: which nodes keep their former hardware, and which partitions accept no jobs yet.
+        places: where machines are in the cloud's network, as far as it is known.
 
     Raises:
         ValueError: slurm.conf cannot hold the root's path, the path is too long for sockets, there are too
@@ -56,6 +62,7 @@ def render(settings: Settings, version: Version, lines: Lines = AS_DESIGNED) -> 
         _tasks(settings),
         _power(settings),
         health.options(settings),
+        list(topology.options(settings.design)),
         _controller(settings, version, lines),
         _accounting(settings, lines),
     ]
@@ -67,6 +74,8 @@ def render(settings: Settings, version: Version, lines: Lines = AS_DESIGNED) -> 
         "slurm.conf": header + "\n" + "\n\n".join(text for text in parts if text) + "\n",
         "cgroup.conf": header + "".join(f"{k}={v}\n" for k, v in _cgroup(settings, version)),
     }
+    if topology.wanted(settings.design):
+        files[topology.FILE] = header + topology.render(settings.design, places or {})
     containers = settings.design.containers
     if containers is not None and containers.runtime == "oci":
         files["oci.conf"] = header + oci.render(settings)

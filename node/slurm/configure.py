@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from node.bootstrap import files
 from node.folders import Folders
 from node.model import Settings
 from node.published import read_settings
-from node.slurm import conf, hardware, version
+from node.slurm import conf, hardware, topology, version
 
 WriteFile = Callable[[Path, bytes], object]
 """Writes a file atomically."""
@@ -26,16 +27,20 @@ def configure(settings: Settings, release: str, write: WriteFile) -> hardware.Li
     etc, lib = Path(str(folders.etc)), Path(str(folders.lib))
     deviation, record = hardware.lines(settings.design, release, lib)
     write(lib / hardware.RECORD, hardware.text(record).encode())
-    for name, content in conf.render(settings, version.parse(release), deviation).items():
-        write(etc / name, content.encode())
+    places = topology.read(lib)
+    for name, content in conf.render(settings, version.parse(release), deviation, places).items():
+        folder = etc
+        if name == topology.FILE:
+            # The elastic daemon writes this file too, and may not write to /etc.
+            folder = lib
+            files.link(etc / name, str(lib / name))
+        write(folder / name, content.encode())
     hardware.done(lib)
     return deviation
 
 
 def main(settings_file: str) -> int:
     """Writes the configuration. systemd or the machine's init runs this before it restarts slurmctld."""
-    from node.bootstrap import files
-
     settings = read_settings(Path(settings_file))
     record = hardware.read(Path(str(Folders(settings).lib)))
     if record is not None:

@@ -55,6 +55,7 @@ from node.folders import Folders  # noqa: E402
 from node.model import ClusterDesign, Partition, Settings, SlurmSettings  # noqa: E402
 from node.slurm.hostlist import fold  # noqa: E402
 from node.slurm.states import parse_nodes  # noqa: E402
+from node.slurm.topology import Place  # noqa: E402
 from node.slurm.version import parse_resume  # noqa: E402
 from tests.node.slurm_cluster import SlurmCluster, design  # noqa: E402
 from tests.support.checkout import until  # noqa: E402
@@ -109,6 +110,10 @@ class InstantCloud:
     def available_capacity(self, partition: str, zone: str | None, count: int) -> AvailableCapacity | None:
         self.calls["available_capacity"] += 1
         return AvailableCapacity(count)
+
+    def places(self, machines: Sequence[Machine]) -> dict[str, Place]:
+        self.calls["places"] += 1
+        return {}
 
 
 class CloudServer:

@@ -10,12 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.local.site import RunDirectory
-from localcloud import nspawn
-from localcloud.containers import leftovers
-from node import rpc
-from node.processes import ProcessId
-from tests.support.checkout import ROOT, Checkout, until
+from tests.cluster.container_site import NUMBER, USER, Site, container_site
+from tests.support.checkout import ROOT, until
 from tests.support.containers import cluster_image
 
 # The first test makes the machines' image where there is none.
@@ -32,8 +28,6 @@ STACK = """
           - {name: debug, instance_type: local.small, nodes: {min: 2, max: 2}, default: true}
       slurm-stacks:benchmark: BENCHMARK
 """
-USER = "ana"
-NUMBER = 2001
 BUNDLE = f"/home/{USER}/bundle"
 PROGRAMS = ("sh", "cat", "id", "env", "ls", "sleep", "python3")
 MAKE = """
@@ -81,62 +75,16 @@ while :; do sleep 0.2; done
 """
 
 
-class Site:
-    """A cluster with a user."""
-
-    def __init__(self, checkout: Checkout, stack: str) -> None:
-        self.checkout, self.stack = checkout, stack
-        self._agent = str(RunDirectory(checkout.run_directory).agent_socket)
-        self.home = checkout.run_directory / "shared" / USER
-
-    def on(self, host: str, command: str) -> str:
-        """Run a command on a machine as root."""
-        machines = rpc.call(self._agent, "inspect", 10.0)["machines"]
-        (pid,) = [m["process"]["pid"] for m in machines if (m["node"], m["state"]) == (host, "running")]
-        launcher = ProcessId.of(pid)
-        assert launcher is not None
-        done = nspawn.execute(launcher, "sh", "-c", command, seconds=120)
-        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
-        return done.stdout
-
-    def user(self, command: str, *, status: int = 0) -> str:
-        """Run a command on the login machine as the user; what it prints, errors included."""
-        whole = f"cd && {{ {command}\n}} 2>&1; echo status $?"
-        told, _, ended = self.checkout.execute("su", "-", USER, "-c", whole).rpartition("status ")
-        assert ended == f"{status}\n", told
-        return told
-
-
 @pytest.fixture(
     scope="module", params=["null", pytest.param("trixie", marks=pytest.mark.wide)], ids=["own", "newer"]
 )
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     stack = STACK.replace("SUITE", request.param)
-    cluster_image(stack.replace("BENCHMARK", "{enabled: false}"))
-    checkout = Checkout(
-        tmp_path_factory.mktemp("oci") / "a checkout", stack.replace("BENCHMARK", "{enabled: false}")
-    )
-    try:
-        checkout.cluster("up", check=True)
-        made = Site(checkout, stack)
-        until(
-            lambda: checkout.execute("sinfo", "-h", "-o", "%T").split() == ["idle"],
-            240,
-            "the static nodes",
-            0.5,
-        )
-        hosts = ("controller", "login-0", "debug-0", "debug-1")
-        for host in hosts:
-            made.on(
-                host, f"groupadd -g {NUMBER} {USER} && useradd -M -u {NUMBER} -g {NUMBER} -s /bin/bash {USER}"
-            )
-        made.on("login-0", f"install -d -o {USER} -g {USER} /home/{USER}")
+    plain = stack.replace("BENCHMARK", "{enabled: false}")
+    cluster_image(plain)
+    with container_site(tmp_path_factory.mktemp("oci"), plain, stack) as made:
         made.user(MAKE.format(programs=" ".join(PROGRAMS)))
         yield made
-    finally:
-        left = checkout.close()
-    assert left == []
-    assert leftovers(checkout.run_directory) == []
 
 
 def inside(script: str, *options: str, nodes: int = 2) -> str:

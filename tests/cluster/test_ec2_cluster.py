@@ -21,8 +21,8 @@ COMPUTE = Partition("compute", "c4.2xlarge", 2, 1000, 0, 6, default=True, price_
 class Ec2Cluster(CloudCluster):
     """Machines are the fake's instances."""
 
-    def __init__(self, fake: FakeEc2) -> None:
-        super().__init__("aws", COMPUTE, fake.site())
+    def __init__(self, fake: FakeEc2, compute: Partition = COMPUTE) -> None:
+        super().__init__("aws", compute, fake.site())
         self.fake = fake
 
     def daemon_command(self, file: Path) -> list[str]:

@@ -8,15 +8,13 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from localcloud.containers import leftovers
-from tests.cluster.test_containers_cluster import NUMBER, PROGRAMS, USER, Site
-from tests.support.checkout import Checkout, until
+from tests.cluster.container_site import USER, Site, container_site
+from tests.cluster.test_containers_cluster import PROGRAMS
 from tests.support.containers import base_image
 
 FOLDER = os.environ.get("SLURM_STACKS_PYXIS_PACKAGES")
@@ -66,33 +64,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         for path in PACKAGES
     ]
     base_image()
-    checkout = Checkout(
-        tmp_path_factory.mktemp("pyxis") / "a checkout", STACK.replace("PACKAGES", ", ".join(named))
-    )
-    folder = checkout.folder / "site"
-    folder.mkdir()
-    for path in PACKAGES:
-        shutil.copy(path, folder)
-    try:
-        checkout.cluster("up", check=True)
-        made = Site(checkout, STACK)
-        until(
-            lambda: checkout.execute("sinfo", "-h", "-o", "%T").split() == ["idle"],
-            240,
-            "the static nodes",
-            0.5,
-        )
-        for host in ("controller", "login-0", "debug-0", "debug-1"):
-            made.on(
-                host, f"groupadd -g {NUMBER} {USER} && useradd -M -u {NUMBER} -g {NUMBER} -s /bin/bash {USER}"
-            )
-        made.on("login-0", f"install -d -o {USER} -g {USER} /home/{USER}")
+    stack = STACK.replace("PACKAGES", ", ".join(named))
+    files = {f"site/{path.name}": path for path in PACKAGES}
+    with container_site(tmp_path_factory.mktemp("pyxis"), stack, files=files) as made:
         made.user(MAKE.format(programs=" ".join(PROGRAMS)))
         yield made
-    finally:
-        left = checkout.close()
-    assert left == []
-    assert leftovers(checkout.run_directory) == []
 
 
 def test_a_job_of_two_nodes_runs_in_an_image_with_its_mounts(site: Site) -> None:

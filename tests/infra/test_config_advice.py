@@ -55,6 +55,10 @@ def test_warnings() -> None:
     }
     (paid,) = others("aws", {"partitions[0]": {**block, "aws": {"capacity_block": True}}})
     assert "partition b: a Capacity Block is paid for as it is bought" in paid
+    near = {"name": "b", "instance_type": "p4d.24xlarge", "topology": True, "nodes": {"min": 0, "max": 4}}
+    (elastic,) = others("aws", {"partitions[0]": near})
+    assert "partition b: Slurm knows the places of nodes that run" in elastic
+    assert "nodes: {min: 4, max: 4}" in elastic
     (out,) = others("aws", {"aws": {"nat": False}})
     assert "cluster.aws.nat: machines have public addresses" in out
     (spot,) = others("aws", {"aws": {"kms_key": KEY}, "partitions[0].spot": True})

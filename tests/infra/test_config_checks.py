@@ -27,6 +27,17 @@ def pyxis(source: str, sha256: str = "0" * 64, **more: Any) -> dict[str, Any]:
     return {"runtime": "pyxis", "packages": [{"source": source, "sha256": sha256}], **more}
 
 
+def gdrcopy(*names: str) -> dict[str, Any]:
+    found = names or ("gdrdrv-dkms", "libgdrapi")
+    files = [f"https://h/CUDA%2013.0/x64/{name}_2.6-1_amd64.Ubuntu24_04.deb" for name in found]
+    packages = [{"source": file, "sha256": f"{number}" * 64} for number, file in enumerate(files)]
+    return {"gdrcopy": {"packages": packages}}
+
+
+PLAIN = {"name": "plain", "instance_type": "m5.large"}
+ATTACHED = {"name": "a", "instance_type": "n1-standard-8", "accelerator": {"type": "t4", "count": 1}}
+
+
 def ours(**variables: Any) -> dict[str, Any]:
     """A Batch job whose container is that of this project; a variable that is `None` is left out."""
     said = {"JOB_DIR": "/data/run", "SCRATCH_DIR": "/scratch"} | variables
@@ -88,6 +99,10 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ),
     # what only AWS has
     ("aws", {"partitions[0].aws": {"neuron_cores": True}}, "partitions[0].aws.neuron_cores", ["trainium"]),
+    # where the cloud tells nobody the places of nodes
+    ("aws", {"partitions[0].topology": True}, "partitions[0].topology", ["EC2 does not tell", "https://"]),
+    ("gcp", {"partitions[0].topology": True}, "partitions[0].topology", ["write placement: cluster"]),
+    ("local", {"partitions[0].topology": True}, "partitions[0].topology", ["on one host"]),
     ("gcp", {"aws": {"nat": False}}, "aws", ["settings of gcp", "remove aws:"]),
     (
         "aws",
@@ -692,6 +707,29 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("aws", {"containers": pyxis(ENROOT_DEB, images="enroot")}, "containers.images", ["absolute path"]),
     ("gcp", {"containers": pyxis("gs://b/f/")}, "containers.packages[0].source", [".deb"]),
     ("batch", {"@enabled": False, "containers": {"runtime": "oci"}}, "containers", ["under `batch`"]),
+    # GDRCopy
+    ("local", {"gpu": gdrcopy()}, "gpu.gdrcopy", ["on the local stack"]),
+    ("batch", {"@enabled": False, "gpu": gdrcopy()}, "gpu.gdrcopy", ["with scheduler batch"]),
+    ("aws", {"gpu": gdrcopy(), "partitions": [PLAIN]}, "gpu.gdrcopy", ["no partition has NVIDIA's GPUs"]),
+    (
+        "aws",
+        {"gpu": gdrcopy("libgdrapi")},
+        "gpu.gdrcopy.packages",
+        ["a package gdrdrv-dkms_….deb", "https://"],
+    ),
+    (
+        "aws",
+        {"gpu": gdrcopy("gdrdrv-dkms", "libgdrapi", "cuda")},
+        "gpu.gdrcopy.packages[2].source",
+        ["one file of each"],
+    ),
+    ("aws", {"gpu": {"gdrcopy": {"packages": []}}}, "gpu.gdrcopy.packages", []),
+    (
+        "gcp",
+        {"gpu": gdrcopy(), "partitions[0]": ATTACHED | {"gcp": {"secure_boot": True}}},
+        "partitions[0].gcp.secure_boot",
+        ["built on the node"],
+    ),
     (
         "local",
         {"hooks[0]": {"role": "all", "source": "a.sh", "script": "#!/bin/sh"}},
@@ -1020,6 +1058,7 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ("aws", {"containers": {"runtime": "oci"}}),
     ("aws", {"containers": pyxis(ENROOT_DEB, images="/fsx/enroot")}),
     ("gcp", {"containers": pyxis("gs://bucket/enroot.deb")}),
+    ("aws", {"gpu": gdrcopy()}),
     ("aws", {"containers": {"runtime": "pyxis"}, "image": {"id": "ami-0123456789abcdef0"}}),
     ("local", {"slurm.prolog": {"source": "site/a.sh", "timeout": 5}, "health.enabled": False}),
     ("batch", ours()),

@@ -28,7 +28,7 @@ from node.bootstrap.registration import start_slurmd
 from node.bootstrap.services import Service, Services
 from node.folders import Folders
 from node.model import Accelerator, ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
-from node.slurm import version
+from node.slurm import topology, version
 from node.slurm.addressing import ports_needed
 from node.slurm.conf import render
 from node.slurm.control import Control
@@ -239,6 +239,11 @@ class SlurmCluster:
         _script(programs / "epilog-slurmctld", "#!/bin/sh\n")
         for name, text in render(self.settings, self.release).items():
             (Path(folders.etc) / name).write_text(self._edit(text) if name == "slurm.conf" else text)
+        if (tree := Path(folders.etc) / topology.FILE).exists():
+            # As `configure` has it: the elastic daemon writes this file.
+            Path(folders.lib).mkdir(exist_ok=True)
+            tree.rename(Path(folders.lib) / topology.FILE)
+            tree.symlink_to(Path(folders.lib) / topology.FILE)
         key = Path(folders.munge_key)
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_bytes(128))

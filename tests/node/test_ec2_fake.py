@@ -34,6 +34,9 @@ def fake() -> Iterator[FakeEc2]:
         ("describe_instance_status", {"InstanceIds": IDS[:101]}, "InvalidParameterValue"),
         ("describe_instance_status", {"Filters": [{"Name": "event", "Values": ["x"]}]}, "InvalidParameter"),
         ("describe_instance_status", {"NextToken": "mine"}, "InvalidNextToken"),
+        ("describe_instance_topology", {"InstanceIds": IDS[:101]}, "InvalidParameterValue"),
+        ("describe_instance_topology", {"InstanceIds": IDS[:1], "MaxResults": 9}, "InvalidParameterCombi"),
+        ("describe_instance_topology", {"InstanceIds": IDS[:2]}, "InvalidInstanceID.NotFound"),
         ("describe_launch_template_versions", {"MaxResults": 201}, "InvalidParameterValue"),
     ],
 )

@@ -19,7 +19,7 @@ from tests.support.fake_ec2 import ACCOUNT, FakeEc2, fake_ec2
 from tests.support.fake_ec2_iam import ROLE_ARN, Question, questions
 from tests.support.iam import allowed
 
-COMPUTE = Partition("compute", "c4.2xlarge", 8, 100, 0, 50)
+COMPUTE = Partition("compute", "c4.2xlarge", 8, 100, 0, 50, topology=True)
 SPOT = Partition("spot", "c4.2xlarge", 8, 100, 0, 10, spot=True)
 CLOSE = Partition("close", "c4.2xlarge", 8, 100, 0, 10, placement="cluster", reservation="cr-1")
 MEMBERS = ("cr-2", "arn:aws:ec2:eu-central-1:999999999999:capacity-reservation/cr-3")
@@ -64,6 +64,7 @@ def asked(fake: FakeEc2) -> list[Question]:
     assert len(driver.launch(LaunchGroup("spot", ("spot-0", "spot-1"), False, "some")).launched) == 2
     assert len(driver.launch(LaunchGroup("close", ("close-0",), True, "close")).launched) == 1
     assert len(driver.launch(LaunchGroup("pooled", ("pooled-0",), True, "pooled")).launched) == 1
+    driver.places(driver.list())
     driver.terminate([machine.id for machine in driver.list()])
     return [question for call in fake.calls for question in questions(fake, call)]
 
@@ -87,7 +88,8 @@ def document(fake: FakeEc2) -> Any:
 def test_every_call_of_the_driver_is_allowed(asked: list[Question], document: Any) -> None:
     assert {question.action for question in asked} == {
         "ec2:DescribeInstances", "ec2:DescribeInstanceStatus", "ec2:DescribeLaunchTemplateVersions",
-        "ec2:DescribeSpotInstanceRequests", "ec2:RunInstances", "ec2:CreateTags", "ec2:TerminateInstances",
+        "ec2:DescribeInstanceTopology", "ec2:DescribeSpotInstanceRequests",
+        "ec2:RunInstances", "ec2:CreateTags", "ec2:TerminateInstances",
         "iam:PassRole",
     }  # fmt: skip
     assert [q for q in asked if not allowed(document, q.action, q.resource, q.context)] == []

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from node.model import Accelerator, Partition
+from node.slurm import topology
 from node.slurm.hostlist import expand
 from node.slurm.version import parse_resume
 from tests.node.slurm_cluster import WAIT_FOR_NODES, SlurmCluster, design, needs_slurm, partition
@@ -31,7 +34,7 @@ def _errors(log: str) -> list[str]:
 def cluster() -> Iterator[SlurmCluster]:
     neuron = Partition("trn", "trn1", 4, 1000, 0, 1, accelerator=Accelerator("trainium", 16, "neuron", True))
     fleet = (
-        partition(nodes=3, static=1),
+        replace(partition(nodes=3, static=1), topology=True),
         partition("gpu", nodes=2, gpus=8),
         partition("one", nodes=1, gpus=1),
     )
@@ -55,6 +58,26 @@ def test_every_node_of_the_design_is_there_and_off(cluster: SlurmCluster) -> Non
         "one-0": "gpu:v100:1",
         "trn-0": "neuron:trainium:16",
     }
+
+
+def test_places_of_any_depth_are_read_again(cluster: SlurmCluster) -> None:
+    places = {"debug-0": ("nn-1", "nn-2", "nn-3", "nn-4"), "debug-1": ("nn-1", "nn-5")}
+    file = Path(cluster.folders.lib) / topology.FILE
+    first = file.read_text()
+    for text, leaves in (
+        (topology.render(cluster.settings.design, places), {"nn-4": "debug-0", "unplaced.debug": "debug-2"}),
+        (first, {"unplaced.debug": "debug-[0-2]", "unplaced.trn": "trn-0"}),
+    ):
+        file.write_text(text)
+        cluster.control.reconfigure()
+        # From 23.11 on slurmctld starts itself again for this.
+        cluster.wait("slurmctld", cluster.control.ping)
+        shown = cluster.run("scontrol", "show", "topology").stdout
+        for name, nodes in leaves.items():
+            assert re.search(
+                rf"^SwitchName={name} Level=0 LinkSpeed=\d+ Nodes={re.escape(nodes)}$", shown, re.M
+            )
+    assert _errors(cluster.log()) == []
 
 
 def test_what_slurmctld_made_of_it(cluster: SlurmCluster) -> None:

@@ -27,6 +27,7 @@ from node.model import ClusterDesign, Host, Partition, Settings, Site, SlurmSett
 from node.sites import LocalSite
 from node.slurm.control import Slurm, SlurmError
 from node.slurm.states import JobState, NodeState
+from node.slurm.topology import Place
 
 DEBUG = Partition("debug", "local.small", 2, 1000, 0, 10, default=True, price_hour=0.5)
 HEAD = Host("controller", "controller", ("controller", "login"), "local.head", 0)
@@ -191,6 +192,7 @@ class FakeDriver(Driver):
         self.free: int | None = None
         self.obstacle = Failure((), ErrorClass.QUOTA, "Code", "there is no more")
         self.asked: list[tuple[str, str | None, int]] = []
+        self.where: dict[str, Place] = {}
         self.gate = threading.Event()
         self.gate.set()
 
@@ -218,6 +220,9 @@ class FakeDriver(Driver):
         if self.free is None:
             return None
         return AvailableCapacity(count) if self.free >= count else AvailableCapacity(self.free, self.obstacle)
+
+    def places(self, machines: Sequence[Machine]) -> dict[str, Place]:
+        return {str(m.node): self.where[str(m.node)] for m in machines if m.node in self.where}
 
 
 @contextmanager

@@ -81,6 +81,7 @@ class FakeEc2:
         events: Instance -> (event's code, when, description).
         interrupted: Instance -> when its interruption was announced.
         groups: Placement group -> its tags.
+        network: Returns the network nodes of moto's record of an instance, the widest first.
         pools: ARN of a group of capacity reservations -> the ARNs of its members.
     """
 
@@ -97,6 +98,7 @@ class FakeEc2:
     events: dict[str, tuple[str, float, str]] = field(default_factory=dict)
     interrupted: dict[str, float] = field(default_factory=dict)
     groups: dict[str, dict[str, str]] = field(default_factory=dict)
+    network: Callable[[Any], tuple[str, ...]] = lambda instance: ()
     pools: dict[str, tuple[str, ...]] = field(default_factory=dict)
     subnets: dict[str, str] = field(default_factory=dict)
     templates: dict[str, str] = field(default_factory=dict)
@@ -211,7 +213,21 @@ class FakeEc2:
             told = xml.interruptions(self.interrupted, set(xml.filters(params).get("status-code", [])))
             response = ("DescribeSpotInstanceRequestsResponse", "spotInstanceRequestSet")
             return xml.page(*response, told, size, params.get("NextToken"))
+        if call.action == "DescribeInstanceTopology":
+            return self._topology(call.listed("InstanceId"), params.get("NextToken"))
         return moto(page)
+
+    def _topology(self, wanted: list[str], token: str | None) -> xml.Answer:
+        """Return a page of EC2's own size, 20. Only what runs has network nodes (botocore's model)."""
+        known = {i.id: i for i in self.instances() if i.id not in self._hidden()}
+        if unknown := [identity for identity in wanted if identity not in known]:
+            return xml.error(
+                "InvalidInstanceID.NotFound", f"The instance IDs '{', '.join(unknown)}' do not exist"
+            )
+        found = [known[identity] for identity in wanted] or list(known.values())
+        items = [xml.network(i.id, self.network(i) if i._state.name == "running" else ()) for i in found]
+        size = min(self.page, 20)
+        return xml.page("DescribeInstanceTopologyResponse", "instanceSet", items, size, token)
 
     def _run(self, params: dict[str, str], moto: Callable[[dict[str, str]], xml.Answer]) -> xml.Answer:
         wish = {key: value for key, value in params.items() if key != "ClientToken"}

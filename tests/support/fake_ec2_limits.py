@@ -1,10 +1,11 @@
 """The limits of EC2's calls, beyond which it refuses them: ids, filters, pages, tags.
 
 The sources are the descriptions in botocore's own model of EC2 (`TerminateInstances`: up to 1000 ids;
-`DescribeInstanceStatus`: up to 100, and no ids beside MaxResults; `DescribeLaunchTemplateVersions`: 1 to 200
-results; the names of filters; what a launch may tag) and EC2's user guide: 200 values of filters a call
-(Filter your resources), 50 tags a resource, keys of 128 characters and values of 256 that do not begin with
-`aws:` (Tag your resources), 5 to 1000 results a page (Query requests, pagination).
+`DescribeInstanceStatus` and `DescribeInstanceTopology`: up to 100, and no ids beside MaxResults; the results
+of a page: `DescribeLaunchTemplateVersions` 1 to 200, `DescribeInstanceTopology` 1 to 100; the names of
+filters; what a launch may tag) and EC2's user guide: 200 values of filters a call (Filter your resources),
+50 tags a resource, keys of 128 characters and values of 256 that do not begin with `aws:` (Tag your
+resources), 5 to 1000 results a page (Query requests, pagination).
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import botocore.session
 
 from tests.support import fake_ec2_xml as xml
 
-IDS = {"TerminateInstances": 1000, "DescribeInstanceStatus": 100}
-PAGES = {"DescribeLaunchTemplateVersions": (1, 200)}
+IDS = {"TerminateInstances": 1000, "DescribeInstanceStatus": 100, "DescribeInstanceTopology": 100}
+PAGES = {"DescribeLaunchTemplateVersions": (1, 200), "DescribeInstanceTopology": (1, 100)}
 PAGE = (5, 1000)
 FILTER_VALUES = 200
 TAGS = 50

@@ -81,6 +81,12 @@ def interruptions(known: dict[str, float], wanted: set[str]) -> list[str]:
     ]
 
 
+def network(identity: str, nodes: tuple[str, ...]) -> str:
+    """Return an instance of a DescribeInstanceTopology answer, with the names of botocore's model."""
+    path = "".join(f"<item>{node}</item>" for node in nodes)
+    return f"<item><instanceId>{identity}</instanceId><networkNodeSet>{path}</networkNodeSet></item>"
+
+
 def page(response: str, name: str, items: list[str], size: int, token: str | None) -> Answer:
     """Return one page of a list, from where the last page ended."""
     if token is not None and not re.fullmatch(r"token-\d+", token):

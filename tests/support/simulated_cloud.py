@@ -17,6 +17,7 @@ from node.elastic.driver import (
 )
 from node.elastic.errors import ErrorClass, Failure
 from node.rpc import RpcUnavailableError
+from node.slurm.topology import Place
 
 SHOWN_SECONDS = 60.0
 """For how long an ended machine is listed."""
@@ -192,6 +193,10 @@ class SimulatedCloud(Driver):
         return AvailableCapacity(
             room, None if room == count else self._failure((), ErrorClass.QUOTA, "quota")
         )
+
+    def places(self, machines: Sequence[Machine]) -> dict[str, Place]:
+        self._answer()
+        return {}
 
     def _answer(self) -> None:
         if self.unreachable:

@@ -8,10 +8,21 @@ set -euo pipefail
 
 TOOLKIT=1.19.1-1 # https://github.com/NVIDIA/nvidia-container-toolkit/releases
 REPOSITORY=https://nvidia.github.io/libnvidia-container
+# The repository's only key, as Google's initialization-actions for Dataproc have it for the same packages.
+FINGERPRINT=C95B321B61E88C1809C4F759DDCAE044F796ECB0
 PACKAGES=(nvidia-container-toolkit nvidia-container-toolkit-base libnvidia-container-tools libnvidia-container1)
 
 export DEBIAN_FRONTEND=noninteractive
 apt_get() { apt-get --quiet --yes -o DPkg::Lock::Timeout=300 "$@"; }
+
+# primary_keys FILE: the fingerprints of the keys in it, without those of subkeys, which the keys have signed.
+primary_keys() {
+    local home
+    home=$(mktemp -d)
+    gpg --homedir "$home" --batch --quiet --show-keys --with-colons "$1" |
+        awk -F: '$1 == "pub" || $1 == "sub" {kind = $1} $1 == "fpr" && kind == "pub" {print $10}' || true
+    rm -r "$home"
+}
 
 if ! command -v dockerd >/dev/null; then
     apt_get update
@@ -21,9 +32,15 @@ fi
 if command -v nvidia-smi >/dev/null; then
     keyring=/etc/apt/keyrings/nvidia-container-toolkit.asc
     if [ ! -e "$keyring" ]; then
-        apt_get install --no-install-recommends ca-certificates curl
+        apt_get install --no-install-recommends ca-certificates curl gpg
         install -d -m 755 /etc/apt/keyrings
         curl --fail --silent --show-error --location --retry 5 --output "$keyring.new" "$REPOSITORY/gpgkey"
+        found=$(primary_keys "$keyring.new")
+        if [ "$found" != "$FINGERPRINT" ]; then
+            rm "$keyring.new"
+            echo "$REPOSITORY/gpgkey: the key is ${found:-unreadable}, and should be $FINGERPRINT" >&2
+            exit 1
+        fi
         mv "$keyring.new" "$keyring"
     fi
     echo "deb [signed-by=$keyring] $REPOSITORY/stable/deb/$(dpkg --print-architecture) /" \

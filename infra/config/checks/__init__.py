@@ -15,6 +15,7 @@ from infra.config.checks.budget import check_budget
 from infra.config.checks.containers import check_containers
 from infra.config.checks.context import CLUSTER, CloudLocation, Context
 from infra.config.checks.google import check_google
+from infra.config.checks.gpu import check_gpu
 from infra.config.checks.health import check_health
 from infra.config.checks.instance_types import check_instance_types
 from infra.config.checks.jobs import check_benchmark, check_hooks, check_local
@@ -22,6 +23,7 @@ from infra.config.checks.local_cloud import check_local_cloud
 from infra.config.checks.network import check_access, check_location, check_network
 from infra.config.checks.partitions import check_image, check_own_image, check_partitions
 from infra.config.checks.storage import check_storage
+from infra.config.checks.topology import check_topology
 from infra.config.cluster import ClusterConfig
 from infra.config.mistakes import Location, Mistake
 from infra.instance_types.catalog import Catalog
@@ -71,4 +73,6 @@ def check(
         check_health(context)
         check_amazon(context)
         check_google(context)
+        check_topology(context)
+        check_gpu(context)
     return context.mistakes

@@ -13,7 +13,7 @@ from node import plurals
 from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
-from node.bootstrap.vm import apt, neuron, nvidia, pyxis
+from node.bootstrap.vm import apt, gdrcopy, neuron, nvidia, pyxis
 from node.cloud import call
 from node.cloud.errors import ServiceError
 from node.model import Accelerator, Partition
@@ -62,14 +62,21 @@ def switched(accelerator: Accelerator) -> bool:
 
 
 def install(context: Context, partition: Partition) -> str:
-    """Installs the drivers that this partition's nodes need. Returns a note on EFA, empty without EFA."""
+    """Installs the drivers that this partition's nodes need.
+
+    Returns:
+        A note on GDRCopy and EFA, empty without both.
+    """
+    notes = []
     accelerator = partition.accelerator
     if accelerator is not None and has_nvidia(accelerator):
         have_gpus(context, accelerator, signed=partition.secure_boot)
         pyxis.toolkit(context)
+        notes.append(gdrcopy.have(context))
     if accelerator is not None and has_neuron(accelerator):
         neuron.have(context, accelerator.count)
-    return efa(context, partition.efa) if partition.efa else ""
+    notes.append(efa(context, partition.efa) if partition.efa else "")
+    return ", ".join(filter(None, notes))
 
 
 def install_unloaded(context: Context, partition: Partition) -> list[str]:
@@ -88,6 +95,7 @@ def install_unloaded(context: Context, partition: Partition) -> list[str]:
             context.run("systemctl", "enable", "nvidia-fabricmanager", timeout=120.0)
         placed.append(f"NVIDIA's driver {choice.driver} ({flavour.name})")
         placed += pyxis.toolkit(context)
+        placed += gdrcopy.place(context)
     if accelerator is not None and has_neuron(accelerator):
         neuron.install(context)
         placed.append("the Neuron driver")

@@ -8,13 +8,10 @@ from pathlib import Path
 from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
-from node.bootstrap.vm import apt, download, repositories
+from node.bootstrap.vm import apt, pinned, repositories
 from node.containers import pyxis
-from node.containers.model import Containers, Package
+from node.containers.model import Containers
 
-STAMPS = "usr/share/slurm-stacks/packages"
-"""A file for each installed package, named by the hash of its file. An image has the folder, too."""
-DRAFTS = "var/tmp/slurm-stacks"
 TOOLKIT = "libnvidia-container-tools"
 TOOLKIT_VERSION = "1.19.1-1"
 """The version of NVIDIA's container tools, as in docs/examples/hooks/docker.sh."""
@@ -41,33 +38,7 @@ def install(context: Context) -> list[str]:
         CommandError: apt cannot install one.
     """
     containers = wanted(context)
-    packages = containers.packages if containers is not None else ()
-    if not (missing := [package for package in packages if not _there(context, package)]):
-        return []
-    drafts = files.folder(context.at(DRAFTS), 0o700)
-    paths = {package.sha256: drafts / f"{package.sha256[:16]}.deb" for package in missing}
-    for package in missing:
-        download.pinned(context, package.archived(), package.sha256, paths[package.sha256])
-    names = [str(path) for path in paths.values()]
-    if not apt.simulate(context, names).possible:
-        apt.update(context)
-    apt.install_files(context, names)
-    stamps, made = files.folder(context.at(STAMPS)), []
-    for digest, path in paths.items():
-        name = context.run("dpkg-deb", "--show", "--showformat=${Package} ${Version}", str(path)).strip()
-        files.write(stamps / digest, f"{name}\n".encode())
-        path.unlink()
-        made.append(name.split()[0])
-    return made
-
-
-def _there(context: Context, package: Package) -> bool:
-    """Whether this very package is installed."""
-    stamp = context.at(STAMPS) / package.sha256
-    if not stamp.exists():
-        return False
-    name, version = stamp.read_text().split()
-    return apt.installed(context, [name]) == {name: version}
+    return pinned.install(context, containers.packages) if containers is not None else []
 
 
 def toolkit(context: Context) -> list[str]:

@@ -20,6 +20,7 @@ from node.elastic.driver import (
 from node.elastic.errors import ErrorClass, Failure
 from node.model import Partition, Settings
 from node.sites import LocalSite
+from node.slurm.topology import Place
 
 _CODES = {
     "QuotaExceeded": ErrorClass.QUOTA,
@@ -122,6 +123,10 @@ class LocalDriver:
         return AvailableCapacity(
             answer["count"], _failure((), answer["code"], answer["message"]) if refused else None
         )
+
+    def places(self, machines: Sequence[Machine]) -> dict[str, Place]:
+        """Return nothing: all machines of the local cloud are on one host."""
+        return {}
 
 
 def _devices(partition: Partition) -> int:

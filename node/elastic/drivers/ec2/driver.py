@@ -27,9 +27,11 @@ from node.elastic.drivers.ec2 import names as ec2_names
 from node.elastic.drivers.ec2.errors import error_of, words
 from node.elastic.drivers.ec2.launch import Ec2Launches, end
 from node.elastic.drivers.ec2.notices import Ec2Notices
+from node.elastic.drivers.ec2.places import places
 from node.elastic.view import log
 from node.model import Settings
 from node.sites import AwsSite
+from node.slurm.topology import Place
 
 PAGE = 1000
 """Instances of one page of a listing."""
@@ -138,6 +140,17 @@ class Ec2Driver:
         uses the account, so it would allow what the launch then refuses. DryRun checks permissions only.
         """
         return None
+
+    def places(self, machines: Sequence[Machine]) -> dict[str, Place]:
+        """Return where instances are in EC2's network.
+
+        Raises:
+            Ec2Error: EC2 refuses, or does not answer.
+        """
+        try:
+            return places(self._client(), machines)
+        except refusals() as error:
+            raise error_of(error) from error
 
     def _client(self) -> Any:
         with self._lock:

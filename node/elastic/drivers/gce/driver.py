@@ -24,6 +24,7 @@ from node.elastic.drivers.gce.launch import GceLaunches
 from node.elastic.drivers.gce.names import Identity
 from node.elastic.drivers.gce.notices import EndReasons, maintenance
 from node.elastic.drivers.gce.operations import Operations, moment
+from node.elastic.drivers.gce.places import place
 from node.elastic.drivers.gce.quotas import Quotas
 from node.elastic.drivers.gce.zones import Zones
 from node.elastic.view import log
@@ -31,6 +32,7 @@ from node.gcp.metadata import Metadata
 from node.gcp.storage import SCHEME, Bucket
 from node.model import Settings
 from node.sites import GcpSite
+from node.slurm.topology import Place
 
 PAGE = 500
 """Instances of one page of a listing."""
@@ -139,12 +141,32 @@ class GceDriver:
             log(f"quotas: {failure_of(error).sentence()}")
             return None
 
+    def places(self, machines: Sequence[Machine]) -> dict[str, Place]:
+        """Return where instances are in the zone's data center.
+
+        Raises:
+            GceError: Compute Engine refuses, or does not answer.
+        """
+        identities = {Identity.parse(machine.id): machine.node for machine in machines}
+        found: dict[str, Place] = {}
+        try:
+            for zone in sorted({identity.zone for identity in identities}):
+                for instance in self._instances(zone):
+                    node = identities.get(Identity(zone, instance.name, int(instance.id)))
+                    if node is not None and (there := place(instance)):
+                        found[node] = there
+        except refusals() as error:
+            raise error_of(error) from error
+        return found
+
     def _in_zone(self, zone: str) -> builtins.list[Machine]:
+        now = time.time()
+        return [self._machine(zone, instance, now) for instance in self._instances(zone)]
+
+    def _instances(self, zone: str) -> Iterable[Any]:
         """List the cluster's instances of one zone, all pages."""
         request = {**self._list_request(), "zone": zone}
-        now = time.time()
-        instances = self._clients().instances.list(request=request, **once())
-        return [self._machine(zone, instance, now) for instance in instances]
+        return self._clients().instances.list(request=request, **once())  # type: ignore[no-any-return]
 
     def _everywhere(self) -> set[str]:
         """Return all zones of the world that have machines of the cluster, as far as they answer."""

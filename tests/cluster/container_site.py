@@ -1,0 +1,84 @@
+"""A cluster of machines that boot with a user on each of them, for tests of jobs' containers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from cli.local.site import RunDirectory
+from localcloud import nspawn
+from localcloud.containers import leftovers
+from node import rpc
+from node.processes import ProcessId
+from tests.support.checkout import Checkout, until
+
+USER = "ana"
+NUMBER = 2001
+HOSTS = ("controller", "login-0", "debug-0", "debug-1")
+
+
+class Site:
+    """A cluster with a user.
+
+    Args:
+        stack: A stack file, from which a test may make another one.
+    """
+
+    def __init__(self, checkout: Checkout, stack: str) -> None:
+        self.checkout, self.stack = checkout, stack
+        self._agent = str(RunDirectory(checkout.run_directory).agent_socket)
+        self.home = checkout.run_directory / "shared" / USER
+
+    def on(self, host: str, command: str) -> str:
+        """Run a command on a machine as root."""
+        machines = rpc.call(self._agent, "inspect", 10.0)["machines"]
+        (pid,) = [m["process"]["pid"] for m in machines if (m["node"], m["state"]) == (host, "running")]
+        launcher = ProcessId.of(pid)
+        assert launcher is not None
+        done = nspawn.execute(launcher, "sh", "-c", command, seconds=120)
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def user(self, command: str, *, status: int = 0) -> str:
+        """Run a command on the login machine as the user; what it prints, errors included."""
+        whole = f"cd && {{ {command}\n}} 2>&1; echo status $?"
+        told, _, ended = self.checkout.execute("su", "-", USER, "-c", whole).rpartition("status ")
+        assert ended == f"{status}\n", told
+        return told
+
+
+@contextmanager
+def container_site(
+    folder: Path, stack: str, template: str = "", files: Mapping[str, Path] | None = None
+) -> Iterator[Site]:
+    """Bring up a stack with a login machine and two static nodes; nothing of it is left afterwards.
+
+    Args:
+        stack: The stack file. Its nodes are `debug-0` and `debug-1`.
+        template: What `Site.stack` is, if it is another text.
+        files: Path in the project -> a file to copy there.
+    """
+    checkout = Checkout(folder / "a checkout", stack)
+    for name, source in (files or {}).items():
+        target = checkout.folder / name
+        target.parent.mkdir(exist_ok=True)
+        target.write_bytes(source.read_bytes())
+    try:
+        checkout.cluster("up", check=True)
+        made = Site(checkout, template or stack)
+        until(
+            lambda: checkout.execute("sinfo", "-h", "-o", "%T").split() == ["idle"],
+            240,
+            "the static nodes",
+            0.5,
+        )
+        account = f"groupadd -g {NUMBER} {USER} && useradd -M -u {NUMBER} -g {NUMBER} -s /bin/bash {USER}"
+        for host in HOSTS:
+            made.on(host, account)
+        made.on("login-0", f"install -d -o {USER} -g {USER} /home/{USER}")
+        yield made
+    finally:
+        left = checkout.close()
+    assert left == []
+    assert leftovers(checkout.run_directory) == []
