@@ -139,7 +139,7 @@ def _run(partition: str, then: str, **more: str) -> State:
 def _last_states(design: ClusterDesign, partition: str, mount: Mount, parameter: str) -> dict[str, State]:
     """The export, and the end of the file system, whatever became of the job.
 
-    At the end the turn is given back in every case: a file system whose export failed is no job's any more.
+    At the end the turn is given back in every case: a file system whose export failed belongs to no job now.
     """
     by_id = {"FileSystemId.$": "$.made.FileSystem.FileSystemId"}
     task = "$.found.DataRepositoryTasks[0].Lifecycle"
@@ -256,7 +256,7 @@ def budget_machine(design: ClusterDesign, partition: str, most: int) -> dict[str
             Parameters={"ComputeEnvironments": [batch.compute_environment]}, ResultPath="$.seen",
             Next="Count",
         ),
-        # DynamoDB adds whole: ticks that overlap are both counted, and a repeated tick is one tick more.
+        # DynamoDB adds atomically: overlapping ticks are both counted, and a repeated tick counts twice.
         "Count": call(
             partition, "dynamodb", "updateItem",
             Parameters={

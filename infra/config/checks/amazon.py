@@ -1,4 +1,4 @@
-"""Checks of what only AWS has: Capacity Blocks, placement groups, NeuronCores, KMS keys, the way out."""
+"""Checks of what only AWS has: Capacity Blocks, placement groups, NeuronCores, KMS keys, the NAT gateway."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _way_out(c: Context) -> None:
                 False,
                 "true with machines of several network interfaces",
                 f"EC2 gives {partition.instance_type} (partition {partition.name}) no public address with "
-                f"{machine.efa} EFA interfaces, so its nodes would have no way out",
+                f"{machine.efa} EFA interfaces, so its nodes could not reach the internet",
             )
 
 

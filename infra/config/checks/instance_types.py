@@ -84,7 +84,7 @@ def _unknown(c: Context, location: Location, name: str) -> None:
 
 
 def _ask(c: Context) -> str:
-    """How the user has a cloud asked about a type, because `plan` asks no cloud."""
+    """How to learn a type's facts from the cloud, which `plan` does not ask."""
     cloud = {"aws": "AWS", "gcp": "Google Cloud"}[c.provider]
     command = f"./cluster doctor --stack {c.stack}"
     return f"`{command}` asks {cloud} about it, with your credentials, and keeps the answer"

@@ -128,10 +128,10 @@ def _reservation(c: Context, partition: PartitionConfig, at: Location) -> None:
 
 
 def _of_ec2(c: Context, value: str | list[str], where: Location) -> None:
-    """Reservations of EC2: one, several, or a group of the user's.
+    """Check reservations of EC2: one, several, or a group of the user's.
 
-    A group holds reservations, one's own and those that others share, and no group (EC2 user guide, "Capacity
-    Reservation Resource Groups"). All are of one region.
+    A group holds reservations, the account's own and those that others share with it, but no other group (EC2
+    user guide, "Capacity Reservation Resource Groups"). All of them are in one region.
     """
     several = isinstance(value, list)
     members = value if isinstance(value, list) else [value]
