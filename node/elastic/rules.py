@@ -148,7 +148,7 @@ _SURELY_DIED = Rule(Verb.POWER_DOWN, GracePeriod.NOW, _GONE)
 
 STATIC = Rule(Verb.POWER_UP, GracePeriod.SETTLE, "static node")
 """The rule for a static node that is off and has no machine."""
-OUTDATED = Rule(Verb.RETIRE, GracePeriod.SETTLE, "its partition's machines are made otherwise by now")
+OUTDATED = Rule(Verb.RETIRE, GracePeriod.SETTLE, "its partition's new machines are made differently")
 """The rule for a node that is up on an outdated machine. A new machine replaces it after its jobs."""
 LAUNCHED_TWICE = Rule(Verb.POWER_DOWN, GracePeriod.NOW, BOOTSTRAP + "its machines end while they start")
 """The rule for a node whose second machine also ended before it registered."""

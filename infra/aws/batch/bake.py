@@ -92,7 +92,7 @@ def script(design: ClusterDesign, cached: str = "") -> str:
 
 
 def _may(design: ClusterDesign, scope: batch_policies.Scope, bucket: str, log_group: str) -> Document:
-    """The permissions of every machine that becomes an image, and to pull the container image that it caches."""
+    """The permissions of a machine that becomes an image, also to pull the container image that it caches."""
     own = policies.Scope(scope.partition, scope.region, scope.account, bucket, "", log_group, "", (), ())
     made = policies.image(own, design)
     if access.of(design).cached:

@@ -127,7 +127,7 @@ def have_gpus(context: Context, accelerator: Accelerator, *, signed: bool = Fals
 
 
 def _join_fabric(context: Context, count: int) -> None:
-    """Waits until the GPUs have joined the fabric that joins them, which the image's own services bring up.
+    """Waits until the GPUs have joined their NVLink fabric, which the image's own services bring up.
 
     Raises:
         RuntimeError: A GPU has not joined it in time: no program could use it.

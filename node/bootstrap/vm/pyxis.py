@@ -71,7 +71,7 @@ def _there(context: Context, package: Package) -> bool:
 
 
 def toolkit(context: Context) -> list[str]:
-    """Installs NVIDIA's container tools on a node with GPUs: Enroot gives containers the GPUs by them.
+    """Installs NVIDIA's container tools on a node with GPUs: Enroot uses them to give containers the GPUs.
 
     Returns:
         What was missing.
