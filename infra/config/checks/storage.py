@@ -204,7 +204,7 @@ def _local_scratch(c: Context, at: Location) -> None:
         return
     if c.cluster.batch is None:
         first = c.cluster.partitions[0].instance_type if c.cluster.partitions else ""
-        having = c.facts.some(first, c.provider, _own_disks)
+        having = c.facts.matching(first, c.provider, _own_disks)
         c.add(
             at,
             {"kind": "nvme"},

@@ -65,10 +65,10 @@ def install(context: Context, partition: Partition) -> str:
     """Installs the drivers that this partition's nodes need. Returns a note on EFA, empty without EFA."""
     accelerator = partition.accelerator
     if accelerator is not None and has_nvidia(accelerator):
-        have_gpus(context, accelerator, signed=partition.secure_boot)
-        pyxis.toolkit(context)
+        ensure_gpus(context, accelerator, signed=partition.secure_boot)
+        pyxis.install_toolkit(context)
     if accelerator is not None and has_neuron(accelerator):
-        neuron.have(context, accelerator.count)
+        neuron.ensure_devices(context, accelerator.count)
     return efa(context, partition.efa) if partition.efa else ""
 
 
@@ -87,7 +87,7 @@ def install_unloaded(context: Context, partition: Partition) -> list[str]:
         if switched(accelerator):
             context.run("systemctl", "enable", "nvidia-fabricmanager", timeout=120.0)
         placed.append(f"NVIDIA's driver {choice.driver} ({flavour.name})")
-        placed += pyxis.toolkit(context)
+        placed += pyxis.install_toolkit(context)
     if accelerator is not None and has_neuron(accelerator):
         neuron.install(context)
         placed.append("the Neuron driver")
@@ -98,7 +98,7 @@ def install_unloaded(context: Context, partition: Partition) -> list[str]:
     return placed
 
 
-def have_gpus(context: Context, accelerator: Accelerator, *, signed: bool = False) -> None:
+def ensure_gpus(context: Context, accelerator: Accelerator, *, signed: bool = False) -> None:
     """Makes sure that the driver is installed and that all GPUs work and have device files.
 
     Args:

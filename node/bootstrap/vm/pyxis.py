@@ -70,7 +70,7 @@ def _there(context: Context, package: Package) -> bool:
     return apt.installed(context, [name]) == {name: version}
 
 
-def toolkit(context: Context) -> list[str]:
+def install_toolkit(context: Context) -> list[str]:
     """Installs NVIDIA's container tools on a node with GPUs: Enroot uses them to give containers the GPUs.
 
     Returns:
