@@ -1,8 +1,8 @@
 """The reconciler's table: what to do for every pair of what Slurm and the cloud say of a node.
 
 There are two sources. Slurm hears a node's slurmd, or does not. The cloud lists the machine, reports its end,
-or does not mention it. No machine that may run a job is given up because of one source alone, and never
-because a list does not mention it: lists lag, and calls fail half way.
+or does not mention it. A machine that may run a job is given up only when one of them says that it ended or
+will end, never because a list does not mention it: lists lag, and calls fail half way.
 """
 
 from __future__ import annotations
