@@ -101,7 +101,7 @@ def _block(c: Context, partition: PartitionConfig, at: Location) -> None:
             (*at, "aws", "placement_group") if group else (*at, "placement"),
             partition.aws.placement_group if group and partition.aws else "cluster",
             "nothing with a Capacity Block",
-            "its machines are close together already, and another group finds no room in it: remove it",
+            "its machines are close together already, and no other group can use it: remove this",
         )
     zones = partition.zones if partition.zones is not None else c.cluster.network.zones
     if len(set(zones)) != 1:
