@@ -58,7 +58,7 @@ class Gcp:
         try:
             return node_of(self._cluster, instance)
         except ValueError as error:
-            raise SystemExit(f"{error}: it cannot know which node it is") from error
+            raise SystemExit(f"{error}: this machine cannot know which node it is") from error
 
     def bucket(
         self, url: str, *, attempts: int = http.ATTEMPTS, timeout: float = http.TIMEOUT_SECONDS
