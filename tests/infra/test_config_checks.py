@@ -193,7 +193,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         "aws",
         {"partitions[0].instance_type": "n1-standard-2"},
         "partitions[0].instance_type",
-        ["n1-standard-2 is a machine of gcp"],
+        ["n1-standard-2 is an instance type of gcp"],
     ),
     (
         "aws",

@@ -91,7 +91,7 @@ def check_local(c: Context) -> None:
             (*CLUSTER, "local", "suite"),
             cluster.local.suite,
             "a release only for machines that boot: processes run this machine's",
-            "remove suite:, or have machines of their own (isolation: container)",
+            "remove suite:, or write isolation: container",
         )
     if cluster.local is not None and cluster.local.isolation == "container":
         # Each container machine has all ports of its own, and login machines are containers, too.
@@ -101,7 +101,7 @@ def check_local(c: Context) -> None:
             (*CLUSTER, "login", "count"),
             cluster.login.count,
             "0: where machines are processes, the login machine is this machine",
-            "remove login:, or have machines of their own (local: {isolation: container})",
+            "remove login:, or write local: {isolation: container}",
         )
     wanted = sum(-(-p.nodes.max // PORT_BLOCK) * PORT_BLOCK for p in cluster.partitions)
     if wanted > MOST_LOCAL_PORTS:
