@@ -1,4 +1,4 @@
-"""What machines get by the stack file besides Slurm: lines of a plan."""
+"""What the stack file adds to machines besides Slurm (containers, hooks), as lines of a plan."""
 
 from __future__ import annotations
 

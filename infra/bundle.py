@@ -56,8 +56,8 @@ def node_archive(design: ClusterDesign, root: Path = ROOT) -> bytes:
         UserError: The script of a hook, a package or the user's requirements file does not exist, or a
             package has another hash.
     """
-    # Only the client of the own cloud goes in, so that a change in another's is not new code for this
-    # cluster.
+    # Only the client of the stack's own cloud goes in, so that a change of another one is not new code for
+    # this cluster.
     others = tuple(f"{cloud}/" for cloud in CLOUDS if cloud != design.provider)
     node = tree(root / "node")
     files = {f"node/{name}": content for name, content in node if not name.startswith(others)}

@@ -27,8 +27,8 @@ def gp3_of(said: Gp3Config | None) -> model.Gp3 | None:
 def mounts_of(cluster: ClusterConfig) -> tuple[model.Mount, ...]:
     """The directories that machines mount.
 
-    On the local stack processes share this machine's anyway, and nothing is mounted; containers have folders
-    of the run directory's in the place of what is NFS on a cloud.
+    On the local stack process machines share this machine's directories, so nothing is mounted. Containers
+    get folders of the run directory where a cloud has NFS.
     """
     if cluster.provider == "local":
         own_root = cluster.local is not None and cluster.local.isolation == "container"

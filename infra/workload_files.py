@@ -19,14 +19,14 @@ from workload.program import FILES, LAUNCHER
 
 MOST_FILES = 2000
 MOST_BYTES = 32 << 20
-"""The files travel over SSH in one piece, and in base64: they are code, not data."""
+"""The most bytes of all files. They are code, not data, and travel over SSH in one piece, in base64."""
 MIB = 1 << 20
 OF_BATCH = ("batch/", "resnet/")
 """The folders of `workload/` that are in the container image of AWS Batch, and on no Slurm cluster."""
 ENTRY = "__main__.py"
 """The file that Python runs if it is given a folder."""
 MAGIC = (b"#!", b"\x7fELF")
-"""How a file begins that Linux can execute."""
+"""The first bytes of files that Linux can execute."""
 
 
 @dataclass(frozen=True, slots=True)

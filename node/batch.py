@@ -48,4 +48,4 @@ class Batch:
     start_on_manifest: bool = False
     tags: dict[str, str] = field(default_factory=dict)
     vcpu_price_hour: float | None = None
-    """USD an hour for a vCPU of the dearest of `machines`; `None` if a price is not known."""
+    """USD an hour for a vCPU of the most expensive of `machines`; `None` if the price of one is not known."""

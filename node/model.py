@@ -326,8 +326,8 @@ class BenchmarkDesign:
     average_every: int | None = None
     """local-sgd: the steps that a worker trains alone. `None` means measured."""
     files: tuple[str, ...] = ()
-    """A user's program: the paths of what is staged beside it. This and what follows is for programs only,
-    and what stands between `gpus_per_node` and here for the built-in training."""
+    """A user's program: the paths of what is staged beside it. This field and the next ones are for programs
+    only, those from `epochs` to `average_every` for the built-in training only."""
     arguments: tuple[str, ...] = ()
     requirements: str | None = None
     """The file with the packages of its environment. `None` means the training environment."""

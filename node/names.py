@@ -25,7 +25,7 @@ _HEADER = struct.Struct(">6H")
 _RECORD = struct.Struct(">HHIH")
 
 
-def kept(design: ClusterDesign) -> bool:
+def has_name_server(design: ClusterDesign) -> bool:
     """Whether the controller answers for the names of this cluster."""
     return design.isolation == "vm"
 

@@ -35,7 +35,7 @@ import yaml
 FOLDER = Path(__file__).parents[1] / "infra" / "instance_types" / "facts"
 GIB = 1024
 OUR_NAMES = {"h100-80gb-mega": "h100_mega_80gb"}
-"""GPUs that build/gcp.yml calls otherwise than Compute Engine does."""
+"""GPUs to which build/gcp.yml gives another name than Compute Engine."""
 
 
 def ec2() -> dict[str, Any]:
@@ -53,7 +53,7 @@ def ec2() -> dict[str, Any]:
         surveyed.append(region)
         for offer in json.loads(gzip.decompress(file.read_bytes())):
             offered.setdefault(offer["InstanceType"], []).append(region)
-    # Of ARM nothing is kept: it is refused by its name, in the same words as a type of tomorrow.
+    # ARM types are left out: the checks refuse them by their names, also those that come after this snapshot.
     mine = [one for one in described.values() if "x86_64" in one["ProcessorInfo"]["SupportedArchitectures"]]
     said = types.parse(mine)
     machines = {one["InstanceType"]: types.read(one) for one in mine if one["InstanceType"] in said.machines}
@@ -111,7 +111,7 @@ def google(repository: Path) -> dict[str, Any]:
 def prices(
     list_of_prices: Path, us_east_1: Path | None, repository: Path, types: Iterable[str]
 ) -> dict[str, Any]:
-    """USD an hour by type and region, of types in the tables; a price that is not known is not there.
+    """USD an hour by type and region, of types in the tables. A price that is not known is left out.
 
     Zones of GPUs are those that the list and Google's own answer both name: each has some that the other
     does not, and a zone that is named wrongly costs a failed launch.

@@ -22,7 +22,7 @@ INSTEAD: dict[str, Row | None] = {
     "storage.*.path": Row(Kind.NOTHING, (), _HERE),
     "gpu": Row(Kind.NOTHING, ("cluster.gdrcopy",), _CLOUDS),
     "containers": Row(Kind.DATA, ("cluster.containers",), "another image is another cluster"),
-    "machines.price_hour": Row(Kind.LIVE),
+    "instance_types.price_hour": Row(Kind.LIVE),
     "local": None,
 }
 """Rows that differ from the clouds' rows."""

@@ -181,7 +181,7 @@ class AwsBake(pulumi.ComponentResource):
         """The recipe's name, and the document that runs on the machine."""
         design = self._design
         size = disk_gib(design, recipe.kind)
-        # Lists keep the scripts' order, which runs.
+        # The scripts run in this order, which a list keeps.
         scripts = pulumi.Output.all(*self._more.values())
         text = pulumi.Output.all(self._image_build.bucket, scripts).apply(
             lambda known: document(

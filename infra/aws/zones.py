@@ -122,7 +122,7 @@ def _of_existing_network(design: ClusterDesign) -> Zones:
         if zone in subnets:
             raise UserError(
                 f"slurm-stacks:cluster.network.aws.private_subnets: {subnets[zone]} and {subnet} are both in "
-                f"{zone}; give one subnet a zone"
+                f"{zone}; give one subnet for each zone"
             )
         subnets[zone] = subnet
     wanted = {p.name: p.zones or network.zones for p in design.partitions}

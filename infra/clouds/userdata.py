@@ -36,7 +36,7 @@ changed=
 if [ -e /etc/systemd/system/{unit} ]; then changed=yes; fi
 cat >/etc/systemd/system/{unit} <<'END'
 {service}END
-# systemd reads a unit that is new when it is asked for it; to read all of them anew takes time.
+# systemd finds a new unit by itself. Only a changed one needs the slow reload of all units.
 if [ -n "$changed" ]; then systemctl daemon-reload; fi
 systemctl enable --quiet --no-reload {unit}
 systemctl start --no-block {unit}
@@ -45,7 +45,7 @@ systemctl start --no-block {unit}
 # systemd restarts a oneshot unit that fails. A unit that ends well has set the machine up for this boot.
 _SERVICE = """\
 [Unit]
-Description=slurm-stacks: become what the cluster needs ({what})
+Description=slurm-stacks: set up this machine ({what})
 Wants=network-online.target
 After={after}
 StartLimitIntervalSec=0

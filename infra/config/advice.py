@@ -33,8 +33,8 @@ def warnings(
         found.append("cluster.access: SSH is open to the whole internet")
     if not design.network.nat:
         found.append(
-            "cluster.aws.nat: machines have public addresses, by which nobody comes in: the security groups "
-            "let in as much as with a NAT gateway"
+            "cluster.aws.nat: machines have public addresses, but nobody gets in by them: the security "
+            "groups let in no more than with a NAT gateway"
         )
     found += _budget(design)
     found += _cores(benchmark_design(config, design), design, cores)
@@ -79,7 +79,7 @@ def _cores(training: BenchmarkDesign | None, design: ClusterDesign, cores: int |
 
 
 def _elsewhere(design: ClusterDesign, facts: Catalog) -> list[str]:
-    """Storage prices are known for one region of each provider; in others they differ by some per cent."""
+    """Warn that storage is counted at another region's prices: each provider's are known for one region."""
     known = facts.storage_of.get(design.provider)
     if known is None or design.region in (None, known):
         return []
@@ -94,11 +94,11 @@ def _budget(design: ClusterDesign) -> list[str]:
         path = "cluster.budget.max_usd"
         if unpriced := [p.name for p in partitions if p.price_hour is None]:
             found.append(
-                f"{path}: no price is known for the static nodes of {', '.join(unpriced)}, the budget "
+                f"{path}: no price is known for the static nodes of {', '.join(unpriced)}, so the budget "
                 "does not count them: give one under cluster.instance_types"
             )
         if design.provider == "local" and not any(p.price_hour for p in partitions):
-            found.append(f"{path}: local nodes cost nothing; a price to try it with is local.price_hour")
+            found.append(f"{path}: local nodes cost nothing; to try the budget, set local.price_hour")
         static = sum((p.price_hour or 0.0) * p.min for p in partitions)
         found += _static(path, budget.max_usd, "USD", static)
     if budget.max_hours is not None:

@@ -97,7 +97,7 @@ def rename(cluster: dict[str, Any], top: Location) -> Renamed:
 
 
 def _sections(value: Any, path: tuple[str, ...], at: Location) -> Iterator[tuple[Location, dict[str, Any]]]:
-    """The sections at a path, with their locations. What is no section is left to the checks of types."""
+    """The sections at a path, with their locations. Anything else is left to the checks of types."""
     if not path:
         if isinstance(value, dict):
             yield at, value

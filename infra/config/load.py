@@ -67,7 +67,7 @@ class StackConfig(BaseModel):
     project: str | None
     """Google Cloud only."""
     placeholders: tuple[Mistake, ...] = ()
-    """Values that the user still has to fill in: there is a plan with them, and nothing more."""
+    """Values that the user still has to fill in: such a stack can be planned but not brought up."""
     former_keys: tuple[str, ...] = ()
     """Sentences on keys that have a new name, for a plan's warnings."""
 

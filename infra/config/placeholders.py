@@ -1,4 +1,4 @@
-"""Values that a stack file leaves to its user: a stack with them can be planned, and not be brought up.
+"""Values that a stack file leaves to its user: a stack with them can be planned but not brought up.
 
 A placeholder is a word that begins with `PLACEHOLDER_`, as in AWS's published cluster files, at one of the
 keys of `KEYS`. An example network in `access.ssh_cidrs` is one, too: nobody has its addresses (RFC 5737,
@@ -89,7 +89,7 @@ def in_cluster(cluster: ClusterConfig, top: Location) -> tuple[Mistake, ...]:
 
 
 def words(found: Sequence[Mistake]) -> list[Mistake]:
-    """Returns the mistakes whose value is a placeholder's word, for a message about other mistakes."""
+    """The mistakes whose value is a placeholder's word, for a message about other mistakes."""
     return [one for one in found if is_placeholder(one.given.strip('"'))]
 
 

@@ -182,7 +182,7 @@ class Catalog(Facts):
         """Instance types of a provider with names similar to `name`, the most similar first."""
         return difflib.get_close_matches(name, self.names(provider), n=3, cutoff=0.6)
 
-    def some(
+    def matching(
         self,
         name: str,
         provider: str,

@@ -35,8 +35,8 @@ class Table(Mapping[str, M], Generic[M]):
     most of a command's time.
 
     Args:
-        make: Makes a machine from its facts.
-        by_hand: The machines that no table has.
+        make: Makes an instance type from its facts.
+        by_hand: The instance types that no table has.
     """
 
     def __init__(self, make: Callable[[dict[str, Any]], M], by_hand: Mapping[str, M]) -> None:

@@ -75,7 +75,7 @@ class AcceleratorOutput(Part):
     type: str = Field(description="v100, t4, a10g, a100, h100, trainium.")
     count: Whole = Field(ge=1, description="Devices a node; of neuroncore: cores a node.")
     gres: str = Field(description="Slurm's generic resource: gpu, neuron or neuroncore.")
-    simulated: bool = Field(description="True on the local stack: counted, not there.")
+    simulated: bool = Field(description="True on the local stack: Slurm counts devices that do not exist.")
 
 
 class PartitionOutput(Part):
@@ -92,7 +92,7 @@ class PartitionOutput(Part):
     max: Whole = Field(ge=0, description="Static and dynamic nodes together.")
     spot: bool = Field(description="Whether the cloud may take nodes back.")
     time_limit: str = Field(description="[days-]hours:minutes:seconds or INFINITE.")
-    default: bool = Field(description="Whether jobs go here that name no partition.")
+    default: bool = Field(description="Whether jobs that name no partition go here.")
     price_usd_per_hour: float | None = Field(
         default=None, description="USD a node and hour; null: not known."
     )
@@ -134,8 +134,8 @@ class ClusterOutput(Part):
         alias="apiVersion", description="Version of this contract."
     )
     id: str = Field(
-        description="Another one when the cluster was destroyed and made anew: jobs and files of the one "
-        "before are gone."
+        description="Changes when the cluster is destroyed and made again: then the earlier one's jobs and "
+        "files are gone."
     )
     name: str = Field(description="The cluster's name.")
     stack: str = Field(description="The stack's name.")
@@ -173,8 +173,8 @@ def load(value: object, *, source: str = "output `cluster`") -> ClusterOutput:
     """
     if value is None:
         raise OutputError(
-            f"{source}: there is none, so that stack is not up, or is no stack of slurm-stacks. Bring it up "
-            "(`./cluster up --stack …` or `pulumi up`), or correct the stack's name"
+            f"{source}: there is no such output: that stack is not up, or is not one of slurm-stacks. Bring "
+            "it up (`./cluster up --stack …` or `pulumi up`), or correct the stack's name"
         )
     if not isinstance(value, Mapping):
         raise OutputError(

@@ -1,7 +1,7 @@
-"""The first code on a machine of AWS: fetch `loader.py` from the cluster's bucket with the machine's role.
+"""Fetches `loader.py` from the cluster's bucket with the machine's role, and runs it.
 
-It travels in the user data, so it is one small file, needs the standard library only, and does not change.
-Whatever may change belongs into the loader or behind it.
+This is the first code on a machine of AWS. It is in the user data, so it is one small file, needs only the
+standard library, and never changes. What may change belongs in the loader or in what it fetches.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def answer(ask: urllib.request.Request) -> bytes:
 
 
 def metadata(path: str) -> str:
-    """IMDSv2: a token first."""
+    """The text at a path of the metadata service, whose version 2 requires a token."""
     url = METADATA.rstrip("/") + "/latest/"
     life = {"X-aws-ec2-metadata-token-ttl-seconds": "300"}
     token = answer(urllib.request.Request(url + "api/token", method="PUT", headers=life)).decode()
@@ -40,7 +40,7 @@ def metadata(path: str) -> str:
 def signed(
     bucket: str, region: str, key: str, role: dict[str, str], now: datetime.datetime
 ) -> urllib.request.Request:
-    """A GET of an object, with AWS's Signature Version 4."""
+    """A request for an object, signed with AWS's Signature Version 4."""
     domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     url = f"https://{bucket}.s3.{region}.{domain}/{key}"
     if other := os.environ.get("AWS_ENDPOINT_URL_S3"):
@@ -75,8 +75,8 @@ def fetch(bucket: str, region: str, key: str) -> bytes:
     return answer(signed(bucket, region, key, role, datetime.datetime.now(datetime.UTC)))
 
 
-def have(loader: Path, bucket: str, region: str) -> None:
-    """Have the loader; the one of the last boot will do where none is to be had."""
+def fetch_loader(loader: Path, bucket: str, region: str) -> None:
+    """Fetches the loader. If the bucket does not answer, the loader of the last boot stays in use."""
     for left in reversed(range(TRIES)):
         try:
             draft = loader.with_suffix(".new")
@@ -84,7 +84,7 @@ def have(loader: Path, bucket: str, region: str) -> None:
             draft.replace(loader)
             return
         except (OSError, ValueError, KeyError) as error:
-            # A role that was made a moment ago is not known everywhere at once.
+            # A new role takes a while to work everywhere.
             print(f"{loader.name} cannot be fetched: {error!r}", file=sys.stderr, flush=True)
             if loader.exists():
                 return
@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--host")
     options = parser.parse_args()
     loader = CODE / "loader.py"
-    have(loader, options.bucket, options.region)
+    fetch_loader(loader, options.bucket, options.region)
     line = [sys.executable, str(loader), "--bucket", f"s3://{options.bucket}", "--code", str(CODE)]
     line += ["--role", options.role, *(["--host", options.host] if options.host else [])]
     os.environ["AWS_REGION"] = options.region

@@ -58,7 +58,7 @@ def start(context: Context) -> str:
     )  # fmt: skip
     # slurmdbd refuses a file that other users may read.
     files.write(context.path(folders.etc) / "slurmdbd.conf", text.encode(), 0o600, context.slurm_user)
-    daemons.see_port(context, site.slurmdbd_port)
+    daemons.check_port(context, site.slurmdbd_port)
     log = context.path(folders.log) / "slurmdbd.out"
     # slurmdbd looks for slurmdbd.conf in the folder of this file.
     env = {"SLURM_CONF": str(folders.slurm_conf)}

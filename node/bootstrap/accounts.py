@@ -11,7 +11,7 @@ IDS = {"slurm": 64030}
 """User -> Debian's number for it. It must be the same on all machines, because messages carry the number."""
 
 
-def own(path: Path, user: str) -> None:
+def chown(path: Path, user: str) -> None:
     """Makes a user and the user's group the owners of a file or folder."""
     entry = pwd.getpwnam(user)
     os.chown(path, entry.pw_uid, entry.pw_gid)

@@ -105,7 +105,7 @@ def _renew(context: Context) -> None:
         time.sleep(0.1)
 
 
-def see_port(context: Context, port: int) -> None:
+def check_port(context: Context, port: int) -> None:
     """Raises OSError if another program has the port, because the daemon would end and restart for ever."""
     # A machine that has just ended, such as this node's last one, releases the port within a moment.
     deadline = time.monotonic() + PORT_SECONDS

@@ -16,7 +16,7 @@ def folder(path: Path, mode: int = 0o755, user: str | None = None) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(mode)
     if user is not None:
-        accounts.own(path, user)
+        accounts.chown(path, user)
     return path
 
 
@@ -33,7 +33,7 @@ def write(path: Path, content: bytes, mode: int = 0o644, user: str | None = None
     target = draft if written else path
     target.chmod(mode)
     if user is not None:
-        accounts.own(target, user)
+        accounts.chown(target, user)
     if written:
         draft.replace(path)
     return written

@@ -20,10 +20,10 @@ METADATA = 60
 MOUNTS = 300
 SLURM = 300
 ACCELERATORS = 1500
-"""This includes package lists, the driver's modules and libraries, the EFA installer, and their builds."""
+"""The limit of the step for drivers: package lists, modules and libraries, the EFA installer, and builds."""
 HOOKS = 3600
 HEALTH = 300
-"""The tools that know the devices' health, each with a limit of its own."""
+"""The limit of the step `health`, which runs several tools with a limit of their own."""
 READY = 120
 READY_HOSTS = 480
 """The limit of the step `ready` on the controller, whose database may have to repair files."""

@@ -104,7 +104,7 @@ def ready(context: Context) -> str:
             from node.bootstrap.vm import name_server
 
             started.append(name_server.start(context))
-        daemons.see_port(context, context.settings.site.slurmctld_port)
+        daemons.check_port(context, context.settings.site.slurmctld_port)
         daemons.controller(context)
         # If the controller boots again, running nodes fetch the new files only after this command.
         context.run("scontrol", "reconfigure", timeout=RECONFIGURE_SECONDS, allow=(0, 1))
@@ -124,7 +124,7 @@ def ready(context: Context) -> str:
 def _slurmd(context: Context) -> None:
     site, folders, port = context.settings.site, context.folders, context.settings.site.slurmd_port
     log = context.path(folders.log)
-    daemons.see_port(context, port)
+    daemons.check_port(context, port)
     server = f"{site.controller_address}:{site.slurmctld_port}"
     # A container has the host's uptime. Without -b its boot would be older than the request, and the node
     # would stay "powering up". A VM has booted after the request, and must not report a boot when only its

@@ -94,7 +94,7 @@ def ready(context: Context) -> str:
 
 def _controller(context: Context) -> str:
     run = context.path(context.folders.run)
-    daemons.see_port(context, context.settings.site.slurmctld_port)
+    daemons.check_port(context, context.settings.site.slurmctld_port)
     daemons.munged(context, run, run, context.path(context.folders.log))
     started = ["munged"]
     if context.settings.design.slurm.accounting:
@@ -111,7 +111,7 @@ def _compute(context: Context) -> str:
     from node.slurm.addressing import slurmd_ports
 
     folders, log = context.folders, context.path(context.folders.log)
-    daemons.see_port(context, slurmd_ports(context.settings)[context.host])
+    daemons.check_port(context, slurmd_ports(context.settings)[context.host])
     # slurmd makes the folder for %n in SlurmdSpoolDir, but not its parent.
     context.path(folders.spool).mkdir(parents=True, exist_ok=True)
     release = version.parse((context.path(folders.etc) / VERSION_FILE).read_text())

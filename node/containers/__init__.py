@@ -1,1 +1,1 @@
-"""Containers that jobs run in: the settings for Slurm, and the program that starts a task's."""
+"""Containers that jobs run in: the settings for Slurm, and the program that starts a task's container."""

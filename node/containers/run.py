@@ -283,7 +283,7 @@ def _accounts(root: Path, made: Path, user: Account) -> list[tuple[Path, str]]:
         theirs = root / "etc" / file
         if not theirs.is_file():
             continue
-        # The first line of a name or a number counts, so an image's own user of the same is hidden.
+        # The first line of a name or a number counts: an image's own user of that name or number is hidden.
         (made / file).write_text(line + theirs.read_text(errors="replace"))
         found.append((made / file, f"/etc/{file}"))
     return found
@@ -314,7 +314,7 @@ def _has_names(root: Path, path: str) -> bool:
 
 
 def _keeps(destination: str, taken: Container[str]) -> bool:
-    """Whether a mount of the bundle stays: it is not mounted anyway, and no folder of the node."""
+    """Whether a mount of the bundle stays: nothing else is mounted there, nor one of the node's folders."""
     below = any(destination == path or destination.startswith(f"{path}/") for path in SYSTEM)
     return destination not in taken and not below
 

@@ -68,7 +68,7 @@ class _BudgetLimit:
         if partition is not None:
             if self.committed > 0:
                 message += f", the nodes that run will cost {amount(self.committed)} more at least"
-            message += f", one more of {partition} costs {amount(self.per_node)} at least"
+            message += f", one more node of {partition} costs {amount(self.per_node)} at least"
         return Failure((), ErrorClass.BUDGET, f"budget.{self.key} in Pulumi.{stack}.yaml", message)
 
 

@@ -40,7 +40,7 @@ NOT_NEEDED = f"{REASON_PREFIX}released: the job that it was for cannot run"
 class CapacityLimiter:
     """One loop that limits Slurm to the nodes for which there is capacity.
 
-    It needs nothing in memory that a restart must not forget.
+    It keeps nothing in memory that is needed after a restart.
     """
 
     def __init__(

@@ -69,7 +69,7 @@ class DnsHosts:
     @classmethod
     def of(cls, settings: Settings, control: Slurm) -> DnsHosts | None:
         """Return the hosts files of a cluster; `None` where the controller does not serve names."""
-        if not names.kept(settings.design):
+        if not names.has_name_server(settings.design):
             return None
         folder = Path(str(names.folder(Folders(settings))))
         served = partial(names.ask, server=settings.site.controller_address, seconds=ASK_SECONDS)

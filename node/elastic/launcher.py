@@ -1,4 +1,4 @@
-"""Launches the machines that Slurm asks for, and powers nodes down again that cannot be had.
+"""Launches the machines that Slurm asks for, and powers down the nodes that get none.
 
 Launches run in their own threads: nothing that slurmctld waits for calls the cloud.
 """
@@ -34,7 +34,7 @@ LISTING_DELAY_SECONDS = 60.0
 
 
 class Launcher:
-    """Launches what Slurm asks for; powers nodes down again with the cause where people look for it.
+    """Launches what Slurm asks for. Nodes that get no machine are powered down, and their jobs told why.
 
     Attributes:
         changed: Called when a pool has failed, so that its capacity drain does not wait for the next pass.

@@ -112,7 +112,7 @@ class Renewal:
             free = _free(outdated, nodes)
             free -= {n for job in self._control.jobs().values() if job.is_active for n in job.nodes}
             self._retire([nodes[name] for name in sorted(outdated - free) if name in nodes])
-            hardware.ask(self._lib, free, outdated - free)
+            hardware.request_renewal(self._lib, free, outdated - free)
             if free:
                 log(f"{fold(sorted(free))}: empty, slurm.conf gets the new hardware")
             if outdated - free:

@@ -110,7 +110,7 @@ class Requeue:
         This is called after the requeue. A comment on a running job is taken for an old one, and removed.
 
         Args:
-            jobs: The answer of `on`.
+            jobs: The answer of `requeueable_jobs`.
             reason: Why the nodes were lost.
         """
         for job, (node, held) in jobs.items():

@@ -1,8 +1,8 @@
 """The reconciler's table: what to do for every pair of what Slurm and the cloud say of a node.
 
 There are two sources. Slurm hears a node's slurmd, or does not. The cloud lists the machine, reports its end,
-or does not mention it. No machine that may run a job is given up because of one source alone, and never
-because a list does not mention it: lists lag, and calls fail half way.
+or does not mention it. A machine that may run a job is given up only when one of them says that it ended or
+will end, never because a list does not mention it: lists lag, and calls fail half way.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ _SURELY_DIED = Rule(Verb.POWER_DOWN, GracePeriod.NOW, _GONE)
 
 STATIC = Rule(Verb.POWER_UP, GracePeriod.SETTLE, "static node")
 """The rule for a static node that is off and has no machine."""
-OUTDATED = Rule(Verb.RETIRE, GracePeriod.SETTLE, "its partition's machines are made otherwise by now")
+OUTDATED = Rule(Verb.RETIRE, GracePeriod.SETTLE, "its partition's new machines are made differently")
 """The rule for a node that is up on an outdated machine. A new machine replaces it after its jobs."""
 LAUNCHED_TWICE = Rule(Verb.POWER_DOWN, GracePeriod.NOW, BOOTSTRAP + "its machines end while they start")
 """The rule for a node whose second machine also ended before it registered."""

@@ -61,7 +61,7 @@ def _headers(token: Token, more: Mapping[str, str], fresh: bool) -> Callable[[],
 HELP = {
     401: "the token of the machine's service account was not accepted",
     403: "the machine's service account may not do that",
-    404: "there is no such thing",
+    404: "it does not exist",
     429: "Google Cloud takes no more calls of this kind for now",
 }
 """Explanations of the HTTP status for readers of a boot report."""

@@ -1,7 +1,7 @@
-"""The first code on a machine of Google Cloud: fetch `loader.py` from the cluster's bucket as the machine.
+"""Fetches `loader.py` from the cluster's bucket with the machine's service account, and runs it.
 
-It travels in the metadata, so it is one small file, needs the standard library only, and does not change.
-Whatever may change belongs into the loader or behind it.
+This is the first code on a machine of Google Cloud. It is in the metadata, so it is one small file, needs
+only the standard library, and never changes. What may change belongs in the loader or in what it fetches.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def answer(url: str, headers: dict[str, str]) -> bytes:
 
 
 def fetch(bucket: str, key: str) -> bytes:
-    """An object, with the token of the machine's service account."""
+    """An object's content, read with the token of the machine's service account."""
     account = f"http://{METADATA}/computeMetadata/v1/instance/service-accounts/default/token"
     token = json.loads(answer(account, {"Metadata-Flavor": "Google"}))["access_token"]
     name = urllib.parse.quote(key, safe="")
@@ -35,8 +35,8 @@ def fetch(bucket: str, key: str) -> bytes:
     return answer(url, {"Authorization": f"Bearer {token}"})
 
 
-def have(loader: Path, bucket: str) -> None:
-    """Have the loader; the one of the last boot will do where none is to be had."""
+def fetch_loader(loader: Path, bucket: str) -> None:
+    """Fetches the loader. If the bucket does not answer, the loader of the last boot stays in use."""
     for left in reversed(range(TRIES)):
         try:
             draft = loader.with_suffix(".new")
@@ -44,7 +44,7 @@ def have(loader: Path, bucket: str) -> None:
             draft.replace(loader)
             return
         except (OSError, ValueError, KeyError) as error:
-            # A permission that was given a moment ago is not known everywhere at once.
+            # A new permission takes a while to work everywhere.
             print(f"{loader.name} cannot be fetched: {error!r}", file=sys.stderr, flush=True)
             if loader.exists():
                 return
@@ -60,10 +60,10 @@ def main() -> None:
     parser.add_argument("--host")
     options = parser.parse_args()
     loader = CODE / "loader.py"
-    have(loader, options.bucket)
+    fetch_loader(loader, options.bucket)
     line = [sys.executable, str(loader), "--bucket", f"gs://{options.bucket}", "--code", str(CODE)]
     line += ["--role", options.role, *(["--host", options.host] if options.host else [])]
-    # A machine that becomes an image stops when it is one.
+    # A machine that becomes an image is switched off at the end.
     line += ["--power-off"] if options.role == "image" else []
     os.execv(line[0], line)
 

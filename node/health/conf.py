@@ -18,12 +18,12 @@ def options(settings: Settings) -> list[tuple[str, object]]:
         found += [
             ("HealthCheckProgram", programs / HEALTH_CHECK),
             ("HealthCheckInterval", design.health.interval_seconds),
-            # Nodes with jobs, too: a job on a broken device loses its time.
+            # Nodes with jobs are checked, too: a job on a broken device loses its time.
             ("HealthCheckNodeState", "ANY"),
         ]
     if has_prolog(settings):
         found.append(("Prolog", programs / PROLOG))
-        # On all nodes of a job before it begins, and not on each when its first step comes there.
+        # The prolog runs on all nodes of a job when it gets them, not on each before its first step there.
         found.append(("PrologFlags", "Alloc"))
     if design.slurm.epilog is not None:
         found.append(("Epilog", programs / EPILOG))

@@ -41,8 +41,8 @@ _BROKEN = re.compile(r"requires? reset|unknown error|gpu is lost|\berr!", re.IGN
 """What nvidia-smi prints in the place of a value that a broken GPU does not give."""
 
 SWITCHED = ("a100", "h100", "h200", "b200", "b300", "gb200")
-"""GPUs that eight of a machine are joined by NVSwitches, so that each link is in use. On other machines some
-links lead nowhere, for example to GPUs that belong to another tenant."""
+"""GPUs that are joined by NVSwitches where a machine has eight of them, so that each link is in use. On other
+machines some links lead nowhere, for example to GPUs that belong to another tenant."""
 SWITCHED_COUNT = 8
 
 FATAL_XIDS = {
@@ -67,8 +67,8 @@ FATAL_XIDS = {
 }
 """Codes whose immediate action in NVIDIA's catalog is a reset of the GPU (RESET_GPU), a restart of the
 machine (RESTART_BM, RESTART_VM) or work on it, and 48 and 74, of which it says that a reset or a restart is
-needed to clear them. Others concern one program (RESTART_APP), or nobody. 155 is left out, because links that
-were taken down on purpose report it, too."""
+needed to clear them. Others concern one program (RESTART_APP), or need no action. 155 is left out, because
+links that were taken down on purpose report it, too."""
 RECOVERY = 154
 """The code that sums up what others demand. Its text names the action, which is None once all is well."""
 _XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)(.*)")

@@ -66,7 +66,7 @@ def main(program: str, settings_file: str) -> int:
     try:
         settings = read_settings(Path(settings_file))
     except (OSError, ValueError) as error:
-        # The node's boot has read them. Without them nothing is known that could be checked.
+        # The node's boot could read the settings. Without them it is not known what to check.
         print(f"{settings_file}: {error}", file=sys.stderr)
         return 0
     wanted = None if program == EPILOG else expected(settings.design, node)

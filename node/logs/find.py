@@ -124,7 +124,7 @@ class Cluster:
         return found
 
     def of_controller(self) -> list[Source]:
-        before = "the controller's boot has not come so far"
+        before = "the controller's boot has not come that far"
         files: list[Source] = [BootReport(self.report(CONTROLLER), "the controller has not started yet")]
         cloud = self.settings.site.cloud
         if isinstance(cloud, LocalSite) and cloud.socket:
@@ -143,7 +143,7 @@ class Cluster:
         return [LogFile("hook", path, None) for path in sorted(self.log.glob(f"hook-*-{host}.log"))]
 
     def _job_scripts(self, node: str) -> list[Source]:
-        """What the last prolog and epilog of the user's printed there."""
+        """What the user's last prolog and epilog printed on a node."""
         return [LogFile(name, path, None) for name in SCRIPTS for path in self.log.glob(f"{name}-{node}.log")]
 
     def _keeper(self, daemon: str, name: str) -> LogFile:
@@ -182,7 +182,7 @@ class Cluster:
             return Note(f"Slurm on {node}", [f"(does not answer: {error})"])
         if state is None:
             return Note(
-                f"Slurm on {node}", ["(Slurm does not know this node: the stack file has it no more)"]
+                f"Slurm on {node}", ["(Slurm does not know this node: the stack file no longer has it)"]
             )
         words = "+".join([state.base, *sorted(state.flags)]).lower()
         return Note(f"Slurm on {node}", [words, *([f"reason: {state.reason}"] if state.reason else [])])

@@ -265,10 +265,11 @@ def _power(settings: Settings) -> Options:
         ("ResumeProgram", programs / "resume"),
         ("ResumeFailProgram", programs / "resume-fail"),
         ("SuspendProgram", programs / "suspend"),
-        # It waits until the job's nodes are up. Without it a batch job (and in 24.11 srun too) starts only
-        # on a tick of 30 s.
+        # This prolog waits until the job's nodes are up. Without it a batch job (and in 24.11 srun too)
+        # starts only on a tick of 30 s.
         ("PrologSlurmctld", programs / "prolog-slurmctld"),
-        # It runs while the job ends, so that slurmctld cleans up a job that is requeued and loses its node.
+        # This epilog runs until the job's nodes have ended it, so that slurmctld cleans up a requeued job
+        # whose node is lost meanwhile.
         ("EpilogSlurmctld", programs / "epilog-slurmctld"),
         # The prolog's longest wait is for a node that takes its whole time to boot.
         ("PrologEpilogTimeout", max(slurm.resume_timeout, health.longest(settings)) + PROLOG_MARGIN),

@@ -26,8 +26,8 @@ def lines(design: ClusterDesign, deviation: Lines) -> list[str]:
                 continue
             nodes = fold(group)
             kind = f"Name={accelerator.resource} Type={accelerator.type}"
-            # Slurm would keep jobs from the files of devices that are not theirs alone. Cores are counted:
-            # a process takes as many free ones as NEURON_RT_NUM_CORES says, and no other may have them.
+            # NeuronCores have no File=: Slurm would then forbid jobs the device files that they share. A
+            # process takes as many free cores as NEURON_RT_NUM_CORES says, and no other process gets these.
             what = f"Count={accelerator.units}" if accelerator.cores else f"File={_files(accelerator)}"
             result.append(f"NodeName={nodes} {kind} {what}")
     return result

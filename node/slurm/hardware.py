@@ -163,7 +163,7 @@ def text(record: Record) -> str:
     return json.dumps(to_json(record))
 
 
-def ask(lib: Path, free: Iterable[str], seen: Iterable[str]) -> None:
+def request_renewal(lib: Path, free: Iterable[str], seen: Iterable[str]) -> None:
     """Requests that the next start of slurmctld gives these nodes their new lines.
 
     Args:

@@ -117,7 +117,7 @@ def test_an_up_that_failed_half_way_is_shown_as_far_as_it_came(
     assert show(up) == 0
     out, err = capfd.readouterr()
     assert "waiting for munged" in out
-    assert "(not there: the controller's boot has not come so far)" in out
+    assert "(not there: the controller's boot has not come that far)" in out
     assert "These are the last lines of its log files:" in err
     assert show(up, "debug-9") == 1
     assert "Nodes: debug-[0-3]" in capfd.readouterr().err

@@ -72,7 +72,7 @@ FILES: dict[str, tuple[bytes, list[str]]] = {
         THOUSAND.encode(),
         [
             f"{4 * MANY} mistakes.",
-            f'{CLUSTER}.partitions[0].instance_type: "m0"; allowed: a machine of local: local.small, ',
+            f'{CLUSTER}.partitions[0].instance_type: "m0"; allowed: an instance type of local: local.small, ',
             f'{CLUSTER}.partitions[249].nodes.min: "x"; allowed: a whole number; write it in digits\n',
             f"{CLUSTER}.partitions[249].nodes.max: -1; allowed: 1 or more\n",
         ],

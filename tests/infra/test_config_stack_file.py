@@ -203,7 +203,7 @@ MISTAKES: dict[str, tuple[str, Expected]] = {
     ),
     "no date": (
         changed("local.small", "2024-13-01"),
-        [(f"{PARTITION}.instance_type", '"2024-13-01"', "a machine of local", "machines")],
+        [(f"{PARTITION}.instance_type", '"2024-13-01"', "an instance type of local", "machines")],
     ),
     "a tag that lies": (
         changed("true", "!!bool hello"),
@@ -235,11 +235,18 @@ MISTAKES: dict[str, tuple[str, Expected]] = {
     ),
     "what a terminal obeys": (
         changed("local.small", '"\\e[31m\\u202e\\x9b"'),
-        [(f"{PARTITION}.instance_type", '"\\u001b[31m\\u202e\\u009b"', "a machine of local", "machines")],
+        [
+            (
+                f"{PARTITION}.instance_type",
+                '"\\u001b[31m\\u202e\\u009b"',
+                "an instance type of local",
+                "machines",
+            )
+        ],
     ),
     "lines in a value": (
         changed("local.small", '"a\\n    allowed  all"'),
-        [(f"{PARTITION}.instance_type", '"a\\n    allowed  all"', "a machine of local", "machines")],
+        [(f"{PARTITION}.instance_type", '"a\\n    allowed  all"', "an instance type of local", "machines")],
     ),
     "lines in a key": (
         changed("slurm: {", 'slurm: {"a\\n\\e[2J": 1, '),
@@ -247,7 +254,7 @@ MISTAKES: dict[str, tuple[str, Expected]] = {
     ),
     "half a character": (
         changed("local.small", '"\\ud800"'),
-        [(f"{PARTITION}.instance_type", '"\\ud800"', "a machine of local", "machines")],
+        [(f"{PARTITION}.instance_type", '"\\ud800"', "an instance type of local", "machines")],
     ),
     "min over max": (
         changed("max: 10", "min: 5, max: 2"),

@@ -175,7 +175,7 @@ ELSEWHERE = f"stack {REFERENCE}, output `cluster`"
 @pytest.mark.parametrize(
     ("outputs", "config", "said"),
     [
-        ({}, {}, f"{ELSEWHERE}: there is none, so that stack is not up"),
+        ({}, {}, f"{ELSEWHERE}: there is no such output: that stack is not up"),
         (cluster(apiVersion="slurm-stacks/v2"), {}, "this reader knows slurm-stacks/v1. Update the reader"),
         ({"cluster": {"name": "x"}}, {}, f"{ELSEWHERE}: its apiVersion is nothing"),
         (cluster(partitions=[{}]), {}, "partitions[0].name: missing"),

@@ -109,7 +109,7 @@ def test_the_reader_and_the_schema_agree(output: dict[str, Any], new: object) ->
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (None, ["there is none", "not up", "./cluster up"]),
+        (None, ["there is no such output", "not up", "./cluster up"]),
         ("[secret]", ['"[secret]" is no object', "json.loads(text)"]),
         ([1], ["[1] is no object"]),
         (object(), ["a value of type object is no object", "read(reference)"]),

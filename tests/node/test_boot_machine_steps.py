@@ -411,7 +411,7 @@ def test_a_machine_without_slurm_says_so(
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Daemons that work as soon as they are started."""
     monkeypatch.setattr(daemons, "wait", lambda *_arguments: None)
-    monkeypatch.setattr(daemons, "see_port", lambda *_arguments: None)
+    monkeypatch.setattr(daemons, "check_port", lambda *_arguments: None)
     monkeypatch.setattr(registration, "start_delay", lambda *_arguments: 0.0)
 
 

@@ -453,7 +453,7 @@ def test_a_port_that_is_given_back_meanwhile_is_none(
     """The node's former machine has just ended."""
     answers = iter([False, False, True])
     monkeypatch.setattr(daemons.ports, "free", lambda _port: next(answers))  # type: ignore[attr-defined]
-    daemons.see_port(machine(), 1)
+    daemons.check_port(machine(), 1)
     assert list(answers) == []
 
 

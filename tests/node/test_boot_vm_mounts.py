@@ -270,7 +270,7 @@ def test_the_login_user_gets_from_the_head_to_the_nodes(
     ]
     monkeypatch.setattr(pwd, "getpwall", lambda: entries)
     given: list[str] = []
-    monkeypatch.setattr(users.accounts, "own", lambda path, user: given.append(f"{user} {path.name}"))  # type: ignore[attr-defined]
+    monkeypatch.setattr(users.accounts, "chown", lambda path, user: given.append(f"{user} {path.name}"))  # type: ignore[attr-defined]
     for entry in entries:
         (tmp_path / "root" / entry.pw_dir.lstrip("/") / ".ssh").mkdir(parents=True)
     folder = tmp_path / "root" / "home" / "ubuntu" / ".ssh"

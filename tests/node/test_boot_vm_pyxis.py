@@ -224,10 +224,10 @@ def test_a_node_with_gpus_has_nvidias_tools_by_the_known_key(
     keys: list[Any] = []
     monkeypatch.setattr(repositories, "add", lambda *_a, **its: keys.append(its["fingerprint"]))
     plain, run = machine(tmp_path, "compute", "v100-0", partitions=(V100,), containers=Containers("oci"))
-    assert pyxis.toolkit(plain) == []
+    assert pyxis.install_toolkit(plain) == []
     assert run.calls == []
     context, run = machine(tmp_path, "compute", "v100-0", partitions=(V100,), containers=Containers("pyxis"))
-    assert pyxis.toolkit(context) == [f"libnvidia-container-tools {pyxis.TOOLKIT_VERSION}"]
+    assert pyxis.install_toolkit(context) == [f"libnvidia-container-tools {pyxis.TOOLKIT_VERSION}"]
     assert keys == [pyxis.TOOLKIT_FINGERPRINT]
     (install,) = run.having("install")
     assert install.split()[-2:] == [f"{name}={pyxis.TOOLKIT_VERSION}" for name in pyxis.TOOLKIT_PACKAGES]
@@ -236,4 +236,4 @@ def test_a_node_with_gpus_has_nvidias_tools_by_the_known_key(
     cli = tmp_path / "root" / pyxis.TOOLKIT_CLI
     cli.parent.mkdir(parents=True, exist_ok=True)
     cli.touch()
-    assert pyxis.toolkit(context) == [], "an image has them"
+    assert pyxis.install_toolkit(context) == [], "an image has them"

@@ -93,8 +93,8 @@ def test_the_sentence_says_what_is_spent_what_a_node_costs_and_the_cure() -> Non
     found = available_capacity(made(max_usd=2.0), spent(1.92, running=(("cheap", 5000.0),)), {}, "dear", 1)
     assert found.failure is not None
     assert found.failure.sentence() == (
-        "budget: 1.92 of 2.00 USD are spent, the nodes that run will cost 0.027 more at least, one more of "
-        "dear costs 1.00 at least (budget.max_usd in Pulumi.test.yaml); raise it and run up again"
+        "budget: 1.92 of 2.00 USD are spent, the nodes that run will cost 0.027 more at least, one more node "
+        "of dear costs 1.00 at least (budget.max_usd in Pulumi.test.yaml); raise it and run up again"
     )
     over = used_up(made(max_hours=2.0), spent(hours=2.5))
     assert over is not None

@@ -129,9 +129,7 @@ def test_a_loader_that_never_comes_is_a_failure_that_the_unit_sees(machine: Mach
 def test_without_the_bucket_the_last_boots_code_goes_on(machine: Machine) -> None:
     first = machine.load("--role", "controller", "--host", "controller")
     assert first.returncode == 1
-    assert first.stderr.startswith(
-        "gs://t-bucket/current.json: there is no such thing (notFound: No such obj"
-    )
+    assert first.stderr.startswith("gs://t-bucket/current.json: it does not exist (notFound: No such obj")
     machine.publish()
     assert machine.boot("--role", "controller", "--host", "controller").returncode == 0
     machine.cloud.objects.clear()

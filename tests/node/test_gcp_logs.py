@@ -88,7 +88,7 @@ def test_no_boot_fails_of_it(
 
 def test_a_site_that_wants_none_has_none(tmp_path: Path, asked: list[str]) -> None:
     context, run = machine(tmp_path, provider="gcp")
-    for ask in (clouds.of(context.settings).ship_logs, clouds.of(context.settings).have_agent):
+    for ask in (clouds.of(context.settings).ship_logs, clouds.of(context.settings).install_agent):
         with pytest.raises(SkipStep, match="no logs in Cloud Logging"):
             ask(context)
     assert (asked, run.calls) == ([], [])

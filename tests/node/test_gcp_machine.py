@@ -54,7 +54,7 @@ def test_a_node_is_named_by_its_instance(google: FakeMetadata, tmp_path: Path) -
     assert json.loads(google.objects["boot/compute-3.json"]) == {"state": "booting"}
     google.change(name="other-compute-3")
     with pytest.raises(
-        SystemExit, match=r"other-compute-3 does not belong to the cluster t: it cannot know which node it is"
+        SystemExit, match=r"other-compute-3 does not belong to the cluster t: this machine cannot know"
     ):
         machine.begin(context.settings, None, "gs://t-bucket")
 
@@ -105,7 +105,7 @@ def test_a_bucket_that_refuses_does_not_stop_a_boot(google: FakeMetadata, tmp_pa
     report.finish("failed")
     assert json.loads((tmp_path / "own.json").read_text())["state"] == "failed"
     assert report.content["facts"]["report"].startswith(
-        "not published: gs://none-such/boot/compute-3.json: there"
+        "not published: gs://none-such/boot/compute-3.json: it does"
     )
 
 

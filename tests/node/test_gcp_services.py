@@ -66,10 +66,10 @@ def test_another_digest_is_refused(cloud: FakeMetadata, bucket: Bucket) -> None:
 
 
 def test_what_is_not_there_is_said(bucket: Bucket) -> None:
-    says = r"gs://t-bucket/current\.json: there is no such thing \(notFound: No such object: t-bucket/current"
+    says = r"gs://t-bucket/current\.json: it does not exist \(notFound: No such object: t-bucket/current"
     with pytest.raises(MissingError, match=says):
         bucket.get("current.json")
-    with pytest.raises(MissingError, match=r"gs://none-such/a: there is no such thing \(notFound: The spec"):
+    with pytest.raises(MissingError, match=r"gs://none-such/a: it does not exist \(notFound: The spec"):
         Bucket("gs://none-such", Metadata().token).get("a")
 
 
@@ -151,7 +151,7 @@ def test_an_empty_secret_is_filled_once_and_read(cloud: FakeMetadata) -> None:
 
 def test_a_secret_that_does_not_exist_cannot_be_filled(cloud: FakeMetadata) -> None:
     cloud.versions = None
-    with pytest.raises(MissingError, match=f"secret {SECRET}: there is no such thing .*NOT_FOUND: Secret"):
+    with pytest.raises(MissingError, match=f"secret {SECRET}: it does not exist .*NOT_FOUND: Secret"):
         Secret(SECRET, Metadata().token).put(b"x")
 
 

@@ -77,7 +77,9 @@ def test_nodes_keep_their_lines_and_nothing_starts_until_somebody_has_looked(con
 def test_empty_nodes_get_their_new_lines_and_busy_ones_keep_theirs(controller: Controller) -> None:
     controller.start(OLD)
     controller.start(NEW)
-    hardware.ask(controller.lib, ["debug-0", "debug-2", "gpu-0", "gpu-1"], ["debug-1", "debug-3", "gpu-2"])
+    hardware.request_renewal(
+        controller.lib, ["debug-0", "debug-2", "gpu-0", "gpu-1"], ["debug-1", "debug-3", "gpu-2"]
+    )
     controller.start(NEW)
     assert controller.cpus() == {
         "debug-0": "8", "debug-1": "2", "debug-2": "8", "debug-3": "2",
@@ -91,7 +93,7 @@ def test_empty_nodes_get_their_new_lines_and_busy_ones_keep_theirs(controller: C
     controller.start(NEW)
     assert controller.cpus()["debug-1"] == "2"
     assert controller.closed() == []
-    hardware.ask(controller.lib, ["debug-1", "debug-3", "gpu-2"], [])
+    hardware.request_renewal(controller.lib, ["debug-1", "debug-3", "gpu-2"], [])
     assert controller.start(NEW) == hardware.Lines()
     plain = render(settings(controller.root, NEW), parse(RELEASE))
     assert {name: controller.text(name) for name in plain} == plain
@@ -101,7 +103,7 @@ def test_a_word_that_is_old_or_was_heard_is_not_believed(controller: Controller)
     """A job may hold the node by then."""
     controller.start(OLD)
     controller.start(NEW)
-    hardware.ask(controller.lib, ["debug-0"], [])
+    hardware.request_renewal(controller.lib, ["debug-0"], [])
     file = controller.lib / hardware.RENEWAL
     old = json.loads(file.read_text())
     file.write_text(json.dumps({**old, "at": old["at"] - hardware.FRESH_SECONDS - 1}))
@@ -122,7 +124,7 @@ def test_what_is_put_back_is_no_change(controller: Controller) -> None:
 def test_a_node_that_keeps_its_line_through_two_changes_has_the_first(controller: Controller) -> None:
     controller.start(OLD)
     controller.start(NEW)
-    hardware.ask(controller.lib, ["debug-[0-2]"], ["debug-3", *(f"gpu-{i}" for i in range(3))])
+    hardware.request_renewal(controller.lib, ["debug-[0-2]"], ["debug-3", *(f"gpu-{i}" for i in range(3))])
     again = dataclasses.replace(LARGE, cpus=4)
     kept = controller.start(design(again, A100, OTHER)).kept
     assert kept["debug-3"].cpus == 2

@@ -111,7 +111,7 @@ def test_the_controllers_logs(cluster: Cluster) -> None:
 def test_a_controller_that_never_came_so_far(tmp_path: Path, slurm: Slurm) -> None:
     found = shown(Cluster(settings(tmp_path)).sources("controller"))
     assert found["boot report"] == ["(not there: the controller has not started yet)"]
-    assert found["slurmctld"] == ["(not there: the controller's boot has not come so far)"]
+    assert found["slurmctld"] == ["(not there: the controller's boot has not come that far)"]
 
 
 def test_a_nodes_logs(cluster: Cluster, slurm: Slurm) -> None:
@@ -132,7 +132,7 @@ def test_a_nodes_logs(cluster: Cluster, slurm: Slurm) -> None:
 def test_a_node_that_was_never_up_and_one_that_slurm_does_not_know(cluster: Cluster, slurm: Slurm) -> None:
     found = shown(cluster.sources("debug-4"))
     assert found["boot report"] == ["(not there: no machine has started for this node yet)"]
-    assert found["Slurm on debug-4"] == ["(Slurm does not know this node: the stack file has it no more)"]
+    assert found["Slurm on debug-4"] == ["(Slurm does not know this node: the stack file no longer has it)"]
     slurm.silent = True
     assert SILENT in shown(cluster.sources("debug-4"))["Slurm on debug-4"][0]
     (cluster.log / "boot-old-3.log").write_text("left from a larger cluster\n")

@@ -299,7 +299,7 @@ def test_static_nodes_are_brought_up_unless_they_have_a_capacity_drain(gone: Mac
 
 
 def test_a_node_on_an_outdated_machine_goes_after_its_jobs_and_no_other_does() -> None:
-    why = "its partition's machines are made otherwise by now"
+    why = "its partition's new machines are made differently"
 
     def done(node: NodePhase, state: MachineState = MachineState.RUNNING, **view: Any) -> list[Action]:
         old = replace(machine("debug-0", state), outdated=True)

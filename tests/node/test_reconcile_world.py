@@ -329,7 +329,7 @@ def test_a_job_that_could_not_be_queued_again_while_it_began_is_asked_again(
     ("state", "reason"),
     [
         # As when a new stack file asks for larger machines: the node changes after its jobs.
-        ("POWER_DOWN_ASAP", REASON_PREFIX + "its partition's machines are made otherwise by now"),
+        ("POWER_DOWN_ASAP", REASON_PREFIX + "its partition's new machines are made differently"),
         ("DRAIN", REASON_PREFIX + AT_RISK),
         ("DRAIN", "Kill task failed"),
     ],

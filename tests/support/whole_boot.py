@@ -70,7 +70,7 @@ def nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disks, "_blank", lambda _device: True)
     monkeypatch.setattr(mounts, "_reach", lambda *_server: None)
     monkeypatch.setattr(machine_slurm, "_release", _release)
-    for name in ("munged", "controller", "see_port", "wait"):
+    for name in ("munged", "controller", "check_port", "wait"):
         monkeypatch.setattr(machine_slurm.daemons, name, lambda *_a: None)  # type: ignore[attr-defined]
 
 

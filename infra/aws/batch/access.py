@@ -12,17 +12,17 @@ CONTAINER = "workload/batch/Dockerfile"
 CONTEXT = "workload"
 """The folder that the container is built from."""
 MANIFESTS = "manifests/"
-"""Below which an object in the stack's bucket starts a job."""
+"""The prefix in the stack's bucket under which a new object starts a job."""
 
 
 def of(design: ClusterDesign) -> Batch:
-    """The design's part about Batch, of a stack that has one."""
+    """The Batch part of a design. The design must have one."""
     assert design.batch is not None
     return design.batch
 
 
 def parameter(cluster: str) -> str:
-    """The parameter that names the file system of the job that runs, where each job has its own."""
+    """The SSM parameter with the address of the running job's file system, where each job has its own."""
     return f"/slurm-stacks/{cluster}/file-system"
 
 
@@ -32,7 +32,7 @@ def state_machine(cluster: str) -> str:
 
 
 def budget_machine(cluster: str) -> str:
-    """The state machine that counts what runs, and ends it when the budget is used up."""
+    """The state machine that counts running machines, and ends them when the budget is used up."""
     return f"{cluster}-budget"
 
 

@@ -1,4 +1,4 @@
-"""The image of Batch's machines, built like those of Slurm's nodes, and made one of ECS's at the end.
+"""The image of Batch's machines, built like those of Slurm's nodes, with the ECS agent added at the end.
 
 The boot's own steps place the driver and the Lustre client (`node.bootstrap.vm.baking`). A script adds
 Docker, NVIDIA's runtime and the ECS agent (`ecs_image.sh`). Batch's own images have no driver for V100s.
@@ -82,7 +82,7 @@ class BatchBake(pulumi.ComponentResource):
 
 
 def script(design: ClusterDesign, cached: str = "") -> str:
-    """The script with its arguments, as Image Builder runs it: its commands are of sh."""
+    """The script with its arguments, as commands for sh, with which Image Builder runs them."""
     gpu = "gpu" if design.partitions[0].accelerator is not None else "plain"
     text = SCRIPT.read_text(encoding="utf-8")
     line = shlex.join(
@@ -92,7 +92,7 @@ def script(design: ClusterDesign, cached: str = "") -> str:
 
 
 def _may(design: ClusterDesign, scope: batch_policies.Scope, bucket: str, log_group: str) -> Document:
-    """What any machine that becomes an image may, and pulling the container image that it keeps."""
+    """The permissions of a machine that becomes an image, also to pull the container image that it caches."""
     own = policies.Scope(scope.partition, scope.region, scope.account, bucket, "", log_group, "", (), ())
     made = policies.image(own, design)
     if access.of(design).cached:

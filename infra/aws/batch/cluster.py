@@ -118,7 +118,7 @@ class BatchCluster(pulumi.ComponentResource):
         network: AwsNetwork,
         end: command.local.Command,
     ) -> None:
-        """What few stacks have. Each starts or ends jobs, so it is deleted before the jobs are ended."""
+        """The budget, file systems, manifests. They start or end jobs, so they are deleted before `_end`."""
         design, batch, name = self._design, access.of(self._design), self._name
         limits, machine = spending.limits(design), None
         if not (limits or batch.start_on_manifest or batch.file_system == "job"):
@@ -146,7 +146,7 @@ class BatchCluster(pulumi.ComponentResource):
 
 
 def _of_stack(design: ClusterDesign) -> ClusterDesign:
-    """The design with the file systems that live as long as the stack."""
+    """The design with only those file systems that live as long as the stack."""
     from dataclasses import replace
 
     if access.of(design).file_system == "stack":
@@ -155,12 +155,12 @@ def _of_stack(design: ClusterDesign) -> ClusterDesign:
 
 
 def _needs_bucket(design: ClusterDesign) -> bool:
-    """Machines that become images fetch their code from it, and manifests are put into it."""
+    """Whether the stack has a bucket: for the code of machines that become images, and for manifests."""
     return access.of(design).start_on_manifest or design.image.bake
 
 
 def _inventory(design: ClusterDesign, environment: BatchEnvironment) -> Inventory:
-    """There is no machine to log in to, and no shared folder that goes with the cluster."""
+    """The inventory. There is no machine to log in to, and no shared folder that goes with the cluster."""
     nothing: pulumi.Output[Any] = pulumi.Output.from_input(None)
     return {
         "id": environment.ecs_cluster,

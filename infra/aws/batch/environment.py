@@ -33,7 +33,7 @@ class BatchEnvironment(pulumi.ComponentResource):
         ecs_cluster: The ARN of the ECS cluster that Batch makes for the environment: another one each time.
         queue: The queue's ARN.
         environment: The environment's ARN.
-        made: The environment and the queue, which nothing may outlive that they need.
+        made: The environment and the queue. What they need must be deleted after them.
 
     Args:
         image: The id of an image; `None` for Batch's own.
@@ -72,7 +72,7 @@ class BatchEnvironment(pulumi.ComponentResource):
             tags=tags(design, batch.compute_environment),
             opts=pulumi.ResourceOptions(
                 parent=self,
-                # Batch gives up an environment by what its machines may do, so their role goes after it.
+                # Batch needs the machines' permissions to delete the environment, so they go after it.
                 depends_on=[*after, *identity.grants],
                 # Batch itself changes the number while jobs come and go.
                 ignore_changes=["computeResources.desiredVcpus"],
@@ -120,7 +120,7 @@ class BatchEnvironment(pulumi.ComponentResource):
                 launch_template_id=template.id, version=template.latest_version.apply(str)
             ),
             tags={**tags(design, design.name, role="compute", partition=batch.queue), **batch.tags},
-            # Of an own image Batch asks no type, and one of its types would exclude P3.
+            # With an image of its own the environment needs no image type, and the types exclude P3.
             image_id=image,
             ec2_configurations=None
             if image is not None

@@ -18,13 +18,14 @@ from node.model import ClusterDesign
 
 PATHS = {"bucket": "$.detail.bucket.name", "key": "$.detail.object.key"}
 ADDRESS = "s3://<bucket>/<key>"
-"""What an event of S3 has of an object, and the object's address."""
+"""The parts of an S3 event that name the object, and the object's address made from them."""
 
 
 class BatchBudget(pulumi.ComponentResource):
-    """Every few minutes a rule starts a state machine, which counts what is up and ends it in the end.
+    """The budget: every few minutes a rule starts a state machine, which counts what is up.
 
-    No controller watches here. The ledger is a table of one number, which an update adds to as a whole.
+    There is no controller to do it. When the budget is used up, the state machine closes the queue and may
+    end what runs. The ledger is a table of one number, to which updates add atomically.
 
     Args:
         after: What must be there; it is deleted after this.

@@ -1,7 +1,7 @@
 """What the machines, the jobs and the services of a Batch stack may do, as IAM policy documents.
 
 As in `infra.aws.policies` no action has a wildcard, and `Resource: "*"` is there only where AWS takes no
-other: ECR's token, the agent's question for its endpoint, and what describes.
+other: ECR's token, the agent's question for its endpoint, and the actions that describe.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OF_CLUSTER = (
     "ecs:SubmitTaskStateChange",
 )
 OF_MACHINE = ("ecs:Poll", "ecs:StartTelemetrySession", "ecs:UpdateContainerInstancesState")
-"""The agent's actions, by the resource that the service authorization reference gives each. Together with
+"""The ECS agent's actions on a cluster and on a machine (service authorization reference). Together with
 `PULL` and the logs they are what AmazonEC2ContainerServiceforEC2Role allows on everything."""
 
 

@@ -20,7 +20,7 @@ from node.model import ClusterDesign
 
 LEFT_OUT = {"__pycache__", ".venv"}
 LARGE = ("batch/Dockerfile", "envs/gpu/pyproject.toml", "envs/gpu/uv.lock")
-"""The files below `workload/` that the large layers of the image follow from: all but our own code."""
+"""The files below `workload/` that determine the large layers of the image: none of them is our own code."""
 DIGITS = 16
 
 
@@ -53,8 +53,8 @@ class BatchRepository(pulumi.ComponentResource):
     Attributes:
         arn: The repository's ARN.
         image: The image's address by digest. A tag could be another image at each pull of each node.
-        layers: The address of an image with the same large layers, which other code leaves as it is. A baked
-            image of machines holds this one: it would otherwise be built anew after each change of the code.
+        layers: The address of an image with the same large layers, which does not change with our code. A
+            baked image of machines holds this one: otherwise each change of the code would need a new bake.
     """
 
     def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:

@@ -19,7 +19,7 @@ LOCK = "being made"
 """The value of the parameter until the file system is there. Whoever makes the parameter has the turn."""
 TURN_SECONDS, TURNS = 120, 5_000
 """How often an execution asks for its turn: for a week, in 20,000 of the 25,000 events of an execution."""
-AGAIN: list[State] = [
+RETRY: list[State] = [
     {"ErrorEquals": ["States.ALL"], "IntervalSeconds": 10, "MaxAttempts": 4, "BackoffRate": 2.0}
 ]
 """A call that only looks, or that may be made twice, is repeated for two and a half minutes."""
@@ -75,7 +75,7 @@ def job_machine(design: ClusterDesign, partition: str, subnet: str, groups: list
             ),
             "Pause": {"Type": "Wait", "Seconds": WAIT_SECONDS, "Next": "Look"},
             "Look": call(
-                partition, "fsx", "describeFileSystems", Parameters=by_id, ResultPath="$.now", Retry=AGAIN,
+                partition, "fsx", "describeFileSystems", Parameters=by_id, ResultPath="$.now", Retry=RETRY,
                 Catch=caught, Next="There",
             ),
             "There": {
@@ -139,7 +139,7 @@ def _run(partition: str, then: str, **more: str) -> State:
 def _last_states(design: ClusterDesign, partition: str, mount: Mount, parameter: str) -> dict[str, State]:
     """The export, and the end of the file system, whatever became of the job.
 
-    At the end the turn is given back in every case: a file system whose export failed is no job's any more.
+    At the end the turn is given back in every case: a file system whose export failed belongs to no job now.
     """
     by_id = {"FileSystemId.$": "$.made.FileSystem.FileSystemId"}
     task = "$.found.DataRepositoryTasks[0].Lifecycle"
@@ -152,14 +152,14 @@ def _last_states(design: ClusterDesign, partition: str, mount: Mount, parameter:
                 # A call that is repeated makes one task.
                 "ClientRequestToken.$": "States.Hash($$.Execution.Id, 'MD5')",
             },
-            ResultPath="$.export", Retry=AGAIN, Catch=_caught("Kept"),
+            ResultPath="$.export", Retry=RETRY, Catch=_caught("Kept"),
             Next="PauseExport",
         ),
         "PauseExport": {"Type": "Wait", "Seconds": WAIT_SECONDS, "Next": "LookExport"},
         "LookExport": call(
             partition, "fsx", "describeDataRepositoryTasks",
             Parameters={"TaskIds.$": "States.Array($.export.DataRepositoryTask.TaskId)"},
-            ResultPath="$.found", Retry=AGAIN, Catch=_caught("Kept"), Next="Exported",
+            ResultPath="$.found", Retry=RETRY, Catch=_caught("Kept"), Next="Exported",
         ),
         "Exported": {
             "Type": "Choice",
@@ -185,7 +185,7 @@ def _last_states(design: ClusterDesign, partition: str, mount: Mount, parameter:
             "deleteFileSystem",
             Parameters=by_id,
             ResultPath=None,
-            Retry=AGAIN,
+            Retry=RETRY,
             Catch=_caught("Free"),
             Next="Free",
         ),
@@ -195,7 +195,7 @@ def _last_states(design: ClusterDesign, partition: str, mount: Mount, parameter:
             "deleteParameter",
             Parameters={"Name": parameter},
             ResultPath=None,
-            Retry=AGAIN,
+            Retry=RETRY,
             Next="How",
         ),
         "How": {
@@ -256,7 +256,7 @@ def budget_machine(design: ClusterDesign, partition: str, most: int) -> dict[str
             Parameters={"ComputeEnvironments": [batch.compute_environment]}, ResultPath="$.seen",
             Next="Count",
         ),
-        # DynamoDB adds whole: ticks that overlap are both counted, and a repeated tick is one tick more.
+        # DynamoDB adds atomically: overlapping ticks are both counted, and a repeated tick counts twice.
         "Count": call(
             partition, "dynamodb", "updateItem",
             Parameters={

@@ -1,4 +1,4 @@
-"""Checks of what only AWS has: Capacity Blocks, placement groups, NeuronCores, KMS keys, the way out."""
+"""Checks of what only AWS has: Capacity Blocks, placement groups, NeuronCores, KMS keys, the NAT gateway."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _way_out(c: Context) -> None:
                 False,
                 "true with machines of several network interfaces",
                 f"EC2 gives {partition.instance_type} (partition {partition.name}) no public address with "
-                f"{machine.efa} EFA interfaces, so its nodes would have no way out",
+                f"{machine.efa} EFA interfaces, so its nodes could not reach the internet",
             )
 
 
@@ -101,7 +101,7 @@ def _block(c: Context, partition: PartitionConfig, at: Location) -> None:
             (*at, "aws", "placement_group") if group else (*at, "placement"),
             partition.aws.placement_group if group and partition.aws else "cluster",
             "nothing with a Capacity Block",
-            "its machines are close together already, and another group finds no room in it: remove it",
+            "its machines are close together already, and no other group can use it: remove this",
         )
     zones = partition.zones if partition.zones is not None else c.cluster.network.zones
     if len(set(zones)) != 1:

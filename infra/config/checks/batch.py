@@ -111,7 +111,7 @@ def _fabric(c: Context, batch: BatchConfig, machine: InstanceType) -> None:
 
 
 def _storage(c: Context, batch: BatchConfig) -> None:
-    """Machines of Batch mount services alone, and what a job's own file system can be."""
+    """Without a controller, Batch's machines mount file system services only. A job may have its own FSx."""
     at, storage = (*CLUSTER, "storage"), c.cluster.storage
     for name in ("home", "apps", "scratch"):
         part = getattr(storage, name)

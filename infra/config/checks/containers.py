@@ -25,7 +25,7 @@ def check_containers(c: Context) -> None:
             (*at, "runtime"),
             containers.runtime,
             "nothing where machines are processes: they run as you, on this machine's files",
-            "have machines of their own (local: {isolation: container}), or remove containers:",
+            "write local: {isolation: container}, or remove containers:",
         )
         return
     if containers.runtime == "pyxis":

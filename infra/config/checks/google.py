@@ -37,7 +37,7 @@ def _names(c: Context) -> None:
                 (*CLUSTER, "partitions", index, "name"),
                 partition.name,
                 f"a name that does not begin with {' or '.join(HOSTS)}",
-                "IAM tells nodes by their names from login machines and from those that become images",
+                "by this name IAM tells nodes from login machines and from those that become images",
             )
 
 
@@ -69,7 +69,7 @@ def _network(c: Context) -> None:
                 (*at, key),
                 getattr(network, key),
                 "nothing on Google Cloud: one subnetwork has all of network.cidr",
-                f"remove {key}; what is public is said by access.mode",
+                f"remove {key}; access.mode says what is public",
             )
     if network.gcp is None:
         return

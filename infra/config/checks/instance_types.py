@@ -35,13 +35,13 @@ def check_instance_type(c: Context, location: Location, name: str) -> None:
     retired = c.facts.retired.get(name)
     if retired is not None and retired.provider == c.provider:
         instead = ", or ".join(f"{machine} ({what})" for machine, what in retired.replaced_by.items())
-        c.add(location, name, f"a machine that exists: {retired.why}", f"take {instead}")
+        c.add(location, name, f"an instance type that still exists: {retired.why}", f"take {instead}")
         return
     if is_arm(name, c.provider):
         c.add(
             location,
             name,
-            "a machine with x86-64 processors",
+            "an instance type with x86-64 processors",
             f"{name} has ARM processors, and Ubuntu's image, the cloud's agent and the training environment "
             "that machines here get are of x86-64",
         )
@@ -51,40 +51,43 @@ def check_instance_type(c: Context, location: Location, name: str) -> None:
     series = c.facts.series.get(name.partition("-")[0]) if c.provider == "gcp" else None
     why = unusable.why if unusable and unusable.provider == c.provider else series and series.unusable
     if why and machine is None:
-        c.add(location, name, "a machine that a cluster here can use", f"{name} is none: {why}")
+        c.add(location, name, "an instance type that a cluster here can use", f"{name} is not one: {why}")
     elif machine is None:
         _unknown(c, location, name)
     elif machine.provider != c.provider:
         few = c.facts.names(c.provider)
         which = f": {', '.join(few)}" if len(few) <= FEW else ""
         c.add(
-            location, name, f"a machine of {c.provider}{which}", f"{name} is a machine of {machine.provider}"
+            location,
+            name,
+            f"an instance type of {c.provider}{which}",
+            f"{name} is an instance type of {machine.provider}",
         )
     elif c.region is not None and not c.facts.offered(name, c.region):
         where = ", ".join(machine.regions or ())
         advice = f"{name} is offered in {where}"
         if machine.asked:
             advice = f"its facts are kept of {where} only; {_ask(c)}"
-        c.add(location, name, f"a machine that {c.region} offers", advice)
+        c.add(location, name, f"an instance type that {c.region} offers", advice)
 
 
 def _unknown(c: Context, location: Location, name: str) -> None:
     near = c.near(name)
     advice = f"did you mean {' or '.join(near)}? " if near else ""
     if c.provider == "local":
-        known = f"a machine of local: {', '.join(c.facts.names(c.provider))}"
+        known = f"an instance type of local: {', '.join(c.facts.names(c.provider))}"
         c.add(location, name, known, f"{advice}another one: give its facts under {CLUSTER[0]}.machines")
         return
     c.add(
         location,
         name,
-        f"a machine of {c.provider}; {len(c.facts.names(c.provider))} are known",
+        f"an instance type of {c.provider}; {len(c.facts.names(c.provider))} are known",
         f"{advice}another one: {_ask(c)}, or give its facts under {CLUSTER[0]}.machines",
     )
 
 
 def _ask(c: Context) -> str:
-    """How the user has a cloud asked about a type, because `plan` asks no cloud."""
+    """How to learn a type's facts from the cloud, which `plan` does not ask."""
     cloud = {"aws": "AWS", "gcp": "Google Cloud"}[c.provider]
     command = f"./cluster doctor --stack {c.stack}"
     return f"`{command}` asks {cloud} about it, with your credentials, and keeps the answer"

@@ -72,7 +72,7 @@ def _object(c: Context, source: str, where: Location) -> None:
         allowed = (
             "a bucket's name: 3 to 63 small letters, digits, '-', '_', '.'; a letter or digit at both ends"
         )
-        c.add(where, source, allowed, f"{bucket or 'nothing'} is none that Cloud Storage takes")
+        c.add(where, source, allowed, f"Cloud Storage does not accept {bucket or 'an empty name'}")
     elif not name or name.endswith("/"):
         c.add(where, source, "one object: gs://bucket/path/script.sh", "this is a bucket or a folder in it")
     elif len(name.encode()) > LONGEST_OBJECT or re.search(r"[\x00-\x1f\x7f]", name):
@@ -91,7 +91,7 @@ def check_local(c: Context) -> None:
             (*CLUSTER, "local", "suite"),
             cluster.local.suite,
             "a release only for machines that boot: processes run this machine's",
-            "remove suite:, or have machines of their own (isolation: container)",
+            "remove suite:, or write isolation: container",
         )
     if cluster.local is not None and cluster.local.isolation == "container":
         # Each container machine has all ports of its own, and login machines are containers, too.
@@ -101,7 +101,7 @@ def check_local(c: Context) -> None:
             (*CLUSTER, "login", "count"),
             cluster.login.count,
             "0: where machines are processes, the login machine is this machine",
-            "remove login:, or have machines of their own (local: {isolation: container})",
+            "remove login:, or write local: {isolation: container}",
         )
     wanted = sum(-(-p.nodes.max // PORT_BLOCK) * PORT_BLOCK for p in cluster.partitions)
     if wanted > MOST_LOCAL_PORTS:
@@ -149,7 +149,7 @@ def check_benchmark(c: Context) -> None:
     if machine is not None and benchmark.tasks_per_node > machine.vcpus:
         # Slurm refuses such a job when it is submitted.
         of = f"{partition.name} ({partition.instance_type})"
-        allowed = f"at most {machine.vcpus}: so many CPUs has a node of {of}"
+        allowed = f"at most {machine.vcpus}, the CPUs of a node of {of}"
         c.add((*BENCHMARK, "tasks_per_node"), benchmark.tasks_per_node, allowed, "")
     chosen = partition.accelerator or (machine.accelerator if machine else None)
     computes = chosen is not None and GRES.get(chosen.type, "gpu") == "gpu"
@@ -173,5 +173,5 @@ def check_benchmark(c: Context) -> None:
         return
     devices = chosen.count if chosen is not None and computes else 0
     if gpus > devices:
-        allowed = f"at most {devices}: so many GPUs has a node of {partition.name}"
+        allowed = f"at most {devices}, the GPUs of a node of {partition.name}"
         c.add((*BENCHMARK, "gpus_per_node"), gpus, allowed, "")

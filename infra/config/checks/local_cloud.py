@@ -17,11 +17,11 @@ def check_local_cloud(c: Context) -> None:
         return
     static = sum(p.nodes.min for p in partitions)
     if local.quota_nodes is not None and static > local.quota_nodes:
-        allowed = f"{static} or more: so many nodes are static (nodes.min)"
+        allowed = f"{static} or more: that many nodes are static (nodes.min)"
         c.add((*LOCAL, "quota_nodes"), local.quota_nodes, allowed)
     devices = sum(p.nodes.min * _devices(c, p) for p in partitions)
     if local.quota_gpus is not None and devices > local.quota_gpus:
-        allowed = f"{devices} or more: so many devices have the static nodes (nodes.min)"
+        allowed = f"{devices} or more: the static nodes have that many devices (nodes.min)"
         c.add((*LOCAL, "quota_gpus"), local.quota_gpus, allowed)
     known = pools((p.name, p.zones or ()) for p in partitions)
     named = all(c.sound((*CLUSTER, "partitions", i, "name")) for i in range(len(partitions)))
@@ -42,7 +42,7 @@ def _capacity_for_static_nodes(c: Context, partition: PartitionConfig, capacity:
     zones = [f"{name}/{zone}" for zone in partition.zones or ()]
     available = sum(capacity.get(zone, static) for zone in zones)
     if zones and available < static:
-        allowed = f"{static} or more in its zones together: so many nodes are static (nodes.min)"
+        allowed = f"{static} or more in its zones together: that many nodes are static (nodes.min)"
         c.add((*LOCAL, "capacity"), {zone: capacity[zone] for zone in zones}, allowed)
 
 

@@ -128,10 +128,10 @@ def _reservation(c: Context, partition: PartitionConfig, at: Location) -> None:
 
 
 def _of_ec2(c: Context, value: str | list[str], where: Location) -> None:
-    """Reservations of EC2: one, several, or a group of the user's.
+    """Check reservations of EC2: one, several, or a group of the user's.
 
-    A group holds reservations, one's own and those that others share, and no group (EC2 user guide, "Capacity
-    Reservation Resource Groups"). All are of one region.
+    A group holds reservations, the account's own and those that others share with it, but no other group (EC2
+    user guide, "Capacity Reservation Resource Groups"). All of them are in one region.
     """
     several = isinstance(value, list)
     members = value if isinstance(value, list) else [value]
@@ -164,7 +164,7 @@ def _accelerator(c: Context, partition: PartitionConfig, machine: InstanceType, 
         if wanted.count > MOST_SIMULATED:
             c.add((*where, "count"), wanted.count, f"at most {MOST_SIMULATED} simulated devices a node", "")
     elif machine.accelerator is None:
-        having = c.facts.some(
+        having = c.facts.matching(
             partition.instance_type,
             c.provider,
             lambda m: m.accelerator,
@@ -228,7 +228,7 @@ def _attached(c: Context, partition: PartitionConfig, machine: InstanceType, whe
 def _efa_and_placement(c: Context, partition: PartitionConfig, machine: InstanceType, at: Location) -> None:
     efa = partition.aws is not None and partition.aws.efa and c.provider == "aws"
     if efa and machine.efa == 0:
-        having = c.facts.some(partition.instance_type, "aws", lambda m: m.efa)
+        having = c.facts.matching(partition.instance_type, "aws", lambda m: m.efa)
         c.add(
             (*at, "aws", "efa"),
             True,

@@ -112,7 +112,7 @@ def _requirements(c: Context, name: str) -> None:
 
 
 def _inside(c: Context, where: Location, name: str) -> bool:
-    """Whether a path can be one of the stack file's folder; if not, a mistake is added."""
+    """Whether a path leads into the stack file's folder; if not, a mistake is added."""
     path = PurePosixPath(name)
     if (
         name

@@ -21,7 +21,7 @@ SETTINGS = {
     "filestore": {"size_gib", "tier"},
 }
 EVERYWHERE = {"kind", "path", "existing", "security_group", "keep", "snapshot", "restore"}
-"""What every kind takes, or refuses with its reason (`kept_storage`)."""
+"""The keys that every kind takes, or that `kept_storage` refuses with a reason."""
 # Directories of the system: a mount over one of them makes the machine unusable.
 SYSTEM = re.compile(r"/(bin|boot|dev|etc|lib|lib64|proc|root|run|sbin|sys|tmp|usr|var)(/.*)?")
 
@@ -91,7 +91,7 @@ def _bucket(c: Context, one: BucketConfig, taken: dict[str, str], at: Location) 
 
 
 def _twice(c: Context, given: dict[str, SharedStorage | LocalScratch], at: Location) -> None:
-    """A disk or a file system is mounted at one path."""
+    """Refuse the same existing disk or file system at two paths."""
     seen: dict[str, str] = {}
     for name, part in given.items():
         if isinstance(part, SharedStorage) and part.existing is not None:
@@ -185,7 +185,7 @@ def _fsx(c: Context, part: SharedStorage, at: Location) -> None:
 
 
 def _back(c: Context, part: SharedStorage, at: Location) -> None:
-    """SCRATCH_1 has one bucket (FSx API, CreateFileSystemLustreConfiguration: ExportPath)."""
+    """SCRATCH_1 imports from and exports to one bucket (FSx API, CreateFileSystemLustreConfiguration)."""
     source, target = part.s3_import, part.s3_export
     if part.lustre_deployment() != "SCRATCH_1" or target is None or is_placeholder(source):
         return
@@ -204,7 +204,7 @@ def _local_scratch(c: Context, at: Location) -> None:
         return
     if c.cluster.batch is None:
         first = c.cluster.partitions[0].instance_type if c.cluster.partitions else ""
-        having = c.facts.some(first, c.provider, _own_disks)
+        having = c.facts.matching(first, c.provider, _own_disks)
         c.add(
             at,
             {"kind": "nvme"},

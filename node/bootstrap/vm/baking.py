@@ -127,7 +127,7 @@ def _drivers(context: Context, kind: ImageKind) -> str:
 
 def _agent(context: Context) -> str:
     try:
-        clouds.of(context.settings).have_agent(context)
+        clouds.of(context.settings).install_agent(context)
     except (OSError, CommandError) as error:
         # The step is skipped as at a boot. A boot from the image tries again.
         raise SkipStep(str(error).splitlines()[0]) from error

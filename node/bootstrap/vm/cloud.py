@@ -116,7 +116,7 @@ class Cloud(Protocol):
         time."""
         ...
 
-    def have_agent(self, context: Context) -> None:
+    def install_agent(self, context: Context) -> None:
         """Installs the logging agent without starting it, so that an image can hold it.
 
         Raises:

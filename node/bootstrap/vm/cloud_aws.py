@@ -87,11 +87,11 @@ class Aws:
         partition = context.settings.design.partition_of(context.host)
         return partition is not None and partition.spot
 
-    def have_agent(self, context: Context) -> None:
+    def install_agent(self, context: Context) -> None:
         region = context.settings.site.of(AwsSite).region
         if not region:
             raise SkipStep("the settings name no region")
-        cloudwatch.have_agent(context, region)
+        cloudwatch.install_agent(context, region)
 
     def ship_logs(self, context: Context) -> str:
         return cloudwatch.ship(context)

@@ -58,7 +58,7 @@ class Gcp:
         try:
             return node_of(self._cluster, instance)
         except ValueError as error:
-            raise SystemExit(f"{error}: it cannot know which node it is") from error
+            raise SystemExit(f"{error}: this machine cannot know which node it is") from error
 
     def bucket(
         self, url: str, *, attempts: int = http.ATTEMPTS, timeout: float = http.TIMEOUT_SECONDS
@@ -92,10 +92,10 @@ class Gcp:
     def watched(self, context: Context) -> bool:
         return context.role == "compute"
 
-    def have_agent(self, context: Context) -> None:
+    def install_agent(self, context: Context) -> None:
         if not ops_agent.asked_for(context):
             raise SkipStep("the settings ask for no logs in Cloud Logging")
-        ops_agent.have_agent(context)
+        ops_agent.install_agent(context)
 
     def ship_logs(self, context: Context) -> str:
         return ops_agent.ship(context)

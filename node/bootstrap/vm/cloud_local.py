@@ -111,7 +111,7 @@ class Local:
     def watched(self, context: Context) -> bool:
         return False
 
-    def have_agent(self, context: Context) -> None:
+    def install_agent(self, context: Context) -> None:
         raise SkipStep("logs stay on the machine")
 
     def ship_logs(self, context: Context) -> str:

@@ -44,7 +44,7 @@ def ship(context: Context) -> str:
         raise SkipStep("the settings name no log group")
     agent, config = context.at(AGENT), context.at(CONFIG)
     try:
-        have_agent(context, region)
+        install_agent(context, region)
         files.write(config, json.dumps(wanted(context, group, region), indent=1).encode())
         start = (str(agent), "-a", "fetch-config", "-m", "ec2", "-s", "-c", f"file:{config}")
         context.run(*start, timeout=60.0)
@@ -104,7 +104,7 @@ def _on_own_disk(context: Context, mount: Mount) -> bool:
     return mount.kind == "nvme" or (mount.kind == "nfs" and mount.served_by == context.role)
 
 
-def have_agent(context: Context, region: str) -> None:
+def install_agent(context: Context, region: str) -> None:
     """Installs Amazon's agent.
 
     Raises:

@@ -24,7 +24,7 @@ def pinned(context: Context, source: str, sha256: str, target: Path) -> None:
     """Fetches a file, and keeps it only if it has the given hash.
 
     Args:
-        source: `https://…`, an object of the own cloud (`s3://…`, `gs://…`), or a path in the node archive.
+        source: `https://…`, an object of this machine's cloud (`s3://…`, `gs://…`), or a path in the archive.
         sha256: The hash, in small hexadecimal digits.
         target: The file to write; its folder exists.
 

@@ -70,11 +70,11 @@ def install(context: Context, partition: Partition) -> str:
     notes = []
     accelerator = partition.accelerator
     if accelerator is not None and has_nvidia(accelerator):
-        have_gpus(context, accelerator, signed=partition.secure_boot)
-        pyxis.toolkit(context)
+        ensure_gpus(context, accelerator, signed=partition.secure_boot)
+        pyxis.install_toolkit(context)
         notes.append(gdrcopy.have(context))
     if accelerator is not None and has_neuron(accelerator):
-        neuron.have(context, accelerator.count)
+        neuron.ensure_devices(context, accelerator.count)
     notes.append(efa(context, partition.efa) if partition.efa else "")
     return ", ".join(filter(None, notes))
 
@@ -94,7 +94,7 @@ def install_unloaded(context: Context, partition: Partition) -> list[str]:
         if switched(accelerator):
             context.run("systemctl", "enable", "nvidia-fabricmanager", timeout=120.0)
         placed.append(f"NVIDIA's driver {choice.driver} ({flavour.name})")
-        placed += pyxis.toolkit(context)
+        placed += pyxis.install_toolkit(context)
         placed += gdrcopy.place(context)
     if accelerator is not None and has_neuron(accelerator):
         neuron.install(context)
@@ -106,7 +106,7 @@ def install_unloaded(context: Context, partition: Partition) -> list[str]:
     return placed
 
 
-def have_gpus(context: Context, accelerator: Accelerator, *, signed: bool = False) -> None:
+def ensure_gpus(context: Context, accelerator: Accelerator, *, signed: bool = False) -> None:
     """Makes sure that the driver is installed and that all GPUs work and have device files.
 
     Args:
@@ -135,7 +135,7 @@ def have_gpus(context: Context, accelerator: Accelerator, *, signed: bool = Fals
 
 
 def _join_fabric(context: Context, count: int) -> None:
-    """Waits until the GPUs have joined the fabric that joins them, which the image's own services bring up.
+    """Waits until the GPUs have joined their NVLink fabric, which the image's own services bring up.
 
     Raises:
         RuntimeError: A GPU has not joined it in time: no program could use it.

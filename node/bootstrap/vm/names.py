@@ -26,7 +26,7 @@ RESOLVED_TEXT = """\
 [Resolve]
 DNS={server}
 Domains={domain}
-# What is no machine's name is unknown at once, and not for the moment only.
+# A name that no machine has is then unknown at once, and not a temporary failure.
 ResolveUnicastSingleLabel=yes
 LLMNR=no
 MulticastDNS=no

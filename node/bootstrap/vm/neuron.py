@@ -42,7 +42,7 @@ def install(context: Context) -> None:
     apt.install(context, PACKAGES, fresh=True)
 
 
-def have(context: Context, count: int) -> None:
+def ensure_devices(context: Context, count: int) -> None:
     """Makes sure that the driver is loaded and that all devices of the machine exist.
 
     Raises:

@@ -1,9 +1,10 @@
-"""Lets only root and the kernel speak NFS to services that believe every client.
+"""Lets only root and the kernel speak NFS to file services that trust every client.
 
-EFS and Filestore take the client's word for which user it acts for (AUTH_SYS), and EFS also from ports that
-any process may use: AWS recommends the mount option noresvport. A program of an ordinary user that speaks NFS
-itself could so act as root there, and write into another user's home folder. The kernel's own client is not
-limited: its connections belong to no user. A controller's exports need no guard: they want ports below 1024.
+EFS and Filestore take the client's word for which user it acts for (AUTH_SYS). EFS does so even on ports that
+any process may use, because AWS recommends the mount option noresvport. An ordinary user's program that
+speaks NFS itself could therefore act as root there, and write into another user's home folder. The kernel's
+own client is not limited, because its connections belong to no user. A controller's exports need no guard:
+they require ports below 1024.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ CHAINS = f"""\
 
 
 def needed(mounts: Iterable[Mount]) -> bool:
-    """Returns whether a machine with these mounts needs the guard: a service or a foreign server has one."""
+    """Whether a machine with these mounts needs the guard: one is on a service or somebody's own server."""
     kinds = ("nfs", "efs", "filestore")
     return any(mount.kind in kinds and mount.served_by is None for mount in mounts)
 

@@ -33,7 +33,7 @@ def ship(context: Context) -> str:
         raise SkipStep("the settings ask for no logs in Cloud Logging")
     config = context.at(CONFIG)
     try:
-        have_agent(context)
+        install_agent(context)
         config.parent.mkdir(parents=True, exist_ok=True)
         # Every JSON text is YAML.
         if files.write(config, json.dumps(wanted(context), indent=1).encode()):
@@ -49,7 +49,7 @@ def asked_for(context: Context) -> bool:
     return context.settings.site.of(GcpSite).logs
 
 
-def have_agent(context: Context) -> None:
+def install_agent(context: Context) -> None:
     """Installs Google's agent.
 
     Raises:

@@ -41,8 +41,8 @@ def install(context: Context) -> list[str]:
     return pinned.install(context, containers.packages) if containers is not None else []
 
 
-def toolkit(context: Context) -> list[str]:
-    """Installs NVIDIA's container tools on a node with GPUs: Enroot gives containers the GPUs by them.
+def install_toolkit(context: Context) -> list[str]:
+    """Installs NVIDIA's container tools on a node with GPUs: Enroot uses them to give containers the GPUs.
 
     Returns:
         What was missing.

@@ -56,7 +56,7 @@ def keys(context: Context, user: str, folder: Path) -> None:
         text = f"{before.rstrip()}\n" if before.strip() else ""
         files.write(authorized, f"{text}{public.read_text()}".encode(), 0o600, user)
     for path in (key, public):
-        accounts.own(path, user)
+        accounts.chown(path, user)
 
 
 def _shared(context: Context, home: str) -> bool:

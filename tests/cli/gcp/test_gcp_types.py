@@ -89,7 +89,7 @@ def test_what_compute_engine_does_not_have_or_we_cannot_use(there: Project, tmp_
         load_file(tmp_path / "Pulumi.t.yaml")
     said = str(refused.value)
     assert "its processors are ARM64" in said
-    assert "n4-standard-2 is none: its disks are Hyperdisks only" in said
+    assert "n4-standard-2 is not one: its disks are Hyperdisks only" in said
     assert "t2a-standard-1 has ARM processors" in said
 
 
