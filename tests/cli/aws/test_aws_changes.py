@@ -51,9 +51,9 @@ CASES = [
     (cpu(max=2), [("partitions.nodes.max", Kind.ENDS)]),
     (cpu(instance_type="m5.2xlarge", cpus=8, memory_mib=30000), [("partitions.instance_type", Kind.RENEWED)]),
     (cpu(spot=True), [("partitions.spot", Kind.RENEWED)]),
-    (cpu(price_hour=1.0), [("machines.price_hour", Kind.LIVE)]),
+    (cpu(price_hour=1.0), [("instance_types.price_hour", Kind.LIVE)]),
     (cpu(accelerator=Accelerator("t4", 1)), [("partitions.accelerator", Kind.RENEWED)]),
-    (cpu(cpus=3, memory_mib=9), [("machines.vcpus", Kind.RENEWED), ("machines.memory_mib", Kind.RENEWED)]),
+    (cpu(cpus=3, memory_mib=9), [("instance_types.vcpus", Kind.RENEWED), ("instance_types.memory_mib", Kind.RENEWED)]),
     ({"partitions": (CPU,)}, [("partitions.name", Kind.ENDS)]),
     ({"partitions": (CPU, GPU, dataclasses.replace(CPU, name="x"))}, [("partitions.name", Kind.LIVE)]),
     (head(instance_type="m5.xlarge"), [("controller.instance_type", Kind.PAUSE)]),
@@ -88,7 +88,7 @@ def test_nodes_are_renewed_for_their_launch_template_and_their_line_in_slurm_con
         "partitions.disk_gib", "partitions.image", "partitions.aws.efa", "image.source", "image.id",
         "partitions.aws.gp3", "partitions.aws.neuron_cores",
         "partitions.aws.capacity_block", "partitions.aws.placement_group", "aws.nat",
-        "image.bake", "partitions.accelerator", "machines.vcpus", "machines.memory_mib",
+        "image.bake", "partitions.accelerator", "instance_types.vcpus", "instance_types.memory_mib",
     }  # fmt: skip
 
 

@@ -90,7 +90,7 @@ def test_nodes_are_renewed_for_their_template_and_their_line_in_slurm_conf_and_n
         "partitions.reservation", "partitions.disk_gib", "partitions.image", "partitions.gcp.secure_boot",
         "partitions.gcp.placement_policy",
         "storage.local_scratch", "image.source", "image.id", "image.bake",
-        "machines.vcpus", "machines.memory_mib",
+        "instance_types.vcpus", "instance_types.memory_mib",
     }  # fmt: skip
 
 

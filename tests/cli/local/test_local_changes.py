@@ -61,7 +61,7 @@ CASES = [
     (first(max=FIRST.max + 1), [("partitions.nodes.max", Kind.LIVE)]),
     (first(max=1), [("partitions.nodes.max", Kind.ENDS)]),
     (first(instance_type="local.large", cpus=8, memory_mib=9), [("partitions.instance_type", Kind.RENEWED)]),
-    (first(cpus=8), [("machines.vcpus", Kind.RENEWED)]),
+    (first(cpus=8), [("instance_types.vcpus", Kind.RENEWED)]),
     (first(accelerator=Accelerator("a100", 2, simulated=True)), [("partitions.accelerator", Kind.RENEWED)]),
     (first(name="other"), [("partitions.name", Kind.ENDS), ("partitions.name", Kind.LIVE)]),
     ({"hosts": OLD.hosts[:1]}, [("login.count", Kind.LIVE)]),
