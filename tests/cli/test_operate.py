@@ -126,7 +126,7 @@ def test_a_stack_without_a_benchmark_has_none(tmp_path: Path) -> None:
 def test_doctor_and_up_refuse_what_the_plan_refuses_in_its_words_and_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each key is valid; the mistake shows when subnets are computed, and `up` asks no cloud before that."""
+    """Each key is valid. Only the computation of subnets shows the mistake, before `up` asks a cloud."""
     file = project_with_stack(
         tmp_path,
         "config:\n  aws:region: eu-west-1\n  slurm-stacks:cluster:\n    provider: aws\n"
@@ -217,7 +217,7 @@ def test_a_plan_imports_no_clouds_sdk_and_no_tensorflow_and_touches_nothing(tmp_
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
-        # No home, no credentials, no Pulumi CLI.
+        # The plan runs without a home, credentials and the Pulumi CLI.
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path / "home")},
         capture_output=True,
         text=True,
@@ -226,7 +226,7 @@ def test_a_plan_imports_no_clouds_sdk_and_no_tensorflow_and_touches_nothing(tmp_
     )
     count, loaded, *modules = done.stdout.split()
     assert count == "10"
-    # The contract says 3 s on a cold start, and nearly all of it is imports: they are 716.
+    # A cold start may take 3 s, and nearly all of it is imports: there are 716.
     assert int(loaded) < 1000
     assert "pulumi_command" in modules
     heavy = {"pulumi_aws", "pulumi_gcp", "tensorflow", "tf_keras", "keras", "numpy", "boto3", "google.cloud"}
@@ -606,7 +606,7 @@ def test_a_benchmark_that_is_off_now_is_not_cancelled_unasked(
     off = parse({**values("local"), "slurm-stacks:benchmark": {"enabled": False}}, "test")
     with pytest.raises(UserError, match=r"^nothing was changed: benchmark: it is off now, so job 7"):
         bring_up(off, console)
-    # The cluster does not answer: nobody knows whether the run is over.
+    # The cluster does not answer, so it is unknown whether the run is over.
     tool.benchmark = [UserError("no answer")]  # type: ignore[list-item]
     with pytest.raises(UserError, match=r"which is not known, because the cluster does not answer"):
         bring_up(off, console)

@@ -218,7 +218,7 @@ def test_in_a_browser_nothing_is_cut_or_too_small(tmp_path: Path, width: int) ->
     assert found["wide"] == width  # the page does not scroll sideways
     assert found["cut"] == 0
     assert found["least"] >= 10  # pixels
-    # Our runs fit where there is room; else the table scrolls, and a shadow says so.
+    # The table of our runs fits if there is room. Otherwise it scrolls, and a shadow shows that.
     assert found["hidden"] <= 0 or width < 1200
     assert (found["scrolls"], found["shadow"]) == ("auto", True)
     assert found["whole"], "what was trained on what is read without scrolling"

@@ -1,4 +1,4 @@
-"""Every impossible combination: one mistake, at its path, that says what is allowed."""
+"""Every impossible combination is one mistake, at its path, which says what is allowed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pyxis(source: str, sha256: str = "0" * 64, **more: Any) -> dict[str, Any]:
 
 
 def ours(**variables: Any) -> dict[str, Any]:
-    """A Batch job whose container is that of this project; a variable that is `None` is left out."""
+    """A Batch job with this project's container. A variable that is `None` is left out."""
     said = {"JOB_DIR": "/data/run", "SCRATCH_DIR": "/scratch"} | variables
     return {
         "batch.container.image": REMOVE,
@@ -86,7 +86,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         "partitions[1].default",
         ["one default"],
     ),
-    # what only AWS has
+    # keys that only AWS has
     ("aws", {"partitions[0].aws": {"neuron_cores": True}}, "partitions[0].aws.neuron_cores", ["trainium"]),
     ("gcp", {"aws": {"nat": False}}, "aws", ["settings of gcp", "remove aws:"]),
     (
@@ -745,7 +745,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         "local.capacity",
         ["3 or more in its zones together"],
     ),
-    # what nobody knows the price of, and what nobody watches
+    # budgets with unknown prices, and budgets that nothing watches
     (
         "aws",
         {"partitions[0].instance_type": "t8i.medium", "budget.max_usd": 100},

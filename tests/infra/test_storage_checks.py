@@ -1,4 +1,4 @@
-"""Storage that is there already, that stays, or that is saved: what a stack file may say, and its design."""
+"""Storage that exists already, that stays, or that is saved: what a stack file may say, and its design."""
 
 from __future__ import annotations
 
