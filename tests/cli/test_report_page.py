@@ -105,7 +105,7 @@ def test_colours_have_contrast_in_light_in_dark_and_in_print(mixed: Page) -> Non
         assert contrast(colours["pub"], colours["surface"]) >= 3  # lines
 
 
-def test_it_says_what_it_is_of(mixed: Page) -> None:
+def test_the_page_says_which_stacks_it_shows(mixed: Page) -> None:
     assert mixed.of("h1") == ["8 nodes train 8.0× as fast as one on gcp-gpu"]
     assert "stacks gcp-gpu, local · 2026-11-21 14:11 UTC" in mixed.text
     assert mixed.of("h2") == [

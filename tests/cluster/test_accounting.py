@@ -178,7 +178,7 @@ def test_killed_daemons_come_back_with_all_records(cluster: Checkout, killed: li
     assert set(known) <= set(cluster.ask("sacct", "-nPX", "--format=JobID").split())
 
 
-def test_it_goes_and_comes_back_while_jobs_run_and_wait(cluster: Checkout) -> None:
+def test_accounting_is_turned_off_and_on_while_jobs_run_and_wait(cluster: Checkout) -> None:
     hold = cluster.folder.parent / "hold"
     hold.touch()
     order = cluster.folder.parent / "order"

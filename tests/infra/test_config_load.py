@@ -277,7 +277,7 @@ def test_pulumi_hands_objects_as_json_text() -> None:
     assert parse(as_text, "s") == parse(config, "s")
 
 
-def test_what_is_given_is_not_changed() -> None:
+def test_parsing_does_not_change_the_given_values() -> None:
     config = values("aws", {"partitions[0].nodes.max": "ten", "name": REMOVE})
     before = json.dumps(config)
     assert mistakes(config)

@@ -53,7 +53,7 @@ def changed(value: Any, new: object) -> Iterator[tuple[str, Any]]:
 # --- what is accepted ------------------------------------------------------------------------------------
 
 
-def test_it_is_typed(output: dict[str, Any]) -> None:
+def test_the_loaded_output_is_typed(output: dict[str, Any]) -> None:
     cluster = outputs.load(output)
     assert cluster.api_version == "slurm-stacks/v1"
     assert cluster.login is not None

@@ -161,7 +161,7 @@ def test_where_the_kernel_refuses_the_program_runs_without_names(folder: Path) -
         (["/etc/passwd"], 126, "/etc/passwd: cannot be executed: Permission denied\n"),
     ],
 )
-def test_a_command_that_is_none(folder: Path, argv: list[str], status: int, said: str) -> None:
+def test_a_command_that_cannot_be_started(folder: Path, argv: list[str], status: int, said: str) -> None:
     done = run(inside(folder, *argv))
     assert (done.returncode, done.stderr.splitlines(keepends=True)[-1]) == (status, said)
 

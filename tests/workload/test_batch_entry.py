@@ -128,7 +128,7 @@ def test_a_job_of_one_node_needs_no_variables_of_batch(job: Make) -> None:
     assert one.result()["nodes"] == 1
 
 
-def test_who_does_not_come_is_named(job: Make) -> None:
+def test_a_node_that_does_not_start_is_named(job: Make) -> None:
     four = job(4, "succeed")
     four.start(2)
     four.wait_for_log(2, "looking for the main node")

@@ -70,7 +70,7 @@ def test_every_package_has_a_version() -> None:
     assert "--frozen" in sync
 
 
-def test_what_is_copied_is_there() -> None:
+def test_files_that_the_image_copies_exist() -> None:
     for rest in of("COPY"):
         *sources, target = rest.split()
         if sources[0].startswith("--from="):

@@ -106,7 +106,7 @@ def test_epochs_count_from_one() -> None:
     assert result.mistakes(record) == ["result.history[1].epoch: 3 is not 2"]
 
 
-def test_it_is_no_object() -> None:
+def test_a_result_that_is_not_an_object_is_one_mistake() -> None:
     assert result.mistakes([]) == ["result: an object is expected"]
 
 
