@@ -1,4 +1,4 @@
-"""For all tests."""
+"""Settings and fixtures for all tests."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 import hypothesis
 import pytest
 
-# The modules of two clouds' SDKs and all collected tests live as long as the run. While they come, and at
-# each full collection later, the garbage collector would look at millions of objects and find nothing: half
-# of the CPU time of pytest's own collection, and a second here and there.
+# The modules of two clouds' SDKs and all collected tests live as long as the run. The garbage collector would
+# examine these millions of objects during the imports and at each later full collection, and find nothing.
+# That is half of the CPU time of pytest's own collection.
 gc.disable()
-# Asserted there, too: a failure shows the values.
+# pytest rewrites the asserts of these modules too, so that a failure shows the values.
 pytest.register_assert_rewrite("tests.support")
-# Behind that line.
+# This import must come after that line.
 from tests.support import signals  # noqa: E402
 
 pytest_plugins = ["tests.support.accounts"]
-# What a script that starts us in the background, or `nohup`, has ignored, our children would ignore, too.
+# Our children would inherit the signals that `nohup`, or a script that starts us in the background, ignores.
 signals.reset()
-# moto's own images, hundreds of them, are of no use here and made anew for every test of a cloud.
+# moto would make its hundreds of images anew for every test of a cloud, and no test needs them.
 os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
 # google-auth looks for a metadata server at 169.254.169.254, an address that no test on this machine may ask.
 # It reads this when it is imported, so a fixture would come too late for some.
@@ -30,20 +30,20 @@ os.environ["NO_GCE_CHECK"] = "true"
 
 
 def _fsync(fd: Any) -> None:
-    """Write nothing to the disk: no test pulls the plug, and real clusters keep disks busy."""
+    """Replace fsync by nothing: no test cuts the power, and real clusters keep disks busy."""
     os.fstat(fd if isinstance(fd, int) else fd.fileno())
 
 
 os.fsync = _fsync
-# How output looks is not for whoever runs the tests to say.
+# The environment of the user who runs the tests must not change how output looks.
 for name in ("COLUMNS", "FORCE_COLOR", "LINES", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
     os.environ.pop(name, None)
 os.environ["TERM"] = "xterm"
-# How long an example takes to make is the machine's affair.
+# The time to make an example depends on the machine, so it has no limit.
 hypothesis.settings.register_profile(
     "slow", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
-# CI tries the same examples each time (Hypothesis' own profile); everybody else tries new ones.
+# CI tries the same examples each time (Hypothesis' own profile); all other runs try new ones.
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "slow")
 
 
@@ -54,7 +54,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_coverage() -> Iterator[None]:
-    """A pytest that a test starts measures no coverage: it would write to our files, and remove them."""
+    """A pytest that a test starts must not measure coverage: it would write to our files, and remove them."""
     hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("SLIPCOVER_")}
     yield
     os.environ.update(hidden)
@@ -62,7 +62,7 @@ def _own_coverage() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _signals() -> Iterator[None]:
-    """No test leaves Ctrl-C ignored or blocked: programs that later tests start would inherit that."""
+    """Check that no test leaves Ctrl-C ignored or blocked: programs of later tests would inherit that."""
     yield
     changed = signals.changed()
     signals.reset()

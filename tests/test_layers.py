@@ -1,4 +1,4 @@
-"""Who may import whom: an import never crosses upward, and what machines run needs nothing but Python."""
+"""Which folder may import which, and that the code of machines needs nothing but Python."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IMPORTS = {
     "localcloud": {"localcloud", "node"},
     "workload": {"workload"},
 }
-"""The table: where code runs, and whose code it may import."""
+"""The table: folder -> the folders that its code may import."""
 OF_NODE = {
     "node.model", "node.sites", "node.batch", "node.local_cloud", "node.codec", "node.plurals", "node.names",
     "node.health.model", "node.containers.model", "node.loader",  # the bucket's names
@@ -34,12 +34,12 @@ OF_NODE = {
     "node.bootstrap.vm.training",
     "node.elastic.drivers.ec2.names", "node.elastic.drivers.gce.names",
 }  # fmt: skip
-"""What `infra/` takes of the node code: the design's types, and what both sides have to call alike."""
+"""The node modules that `infra/` may import: the design's types, and names that both sides need."""
 
 
 @functools.cache
 def imports(path: Path) -> list[tuple[str, bool]]:
-    """Modules that a file imports anywhere, and whether for types only."""
+    """Return the modules that a file imports anywhere, and whether for types only."""
     return list(_imports_of(path.read_text(), str(path)))
 
 
@@ -63,7 +63,7 @@ def _imports_of(text: str, path: str) -> Iterator[tuple[str, bool]]:
 
 
 def found(folder: str, *wrong: str, allow: tuple[str, ...] = ()) -> list[str]:
-    """Imports of a folder's files of something below one of `wrong`."""
+    """Return the imports in a folder's files of anything below one of `wrong`."""
     return [
         f"{path.relative_to(ROOT)}: {name}"
         for path in sorted((ROOT / folder).rglob("*.py"))
@@ -74,14 +74,14 @@ def found(folder: str, *wrong: str, allow: tuple[str, ...] = ()) -> list[str]:
 
 
 def crossing(file: str, text: str | None = None) -> set[str]:
-    """Folders of ours that a file imports, and may not; `text` for a file that there might be."""
+    """Return our folders that a file imports, but may not. The file need not exist if `text` is given."""
     there = imports(ROOT / file) if text is None else _imports_of(text, file)
     names = {name.partition(".")[0] for name, _ in there}
     return (names & {*CODE, "tests"}) - IMPORTS[file.partition("/")[0]]
 
 
 def test_a_folders_code_imports_what_runs_where_it_runs() -> None:
-    """The table, over every import: inside functions and for types only as well."""
+    """The table holds for every import, including those inside functions and those for types only."""
     files = [*FILES, ROOT / "__main__.py"]
     crossings = {
         str(path.relative_to(ROOT)): wrong
@@ -106,7 +106,7 @@ def test_the_program_takes_of_the_node_code_types_and_names_alone() -> None:
 
 
 def test_no_test_passes_for_want_of_what_is_installed_for_it() -> None:
-    """Whoever renames a module learns it from an error, and not from one more test that is skipped."""
+    """A renamed module must cause an error, and not one more skipped test."""
     lenient = [
         str(path.relative_to(ROOT))
         for path in sorted((ROOT / "tests").rglob("*.py"))
@@ -120,8 +120,8 @@ def test_no_test_passes_for_want_of_what_is_installed_for_it() -> None:
     assert lenient == []
 
 
-# Only a controller of that cloud uses its driver, and its boot installs the client first: a cloud's wire,
-# pages and errors are not ours to write again. Nodes use `node.aws` and `node.gcp` instead.
+# Only a controller of that cloud uses its driver, and its boot installs the client first. So the driver need
+# not implement the cloud's protocol, paging and errors. Nodes use `node.aws` and `node.gcp` instead.
 DRIVERS = ROOT / "node" / "elastic" / "drivers"
 CLIENTS = {
     DRIVERS / "ec2" / "driver.py": {"boto3", "botocore"},
@@ -144,7 +144,7 @@ def test_node_code_needs_the_standard_library_only() -> None:
 
 @pytest.mark.parametrize("driver", CLIENTS, ids=lambda path: path.stem)
 def test_a_driver_imports_its_client_when_it_is_called(driver: Path) -> None:
-    """It costs seconds and much memory, and a test of the driver brings another."""
+    """The client's import costs seconds and much memory, and tests of the driver use another client."""
     inside = {name.partition(".")[0] for name, _ in imports(driver)} & CLIENTS[driver]
     assert inside == CLIENTS[driver], "the exception above is still needed"
     top = ast.parse(driver.read_text()).body
@@ -166,10 +166,10 @@ def test_the_local_clouds_agent_needs_no_packages() -> None:
 
 
 def test_the_machines_first_files_import_the_standard_library_only() -> None:
-    """Both run before there is any code of ours; the loader takes ours from what it has fetched."""
+    """Both run before the machine has our code. The loader imports ours from what it has fetched."""
     assert {n for n, _ in imports(ROOT / "localcloud/init.py")} <= sys.stdlib_module_names
     ours = {n for n, _ in imports(ROOT / "node/loader.py")} - sys.stdlib_module_names
-    # What a cloud's bucket is asked with comes along in one archive (`bundle.loader_archive`).
+    # The modules for requests to a cloud's bucket are in the loader's archive (`bundle.loader_archive`).
     ours = {n for n in ours if not n.startswith(("node.aws", "node.gcp"))}
     assert {n.rpartition(".")[0] if n.endswith("bootstrap.bootstrap") else n for n in ours} == {
         "node.bootstrap.main",
@@ -213,7 +213,7 @@ def test_what_clouds_share_knows_none_of_them() -> None:
 
 
 def test_the_design_is_pure() -> None:
-    """No Pulumi, no network, no process, no provider."""
+    """The design's modules import neither Pulumi, a network, processes, nor a provider."""
     for file in ("infra/design.py", "infra/cost.py", "infra/instance_types/catalog.py", "node/model.py"):
         names = {name.partition(".")[0] for name, _ in imports(ROOT / file)}
         assert not names & {"pulumi", "pulumi_command", "socket", "subprocess", "urllib", "http", *CLOUD_SDKS}
@@ -243,7 +243,7 @@ def test_clouds_clients_are_imported_by_their_own_parts_only() -> None:
 
 
 def modules() -> dict[str, Path]:
-    """Every module of ours by its name."""
+    """Return every module of ours by its name."""
     found = {}
     for path in FILES:
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -252,7 +252,7 @@ def modules() -> dict[str, Path]:
 
 
 def circle(arrows: dict[str, set[str]]) -> list[str]:
-    """Modules of which each imports the next one, and the last the first; empty: there are none."""
+    """Return modules of which each imports the next one, and the last the first; empty if there are none."""
     done: set[str] = set()
 
     def walk(module: str, way: list[str]) -> list[str]:
@@ -270,14 +270,14 @@ def circle(arrows: dict[str, set[str]]) -> list[str]:
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
-    """Neither by an import inside a function: what needs each other is one thing, or the wrong two."""
+    """This includes imports inside functions. Modules that need each other should be one module."""
     ours = modules()
     arrows = {
         module: {name for name, typing in imports(path) if name in ours and not typing} - {module}
         for module, path in ours.items()
     }
     for its in arrows.values():
-        # `from cli.runner import lock` names the package as well, and takes nothing of its own.
+        # `from cli.runner import lock` also names the package, but uses nothing of it.
         its -= {name.rpartition(".")[0] for name in its}
     assert circle(arrows) == []
 
@@ -288,8 +288,8 @@ def test_a_circle_is_found() -> None:
 
 
 def test_providers_are_named_where_one_is_chosen_alone() -> None:
-    """`clusters` chooses one for the program, `providers` for the commands; the others are commands that are
-    of the local stack or of this machine."""
+    """`clusters` chooses a provider for the program, and `providers` for the commands. The other modules are
+    commands for the local stack or this machine."""
     named = {file.partition(":")[0] for folder in ("infra", "cli") for file in found(folder, *PROVIDERS)}
     outside = {f for f in named if f.split("/")[1] not in ("local", "aws", "gcp")}
     assert outside == {
@@ -298,7 +298,7 @@ def test_providers_are_named_where_one_is_chosen_alone() -> None:
 
 
 def test_nothing_of_ours_does_work_at_import() -> None:
-    """A module's top level defines; only `__main__` files, and blocks for being run, call functions."""
+    """A module's top level only defines. Only `__main__` files and blocks, which are run, call functions."""
     calls = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)[:60]}"
         for path in FILES

@@ -1,4 +1,4 @@
-"""Whoever is told to install something is told where: the official page, or the command that does it."""
+"""Each message to install something names the official page, or the command that installs it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ PLACES = ("pages.", "{page}", "https://", "apt-get", "HOW_TO_INSTALL", "{command
 
 
 def texts(file: Path) -> Iterator[tuple[int, str]]:
-    """Every text of a module but its docstrings, with f-strings as they are written.
+    """Yield every text of a module except its docstrings, with f-strings as they are written.
 
-    None of a module that does not have the word at all: to read them all as Python takes seconds.
+    A module without the word is skipped, because parsing all modules takes seconds.
     """
     written = file.read_text(encoding="utf-8")
     if "nstall" not in written:
@@ -38,7 +38,7 @@ def texts(file: Path) -> Iterator[tuple[int, str]]:
 
 def test_every_hint_to_install_something_has_its_page() -> None:
     told, silent = 0, []
-    # What is below node runs on the cluster's machines, which install by themselves.
+    # The code below node/ runs on the cluster's machines, which install packages by themselves.
     for file in sources():
         if file.is_relative_to(ROOT / "node"):
             continue

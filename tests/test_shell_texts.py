@@ -1,4 +1,4 @@
-"""Every text that some shell runs, ours or rendered, as shells and shellcheck read it."""
+"""Every text that a shell runs, written or rendered, is read by shells and shellcheck."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from workload.script import render, render_program
 
 PLACE = "/home/some place"
 AWKWARD = '/home/it\'s $HOME "here"; `id`'
-"""What a quoting that is wrong would let the shell read."""
+"""A text that the shell would interpret if the quoting were wrong."""
 
 
 def texts() -> Iterator[tuple[str, str, str]]:
-    """Name, shell, text."""
+    """Yield name, shell and text."""
     design = aws_design()
     yield "shim", "sh", (ROOT / "cluster").read_text()
     for path in sorted([*ROOT.glob("hooks/**/*.sh"), *ROOT.glob("docs/**/*.sh")]):
@@ -120,7 +120,7 @@ def test_shellcheck_finds_nothing(shell: str, text: str) -> None:
     program = shellcheck()
     assert program is not None, "shellcheck comes with this project's own environment"
     done = subprocess.run(
-        # 2016: what single quotes hold is for another shell, or for people.
+        # 2016: text in single quotes is for another shell, or for people.
         [program, f"--shell={shell}", "--exclude=SC2016", "-"],
         input=text, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
@@ -128,7 +128,7 @@ def test_shellcheck_finds_nothing(shell: str, text: str) -> None:
 
 
 def test_no_shell_text_in_the_project_is_left_out() -> None:
-    """Whatever begins as a script does is among the texts above, or says here why not."""
+    """Only these files have texts that begin like a script, and each of them is among the texts above."""
     known = "".join(text for _, _, text in texts())
     lies = {
         path.relative_to(ROOT)

@@ -1,4 +1,4 @@
-"""mypy reads of the clouds' SDKs what we declare: what it does not read is of type Any, without a word."""
+"""mypy reads only the modules of the clouds' SDKs that we declare. All others are silently of type Any."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_by_mypy() -> set[str]:
 
 
 def folders(sdk: str) -> set[str]:
-    """The services of an SDK."""
+    """Return the services of an SDK."""
     spec = find_spec(sdk)
     assert spec is not None
     assert spec.origin is not None
@@ -34,10 +34,10 @@ def folders(sdk: str) -> set[str]:
 
 
 def declared(tree: ast.AST, services: Mapping[str, set[str]]) -> Iterator[str]:
-    """The modules of the SDKs that a file uses, as mypy's settings name them."""
+    """Return the modules of the SDKs that a file uses, as mypy's settings name them."""
 
     def pattern(sdk: str, name: str) -> str:
-        # A class or function of the SDK's own has a file of its name.
+        # A class or function of the SDK has a file of the same name.
         of_its_own = name.removesuffix("_output").removesuffix("Args").lower()
         return f"{sdk}.{name}.*" if name in services[sdk] else f"{sdk}.{of_its_own}"
 

@@ -1,4 +1,4 @@
-"""Words: "1 node", "2 nodes", and nowhere "1 nodes"; names that an engineer would search for."""
+"""Words: "1 node" and "2 nodes", but nowhere "1 nodes"; names that an engineer would search for."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ NOUNS = [
 COUNTED = re.compile(rf"(?: static)? (?:{'|'.join(NOUNS)})\b")
 ONE = re.compile(rf"(?<![\w.,-])1 (?:static )?(?:{'|'.join(NOUNS)})\b")
 
-# What stands before a noun and is never one, or is no number of it; the reason.
+# Expressions before a plural noun whose value is never 1 or not a number of things -> the reason.
 NEVER_ONE = {
     ("node/logs/find.py", "len(jobs)"): "only where there are more tasks than are told one by one",
     ("node/logs/find.py", "job.restarts"): "once is another word",
@@ -113,7 +113,7 @@ NEVER_ONE = {
 
 
 def counted(file: Path) -> Iterator[tuple[int, str]]:
-    """Line and expression of each value that stands right before a noun of many."""
+    """Yield line and expression of each value that stands right before a plural noun."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.JoinedStr):
             continue
@@ -124,11 +124,11 @@ def counted(file: Path) -> Iterator[tuple[int, str]]:
 
 
 def test_every_number_before_a_noun_may_be_one_or_never_is() -> None:
-    """`words.count` is the one home of such pairs; what is written otherwise says here why it may be."""
+    """Messages use `plurals.count`. All other values before plural nouns are listed above with a reason."""
     found: dict[tuple[str, str], int] = {}
     for file in sources():
         name = str(file.relative_to(ROOT))
-        # A name before a verb or a noun of its own ("… of stack {stack} runs") is no number.
+        # A name before a verb or another noun ("… of stack {stack} runs") is not a number.
         found |= {(name, text): line for line, text in counted(file) if is_number(text)}
     unknown = [
         f"{name}:{line}: {text}" for (name, text), line in found.items() if (name, text) not in NEVER_ONE
@@ -138,7 +138,7 @@ def test_every_number_before_a_noun_may_be_one_or_never_is() -> None:
 
 
 def names(file: Path) -> Iterator[tuple[int, str]]:
-    """Line and name of the module, of its classes and of its functions."""
+    """Yield line and name of the module, of its classes and of its functions."""
     yield 1, file.stem
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(folder: Path, tasks: int, *arguments: str) -> tuple[dict[str, Any], float, str]:
-    """Train in a folder of its own; the result, the wall time in seconds, and what the chief said."""
+    """Train in a folder of its own. Returns the result, the wall time in seconds, and the chief's output."""
     folder.mkdir()
     command = [sys.executable, "-m", "workload.train", *arguments, "--weights", "weights"]
     started = time.monotonic()

@@ -2,8 +2,9 @@
 
     .venv/bin/python tests/bench/catalog_load.py [OTHER_CHECKOUT]
 
-Each sample is a process of its own, for a command loads them once: import first, then the load alone. The two
-checkouts take turns, so that what else the machine does meets both. Exits 1 if the median is 50 ms or more.
+Each sample is a process of its own, because a command loads them once; only the load is timed, not the
+import. The two checkouts take turns, so that other load on the machine affects both. Exits 1 if the median is
+50 ms or more.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""How a stack on AWS bears its size: a plan's time, EC2's calls for 1,000 nodes, the local driver beside it.
+"""What a large stack on AWS costs: a plan's time, and the driver's time and calls for 1,000 nodes.
 
 `.venv/bin/python tests/bench/ec2_scale.py [--nodes 1000] [--repeat 5]`
 
@@ -52,7 +52,7 @@ TERMINATE_CALLS = 2
 
 
 class Instant:
-    """A client of EC2's that answers at once, for what the driver itself costs."""
+    """A client of EC2 that answers at once, so that only the driver's own time is measured."""
 
     def run_instances(self, **asked: Any) -> dict[str, Any]:
         running = {"State": {"Name": "pending"}}
@@ -137,7 +137,7 @@ def planning(figures: Figures, nodes: int, repeat: int, folder: Path) -> None:
     finally:
         server.close()
     print(f"  {nodes} nodes planned and asked for: EC2's driver {ours:.1f} ms, the local one {theirs:.1f} ms")
-    # The local driver crosses a socket, EC2's cuts calls and signs tokens: alike means within a factor.
+    # The two do different work (the local driver crosses a socket), so only a factor is compared.
     figures.target("EC2's driver beside the local one", round(ours / theirs, 2), 2.0, "times")
 
 

@@ -4,9 +4,9 @@ Run it by the training environment's Python:
 
     PYTHONPATH=. <environment>/bin/python tests/bench/emulated.py --workers 1 2 --seeds 5
 
-TensorFlow gives the process as many logical CPU devices as there are workers, and the profile's own loop runs
-on them as replicas, each with its part of each global batch, as on as many nodes. Only the all-reduce is
-another one. That it comes to the same is shown by tests/workload/test_local_sgd.py. Times mean nothing here.
+TensorFlow gives the process one logical CPU device for each worker, and the profile's own loop runs on them
+as replicas, each with its part of each global batch, as on that many nodes. Only the all-reduce differs;
+tests/workload/test_local_sgd.py shows that the results are the same. The times mean nothing here.
 
 Each seed draws other first weights and another order of the examples, and trains every number of workers in
 turn. The table has the mean over the seeds, their standard deviation, the least and the most, and the mean

@@ -4,10 +4,10 @@
     PYTHONPATH=. <environment>/bin/python tests/bench/exchange.py --mpi    # where OpenMPI and mpi4py are
 
 Each worker is a process on a core of its own. All ways run in the same processes, some steps of each in
-turns, every second cycle backwards, so that what else this host does hits all alike. Shown are medians over
-the cycles, with the least and the most: the ratio to a single worker in the same cycle by the clock, which
-counts on an idle host, and by the CPU time of a step, which a busy host changes less. OpenMPI asks all the
-time whether something has come, so the CPU time of its ways says little.
+turns, every second cycle backwards, so that other load on the host affects all of them alike. The output is
+the median over the cycles, with the least and the most, of two ratios to a single worker in the same cycle:
+by the clock, which counts on an idle host, and by the CPU time of a step, which a busy host changes less.
+OpenMPI waits by polling, so the CPU time of its ways says little.
 
 one              a single worker, the others wait
 alone            all workers, without any exchange: the most that is possible here
@@ -51,7 +51,7 @@ def free_address() -> tuple[socket.socket, str]:
 
 
 def worker(options: argparse.Namespace) -> None:
-    """Measure as one worker; what rank 0 has measured goes to the file `--out`."""
+    """Measure as one worker. Rank 0 writes its results to the file `--out`."""
     mpi = None
     if options.mpi:
         mpi = importlib.import_module("mpi4py.MPI")
@@ -80,7 +80,7 @@ def worker(options: argparse.Namespace) -> None:
     sys.stdout.flush()
     if mpi is not None:
         mpi.Finalize()
-    os._exit(0)  # TensorFlow's server would wait for the others
+    os._exit(0)  # at a normal exit TensorFlow's server would wait for the others
 
 
 def _measure(options: argparse.Namespace, rank: int, joined: Any, mpi: Any) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def _measure(options: argparse.Namespace, rank: int, joined: Any, mpi: Any) -> d
 
 
 def _functions(options: argparse.Namespace, joined: Any, mpi: Any) -> dict[str, Any]:
-    """Each way's `f(begun, count)`: so many steps."""
+    """Way -> its function `f(begun, count)`, which runs `count` steps."""
     import numpy as np
     import tensorflow as tf
 
@@ -190,7 +190,7 @@ def _functions(options: argparse.Namespace, joined: Any, mpi: Any) -> dict[str, 
             return np.concatenate([large, *joined.sums([rest])])
 
         def overlapped(rows: Any) -> list[Any]:
-            """The gradients of the dense layers first: their sum is under way while the convolution's is
+            """Send the gradients of the dense layers first: they are summed while the convolution's is
             computed."""
             convolution = built.layers[1]
             x = tf.reshape(tf.cast(tf.gather(given.data.x_train, rows), tf.float32) / 255.0, [-1, 28, 28, 1])
@@ -200,7 +200,7 @@ def _functions(options: argparse.Namespace, joined: Any, mpi: Any) -> dict[str, 
                 tape.watch(features)
                 logits = built.layers[4](built.layers[3](built.layers[2](features)))
                 loss = tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
-            # By hand, because one tape would be asked twice.
+            # The chain rule is written out, because one tape would have to be used twice.
             *dense, back = tape.gradient(loss, [*variables[2:], features])
             flat = tf.concat([tf.reshape(g, [-1]) for g in dense], axis=0)
             token = tf.numpy_function(begin, [flat], tf.float32)
@@ -212,7 +212,7 @@ def _functions(options: argparse.Namespace, joined: Any, mpi: Any) -> dict[str, 
             rest = tf.concat([tf.reshape(kernel, [-1]), tf.reduce_sum(back, [0, 1, 2])], axis=0)
             total = tf.numpy_function(end, [rest], tf.float32)
             total.set_shape([sum(sizes)])
-            # The dense layers' come first.
+            # The dense layers' gradients come first.
             *later, a, b = tf.split(total, [*sizes[2:], *sizes[:2]])
             return [tf.reshape(p, v.shape) for p, v in zip([a, b, *later], variables, strict=True)]
 
@@ -245,7 +245,7 @@ def _functions(options: argparse.Namespace, joined: Any, mpi: Any) -> dict[str, 
 
 
 def _exchange_halves(joined: Any, flat: Any) -> Any:
-    """The sum of two workers' 16-bit floats, by the ring's own transport: bytes travel as they are."""
+    """Add two workers' 16-bit floats over the ring's own connections, without any conversion."""
     import numpy as np
 
     mine = flat.astype(np.float16)

@@ -3,7 +3,7 @@
 `.venv/bin/python tests/bench/gce_calls.py [--nodes 1000]`
 
 The cloud is the tests' fake on loopback, in the same process: the seconds are an upper bound of the driver's
-own, and say nothing of Google's. Deletes are also told at the pace that the driver keeps on a project.
+own, and say nothing about Google's. For deletes it also prints the time at the driver's limit for a project.
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
 `.venv/bin/python tests/bench/node_boot.py [--boots 4] [--against OTHER-CHECKOUT] [--units]`
 
-Brings up the stack of container machines from this checkout, and with `--against` a second one from another
-checkout; boots a node of each in turn, so that both meet the same load; removes them. A line a boot has the
-moments in seconds after `sbatch`, the CPU seconds that the node's processes have taken by the script's start,
-and the machine's load; `--units` prints systemd's and cloud-init's own account of each boot's slowest parts.
+It brings up the stack of container machines from this checkout, and with `--against` a second one from
+another checkout, boots a node of each in turn, so that both meet the same load, and removes them. It prints a
+line for each boot: the moments in seconds after `sbatch`, the CPU seconds that the node's processes have
+taken by the script's start, and the machine's load. `--units` adds the slowest parts of each boot, as systemd
+and cloud-init report them.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def shown(moments: dict[str, float]) -> str:
 
 
 def boot(checkout: Checkout, number: int, *, units: bool) -> dict[str, float]:
-    """Start a job on a node that is off. Returns the moments of its way, in seconds after `sbatch`."""
+    """Start a job on a node that is off. Returns the moments of its boot, in seconds after `sbatch`."""
     run, node = RunDirectory(checkout.run_directory), f"debug-{number}"
     home = run.shared / "root"
     job = home / "job"
@@ -106,7 +107,7 @@ def boot(checkout: Checkout, number: int, *, units: bool) -> dict[str, float]:
         },
         "script": float(mark.read_text()),
     }
-    # What it has waited for is its own, and that of those that are still there.
+    # A process's CPU time includes that of the children that it has waited for; living ones are added.
     cpu = sum(sum(stat(pid)[11:15]) for pid in (first, *descendants(first))) / TICKS
     if units:
         for command in (("systemd-analyze", "--no-pager", "blame"), ("cloud-init", "analyze", "show")):
@@ -116,19 +117,19 @@ def boot(checkout: Checkout, number: int, *, units: bool) -> dict[str, float]:
 
 
 def record(run: RunDirectory, node: str) -> dict[str, Any]:
-    """What the local cloud knows of the machine of this name that runs."""
+    """Return the local cloud's record of the running machine of this name."""
     there = json.loads((run.cloud / "machines.json").read_text())["machines"]
     return next(one for one in there if one["node"] == node and one["state"] == "running")
 
 
 def stat(pid: int) -> list[int]:
-    """The numbers of /proc/PID/stat from the third field on, in which the state is 0."""
+    """Return the numbers of /proc/PID/stat from the third field on; the state, a letter, is replaced by 0."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return [0, *map(int, fields[1:])]
 
 
 def began(launcher: ProcessId, unit: str) -> float:
-    """When a unit's process was started."""
+    """Return when a unit's process was started."""
     words = ("show", "--value", "--timestamp=us+utc", "--property=ExecMainStartTimestamp")
     said = nspawn.execute(launcher, "systemctl", *words, unit).stdout.split()
     moment = datetime.strptime(" ".join(said[1:3]), "%Y-%m-%d %H:%M:%S.%f")

@@ -1,12 +1,12 @@
-"""How the elastic core bears 5,000 declared nodes, and a launch of 1,000 of them.
+"""What 5,000 declared nodes cost the elastic daemon and slurmctld, and a launch of 1,000 of them.
 
 `.venv/bin/python tests/bench/scale.py [--nodes 5000] [--launch 1000] [--repeat 7]`
 
 Nothing boots: slurmctld is real and has all the nodes, the elastic daemon is real, and the cloud behind it
-answers at once. Four parts, each beside a tenth of its size:
+answers at once. There are four parts, each also measured with a tenth of its size:
 
 1. planning: the resume file's parsing, groups and their launch calls, over a cloud in this process;
-2. a reconcile pass: scontrol, its text parsed, the cloud's list, the plan, and what it does;
+2. a reconcile pass: scontrol, the parsing of its output, the cloud's list, the plan, and the actions;
 3. the daemon's memory, above an interpreter that does nothing;
 4. slurmctld's start, and the way from ResumeProgram's start to the cloud's launch call.
 
@@ -86,7 +86,7 @@ class Figures:
 
 
 class InstantCloud:
-    """A driver whose machines run as soon as they are asked for; what it was asked is counted."""
+    """A driver whose machines run as soon as they are asked for. It counts its calls."""
 
     launch_threads = LAUNCH_THREADS
 
@@ -168,7 +168,7 @@ def wide(nodes: int) -> ClusterDesign:
 
 
 def resume_file(made: ClusterDesign, launch: int) -> str:
-    """Half of the nodes for one job, a quarter for another, the rest for jobs of one node each."""
+    """A resume file: half of the nodes for one job, a quarter for another, the rest for jobs of one node."""
     first, second, *others = (p.nodes() for p in made.partitions)
     single = launch - launch // 2 - launch // 4
     wishes = [first[: launch // 2], second[: launch // 4]]
@@ -207,13 +207,13 @@ def planning(figures: Figures, made: ClusterDesign, launch: int, repeat: int, fo
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """The daemon's log is not part of the figures."""
+    """Hide the daemon's log, which is not part of the figures."""
     with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
         yield
 
 
 class Scale:
-    """A real slurmctld with all nodes of a design, and the elastic daemon of its own programs."""
+    """A real slurmctld with all nodes of a design, and the elastic daemon that its own programs ask."""
 
     def __init__(self, slurm: SlurmCluster) -> None:
         self.slurm = slurm
@@ -247,7 +247,7 @@ class Scale:
         self.cloud.close()
 
     def start_of_controller(self) -> float:
-        """Seconds from slurmctld's start, with the state of its last life, until it has told all nodes."""
+        """Seconds from slurmctld's start, with its saved state, until `scontrol` lists all nodes."""
         self.slurm.stop_node("slurmctld")
         begun = time.monotonic()
         self.slurm.start_controller()
@@ -268,7 +268,7 @@ class Scale:
 
 
 def memory(pid: int, key: str = "VmRSS") -> float:
-    """Of a process, in MiB."""
+    """Return the memory of a process in MiB."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(float(line.split()[1]) / 1024 for line in lines if line.startswith(f"{key}:"))
 
@@ -279,7 +279,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def bare_interpreter() -> float:
-    """MiB of one that has done nothing: the local cloud needs no client library."""
+    """Return the MiB of an interpreter that has done nothing: the local cloud needs no client library."""
     command = [os.path.realpath(sys.executable), "-I", "-c", "import time; time.sleep(60)"]
     with subprocess.Popen(command) as child:
         try:
@@ -328,7 +328,7 @@ def reconciling(figures: Figures, scale: Scale, launch: int, repeat: int) -> Non
 
 
 def passes(figures: Figures, scale: Scale, launch: int, repeat: int) -> None:
-    """Whole passes: with nothing to do, with machines to end, with nodes to give back."""
+    """Time whole passes: with nothing to do, with machines to end, with nodes to power down."""
     lib = scale.slurm.root / "own"
     lib.mkdir()
     cloud = InstantCloud()
@@ -339,7 +339,7 @@ def passes(figures: Figures, scale: Scale, launch: int, repeat: int) -> None:
     with quiet():
         well = median_ms(reconciler.once, repeat)
     figures.target(f"a pass, {declared} nodes, {len(cloud.machines)} machines, all well", well, PASS_MS, "ms")
-    # Seen for long enough at once: every pass has something to do about each of these.
+    # Everything counts as seen for long enough: every pass has something to do about each of these.
     reconciler.policy = dataclasses.replace(reconciler.policy, settle=0.0)
     mine = cloud.machines
     spare = scale.settings.design.partitions[2].nodes()[:launch]

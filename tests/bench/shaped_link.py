@@ -3,7 +3,7 @@
 Not every kernel has netem, so packets go through this process: each namespace has a TUN interface, and a
 thread passes packets from one to the other as a wire would, one after another at the link's rate, each after
 the delay. Packets are large (60,000 bytes), because a process passes fewer than 20,000 a second; network
-cards, too, give the kernel such pieces. The process takes some percent of a core, which the workers lack.
+cards give the kernel such large pieces, too. The process takes some percent of a core from the workers.
 
     python -m tests.bench.shaped_link        # measures what the link gives
 """
@@ -23,7 +23,7 @@ from types import TracebackType
 
 MTU = 60_000
 BACKLOG = 4 << 20
-"""Bytes that wait for the wire in one direction at most; the kernel's queue is behind them."""
+"""The most bytes that wait for the link in one direction. More bytes wait in the kernel's queue."""
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 
 
@@ -32,7 +32,7 @@ class Link:
 
     Args:
         megabits: The rate in each direction, a second.
-        milliseconds: From one side to the other and back.
+        milliseconds: The delay from one side to the other and back.
     """
 
     def __init__(self, megabits: float, milliseconds: float) -> None:
@@ -74,7 +74,7 @@ class Link:
         return f"10.213.0.{side + 1}"
 
     def inside(self, side: int) -> list[str]:
-        """The command that runs another on one side."""
+        """Return the words before a command that run it on one side."""
         return ["ip", "netns", "exec", self._names[side]]
 
     def _remove(self) -> None:
@@ -143,7 +143,7 @@ else:
 
 
 def measured(link: Link) -> str:
-    """What a connection over the link reaches."""
+    """Return the rate and the delay that a connection over the link reaches."""
     ends = []
     for side in (1, 0):
         command = [sys.executable, "-c", PROBE, link.address(side), link.address(1 - side), str(side)]

@@ -2,15 +2,15 @@
 
 `.venv/bin/python tests/bench/soak.py [--minutes 30] [--seed N] [--machines namespace] [--faults kill,freeze]`
 
-Brings up a cluster of its own on this machine. For N minutes it submits jobs (sizes, lengths, arrays, GPUs,
---no-requeue), cancels and requeues them, sets the local cloud's limits, has machines die, freeze and be taken
-back, and kills daemons. Then everything is set right, the queue empties, and it is looked at that
+It brings up a cluster of its own on this machine. For N minutes it submits jobs (sizes, lengths, arrays,
+GPUs, --no-requeue), cancels and requeues them, sets the local cloud's limits, kills, freezes and takes back
+machines, and kills daemons. Then it removes all faults, waits until the queue is empty, and checks that
 
 - every job is accounted for: completed, cancelled by us, or ended with its machine where it asked for that;
-- no run was cut off but by what was done on purpose, to its job or to its machine;
-- no machine, no process and no node that is not idle and off is left, and there were never too many.
+- every run that was cut off was cut off by a fault of this program, of its job or of its machine;
+- no machine and no process is left, every node is idle and off, and there were never too many machines.
 
-Prints the seed and every 10 s what is going on. Exits 1 with the findings and the folder of the logs.
+It prints the seed and, every 10 s, what is going on. It exits 1 with the findings and the folder of the logs.
 """
 
 from __future__ import annotations

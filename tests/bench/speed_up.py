@@ -3,15 +3,15 @@
     PYTHONPATH=. <environment>/bin/python tests/bench/speed_up.py --epochs 8 --repeat 2
 
 A worker is a process on a core of its own, as a process machine's jobs are, without Slurm. All runs belong
-to one measurement: each repetition runs every case once, and the next one in the opposite order, so that what
-else this host does hits all of them alike. Says the median and the spread of each, and the load before each
-run: figures of a host that is busy with other things are worth little.
+to one measurement: each repetition runs every case once, and the next one in the opposite order, so that
+other load on the host affects all of them alike. It prints the median and the spread of each case, and the
+load before each run: the figures of a busy host are worth little.
 
 With `--link 1000,0.3`, as root, two workers are in network namespaces of their own with a link of 1000 Mbit/s
 and 0.3 ms between them (`tests/bench/shaped_link.py`).
 
-Exits 1 if a bound of --least is missed, as in `--least local-sgd:2=1.7`: so many times the images a
-second of `sync` on one worker.
+Exits 1 if a bound of --least is missed. `--least local-sgd:2=1.7` means: `local-sgd` on two workers trains at
+least 1.7 times the images a second of `sync` on one worker.
 """
 
 import argparse
@@ -38,11 +38,11 @@ BASE = "sync:1"
 
 @dataclass
 class Measured:
-    """A case's runs."""
+    """The results of a case's runs."""
 
     seconds: list[float] = field(default_factory=list)
     images: list[float] = field(default_factory=list)
-    """A second."""
+    """Images a second."""
     accuracy: list[float] = field(default_factory=list)
     every: list[int | None] = field(default_factory=list)
     predicted: list[float] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Measured:
     megabytes: list[float] = field(default_factory=list)
     """The most memory of a worker."""
     step: list[float] = field(default_factory=list)
-    """Seconds of a step, where it was told apart."""
+    """Seconds of a step, where the run measured it."""
 
 
 def run(case: str, folder: Path, more: list[str], cores: list[int], link: Link | None) -> dict[str, Any]:

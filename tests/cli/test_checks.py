@@ -191,7 +191,7 @@ def test_the_branches_of_all_suites_are_shown_together(tmp_path: Path, options: 
     (tmp_path / "measured" / "functions.py").write_text(functions)
     (tmp_path / "measured" / "unused.py").write_text("x = 1\n")
     (tmp_path / "pyproject.toml").write_text('[tool.slipcover]\nbranch = true\nsource = ["measured"]\n')
-    # Not as a worker of the tests that we belong to.
+    # Without these variables the pytest inside would act as a worker of our own run.
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
     files = []
     for value in (True, False):

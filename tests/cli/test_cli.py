@@ -326,7 +326,7 @@ def test_the_shim_works_from_anywhere_by_link_and_beside_another_cli(tmp_path: P
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_reader_that_leaves_early_is_no_reason_for_words(tmp_path: Path, unbuffered: str) -> None:
-    """Buffered output reaches the broken pipe only at the end."""
+    """Buffered output meets the closed pipe only at the end, and no message may appear then."""
     checkout = Checkout(tmp_path / "a checkout")
     checkout.env["PYTHONUNBUFFERED"] = unbuffered
     command = f"('{checkout.folder}/cluster' plan --stack test --json; echo $? >&2) | true"

@@ -40,7 +40,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SLURM_STACKS_PROJECT", str(folder))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(locations, "run_root", lambda: tmp_path / "runs")
-    # It has no program that could be planned.
+    # The checkout has no program that could be planned.
     monkeypatch.setattr(general, "planned", lambda *_arguments: [])
     for name in ("SLURM_STACKS_RUNNER", "SLURM_JOB_ID"):
         monkeypatch.delenv(name, raising=False)
@@ -65,7 +65,7 @@ def test_a_check_that_fails_or_hangs_keeps_no_other_from_being_told(monkeypatch:
     asked: list[float] = []
 
     def clock() -> float:
-        """The time is up once only the one that hangs goes on: no machine is too slow, and nobody waits."""
+        """A clock whose time is up as soon as only the hanging check still runs, however slow the host."""
         if asked:
             until(lambda: len(set(threading.enumerate()) - before) == 1, 60, "the other checks", 0.01)
         asked.append(0.0)
@@ -263,7 +263,7 @@ def test_a_command_at_work_on_the_same_stack(project: Path) -> None:
 
 @dataclasses.dataclass
 class OnlyDiagnosis:
-    """A provider of which nothing is asked but what stops it."""
+    """A provider that only answers the doctor's question what stops it."""
 
     checks: list[Check]
 
@@ -271,13 +271,13 @@ class OnlyDiagnosis:
         return self.checks
 
     def changes(self, *_: Any) -> None:
-        """There is no cluster that could change."""
+        """Return nothing: there is no cluster that could change."""
 
 
 def diagnosed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], checks: list[Check], *options: str
 ) -> tuple[Any, str]:
-    """Exit status and output of `./cluster doctor` on a machine that is fine but for `checks`."""
+    """Return exit status and output of `./cluster doctor` where only `checks` may find something."""
     monkeypatch.setattr(providers, "load", lambda _: OnlyDiagnosis(checks))
     monkeypatch.setattr(general, "python", lambda _: [fine("python.environment", "Python 3.13")])
     monkeypatch.setattr(sys, "argv", ["cluster", "doctor", *options])
@@ -392,8 +392,8 @@ def test_the_doctor_changes_nothing(project: Path, tmp_path: Path) -> None:
 
 
 def test_on_this_machine_every_check_comes_to_something(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real provider's checks on the real machine: none breaks, and nothing is said without a cure."""
-    # However much else the machine has to do.
+    """The real provider's checks run on the real machine. None breaks, and each finding has a cure."""
+    # The time limit is long, because the machine may be busy.
     monkeypatch.setattr(doctor, "examine", functools.partial(examine, seconds=200.0))
     found = doctor.findings_of(Stack(ROOT, "local"))
     seen(found)

@@ -44,7 +44,7 @@ def up(tiny: Tiny, *, head: int = 1, run: int = 1, benchmark: bool = True) -> di
 def test_a_benchmark_that_runs_is_left_as_it_is(tiny: Tiny) -> None:
     assert up(tiny) == {"benchmark_result": "/result1"}
     assert sorted(tiny.words) == ["head1", "submit"]
-    # The rest changes; what the workload has become meanwhile is not looked at.
+    # Everything else changes. A change of the workload meanwhile is ignored.
     assert up(tiny, head=2, run=2, benchmark=False) == {"benchmark_result": "/result1"}
     assert tiny.words == ["changed"], "neither cancelled nor submitted anew"
     assert up(tiny, head=2) == {"benchmark_result": "/result1"}

@@ -28,7 +28,7 @@ def wait_for(path: Path) -> None:
 
 
 def wait_for_text(path: Path) -> str:
-    """A file is there a moment before anything is in it."""
+    """Wait until a file has content. It exists a moment before it has any."""
     return str(until(lambda: path.exists() and path.read_text(), 60, f"a word in {path}", 0.01))
 
 
@@ -113,7 +113,7 @@ def test_a_failed_delete_keeps_what_it_needs_and_can_be_tried_again(tiny: Tiny) 
 
 
 def test_destroy_deletes_what_a_replacement_has_left(tiny: Tiny) -> None:
-    """The new one is there and the old one could not be deleted: both are the stack's."""
+    """The replacement exists and the old resource could not be deleted: both belong to the stack."""
     delete = f"test -e '{tiny.log}.now'"
     program = f"command('a', triggers=[config.require('t')], delete={delete!r} + ' && ' + say('a-'))"
     tiny.write(program, "config: {t: '1'}").up()
@@ -205,7 +205,7 @@ def test_a_second_ctrl_c_kills_what_ignores_the_first(tiny: Tiny) -> None:
         wait_for(tiny.log.with_name("log.pid"))
         running.send_signal(signal.SIGINT)
         assert running.stdout is not None
-        # Not by readline(), which answers for ever after the end of a run that never says it.
+        # readline() would return empty lines forever if the run ended without this line.
         assert any("interrupted" in line for line in running.stdout), running.communicate()
         running.send_signal(signal.SIGINT)
         running.communicate(timeout=120)
@@ -295,7 +295,7 @@ def test_a_command_may_print_more_than_a_pipe_or_a_variable_holds(tiny: Tiny) ->
             lambda both: [len(text.splitlines()) for text in both]))
     """).up()
     assert run.outputs == {"n": [3000, 3000]}
-    # Longer than the kernel lets a variable be (128 KiB): the delete command must start all the same.
+    # The value exceeds the kernel's limit of a variable (128 KiB). The delete command must still start.
     assert len(tiny.records["a"]["outputs"]["stdout"]) > 2**17
     tiny.destroy()
     assert tiny.words == ["a-"]

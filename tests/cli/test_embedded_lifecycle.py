@@ -107,7 +107,7 @@ def test_changed_triggers_replace_and_the_new_one_comes_first(tiny: Tiny) -> Non
     old = tiny.records["a"]["id"]
     assert tiny.words == ["a+", "user+"]
     run = tiny.write(program, "config: {value: '2'}").up()
-    # The user of the old one moves over to the new one before the old one goes.
+    # The dependent resource is updated to the new one before the old one is deleted.
     assert tiny.words == ["a+", "user+", "a-"]
     assert run.counts == {"unchanged": 1, "replaced": 1, "updated": 1}
     assert tiny.records["a"]["id"] != old
@@ -236,7 +236,7 @@ def test_logging_decides_which_lines_are_shown(tiny: Tiny, logging: str | None, 
 
 
 def test_independent_commands_run_at_the_same_time(tiny: Tiny) -> None:
-    # Each waits for a file that the other makes: one after the other would never end.
+    # Each command waits for a file that the other one makes, so they must run in parallel.
     tiny.write("""
         for one, two in (("a", "b"), ("b", "a")):
             Command(one, create=f"touch '{LOG}.{one}'; while ! [ -e '{LOG}.{two}' ]; do sleep 0.01; done",

@@ -124,7 +124,7 @@ def test_the_run_directory_can_be_entered_and_not_read(tiny: Tiny) -> None:
     path = locations.run_dir(tiny.stack)
     assert path.parent == tiny.run_root
     assert path.stat().st_mode & 0o777 == 0o711
-    # The names of run directories are for everybody: they say which ports are reserved.
+    # Everybody may see the names of run directories, which tell the reserved ports.
     assert path.parent.stat().st_mode & 0o777 == 0o755
 
 
@@ -174,7 +174,7 @@ def test_one_operation_at_a_time(tiny: Tiny) -> None:
             ) as raised:
                 operation()
             assert raised.value.exit_code == 3
-        # Another stack of the same checkout is another cluster.
+        # Another stack of the same checkout has its own cluster.
         Tiny(tiny.path, tiny.run_root, stack_name="u").write("command('u')").up()
         tiny.log.with_name("log.go").touch()
         _, error = running.communicate(timeout=120)

@@ -50,7 +50,7 @@ def test_secrets_are_nowhere_in_clear(tiny: Tiny) -> None:
 
 
 def test_output_without_the_secret_in_it_is_no_secret(tiny: Tiny) -> None:
-    """As with the real provider: else no command with a password could give an address."""
+    """The real provider does the same. Otherwise a command with a password could output nothing readable."""
     run = tiny.write("""
         word = pulumi.Output.secret("correct-horse-battery")
         a = Command("a", create="echo job 7", environment={"WORD": word})

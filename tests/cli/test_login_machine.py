@@ -47,7 +47,7 @@ def up(tmp_path: Path) -> StackUp:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
-    """A run directory that looks like that of a cluster that is up; its tool is the test's script."""
+    """A run directory like that of a cluster that is up. Its tool is the test's script."""
     monkeypatch.setattr(locations, "run_root", lambda: tmp_path / "runs")
     made = RunDirectory.make(Stack(tmp_path, "test"))
     made.tool.parent.mkdir(parents=True)
@@ -237,7 +237,7 @@ def test_leftovers_are_named(tmp_path: Path, run: RunDirectory) -> None:
         ["sleep", "300"], env={"SLURM_STACKS_RUN": str(run.path)}, stdin=subprocess.DEVNULL
     )
     try:
-        # For a moment, while it becomes another program, a process has no readable environment.
+        # A process has no readable environment for a moment while it becomes another program.
         until(lambda: Path(f"/proc/{child.pid}/environ").read_bytes(), 60, "the process's environment")
         left = LocalProvider().leftovers(Stack(tmp_path, "test"), dict)
         assert left == [f"process {child.pid}: sleep 300", f"folder {run.path}"]

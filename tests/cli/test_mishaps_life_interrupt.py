@@ -63,7 +63,7 @@ def test_an_interrupt_where_no_exception_can_pass_comes_once_more(capfd: pytest.
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_no_task_of_the_program_can_swallow_an_interrupt(number: signal.Signals) -> None:
-    """Whatever is running as the signal comes, and whatever it catches."""
+    """This holds for any code that runs when the signal comes, whatever exceptions it catches."""
 
     def careless() -> None:
         with contextlib.suppress(BaseException):
@@ -78,7 +78,7 @@ def test_no_task_of_the_program_can_swallow_an_interrupt(number: signal.Signals)
 
 
 def test_a_signal_that_ends_no_wait_is_handled_at_once() -> None:
-    """As one is that comes a moment before the wait begins: here the kernel hands it to another thread."""
+    """The kernel gives the signal to another thread here, as if it came just before the wait begins."""
 
     def elsewhere() -> None:
         time.sleep(1.0)  # until the loop waits
@@ -128,7 +128,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 def started(ignored: Sequence[int], blocked: Sequence[int], *command: str) -> list[str]:
-    """A command whose caller has had signals ignored and blocked."""
+    """Start a command whose caller ignores and blocks signals."""
     words = ([int(number) for number in numbers] for numbers in (ignored, blocked))
     return [sys.executable, "-c", STARTED, *map(repr, words), *command]
 
@@ -195,7 +195,7 @@ def test_a_command_in_the_background_says_what_interrupts_it(ignored: Sequence[i
 
 
 def test_the_suite_sets_the_signals_that_it_relies_on() -> None:
-    """Tests of signals pass where `nohup … &` of a script, or worse, has started the suite."""
+    """Tests of signals pass even if a script has started the suite with `nohup … &`, or blocks signals."""
     names = "ctrl_c_says_what_there_is or a_closed_terminal_is or interrupt_reaches_every_suite"
     files = ("test_mishaps_life_interrupt.py", "test_checks.py")
     done = subprocess.run(
@@ -229,7 +229,7 @@ def test_what_nohup_ignores_stays_ignored() -> None:
 
 
 def test_what_runs_in_the_background_can_be_ended() -> None:
-    """A shell has Ctrl-C ignored there, and it must stay so; `kill` must work all the same."""
+    """A shell makes background commands ignore Ctrl-C, which must stay so. `kill` must work all the same."""
     code = f"""
         import os, signal, sys, time
         sys.path.insert(0, {str(ROOT)!r})
@@ -266,7 +266,7 @@ def test_a_command_that_is_just_starting_is_reached_too(
 
 
 def test_a_command_that_was_about_to_start_is_reached_too(tmp_path: Path) -> None:
-    """Between the last look whether an interrupt came, and its start."""
+    """The interrupt comes between the last check for one and the command's start."""
     running = process.Processes()
     assert running.signal(signal.SIGINT) == 0
     done = process.run(
@@ -284,7 +284,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:
 
 
 def run_up(tiny: Tiny) -> list[str]:
-    """`up` as a process of its own that ends with its error's status."""
+    """Run `up` in a separate process that ends with its error's status."""
     code = f"""
         import sys
         from pathlib import Path
@@ -365,7 +365,7 @@ def test_a_closed_terminal_is_an_interrupt_too_and_the_state_stays_true(tiny: Ti
 def test_nothing_is_begun_that_ctrl_c_came_before(
     tiny: Tiny, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a killed run left behind may take seconds to end, and the next command comes only then."""
+    """Processes that a killed run left may take seconds to end, and the next command starts only then."""
     tiny.write(f"""command("half", create="echo $$ > '{tiny.log}.pid'; sleep 60")""")
     with tiny.process("up") as killed:
         until(lambda: tiny.state_file.exists() and "half" in tiny.records, 60, "the command", 0.02)

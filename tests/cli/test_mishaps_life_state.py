@@ -97,7 +97,7 @@ def test_a_state_folder_that_is_removed_meanwhile_is_no_traceback(tiny: Tiny) ->
 
 @pytest.fixture
 def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMachines]:
-    """A cluster with a node, and the embedded runner's claim on it."""
+    """A cluster with a node, which the embedded runner owns."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("SLURM_STACKS_RUNNER", "embedded")
     made = FakeMachines(tmp_path, monkeypatch)
@@ -143,7 +143,7 @@ def test_down_does_not_end_what_another_command_is_bringing_up(local: FakeMachin
 def test_down_after_a_reboot_needs_no_stack_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing runs any more, and the stack file is broken: what is remembered is forgotten all the same."""
+    """Nothing runs any more, and the stack file is broken. `down` deletes the state all the same."""
     made = FakeMachines(tmp_path, monkeypatch)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("SLURM_STACKS_PROJECT", str(made.project))
@@ -168,7 +168,7 @@ SEEN: dict[str, Any] = {
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the cluster's tool answers, one after another, the last for ever; errors are raised."""
+    """Set the answers of the cluster's tool, in order; the last one is repeated, and errors are raised."""
     queue: list[Any] = []
 
     def tool(*_arguments: Any, **_options: Any) -> str:
@@ -207,7 +207,7 @@ def test_a_controller_that_is_restarted_is_waited_for(
 def test_a_job_that_fails_at_once_is_submitted_once_by_one_up(
     config: StackConfig, console: Console, monkeypatch: pytest.MonkeyPatch, submitted: bool
 ) -> None:
-    """The stack's resource has submitted it; by the time that `up` asks, it may be over."""
+    """The stack's resource has submitted the job, which may be over by the time that `up` asks."""
     asked: list[tuple[str, ...]] = []
 
     def tool(_up: StackUp, *words: str, **_options: Any) -> str:

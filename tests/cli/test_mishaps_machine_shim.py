@@ -53,7 +53,7 @@ POSIX = (
     "awk", "basename", "cat", "cksum", "cp", "cut", "df", "dirname", "env", "grep", "id", "ln", "mkdir", "mv",
     "rm", "sed", "sleep", "touch", "uname",
 )  # fmt: skip
-"""What the shim and the stand-ins may run of a Unix machine; macOS and the BSDs have all of it."""
+"""The programs of a Unix machine that the shim and the fakes may run. macOS and the BSDs have all of them."""
 NO_GNU = """#!/bin/sh
 # As macOS' and the BSDs': none of GNU's long options, and readlink has not always had -f.
 for word in "$@"; do
@@ -67,7 +67,7 @@ exec {real} "$@"
 
 
 class Shim:
-    """A checkout of the shim and of what it looks at."""
+    """A checkout with the shim and the files that it reads."""
 
     def __init__(self, folder: Path) -> None:
         self.inside: Callable[..., list[str]] = lambda *command: list(command)
@@ -109,19 +109,19 @@ class Shim:
         return child.returncode, out, err
 
     def works(self, *arguments: str) -> str:
-        """It does; returns what it said before."""
+        """Run a command that must succeed. Returns the shim's own messages."""
         code, out, err = self.run(*arguments)
         assert (code, out) == (0, " ".join(["ran", *arguments]) + "\n"), err
         return err
 
     def did(self) -> list[str]:
-        """The stand-ins' work since the last look."""
+        """Return what the fakes have done since the last call."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         self.log.unlink(missing_ok=True)
         return [line.strip() for line in lines]
 
     def now(self, what: str) -> Path:
-        """From now on: `offline`, `slow`, `no-ensurepip`."""
+        """Set the fakes' fault from now on: `offline`, `slow`, `no-ensurepip`."""
         (self.tools / what).touch()
         return self.tools / what
 
@@ -153,7 +153,7 @@ def test_the_environment_is_made_once(shim: Shim) -> None:
 
 @pytest.fixture(params=["busybox", "without GNU's programs"])
 def elsewhere(request: pytest.FixtureRequest, shim: Shim, tmp_path: Path) -> Shim:
-    """The shim where GNU's programs are not: there are busybox', or such as take POSIX's options alone."""
+    """The shim without GNU's programs: with busybox, or with programs that have only POSIX options."""
     places = tmp_path / "bin"
     places.mkdir()
     busybox = shutil.which("busybox")
@@ -171,7 +171,7 @@ def elsewhere(request: pytest.FixtureRequest, shim: Shim, tmp_path: Path) -> Shi
         for name in (*POSIX, "readlink"):
             (places / name).write_text(NO_GNU.format(name=name, real=shutil.which(name)))
             (places / name).chmod(0o755)
-        # macOS has this one in place of sha1sum.
+        # macOS has shasum instead of sha1sum.
         (places / "shasum").symlink_to(str(shutil.which("shasum") or shutil.which("sha1sum")))
     shim.path = str(places)
     return shim
@@ -186,7 +186,7 @@ def test_the_shim_needs_no_program_of_gnus(elsewhere: Shim) -> None:
     assert elsewhere.works("up", "--stack", "far") == SETTING_UP
     assert elsewhere.did() == ["venv", "pip uv==1.2.3", "sync --group aws"]
     assert elsewhere.works("status") == ""
-    # An environment of before is gone on with, under the lock.
+    # The shim continues with an earlier environment, under the lock.
     (elsewhere.checkout / "uv.lock").write_text('name = "uv"\nversion = "1.2.4"\n')
     gate = elsewhere.now("slow")
     first = elsewhere.start("up")
@@ -209,7 +209,7 @@ def test_the_shim_is_found_through_links(shim: Shim) -> None:
 
 
 def test_help_version_and_completion_need_python_alone(shim: Shim) -> None:
-    """No tests' packages, no cloud's library; and a key press of completion installs nothing at all."""
+    """They need no packages for tests and no cloud's library. A completion installs nothing at all."""
     (shim.checkout / "Pulumi.far.yaml").write_text("config:\n  slurm-stacks:cluster: {provider: aws}\n")
     shim.variables = {"_CLUSTER_COMPLETE": "complete_bash"}
     assert (shim.run(), shim.did()) == ((0, "", ""), [])
@@ -223,7 +223,7 @@ def test_help_version_and_completion_need_python_alone(shim: Shim) -> None:
     shim.works("up", "--stack", "far")
     assert shim.did() == []
     shim.variables = {}
-    # The help of a command on the login machine is no help of ours.
+    # `--help` of a command on the login machine is not ours.
     shim.works("ssh", "--stack", "far", "squeue", "--help")
     assert shim.did() == ["sync --group aws"]
 
@@ -258,7 +258,7 @@ def test_a_stack_that_is_not_named_has_its_clouds_client_too(shim: Shim) -> None
 
 
 def test_a_cloud_client_is_for_stacks_on_that_cloud(shim: Shim) -> None:
-    """And for what acts on them: a plan, a report and the local stack have no use for it."""
+    """Commands that act on such stacks need it. A plan, a report and the local stack do not."""
     stacks = {"here": "local  # not aws", "far": "aws", "quoted": '"aws"', "other": "gcp"}
     for stack, provider in stacks.items():
         text = "config:\n  aws:region: x\n  slurm-stacks:cluster:\n    # provider: aws\n    provider: "
@@ -376,7 +376,7 @@ def test_a_damaged_environment_is_said_without_a_traceback(shim: Shim) -> None:
 
 def test_ctrl_c_while_python_starts_is_the_end_without_a_traceback(shim: Shim) -> None:
     shim.works("up")
-    # A real environment, of whose start a line of a package's is a part.
+    # This is a real environment, in which a line of a package runs at Python's start.
     python, version = os.path.realpath(sys.executable), f"python{sys.version_info[0]}.{sys.version_info[1]}"
     (shim.venv / "pyvenv.cfg").write_text(f"home = {os.path.dirname(python)}\n")  # noqa: PTH120
     (shim.venv / "bin" / "python").unlink()
@@ -465,8 +465,8 @@ def test_no_room_for_the_last_word(shim: Shim, mounts: PrivateMounts) -> None:
 
 @pytest.fixture
 def theirs() -> Iterator[tuple[Shim, OrdinaryUser]]:
-    """A checkout of an ordinary user's, in which `sudo ./cluster` has been run."""
-    # pytest's own folders are root's alone.
+    """A checkout of an ordinary user, in which `sudo ./cluster` has been run."""
+    # Only root may enter pytest's own folders.
     folder = Path(tempfile.mkdtemp(prefix="shim-"))
     folder.chmod(0o755)
     shim = Shim(folder)

@@ -21,7 +21,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:
 
 
 def fill(tiny: Tiny) -> Path:
-    """The disk has no room for the next state."""
+    """Fill the disk, so that it has no room for the next state."""
     folder = folders.make_state_dir(tiny.stack)
     draft = folder / "state.new"
     draft.unlink(missing_ok=True)
@@ -156,7 +156,7 @@ def test_notes_in_another_users_folder_are_nobodys(tiny: Tiny, monkeypatch: pyte
 def test_a_folder_that_goes_while_it_is_looked_into_has_no_notes(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever takes the user's last cluster down removes it, whatever others are about to ask."""
+    """The `down` of the user's last cluster removes the folder, even while other commands are reading it."""
     monkeypatch.setattr(Path, "is_dir", lambda _path: True)
     assert not tiny.run_root.exists()
     assert locations.notes() == []

@@ -1,4 +1,4 @@
-"""The overview of a plan: what the cluster consists of, and details that a resource's name does not show."""
+"""A plan's overview: the parts of the cluster, and details that a resource's name does not show."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_the_line_to_beat_follows_from_the_times_of_step_and_exchange() -> None:
     assert "A step takes 50.0 ms, an exchange every 16 steps 80.0 ms" in said
     in_step = runs({**two, "average_every": None})
     assert [run.scaling and run.scaling.every for run in in_step] == [1], "`sync` exchanges at every step"
-    # What was not told apart predicts nothing.
+    # A run that did not measure both times predicts nothing.
     unknown = {"average_every": None, "profile": "local-sgd"}
     for lacking in ({"exchange_seconds": None}, {"step_seconds": None}, unknown):
         other = {**two, **lacking}
@@ -355,7 +355,7 @@ def test_labels_go_out_of_each_others_way() -> None:
     assert moves[0] == 0
     first, second = (labels.moved(box, move) for box, move in zip(boxes, moves, strict=True))
     assert not first.meets(second)
-    # And out of a line's.
+    # A label also moves out of a line's way.
     (move,) = labels.place(boxes[:1], [[(0.0, 100.0), (300.0, 100.0)]], 0, 200)
     assert abs(move) >= 6
 

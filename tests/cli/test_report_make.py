@@ -102,7 +102,7 @@ def test_stacks_are_compared_in_the_order_given(state: Path) -> None:
     assert [(row["stack"], row["nodes"]) for row in ours] == [("b", "1"), ("b", "4"), ("a", "1")]
 
 
-def test_again_is_the_same_but_for_the_time(tmp_path: Path) -> None:
+def test_a_second_report_differs_only_in_its_time(tmp_path: Path) -> None:
     keep("local", local(1), local(2), local(2, 58.0))
     first, second = (report.make(["local"], tmp_path / name) for name in ("one", "two"))
     stamp = re.compile(r"· \d{4}-\d\d-\d\d \d\d:\d\d UTC")

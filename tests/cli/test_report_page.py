@@ -105,7 +105,7 @@ def test_colours_have_contrast_in_light_in_dark_and_in_print(mixed: Page) -> Non
         assert contrast(colours["pub"], colours["surface"]) >= 3  # lines
 
 
-def test_it_says_what_it_is_of(mixed: Page) -> None:
+def test_the_page_says_which_stacks_it_shows(mixed: Page) -> None:
     assert mixed.of("h1") == ["8 nodes train 8.0× as fast as one on gcp-gpu"]
     assert "stacks gcp-gpu, local · 2026-11-21 14:11 UTC" in mixed.text
     assert mixed.of("h2") == [
@@ -218,7 +218,7 @@ def test_in_a_browser_nothing_is_cut_or_too_small(tmp_path: Path, width: int) ->
     assert found["wide"] == width  # the page does not scroll sideways
     assert found["cut"] == 0
     assert found["least"] >= 10  # pixels
-    # Our runs fit where there is room; else the table scrolls, and a shadow says so.
+    # The table of our runs fits if there is room. Otherwise it scrolls, and a shadow shows that.
     assert found["hidden"] <= 0 or width < 1200
     assert (found["scrolls"], found["shadow"]) == ("auto", True)
     assert found["whole"], "what was trained on what is read without scrolling"

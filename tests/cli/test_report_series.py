@@ -114,7 +114,7 @@ def test_speed_up_and_efficiency(alone: list[float], together: list[float], node
     assert found.median <= found.high * (1 + 1e-9)
     assert found.count == len(together)
     assert efficiency.median * nodes == pytest.approx(found.median)
-    # Twice as fast everywhere is the same speed-up.
+    # The speed-up stays the same if all runs are twice as fast.
     halved = only(*(record(1, t / 2) for t in alone), *(record(nodes, t / 2) for t in together))
     assert up(halved, nodes).median == pytest.approx(found.median)
 

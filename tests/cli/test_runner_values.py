@@ -145,5 +145,5 @@ def test_fingerprints_need_the_key() -> None:
         (None, "", False),
     ],
 )
-def test_what_counts_as_a_change(one: Any, two: Any, equal: bool) -> None:
+def test_which_values_count_as_changed(one: Any, two: Any, equal: bool) -> None:
     assert wire.same(one, two) is equal

@@ -118,7 +118,7 @@ def test_every_combination_of_partitions_gpus_and_nodes_is_run() -> None:
     assert (Case("", None, 2).key, Case("", None, 2).where) == ("2", "")
     assert (cases[2].where, Case("gpu", None, 1).where) == ("gpu, 8 GPUs a node", "gpu")
     assert plans.parse_request(None, None, there).nodes == (1, 2, 4)
-    # What a plan's file tells of its arguments is what they were.
+    # A plan's file gives back the arguments that it was made with.
     runs = tuple(
         PlannedRun(n, case.nodes, repetition, f"f{n}", partition=case.partition, gpus=case.gpus)
         for n, (case, repetition) in enumerate(plans.order(wanted), 1)
@@ -144,7 +144,7 @@ def test_what_one_of_the_partitions_does_not_have_is_refused(nodes: str, gpus: s
 
 @pytest.fixture
 def benchmark() -> Benchmark:
-    """One on AWS, on a partition with GPUs beside one without."""
+    """A benchmark on AWS, on a partition with GPUs; the other partition has none."""
     return Benchmark.of(Stack(ROOT, "there"), parse(values("aws", {"@partition": "gpu"}), "there"))
 
 

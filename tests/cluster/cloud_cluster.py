@@ -1,4 +1,4 @@
-"""A whole cluster on a cloud, as far as one machine goes.
+"""A whole cluster on a cloud, on one machine.
 
 Real Slurm and the programs that it calls, the real elastic daemon with the cloud's driver and its real
 client, and a fake of the cloud whose machines are slurmds here.
@@ -29,11 +29,11 @@ TIMERS = SlurmSettings(
 class CloudCluster(SlurmCluster):
     """The head's part of the cluster: Slurm with the programs that it calls, and the daemon that they ask.
 
-    Nodes are processes (their slurm.conf says so), machines are the fake's: a thread starts a slurmd for each
-    machine that runs, and ends it with its machine.
+    Nodes are processes, as their slurm.conf says. Machines are the fake's: a thread starts a slurmd for each
+    running machine, and ends it with its machine.
 
     Args:
-        site: what the site knows of the fake.
+        site: the fields of `Site` that lead to the fake.
     """
 
     def __init__(self, provider: str, compute: Partition, site: dict[str, Any]) -> None:
@@ -47,18 +47,18 @@ class CloudCluster(SlurmCluster):
 
     @abstractmethod
     def running(self) -> dict[str, str]:
-        """The fake's machines that run: id -> its node."""
+        """Return the fake's running machines: id -> node."""
 
     @abstractmethod
     def daemon_command(self, file: Path) -> list[str]:
-        """What starts the elastic daemon with the cloud's client, which asks the fake."""
+        """Return the command of the elastic daemon, whose cloud client asks the fake."""
 
     def _start(self) -> None:
         super()._start()
         (Path(self.folders.code) / "node").symlink_to(ROOT / "node")
         file = self.root / "settings.json"
         file.write_text(json.dumps(to_json(self.settings)))
-        # In place of those that only leave a request: these ask the daemon.
+        # These programs ask the daemon. The ones that they replace only leave a request.
         programs.write(self.settings, file)
         self._spawn("elastic", *self.daemon_command(file))
         self._wait_for(self._daemon_answers, "elastic")
@@ -88,7 +88,7 @@ class CloudCluster(SlurmCluster):
     # --- what a user sees ----------------------------------------------------------------------------------
 
     def shown(self, number: str) -> str:
-        """All that Slurm shows of a job, its comment included."""
+        """Return all that Slurm shows of a job, including its comment."""
         return self.run("scontrol", "--oneliner", "show", "job", number).stdout
 
     def job(self, number: str) -> dict[str, str]:
@@ -101,13 +101,13 @@ class CloudCluster(SlurmCluster):
         return self.run("sbatch", "--parsable", *options, "--wrap", script).stdout.strip()
 
     def runs_on_four_nodes(self, out: Path) -> None:
-        """Have a job on four nodes, to its end."""
+        """Run a job on four nodes to its end."""
         job = self.submit("-N4", f"--output={out}", script="srun sh -c 'echo $SLURMD_NODENAME'")
         until(lambda: self.job(job)["JobState"] == "COMPLETED", 120, "the job", 0.2)
         assert sorted(out.read_text().split()) == [f"compute-{n}" for n in range(4)]
 
     def starts_once(self, starts: Path) -> str:
-        """Have a job that notes its starts, and ends in its second one only. Returns its number."""
+        """Submit a job that records its starts and ends only at its second start. Returns its id."""
         script = f'echo $SLURM_RESTART_COUNT >> {starts}; [ -n "$SLURM_RESTART_COUNT" ] || sleep 600'
         job = self.submit("--output=/dev/null", script=script)
         until(starts.exists, 120, "the first start", 0.1)

@@ -1,4 +1,4 @@
-"""What a cluster on either cloud does from its user data on, on machines that boot (`cloud_land`)."""
+"""Tests of a cluster on either cloud, from its user data on, on machines that boot (`cloud_land`)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ exec srun --ntasks-per-node=1 /usr/bin/python3 meet.py $(scontrol show hostnames
 
 
 class CloudMachines:
-    """The tests, in their order: each finds what those before it have left. A cloud's class has `cluster`."""
+    """The tests run in this order: each continues where the one before it ended. A subclass has `cluster`."""
 
     datasource: str
     driver: str
@@ -86,13 +86,13 @@ class CloudMachines:
             cluster.land.ready(node)
 
     def test_no_machine_asks_for_what_its_identity_may_not(self, cluster: Cluster) -> None:
-        """Until here nobody has asked for more than a cluster's machines do."""
+        """The tests up to here have only made the calls of a cluster's machines."""
         assert cluster.stack.refused == []
 
     def test_an_ordinary_user_gets_nothing_of_the_key_the_controller_or_others(
         self, cluster: Cluster
     ) -> None:
-        """A job on a node, and a process on the controller, where users log in: both try everything."""
+        """Both a job on a node and a process on the controller, where users log in, try everything."""
         secret = "bob's own"
         cluster.sh(f"umask 077; echo {shlex.quote(secret)} >/home/bob/data", user="bob")
         cluster.sh(
@@ -120,7 +120,7 @@ class CloudMachines:
         found["controller"] = cluster.sh(f"cd /home/ada && /usr/bin/python3 intruder.py {words}", user="ada")
         results: dict[str, Any] = {host: json.loads(text) for host, text in found.items()}
         assert {host: one["got"] for host, one in results.items()} == {"compute-1": [], "controller": []}
-        # What a node's identity may do is harmless, and any process's; the controller's is for its daemons.
+        # Any process may use a node's identity, which is harmless. The controller's is for its daemons only.
         assert {host: one["role"] for host, one in results.items()} == {
             "compute-1": "compute",
             "controller": None,
@@ -135,7 +135,7 @@ class CloudMachines:
         cluster.sh(f"scancel {hold}")
 
     def secret_of(self, cluster: Cluster) -> dict[str, str]:
-        """Where the cluster's secret is, for whoever wants it."""
+        """Return where the cluster's secret is, for the intruder."""
         raise NotImplementedError
 
     def test_a_machine_that_loses_its_power_gives_its_job_another(self, cluster: Cluster) -> None:
@@ -167,7 +167,7 @@ class CloudMachines:
         assert {one.id for one in cluster.land.running()} == running, "no node was given up"
 
     def test_all_goes_down_and_nothing_is_left(self, cluster: Cluster) -> None:
-        """The fixture's end looks at this host: no container, mount, cgroup, process."""
+        """The fixture's end checks that this host has no container, mount, cgroup or process left."""
         cluster.stack.end_all()
         until(lambda: cluster.land.hosts() == {}, 180, "no machine that is on")
         assert cluster.land.running() == []

@@ -10,7 +10,7 @@ import pytest
 from cli.local import system_packages
 from tests.support.checkout import SMALL, Checkout, running
 
-# What two files of tests share says as much as they when it fails.
+# pytest explains failed asserts of these shared modules too, as it does for test files.
 pytest.register_assert_rewrite("tests.cluster.cloud_machines")
 
 
@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def make_checkout(tmp_path: Path) -> Iterator[Callable[..., Checkout]]:
-    """Makes checkouts that are taken down at the end; a leftover is a failure of its own."""
+    """Makes checkouts that are taken down at the end. Anything that is left over is a failure."""
     made: list[Checkout] = []
 
     def make(stack_file: str = SMALL, name: str = "a checkout") -> Checkout:

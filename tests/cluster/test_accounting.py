@@ -1,4 +1,4 @@
-"""Accounting on the local stack: what `sacct` shows, what its daemons survive, and its coming and going."""
+"""Accounting on the local stack: what `sacct` shows, killed daemons, and turning it on and off."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ print(*result, job.job_id, state)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
-    """One cluster for all tests of this file, in their order; its `down` leaves nothing."""
+    """One cluster for all tests of this file, which run in order. Its `down` leaves nothing."""
     with running(tmp_path_factory.mktemp("accounting") / "a checkout", STACK) as checkout:
         yield checkout
 
@@ -63,7 +63,7 @@ def submit(checkout: Checkout, *options: str) -> str:
 
 
 def records(checkout: Checkout, job: str, columns: str, *options: str) -> list[list[str]]:
-    """A job's rows in the database, a list of columns each."""
+    """Return a job's rows in the database, each as a list of columns."""
     text = checkout.ask("sacct", "-nP", "-j", job, f"--format={columns}", *options)
     return [line.split("|") for line in text.splitlines()]
 
@@ -123,7 +123,7 @@ def test_a_requeued_job_has_a_record_of_each_run(cluster: Checkout) -> None:
         text = cluster.ask("squeue", "-h", "-t", "all", "-j", job, "-o", "%T %r").strip()
         if seen[-1:] != [text]:
             seen.append(text)
-        # Slurm has it wait for a while, and may say so only after it is in the queue again.
+        # Slurm delays a requeued job, and may report the delay only after the job is in the queue again.
         if text == "PENDING BeginTime" and time.monotonic() - asked > 30:
             asked = time.monotonic()
             cluster.ask("scontrol", "update", f"jobid={job}", "starttime=now")
@@ -138,12 +138,12 @@ def test_a_requeued_job_has_a_record_of_each_run(cluster: Checkout) -> None:
 
 
 def test_an_unchanged_submitit_job_runs(cluster: Checkout, tmp_path: Path) -> None:
-    """submitit asks sacct alone for a job's state: without records it would wait for ever."""
+    """submitit asks only sacct for a job's state, and would wait forever without records."""
     script = tmp_path / "job.py"
     script.write_text(FUNCTION.format(folder=str(tmp_path / "jobs")))
     area, inside, job, state = cluster.execute(sys.executable, str(script)).split()
     assert (area, inside) == ("42", job)
-    # By the records; without any the state is UNKNOWN.
+    # The state comes from the records; without any it is UNKNOWN.
     assert state in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "COMPLETED")
     until_state(cluster, job, "COMPLETED")
 
@@ -170,7 +170,7 @@ def test_killed_daemons_come_back_with_all_records(cluster: Checkout, killed: li
         assert daemon(cluster, name) != process.pid
 
     def told() -> bool:
-        # Until slurmdbd is back sacct fails.
+        # sacct fails until slurmdbd is back.
         done = cluster.cluster("exec", "--", "sacct", "-nPX", "--format=JobID,State")
         return done.returncode == 0 and f"{job}|COMPLETED" in done.stdout.split()
 
@@ -178,7 +178,7 @@ def test_killed_daemons_come_back_with_all_records(cluster: Checkout, killed: li
     assert set(known) <= set(cluster.ask("sacct", "-nPX", "--format=JobID").split())
 
 
-def test_it_goes_and_comes_back_while_jobs_run_and_wait(cluster: Checkout) -> None:
+def test_accounting_is_turned_off_and_on_while_jobs_run_and_wait(cluster: Checkout) -> None:
     hold = cluster.folder.parent / "hold"
     hold.touch()
     order = cluster.folder.parent / "order"

@@ -1,4 +1,4 @@
-"""A cluster on AWS on machines that boot: cloud-init's Ec2 datasource, moto for AWS, all else real."""
+"""A cluster on AWS on machines that boot: cloud-init's Ec2 datasource and moto; all else is real."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ except OSError as error:
 
 
 def test_a_token_goes_no_further_than_its_machine(cluster: Cluster) -> None:
-    """A container with a network of its own, as Docker makes it, is one machine further."""
+    """A container with a network of its own, as Docker makes it, is one network hop further."""
     assert isinstance(cluster.land, AwsLand)
 
     def asks(prefix: str, seconds: int) -> list[str]:

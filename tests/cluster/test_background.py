@@ -1,4 +1,4 @@
-"""A cluster that `nohup ./cluster up &` of a script brings up: it comes up, and is like every other."""
+"""A cluster that a script brings up with `nohup ./cluster up &` is like every other one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from tests.support.checkout import Checkout
 
 BACKGROUND = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
-"""What `nohup` and a script have ignored for what runs in the background."""
+"""The signals that programs ignore when `nohup` or a script starts them in the background."""
 HOOK = """#!/bin/sh
 kill -s HUP -- "-$(cat "$1")"
 """
@@ -26,7 +26,7 @@ STACK = """
 
 
 def default(status: str, numbers: tuple[signal.Signals, ...]) -> bool:
-    """Whether a process that prints its /proc/self/status ignores none of these signals."""
+    """Return whether this content of /proc/self/status shows that none of these signals is ignored."""
     (mask,) = [line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:")]
     return not any(int(mask, 16) >> (number - 1) & 1 for number in numbers)
 
@@ -38,7 +38,7 @@ def test_it_outlives_its_terminal_and_its_jobs_have_their_signals(
     group = checkout.folder.parent / "group"
     checkout.write_stack(STACK.replace("GROUP", str(group)))
     (checkout.folder / "hooks").mkdir()
-    # While the controller boots, the terminal is closed in which `up` was started.
+    # The terminal in which `up` was started is closed while the controller boots.
     (checkout.folder / "hooks" / "hang-up.sh").write_text(HOOK)
 
     def in_the_background() -> None:

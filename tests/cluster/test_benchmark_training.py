@@ -40,7 +40,7 @@ def test_up_trains_and_a_second_up_finds_the_result(make_checkout: Callable[...,
     assert result["data"] == "digits-synthetic"
     assert result["profile"] == "local-sgd", "by default"
     assert 1 <= result["average_every"] <= 32
-    # A core of its own for each worker, where no other cluster of this host has them already.
+    # Each worker has a core of its own, unless other clusters of this host use them.
     assert (result["cores"] == 2) or result["cores_shared"]
     assert result["test_accuracy"] > 0.9
     assert 0 < result["start_latency_seconds"] < 600
@@ -48,7 +48,7 @@ def test_up_trains_and_a_second_up_finds_the_result(make_checkout: Callable[...,
     assert result["cost_usd"] == pytest.approx(result["seconds_total"] * 0.02, rel=0.2)
     assert "not MNIST" in up.stdout
     assert f"Result of job {result['job_id']}" in up.stdout
-    # No run of one node is kept; where the workers shared cores, nothing can be predicted either.
+    # There is no run of one node to compare with, and nothing can be predicted if workers shared cores.
     said = "measures how much faster 2 nodes are" if result["cores_shared"] else "2 nodes trained about"
     assert said in up.stderr
     assert "./cluster run --stack test --nodes 1,2" in up.stderr
@@ -80,7 +80,7 @@ def test_a_training_that_fails_is_shown_and_submitted_anew(make_checkout: Callab
     assert "no such luck" in failed.stderr
     assert "Traceback" not in failed.stderr
     assert kept(checkout) == []
-    # Nothing changed, so no resource runs; but what the user wants is a result, so the run is tried again.
+    # Nothing changed, so no resource runs. But the user wants a result, so the run is tried again.
     second = checkout.cluster("up", timeout=280)
     assert "job 2 ended (FAILED)" in second.stderr
     folders = list(checkout.run_directory.glob("shared/bench/*/*/job-1/out-keras.txt"))

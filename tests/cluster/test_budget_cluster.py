@@ -1,4 +1,4 @@
-"""A budget on a real cluster: what it does not cover waits and says why; where told to, it ends what runs."""
+"""A budget on a real cluster: jobs beyond it wait and say why; if so configured, it ends running jobs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def submit(checkout: Checkout, output: Path, script: str) -> int:
 
 
 def known(checkout: Checkout, job: int) -> dict[str, str]:
-    """What Slurm says of a job; AdminComment, which has spaces, whole."""
+    """Return Slurm's fields of a job, with the whole AdminComment, which has spaces."""
     text = checkout.ask("scontrol", "show", "job", str(job))
     fields = dict(pair.split("=", 1) for pair in text.split() if "=" in pair)
     comment = re.search(r"AdminComment=(.*)", text)
@@ -58,7 +58,7 @@ def known(checkout: Checkout, job: int) -> dict[str, str]:
 
 
 def is_off(checkout: Checkout) -> dict[str, Any] | None:
-    """The status, once no machine runs and the ledger has seen that."""
+    """Return the status once no machine runs and the ledger has recorded that; otherwise `None`."""
     status = checkout.status()
     off = status["machines"] == {"running": 0, "pending": 0}
     return status if off and checkout.status()["cost"] == status["cost"] else None
@@ -99,11 +99,11 @@ def test_a_job_that_the_budget_does_not_cover_waits_until_it_is_raised(
 @pytest.mark.wide
 def test_a_running_job_ends_with_the_budget_where_that_is_said(budgeted: Checkout, tmp_path: Path) -> None:
     output = tmp_path / "endless"
-    # In a loop: where the sleep gets its SIGTERM first the shell would be at its end before it gets its own.
+    # The loop keeps the shell running if the sleep gets its SIGTERM before the shell does.
     stays = "while :; do sleep 600 & wait; done"
     job = submit(budgeted, output, f"trap 'echo got TERM; exit 1' TERM; echo runs; {stays}")
     until(lambda: output.exists() and "runs" in output.read_text(), 120, "the job")
-    # A budget that it began with might be used up before its script has begun.
+    # A budget from the start might be used up before the job's script begins.
     most = budgeted.status()["cost"]["usd"] + 1.0
     budgeted.write_stack(stack(most, "cancel"))
     budgeted.cluster("up", check=True)

@@ -48,7 +48,7 @@ class Cluster:
         return {name for name, node in self.control.nodes().items() if node.is_drained}
 
     def watch(self, number: int, seconds: float) -> list[str]:
-        """Record the job's states, each once while it lasts."""
+        """Record the job's states; a state that lasts is recorded once."""
         seen: list[str] = []
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -99,7 +99,7 @@ def test_a_job_beyond_the_quota_waits_quietly_and_starts_when_it_is_lifted(
     assert table.count("quota of 4 machines exceeded") >= 2, table
     assert "drained, powered down" in table, table
 
-    # A second job that never had a chance, and one that fits.
+    # The second job of six nodes never starts; the small one fits.
     never = cluster.submit("-N6", "--wrap", "true")
     small = cluster.submit("-N2", "--wrap", "true")
     until(lambda: cluster.job(small).state == "COMPLETED", 120, "the job that fits")

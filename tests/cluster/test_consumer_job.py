@@ -1,4 +1,4 @@
-"""The example consumer without the Pulumi CLI: real jobs on a real cluster, by the embedded runner."""
+"""The example consumer without the Pulumi CLI: the embedded runner submits real jobs to a real cluster."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_example_from_its_first_job_to_another_cluster(
 
 
 def every_way_of_the_page(checkout: Checkout, tmp_path: Path) -> None:
-    """The commands of docs/consuming.md, from another folder."""
+    """Run all commands of docs/consuming.md, from another folder."""
     found = json.loads(checkout.cluster("outputs", check=True).stdout)
     cluster = outputs.load(found["cluster"])
     assert cluster.login is not None
@@ -102,7 +102,7 @@ def every_way_of_the_page(checkout: Checkout, tmp_path: Path) -> None:
         )
         assert done.returncode == 0, f"{line}: {done.stderr}"
         assert done.stdout.strip()
-    # A command behind the way in is read by a shell there, as with ssh; what it prints and ends with is ours.
+    # A shell on the login machine reads the command, as with ssh. Output and exit status come back.
     line = f"{cluster.login.ssh} 'cat; exit 7'"
     done = subprocess.run(
         line, shell=True, input="given", env=checkout.env, capture_output=True, text=True, check=False

@@ -50,7 +50,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     cluster_image(STACK)
     checkout = Checkout(tmp_path_factory.mktemp("containers") / "a checkout", STACK)
     quick_benchmark(checkout)
-    # It has a cache of its own now; the image is this machine's.
+    # The checkout has a cache of its own; the machines' image is taken from this machine's cache.
     (Path(checkout.env["XDG_CACHE_HOME"]) / "slurm-stacks" / "images").symlink_to(image.folder())
     before = links()
     try:
@@ -58,7 +58,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
         yield checkout
     finally:
         with contextlib.suppress(OSError, ValueError):
-            # Nobody is left who knows the machines, and `down` finds them all the same.
+            # The agent, which knew the machines, is gone; `down` finds them all the same.
             end(int((checkout.run_directory / "cloud" / "agent.lock").read_text()))
         left = checkout.close()
     assert left == []
@@ -71,7 +71,7 @@ def links() -> set[str]:
 
 
 def recorded(checkout: Checkout) -> set[str]:
-    """The states that the login machine's sacct knows of."""
+    """Return the states of a job according to sacct on the login machine."""
     return set(checkout.execute("sacct", "-X", "-a", "-n", "--format=State").split())
 
 
@@ -85,7 +85,7 @@ def job(checkout: Checkout, number: str) -> str:
 
 
 def living(checkout: Checkout) -> list[dict[str, Any]]:
-    """What the local cloud knows of machines that live."""
+    """Return the local cloud's records of living machines."""
     agent = RunDirectory(checkout.run_directory).agent_socket
     return list(rpc.call(str(agent), "inspect", 10.0)["machines"])
 
@@ -95,7 +95,7 @@ def cloud_states(checkout: Checkout) -> set[str]:
 
 
 def machine(checkout: Checkout, node: str) -> dict[str, Any]:
-    """The machine of this name that runs."""
+    """Return the running machine of this name."""
     (found,) = [m for m in living(checkout) if (m["node"], m["state"]) == (node, "running")]
     return found
 
@@ -104,7 +104,7 @@ def test_jobs_run_on_machines_that_came_up_for_them_and_went_again(cluster: Chec
     until(lambda: states(cluster) == {"idle~"}, 120, "a cluster without nodes")
     assert cluster.execute("hostname").strip() == "login-0"
 
-    # Every node finds every other one by its name, and none is this host.
+    # Every node finds every other one by its name, at an address that is not this host's.
     script = "hostname; for n in 0 1; do getent hosts debug-$n; done; while [ ! -e seen ]; do sleep 0.1; done"
     with ThreadPoolExecutor() as pool:
         said = pool.submit(cluster.execute, "srun", "-N2", "sh", "-c", script)
@@ -203,7 +203,7 @@ def test_a_head_that_boots_again_keeps_its_queue(cluster: Checkout) -> None:
     before = machine(cluster, "controller")
     first = machine_access.controller(RunDirectory(cluster.run_directory))
     reboot = machine_access.command(RunDirectory(cluster.run_directory), [TOOL])
-    # By the way of our own tool, which runs on the controller.
+    # The reboot is asked for in the way in which our own tool runs on the controller.
     subprocess.run([*reboot.argv[:-1], "systemctl", "reboot"], check=True)
     until(
         lambda: machine_access.controller(RunDirectory(cluster.run_directory)) not in (None, first),
@@ -221,7 +221,7 @@ def test_a_controller_that_dies_comes_back_with_its_queue(cluster: Checkout) -> 
     waits = "while [ ! -e goes-on ]; do sleep 0.1; done; echo whole"
     number = cluster.execute("sbatch", "--parsable", "--wrap", waits).strip()
     until(lambda: job(cluster, number) == "RUNNING", 120, "the job")
-    # What it has not written is lost with a power cut.
+    # A power cut loses what the machine has not written to its disk.
     until_saved(cluster)
     end(machine(cluster, "controller")["process"]["pid"])
     told = cluster.cluster("exec", "--", "squeue")
@@ -258,11 +258,11 @@ def test_nodes_that_are_lost_are_replaced_and_their_jobs_run_again(cluster: Chec
     jobs = [cluster.execute(*words).strip() for _ in actions]
 
     def ran(number: str) -> list[str]:
-        """Where it has run so far; what Slurm complains of is in its output, too."""
+        """Return the nodes where the job has run so far. Its output also has Slurm's complaints."""
         said = cluster.execute("cat", f"slurm-{number}.out", check=False)
         return re.findall(r"^debug-\d$", said, re.MULTILINE)
 
-    # Until they have told where they are: they are hit in the middle of their work.
+    # Once the jobs have told where they are, they are hit in the middle of their work.
     until(lambda: all(len(ran(number)) == 1 for number in jobs), 200, "their first words", 0.5)
     first = [ran(number)[0] for number in jobs]
     assert len(set(first)) == len(actions)
@@ -316,7 +316,7 @@ def test_a_sweep_and_its_report(cluster: Checkout, tmp_path: Path) -> None:
 
 def test_a_disk_that_is_full_is_a_boot_that_fails_and_says_so(cluster: Checkout) -> None:
     run = RunDirectory(cluster.run_directory)
-    # A node that is up has the disk that it has.
+    # A node that is up keeps the size of its disk.
     until(lambda: states(cluster) == {"idle~"}, 120, "zero nodes")
     plan = BootPlan.read(run.path)
     dataclasses.replace(plan, disk_mib={"debug-3": 48}).write(run.path)

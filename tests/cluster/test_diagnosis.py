@@ -26,14 +26,14 @@ def logs(checkout: Checkout, *arguments: str, status: int = 0) -> str:
 
 
 def pid_of(checkout: Checkout, *words: str) -> int:
-    """The cluster's process whose command line has these words, one behind the other."""
+    """Return the cluster's process whose command line has these words in a row."""
     found = pids(checkout, "\0".join(words))
     assert len(found) == 1, f"{found}: {words}"
     return found[0]
 
 
 def silent(checkout: Checkout) -> str:
-    """What `status` says instead of a status. A hang ends with the command's own time limit."""
+    """Return the message of a `status` that fails. A hang would end at the command's own time limit."""
     done = checkout.cluster("status")
     assert (done.returncode, done.stdout) == (1, "")
     assert f"`./cluster logs --stack {checkout.stack}` shows" in done.stderr
@@ -42,7 +42,7 @@ def silent(checkout: Checkout) -> str:
 
 
 def about_the_cluster(checkout: Checkout) -> dict[str, str]:
-    """The doctor's findings on the cluster itself: check -> severity."""
+    """Return the doctor's findings about the cluster itself: check -> severity."""
     told = json.loads(checkout.cluster("doctor", "--json").stdout)
     return {f["check"]: f["severity"] for f in told["findings"] if f["check"].startswith("cluster.")}
 
@@ -82,7 +82,7 @@ def test_logs_and_status_of_a_cluster_that_works(cluster: Checkout, tmp_path: Pa
     for words in ("debug-0 (compute): ready after", "slurmd started", "Node debug-0 now responding"):
         assert words in told
     assert logs(cluster) == logs(cluster, "controller") or "the elastic daemon serves" in logs(cluster)
-    # What a cloud's login machine is asked for.
+    # These are the commands that a cloud's login machine gets.
     assert "now responding" in cluster.execute("slurm-stacks", "logs", "debug-1")
     told = logs(cluster, "debug-99", status=1)
     assert "Nodes: debug-[0-9] (up so far: debug-[0-1])" in told
@@ -102,7 +102,7 @@ def test_status_names_jobs_as_slurm_does(cluster: Checkout) -> None:
         if job["slurm_id"].startswith(f"{array}_")
     ]
     squeue = cluster.execute("squeue", "-h", "-o", "%i %u %P %T").splitlines()
-    # How many may run at once is none of the id, and lies in the list of tasks that squeue prints.
+    # squeue prints the limit of running tasks within the list of tasks; it is no part of the id.
     told = [
         (*line.replace("%2]", "]").split(), "PENDING" in line)
         for line in squeue

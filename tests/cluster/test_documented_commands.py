@@ -15,12 +15,12 @@ from tests.support.documents import Block, blocks, pages
 
 BLOCKS = [block for page in pages() for block in blocks(page)]
 RUNNABLE = [block for block in BLOCKS if block.needs is None]
-# These work, or say what they are to say, without a cluster.
+# These commands work without a cluster, or fail with the right message.
 NO_CLUSTER = ("up", "down", "plan", "doctor", "report", "--help")
 
 
 def only_plans(block: Block) -> bool:
-    """Whether a block only plans cloud stacks, as tests/infra does without a process for each."""
+    """Return whether a block only plans cloud stacks, which tests/infra does without a process for each."""
     return all(re.match(r"\./cluster plan --stack (aws|gcp)", command) for command in block.commands)
 
 
@@ -31,7 +31,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     for file in ROOT.glob("Pulumi.*.yaml"):
         shutil.copy2(file, checkout.folder)
     shutil.copytree(ROOT / "docs", checkout.folder / "docs")
-    # However slow the machine is, its example still counts when the next command looks for it.
+    # The example runs long enough for the next command to find it, even on a slow machine.
     counting = checkout.folder / "docs" / "examples" / "counting.sh"
     text = counting.read_text()
     assert "-lt 60 ]" in text
@@ -40,7 +40,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     local = checkout.folder / "Pulumi.local.yaml"
     text = local.read_text()
     assert "slurm-stacks:benchmark:" in text
-    # Nodes that go back soon: `up` waits for that.
+    # Nodes are powered down soon, because `up` waits for that.
     local.write_text(re.sub(r"(?m)^  slurm-stacks:benchmark:", "    slurm: {suspend_time: 3}\n\\g<0>", text))
     checkout.shorten_training()
     try:

@@ -1,4 +1,4 @@
-"""A whole cluster on EC2, as far as one machine goes (`tests.cluster.cloud_cluster`)."""
+"""A whole cluster on EC2, on one machine (`tests.cluster.cloud_cluster`)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ COMPUTE = Partition("compute", "c4.2xlarge", 2, 1000, 0, 6, default=True, price_
 
 
 class Ec2Cluster(CloudCluster):
-    """Machines are the fake's instances."""
+    """A cluster whose machines are the fake's instances."""
 
     def __init__(self, fake: FakeEc2, compute: Partition = COMPUTE) -> None:
         super().__init__("aws", compute, fake.site())
         self.fake = fake
 
     def daemon_command(self, file: Path) -> list[str]:
-        # The controller's own Python has boto3; Slurm's programs need nothing.
+        # The daemon runs with a Python that has boto3, as on a controller; Slurm's programs need no package.
         return [sys.executable, *programs.daemon_service(self.settings, file).argv[1:]]
 
     def environment(self) -> dict[str, str]:
@@ -54,7 +54,7 @@ def shared() -> Iterator[Ec2Cluster]:
 
 @pytest.fixture
 def cluster(shared: Ec2Cluster) -> Ec2Cluster:
-    """Without jobs, machines and faults."""
+    """The cluster, before each test without jobs, machines and faults."""
     shared.fake.quota, shared.fake.faults = None, []
     shared.run("scancel", "--user", shared.site.user, "--quiet", check=False)
     until(lambda: shared.fake.living() == [], 120, "no machines", 0.2)
@@ -91,7 +91,7 @@ def test_a_machine_that_ec2_takes_gives_its_job_another(cluster: Ec2Cluster, tmp
 
 
 def test_a_refusal_of_ec2s_is_what_the_user_reads(cluster: Ec2Cluster) -> None:
-    """Last in this file: the partition stays closed for the class's back-off."""
+    """This test is the last one, because the partition then stays closed for the error's back-off."""
     cluster.fake.quota = 2
     job = cluster.submit("-N3", "--output=/dev/null", script="true")
     until(lambda: "VcpuLimitExceeded" in cluster.shown(job), 120, "the cause at the job", 0.2)

@@ -42,7 +42,7 @@ DAEMONS = (
     "/usr/sbin/slurmctld\0",
     "elastic.daemon",
 )
-"""What stays as long as the cluster does, by a part of its command line. All else comes and goes."""
+"""The processes that live as long as the cluster, each by a part of its command line."""
 
 
 def states(checkout: Checkout) -> set[str]:
@@ -50,7 +50,7 @@ def states(checkout: Checkout) -> set[str]:
 
 
 def running() -> str:
-    """The command lines of all processes."""
+    """Return the command lines of all processes."""
     lines = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -59,14 +59,14 @@ def running() -> str:
 
 
 def job_state(checkout: Checkout, job: str) -> str:
-    # scontrol, because squeue forgets jobs that are over.
+    # scontrol is used, because squeue forgets jobs that are over.
     text = checkout.ask("scontrol", "--oneliner", "show", "job", job)
     return dict(pair.split("=", 1) for pair in text.split() if "=" in pair)["JobState"]
 
 
 @contextlib.contextmanager
 def held(file: Path) -> Iterator[str]:
-    """What a job's script waits with: until the file is gone, or the test is over."""
+    """Yield shell code that waits while this file is there, which is at most until the end of the block."""
     file.touch()
     try:
         yield f"while [ -e '{file}' ]; do sleep 0.1; done"
@@ -75,7 +75,7 @@ def held(file: Path) -> Iterator[str]:
 
 
 def with_up(checkout: Checkout, count: int) -> dict[str, Any] | None:
-    """The status, once so many nodes are up."""
+    """Return the status once this number of nodes is up; otherwise `None`."""
     status = checkout.status()
     return status if [p["up"] for p in status["partitions"]] == [count] else None
 
@@ -144,12 +144,12 @@ def test_a_lost_request_is_found_when_the_daemon_is_back(cluster: Checkout) -> N
 
 @pytest.mark.wide
 def test_a_machine_that_dies_gives_its_job_back(cluster: Checkout, tmp_path: Path) -> None:
-    """Only its first process is killed: the rest of the machine, the job too, must not live on without it."""
+    """Only its first process is killed. The rest of the machine, including the job, must end with it."""
     first = f"sleep 3003.{os.getpid()}"
     script = f'echo $SLURM_RESTART_COUNT >> {tmp_path}/starts; [ -n "$SLURM_RESTART_COUNT" ] || {first}'
     job = cluster.execute("sbatch", "--parsable", "--output=/dev/null", "--wrap", script).strip()
     until((tmp_path / "starts").exists, 120, "the first start")
-    # Where it runs: the node of the test before may be just going.
+    # The job's own node is read, because the node of the previous test may still be ending.
     node = cluster.ask("squeue", "--noheader", "--format=%N", f"--jobs={job}").strip()
     (machine,) = [m for m in _machines(cluster) if m["state"] == "running" and m["node"] == node]
     os.kill(machine["process"]["pid"], signal.SIGKILL)
@@ -227,7 +227,7 @@ def test_quota_takes_no_part_of_a_job_and_says_why(make_checkout: Callable[..., 
     assert all(m["state"] == "terminated" for m in _machines(checkout) if m["tags"]["role"] == "compute")
     until(lambda: states(checkout) == {"idle~", "drained~"}, 120, "as many nodes free as the quota allows")
     assert "QuotaExceeded" in checkout.execute("scontrol", "show", "job", job)
-    # What fits the quota runs meanwhile.
+    # Jobs that fit the quota run meanwhile.
     assert len(checkout.execute("srun", "-N2", "hostname").split()) == 2
 
 

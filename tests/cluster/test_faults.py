@@ -1,6 +1,6 @@
-"""Every fault that the local cloud can be told to have, and every way to be interrupted, on a real cluster.
+"""Every fault that the local cloud can simulate, and every kind of interruption, on a real cluster.
 
-What docs/reliability.md promises. Each test ends with an empty queue and without machines.
+docs/reliability.md promises this. Each test ends with an empty queue and without machines.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STACK = """
         slurm: {suspend_time: 2, suspend_timeout: 2, resume_timeout: 45}
 """
 START_SECONDS = 90.0
-"""From the end of an obstacle to a job's end: 10 s and the boot are promised, where nothing else runs."""
+"""The limit from a fault's end to a job's end. On an idle host 10 s and the boot are promised."""
 
 
 @pytest.fixture(scope="module")
@@ -72,13 +72,13 @@ def done(checkout: Checkout, *numbers: str, seconds: float = START_SECONDS) -> N
 
 
 def cause(checkout: Checkout, number: str) -> str:
-    """Why a job waits, as `./cluster status` says it."""
+    """Return why a job waits, as `./cluster status` says it."""
     found = [j for j in checkout.status()["jobs"] if str(j["id"]) == number]
     return str(found[0]["cause"]) if found and found[0]["state"] == "PENDING" else ""
 
 
 def waits_for(checkout: Checkout, number: str, *words: str, seconds: float = 120) -> None:
-    """The job is pending, with these words for its cause in the status and on the job."""
+    """Wait until the job is pending, with these words as its cause in the status and on the job."""
 
     def told() -> bool:
         if not all(word in cause(checkout, number) for word in words):
@@ -112,7 +112,7 @@ def test_an_obstacle_is_the_cause_and_the_job_starts_when_it_ends(
     cluster.chaos("set", *settings)
     waiting = submit(cluster, *options)
     waits_for(cluster, waiting, *words)
-    # It goes on waiting: no machine comes for it, and Slurm does not try again and again.
+    # The job goes on waiting: no machine comes for it, and Slurm does not keep on trying.
     for _ in range(8):
         assert job(cluster, waiting)["JobState"] == "PENDING"
         time.sleep(0.5)
@@ -144,7 +144,7 @@ def test_machines_that_never_register_are_given_back_and_others_tried(cluster: C
     until(lambda: machines(cluster), 120, "the machine")
     waits_for(cluster, waiting, "bootstrap", seconds=150)
     cluster.chaos("clear")
-    # The pool may be in its back-off: machines that never register cannot be asked for without a launch.
+    # The pool may be in its back-off, because only another launch can show whether machines register now.
     done(cluster, waiting, seconds=150)
 
 
@@ -177,7 +177,7 @@ def test_a_machine_that_freezes_is_replaced_and_its_job_runs_again(cluster: Chec
 
 def test_a_machine_that_is_taken_back_lets_its_job_save_its_work(cluster: Checkout, tmp_path: Path) -> None:
     ready, saved = tmp_path / "ready", tmp_path / "saved"
-    # In a loop: where the sleep gets its SIGTERM first the shell would be at its end before it gets its own.
+    # The loop keeps the shell running if the sleep gets its SIGTERM before the shell does.
     stays = f"trap 'touch {saved}; exit 0' TERM; touch {ready}; while :; do sleep 600 & wait; done"
     number = submit(cluster, "-N1", script=f"[ -e {saved} ] && exit 0; {stays}")
     until(ready.exists, 120, "the job")
@@ -192,7 +192,7 @@ def test_a_machine_that_is_taken_back_lets_its_job_save_its_work(cluster: Checko
 
 
 def test_the_other_tasks_of_an_array_are_left_alone(cluster: Checkout, tmp_path: Path) -> None:
-    """The last task has the id of the whole array: whatever is done to it must not be done to all."""
+    """The last task has the id of the whole array, so an action on it could hit all tasks."""
     again = '[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || exit 0'
     script = f"echo >> {tmp_path}/$SLURM_ARRAY_TASK_ID; {again}; sleep $((20 + 600 * SLURM_ARRAY_TASK_ID))"
     number = submit(cluster, "--array=0-1", "-N1", "--exclusive", script=script)
@@ -212,7 +212,7 @@ def test_the_cloud_is_away_for_a_while(cluster: Checkout, seconds: int) -> None:
     try:
         late, ends = submit(cluster, "-N2"), time.monotonic() + seconds
         done(cluster, long)
-        # All of it without the cloud: what runs went on.
+        # All of this happened without the cloud: running jobs continued.
         time.sleep(max(0.0, ends - time.monotonic()))
     finally:
         os.kill(agent, signal.SIGCONT)
@@ -268,7 +268,7 @@ STAGES = {
 
 @pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES.keys())
 def test_the_resume_program_is_killed(cluster: Checkout, stage: str) -> None:
-    """Once, at this stage; after that it is whole again."""
+    """The program is killed once, at this stage. Afterwards it works again."""
     program = (cluster.run_directory / "code" / "current" / "bin" / "resume").resolve()
     whole = program.with_name("resume.whole")
     program.rename(whole)
@@ -291,7 +291,7 @@ def test_slurmctld_dies_in_mid_job_and_in_mid_launch(cluster: Checkout, tmp_path
     cluster.chaos("set", "boot_delay=9")
     second, submitted = submit(cluster, "-N2", "--exclusive"), time.time()
     until(lambda: len(machines(cluster)) == 3, 120, "the second's launch", 0.1)
-    # Slurm writes its queue down some seconds later, and what it has not written is lost with its process.
+    # Slurm saves its queue some seconds later; killing it loses what it has not saved.
     queue = cluster.run_directory / "state" / "job_state"
     until(lambda: queue.stat().st_mtime > submitted, 120, "the queue on the disk", 0.1)
     kill_daemon(cluster, "slurmctld")

@@ -1,4 +1,4 @@
-"""A whole cluster on Compute Engine, as far as one machine goes (`tests.cluster.cloud_cluster`)."""
+"""A whole cluster on Compute Engine, on one machine (`tests.cluster.cloud_cluster`)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ gce.google_clients = lambda: real(
 )
 gce.GceBoots = lambda bucket: lambda running: {{}}
 """
-"""Before the daemon begins: its clients ask the fake, and there is no bucket."""
+"""Runs before the daemon: it makes the daemon's clients ask the fake, and there is no bucket."""
 
 
 class GceCluster(CloudCluster):
-    """Machines are the fake's instances."""
+    """A cluster whose machines are the fake's instances."""
 
     def __init__(self, fake: FakeGce) -> None:
         super().__init__("gcp", COMPUTE, fake.site())
@@ -41,7 +41,7 @@ class GceCluster(CloudCluster):
         *options, code = programs.daemon_service(self.settings, file).argv[1:]
         path, _, start = code.partition("; from ")
         begin = f"{path}\n{ELSEWHERE.format(url=self.fake.url)}\nfrom {start}"
-        # This Python has the client; Slurm's programs need nothing.
+        # This Python has the client. Slurm's programs need no package.
         return [sys.executable, *options, begin]
 
     def running(self) -> dict[str, str]:
@@ -57,7 +57,7 @@ def shared() -> Iterator[GceCluster]:
 
 @pytest.fixture
 def cluster(shared: GceCluster) -> GceCluster:
-    """Without jobs, machines and faults."""
+    """The cluster, before each test without jobs, machines and faults."""
     shared.fake.cloud.quotas, shared.fake.faults = {}, []
     shared.run("scancel", "--user", shared.site.user, "--quiet", check=False)
     until(lambda: shared.fake.cloud.instances() == [], 120, "no machines", 0.2)
@@ -100,7 +100,7 @@ def test_a_machine_that_is_preempted_gives_its_job_another(
 
 
 def test_a_refusal_is_what_the_user_reads(cluster: GceCluster) -> None:
-    """Last in this file: the partition stays closed for the class's back-off."""
+    """This test is the last one, because the partition then stays closed for the error's back-off."""
     cluster.fake.cloud.quotas = {"CPUS": 16.0}
     job = cluster.submit("-N3", "--output=/dev/null", script="true")
     until(lambda: "QUOTA_EXCEEDED" in cluster.shown(job), 120, "the cause at the job", 0.2)

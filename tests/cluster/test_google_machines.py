@@ -1,6 +1,6 @@
 """A cluster on Google Cloud on machines that boot: cloud-init's GCE datasource, a fake of the APIs.
 
-All else is real, Google's guest agent and OS Login's library among it, where the distribution has them.
+All else is real, including Google's guest agent and OS Login's library where the distribution has them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def test_people_are_those_of_os_login_on_every_machine(cluster: Cluster) -> None:
-    """Google's agent has set it up, as the metadata asks; bob's process asks by way of the guard's proxy."""
+    """Google's agent has set OS Login up, as the metadata says. bob's process asks the guard's proxy."""
     for user in (None, "bob"):
         said = cluster.sh("getent -s oslogin passwd ada", user=user)
         assert said == "ada:*:2001:2001::/home/ada:/bin/bash"

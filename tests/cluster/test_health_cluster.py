@@ -40,7 +40,7 @@ if rm {folder}/refuse-{name} 2>/dev/null; then echo "no room in /local_scratch";
 
 
 class Cluster:
-    """A real cluster, asked without the second of CPU that `./cluster exec` takes."""
+    """A real cluster. Slurm's commands run directly, because `./cluster exec` costs a second of CPU."""
 
     def __init__(self, checkout: Checkout, folder: Path) -> None:
         self.checkout = checkout
@@ -80,7 +80,7 @@ def test_a_node_that_degrades_under_a_job_is_drained_and_replaced(cluster: Clust
     ends = cluster.folder / "ends"
     job = cluster.submit(f"while [ ! -e {ends} ]; do sleep 0.2; done", "--nodelist=gpu-0")
     until(lambda: cluster.job(job).state == "RUNNING", 180, "the job")
-    # It counts as running while the prolog runs.
+    # A job counts as running while its prolog runs.
     prolog = cluster.folder / "prolog-gpu-0"
     until(lambda: prolog.exists() and prolog.read_text().split() == [str(job)], 60, "the prolog")
     first = cluster.node("gpu-0").boot_time
@@ -94,7 +94,7 @@ def test_a_node_that_degrades_under_a_job_is_drained_and_replaced(cluster: Clust
     assert "drained, its job goes on" in table
     assert "7 uncorrected memory errors" in " ".join(table.split())
 
-    # The job goes on to its end, and the next one does not wait for that.
+    # The job continues to its end, and the next job does not wait for it.
     other = cluster.submit("true")
     until(lambda: cluster.job(other).state == "COMPLETED", 180, "the other job")
     assert cluster.job(other).nodes != ("gpu-0",)

@@ -1,4 +1,4 @@
-"""Changes of a cluster that is up, with jobs on it: none ends, and nothing is deleted, unasked."""
+"""Changes of a cluster that is up, with jobs on it: no job ends and nothing is deleted unasked."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def text(name: str = "one", first: str = "first", machine: str = "local.small", 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
-    """One cluster for all tests, in their order: each leaves it as the next one needs it."""
+    """One cluster for all tests, which run in order: each leaves it as the next one needs it."""
     checkout = Checkout(tmp_path_factory.mktemp("changes") / "a checkout", text())
     try:
         checkout.cluster("up", check=True)
@@ -64,13 +64,13 @@ def restarts(checkout: Checkout, job: str) -> str:
 
 
 def nodes(checkout: Checkout) -> dict[str, str]:
-    """Node -> state and CPUs."""
+    """Return node -> state and CPUs."""
     lines = checkout.ask("sinfo", "--noheader", "--all", "--Node", "--format=%N %T %c").splitlines()
     return {line.split()[0]: line.split(maxsplit=1)[1].strip() for line in lines}
 
 
 def planned(checkout: Checkout) -> list[tuple[str, str, list[str]]]:
-    """Key, kind and jobs with what becomes of them, of each change in the plan."""
+    """Return each change in the plan: its key, its kind, and what becomes of which jobs."""
     made = json.loads(checkout.cluster("plan", "--json", check=True).stdout)
     return [
         (c["key"], c["kind"], [f"{job['id']} {job['consequence']}" for job in c["jobs"]])
@@ -93,16 +93,16 @@ def test_a_running_job_survives_another_machine_and_new_nodes_have_it(cluster: C
     assert before["debug-0"].endswith(" 1"), "Slurm would end its job otherwise"
     assert before["debug-0"].startswith("drain"), "it takes no further job"
     assert {before[f"debug-{i}"] for i in (1, 2)} == {"idle~ 2"}
-    # On a new node: with two CPUs, which the old ones have not.
+    # It needs a new node: the old ones do not have two CPUs.
     assert (
         cluster.execute("srun", "-N1", "-n2", "sh", "-c", "echo $SLURMD_NODENAME").split() == ["debug-1"] * 2
     )
 
-    # srun's job is over, and slurmctld writes that down within seconds: killed before, it would never know.
+    # slurmctld saves within seconds that srun's job is over. Killed before, it would never know.
     asked = time.time()
     cluster.execute("scontrol", "update", f"JobId={other}", "Comment=saved")
     until(lambda: _saved(cluster) > asked, 60, "slurmctld's save")
-    # What is kept outlives slurmctld and the elastic daemon.
+    # The old nodes' lines outlive slurmctld and the elastic daemon.
     for name in ("slurmctld", "elastic.daemon"):
         (pid,) = [p for p in cluster.processes() if _runs(p, name)]
         os.kill(pid, signal.SIGKILL)
@@ -118,12 +118,12 @@ def test_a_running_job_survives_another_machine_and_new_nodes_have_it(cluster: C
 
 
 def _another(cluster: Checkout, name: str, pid: int) -> list[int]:
-    """The processes of this name but one."""
+    """Return the processes of this name except one."""
     return [p for p in cluster.processes() if p != pid and _runs(p, name)]
 
 
 def _runs(pid: int, name: str) -> bool:
-    """Whether the process is this daemon, and not who started it."""
+    """Return whether the process is this daemon, and not the one that started it."""
     with contextlib.suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
         return words[0].endswith(name) or ("-c" in words and name in " ".join(words))
@@ -131,7 +131,7 @@ def _runs(pid: int, name: str) -> bool:
 
 
 def _saved(cluster: Checkout) -> float:
-    """When slurmctld has last written its jobs down."""
+    """Return when slurmctld last saved its jobs."""
     return (cluster.run_directory / "state" / "job_state").stat().st_mtime
 
 
@@ -149,7 +149,7 @@ def test_what_would_end_jobs_is_refused_with_their_list_and_they_go_on(cluster: 
     assert f"\n  job {runs} wrap" in refused.stderr
     assert f"\n  job {waits} wrap" in refused.stderr
     assert [state(cluster, job) for job in (runs, waits)] == ["RUNNING", "PENDING"]
-    # Nor is anything kept from starting any more.
+    # The refused change does not keep jobs from starting.
     assert cluster.ask("sinfo", "--noheader", "--format=%a", "--partition=first").split() == ["up"]
 
     busy = begin(cluster, "--nodelist=debug-2")
@@ -199,7 +199,7 @@ def test_a_busy_partition_that_is_taken_away_on_purpose_leaves_its_ports_at_once
 
 
 def _node(pid: int) -> str:
-    """The node of a slurmd."""
+    """Return the node of a slurmd."""
     with contextlib.suppress(OSError, ValueError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
         return words[words.index("-N") + 1]
@@ -219,7 +219,7 @@ def test_another_name_is_another_cluster_and_destroys_nothing_unasked(cluster: C
     doctor = cluster.cluster("doctor").stdout
     assert "cluster one is up" in doctor
     assert "--replace" in doctor
-    # Whoever has the engine do it by hand is refused by the cluster's own commands, and nothing goes.
+    # The cluster's own commands refuse it if somebody runs the engine by hand, and nothing is deleted.
     verb = [".venv/bin/python", "-m", "cli.local.operations", "cloud-up", "--stack", "test"]
     by_hand = subprocess.run(
         [*verb, "--cluster", "two"],
@@ -250,7 +250,7 @@ def test_down_asks_for_jobs_on_a_terminal_and_gives_them_time_to_save(
     assert f"job {job} wrap" in said
     assert state(cluster, job) == "RUNNING"
     assert set(cluster.ask("sinfo", "--noheader", "--format=%a").split()) == {"up"}
-    # Without a terminal nobody is asked.
+    # Without a terminal there is no question.
     done = cluster.cluster("down", check=True)
     assert f"job {job} wrap" in done.stderr
     assert saved.read_text() == "done\n"

@@ -1,4 +1,4 @@
-"""Machines that are lost under real jobs, and daemons that are killed: what follows, and how soon."""
+"""Machines that are lost under real jobs, and killed daemons: what follows, and how soon."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STACK = """
         slurm: {suspend_time: 4}
 """
 AGAIN_SECONDS = 120.0
-"""From a machine's death to its job's next start: a minute is promised, where nothing else runs."""
+"""The limit from a machine's death to its job's next start. On an idle host a minute is promised."""
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +36,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
 
 
 class Job:
-    """Stays on its first start, and notes when and where it starts.
+    """A job that waits on its first start, and records when and where it starts.
 
     Args:
-        again: what it does on any other start.
-        first: what it does on its first one.
+        again: what the script does on all later starts.
+        first: what the script does on its first start.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ def call(cluster: Checkout, method: str, **parameters: Any) -> Any:
 
 
 def machines(cluster: Checkout) -> dict[str, str]:
-    """Node -> id of the machines that live."""
+    """Return node -> id of the living machines."""
     records = json.loads((cluster.run_directory / "cloud" / "machines.json").read_text())["machines"]
     return {m["node"]: m["id"] for m in records if m["state"] == "running"}
 
@@ -97,7 +97,7 @@ def nodes(cluster: Checkout) -> dict[str, dict[str, Any]]:
 
 
 def test_jobs_of_machines_that_die_or_are_taken_run_again(cluster: Checkout, tmp_path: Path) -> None:
-    """All at once: what befalls one must not hold up the others."""
+    """All of this happens at once: one machine's fault must not delay the others."""
     names = ("killed", "taken", "last")
     jobs = {name: Job(cluster, tmp_path, name) for name in names[:2]}
     jobs["last"] = Job(cluster, tmp_path, "last", "--no-requeue")
@@ -105,8 +105,8 @@ def test_jobs_of_machines_that_die_or_are_taken_run_again(cluster: Checkout, tmp
     idle = cluster.execute("srun", "--exclusive", "printenv", "SLURMD_NODENAME").strip()
     before = machines(cluster)
     began = time.time()
-    # Slurm gives it a node whose machine is no more, and tries for 11 s to start it there: what comes of that
-    # must not befall its next run. (On a slow machine the node's death may be known before it comes.)
+    # Slurm gives this job a node whose machine is gone, and tries for 11 s to start it there. The failure of
+    # that try must not hit the job's next run. (A slow machine may know of the node's death before.)
     fault(cluster, "kill", idle)
     late = Job(cluster, tmp_path, "late", first="sleep 8", again="sleep 8")
     fault(cluster, "preempt", at["taken"], notice=25)
@@ -138,7 +138,7 @@ def _states(cluster: Checkout) -> list[str]:
 def test_the_cause_is_on_the_job_and_on_the_node(cluster: Checkout, tmp_path: Path) -> None:
     job = Job(cluster, tmp_path, "told")
     node = job.until_started()[1]
-    # Both go soon, with the node and with the job's next start: slurmctld's log keeps what they were.
+    # Both vanish soon, with the node and with the job's next start. slurmctld's log keeps them.
     log = cluster.run_directory / "log" / "slurmctld.log"
     before = len(log.read_text())
     fault(cluster, "preempt", node, notice=60)
@@ -154,7 +154,7 @@ def test_the_cause_is_on_the_job_and_on_the_node(cluster: Checkout, tmp_path: Pa
 def test_a_job_goes_on_while_slurmctld_is_killed_and_comes_back(cluster: Checkout, tmp_path: Path) -> None:
     job = Job(cluster, tmp_path, "goes-on")
     _, node = job.until_started()
-    # Slurm says NOT_RESPONDING of a node that is off and resumed, and forgets it at slurmctld's next start.
+    # Slurm calls a resumed node that is off NOT_RESPONDING, and forgets that at slurmctld's next start.
     (spare, *_) = [
         name for name, one in nodes(cluster).items() if name != node and "POWERED_DOWN" in one["state"]
     ]
@@ -164,7 +164,7 @@ def test_a_job_goes_on_while_slurmctld_is_killed_and_comes_back(cluster: Checkou
     (machine,) = (i for n, i in machines(cluster).items() if n == node)
     end(pids(cluster, "/usr/sbin/slurmctld\0")[0])
     until(lambda: cluster.execute("scontrol", "ping", check=False).count("is UP"), 120, "slurmctld")
-    # Some passes of the daemon, over nodes that have not all been heard again.
+    # Some passes of the daemon see nodes that have not all registered again.
     time.sleep(10)
     assert job.state() == "RUNNING"
     assert machines(cluster)[node] == machine
@@ -176,9 +176,9 @@ def test_a_job_goes_on_while_slurmctld_is_killed_and_comes_back(cluster: Checkou
 def test_a_job_goes_on_when_slurmctld_is_killed_soon_after_its_boot(
     cluster: Checkout, tmp_path: Path
 ) -> None:
-    """By itself slurmctld would not save for minutes that the node came up and the job began."""
+    """By default slurmctld saves only after minutes that the node came up and the job began."""
     until(lambda: set(_states(cluster)) == {"idle~"}, 60, "zero nodes", 0.3)
-    # Longer than the five seconds after the submission within which all of it may be saved.
+    # slurmctld saves everything within five seconds after a submission. This waits longer.
     call(cluster, "limits", boot_delay=8)
     try:
         job = Job(cluster, tmp_path, "begun")
@@ -186,7 +186,7 @@ def test_a_job_goes_on_when_slurmctld_is_killed_soon_after_its_boot(
     finally:
         call(cluster, "limits", boot_delay=0)
     try:
-        # Slurm's word for it: on a busy machine all may be saved before the script's first line.
+        # Slurm's own time is used: on a busy machine all may be saved before the script's first line.
         began = float(job.fields()["StartTime"])
         for name in ("job_state", "node_state"):
             file = cluster.run_directory / "state" / name
@@ -201,7 +201,7 @@ def test_a_job_goes_on_when_slurmctld_is_killed_soon_after_its_boot(
 
 
 def test_a_daemon_that_is_killed_in_the_middle_of_a_launch(cluster: Checkout, tmp_path: Path) -> None:
-    """Its successor finds what was launched, by the cloud's list, and launches nothing twice."""
+    """The next daemon finds the launched machines in the cloud's list, and launches none twice."""
     until(lambda: set(_states(cluster)) == {"idle~"}, 120, "zero nodes", 0.3)
     call(cluster, "limits", boot_delay=5, api_latency=1)
     try:

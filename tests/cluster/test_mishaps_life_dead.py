@@ -43,7 +43,7 @@ def signalled(number: signal.Signals, *programs: str) -> Callable[[Checkout], No
 
 def half_deleted(checkout: Checkout) -> None:
     for name in ("code", "etc", "bucket", "state", "cloud"):
-        # At one moment: daemons go on writing into a folder while it is emptied.
+        # The folder goes at one moment, because daemons go on writing into a folder while it is emptied.
         gone = (checkout.run_directory / name).rename(checkout.run_directory / f"gone-{name}")
         shutil.rmtree(gone, ignore_errors=True)
 
@@ -69,7 +69,7 @@ def checkout(make_checkout: Callable[..., Checkout]) -> Checkout:
 )
 def test_down_comes_to_its_end(checkout: Checkout, mishap: Callable[[Checkout], None], word: str) -> None:
     mishap(checkout)
-    # In bounded time: the daemons' grace is some seconds.
+    # `down` takes a limited time: the daemons' grace is some seconds.
     down = checkout.cluster("down", timeout=120)
     assert down.returncode == 0, down.stderr
     assert word in down.stderr
@@ -106,7 +106,7 @@ def test_up_starts_what_has_died_and_keeps_the_queue(checkout: Checkout) -> None
 
 @pytest.mark.wide
 def test_a_job_ends_with_its_machine_whoever_started_that(checkout: Checkout) -> None:
-    """An agent that was started anew is no ancestor of the machines that it finds, nor of their jobs."""
+    """A restarted agent is not an ancestor of the machines that it finds, nor of their jobs."""
     end(pids(checkout, AGENT)[0])
     checkout.cluster("up", check=True)
     conf = f"SLURM_CONF={checkout.run_directory}/etc/slurm.conf".encode()

@@ -1,4 +1,4 @@
-"""`up` that is killed, at every stage and in every way: run again it goes on, and `down` leaves nothing."""
+"""`up` is killed at every stage and in every way: the next `up` continues, and `down` leaves nothing."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def kill_up(checkout: Checkout, stage: str, moment: str, way: str) -> None:
     """Run `up` and SIGKILL it at that moment.
 
     Args:
-        way: `process`; `group`, the whole process group; `all`, the commands that it runs as well.
+        way: What is killed: `process`; `group`, its process group; `all`, also the commands that it runs.
     """
     up = Command(checkout, "up")
 
     def there() -> bool:
         record = records(checkout).get(stage, {"status": "", "process": None})
         begun = record["status"] == "creating" and record["process"] is not None
-        # A moment that was missed is the next one.
+        # If the moment is missed, the end of the creation counts.
         return bool(record["status"] == "created" or (begun and moment == "during"))
 
     if moment == "follow":
@@ -54,14 +54,14 @@ def kill_up(checkout: Checkout, stage: str, moment: str, way: str) -> None:
 
 
 def alone(checkout: Checkout) -> None:
-    """Nothing of the cluster is there twice."""
+    """Check that no process of the cluster runs twice."""
     for program in (
         "localcloud.agent",
         "--role\0controller",
         "/usr/sbin/slurmctld\0",
         "/usr/sbin/munged",
     ):
-        # A second agent that finds the first one's lock ends by itself.
+        # A second agent ends by itself when it finds the first one's lock.
         until(lambda text=program: len(pids(checkout, text)) <= 1, 120, f"one {program}")  # type: ignore[misc]
 
 
@@ -90,7 +90,7 @@ def test_up_killed_at_every_stage_goes_on_where_it_stopped(make_checkout: Callab
 def test_down_straight_after_a_kill_leaves_nothing(make_checkout: Callable[..., Checkout]) -> None:
     checkout = make_checkout(STACK)
     quick_benchmark(checkout).touch()
-    # The other moments: tests/cli/test_embedded_failures.py, and the test above.
+    # tests/cli/test_embedded_failures.py and the test above have the other moments.
     for stage, moment in (("cloud", "during"), ("head", "during"), ("job", "during")):
         kill_up(checkout, stage, moment, "process")
         nothing_left(checkout, checkout.cluster("down", check=True))

@@ -26,7 +26,7 @@ COMMANDS = (("status",), ("exec", "--", "squeue"), ("logs",))
 
 
 def reboot(checkout: Checkout, *, run_directory: bool) -> None:
-    """All processes are gone at once; /tmp may be empty afterwards or not."""
+    """End all processes at once. Afterwards /tmp may be empty."""
     while checkout.processes():
         kill_all(checkout)
     if not run_directory:
@@ -44,10 +44,10 @@ def kept(checkout: Checkout) -> list[Path]:
 
 
 def up_to_its_result(checkout: Checkout) -> str:
-    """`up` without the wait for the nodes to go back; what it says."""
+    """Run `up` without its wait until the nodes are off. Returns its output."""
     up = Command(checkout, "up")
     up.until_said("nodes go back after")
-    assert up.end(signal.SIGINT) in (130, 0), up.said  # 0: they have gone back meanwhile
+    assert up.end(signal.SIGINT) in (130, 0), up.said  # 0: the nodes were off already
     return up.said
 
 
@@ -75,7 +75,7 @@ def test_up_and_down_after_a_reboot(make_checkout: Callable[..., Checkout]) -> N
     assert len(pids(checkout, "localcloud.agent")) == 1
     assert len(kept(checkout)) == 1
 
-    # It did not: what is there is what was kept elsewhere.
+    # The run directory was lost. Only what is kept elsewhere is there.
     reboot(checkout, run_directory=False)
     for command in COMMANDS:
         told = checkout.cluster(*command)

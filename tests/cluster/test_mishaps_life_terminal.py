@@ -1,4 +1,4 @@
-"""Ctrl-C, a closed terminal and a request to end, in every wait: a word, a status, and nothing half made."""
+"""Ctrl-C, a closed terminal and SIGTERM in every wait: a message, an exit status, and nothing half made."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ INTERRUPTED = 130
 
 @pytest.fixture(scope="module")
 def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
-    """One checkout whose cluster goes through all of it, test by test."""
+    """One checkout, whose cluster is used by all tests in order."""
     folder = tmp_path_factory.mktemp("terminal")
     checkout = Checkout(folder / "a checkout", STACK.replace("HOLD", str(folder / "boot")))
     (checkout.folder / "hooks").mkdir()
@@ -104,7 +104,7 @@ def test_a_terminal_that_is_closed_while_it_follows_the_job(life: Checkout) -> N
 def test_ctrl_c_while_the_nodes_go_back(life: Checkout) -> None:
     up = Terminal.cluster(life, "up")
     up.until("running on")
-    # Not before: the node would be gone by the time that a slow `up` looks.
+    # The job ends only here: otherwise a slow `up` would find the node off already.
     training_hold(life).unlink()
     up.until("nodes go back after")
     up.press()
@@ -137,7 +137,7 @@ def test_ctrl_c_while_status_waits_for_a_daemon_that_hangs(life: Checkout) -> No
 
 
 def pids_of_tool(checkout: Checkout) -> list[str]:
-    """`status` asks by the cluster's own tool."""
+    """Return the processes of the cluster's own tool, which `status` calls."""
     wanted = str(checkout.run_directory / "code" / "current" / "bin" / "slurm-stacks").encode()
     found = []
     for line in Path("/proc").glob("[0-9]*/cmdline"):
@@ -160,6 +160,6 @@ def test_ctrl_c_while_it_goes_down_with_daemons_that_hang(life: Checkout) -> Non
     clean(down)
     assert "interrupted; of the stack there is" in down.text
     assert "`./cluster down --stack test` continues" in down.text
-    # In bounded time: their grace is some seconds.
+    # `down` takes a limited time: the daemons' grace is some seconds.
     again = life.cluster("down", check=True, timeout=120)
     assert "nothing is left" in again.stderr

@@ -1,4 +1,4 @@
-"""Ports that another program has: a node's, and the controller's while it is dead."""
+"""Another program takes a port: a node's, or the controller's while that is dead."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_nodes_port_is_named_and_the_job_goes_to_another(
     listen(listener, port)
     job = cluster.execute("sbatch", "--parsable", "--output=/dev/null", "-N2", "--wrap", "srun true").strip()
 
-    # The job waits for another node only so long as that takes: the log keeps what was its cause.
+    # The job waits only until another node is up. The log keeps the cause.
     log = cluster.run_directory / "log" / "slurmctld.log"
     told = rf"setting admin_comment to (bootstrap: .* is taken by .*) for JobId={job}\b"
     cause = until(lambda: re.search(told, log.read_text()), 120, "the cause")[1]
@@ -65,7 +65,7 @@ def test_the_controller_moves_if_its_port_was_taken(cluster: Checkout, listener:
     agent = str(cluster.run_directory / "cloud" / "agent.sock")
     machines = rpc.call(agent, "list", tags={"role": "controller"})["machines"]
     rpc.call(agent, "terminate", 60.0, ids=[machine["id"] for machine in machines])
-    # Of another address, which is in the way of a daemon that listens on all of them.
+    # The port is taken at another address, which blocks a daemon that listens on all addresses.
     listen(listener, before, "127.0.0.2")
     again = cluster.cluster("up", check=True)
     assert "another program has taken a port of the cluster" in again.stderr

@@ -21,7 +21,7 @@ def mounts() -> Iterator[PrivateMounts]:
 
 @pytest.fixture
 def checkout(mounts: PrivateMounts, tmp_path: Path) -> Iterator[Checkout]:
-    """A checkout whose commands run where the mounts are."""
+    """A checkout whose commands run in the namespace of the mounts."""
     made = Checkout(tmp_path / "a checkout", SMALL, inside=mounts)
     yield made
     assert made.close() == []

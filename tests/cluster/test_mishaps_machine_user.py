@@ -1,4 +1,4 @@
-"""Who calls, and in what surroundings: an ordinary user, strange environments, others' files in the way."""
+"""Commands of an ordinary user, in strange environments, and with others' files in the way."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_surroundings(script: str, tmp_path: Path) -> None:
 
 
 def writable(run: Path) -> Iterator[str]:
-    """What others than its owner may write. Daemons make and remove files meanwhile."""
+    """Return the files that others than their owner may write. Daemons make and remove files meanwhile."""
     for folder, _, files in os.walk(run):
         for path in (folder, *(f"{folder}/{file}" for file in files)):
             with contextlib.suppress(FileNotFoundError):
@@ -56,7 +56,7 @@ def writable(run: Path) -> Iterator[str]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    # pytest's own folders are root's alone.
+    # Only root may enter pytest's own folders.
     made = Path(tempfile.mkdtemp(prefix="ordinary-user-"))
     made.chmod(0o755)
     yield made
@@ -65,7 +65,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def ordinary(folder: Path) -> Iterator[Callable[[], tuple[OrdinaryUser, Checkout]]]:
-    """Makes a checkout of an ordinary user's, which that user's `./cluster` acts on."""
+    """Makes a checkout that belongs to an ordinary user, who runs `./cluster` in it."""
     made: list[tuple[OrdinaryUser, Checkout]] = []
 
     def make() -> tuple[OrdinaryUser, Checkout]:
@@ -108,7 +108,7 @@ def test_an_ordinary_user_and_others_files(ordinary: Callable[..., tuple[Ordinar
     user.own(state.parent)
 
     with contextlib.suppress(FileNotFoundError):
-        root.rmdir()  # an earlier cluster of that user's has left it
+        root.rmdir()  # left by an earlier cluster of that user
     root.mkdir()
     try:
         refused = checkout.cluster("up")
@@ -133,7 +133,7 @@ def test_an_ordinary_user_and_others_files(ordinary: Callable[..., tuple[Ordinar
 
 
 def _as_root(checkout: Checkout) -> str:
-    """What root is told who looks for that user's cluster."""
+    """Return what root is told about that user's cluster."""
     inside, checkout._inside = checkout._inside, lambda *command: list(command)
     try:
         return checkout.cluster("status", env={"HOME": os.environ["HOME"]}).stderr

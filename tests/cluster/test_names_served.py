@@ -39,13 +39,13 @@ def test_every_machine_finds_every_other_that_is_up(machines: NamedMachines) -> 
         assert machines.resolve(host, *known) == known, host
         full = [f"{name}.{machines.domain}" for name in known]
         assert list(machines.resolve(host, *full).values()) == list(known.values())
-        # What is no machine of the cluster's is the cloud's to know; what is off is unknown, and no riddle.
+        # Names outside of the cluster are the cloud's. A node that is off is unknown at once, without a wait.
         assert machines.resolve(host, "www.example.org", "www", "compute-2", "none.example.org") == {
             "www.example.org": "10.98.200.9", "www": "10.98.200.9",
             "compute-2": UNKNOWN, "none.example.org": UNKNOWN,
         }  # fmt: skip
         for name, address in known.items():
-            # With its full name first where it comes from a name server, or from /etc/hosts.
+            # The full name comes first, whether it is from a name server or from /etc/hosts.
             said = machines.net.shell(host, f"getent hosts {name}").split()
             assert said[:2] == [address, f"{name}.{machines.domain}"]
         assert machines.net.shell(host, "hostname --fqdn") == f"{host}.{machines.domain}"
@@ -80,11 +80,11 @@ def test_a_thousand_names_and_each_change_at_once(machines: NamedMachines) -> No
 
 
 def test_a_name_server_that_starts_again_knows_all(machines: NamedMachines) -> None:
-    """After a reboot of the controller: the file is on its disk."""
+    """This is a reboot of the controller. The file is on its disk."""
     machines.come_up(compute_0=FIRST)
     machines.server.send_signal(signal.SIGKILL)
     machines.server.wait()
-    # Without it the machines that live as long as the cluster, and the cloud's names, are found all the same.
+    # Without the name server the head's machines and the cloud's names are still found.
     assert machines.resolve("compute-0", "controller", "compute-0", "www.example.org") == {
         "controller": CONTROLLER, "compute-0": FIRST, "www.example.org": "10.98.200.9",
     }  # fmt: skip
@@ -93,7 +93,7 @@ def test_a_name_server_that_starts_again_knows_all(machines: NamedMachines) -> N
 
 
 def test_it_serves_the_cluster_alone(machines: NamedMachines) -> None:
-    """It listens on one address, without rights; and the cloud's resolver knows no node."""
+    """The name server listens on one address, without root's rights. The cloud's resolver knows no node."""
     machines.come_up(compute_0=FIRST)
     listening = machines.net.shell("controller", "ss -Hlntu 'sport = :53' | awk '{print $5}' | sort -u")
     assert listening == f"{CONTROLLER}:53"
@@ -103,7 +103,7 @@ def test_it_serves_the_cluster_alone(machines: NamedMachines) -> None:
 
 
 def test_systemd_resolved_finds_them_at_once_too(machines: NamedMachines) -> None:
-    """As on the clouds' images: it keeps no answer of the controller's, and the cloud's names go on."""
+    """As on the clouds' images, it caches no answer of the controller, and still finds the cloud's names."""
     machines.resolved("login-1", "10.98.0.7")
     machines.come_up(compute_0=FIRST)
     assert machines.net.shell("login-1", "grep -v '^#' /etc/resolv.conf").splitlines() == [
@@ -126,7 +126,7 @@ def test_systemd_resolved_finds_them_at_once_too(machines: NamedMachines) -> Non
 
 @pytest.fixture
 def ssh(machines: NamedMachines, tmp_path: Path) -> str:
-    """A command that gets into nodes: with the product's lines for ssh, and a key that all of them take."""
+    """An ssh command for nodes, with the product's configuration of ssh and a key that all nodes accept."""
     if problem := sshd.missing():
         pytest.skip(problem)
     machines.come_up(compute_0=FIRST, compute_1=SECOND)
@@ -146,7 +146,7 @@ def ssh(machines: NamedMachines, tmp_path: Path) -> str:
 
 
 def test_ssh_goes_to_a_node_by_its_name(machines: NamedMachines, ssh: str) -> None:
-    """Without a question for its key: each launch has another one."""
+    """ssh asks no question about the node's host key, which differs with each launch."""
     assert machines.net.shell("login-0", f"{ssh} compute-1 hostname") == "compute-1"
     assert machines.net.shell("compute-1", f"{ssh} compute-0 hostname") == "compute-0"
 

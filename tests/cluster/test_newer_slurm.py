@@ -1,4 +1,4 @@
-"""The same code on Slurm 24.11: what it renders and reads, and one elastic job from nothing to nothing."""
+"""The same code on Slurm 24.11: what it renders and reads, and one elastic job from zero nodes to zero."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tests.support import newer_slurm
 from tests.support.checkout import ROOT, SMALL, Checkout, until
 from tests.support.newer_slurm import NewerSlurm, Unavailable
 
-# The first run makes the image.
+# The first run makes the image, which takes minutes.
 pytestmark = [pytest.mark.timeout(900), pytest.mark.wide]
 
-# Against a real slurmctld and slurmds. What is left out is about a trait of 22.05, and takes long.
+# These run with a real slurmctld and slurmds. Tests of a behaviour of 22.05 alone are left out.
 SLURM_TESTS = ("test_slurm_conf_cluster.py", "test_control_cluster.py")
 MACHINES = """
     config:
@@ -56,7 +56,7 @@ def processes_in(namespace: str) -> list[int]:
 
 @contextmanager
 def kept(pid: int) -> Iterator[None]:
-    """While it lasts, the kernel gives the number of this process's namespace to no other one."""
+    """Hold this process's namespace, so that the kernel gives its number to no other one meanwhile."""
     descriptor = os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY)
     try:
         yield
@@ -141,7 +141,7 @@ def test_an_elastic_job_from_nothing_to_nothing(
 
 
 def test_a_cluster_of_machines_that_run_it(made: list[Path], tmp_path: Path) -> None:
-    """From user data on, by the way of the clouds."""
+    """The machines boot from their user data on, as on the clouds."""
     assert made
     checkout = Checkout(tmp_path / "a checkout", MACHINES)
     try:
@@ -149,7 +149,7 @@ def test_a_cluster_of_machines_that_run_it(made: list[Path], tmp_path: Path) -> 
         assert "slurm-wlm 24.11." in up.stdout
         names = checkout.execute("srun", "-N2", "sh", "-c", "getent hosts debug-1; slurmd -V").splitlines()
         found = sorted(line.split() for line in names if line.startswith("10."))
-        # As the other node knows it, and as it knows itself.
+        # The other node knows the short name. The node itself has its full name as well.
         assert found == [["10.99.1.1", "debug-1"], ["10.99.1.1", f"debug-1.test.{SUFFIX}", "debug-1"]]
         assert sum(line.startswith("slurm-wlm 24.11.") for line in names) == 2
         assert "nothing is left" in checkout.cluster("down", check=True).stderr
@@ -181,6 +181,6 @@ inside.run("sh", "-c", "touch $0/runs; sleep 300 & exec sleep 300", sys.argv[1],
         with kept(processes_in(namespace)[0]):
             killed.send_signal(signal.SIGKILL)
             until(lambda: processes_in(namespace) == [], 120, "the end of all that ran inside")
-    # An empty cgroup is what stays of a machine whose maker was killed.
+    # A machine whose starter was killed leaves an empty cgroup.
     assert cgroups.remove(lambda: cgroups.of(nspawn.group(f"newer-{killed.pid}"))) == []
     assert mounts_of(made) == []

@@ -1,4 +1,4 @@
-"""Multi-node scripts as people write them, on process machines: nodes are reached by their names."""
+"""Usual multi-node scripts on process machines: nodes are reached by their names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ needs_views = pytest.mark.skipif(
     reason=f"no hosts namespaces here: {_problem}",
 )
 REFUSED = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
-"""As root of a container that may make no namespaces."""
+"""Runs a command as the root of a container that may not make namespaces."""
 PYTHON = f"{shlex.quote(os.path.realpath(sys.executable))} -I -S"
 FREE_PORT = "import socket, sys; s = socket.create_server((sys.argv[1], 0)); print(s.getsockname()[1])"
 HEAD = f"""\
@@ -57,7 +57,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
 
 
 def batch(checkout: Checkout, folder: Path, script: str) -> str:
-    """What a job of three nodes has printed."""
+    """Run a script on three nodes and return its output."""
     job, output = folder / "job.sh", folder / "job.out"
     job.write_text(script)
     done = checkout.cluster("exec", "--", "sbatch", "-N3", "--wait", f"--output={output}", str(job))
@@ -67,7 +67,7 @@ def batch(checkout: Checkout, folder: Path, script: str) -> str:
 
 
 def meet(checkout: Checkout, folder: Path) -> dict[str, str]:
-    """Have three nodes meet at the first one; node -> the address at which it was reached."""
+    """Let three nodes meet at the first one. Returns node -> the address at which it was reached."""
     program = shutil.copy2(ROOT / "tests" / "support" / "meeting.py", folder)
     lines = batch(checkout, folder, MEETING.format(program=program)).splitlines()
     told = {line.split(" ", 1)[0]: json.loads(line.split(" ", 1)[1]) for line in lines if "{" in line}
@@ -94,7 +94,7 @@ def test_every_name_leads_to_one_node_from_everywhere(cluster: Checkout) -> None
     assert first is not None
     assert here[:2] == [addresses.head_address(first, 0), addresses.first_node_address(first)]
     assert [json.loads(line) for line in cluster.execute("srun", "-N3", *ask).splitlines()] == [here] * 3
-    # By the programs that scripts use, too; and Slurm says the same.
+    # The programs that scripts use and Slurm have the same addresses.
     assert cluster.execute("getent", "hosts", "debug-4").split() == [here[5], "debug-4"]
     shown = cluster.execute("srun", "-N2", "getent", "hosts", "debug-4").splitlines()
     assert [line.split() for line in shown] == [[here[5], "debug-4"]] * 2
@@ -124,7 +124,7 @@ def test_torchruns_rendezvous(cluster: Checkout, tmp_path: Path) -> None:
 
 @needs_views
 def test_an_ordinary_users_nodes_meet(tmp_path: Path) -> None:
-    """In user namespaces, by one who is not nobody: nobody owns there what root does."""
+    """Nodes run in user namespaces. The user is not `nobody`, who there seems to own root's files."""
     # pytest's own folders are root's alone.
     folder = Path(tempfile.mkdtemp(prefix="ordinary-user-"))
     folder.chmod(0o755)
@@ -139,7 +139,7 @@ def test_an_ordinary_users_nodes_meet(tmp_path: Path) -> None:
             up = checkout.cluster("up", check=True)
             if "by name" in up.stderr:
                 pytest.skip(up.stderr)
-            # What the user's nodes write lies where they may.
+            # The user's nodes write where they may.
             meeting = folder / "home" / "meeting"
             meeting.mkdir(mode=0o777)
             meeting.chmod(0o777)

@@ -1,4 +1,4 @@
-"""Programs of the user's as the benchmark, on a real cluster: they talk, report, fail, or say nothing."""
+"""Programs of the user as the benchmark on a real cluster: they communicate, report, fail, or are silent."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_tasks_on_two_nodes_meet_and_their_words_are_the_result(
     assert "heard" in up.stdout
     assert "two words" in up.stdout
 
-    # A sweep stages nothing again, and measures one node as well.
+    # A sweep stages the files only once, and also measures one node.
     ran = checkout.cluster("run", "--nodes", "1,2", check=True)
     assert "Medians of code/talk.py --lr 0.1 two words on debug (local.medium)" in ran.stdout
     assert sorted(one["workers"] for one in kept(checkout)) == [2, 4, 4]
@@ -147,7 +147,7 @@ def test_a_program_that_fails_and_one_that_starts_twice_and_says_nothing(
     (work,) = checkout.run_directory.glob("shared/bench/*/*/work")
     assert json.loads((work.parent / "progress.json").read_text())["exit_status"] == 7
 
-    # What it has saved stays where it is: the corrected program is another run.
+    # Its saved files stay where they are: the corrected program is another run.
     program(checkout, "run.sh", AGAIN)
     up = checkout.cluster("up", check=True)
     (record,) = kept(checkout)

@@ -12,10 +12,10 @@ from tests.support.soak.harness import Options, soak
 SECONDS = 120.0
 SHORT_SECONDS = 15.0
 SHORT_KINDS = ("kill", "preempt", "quota_nodes", "elastic")
-"""One of each sort: machines that go, a limit, a daemon that is killed.
+"""One fault of each sort: lost machines, a limit, a killed daemon.
 
-A slurmctld that is killed in the same seconds is left to the long soak, because Slurm 22.05 itself sometimes
-loses a node then (docs/reliability.md). test_faults.py and test_lost_machines.py kill it by default.
+Only the long soak kills slurmctld in the same seconds, because Slurm 22.05 itself sometimes loses a node then
+(docs/reliability.md). test_faults.py and test_lost_machines.py kill slurmctld by default.
 """
 SEED = 5
 

@@ -1,4 +1,4 @@
-"""A sweep on a real cluster, watched by somebody whose terminal closes; the training alone is a stand-in."""
+"""A sweep on a real cluster, in a terminal that closes. Only the training is a stand-in."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STACK = """
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
-    """One that is up, whose training is short, and whose training environment is this machine's Python."""
+    """A checkout that is up, with a short training and this machine's Python as training environment."""
     folder = tmp_path_factory.mktemp("sweep")
     made = Checkout(folder / "a checkout", STACK)
     quick_benchmark(made)
@@ -57,10 +57,10 @@ class Watched:
         self.screen = ""
 
     def shows(self, text: str) -> bool:
-        """Whether it has shown that (a regular expression); reads what is there."""
+        """Read new output, and return whether the whole output matches a regular expression."""
         try:
             self.screen += os.read(self._master, 1 << 16).decode(errors="replace")
-        except OSError:  # it has ended
+        except OSError:  # the command has ended
             return True
         return re.search(text, self.screen) is not None
 
@@ -92,7 +92,7 @@ def watched(checkout: Checkout, *arguments: str) -> Iterator[Watched]:
 
 @contextmanager
 def held(checkout: Checkout) -> Iterator[None]:
-    """No further training begins: what is looked at does not change meanwhile."""
+    """Let no further training begin, so that what the test looks at does not change."""
     hold = checkout.folder.parent / "hold"
     hold.touch()
     try:
@@ -102,7 +102,7 @@ def held(checkout: Checkout) -> Iterator[None]:
 
 
 def results(checkout: Checkout) -> list[dict[str, Any]]:
-    """The kept ones, in the order of their jobs."""
+    """Return the kept results in the order of their jobs."""
     files = Path(checkout.env["XDG_STATE_HOME"]).glob("slurm-stacks/results/test/*.json")
     return sorted((json.loads(file.read_text()) for file in files), key=lambda record: int(record["job_id"]))
 
@@ -112,7 +112,7 @@ def plans(checkout: Checkout) -> list[Path]:
 
 
 def ran(checkout: Checkout) -> list[tuple[int, float, float]]:
-    """Job, begin and end of every training that has ended."""
+    """Return job, begin and end of every training that has ended."""
     notes = [file.read_text().split() for file in checkout.run_directory.glob("shared/bench/*/*/ran")]
     return sorted((int(job), float(begin), float(end)) for job, begin, end in notes)
 
@@ -139,7 +139,7 @@ def test_a_sweep_outlives_its_terminal_and_ends_in_the_report(checkout: Checkout
     assert [(r["job_id"], r["nodes"]) for r in results(checkout)][1:] == [
         ("2", 1), ("3", 1), ("4", 2), ("5", 2),
     ]  # fmt: skip
-    # Each waited for the one before it, which is no latency of its start.
+    # Each run waited for the one before it, which does not count as its start latency.
     begun = {job: begin for job, begin, _ in times}
     waited = [begun[job] - begun[2] for job in (3, 4, 5)]
     starts = [record["start_latency_seconds"] for record in results(checkout)][2:]

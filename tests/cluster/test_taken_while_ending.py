@@ -1,7 +1,7 @@
 """Jobs that are queued again because their machine will be taken, and have not ended when it is.
 
-slurmctld before 24.11 does not tidy such a job up: its next run has no GPUs, and those that it had count as
-used for ever; an --exclusive one on a cluster that has GPUs elsewhere never begins (BadConstraints).
+slurmctld before 24.11 does not clean such a job up: its next run has no GPUs, and the GPUs that it had count
+as used forever. An --exclusive job on a cluster that has GPUs elsewhere never begins (BadConstraints).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def test_a_job_that_has_not_ended_when_its_machine_is_taken_runs_again_whole(
 
     def submit(name: str, *options: str) -> Path:
         notes = tmp_path / name
-        # Deaf to SIGTERM: it ends 30 s later (KillWait), and its machine is gone by then.
+        # The job ignores SIGTERM, so it ends 30 s later (KillWait), and its machine is gone by then.
         stays = '[ -n "$SLURM_RESTART_COUNT" ] || { trap "" TERM; while :; do sleep 1; done; }'
         script = f'echo "$SLURMD_NODENAME ${{CUDA_VISIBLE_DEVICES-none}}" >>{notes}; {stays}'
         cluster.execute("sbatch", "--output=/dev/null", *options, "--wrap", script)

@@ -1,4 +1,4 @@
-"""The examples of docs/own_training.md on a real cluster of two nodes, where their packages are there."""
+"""The examples of docs/own_training.md on a real cluster of two nodes, if their packages are installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.checkout import ROOT, Checkout
 
 EXAMPLES = ROOT / "docs" / "examples" / "training"
 VARIABLE = "SLURM_STACKS_TEST_TORCH"
-"""A Python with torch, for tests: torch takes 3 GB and is not part of any environment of this project."""
+"""The variable with the path of a Python that has torch, which no environment of this project has (3 GB)."""
 
 STACK = """
     config:
@@ -38,7 +38,7 @@ def torch_python() -> str | None:
 
 
 def trained(checkout: Checkout) -> dict[str, Any]:
-    """Brings the stack up with its program, and returns the only result."""
+    """Bring the stack up with its program, and return the only result."""
     checkout.cluster("up", check=True, timeout=500)
     (file,) = Path(checkout.env["XDG_STATE_HOME"]).glob("slurm-stacks/results/test/*.json")
     record: dict[str, Any] = json.loads(file.read_text())
@@ -70,7 +70,7 @@ def test_keras(make_checkout: Callable[..., Checkout]) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("way", "workers"), [("launcher", 4), ("torchrun", 4)])
 def test_torch(make_checkout: Callable[..., Checkout], way: str, workers: int) -> None:
-    """Each task as one worker, and torchrun once a node with two workers of its own."""
+    """Each task is one worker, or each node has one torchrun with two workers."""
     line = "torch_ddp.py" if way == "launcher" else "torchrun.sh"
     tasks = 2 if way == "launcher" else 1
     benchmark = (

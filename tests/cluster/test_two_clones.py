@@ -1,4 +1,4 @@
-"""Clusters side by side: two clones, two stacks of one clone, a clone that is moved or deleted meanwhile."""
+"""Clusters side by side: of two clones, of two stacks of one clone, of a clone that is moved or deleted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def ports(checkout: Checkout) -> range:
 
 
 def where(checkout: Checkout) -> str:
-    """Runs a job on two nodes, and returns the cluster's controller as the job sees it."""
+    """Run a job on two nodes, and return the cluster's controller as the job sees it."""
     seen = checkout.execute("srun", "-N2", "sh", "-c", "scontrol show config | grep SlurmctldPort")
     one, other = seen.splitlines()
     assert one == other
@@ -64,7 +64,7 @@ def test_a_clone_that_is_renamed_keeps_its_cluster(make_checkout: Make) -> None:
     old = checkout.folder
     checkout.folder = old.rename(old.with_name("second name"))
     assert checkout.run_directory == run
-    # A machine that starts now is one of a checkout that is not where it was.
+    # A machine that starts now belongs to a checkout that was moved.
     assert checkout.execute("srun", "-N5", "hostname").count("\n") == 5
     again = checkout.cluster("up", check=True)
     assert "created" not in again.stderr
@@ -95,7 +95,7 @@ def test_the_cluster_of_a_clone_that_was_deleted_is_named_and_ended(
     assert f"{deleted.folder} is there: run `./cluster down --stack test` in it" in wrong.stderr
     gone = deleted.folder
     shutil.rmtree(gone)
-    # Taken down at the end from where there is a ./cluster.
+    # The fixture takes the cluster down from a folder that has a ./cluster.
     deleted.folder = other.folder
     try:
         for command in (("status",), ("down",)):
@@ -105,7 +105,7 @@ def test_the_cluster_of_a_clone_that_was_deleted_is_named_and_ended(
         assert unknown.returncode == 1
         assert str(gone) in unknown.stderr
 
-        # The state of a checkout lies where that checkout's user had it.
+        # A checkout's state lies in the state folder of that checkout's user.
         state = {"XDG_STATE_HOME": deleted.env["XDG_STATE_HOME"]}
         other.cluster("down", "--checkout", str(gone), check=True, env=state)
         assert not run.exists()

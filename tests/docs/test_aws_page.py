@@ -35,7 +35,7 @@ def row(start: str) -> list[str]:
 
 
 def changed(name: str, text: str) -> StackConfig:
-    """A stack file with a block of the page's in the place of its own."""
+    """Return a stack file in which a block of the page replaces the file's own."""
     whole = yaml.safe_load((ROOT / f"Pulumi.{name}.yaml").read_text())
     for key, value in yaml.safe_load(text).items():
         part = whole["config"] if key in whole["config"] else whole["config"]["slurm-stacks:cluster"]

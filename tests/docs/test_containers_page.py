@@ -1,4 +1,4 @@
-"""docs/containers.md: its keys are those of the stack file, and its examples are taken."""
+"""docs/containers.md: its keys are those of the stack file, and its examples are accepted."""
 
 from __future__ import annotations
 

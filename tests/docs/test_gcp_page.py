@@ -44,7 +44,7 @@ def row(text: str, start: str) -> list[str]:
 
 
 def changed(name: str, text: str) -> StackConfig:
-    """A stack file with a block of the page's in the place of its own."""
+    """Return a stack file in which a block of the page replaces the file's own."""
     whole = yaml.safe_load((ROOT / f"Pulumi.{name}.yaml").read_text())
     for key, value in yaml.safe_load(text).items():
         part = whole["config"] if key in whole["config"] else whole["config"]["slurm-stacks:cluster"]
@@ -85,7 +85,7 @@ def test_the_blocks_of_yaml_are_taken_by_the_stack_file() -> None:
 
 
 def test_every_key_is_in_the_row_of_what_a_change_of_it_does() -> None:
-    """A key that grows only, or ends jobs in one direction, is in two."""
+    """A key that may only grow, or that ends jobs in one direction, is in two rows."""
     table = PAGE.partition("| what happens | keys |")[2].partition("\n\n")[0]
     named: dict[Kind, set[str]] = {}
     for line in table.splitlines()[2:]:

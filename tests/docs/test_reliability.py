@@ -1,4 +1,4 @@
-"""docs/reliability.md promises nothing without a test: its proofs are there, and one of each always runs."""
+"""docs/reliability.md promises nothing without a test: its tests exist, and one of each always runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REAL = "tests/cluster/"
 
 @pytest.fixture(scope="module")
 def narrow() -> set[tuple[str, str]]:
-    """File and name of each test that `./cluster test` runs without `--all`, in the files of the proofs."""
+    """Return file and name of each test that `./cluster test` runs without `--all`, in the named files."""
     collected = subprocess.run(
         [
             sys.executable,
@@ -49,7 +49,7 @@ def narrow() -> set[tuple[str, str]]:
 
 
 def runs(narrow: set[tuple[str, str]], file: str, name: str) -> bool:
-    """Whether a proof, or one test at least of a proof that is a file, runs by default."""
+    """Return whether a test, or at least one test of a file, runs by default."""
     return (file, name) in narrow if name else any(there == file for there, _ in narrow)
 
 
@@ -65,7 +65,7 @@ def test_every_fault_has_its_proof() -> None:
 
 
 def test_every_promise_has_a_proof_that_runs_by_default(narrow: set[tuple[str, str]]) -> None:
-    """Where a real cluster proves it, one at least of these proofs runs."""
+    """If tests with a real cluster are among a promise's tests, at least one of these runs."""
     unproven = []
     for row in FAULTS:
         proofs = PROOF.findall(row)

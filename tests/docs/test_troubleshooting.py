@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md says what the program says: no symptom in it is one of yesterday's."""
+"""docs/troubleshooting.md quotes the program's present messages, and no former ones."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from tests.support.checkout import ROOT, sources
 
 PAGE = ROOT / "docs" / "troubleshooting.md"
 TEXT = PAGE.read_text(encoding="utf-8")
-# Words of others: the kernel's, Slurm's.
+# Messages of other programs: the kernel's, Slurm's.
 FOREIGN = {"Killed", "OUT_OF_MEMORY", "Slurm accounting storage is disabled"}
 EC2S = {"InvalidCapacityReservationId.NotFound"}
-"""Codes of EC2's that the program has no word for, but a class."""
+"""Error codes of EC2 that the program does not name, because a pattern classifies them."""
 CAPACITY = ("InsufficientInstanceCapacity", "ReservationCapacityExceeded")
 HOLE = "…"
 
 
 def symptoms(text: str = TEXT) -> list[str]:
-    """The messages that the page quotes in its headings."""
+    """Return the messages that the page quotes in its headings."""
     headings = re.findall(r"^### (.*)$", text, re.M)
     return [quoted for heading in headings for quoted in re.findall(r"`([^`]+)`", heading)]
 
 
 def literals(path: Path) -> list[str]:
-    """A file's strings as they would be printed, with a hole for what is filled in."""
+    """Return a file's strings as they would be printed, with a placeholder for each value."""
     if path.suffix != ".py":
         return [path.read_text(encoding="utf-8")]
     found: list[str] = []
@@ -46,13 +46,13 @@ def literals(path: Path) -> list[str]:
 
 @cache
 def source() -> str:
-    """All of the program's strings, a line each."""
+    """Return all of the program's strings, one a line."""
     files = [*sources(), *(ROOT / "workload").rglob("*.j2"), ROOT / "cluster"]
     return "\n".join(" ".join(text.split()) for file in files for text in literals(file))
 
 
 def said(symptom: str) -> bool:
-    """Whether one of the program's strings has the symptom's pieces in their order."""
+    """Return whether one of the program's strings has the symptom's pieces in their order."""
     pieces = [re.escape(piece.strip()) for piece in symptom.split(HOLE) if piece.strip()]
     return re.search(".*?".join(pieces), source()) is not None
 
@@ -91,7 +91,7 @@ def test_every_cause_of_a_wait_is_explained() -> None:
 
 def test_every_step_of_a_boot_is_explained() -> None:
     rows = re.findall(r"^\| (\w+) \|", TEXT, re.M)
-    # These do nothing that could fail, where they do anything at all.
+    # The page need not explain this step, which cannot fail.
     assert [step.name for step in STEPS if step.name not in rows] == ["hosts"]
 
 

@@ -1,4 +1,4 @@
-"""The real Pulumi CLI with a file backend of the test's own; skipped, saying so, where there is no CLI."""
+"""The real Pulumi CLI with a file backend of the test. Without a CLI the tests are skipped with a reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CLI that nobody is logged in to, with the command plugin of this user's own installation."""
+    """A CLI without a login, with the command plugin of this user's own installation."""
     from cli.runner.automation import command_plugin
 
     if why := command_plugin(lambda _event: None):
@@ -35,7 +35,7 @@ def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "plugins").symlink_to(plugins)
     monkeypatch.setenv("PULUMI_HOME", str(home))
     monkeypatch.setenv("PULUMI_SKIP_UPDATE_CHECK", "true")
-    # The CLI finds uv, which the projects' toolchain names, on PATH; it may be in this environment alone.
+    # The CLI needs uv, which the projects' toolchain names, on PATH. It may be only in this environment.
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 

@@ -1,4 +1,4 @@
-"""The runner of the CLI: which backend, what it leaves alone in the checkout, who owns the cluster."""
+"""The runner of the CLI: its backend, what it does not change in the checkout, and who owns the cluster."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tiny(pulumi: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:
 
 
 def snapshot(folder: Path) -> dict[str, str]:
-    """The content of everything in the checkout but Python's caches."""
+    """Return the content of everything in the checkout except Python's caches."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in folder.rglob("*")
@@ -127,7 +127,7 @@ def test_plain_pulumi_takes_over_a_stack_of_ours(tiny: Tiny, backend: str) -> No
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert tiny.words == ["a+", "a-"]
-    # The owner's file goes with the cluster's run directory; `down` afterwards finds nothing to do.
+    # The file that names the owner is deleted with the run directory, and then `down` has nothing to do.
     chosen(tiny).destroy()
     assert owner.read(tiny.stack) is None
 
@@ -160,7 +160,7 @@ def test_the_engines_output_reaches_the_events(tiny: Tiny, backend: str) -> None
     run = Run(None, events)
     assert sorted(run.lines) == ["err", "out"]
     said = {e.text: e.level for e in events if isinstance(e, Message)}
-    # Of a plugin that it finds on PATH the engine warns by itself.
+    # The engine itself warns about a plugin on PATH.
     assert {text: level for text, level in said.items() if "$PATH" not in text} == {
         "look out": "warning",
         "by the way": "info",

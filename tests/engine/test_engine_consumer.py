@@ -21,7 +21,7 @@ from tests.support.checkout import ROOT
 
 
 def run(folder: Path, verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    # The CLI finds uv, which the project's toolchain names, on PATH.
+    # The CLI needs uv, which the project's toolchain names, on PATH.
     env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     return subprocess.run(
         ["pulumi", *verb.split(), "--non-interactive", "--stack", "dev", *arguments],
@@ -37,7 +37,7 @@ def test_the_example_from_its_first_job_to_another_cluster(
 ) -> None:
     monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "hush")
     folder = consumer.copy(tmp_path / "my job", engine.checkout)
-    # The packages of this environment, in place of an environment of its own.
+    # The example uses the packages of this environment instead of one of its own.
     (folder / "pyproject.toml").unlink()
     shutil.copy(ROOT / "uv.lock", folder)
     project = folder / "Pulumi.yaml"

@@ -1,4 +1,4 @@
-"""The life of a stack that the real CLI runs: killed, interrupted, its run directory gone."""
+"""A stack that the real CLI runs: the CLI is killed or interrupted, or the run directory is gone."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def tiny(pulumi: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:
 
 @pytest.fixture
 def running(tiny: Tiny) -> Iterator[subprocess.Popen[str]]:
-    """`up` in a process of its own, in the midst of the slow command."""
+    """`up` in a separate process that is in the middle of its slow command."""
     code = f"""
         import sys
         from pathlib import Path
@@ -67,7 +67,7 @@ def running(tiny: Tiny) -> Iterator[subprocess.Popen[str]]:
         start_new_session=True,
     )
     until(tiny.log.with_name("log.pid").exists, 60, "the slow command", 0.02)
-    # The CLI may leave its plugins behind.
+    # The CLI may leave processes of its plugins behind.
     below = [process for pid in descendants(child.pid) if (process := ProcessId.of(pid))]
     yield child
     child.kill()
@@ -82,7 +82,7 @@ def kill(*pids: int) -> None:
 
 
 def goes_on(tiny: Tiny) -> str:
-    """A second `up`; what it says."""
+    """Run a second `up` and return its output."""
     tiny.log.with_name("log.go").touch()
     events: list[Event] = []
     engine = runner.select(tiny.stack, "local")
@@ -94,7 +94,7 @@ def goes_on(tiny: Tiny) -> str:
 
 
 def test_after_kill_9_of_everything_up_goes_on(tiny: Tiny, running: subprocess.Popen[str]) -> None:
-    """The CLI leaves a lock in its backend, which is ours and nobody else's."""
+    """The CLI leaves a lock in its backend, which only we use."""
     kill(*descendants(running.pid), running.pid)
     running.wait()
     assert "the Pulumi CLI was killed as it worked on this stack" in goes_on(tiny)

@@ -24,14 +24,14 @@ pytestmark = [
 
 
 class Engine:
-    """`pulumi` in a checkout."""
+    """Runs `pulumi` in a checkout."""
 
     def __init__(self, checkout: Checkout) -> None:
         self.checkout = checkout
 
     @property
     def env(self) -> dict[str, str]:
-        # The CLI finds uv, which the project's toolchain names, on PATH.
+        # The CLI needs uv, which the project's toolchain names, on PATH.
         env = {**self.checkout.env, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         return env | {name: value for name, value in os.environ.items() if name.startswith("PULUMI_")}
 
@@ -49,7 +49,7 @@ class Engine:
         return done
 
     def cluster(self, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
-        """`./cluster` with the CLI on PATH."""
+        """Run `./cluster` with the CLI on PATH."""
         return self.checkout.cluster(*arguments, env={**self.env, **extra})
 
 

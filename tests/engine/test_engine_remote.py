@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def make_machine(
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[str], LoginMachine]]:
-    """Makes login machines; the first one's agent, with its key, is the environment's."""
+    """Makes login machines. The environment has the SSH agent of the first one, with its key."""
     with login_machines(tmp_path, monkeypatch) as make:
         yield make
 
@@ -55,7 +55,7 @@ def test_another_host_key_is_refused_and_nothing_is_sent(
 
 
 def test_a_machine_that_is_gone(driver: Cli, machine: LoginMachine, tmp_path: Path) -> None:
-    """A benchmark that is not wanted any more goes without it, and to destroy all it is not asked."""
+    """A benchmark that was removed is deleted without the machine, and a destroy does not call it."""
     scenarios.succeeded(driver.up(scenarios.spec(machine)))
     state = next((tmp_path / "backend").rglob("t.json")).read_text()
     assert "PRIVATE KEY" not in state
@@ -69,7 +69,7 @@ def test_a_machine_that_is_gone(driver: Cli, machine: LoginMachine, tmp_path: Pa
 
 
 def test_a_refusal_comes_back_as_it_was_said(driver: Cli, machine: LoginMachine) -> None:
-    """Also one of a single line that would hang the provider if it were logged."""
+    """One message is a single line that would hang the provider if it were logged."""
     machine.tool.write_text(
         "#!/bin/sh\nhead -c 100000 /dev/zero | tr '\\0' x >&2\necho no such partition >&2\nexit 1\n"
     )

@@ -60,7 +60,7 @@ PROGRAM = """
 
 
 class Engine(Tiny):
-    """The same project, run by the CLI."""
+    """Runs the same project with the CLI."""
 
     def up(self) -> Run:
         self.events = []
@@ -80,7 +80,7 @@ class Engine(Tiny):
 
 @pytest.fixture
 def pair(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Tiny, Engine]:
-    """One project for each of the two; both have the same paths inside."""
+    """One project for each runner. Both have the same paths inside."""
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     ours.mkdir()
     theirs.mkdir()
@@ -95,13 +95,13 @@ def pair(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
 def write(project: Tiny, program: str, config: str = "config: {}") -> Tiny:
     project.write(program, config)
     (project.path / "Pulumi.yaml").write_text(project_file("tiny"))
-    # Here the CLI looks for the versions of the SDKs.
+    # The CLI looks here for the versions of the SDKs.
     shutil.copy(ROOT / "uv.lock", project.path)
     return project
 
 
 def words(project: Tiny) -> list[str]:
-    """What the commands wrote, a line each."""
+    """Return what the commands wrote, one entry a line."""
     lines = project.log.read_text().splitlines() if project.log.exists() else []
     project.log.unlink(missing_ok=True)
     return lines

@@ -26,7 +26,7 @@ from infra.program.stack import Stack
 from tests.support.checkout import ROOT
 from tests.support.stack_values import FILLED_IN, filled_in, values
 
-# Section -> key -> what the page says of it.
+# Section -> key -> the page's value.
 HEAD = {"machine": "m5.8xlarge", "root_gib": 200, "apps_gib": 200, "subnet": "PLACEHOLDER_PUBLIC_SUBNET"}
 TRAIN = {
     "name": "compute-gpu",
@@ -74,9 +74,9 @@ PLACEHOLDERS = {
     "PLACEHOLDER_SSH_KEY",
     "PLACEHOLDER_CAPACITY_RESERVATION_ID",
 }
-"""What the page has replaced. A VPC, which Pulumi needs beside its subnets, comes with them here."""
+"""The page's placeholders. Stack files also have one for the VPC, which Pulumi needs beside the subnets."""
 OWN = ("aws-batch", "aws-p4de-containers")
-"""Stacks with placeholders that are not of that page."""
+"""Stacks with placeholders that are not from that page."""
 PAGE = ROOT / "docs" / "architectures.md"
 
 
@@ -86,7 +86,7 @@ def plans() -> dict[str, Plan]:
 
 
 def inputs(plan: Plan, kind: str) -> dict[str, dict[str, Any]]:
-    """The inputs of the resources of a type, by their names without the stack's."""
+    """Return the inputs of the resources of a type, by the resources' names without the stack's name."""
     return {
         r["name"].removeprefix(f"{plan['stack']}-"): r["inputs"]
         for r in plan["resources"]
@@ -95,7 +95,7 @@ def inputs(plan: Plan, kind: str) -> dict[str, dict[str, Any]]:
 
 
 def settings(plan: Plan) -> dict[str, Any]:
-    """What the cluster's machines read."""
+    """Return the settings that the cluster's machines read."""
     (found,) = [one for name, one in inputs(plan, "BucketObjectv2").items() if name == "bundle-settings"]
     return dict(json.loads(found["content"]))
 
@@ -179,7 +179,7 @@ def test_the_prices_of_the_page_are_the_plans(plans: dict[str, Plan], stack: str
 
 
 def of_file(stack: str) -> dict[str, str]:
-    """The placeholders of a shipped stack file: path -> value, as the program finds them."""
+    """Return the placeholders of a shipped stack file, as the program finds them: path -> value."""
     found = load_file(ROOT / f"Pulumi.{stack}.yaml").placeholders
     return {one.path: one.given.strip('"') for one in found}
 

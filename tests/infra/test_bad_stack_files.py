@@ -1,6 +1,6 @@
 """A bad stack file in front of `./cluster`: one message, all mistakes, exit 2, and nothing is made.
 
-What each kind of mistake says is for `test_config_stack_file.py` and its neighbours; this is the process.
+`test_config_stack_file.py` and its neighbours test the messages; this file tests the process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BILLION = "\n".join(
     ["x0: &x0 [lol]", *(f"x{i}: &x{i} [{', '.join([f'*x{i - 1}'] * 9)}]" for i in range(1, 10))]
 ) + (f"\nconfig:\n  {CLUSTER}: *x9\n")
 
-# Words of the message; "{n} mistakes" is counted.
+# Words that the message must have. The number in "{n} mistakes" is checked, too.
 FILES: dict[str, tuple[bytes, list[str]]] = {
     "empty": (b"", ["is empty: it needs `config:`"]),
     "only config": (b"config:\n", ["1 mistake.", "config\n", "nothing (null)", "Pulumi.local.yaml"]),
@@ -88,7 +88,7 @@ FILES: dict[str, tuple[bytes, list[str]]] = {
 
 
 class Place:
-    """A checkout, and all that its commands could write."""
+    """A checkout, and all places where its commands could write."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -101,10 +101,10 @@ class Place:
         return self.checkout.folder / "Pulumi.test.yaml"
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """`./cluster` with exactly these arguments; it must make nothing."""
+        """Run `./cluster` with exactly these arguments. It must make nothing."""
         before = self._everything()
         done = subprocess.run(
-            # Bounded, so that a file which grows in memory fails here and not the machine.
+            # Memory is limited: a file that grows in memory makes this process fail, and not the machine.
             ["prlimit", "--as=4000000000", str(self.checkout.folder / "cluster"), *arguments],
             env=self.checkout.env,
             cwd=self.folder / "home",
@@ -121,12 +121,12 @@ class Place:
         return done
 
     def _everything(self) -> dict[Path, tuple[int, int]]:
-        """All files, Python's own memory of its modules aside: path -> size, time of change."""
+        """Return all files except Python's bytecode: path -> size, time of change."""
         found = {}
         for path in self.folder.rglob("*"):
             if "__pycache__" not in path.parts:
                 status = path.lstat()
-                # A folder changes when its __pycache__ comes.
+                # A folder's time changes when its __pycache__ is made.
                 found[path] = (0, 0) if path.is_dir() else (status.st_size, status.st_mtime_ns)
         return found
 

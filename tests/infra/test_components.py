@@ -1,4 +1,4 @@
-"""Each component's resources, sealed: exactly these, with these inputs, in this order."""
+"""Each component has exactly these resources, with these inputs, in this order."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TRAINING = BenchmarkDesign("keras-mnist", "debug", 2, 0, 3, "sync", "synthetic")
 
 
 def operation(line: str) -> tuple[str, list[str]]:
-    """A command line as verb and arguments, after a check that the program behind it exists."""
+    """Return a command line's verb and arguments, after a check that its program exists."""
     python, flag, module, verb, option, stack, *rest = shlex.split(line)
     assert (python, flag, module) == (".venv/bin/python", "-m", operations.__name__)
     assert (option, stack) == ("--stack", "test")
@@ -49,7 +49,7 @@ def operation(line: str) -> tuple[str, list[str]]:
 
 # --- the local cluster -----------------------------------------------------------------------------------
 
-# From any folder of this machine: consumers do not stand in the checkout.
+# The command works from any folder of this machine, because consumers run outside of the checkout.
 WAY_IN = shlex.join([str(ROOT / "cluster"), "ssh", "--stack", "test"])
 HEAD_OUT = {"c-head": json.dumps(PRINTED), "c-bundle": '{"code": "1"}'}
 
@@ -94,7 +94,7 @@ def test_the_order_of_destruction_is_head_sweep_cloud(preview: bool) -> None:
         "c-sweep": "sweep",
         "c-head": "head-down",
     }
-    # Another cluster of the same stack, which is in the same run directory, is none of their business.
+    # The commands must not touch another cluster of the same stack, which has the same run directory.
     assert {tuple(operation(line)[1]) for line in deletes.values() if line} == {("--cluster", "c")}
 
 
@@ -148,7 +148,7 @@ def test_the_inventory_is_what_the_head_printed() -> None:
 
 
 def test_in_a_preview_the_inventory_is_unknown() -> None:
-    """Nothing invented: what depends on it is not computed."""
+    """Nothing is invented: what depends on unknown values is not computed."""
     seen: list[Any] = []
     cluster(preview=True, seen=seen)
     assert seen == []

@@ -1,4 +1,4 @@
-"""The warnings of a plan: each when it should, none otherwise."""
+"""The warnings of a plan: each one appears when it should, and only then."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEY = "arn:aws:kms:us-east-1:123456789012:key/12345678-1234-1234-1234-1234567890
 
 
 def said(name: str, changes: dict[str, Any]) -> list[str]:
-    # The fixture's m5 is of a previous generation, and one line of its own in each answer.
+    # The fixture's m5, of a previous generation, would add a line to each answer: an m7i replaces it.
     quiet = {"storage": REMOVE, "partitions[0].instance_type": "m7i.xlarge"}
     config = parse(values(name, quiet | changes if name == "aws" else changes), "t")
     found = warnings(config, design(config, FACTS), FACTS)
@@ -25,7 +25,7 @@ def said(name: str, changes: dict[str, Any]) -> list[str]:
 
 
 def others(name: str, changes: dict[str, Any]) -> list[str]:
-    """Without what nodes install at their start, of which many have some."""
+    """Return the warnings without those about what nodes install at their start, which many stacks have."""
     return [line for line in said(name, changes) if "at every start" not in line]
 
 
@@ -91,7 +91,7 @@ def test_warnings() -> None:
         (2, "local.small", 2, None),
         (2, "local.small", 1, "2 × local.small need 2 cores, and this machine has 1 core:"),
         (2, "local.medium", 2, "2 × local.medium need 4 cores, and this machine has 2 cores:"),
-        (1, "local.medium", 1, None),  # nobody to share with
+        (1, "local.medium", 1, None),  # one node shares with nobody
         (2, "local.small", None, None),
     ],
 )

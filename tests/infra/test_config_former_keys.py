@@ -1,4 +1,4 @@
-"""Keys with a new name: the old name is read, said once, and refused beside the new one."""
+"""Keys with a new name: the old name is read with one notice, and refused beside the new one."""
 
 from __future__ import annotations
 

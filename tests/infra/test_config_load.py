@@ -1,4 +1,4 @@
-"""Reading a stack file: shapes, names, YAML's traps; every mistake at once."""
+"""Reading a stack file: types, names, YAML's traps. All mistakes are reported at once."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_all_mistakes_at_once_shapes_and_combinations() -> None:
 
 
 def test_a_wrong_value_is_reported_once() -> None:
-    """A stand-in for a wrong value must not lead to mistakes that nobody made."""
+    """The value that replaces a wrong one must not lead to further mistakes that nobody made."""
     for changes in (
         {"provider": "azure"},
         {"partitions": "debug"},
@@ -282,7 +282,7 @@ def test_pulumi_hands_objects_as_json_text() -> None:
     assert parse(as_text, "s") == parse(config, "s")
 
 
-def test_what_is_given_is_not_changed() -> None:
+def test_parsing_does_not_change_the_given_values() -> None:
     config = values("aws", {"partitions[0].nodes.max": "ten", "name": REMOVE})
     before = json.dumps(config)
     assert mistakes(config)

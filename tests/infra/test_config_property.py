@@ -1,4 +1,4 @@
-"""Whatever a stack file holds, the answer is a configuration or one message: never another error."""
+"""Any content of a stack file gives a configuration or one message, and never another error."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_any_file(tmp_path: Path, content: str | bytes) -> None:
         load_file(file)
 
 
-# What YAML gives a meaning, and what people write by mistake.
+# These are texts to which YAML gives a meaning, and texts that people write by mistake.
 PIECES = st.one_of(
     st.sampled_from(
         ["{", "}", "[", "]", ": ", ":", "- ", ", ", "&a ", "*a", "<<: *a", "!!int ", "!!set ", "!x "]
@@ -118,7 +118,8 @@ PIECES = st.one_of(
 def test_a_good_file_with_something_else_in_it(
     tmp_path: Path, cuts: list[tuple[int, int, str]], name: str
 ) -> None:
-    """It is taken or refused, in words; what is taken can be deployed, and the program reads it alike."""
+    """The file is accepted, or refused with a message. An accepted file can be deployed, and the program
+    reads it in the same way."""
     text = yaml.safe_dump({"config": values(name), "encryptionsalt": "v1"}, sort_keys=False)
     for at, lost, piece in sorted(cuts, reverse=True):
         text = text[:at] + piece + text[at + lost :]

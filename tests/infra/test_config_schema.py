@@ -84,7 +84,7 @@ def test_the_project_declares_its_keys() -> None:
     for value in declared.values():
         assert value["type"] == "object"
         assert value["description"]
-    # What the CLI fills in where a stack has no benchmark means the same as no benchmark.
+    # The value that the CLI fills in for a stack without a benchmark means the same as none.
     config = values("local", {BENCHMARK: declared[BENCHMARK]["default"]})
     assert not mistakes(config)
     assert config[BENCHMARK] == {"enabled": False}

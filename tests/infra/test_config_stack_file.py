@@ -1,4 +1,4 @@
-"""The text of a stack file: what is no YAML, what YAML reads otherwise than people do, what is no file."""
+"""The text of a stack file: invalid YAML, YAML that people read differently, and files that are none."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def changed(old: str, new: str) -> str:
 
 
 def aliases(sections: bool) -> str:
-    """Six lines that stand for nine to the power of six values: what ten would, and yet little enough."""
+    """Six lines of aliases that expand to 9 ** 6 values. That shows the attack, and is still small enough."""
     lines = ["x0: &x0 {a: 1}" if sections else "x0: &x0 [lol, lol, lol]"]
     for i in range(1, 7):
         many = ", ".join(f"k{k}: *x{i - 1}" if sections else f"*x{i - 1}" for k in range(9))
@@ -53,7 +53,7 @@ def refused(file: Path, content: str | bytes | None = None) -> ConfigError:
     return caught.value
 
 
-# The whole message.
+# Each entry has the whole message.
 MESSAGES: dict[str, tuple[str | bytes, str]] = {
     "a tab": ("config:\n\tslurm: 1\n", ", line 2, column 1: not YAML: a tab stands here"),
     "an open bracket": ("config:\n  a: [1,\n    2\n", ", line 2, column 6: not YAML: this bracket is not"),
@@ -123,7 +123,7 @@ def test_what_is_no_stack_file_at_all(file: Path, content: str | bytes, words: s
     assert error.mistakes == ()
 
 
-# All mistakes: path, given, a part of what is allowed, a part of the advice.
+# All mistakes, each with path, given value, a part of what is allowed, and a part of the advice.
 Expected = list[tuple[str, str, str, str]]
 NULL, LOST = "nothing (null)", "nothing: the key is missing"
 MISTAKES: dict[str, tuple[str, Expected]] = {
@@ -339,7 +339,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_what_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "Pulumi.dir.yaml").mkdir()
     assert str(refused(tmp_path / "Pulumi.dir.yaml")) == "Pulumi.dir.yaml cannot be read: it is a folder."
-    # Reading this one would wait for a writer, for ever.
+    # Reading a pipe would wait forever for a writer.
     os.mkfifo(tmp_path / "Pulumi.pipe.yaml")
     assert str(refused(tmp_path / "Pulumi.pipe.yaml")) == "Pulumi.pipe.yaml cannot be read: it is not a file."
     for name in ("a", "b"):
@@ -349,7 +349,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
 
 @pytest.fixture
 def ordinary_user(tmp_path: Path) -> Iterator[None]:
-    """Root may read everything; for as long as this lasts this process is nobody."""
+    """Make this process the user nobody for a while, because root may read everything."""
     if os.getuid() != 0:
         yield
         return

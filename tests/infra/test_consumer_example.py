@@ -34,7 +34,7 @@ MODULES = ("slurm_job", "slurm_stacks")
 
 
 class Engine(mocks.Mocks):
-    """Answers of the engine: another stack's outputs (None: not known yet), and what a command prints."""
+    """The engine's answers: another stack's outputs (`None`: not known yet), and the output of a command."""
 
     def __init__(self, outputs: dict[str, Any] | None, *, preview: bool) -> None:
         self._outputs = outputs
@@ -55,7 +55,7 @@ class Engine(mocks.Mocks):
 
 
 class Consumer(Recorder):
-    """The example's program, or another one in its place, run."""
+    """A run of the example's program, or of another one in its place."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Consumer(Recorder):
 
     def _run(self, file: Path, config: dict[str, str], preview: bool) -> None:
         loop = asyncio.new_event_loop()
-        # After an error the SDK's other tasks are abandoned. That error is raised; these are its echo.
+        # After an error the SDK abandons its other tasks, whose errors are no news. The first one is raised.
         loop.set_exception_handler(lambda _loop, _context: None)
         asyncio.set_event_loop(loop)
         pulumi.runtime.set_mocks(
@@ -90,18 +90,18 @@ class Consumer(Recorder):
                 runpy.run_path(str(file), run_name="__main__")
             return pulumi.Output.all(**exported).apply(self.exports.update)
 
-        # Only so does a failing apply fail, and only then is everything registered.
+        # Without this wait a failing apply would not fail, and registrations would be missing.
         pulumi.runtime.test(program)()  # type: ignore[no-untyped-call]
 
     def unknown(self, name: str) -> set[str]:
-        """The inputs of a resource that are not known, or not entirely."""
+        """Return the inputs of a resource that are not known, or not entirely."""
         fields = self.asked[name].object.fields
         return {key for key, value in fields.items() if rpc.UNKNOWN in str(value)}
 
 
 @pytest.fixture(autouse=True)
 def on_the_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The program's folder on the import path, as Pulumi has it; what it imports is forgotten again."""
+    """Put the program's folder on the import path, as Pulumi does, and forget its imports afterwards."""
     monkeypatch.syspath_prepend(str(EXAMPLE))
     yield
     for name in MODULES:
@@ -109,7 +109,7 @@ def on_the_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def cluster(stack: str = "aws-p4de-inference", **changes: Any) -> dict[str, Any]:
-    """The outputs of a stack that is up."""
+    """Return the outputs of a stack that is up."""
     return {"cluster": built(stack_file(stack)) | changes, "login_ssh": "ssh x"}
 
 
@@ -189,7 +189,7 @@ ELSEWHERE = f"stack {REFERENCE}, output `cluster`"
             {"nodes": "9"},
             "no partition with nodes: 9, GPUs of each: 0, but: debug (nodes: 8, GPUs of each: 1",
         ),
-        # Trainium is no GPU.
+        # Trainium is not a GPU.
         (cluster("aws-trn1"), {"gpus": "1"}, "no partition with nodes: 1, GPUs of each: 1"),
         (cluster(login=None), {}, "has no login machine: it is AWS Batch"),
         (cluster(shared=None), {}, "has no shared folder: it is AWS Batch"),
@@ -199,7 +199,7 @@ ELSEWHERE = f"stack {REFERENCE}, output `cluster`"
 def test_what_cannot_work_ends_in_one_message_in_the_preview_already(
     outputs: dict[str, Any], config: dict[str, Any], said: str, preview: bool
 ) -> None:
-    # A RunError is what Pulumi shows without a traceback.
+    # Pulumi shows a RunError without a traceback.
     with pytest.raises(pulumi.RunError) as raised:
         Consumer(outputs, preview=preview, **config)
     assert said in str(raised.value)
@@ -227,7 +227,7 @@ def test_in_a_preview_of_a_cluster_that_is_not_made_yet_nothing_is_invented() ->
 
 @pytest.fixture
 def login(tmp_path: Path) -> Path:
-    """A login machine with a Slurm that only notes what it is told; a submission takes a moment."""
+    """A login machine with a fake Slurm that records its calls. A submission takes a moment."""
     for name, does in {
         "sbatch": 'sleep 0.2; echo "sbatch $*" >>"$LOG"; cp job.sh "$LOG.script"; grep -c sbatch "$LOG"',
         "scancel": 'echo "scancel $*" >>"$LOG"; test ! -e "$LOG.broken"',
@@ -317,7 +317,7 @@ def test_a_refusal_of_sbatch_is_a_failure_and_leaves_no_job(login: Path) -> None
 
 
 def test_the_reader_in_it_is_ours_and_a_copy_is_complete(tmp_path: Path) -> None:
-    """As the page says: `cp -rL` makes a project that stands alone."""
+    """`cp -rL` makes a project that needs nothing else, as the page says."""
     subprocess.run(["cp", "-rL", str(EXAMPLE), str(tmp_path / "my-job")], check=True)
     copied = {path.name for path in (tmp_path / "my-job").iterdir() if not path.name.startswith(("_", "."))}
     assert (tmp_path / "my-job" / "slurm_stacks.py").read_text() == Path(contract.__file__).read_text()

@@ -1,4 +1,4 @@
-"""docs/consuming.md says what is so: its tables are the contracts, its programs run, its links are good."""
+"""docs/consuming.md is true: its tables are the contracts, its programs run, and its links exist."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXT = fields.PAGE.read_text(encoding="utf-8")
 
 
 def table(heading: str) -> dict[str, str]:
-    """The first two columns of the table with that heading of its first column, without their marks."""
+    """Return the first two columns of the table whose first column has this heading, without Markdown."""
     (rows,) = re.findall(rf"^\| {heading} \|.*\n\|[-|]+\n((?:\|.*\n)+)", TEXT, re.MULTILINE)
     cells = [re.split(r"(?<!\\)\|", row)[1:3] for row in rows.splitlines()]
     return {path.strip(" `"): kind.strip().replace("\\|", "|") for path, kind in cells}

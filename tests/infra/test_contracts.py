@@ -1,7 +1,7 @@
 """The contracts of v1 against their frozen copies in `contract/`: what other teams' programs rely on.
 
-A change is not to be met by changing the frozen copy: the message says what to do instead. Only a field that
-is new is written there, so that it is kept from then on.
+If a test here fails, do not change the frozen copy: the message says what to do instead. Only new fields are
+added to the copy, so that they are kept from then on.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Fields = Mapping[str, str]
 
 
 def compare(frozen: Fields, now: Fields, version: str, file: str) -> list[str]:
-    """What is not as it was promised, and what to do about it."""
+    """Return what differs from the promise, and what to do about it."""
     family, _, number = version.rpartition("/v")
     advice = (
         "Other teams' programs rely on it. Put it back and give what is new a field of its own, or make this "
@@ -71,13 +71,13 @@ def named(types: tuple[type, ...]) -> str:
 
 
 def of_program_result() -> dict[str, str]:
-    """The fields of the record of a user's program."""
+    """Return the fields of the record of a user's program."""
     found = {key: named(types) for key, types in program_record.KEYS.items()}
     return {**found, "apiVersion": json.dumps(program_record.API_VERSION)}
 
 
 def of_result() -> dict[str, str]:
-    """The fields of the result record, from the table by which it is written and checked."""
+    """Return the fields of the result record, from the table by which it is written and checked."""
     found = {key: named(types) + " | missing" * (key in result.LATER) for key, types in result.KEYS.items()}
     found["apiVersion"] = json.dumps(result.API_VERSION)
     return found | {f"history[].{key}": named(types) for key, types in result.HISTORY_KEYS.items()}
@@ -117,7 +117,7 @@ def test_the_record_of_a_users_program_is_as_v1_promised() -> None:
 
 
 def properties(schema: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, dict[str, Any]]]:
-    """Each property of a schema, with the object it is part of."""
+    """Yield each property of a schema, with the object that it is part of."""
     for part in (schema, *schema["$defs"].values()):
         for name, value in part["properties"].items():
             yield part, name, value
@@ -148,14 +148,14 @@ def another_type(part: dict[str, Any], name: str) -> None:
 
 
 def another_need(part: dict[str, Any], name: str) -> None:
-    """Required becomes optional, or the other way round."""
+    """Make a required property optional, or an optional one required."""
     needed = [key for key in part["required"] if key != name]
     part["required"] = needed if name in part["required"] else [*needed, name]
 
 
 @pytest.mark.parametrize("change", [remove, rename, allow_null, another_type, another_need])
 def test_no_change_of_any_field_passes(change: Callable[[dict[str, Any], str], None]) -> None:
-    """Each field of the schema as it is, changed in each way, is found; and nothing else is."""
+    """Each change of each field of the present schema is found, and nothing else is."""
     now = contract.schema()
     places = [index for index, _ in enumerate(properties(now))]
     assert len(places) > 40

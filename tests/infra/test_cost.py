@@ -1,4 +1,4 @@
-"""What a cluster costs, to the cent, and what is not known."""
+"""The cost of a cluster, to the cent, and the parts of it that are not known."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_parts_of_a_cloud_stack() -> None:
 
 
 def test_a_network_costs_something_with_nobody_on_it() -> None:
-    """Of AWS's: one NAT gateway, and an address for it and for each machine that has a public one."""
+    """A network on AWS costs a NAT gateway, its address, and each machine's public address."""
     ssh = {"access": {"mode": "ssh", "ssh_cidrs": ["203.0.113.0/24"], "key": "mine"}}
     vpc = {"vpc": "vpc-0a1b2c3d", "public_subnet": "subnet-0a1b2c3d", "private_subnets": ["subnet-1a1b2c3d"]}
     existing: dict[str, Any] = {"network": {"aws": vpc}}
@@ -67,7 +67,7 @@ def test_a_network_costs_something_with_nobody_on_it() -> None:
 
 
 def test_public_addresses_in_the_place_of_a_nat_gateway() -> None:
-    """Each machine's, while it is up."""
+    """Each machine has a public address while it is up."""
     nodes = {"partitions[0].nodes": {"min": 1, "max": 10}, "partitions[1].nodes": {"min": 0, "max": 4}}
     without = {**nodes, "aws": {"nat": False}}
     assert parts(of("aws", without))["network"] == (pytest.approx(2 * 0.005), pytest.approx(15 * 0.005))
@@ -76,7 +76,8 @@ def test_public_addresses_in_the_place_of_a_nat_gateway() -> None:
 
 
 def test_google_asks_for_its_network_by_the_machine() -> None:
-    """Of Cloud NAT for each machine behind it up to 32, and for an address; a public one is not behind."""
+    """Cloud NAT costs an address, and an amount for each machine behind it, up to 32. A machine with a public
+    address is not behind it."""
     debug = {"partitions[0].nodes": {"min": 1, "max": 4}, "partitions[1].nodes.max": 4}
     assert parts(of("gcp", debug))["network"] == (
         pytest.approx(0.005 + 2 * 0.0014),
@@ -168,7 +169,7 @@ def test_prices_of_storage_can_be_given() -> None:
 
 
 def test_a_sum_that_leaves_out_nodes_is_never_called_the_most() -> None:
-    """Of nodes that are off while no job runs nothing is left out of the idle floor."""
+    """The cost of the idle cluster is known: nodes with an unknown price are off then."""
     spot = {"instance_type": "t8i.medium", "spot": True}
     total = of("aws", {"partitions[0]": {"name": "a", **spot}, "partitions[1]": {"name": "b", **spot}})
     idle, most = total["idle_usd_per_hour"], total["max_usd_per_hour"]
@@ -195,7 +196,7 @@ def test_a_budget_that_does_not_count_every_node_lasts_at_most_so_long() -> None
 
 
 def test_how_long_a_budget_lasts() -> None:
-    """At full size: four nodes here, at 2 USD an hour each."""
+    """The duration is that of the full cluster: four nodes at 2 USD an hour each."""
 
     def lasts(changes: dict[str, Any]) -> BudgetOutlook | None:
         return budget(design(parse(values("local", {"local.price_hour": 2} | changes), "t"), FACTS))

@@ -1,4 +1,4 @@
-"""The design: the five systems, names, memory, timers; pure and carried as JSON."""
+"""The design of the five systems: names, memory, timers. It is pure data and is stored as JSON."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def check_names(cluster: ClusterDesign) -> None:
 
 
 def check_mounts(cluster: ClusterDesign) -> None:
-    """None lies in another: a mount hides what is below it, and machines mount them in any order."""
+    """Check that no mount lies in another: a mount hides what is below it, and the order is not fixed."""
     paths = [PurePosixPath(mount.path) for mount in cluster.mounts]
     assert len(set(paths)) == len(paths)
     assert not any(one in other.parents for one in paths for other in paths)
@@ -113,9 +113,9 @@ def test_memory_that_slurm_may_hand_out(machine: str, mib: int) -> None:
 
 
 def test_memory_is_between_the_clouds_reserve_and_slurms_limit() -> None:
-    """slurmctld takes a CLOUD node down whose memory is under 90 % of RealMemory: stay above, with room.
+    """slurmctld sets a CLOUD node DOWN if its memory is under 90 % of RealMemory, so there must be a margin.
 
-    Of the smallest machines the reserve is a larger part.
+    The cloud's reserve is a larger part of the smallest machines.
     """
     for name, machine in FACTS.machines.items():
         least = 0.85 if machine.memory_mib > 3700 else 0.1
@@ -327,7 +327,7 @@ def test_benchmarks() -> None:
     where_default = trained("aws", {"partitions[1].default": True})
     assert where_default is not None
     assert where_default.partition == "gpu"
-    # The training would run on Trainium's CPUs, and is refused there.
+    # The training is refused on Trainium, where it would run on the CPUs.
     beside = trained("aws", {"partitions[0].instance_type": "trn1.32xlarge", "@partition": "gpu"})
     assert beside is not None
     assert beside.gpus_per_node == 8

@@ -1,4 +1,4 @@
-"""The five published systems as stack files: what their designs must say."""
+"""The designs of the five published systems' stack files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FACTS = catalog()
 
 
 def stack(name: str) -> ClusterDesign:
-    """The design of a stack file with an example for each placeholder."""
+    """Return the design of a stack file with an example for each placeholder."""
     return design(parse(yaml.safe_load(filled_in(stack_file(name).read_text()))["config"], name), FACTS)
 
 
@@ -68,7 +68,7 @@ def test_s3_gpus_on_both_clouds() -> None:
         True,
         "1-00:00:00",
     )
-    # g4dn.xlarge has its T4 without being asked, and no EFA.
+    # g4dn.xlarge always has its T4, and has no EFA.
     assert t4.accelerator is not None
     assert (t4.accelerator.type, t4.accelerator.count, t4.efa) == ("t4", 1, 0)
     fsx = aws.mounts[-1]
@@ -87,14 +87,14 @@ def test_s3_gpus_on_both_clouds() -> None:
 
 
 def test_s4_reference_architectures() -> None:
-    """Those with placeholders are held to the published tables, too (`test_architectures`)."""
+    """`test_architectures` compares the stacks with placeholders with the published tables, too."""
     trainium = stack("aws-trn1").partitions[0]
     assert trainium.accelerator is not None
     assert (trainium.accelerator.gres, trainium.accelerator.count, trainium.efa) == ("neuron", 16, 8)
 
 
 def test_s4_containers() -> None:
-    """The published one has Docker, Enroot and Pyxis by post-install scripts."""
+    """The published system installs Docker, Enroot and Pyxis by post-install scripts."""
     containers = stack("aws-p4de-containers")
     (gpu,) = containers.partitions
     assert (gpu.name, gpu.instance_type, gpu.min, gpu.max) == ("compute-gpu", "p4de.24xlarge", 4, 4)
@@ -111,7 +111,7 @@ def test_s4_containers() -> None:
     assert [(h.role, h.source, h.args, h.timeout) for h in containers.hooks] == [
         ("all", "docs/examples/hooks/docker.sh", (), 600)
     ]
-    # Slurm waits for a node as long as its script may take.
+    # Slurm waits for a node at least as long as its script may take.
     without = dataclasses.replace(containers, hooks=())
     assert limits.boot(containers, gpu) == limits.boot(without, gpu) + 600
     assert containers.slurm.resume_timeout >= limits.boot(containers, gpu)
@@ -191,6 +191,6 @@ def test_batch_as_a_stack_file_says() -> None:
         "batch-queue",
         "batch-job",
     )
-    # Whole machines: 97 vCPUs are two of 96, and 500 hold five.
+    # Batch takes whole machines: 97 vCPUs need two of 96, and 500 vCPUs hold five.
     assert (cluster.partitions[0].min, cluster.partitions[0].max) == (2, 5)
     assert cluster.partitions[0].placement == "none"

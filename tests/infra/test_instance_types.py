@@ -54,7 +54,7 @@ def test_published_facts(
 
 def test_the_snapshot_agrees_with_itself() -> None:
     for name, machine in FACTS.machines.items():
-        # EC2 lists no placement group for VT1, which has EFA all the same.
+        # EC2 lists no placement group for VT1, which nevertheless has EFA.
         assert machine.efa == 0 or machine.placement or name == "vt1.24xlarge", name
         assert machine.efa <= machine.network_cards, name
         regions = set(machine.regions or machine.price)
@@ -135,7 +135,7 @@ def of_moto() -> dict[str, dict[str, Any]]:
 
 
 def test_every_type_of_ec2_is_known_or_refused_with_a_reason() -> None:
-    """And ARM is refused by the name alone, so that a type of tomorrow is, too."""
+    """ARM is refused by the name alone, so future ARM types are refused, too."""
     described = of_moto()
     assert len(described) > 900
     for name, one in described.items():
@@ -148,7 +148,7 @@ def test_every_type_of_ec2_is_known_or_refused_with_a_reason() -> None:
 @pytest.mark.parametrize(
     ("name", "vcpus", "gib", "devices", "cards", "efa", "nvme"),
     [
-        # Amazon EC2's pages of instance types (accelerated computing, HPC), not moto.
+        # The source is Amazon EC2's pages of instance types (accelerated computing, HPC), not moto.
         ("p5en.48xlarge", 192, 2048, ("h200", 8), 16, 16, 28312),
         ("p6-b200.48xlarge", 192, 2048, ("b200", 8), 8, 8, 28312),
         ("g6.12xlarge", 48, 192, ("l4", 4), 1, 1, 3501),
@@ -185,7 +185,7 @@ def test_machines_that_a_user_would_have_had_to_describe(
 def test_googles_series(
     name: str, vcpus: int, gib: int, devices: tuple[str, int] | None, nvme: int, placement: bool
 ) -> None:
-    """Of prices.yaml's sources (vCPUs, memory, GPUs, SSDs), read apart from the table's."""
+    """The sources of prices.yaml also have vCPUs, memory, GPUs and SSDs, which must agree with the table."""
     machine = FACTS.machines[name]
     have = (machine.accelerator.type, machine.accelerator.count) if machine.accelerator else None
     assert (machine.vcpus, machine.memory_mib, have) == (vcpus, gib * 1024, devices)
@@ -204,12 +204,12 @@ def test_series_of_google_that_no_machine_here_can_be_of() -> None:
     assert series("z9-standard-2").unusable is None
 
 
-# What was said by hand, and what EC2 and Google say: key -> the machines' names. Prices that differ are
-# Google's, rounded then to four digits of one vCPU's; those of further regions are new.
+# Differences between the former table, which was written by hand, and what EC2 and Google say: key -> the
+# types' names. The prices that differ are Google's, which had four digits for a vCPU; other regions are new.
 DIFFERS = {
-    # EC2 calls them previous generations by now (CurrentGeneration: false).
+    # EC2 now calls them previous generations (CurrentGeneration: false).
     "previous_generation": r"m5\.(x?|2x|8x)large|g5\.(8|12)xlarge",
-    # `None` meant that nobody had looked; and G5 came to two more regions.
+    # `None` meant that the value was unknown. G5 has come to two more regions.
     "regions": r"t3\.medium|m5\..*|c5n\.18xlarge|g5\..*|(n1|n2|e2)-.*",
 }
 
@@ -249,14 +249,14 @@ def test_what_was_kept_by_hand_has_not_changed_but_where_it_is_said() -> None:
 @pytest.mark.parametrize(
     ("name", "region", "usd"),
     [
-        # Three regions of one type, read in two sources (skypilot's catalog; karpenter's for us-east-1).
+        # One type's prices in three regions, by two sources (skypilot's catalog; karpenter's for us-east-1).
         ("m7i.xlarge", "us-east-1", 0.2016),
         ("m7i.xlarge", "eu-central-1", 0.2415),
         ("g5.48xlarge", "eu-central-1", 20.3681),
         ("p5.48xlarge", "eu-north-1", 58.8928),
         ("a3-highgpu-8g", "europe-west4", 112.540479),
         ("c6a.xlarge", "us-east-1", 0.153),
-        # Nobody has said: not another region's.
+        # The price is unknown, and no other region's is taken.
         ("c6a.xlarge", "eu-west-1", None),
         ("p5.48xlarge", "sa-east-1", None),
         ("n2d-standard-4", "europe-west4", None),

@@ -46,7 +46,7 @@ def test_every_stacks_outputs_fit_the_schema(file: Path) -> None:
     output = built(file)
     jsonschema.Draft202012Validator(SCHEMA).validate(output)
     assert json.loads(json.dumps(output)) == output
-    # Readers allow more; what we publish is this and nothing else.
+    # Readers allow more fields; what we publish has these and no others.
     strictly = contract.ClusterOutput.model_validate(output, strict=True, extra="forbid")
     assert strictly.model_dump(by_alias=True, mode="json") == output
     assert contract.load(output) == strictly
@@ -109,7 +109,7 @@ class _Submitted:
 
 
 def of_a_program(trained: bool) -> dict[str, Any]:
-    """The outputs of the local stack's program, resolved."""
+    """Return the resolved outputs of the local stack's program."""
     config = load_file(ROOT / "Pulumi.local.yaml")
     cluster = design(config, catalog())
     benchmark = benchmark_design(config, cluster) if trained else None

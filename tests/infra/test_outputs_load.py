@@ -1,4 +1,4 @@
-"""Reading the `cluster` output: what is accepted, what is refused and how, and what the reader needs."""
+"""Reading the `cluster` output: what is accepted or refused, and which packages the reader needs."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def output() -> dict[str, Any]:
 
 
 def without_nulls(value: Any) -> Any:
-    """As the SDK hands it from stack to stack."""
+    """Return the value without nulls, as the SDK passes it from stack to stack."""
     if isinstance(value, dict):
         return {k: without_nulls(v) for k, v in value.items() if v is not None}
     return [without_nulls(v) for v in value] if isinstance(value, list) else value
 
 
 def changed(value: Any, new: object) -> Iterator[tuple[str, Any]]:
-    """The value with one of its parts replaced, for each part and with its path."""
+    """Yield the value with one of its parts replaced, for each part, with the part's path."""
     keys: Any = value.keys() if isinstance(value, dict) else range(len(value))
     for key in keys:
         twin = copy.copy(value)
@@ -53,7 +53,7 @@ def changed(value: Any, new: object) -> Iterator[tuple[str, Any]]:
 # --- what is accepted ------------------------------------------------------------------------------------
 
 
-def test_it_is_typed(output: dict[str, Any]) -> None:
+def test_the_loaded_output_is_typed(output: dict[str, Any]) -> None:
     cluster = outputs.load(output)
     assert cluster.api_version == "slurm-stacks/v1"
     assert cluster.login is not None
@@ -89,7 +89,7 @@ def test_pulumis_numbers_are_floats(output: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("new", [None, "text", 7, 2.5, True, [], {}, -1], ids=repr)
 def test_the_reader_and_the_schema_agree(output: dict[str, Any], new: object) -> None:
-    """Whatever is changed, one refuses it if the other does."""
+    """Each change is refused by both or by neither."""
     verdicts = set()
     for path, other in changed(output, new):
         try:

@@ -1,4 +1,4 @@
-"""A program of the user's as the benchmark: the stack file, what is staged, and its script."""
+"""A program of the user as the benchmark: the stack file, what is staged, and its script."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def read(said: dict[str, Any], project: Path | None, stack: str = "local") -> An
 
 
 def mistakes(said: dict[str, Any], project: Path | None) -> dict[str, str]:
-    """Path below the benchmark -> what is allowed and what to do."""
+    """Return the mistakes: path below the benchmark -> what is allowed and what to do."""
     with pytest.raises(ConfigError) as caught:
         read(said, project)
     return {m.path.removeprefix(f"{BENCHMARK}."): f"{m.allowed}; {m.advice}" for m in caught.value.mistakes}
@@ -201,7 +201,7 @@ def test_all_mistakes_come_at_once(project: Path) -> None:
 
 
 def test_without_the_projects_folder_only_the_text_is_checked() -> None:
-    """As in a program of Pulumi's, which is told the values and no file."""
+    """A Pulumi program gets the values without the file."""
     assert read({"script": "none.py", "requirements": "none.txt"}, None).benchmark.script == "none.py"
     assert set(mistakes({"script": "../x.py"}, None)) == {"script"}
 
@@ -210,7 +210,7 @@ def test_without_the_projects_folder_only_the_text_is_checked() -> None:
 
 
 def archived(workload: workload_files.Workload) -> dict[str, int]:
-    """Name -> mode."""
+    """Return an archive's content: name -> mode."""
     with tarfile.open(fileobj=io.BytesIO(workload.archive())) as tar:
         return {member.name: member.mode for member in tar}
 
@@ -241,11 +241,11 @@ def test_names_contents_and_modes_are_a_change_and_nothing_else(project: Path) -
 
 
 def test_the_built_in_trainings_digest_is_what_it_was(tmp_path: Path) -> None:
-    """What only the container of AWS Batch has is staged on no cluster, so its changes start no training."""
+    """Files that only AWS Batch's container has are not staged, so their changes start no training."""
     shutil.copytree(ROOT / "workload", tmp_path / "workload")
     for folder in ("batch", "resnet"):
         shutil.rmtree(tmp_path / "workload" / folder)
-    # What decides whether a running stack's training starts again: names, lengths and contents, in order.
+    # The names, lengths and contents, in order, decide whether a running stack's training starts again.
     total = hashlib.sha256()
     for name, content in bundle.tree(tmp_path / "workload"):
         total.update(f"{name}\0{len(content)}\0".encode() + content)

@@ -1,4 +1,4 @@
-"""The project files that the engine's tests write, in whatever folder the checkout lies."""
+"""The project files that the engine's tests write are valid for any path of the checkout."""
 
 from __future__ import annotations
 

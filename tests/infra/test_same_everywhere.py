@@ -1,6 +1,6 @@
 """One description, three providers: the same partitions, node names and slurm.conf, the same outputs.
 
-What differs is said here, and nothing else may: where the machines are, what they are called there, and how
+This file lists the only differences that are allowed: where the machines are, their types' names, and how
 they reach each other.
 """
 
@@ -46,11 +46,11 @@ MACHINES = {
     "aws": ("m5.large", "g4dn.xlarge"),
     "gcp": ("n1-standard-2", "n1-standard-4"),
 }
-"""Of the partitions `cpu` and `gpu`: clouds have no machine in common."""
+"""The instance types of the partitions `cpu` and `gpu`, which differ from cloud to cloud."""
 OFFERED = {"europe-west4-a": {"n1-standard-2": 2, "n1-standard-4": 4}}
 PROVIDERS = tuple(PLACES)
 VERSIONS = ((22, 5), (23, 11), (24, 11))
-"""Slurm of Debian 12, of Ubuntu 24.04, and of Debian 13."""
+"""The releases of Slurm in Debian 12, Ubuntu 24.04 and Debian 13."""
 ADDRESSES = {"SlurmctldHost"}
 OF_NAMESPACES = {"TaskPlugin", "SlurmdParameters", "SlurmctldParameters"}
 """Machines of the local stack share the host's CPUs, pretend to have what the design says, and have their
@@ -65,17 +65,18 @@ OF_REAL_DEVICES = {
 }
 """The local stack checks the health of devices that it pretends to have only on request."""
 OWN = {"machine", "price_usd_per_hour", "accelerator"}
-"""Of a partition's outputs: what differs from provider to provider."""
+"""The fields of a partition's outputs that differ from provider to provider."""
 
 
 def facts(provider: str, vcpus: int, gib: int) -> dict[str, int]:
-    """So many CPUs and so much memory for jobs: of a cloud's machine a part is kept, of a local one none."""
+    """Instance types with this many CPUs and this much memory for jobs. A cloud's machine reserves a part of
+    its memory, a local machine none."""
     memory = gib * 1024
     return {"vcpus": vcpus, "memory_mib": memory - (400 + 30 * gib) if provider == "local" else memory}
 
 
 def stack(provider: str) -> dict[str, Any]:
-    """The same stack file for each, but for the names of places and machines."""
+    """Return a stack file that differs only by the names of places and instance types."""
     cpu, gpu = MACHINES[provider]
     cluster: dict[str, Any] = {
         "name": "c",
@@ -118,7 +119,7 @@ def designed(provider: str) -> ClusterDesign:
 
 @pytest.fixture
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Settings]:
-    """What the machines of a provider's cluster are told, by its own code."""
+    """Return the settings of the machines of a provider's cluster, from the provider's own code."""
 
     def of(provider: str) -> Settings:
         cluster = designed(provider)
@@ -140,24 +141,24 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Set
 
 
 def plain(value: Any) -> Any:
-    """The mocks wrap what providers hold for secret."""
+    """Unwrap the values that providers treat as secret, which the mocks wrap."""
     return value["value"] if isinstance(value, dict) and "value" in value else value
 
 
 def options(text: str) -> list[str]:
-    """The lines of a slurm.conf that say something."""
+    """Return the lines of a slurm.conf without comments and empty lines."""
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
 def unnamed(provider: str, text: str) -> str:
-    """Without the names of machines, which jobs may ask for as a feature."""
+    """Remove the names of instance types, which jobs may request as a feature."""
     for machine, common in zip(MACHINES[provider], ("machine-1", "machine-2"), strict=True):
         text = text.replace(machine, common)
     return text
 
 
 def differing(one: str, other: str) -> set[str]:
-    """The keys of lines that only one of two has."""
+    """Return the keys of the lines that only one of two files has."""
     return {line.partition("=")[0] for line in set(options(one)) ^ set(options(other))}
 
 
@@ -165,7 +166,7 @@ def differing(one: str, other: str) -> set[str]:
 
 
 def test_partitions_are_the_same_but_for_what_a_machine_is_called_and_costs() -> None:
-    """`simulated` tells a job that the local stack's GPUs are none."""
+    """`simulated` tells a job that the local stack's GPUs are not real."""
 
     def seen(provider: str) -> list[Partition]:
         return [
@@ -210,7 +211,7 @@ def test_slurm_is_configured_the_same_but_for_addresses(
 
 
 def test_a_description_that_differs_is_seen_to_differ(told: Callable[[str], Settings]) -> None:
-    """The comparison is none that finds everything equal."""
+    """The comparison does not find everything equal."""
     settings = told("gcp")
     (cpu, gpu) = settings.design.partitions
     other = replace(settings, design=replace(settings.design, partitions=(replace(cpu, max=13), gpu)))
@@ -223,7 +224,7 @@ def test_a_description_that_differs_is_seen_to_differ(told: Callable[[str], Sett
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """The outputs of each provider's whole program, as its plan shows them."""
+    """Return the outputs of each provider's whole program, as its plan shows them."""
     project = tmp_path_factory.mktemp("project")
     for name in ("Pulumi.yaml", "__main__.py"):
         shutil.copy(ROOT / name, project / name)
@@ -246,7 +247,7 @@ def test_other_teams_read_the_same_of_each(published: dict[str, dict[str, Any]])
 
 
 def leaves(value: Any, path: str = "") -> Iterator[str]:
-    """The paths of all that an output says; of a list those of its first, in whatever order."""
+    """Yield the paths of all fields of an output. A list has the paths of its first item."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from leaves(inner, f"{path}.{key}")

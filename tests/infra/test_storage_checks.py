@@ -1,4 +1,4 @@
-"""Storage that is there already, that stays, or that is saved: what a stack file may say, and its design."""
+"""Storage that exists already, that stays, or that is saved: what a stack file may say, and its design."""
 
 from __future__ import annotations
 
@@ -88,6 +88,12 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("gcp", {"storage.buckets": [{"bucket": "s3://d-1", "path": "/d"}]}, "[0].bucket", ["gs://… on gcp"]),
     ("aws", {"storage.buckets": [{"bucket": "d-1", "path": "/d"}]}, "[0].bucket", ["s3://bucket/prefix"]),
     ("aws", {"storage.buckets": [{"bucket": "s3://d-1", "path": "/home/d"}]}, "[0].path", ["home's, /home"]),
+    (
+        "aws",
+        {"storage.home.path": "/data/home", "storage.buckets": [{"bucket": "s3://d-1", "path": "/data"}]},
+        "[0].path",
+        ["home's, /data/home"],
+    ),
     ("aws", {"storage.buckets": [{"bucket": "s3://d-1", "path": "/usr"}]}, "[0].path", ["not the system's"]),
     ("local", {"storage.buckets": [{"bucket": "s3://d-1", "path": "/d"}]}, "storage.buckets", ["no storage"]),
 ]  # fmt: skip

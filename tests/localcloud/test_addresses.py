@@ -53,7 +53,7 @@ def test_a_damaged_note_is_none(run: Path, content: str) -> None:
 
 
 def test_clusters_of_one_user_have_blocks_of_their_own(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both begin their search at the same block, and no agent runs."""
+    """Both clusters begin their search at the same block, and no agent runs."""
     monkeypatch.setattr(addresses, "_seed", lambda _run: 7)
     assert addresses.ensure_block(run) != addresses.ensure_block(made(run.with_name("two")))
 
@@ -70,7 +70,7 @@ def test_clusters_of_two_users_have_blocks_of_their_own(
         assert first in addresses.claimed_blocks()
         other = made(tmp_path / "another user's" / "one")
         assert addresses.ensure_block(other) != first
-        # Both chose at the same moment: who claims later has another one, or keeps what its machines know.
+        # Both chose at the same moment. The later claim moves to another block, unless its machines know it.
         (other / "addresses.json").write_text((run / "addresses.json").read_text())
         assert addresses.claim(other, movable=False) is None
         assert addresses.saved_block(other) == first
@@ -90,5 +90,5 @@ def test_where_something_listens_no_cluster_goes(run: Path, monkeypatch: pytest.
 
 
 def test_a_sandbox_whose_loopback_has_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(addresses, "head_address", lambda _first, _index: "192.0.2.1")  # nobody's
+    monkeypatch.setattr(addresses, "head_address", lambda _first, _index: "192.0.2.1")  # nobody's address
     assert not addresses.usable("127.1.0.0")

@@ -60,7 +60,7 @@ def test_quota_takes_a_whole_launch_or_none_of_it(tmp_path: Path, maker: Sleeper
     answer = cloud.launch("b", names(4), 1, "local.small", TAGS)
     assert len(answer["machines"]) == 3
     assert [(f["nodes"], f["code"]) for f in answer["failures"]] == [(["debug-3"], "QuotaExceeded")]
-    # The controller is not what the quota is about.
+    # The quota does not count the controller.
     cloud.launch("c", {"controller": "t-controller"}, 1, "local.small", {**TAGS, "role": "controller"})
 
 

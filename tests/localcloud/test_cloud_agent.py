@@ -84,7 +84,7 @@ def test_errors_hit_their_calls_and_nothing_else(served: ServedCloud, error: str
     assert served.code("available_capacity", **asked) == code
     assert served.code("list", tags=TAGS) == (code if every else None)
     assert served.code("terminate", ids=[node]) == (code if every else None)
-    # The cluster's head is made and looked after all the same, and so is whoever makes things go wrong.
+    # Calls for the head and calls that set faults are neither delayed nor refused.
     head = {**wish, "names": {"controller": "t-controller"}, "tags": HEAD}
     (controller,) = [m["id"] for m in served.call("launch", **head)["machines"]]
     assert served.call("list", tags={"role": "controller"})["machines"][0]["id"] == controller

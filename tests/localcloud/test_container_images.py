@@ -141,7 +141,7 @@ def test_layers_that_nobody_has_used_for_a_week_go(tmp_path: Path) -> None:
     # A use counts as much as the making.
     layer(folder, "again-1", week + 60)
     layers.ensure(folder, "again-1", lambda _draft: None, print)
-    # What a maker that was killed has left, and what one is just making.
+    # One folder was left by a process that was killed, and one is just being made.
     (folder / ".dead-1.draft").mkdir()
     (folder / ".making-1.draft").mkdir()
     plan = tmp_path / "plan.json"

@@ -39,7 +39,7 @@ def test_the_stage_that_looks_for_a_network_runs_where_something_needs_it(
     machine = Machine("m", "debug-0", tmp_path / "machine", [layer], None, datasources=datasources)
     boot_files.write(machine)
     unit = machine.folder / "seed/etc/systemd/system/cloud-init-local.service"
-    # systemd takes an empty file for a unit that shall not run.
+    # For systemd an empty file is a unit that must not run.
     assert (unit.exists() and unit.read_text() == "") == without
 
 
@@ -58,7 +58,7 @@ def test_a_machine_boots_runs_its_user_data_and_powers_off(lab: Lab, tmp_path: P
         machine.booted()
     assert first.says("cat", "/root/told") == "debug-0"
     assert second.says("cat", "/root/told") == "debug-1"
-    # Its systemd, and what that has started.
+    # The process is the machine's systemd, with all that it has started.
     for service in ("1", "$(systemctl show --property MainPID --value systemd-journald)"):
         allowed = second.says("sh", "-c", f"grep Cpus_allowed_list /proc/{service}/status")
         assert allowed.split()[-1] == str(core)
@@ -71,7 +71,7 @@ def test_a_machine_boots_runs_its_user_data_and_powers_off(lab: Lab, tmp_path: P
     assert first.run("ping", "-c1", "-W20", "10.99.1.1").returncode == 0
     assert first.says("cat", "/etc/machine-id") != second.says("cat", "/etc/machine-id")
 
-    # A boot again: the disk is the same, and first boots' user data does not run.
+    # After a second boot the disk is the same, and user data for first boots does not run.
     first.run("rm", "/root/told")
     before = nspawn.leader(first.launcher)
     first.run("systemctl", "reboot")
@@ -82,7 +82,7 @@ def test_a_machine_boots_runs_its_user_data_and_powers_off(lab: Lab, tmp_path: P
 
     assert first.power_off()
     assert "Powering off" in first.machine.console.read_text()
-    # Its disk is there until it is cleared, its cable is not.
+    # The disk stays until it is cleared; the network interface does not.
     assert nspawn.link_of(first.machine.id) not in lab.inside("ip", "-brief", "link")
     assert nspawn.clear(first.machine.folder, first.machine.id) == []
     assert not first.machine.folder.exists()

@@ -88,12 +88,12 @@ def test_settings_of_machines_with_a_root_of_their_own(
     assert (site.root, site.apps, site.shared) == ("/", "/apps", "/home")
     assert (site.controller_host, site.controller_address) == ("controller", "10.99.0.2")
     assert (site.slurmctld_port, site.slurmd_port) == (6817, 6818)
-    # As the machine sees them: nothing of this host's paths goes into the settings.
+    # The paths are those of the machine: the settings have none of this host's paths.
     assert site.of(LocalSite).socket == "/srv/slurm-stacks/cloud/agent.sock"
     assert str(tmp_path) not in json.dumps(dataclasses.asdict(site))
     assert run.agent_socket == run.cloud / "api" / "agent.sock"
     assert read_hosts(run.hosts)["p0-1"] == "10.99.1.1"
-    # Another `up` with another partition before it moves nobody.
+    # A later `up` with another partition in front changes no address.
     wider = design(2, 3)
     renamed = dataclasses.replace(
         wider, partitions=(dataclasses.replace(wider.partitions[1], name="a"), wider.partitions[0])

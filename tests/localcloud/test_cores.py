@@ -18,14 +18,14 @@ from localcloud.machines import Boot, ProcessRuntime
 from tests.support.checkout import until
 from tests.support.sleepers import Sleepers, names
 
-# Far from those of any real machine, and this process's alone: every cluster of this host sees the claims.
+# The numbers are unlike any real core's and differ for each process, because all clusters see the claims.
 FIRST = 70000 + 8 * os.getpid()
 TAGS = {"cluster": "t", "role": "compute", "cpus": "1"}
 
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The cores of a host with three of them."""
+    """A host with three cores."""
     made = [FIRST, FIRST + 1, FIRST + 2]
     monkeypatch.setattr(cores, "by_sharing", lambda _siblings: made)
     return made

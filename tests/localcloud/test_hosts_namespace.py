@@ -139,7 +139,7 @@ def test_an_ordinary_user_stays_who_it_is(folder: Path) -> None:
         if "does not know other machines" in done.stderr:
             pytest.skip(done.stderr)
         assert done.stdout.splitlines() == ["debug-0 127.9.65.1 debug-0", f"{user.id} {user.group}"]
-        # What has left Python has no rights in its namespaces, as an ordinary user's programs should.
+        # Programs that Python has started have no rights in their namespaces, like an ordinary user's.
         status = run(user(*inside(folder, "cat", "/proc/self/status"))).stdout
         assert "CapEff:\t0000000000000000" in status
 
@@ -161,7 +161,7 @@ def test_where_the_kernel_refuses_the_program_runs_without_names(folder: Path) -
         (["/etc/passwd"], 126, "/etc/passwd: cannot be executed: Permission denied\n"),
     ],
 )
-def test_a_command_that_is_none(folder: Path, argv: list[str], status: int, said: str) -> None:
+def test_a_command_that_cannot_be_started(folder: Path, argv: list[str], status: int, said: str) -> None:
     done = run(inside(folder, *argv))
     assert (done.returncode, done.stderr.splitlines(keepends=True)[-1]) == (status, said)
 
@@ -189,7 +189,7 @@ def test_a_machine_keeps_its_names_when_the_hosts_file_is_replaced(folder: Path,
     try:
         assert machine.stdout is not None
         assert machine.stdout.readline() == "here\n"
-        # nsenter has become it.
+        # The process of nsenter has become this one.
         seen = Path(f"/proc/{machine.pid}/root/etc/hosts")
         assert seen.read_text() == (folder / "etc-hosts").read_text()
         host.run("sh", "-c", "echo 10.0.0.9 printer >/etc/new && mv /etc/new /etc/hosts")

@@ -37,11 +37,11 @@ def step(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.
         env={"PATH": os.environ["PATH"]},
         start_new_session=True,
     )
-    # The shell of the job, and its sleep.
+    # The shell of the job and its `sleep`.
     until(lambda: len(descendants(child.pid)) == 2, 60, "the job")
     yield child
     for pid in [*descendants(child.pid), child.pid]:
-        with contextlib.suppress(ProcessLookupError):  # one ends by the other's end
+        with contextlib.suppress(ProcessLookupError):  # one may end because the other has ended
             if child.poll() is None:
                 os.kill(pid, 9)
     child.wait()
@@ -51,7 +51,7 @@ def test_a_job_ends_together_with_the_slurmstepd_that_would_tell_of_it(
     step: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     """Otherwise slurmctld would be told of a failed job, and would not queue it again."""
-    # Not by the node's name: clusters of other tests have a debug-0, too.
+    # The node's name does not tell: clusters of other tests have a debug-0, too.
     job = ("SLURM_CONF", f"{tmp_path}/etc/slurm.conf")
     assert with_environment(*job)
     subprocess.run(

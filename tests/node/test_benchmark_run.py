@@ -211,7 +211,7 @@ def test_a_job_waits_for_the_end_of_others_that_slurm_still_knows(tmp_path: Path
     assert sbatch.seen["options"] == [f"--comment=slurm-stacks:{RUN}", "--dependency=afterany:30:31"]
 
 
-def test_silence_is_no_refusal(tmp_path: Path, sbatch: Sbatch) -> None:
+def test_an_sbatch_without_an_answer_does_not_count_as_refused(tmp_path: Path, sbatch: Sbatch) -> None:
     run = make(tmp_path, FakeControl())
     sbatch.refusal = (
         "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"

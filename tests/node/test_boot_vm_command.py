@@ -61,7 +61,7 @@ def test_a_daemon_that_is_left_behind_holds_nobody_up(tmp_path: Path) -> None:
         os.kill(int(pid.read_text()), signal.SIGKILL)
 
 
-def test_what_may_pass_is_tried_again(tmp_path: Path) -> None:
+def test_a_command_that_fails_is_tried_again(tmp_path: Path) -> None:
     file = tmp_path / "tries"
     script = f'echo x >>{file}; [ "$(wc -l <{file})" -ge 3 ]'
     run("sh", "-c", script, attempts=3, pause=0.01)

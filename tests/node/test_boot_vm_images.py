@@ -113,7 +113,9 @@ def test_what_an_image_does_not_hold_makes_no_new_one(change: str) -> None:
         ({"trains": False}, {"controller"}),
     ],
 )
-def test_what_it_holds_does(changes: dict[str, object], which: set[str]) -> None:
+def test_a_changed_content_of_an_image_changes_its_digest(
+    changes: dict[str, object], which: set[str]
+) -> None:
     before, after = digests(made(COMPUTE, T4)), digests(made(COMPUTE, T4, **changes))
     assert {name for name in before if before[name] != after[name]} == which
 

@@ -1,4 +1,4 @@
-"""The fingerprints of keys, as gpg tells them of the distribution's own key files."""
+"""The fingerprints of keys are those that gpg prints for the distribution's own key files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_fingerprints_are_those_that_gpg_tells(path: Path, tmp_path: Path) -
     assert openpgp.fingerprints(armored(path)) == wanted
 
 
-# A key packet of version 4 in the old and the new form of headers, and what is none.
+# A key packet of version 4 with the old and the new form of headers, and data that is not a key.
 BODY = bytes([4, 0, 0, 0, 0, 22]) + b"x" * 40
 OLD, NEW = bytes([0x98, len(BODY)]) + BODY, bytes([0xC6, len(BODY)]) + BODY
 

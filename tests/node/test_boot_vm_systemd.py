@@ -1,4 +1,4 @@
-"""Daemons as units: what is written, that systemd takes it, and in which order it is told."""
+"""Daemons as units: what is written, that systemd accepts it, and the order of the calls."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     made = {"slurmd": service(), "slurmctld": service("slurmctld", "root"), "elastic": elastic, "odd": odd}
     for name, one in made.items():
         (tmp_path / f"{name}.service").write_text(text(one))
-    # The unit that starts a boot, too.
+    # systemd also checks the unit that starts a boot.
     user_data = BOOT_SCRIPT.render(design(isolation="vm", region="eu-west-1"), "bucket", "compute")
     boot = user_data.split("<<'END'\n")[2].split("END\n")[0]
     (tmp_path / "boot.service").write_text(boot.replace("/opt/slurm-stacks/start.py", "/bin/true"))
@@ -92,7 +92,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
 
 
 def test_words_reach_the_program_as_they_are() -> None:
-    """As systemd reads a line: quotes, then specifiers, then variables."""
+    """systemd reads quotes in a line first, then specifiers, then variables."""
     odd = ['a "b" \\c', "100%", "$HOME ${X}", "import sys; sys.path.insert(0, '/x')", ""]
     line = text(Service("x", tuple(odd), Path("/x")))
     (command,) = [line for line in line.splitlines() if line.startswith("ExecStart=")]

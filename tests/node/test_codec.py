@@ -22,7 +22,7 @@ FULL = design(
 )
 
 
-def test_what_went_comes_back(tmp_path: Path) -> None:
+def test_settings_survive_a_round_trip(tmp_path: Path) -> None:
     made = settings(tmp_path, FULL)
     assert from_json(Settings, json.loads(json.dumps(to_json(made)))) == made
 

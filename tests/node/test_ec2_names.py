@@ -24,7 +24,7 @@ def test_a_node_is_the_lists_element(tag: str, index: int, node: str) -> None:
 
 
 @pytest.mark.parametrize(("tag", "index"), [("compute-[0-3]", 4), ("compute-[0-3]", -1), ("", 0), ("a[", 0)])
-def test_what_has_no_name_is_said(tag: str, index: int) -> None:
+def test_a_tag_without_a_node_name_is_an_error(tag: str, index: int) -> None:
     with pytest.raises(ValueError, match=r"has no element|host list"):
         node_of(tag, index)
 

@@ -27,7 +27,7 @@ PERMISSIONS = {
     "regions.get": {"compute.regions.get"},
     "projects.get": {"compute.projects.get"},
     "instances.bulk_insert": {
-        # Everything in the template, and the labels beside it; the subnetwork has a grant of its own.
+        # The template's parts and the labels need these. The subnetwork has a separate grant.
         "compute.disks.create", "compute.disks.setLabels", "compute.instanceTemplates.useReadOnly",
         "compute.instances.create", "compute.instances.setLabels", "compute.instances.setMetadata",
         "compute.instances.setServiceAccount",

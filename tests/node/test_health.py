@@ -32,7 +32,7 @@ XID = "[ 2012.3] NVRM: Xid (PCI:0000:{bus}:00): {code}, {text}"
 
 
 def smi(**broken: str) -> Ran:
-    """The answer of nvidia-smi for eight GPUs, the last of which has other values in some fields."""
+    """Return nvidia-smi's output for eight GPUs, the last of which has other values in some fields."""
     good = {"ecc": "0", "failure": "No", "pending": "No", "retired": "[N/A]", "hot": "Not Active"}
     rows = [f"{i}, 00000000:{i + 16:02X}:00.0, " + ", ".join(good.values()) for i in range(7)]
     return Ran(0, "\n".join([*rows, "7, 00000000:17:00.0, " + ", ".join({**good, **broken}.values())]) + "\n")
@@ -293,6 +293,6 @@ def test_a_partition_pauses_after_the_fourth_replacement_in_an_hour() -> None:
     assert [brake.replaced("gpu", at) for at in (0.0, 600.0, 1200.0)] == [0.0] * 3
     assert brake.replaced("other", 1200.0) == 0.0
     assert brake.replaced("gpu", 1800.0) == 1800.0, "until the first is an hour old"
-    # One is tried then, and pauses it again if it fails, too.
+    # After the pause one replacement is tried. If it fails too, the partition pauses again.
     assert brake.replaced("gpu", 3700.0) == 500.0
     assert brake.replaced("gpu", 9000.0) == 0.0

@@ -30,7 +30,7 @@ def append(path: Path, text: str) -> None:
         stream.write(text)
 
 
-def test_what_comes_is_told_once(log: Path) -> None:
+def test_new_lines_are_shown_once(log: Path) -> None:
     source = LogFile("a", log, "")
     assert source.last(1) == ["two"]
     assert source.more() == []

@@ -1,4 +1,4 @@
-"""A clock that is set by an hour, forward or back, while the cluster runs: nothing of it depends on that."""
+"""The clock is set by an hour, forward or back, while the cluster runs: nothing depends on that."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Set = Callable[[float], None]
 
 @pytest.fixture
 def set_clock(monkeypatch: pytest.MonkeyPatch) -> Set:
-    """Moves the wall clock; the one that never jumps goes on."""
+    """Moves the wall clock. The monotonic clock continues."""
     real = time.time
     shift = [0.0]
     monkeypatch.setattr(time, "time", lambda: real() + shift[0])
@@ -50,7 +50,7 @@ def set_clock(monkeypatch: pytest.MonkeyPatch) -> Set:
 def test_a_prolog_goes_when_its_nodes_are_up(
     set_clock: Set, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float
 ) -> None:
-    """From the program that Slurm starts to the daemon: two processes, one question of what came first."""
+    """The prolog's program and the daemon are two processes, which must agree on which moment came first."""
     monkeypatch.setattr(observer, "POLL_SECONDS", 0.005)
     nodes = {"debug-0": node("debug-0", "ALLOCATED", "POWERING_UP")}
     watching = Observer(lambda: dict(nodes), lambda: {1})
@@ -91,7 +91,7 @@ def test_a_node_that_is_still_off_is_waited_for(
 
 @JUMPS
 def test_no_node_is_given_back_for_the_clocks_sake(set_clock: Set, tmp_path: Path, jump: float) -> None:
-    """One node is up, one starts, one is on its way off: all of them are as they should be."""
+    """One node is up, one starts, one is being powered down. All of them are as they should be."""
     control = FakeControl(
         [
             node("debug-0", "ALLOCATED", "CLOUD"),
@@ -116,7 +116,7 @@ def test_no_node_is_given_back_for_the_clocks_sake(set_clock: Set, tmp_path: Pat
 
 @JUMPS
 def test_a_suspend_ends_the_machine_that_it_is_about(set_clock: Set, tmp_path: Path, jump: float) -> None:
-    """Slurm's request and the machine's launch are compared by the clock; what that misses is found later."""
+    """The clock tells whether Slurm's request is newer than the machine. A wrong answer is mended later."""
     control = FakeControl([node("debug-0", "IDLE", "CLOUD", "POWERED_DOWN")])
     driver = FakeDriver()
     driver.machines = [Machine("m-0", "debug-0", MachineState.RUNNING, time.time())]
@@ -170,7 +170,7 @@ def test_a_machine_costs_the_time_that_it_ran(tmp_path: Path, jump: float) -> No
 
 
 def test_a_clock_that_is_corrected_gently_is_followed(tmp_path: Path) -> None:
-    """Thousands of corrections, each too small for a jump, are no jump."""
+    """Thousands of corrections, each too small for a jump, do not count as jumps."""
     clocks = Clocks()
     ledger = Ledger(tmp_path / "ledger.json", design(PARTITION), lambda: clocks.steady)
     machine = Machine("m", "debug-0", MachineState.RUNNING, clocks.wall)
@@ -185,7 +185,7 @@ def test_a_clock_that_is_corrected_gently_is_followed(tmp_path: Path) -> None:
 
 
 class NoMachines(ProcessRuntime):
-    """None of whose machines can be started."""
+    """A cloud that cannot start any machine."""
 
     def start(self, boot: Boot) -> ProcessId:
         raise OSError("none here")

@@ -1,4 +1,4 @@
-"""NeuronCores as a generic resource: the lines of Slurm's files, and what installed Slurm makes of them."""
+"""NeuronCores as a generic resource: the lines in Slurm's files, and how the installed Slurm reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The configuration of a task's container, from the bundle's and the node's (`node.containers`)."""
+"""The configuration of a task's container is made from the bundle's and the node's (`node.containers`)."""
 
 from __future__ import annotations
 

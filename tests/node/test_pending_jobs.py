@@ -161,7 +161,7 @@ def test_a_begin_time_that_is_a_persons_is_kept(change: dict[str, Any]) -> None:
     assert not any(one.start_now for one in told(1, FREE, **waits))
 
 
-def test_who_fits() -> None:
+def test_a_job_fits_if_there_are_enough_free_nodes() -> None:
     pending = job(1, "PENDING", reason="Resources", wanted_nodes=4)
     assert fits(pending, FULL, NOW)
     assert fits(dataclasses.replace(pending, reason="None"), FULL, NOW), "Slurm has not looked at it yet"

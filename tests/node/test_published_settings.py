@@ -1,4 +1,4 @@
-"""Settings that the version before has published are read as those of this version."""
+"""Settings that the previous version published are read like those of this version."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from node.published import FIRST_VERSION, SECOND_VERSION, parse_settings, read_s
 from node.sites import AwsSite, GcpSite, LocalSite, MountSource
 from tests.support.doubles import design
 
-# As `infra.clouds.site` and `cli.local.site` made them in commit 3d64b17.
+# `infra.clouds.site` and `cli.local.site` made these in commit 3d64b17.
 COMMON = {
     "root": "/",
     "user": "slurm",
@@ -58,7 +58,7 @@ CONTAINERS = {"socket": "/agent.sock", "secret": "munge.key", "cloud_dns": "true
 
 
 def second(made: dict[str, Any]) -> dict[str, Any]:
-    """A design with the words of the first two forms."""
+    """Return a design with the field names of the first two formats."""
     made["machines"] = made.pop("isolation")
     for part in (*made["hosts"], *made["partitions"]):
         part["machine"] = part.pop("instance_type")
@@ -126,7 +126,7 @@ def test_the_former_form_is_read(tmp_path: Path, provider: str, driver: Any, wan
     assert (read.site, read.design) == (wanted, design(provider=provider))
     assert read.api_version == SETTINGS_VERSION, "what is published again has the present form"
     assert parse_settings(json.dumps(to_json(read))) == read
-    # The second form differs from the present one in words of the design alone.
+    # The second format differs from the present one only in the design's field names.
     v2 = {**to_json(read), "design": second(to_json(read.design)), "api_version": SECOND_VERSION}
     assert parse_settings(json.dumps(v2)) == read
 

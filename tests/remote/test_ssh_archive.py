@@ -43,7 +43,7 @@ def cached(content: bytes, *, write: bool = True) -> Path:
     return bundle.cached_file("workload", ".tar", content, write=write)
 
 
-def test_it_is_kept_by_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archives_are_cached_by_their_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert not cached(b"one", write=False).exists()
     path = cached(b"one")

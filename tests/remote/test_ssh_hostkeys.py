@@ -28,7 +28,7 @@ def test_nothing_but_the_key_of_a_line_is_taken() -> None:
     assert hostkeys.known_hosts([f"{ED} comment\n* {RSA}"]) == f"slurm-stacks {ED}\n"
 
 
-def test_no_key_is_no_trust() -> None:
+def test_without_a_published_host_key_nothing_is_trusted() -> None:
     for keys in ([], ["ssh-dss AAAAB3NzaC1kc3M="]):
         with pytest.raises(UserError, match="published no SSH host key"):
             hostkeys.known_hosts(keys)

@@ -108,7 +108,7 @@ def test_a_machine_that_cannot_be_reached_is_told_from_a_file_that_is_not_there(
         (("a", "b", ":c", ":d"), "exec --stack far -- cp|cp goes one way"),
     ],
 )
-def test_what_is_no_way_is_refused_before_anything_is_done(
+def test_impossible_copies_are_refused_before_anything_is_done(
     paths: tuple[str, ...], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=said) as caught:

@@ -1,1 +1,1 @@
-"""What tests and benchmarks of several kinds share."""
+"""Helpers that tests and benchmarks of several folders share."""

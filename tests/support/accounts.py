@@ -1,4 +1,4 @@
-"""A pytest plugin: which tests begin first, where the time went, and what was left out."""
+"""A pytest plugin that decides which tests begin first, and reports where the time went."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ FIRST = (
 )  # fmt: skip
 """The longest files, the longest first, then the folders whose tests wait for real programs.
 
-A file's tests run one behind the other, so a long one that began late would be waited for alone. All others
-fill the time until these end.
+One worker runs a file's tests in order, so at the end all workers would wait for a long file that began late.
+All other tests fill the time until these end.
 """
 
 _left_out: Counter[str] = Counter()
@@ -30,18 +30,18 @@ _tests: Counter[str] = Counter()
 
 
 def folder_of(nodeid: str) -> str:
-    """The first two parts of a test's path: `tests/infra` of `tests/infra/aws/test_plan.py::test_x`."""
+    """Return the first two parts of a test's path: `tests/infra` for `tests/infra/aws/test_plan.py::x`."""
     return "/".join(nodeid.partition("::")[0].split("/")[:2])
 
 
 def rank(nodeid: str) -> int:
-    """Where in the order of the suite a test stands: smaller numbers begin earlier."""
+    """Return a test's place in the order of the suite: smaller numbers begin earlier."""
     return next((place for place, start in enumerate(FIRST) if nodeid.startswith(start)), len(FIRST))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # Stable: the tests of a file stay in their order, and beside each other.
+    # The sort is stable: the tests of a file stay together and in their order.
     items.sort(key=lambda item: rank(item.nodeid))
 
 
@@ -52,7 +52,7 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    # A worker of pytest-xdist tells the process that reports; each has collected every test.
+    # A worker of pytest-xdist tells the process that reports. Each worker has collected every test.
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["left_out"] = dict(_left_out)
 

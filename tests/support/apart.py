@@ -1,7 +1,7 @@
-"""Work in namespaces of our own, in a thread of this process: what else of it runs stays where it is.
+"""Work in other namespaces in a thread of this process, while its other threads stay where they are.
 
 Python has no `setns` before 3.12. A socket belongs to the network in which it was made, and a program to the
-namespaces of the thread that has started it: so whatever a thread makes there, all of this process can use.
+namespaces of the thread that started it. So this whole process can use what such a thread has made.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _call(name: str, *arguments: int) -> None:
 
 
 def _in_thread(work: Callable[[], T]) -> T:
-    """What `work` returns, or raises, in a thread that ends with it."""
+    """Run `work` in a thread of its own. Returns or raises what it does."""
     results: list[T] = []
     errors: list[BaseException] = []
 
@@ -46,10 +46,10 @@ def _in_thread(work: Callable[[], T]) -> T:
 
 
 def listener(network: Path, address: str, port: int) -> socket.socket:
-    """A socket that listens in another network, for this process to serve.
+    """Return a socket that listens in another network, for this process to serve.
 
     Args:
-        network: a file that stands for it, as /proc/PID/ns/net does.
+        network: the file of the network namespace, such as /proc/PID/ns/net.
     """
 
     def listen() -> socket.socket:
@@ -61,9 +61,9 @@ def listener(network: Path, address: str, port: int) -> socket.socket:
 
 
 class Mounts:
-    """Mounts that only threads which `enter`ed see, and what these have started.
+    """Mounts that only threads see that called `enter`, and the programs that these threads start.
 
-    The kernel takes them away when the last process that has them, and this one's hold on them, has ended.
+    The kernel removes them when this object and the last process that sees them are gone.
 
     Args:
         wanted: folder -> the name of the file system in memory that is mounted there.
@@ -81,7 +81,7 @@ class Mounts:
         self._file = _in_thread(make)
 
     def enter(self) -> None:
-        """Have the calling thread see them, and what it starts from now on."""
+        """Make the calling thread, and what it starts from now on, see these mounts."""
         _call("unshare", _FS)
         _call("setns", self._file, _MOUNTS)
 

@@ -47,7 +47,7 @@ class Repository:
         self._paragraphs: dict[tuple[str, str], str] = {}
 
     def has(self, group: str, **words: str) -> list[str]:
-        """The paragraphs of a group's packages for an index; builds those that are new."""
+        """Return the paragraphs of a group's packages for an index, and build the packages that are new."""
         return [self._package(entry, words) for entry in _groups()[group]]
 
     def _package(self, entry: dict[str, Any], words: dict[str, str]) -> str:
@@ -80,9 +80,9 @@ class Repository:
 
 
 class Machine(Recorder):
-    """A runner of commands whose apt and dpkg are real and act upon `root`; all else is noted.
+    """A runner of commands. apt and dpkg are real and act upon `root`; other commands are only recorded.
 
-    Its only source is the repository, whatever the machine is told to add: nothing outside is asked.
+    Its only source is the repository, even if the machine adds others: nothing uses the network.
     """
 
     def __init__(self, root: Path, repository: Repository) -> None:
@@ -108,18 +108,18 @@ class Machine(Recorder):
         (root / "noble.list").write_text(source)
 
     def archive(self, *groups: tuple[str, dict[str, str]]) -> None:
-        """What the archive has from now on; known after the next update."""
+        """Set what the archive has from now on. apt knows it after the next update."""
         found = [text for group, words in groups for text in self._repository.has(group, **words)]
         text = "\n".join(dict.fromkeys(found)).replace("Filename: ", "Filename: pool/")
         (self._index / "Packages").write_text(text)
 
     def have(self, *names: str) -> None:
-        """Install packages as whoever made the machine's image did."""
+        """Install packages that belong to the machine's image."""
         self("apt-get", "update")
         self("apt-get", "--yes", "install", "--no-install-recommends", *names)
 
     def versions(self) -> dict[str, str]:
-        """Package -> version, of all that are installed."""
+        """Return package -> version of all installed packages."""
         said = self("dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package} ${Version}\n")
         return {row.split()[1]: row.split()[2] for row in said.splitlines() if row.startswith("installed ")}
 

@@ -1,4 +1,4 @@
-"""An account of AWS's at moto's: with a network, an image and machines in it, and nobody's credentials."""
+"""An AWS account in moto, with a network, an image and machines, and with credentials of nobody."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.moto_server import moto_server
 REGION = "eu-west-1"
 BUCKET_NAME = "bucket-1"
 IMAGE = "ami-12c6146b"
-"""One that moto has."""
+"""The id of an image that moto has."""
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEEE"
 
 
@@ -38,7 +38,7 @@ class Account:
         self.subnet = self.ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.0.0/20")["Subnet"]["SubnetId"]
 
     def run(self, count: int = 1, cluster: str = "c", **tags: str) -> list[str]:
-        """Start machines of a cluster; more tags without their prefix. Returns their ids."""
+        """Start machines of a cluster, with more tags (without their prefix). Returns the machines' ids."""
         labels = {CLUSTER: cluster, **{f"slurm-stacks:{key}": value for key, value in tags.items()}}
         made = self.ec2.run_instances(
             ImageId=IMAGE,
@@ -51,7 +51,7 @@ class Account:
         return [instance["InstanceId"] for instance in made["Instances"]]
 
     def nodes(self, names: str, count: int, cluster: str = "c") -> list[str]:
-        """A launch of the elastic driver's."""
+        """Start machines as the elastic driver does. Returns their ids."""
         return self.run(
             count, cluster, **{ROLE.rpartition(":")[2]: "compute", NODES.rpartition(":")[2]: names}
         )
@@ -100,7 +100,7 @@ def _tags(labels: dict[str, str]) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def moto() -> Iterator[str]:
-    """One server for all tests of a file: to make one, and its clients, takes a second."""
+    """One server for all tests of a file, because making one and its clients takes a second."""
     with moto_server() as url:
         yield url
 
@@ -127,7 +127,7 @@ def account(moto: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Accou
 
 @pytest.fixture
 def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No credentials anywhere."""
+    """Removes all credentials."""
     for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"):

@@ -1,7 +1,7 @@
-"""AWS with container machines: moto behind AWS's own names, IAM's answers by our policies, instance metadata.
+"""AWS with container machines: moto behind AWS's own names, permissions by our policies, instance metadata.
 
-EC2's calls go to `fake_ec2`, whose instances are the machines; S3 and Secrets Manager to moto. Whatever a
-machine asks is signed with its role's key, and what the role's policy does not allow is refused.
+EC2's calls go to `fake_ec2`, whose instances are the machines. S3 and Secrets Manager are moto's. Each call
+of a machine is signed with its role's key, and refused if the role's policy does not allow it.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ HOST = "slurm-stacks:host"
 
 
 class AwsLand(Land):
-    """Attributes:
+    """A simulated AWS.
+
+    Attributes:
         hops: HttpPutResponseHopLimit of the machines.
 
     Args:
-        design: of the cluster `t`.
+        design: the design of the cluster `t`.
     """
 
     def __init__(self, folder: Path, design: ClusterDesign) -> None:
@@ -68,7 +70,7 @@ class AwsLand(Land):
     # --- what the stack makes ------------------------------------------------------------------------------
 
     def site(self) -> dict[str, Any]:
-        """What the `Site` knows of this cloud, once the partitions have their templates."""
+        """Return the `Site`'s fields about this cloud, once the partitions have their templates."""
         mounts = {path: MountSource(origin) for path, origin in SHARES.items()}
         return {**self.ec2.site(), "bucket": BUCKET, "secret": self.secret, "mounts": mounts}
 
@@ -91,7 +93,7 @@ class AwsLand(Land):
         )  # fmt: skip
 
     def end_all(self) -> None:
-        """As a sweep and a destroy do."""
+        """End all machines, as a termination and a destroy do."""
         self.ec2.connect().terminate_instances(InstanceIds=[one.id for one in self.ec2.living()])
 
     def publish(self, objects: Mapping[str, bytes]) -> None:
@@ -105,7 +107,7 @@ class AwsLand(Land):
             except self._s3.exceptions.NoSuchKey:
                 return None
             except ClientError as error:
-                # moto closes the content of an object that a machine replaces while it is read.
+                # If a machine replaces an object while it is read, moto closes the object's content.
                 if not left or error.response["ResponseMetadata"]["HTTPStatusCode"] != 500:
                     raise
             else:
@@ -134,7 +136,7 @@ class AwsLand(Land):
         imds = self._imds.setdefault(instance.id, FakeImds())
         imds.content = self._content(instance)
         status, text = imds.answer(ask.method, ask.target, ask.headers.get)
-        # The answer with a token passes no further machine, and so no container with a network of its own.
+        # The answer with a token makes only one network hop, so it reaches no container with its own network.
         hops = self.hops if ask.method == "PUT" else None
         return Answer(status, text.encode(), {"Server": "EC2ws", "Content-Type": "text/plain"}, hops)
 
@@ -179,7 +181,7 @@ class AwsLand(Land):
         return {"meta-data/mac": card, **{place + name: value for name, value in said.items()}}
 
     def files(self) -> dict[str, str | tuple[str, int]]:
-        """Ubuntu's image for EC2 has none of Google's units."""
+        """Return files that mask Google's units, which Ubuntu's image for EC2 does not have."""
         off = "[Unit]\nConditionPathExists=/none\n"
         units = ("google-guest-agent", "google-startup-scripts", "google-shutdown-scripts")
         return {f"etc/systemd/system/{unit}.service.d/off.conf": off for unit in units}
@@ -199,7 +201,7 @@ class AwsLand(Land):
     # --- IAM -----------------------------------------------------------------------------------------------
 
     def permits(self, who: str, question: Question) -> bool:
-        """Whether the policy of a key's role allows it."""
+        """Return whether the policy of a key's role allows a call."""
         document = self.policies.get(who.removeprefix("AKID").lower())
         if document and allowed(document, question.action, question.resource, question.context):
             return True
@@ -208,7 +210,7 @@ class AwsLand(Land):
 
     @functools.cached_property
     def policies(self) -> dict[str, policies.Document]:
-        """Role -> what it may do."""
+        """Return role -> policy."""
         scope = policies.Scope(
             "aws", REGION, ACCOUNT, f"arn:aws:s3:::{BUCKET}", self.secret,
             f"arn:aws:logs:{REGION}:{ACCOUNT}:log-group:/slurm-stacks/t", ROLE_ARN,
@@ -229,7 +231,7 @@ class AwsLand(Land):
 
 
 def _text(user_data: Any) -> str:
-    """moto keeps a launch's as its own type, and a template's as it came."""
+    """Return user data as text: moto has a type for a launch's, and keeps a template's as it was sent."""
     return base64.b64decode(str(user_data)).decode()
 
 

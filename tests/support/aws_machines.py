@@ -1,4 +1,4 @@
-"""What the tests of machines on AWS share: what machines stand on, and a mock that gives them addresses."""
+"""What the tests of machines on AWS share: the resources that machines need, and a mock with addresses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FACTS = '{"host_keys": ["ssh-ed25519 AAAAkey"], "scheduler_version": "slurm 23.1
 
 
 class Machines(Aws):
-    """As `Aws`, with the addresses of machines and the image's parameter."""
+    """Like `Aws`, also with the addresses of machines and the image's parameter."""
 
     def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str, dict[str, Any]]:
         identity, known = super().new_resource(args)

@@ -1,4 +1,4 @@
-"""AWS as the tests of its components know it: designs, and a mock that answers as the cloud would."""
+"""AWS for the tests of its components: designs, and a mock that answers like the cloud."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ PUBLIC = {"Name": "c-public", "slurm-stacks:cluster": "c", "slurm-stacks:stack":
 
 
 def aws_design(**changes: Any) -> ClusterDesign:
-    """Two partitions, one host, NFS from it, Session Manager, a VPC of its own."""
+    """A design with two partitions, one host that serves NFS, Session Manager, and its own VPC."""
     made = ClusterDesign(
         "c",
         "test",
@@ -69,7 +69,7 @@ def aws_design(**changes: Any) -> ClusterDesign:
 
 
 def ssh_design(*cidrs: str, login: bool = False, **changes: Any) -> ClusterDesign:
-    """As `aws_design`, reached over SSH."""
+    """Like `aws_design`, but reached over SSH."""
     public = (*(LOGIN if login else CONTROLLER).tags, "public")
     hosts = (
         (CONTROLLER, dataclasses.replace(LOGIN, tags=public))
@@ -80,12 +80,12 @@ def ssh_design(*cidrs: str, login: bool = False, **changes: Any) -> ClusterDesig
 
 
 class Aws(mocks.Mocks):
-    """Answers with ids and ARNs; in a preview with nothing, as the engine for what is not there yet.
+    """Answers with ids and ARNs. In a preview the answers are empty, like the engine's for new resources.
 
     Args:
-        offered: machine -> zones.
+        offered: instance type -> zones.
         subnets: subnet -> zone.
-        kept: the cluster's public subnet, if it is there already.
+        kept: the cluster's public subnet, if it exists already.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ DRAFTS = ROOT / "tests" / "infra" / "stacks"
 FILES = {
     path.name[7:-5]: path for folder in (DRAFTS, ROOT) for path in sorted(folder.glob("Pulumi.aws-*.yaml"))
 }
-"""Stack -> its file: where both folders have one, that which ships."""
+"""Stack -> its file. If both folders have one, it is the shipped one."""
 ANYWHERE = "aws-cpu that says 0.0.0.0/0 twice"
 LONGEST = "aws-gpu with the longest names"
 BAKED = "aws-gpu whose machines start from baked images"
@@ -46,7 +46,7 @@ def text_of(subject: str) -> str:
         text = text.replace("    batch:\n", "    budget: {max_usd: 1000, running_jobs: cancel}\n    batch:\n")
         assert more in text
     if subject == LONGEST:
-        # 40 characters, and a machine's name of 63.
+        # These make a cluster's name of 40 characters, and a machine's name of 63.
         text = re.sub(r"(?m)^    name: aws-gpu$", f"    name: {'c' * 40}", text)
         text = re.sub(r"name: compute\b", f"name: {'p' * 20}", text)
         text = re.sub(r"partition: compute\b", f"partition: {'p' * 20}", text)
@@ -55,7 +55,7 @@ def text_of(subject: str) -> str:
 
 
 def command(subject: str, folder: Path) -> Result:
-    """`./cluster plan --json` in a project with that stack file."""
+    """Run `./cluster plan --json` in a project with that stack file."""
     stack = subject.partition(" ")[0]
     for name in ("Pulumi.yaml", "__main__.py", *(str(path.relative_to(ROOT)) for path in HOOKS)):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ def command(subject: str, folder: Path) -> Result:
 
 
 def planned(subject: str, folder: Path) -> Plan:
-    """What `./cluster plan --json` prints, once for all tests."""
+    """Return what `./cluster plan --json` prints. It runs once for all tests."""
     if subject not in _made:
         done = command(subject, folder)
         assert done.exception is None, done.exception

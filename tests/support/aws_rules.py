@@ -1,4 +1,4 @@
-"""What DESIGN's security asks of a plan on AWS, as rules over its resources: each names what breaks it."""
+"""The security rules for a plan on AWS, over its resources. Each rule names the resources that break it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 
 SSH = 22
 WIDEST = {4: 8, 6: 19}
-"""Prefixes shorter than these are the internet in all but name: 0.0.0.0/1 and 128.0.0.0/1 together are."""
+"""Shorter prefixes count as the whole internet, which 0.0.0.0/1 and 128.0.0.0/1 together are."""
 NO_NARROWER = re.compile(
     r"ecr:GetAuthorizationToken|ecs:DiscoverPollEndpoint|batch:(Describe|List)\w+|ec2:Describe\w+|ssmmessages:(Create|Open)(Control|Data)Channel|ssm:UpdateInstanceInformation|"
     r"ec2messages:\w+|ssm:(DescribeAssociation|DescribeDocument|GetDeployablePatchSnapshotForInstance|GetDocument|"
     r"GetManifest|ListAssociations|ListInstanceAssociations|PutComplianceItems|PutConfigurePackageResult|"
     r"PutInventory|UpdateAssociationStatus|UpdateInstanceAssociationStatus)"
 )
-"""Actions for which the service authorization reference has no resource, or whose resource is the caller; and
-what Image Builder documents for its machines, with no narrower resource (AmazonSSMManagedInstanceCore)."""
+"""Actions for which the service authorization reference has no resource, or only the caller, and the actions
+that Image Builder documents for its machines without a narrower one (AmazonSSMManagedInstanceCore)."""
 BOUND = {"cloudwatch:PutMetricData": "cloudwatch:namespace"}
-"""Actions without a resource that a condition key bounds: it has to be there."""
+"""Actions without a resource -> the condition key that must limit them."""
 SHARED = re.compile(r"arn:[^:*]+:ec2:[^:*]+:\*:capacity-reservation/(cr-\w+|\*)")
-"""Reservations that others share with an account: neither an id nor a group of them says whose they are."""
+"""ARNs of reservations that other accounts may share: neither an id nor a group tells the owner."""
 SERVICES = {"ec2", "ecs-tasks", "events", "states"}
-"""Who takes a role of ours: machines, the tasks of Batch's jobs, rules and state machines."""
+"""Services that may take our roles: machines, the tasks of Batch's jobs, rules and state machines."""
 KINDS_OF_EC2 = re.compile(
     r":(instance|volume|network-interface|launch-template|placement-group|image|snapshot|subnet|key-pair|"
     r"security-group|spot-instances-request)/\*$"
@@ -37,11 +37,11 @@ UNSEEN = frozenset(
         "SecurityGroupEgressRule", "BucketObjectv2", "DataRepositoryAssociation", "Budget", "Component",
         "Image", "Group", "Resource", "ComputeEnvironment", "JobQueue", "JobDefinition", "EventTarget",
         "EventRule", "StateMachine", "BucketNotification",
-        # Always encrypted, with keys of AWS's own where nothing is said.
+        # These are always encrypted, by default with AWS's own keys.
         "LogGroup", "Secret", "LustreFileSystem",
     }
 )  # fmt: skip
-"""Types in which there is nothing to get wrong, or whose place another rule looks at."""
+"""Types in which nothing can be wrong, or which another rule checks in their context."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ class Plan:
     """What `./cluster plan --json` prints.
 
     Attributes:
-        anywhere: the stack file says in so many words that SSH may come from everywhere.
+        anywhere: whether the stack file allows SSH from everywhere explicitly.
     """
 
     resources: Sequence[Mapping[str, Any]]
     anywhere: bool = False
 
     def of(self, *kinds: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Names and inputs of AWS's resources of these types."""
+        """Return names and inputs of AWS's resources of these types."""
         for resource in self.resources:
             if resource["type"].startswith("aws:") and resource["type"].rpartition(":")[2] in kinds:
                 yield resource["name"], resource["inputs"]
@@ -66,7 +66,7 @@ Rule = Callable[[Plan], Iterator[str]]
 
 
 def ingress(plan: Plan) -> Iterator[str]:
-    """Nobody comes in from the whole internet; over SSH only where the stack file says it twice."""
+    """Nothing is open to the whole internet, except SSH if the stack file confirms it."""
     for name, rule in plan.of("SecurityGroupIngressRule"):
         for key in ("cidrIpv4", "cidrIpv6"):
             if key in rule and (net := ipaddress.ip_network(rule[key])).prefixlen < WIDEST[net.version]:
@@ -79,7 +79,7 @@ def ingress(plan: Plan) -> Iterator[str]:
 
 
 def metadata(plan: Plan) -> Iterator[str]:
-    """Instance metadata takes a token, and its answer goes no hop further than the machine."""
+    """Instance metadata requires a token, and its answers do not leave the machine."""
     for name, machine in plan.of("Instance", "LaunchTemplate"):
         said = machine.get("metadataOptions") or {}
         if said.get("httpTokens") != "required" or said.get("httpPutResponseHopLimit") != 1:
@@ -91,7 +91,7 @@ def metadata(plan: Plan) -> Iterator[str]:
 
 
 def addresses(plan: Plan) -> Iterator[str]:
-    """Compute nodes have no public address, and nothing gets one of its own accord."""
+    """Compute nodes have no public address, and no machine gets one automatically."""
     for name, subnet in plan.of("Subnet"):
         if subnet.get("mapPublicIpOnLaunch"):
             yield f"{name}: gives everything a public address"
@@ -101,7 +101,7 @@ def addresses(plan: Plan) -> Iterator[str]:
     for name, template in plan.of("LaunchTemplate"):
         interfaces = template.get("networkInterfaces") or []
         said = [one.get("associatePublicIpAddress") for one in interfaces]
-        # With several interfaces EC2 gives none, and refuses the word.
+        # With several interfaces EC2 gives no public address, and refuses this setting.
         if said != ["false"] and not (len(said) > 1 and set(said) == {None}):
             yield f"{name}: a public address"
         if template.get("vpcSecurityGroupIds"):
@@ -109,13 +109,13 @@ def addresses(plan: Plan) -> Iterator[str]:
 
 
 def subnets(plan: Plan) -> Iterator[str]:
-    """Nodes start in private subnets: none with a way to an internet gateway, nor the one called public."""
+    """Nodes start in private subnets, which have no route to an internet gateway and no public name."""
     open_tables = {route["routeTableId"] for _, route in plan.of("Route") if "gatewayId" in route}
     public = {
         one["subnetId"] for _, one in plan.of("RouteTableAssociation") if one["routeTableId"] in open_tables
     }
     for name, found in plan.of("BucketObjectv2"):
-        # Machines that become images launch nothing, and know no subnet.
+        # Machines that become images launch nothing, and have no list of subnets.
         if not name.endswith("-bundle-settings"):
             continue
         settings = json.loads(found["content"])
@@ -127,14 +127,14 @@ def subnets(plan: Plan) -> Iterator[str]:
 
 
 def tables(plan: Plan) -> Iterator[str]:
-    """A table is encrypted with a key of AWS's or the user's own."""
+    """A table is encrypted with AWS's key or the user's own."""
     for name, table in plan.of("Table"):
         if (table.get("serverSideEncryption") or {}).get("enabled") is not True:
             yield f"{name}: not encrypted"
 
 
 def encryption(plan: Plan) -> Iterator[str]:
-    """Every disk, file system and bucket."""
+    """Every disk, file system and bucket is encrypted."""
     for name, machine in plan.of("Instance"):
         disks = [machine.get("rootBlockDevice") or {}, *(machine.get("ebsBlockDevices") or [])]
         if not all(disk.get("encrypted") is True for disk in disks):
@@ -158,7 +158,7 @@ def encryption(plan: Plan) -> Iterator[str]:
 
 
 def images(plan: Plan) -> Iterator[str]:
-    """A machine that becomes an image is private and leaves no way in; the image is this account's alone."""
+    """A machine that becomes an image is private and keeps no login. Only this account has the image."""
     public = {f"<{name}.id>" for name, _ in plan.of("Subnet") if name.endswith("-public")}
     for name, builder in plan.of("InfrastructureConfiguration"):
         if builder.get("subnetId") in public | {None} or not builder.get("securityGroupIds"):
@@ -173,7 +173,7 @@ def images(plan: Plan) -> Iterator[str]:
 
 
 def repositories(plan: Plan) -> Iterator[str]:
-    """What is pushed is scanned and encrypted, and a tag stays what it was."""
+    """Pushed images are scanned and encrypted, and a tag cannot be moved."""
     for name, one in plan.of("Repository"):
         scanned = (one.get("imageScanningConfiguration") or {}).get("scanOnPush") is True
         fixed = one.get("imageTagMutability") == "IMMUTABLE"
@@ -182,7 +182,7 @@ def repositories(plan: Plan) -> Iterator[str]:
 
 
 def buckets(plan: Plan) -> Iterator[str]:
-    """Nobody can make one public, own a part of it, or speak to it in clear."""
+    """A bucket cannot be made public, its objects have no other owner, and requests must be encrypted."""
     for name, _ in plan.of("Bucket"):
         its = f"<{name}.id>"
         blocks = [one for _, one in plan.of("BucketPublicAccessBlock") if one["bucket"] == its]
@@ -205,7 +205,7 @@ def buckets(plan: Plan) -> Iterator[str]:
 
 
 def actions(plan: Plan) -> Iterator[str]:
-    """No wildcard in what is allowed, and nothing that is told by what it is not."""
+    """Allowed actions have no wildcard, and `NotAction` and the like do not occur."""
     for name, statement in _allowed(plan):
         if odd := {"NotAction", "NotResource", "NotPrincipal"} & set(statement):
             yield f"{name}: {', '.join(sorted(odd))}"
@@ -215,7 +215,7 @@ def actions(plan: Plan) -> Iterator[str]:
 
 
 def resources(plan: Plan) -> Iterator[str]:
-    """`Resource: "*"` only where AWS takes no other; all of a kind only under a condition."""
+    """`Resource: "*"` occurs only if AWS takes no other, and a whole kind only with a condition."""
     for name, statement in _allowed(plan):
         allowed, conditions = _several(statement.get("Action", [])), statement.get("Condition", {})
         keys = {key for one in conditions.values() for key in one}
@@ -233,7 +233,7 @@ def resources(plan: Plan) -> Iterator[str]:
 
 
 def trust(plan: Plan) -> Iterator[str]:
-    """Roles are machines', jobs' and services'; nobody has a managed policy, which allows too much."""
+    """Only machines, jobs and services may take roles. No role has a managed policy: they allow too much."""
     for name, role in plan.of("Role"):
         for statement in json.loads(role["assumeRolePolicy"])["Statement"]:
             if statement.get("Principal") not in [{"Service": f"{one}.amazonaws.com"} for one in SERVICES]:
@@ -253,14 +253,14 @@ def keys(plan: Plan) -> Iterator[str]:
 
 
 def secrets(plan: Plan) -> Iterator[str]:
-    """Nothing secret is in a plan, and so in the state."""
+    """Neither a plan nor, therefore, the state has anything secret."""
     for resource in plan.resources:
         if re.search(r"BEGIN [A-Z ]*PRIVATE KEY|AKIA[A-Z0-9]{16}", json.dumps(resource["inputs"])):
             yield f"{resource['name']}: a key in clear"
 
 
 def seen(plan: Plan) -> Iterator[str]:
-    """Every type of AWS's is one that a rule knows: what is new has to be thought of first."""
+    """A rule knows every type of AWS that occurs, so somebody must think about a new one first."""
     known = {
         "SecurityGroupIngressRule", "SecurityGroup", "DefaultSecurityGroup", "Instance", "LaunchTemplate",
         "Subnet", "Eip", "Volume", "FileSystem", "Bucket", "BucketServerSideEncryptionConfiguration",
@@ -275,7 +275,7 @@ def seen(plan: Plan) -> Iterator[str]:
 
 
 def elastic_addresses(plan: Plan) -> Iterator[str]:
-    """A public address is a NAT gateway's, or that of the machine where people log in, over SSH."""
+    """A public address belongs to a NAT gateway, or with SSH to the machine where users log in."""
     gateways = {gateway.get("allocationId") for _, gateway in plan.of("NatGateway")}
     ssh = any(rule.get("fromPort") == SSH and ("cidrIpv4" in rule or "cidrIpv6" in rule)
               for _, rule in plan.of("SecurityGroupIngressRule"))  # fmt: skip
@@ -299,7 +299,7 @@ RULES: dict[str, Rule] = {
 
 
 def weaknesses(planned: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What any of the rules finds."""
+    """Return what the rules find."""
     plan = Plan(planned)
     return [finding for rule in RULES.values() for finding in rule(plan)]
 

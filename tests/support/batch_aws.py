@@ -1,4 +1,4 @@
-"""AWS as the tests of Batch's components know it."""
+"""AWS for the tests of Batch's components."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IMAGE = f"{ACCOUNT}.dkr.ecr.us-east-1.amazonaws.com/mnp-tensorflow@sha256:{'a' *
 
 
 class BatchAws(Machines):
-    """AWS with Batch, ECR and Image Builder: what their resources would answer."""
+    """A mock of AWS that also answers for Batch, ECR and Image Builder."""
 
     def __init__(self, *, preview: bool = False) -> None:
         super().__init__(preview=preview)

@@ -1,7 +1,7 @@
-"""Whoever imports this reads the models of AWS's services once a process.
+"""Importing this module makes all boto3 sessions of a process share the models of AWS's services.
 
-Each boto3 session reads them again, and the one of EC2 takes a third of a second: more than most tests of an
-account do besides. They are only read, so sessions can share them.
+Otherwise each session reads them again. That takes a third of a second for EC2's model, which is more than
+most tests take. Nothing changes the models, so sessions can share them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What IAM would say of a condition: as much of its language (CEL) as the cluster's grants use.
+"""Evaluates IAM conditions: it knows as much of their language (CEL) as the cluster's grants use.
 
-Anything else in an expression is an error, so that no part of it is passed over.
+Anything else in an expression is an error, so that no part of it is ignored.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import re
 from collections.abc import Callable
 
 MOST_OPERATORS = 12
-"""Logical operators in one expression, by IAM's limits."""
+"""IAM's limit of logical operators in one expression."""
 
 _TOKEN = re.compile(r"\s+|('(?:[^'\\]|\\.)*')|(&&|\|\||!=|==|!)|([A-Za-z_.]+)|([()])")
 _WORDS = {"&&": " and ", "||": " or ", "!": " not "}
 
 
 def holds(expression: str, kind: str, name: str) -> bool:
-    """Whether a condition holds for a resource.
+    """Return whether a condition holds for a resource.
 
     Args:
         kind: `compute.googleapis.com/Instance`.

@@ -1,4 +1,4 @@
-"""What holds for each provider's table of changes: every key of a stack file, every field of the design."""
+"""Checks of each provider's table of changes: it has every key of a stack file and every design field."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from node.model import ClusterDesign
 
 
 def check_keys(table: Mapping[str, Row], outside: Collection[str]) -> None:
-    """Every key of a stack file has one row, and no row is about a key that is not there.
+    """Check that every key of a stack file has one row, and that no row is about a key that does not exist.
 
     Args:
-        outside: rows about what is not below slurm-stacks:cluster.
+        outside: rows about keys that are not below slurm-stacks:cluster.
     """
     found = list(keys(ClusterConfig))
     assert len(found) > 80, "the walk goes into the sections"
@@ -31,11 +31,11 @@ def check_keys(table: Mapping[str, Row], outside: Collection[str]) -> None:
 
 
 def check_fields(table: Mapping[str, Row], unseen: Collection[str], design: ClusterDesign) -> None:
-    """Every field of the design is found by one row: so a field that is new cannot change without a word.
+    """Check that every field of the design has a row, so that a new field cannot change silently.
 
     Args:
         unseen: fields that follow from others, or have a rule of their own.
-        design: with a host of each role, a partition and a mount.
+        design: a design with a host of each role, a partition and a mount.
     """
     there = {
         f"{section}.{field.name}"
@@ -51,7 +51,7 @@ def check_fields(table: Mapping[str, Row], unseen: Collection[str], design: Clus
 
 
 def keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Every key that a stack file may have, to the last."""
+    """Return every key that a stack file may have, at any depth."""
     for name, field in model.model_fields.items():
         deeper = _inner(field.annotation)
         yield from keys(deeper, f"{prefix}{name}.") if deeper else [f"{prefix}{name}"]
@@ -60,13 +60,13 @@ def keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 def rows(table: Mapping[str, Row], key: str) -> list[str]:
     exact = [row for row in table if "*" not in row and (key == row or key.startswith(f"{row}."))]
     if exact:
-        # A key may have a row of its own beside that of its section.
+        # A key may have a row of its own besides that of its section.
         return [row for row in exact if row == max(exact, key=len)]
     return [row for row in table if "*" in row and fnmatchcase(key, row)]
 
 
 def _inner(annotation: Any) -> type[BaseModel] | None:
-    """The model in an annotation, whatever is around it."""
+    """Return the model within an annotation, if there is one."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for part in typing.get_args(annotation):
@@ -76,7 +76,7 @@ def _inner(annotation: Any) -> type[BaseModel] | None:
 
 
 def document(table: Mapping[str, Row]) -> list[str]:
-    """The table as a page of documentation has it: a line for all keys that do the same."""
+    """Return the table as a page of the documentation has it: one line for all keys with the same effect."""
     order = [Kind.LIVE, Kind.RENEWED, Kind.NODES, Kind.PAUSE, Kind.ENDS, Kind.HEAD, Kind.DATA, Kind.NOTHING]
     alike: dict[Row, list[str]] = {}
     for key, row in sorted(table.items(), key=lambda item: order.index(item[1].kind)):

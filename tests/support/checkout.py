@@ -1,7 +1,7 @@
-"""A checkout of its own for a test: the project's files, another stack file, its own state folder.
+"""A separate checkout for a test: the project's files, another stack file, its own state folder.
 
-Its clusters are told apart from every other by its path, so tests never meet the user's own cluster. `close`
-ends whatever a failed test has left, and says what that was.
+Its path distinguishes its clusters from all others, so tests never touch the user's own cluster. `close` ends
+whatever a failed test has left, and returns what that was.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Checkout:
     """A copy of the project with one stack file.
 
     Args:
-        folder: where it is made; its name may hold spaces.
-        stack_file: the text of Pulumi.<stack>.yaml; indentation is taken off.
+        folder: where it is made; its name may contain spaces.
+        stack_file: the text of Pulumi.<stack>.yaml; indentation is removed.
         inside: turns a command into the one that runs it on another machine, or in another root.
         source: the checkout that it is a copy of.
     """
@@ -65,12 +65,12 @@ class Checkout:
         folder.mkdir(parents=True)
         for part in PARTS:
             if (source / part).is_dir():
-                # With its byte code: to compile it takes a second of every checkout. But without what another
-                # process is compiling right now, into a file of another name that is gone a moment later.
+                # Bytecode is copied, because compiling takes a second in every checkout. Temporary files of
+                # another process that is just compiling are left out.
                 shutil.copytree(source / part, folder / part, ignore=shutil.ignore_patterns("*.pyc.*"))
             else:
                 shutil.copy2(source / part, folder / part)
-        # The same environment: making another would only test uv.
+        # The environment is shared: making another one would only test uv.
         (folder / ".venv").symlink_to(source / ".venv")
         self.env = {
             k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "PULUMI_", "VIRTUAL_ENV"))
@@ -82,9 +82,9 @@ class Checkout:
         (self.folder / f"Pulumi.{self.stack}.yaml").write_text(textwrap.dedent(text))
 
     def shorten_training(self) -> None:
-        """A training of a second, without TensorFlow, for tests of what is around it.
+        """Replace the training by one of a second, without TensorFlow, for tests of what is around it.
 
-        Its environment is this machine's Python, in a cache folder of the checkout's own.
+        Its environment is this machine's Python, in a cache folder of this checkout.
         """
         from infra.environments import lock_digest
         from node.bootstrap.vm.training import COMPLETE
@@ -105,7 +105,7 @@ class Checkout:
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run `./cluster` with the stack named."""
+        """Run `./cluster` with this stack's name."""
         words = 2 if arguments[0] == "chaos" else 1
         command = [*arguments[:words], "--stack", self.stack, *arguments[words:]]
         result = subprocess.run(
@@ -126,8 +126,8 @@ class Checkout:
     def execute(self, *command: str, timeout: float = 240, check: bool = True) -> str:
         """Run a command on the login machine, and return what it printed.
 
-        It is the process that `./cluster exec` becomes, without the second of CPU that its start takes: tests
-        of the command itself use `cluster("exec", …)`.
+        This runs the process that `./cluster exec` becomes, without the second of CPU that its start takes.
+        Tests of the command itself use `cluster("exec", …)`.
         """
         if self._elsewhere:
             return self.cluster("exec", "--", *command, timeout=timeout, check=check).stdout
@@ -155,19 +155,19 @@ class Checkout:
         return done.stdout
 
     def ask(self, *command: str) -> str:
-        """What Slurm's own command says, for what is asked again and again: `./cluster exec` costs far more.
+        """Run one of Slurm's commands here and return its output, because `./cluster exec` costs far more.
 
-        Only where machines are processes: others have a network of their own.
+        This works only if machines are processes: others have a network of their own.
         """
         from node.slurm.control import Control
 
         return Control(self.run_directory / "etc" / "slurm.conf").run(*command)
 
     def status(self) -> dict[str, Any]:
-        """What `./cluster status --json` prints.
+        """Return what `./cluster status --json` prints.
 
-        Where machines are processes, this process asks the daemon, as the cluster's own tool does: tests ask
-        again and again, and each start of the tool takes a fifth of a second of CPU.
+        If machines are processes, this process asks the daemon, as the cluster's own tool does. Tests ask
+        very often, and each start of the tool takes a fifth of a second of CPU.
         """
         from cli.local.site import RunDirectory
         from cli.provider import TOOL
@@ -193,7 +193,7 @@ class Checkout:
             raise AssertionError(f"status: {error}") from None
 
     def chaos(self, *words: str) -> None:
-        """What `./cluster chaos` does: `set KEY=VALUE …`, `clear`, or an action and its node."""
+        """Do what `./cluster chaos` does: `set KEY=VALUE …`, `clear`, or an action and its node."""
         from cli.local import chaos
         from infra.config import load_file
 
@@ -212,13 +212,13 @@ class Checkout:
 
     @property
     def run_directory(self) -> Path:
-        """The cluster's, whether or not it is up."""
+        """The cluster's run directory, whether or not the cluster is up."""
         from infra.program import locations
 
         return locations.run_dir(Stack(self.folder, self.stack))
 
     def processes(self) -> list[int]:
-        """Pids of everything that belongs to this checkout's cluster."""
+        """Return the pids of everything that belongs to this checkout's cluster."""
         from cli.local.site import RunDirectory
 
         return RunDirectory(self.run_directory).pids()
@@ -226,7 +226,7 @@ class Checkout:
     def close(self) -> list[str]:
         """Take the cluster down by all means. Returns what `down` had not removed.
 
-        What its daemons wrote stays beside the checkout, for who looks why a test failed.
+        The daemons' logs stay beside the checkout, to find out why a test failed.
         """
         for log in [*self.run_directory.glob("log/*"), *self.run_directory.glob("cloud/*.log")]:
             kept = self.folder.with_name(f"{self.folder.name} logs") / log.name
@@ -247,7 +247,7 @@ class Checkout:
 
 @contextlib.contextmanager
 def running(folder: Path, stack_file: str) -> Iterator[Checkout]:
-    """A checkout whose cluster is up, for the tests of a module; a leftover is a failure of its own."""
+    """Yield a checkout whose cluster is up, for the tests of a module. A leftover is a failure."""
     checkout = Checkout(folder, stack_file)
     try:
         checkout.cluster("up", check=True)
@@ -258,13 +258,13 @@ def running(folder: Path, stack_file: str) -> Iterator[Checkout]:
 
 
 def until(there: Callable[[], Any], seconds: float, what: str, pause: float = 0.1) -> Any:
-    """The first true value of `there`.
+    """Return the first true value of `there`.
 
     Args:
-        seconds: a minute at least for what takes a second by itself: a machine may have much else to do.
+        seconds: at least a minute for what takes a second on an idle machine, because machines may be busy.
 
     Raises:
-        AssertionError: none came in time.
+        AssertionError: There was none in time.
     """
     deadline = time.monotonic() + seconds
     while True:

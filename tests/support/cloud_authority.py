@@ -1,4 +1,4 @@
-"""An authority of the tests' own for the names of a cloud's services, so that machines call them by TLS."""
+"""The tests' own certificate authority for the names of a cloud's services, which machines call by TLS."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ BUNDLE = "ca-certificates.crt"
 
 
 class Authority:
-    """Args:
-    folder: keeps the certificate and its key.
-    names: of the services, `*.example.org` too.
+    """A certificate authority.
+
+    Args:
+        folder: keeps the certificate and its key.
+        names: the services' names; `*.example.org` is possible, too.
     """
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
@@ -48,13 +50,13 @@ class Authority:
         self._server.write_bytes(secret + server.public_bytes(pem))
 
     def context(self) -> ssl.SSLContext:
-        """Of the services' server."""
+        """Return the TLS context of the services' server."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self._server)
         return context
 
     def files(self, image: Path) -> dict[str, str]:
-        """What has a machine from this image trust it, by their paths on the machine."""
+        """Return the files that make a machine trust this authority: path on the machine -> content."""
         return {
             str(SYSTEM / f"{_digest(self._root)}.0"): self.pem,
             str(SYSTEM / BUNDLE): (image / SYSTEM / BUNDLE).read_text() + self.pem,
@@ -72,7 +74,7 @@ def _draft(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
 
 @functools.cache
 def _digest(file: Path) -> str:
-    """The name by which OpenSSL looks a certificate up in a folder of them."""
+    """Return the file name under which OpenSSL looks up a certificate in a folder."""
     done = subprocess.run(
         ["openssl", "x509", "-noout", "-subject_hash", "-in", str(file)],
         capture_output=True, text=True, check=True,

@@ -1,4 +1,4 @@
-"""What a fake of a cloud's API answers instead of what it would."""
+"""Faults of a fake cloud's API: answers that replace the normal ones."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Fault:
     """An answer that some calls get instead of their own.
 
     Attributes:
-        call: its name, as the fake notes it: `RunInstances`, `instances.bulk_insert`.
-        code: the cloud's name for what is wrong.
-        status: of HTTP.
-        skip: calls that are answered well before it.
-        times: how many calls get it.
+        call: its name, as the fake records it: `RunInstances`, `instances.bulk_insert`.
+        code: the cloud's error code.
+        status: the HTTP status.
+        skip: how many calls before it are answered normally.
+        times: how many calls get this answer.
         done: the work is done all the same, and only its answer is lost.
         hang: seconds until the answer; for a client that does not wait so long there is none.
     """
@@ -35,7 +35,7 @@ AnyFault = TypeVar("AnyFault", bound=Fault)
 
 
 def due(faults: Iterable[AnyFault], call: str) -> AnyFault | None:
-    """The fault that this call gets; None: its own answer. The fake's lock is held."""
+    """Return the fault that this call gets, or `None` for its normal answer. The fake's lock must be held."""
     for fault in faults:
         if fault.call != call or not fault.times:
             continue

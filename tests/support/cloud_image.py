@@ -1,21 +1,22 @@
 """The image that the clouds' simulated machines boot from: the distribution's own, with a cluster's packages.
 
-As an image of a cloud's user, who has baked one: what the boot's steps ask apt for is there already, since
-these machines reach no archive. Made once, and kept in the cache above the distribution's image.
+It is like a baked image: it has all packages that the boot's steps install, because these machines reach no
+package archive. It is made once, and kept in the cache above the distribution's image.
 
-Here is all in which these machines differ from Ubuntu 24.04 on a cloud:
+These machines differ from Ubuntu 24.04 on a cloud in the following:
 
 - The distribution is this host's, and so are its releases: Debian 12 has Slurm 22.05, Debian 13 has 24.11,
   Ubuntu 24.04 has 23.11, and likewise cloud-init, boto3, chrony.
-- The kernel is this host's, and it has no NFS: a share is a file system of the host's by the server's name,
-  which `mount.nfs` binds (`MOUNT`). Its server does answer on NFS's port (`nfs_service`).
-- The kernel's uptime is this host's, whom slurmd would believe that the machine has not booted since it was
-  asked for: slurmd is told that it has (`SLURMD`).
-- A lease by DHCP is for cloud-init's first stage alone; then the address is set as its maker has it.
-- A container knows no clock of its own to set: chrony is there, and does not run.
-- The maker's name of a machine, by which cloud-init tells the clouds apart, comes from a program in place of
-  `dmidecode` (`node` reads none of it), and cloud-init does not see that it is in a container.
-- Google's guest agent and OS Login are Debian's packages of them, where the distribution has them.
+- The kernel is this host's, and it has no NFS: a share is a folder on the host with the server's name, which
+  `mount.nfs` binds (`MOUNT`). The server does answer on NFS's port
+  (`nfs_service`).
+- The kernel's uptime is this host's. slurmd would conclude that the machine has not booted since it was asked
+  for, so it is told that the machine has (`SLURMD`).
+- DHCP is only used in cloud-init's first stage. Then the address is set as systemd-nspawn has it.
+- A container has no clock of its own: chrony is installed, but does not run.
+- cloud-init recognises a cloud by the hardware's vendor. A program in place of `dmidecode` names it (`node`
+  does not read it), and hides that the machine is a container.
+- Google's guest agent and OS Login are Debian's packages, where the distribution has them.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ from node.model import ClusterDesign, Host, Mount
 from tests.support.containers import base_image
 
 SHARES = "/srv/shares"
-"""Where machines have the file systems that a server of the cloud's has."""
+"""The folder on machines with the file systems of the cloud's servers."""
 SITE = "/srv/python"
-"""Where machines see the packages of this Python: the client of Google's is in no distribution."""
+"""The folder on machines with the packages of this Python: no distribution has Google's client."""
 GOOGLES = ("google-guest-agent", "google-compute-engine-oslogin")
 MASKED = (
     *packages.MASKED,
-    # Of NFS's packages: the kernel has none of it.
+    # These are units of NFS's packages, which cannot work with this kernel.
     *("rpcbind.service", "rpcbind.socket", "nfs-client.target", "rpc-statd-notify.service"),
     *("run-rpc_pipefs.mount", "nfs-blkmap.service"),
 )
@@ -68,7 +69,7 @@ network_enabled = false
 set_boto_config = false
 set_host_keys = false
 """
-"""Of Google's guest agent: the network is the machine's maker's, keys are cloud-init's."""
+"""The configuration of Google's guest agent: it must not set the network, nor keys, which cloud-init sets."""
 _SCRIPT = """
 set -e
 root=$1 lower=$2 upper=$3 work=$4
@@ -99,7 +100,7 @@ cp "$lower/etc/hosts" "$root/etc/hosts"
 
 @functools.cache
 def layers() -> tuple[Path, ...]:
-    """The image's layers, the uppermost first. Skips the test where they cannot be had."""
+    """Return the image's layers, the uppermost first. The test is skipped if they cannot be made."""
     import pytest
 
     base = base_image()
@@ -116,7 +117,7 @@ def layers() -> tuple[Path, ...]:
 
 
 def _packages() -> list[str]:
-    """What the steps of both clouds ask apt for, for a cluster with shares."""
+    """Return the packages that both clouds' steps install for a cluster with shares."""
     found: dict[str, None] = {}
     for provider, kind in (("aws", "efs"), ("gcp", "filestore")):
         head = Host("controller", "controller", ("controller", "login"), "m5.large", 50)
@@ -129,8 +130,10 @@ def _packages() -> list[str]:
 
 
 def _make(base: Path, draft: Path, wanted: list[str]) -> None:
-    """Raises:
-    ImageError: apt failed.
+    """Make the layer with the packages.
+
+    Raises:
+        ImageError: apt failed.
     """
     _say("making the image of the clouds' machines in the tests (once, some minutes)")
     root, upper, work = (draft / name for name in ("root", "disk", "work"))

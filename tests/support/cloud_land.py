@@ -1,9 +1,9 @@
-"""A cloud whose machines are containers that boot: what AWS and Google Cloud have in common of it.
+"""A simulated cloud whose machines are containers that boot: the common part of AWS and Google Cloud.
 
-In a network of its own lie the cloud's services, by their names and by TLS (`api`), its metadata service at
-169.254.169.254 (`metadata`), which knows a machine by its address, and its resolver. Machines follow what the
-simulated cloud says that runs: each is powered on with nothing but its hardware, and cloud-init's own
-datasource finds its user data. Nothing of it is this host's, and it ends with `close`, which proves that.
+A separate network has the cloud's services, by their names and by TLS (`api`), its metadata service at
+169.254.169.254 (`metadata`), which knows a machine by its address, and its resolver. A container is started
+for each machine that the fake API calls running. It knows only its hardware, and cloud-init's own datasource
+finds its user data. None of this uses the host's network, and `close` ends all of it and proves that.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ SERVICES, METADATA = "10.99.200.1", "169.254.169.254"
 CONTROLLER = "10.99.0.10"
 NFS = 2049
 CGROUPS = "/srv/cgroup"
-"""Where a machine has its jobs' cgroups, on a host that keeps those of version 1."""
+"""The folder on a machine with its jobs' cgroups, on a host with cgroups of version 1."""
 OURS = "cloud-test-"
-"""How the ids of machines begin, before the number of the process that has them."""
+"""The beginning of machines' ids. The pid of the process that has them follows."""
 OWNER = "cloud-test"
-"""Has the number of the process that has a land, in its folder."""
+"""The file in a land's folder with the pid of the process that has this simulated cloud."""
 BOOT_SECONDS = 420.0
 OFF_SECONDS = 20.0
 UNITS = ("cloud-init-local", "cloud-init", "cloud-init-main", "cloud-init-network")
-# A container has no firmware to ask, and cloud-init asks none where it sees that it is in one.
+# A container has no firmware, and cloud-init does not read any if it notices that it is in one.
 HARDWARE = """\
 [Service]
 BindReadOnlyPaths=/usr/bin/false:/usr/bin/systemd-detect-virt
@@ -60,16 +60,16 @@ BindReadOnlyPaths=/dev/null:/proc/1/environ
 InaccessiblePaths=-/sys/class/dmi
 """
 TRUST = "[Manager]\nDefaultEnvironment=REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt\n"
-"""What comes from PyPI brings its own authorities along."""
+"""Packages from PyPI bring their own list of authorities, so they are told to use the machine's."""
 
 
 @dataclass(frozen=True)
 class Instance:
-    """A machine as the cloud has it.
+    """A machine as the cloud describes it.
 
     Attributes:
-        host: of the cluster: `controller`, `compute-0`.
-        hardware: what its firmware says, by the words of `dmidecode --string`.
+        host: its name in the cluster: `controller`, `compute-0`.
+        hardware: what its firmware says: word of `dmidecode --string` -> text.
     """
 
     id: str
@@ -79,11 +79,13 @@ class Instance:
 
 
 class Land:
-    """Args:
-    folder: a short path, on a file system that can be below overlayfs.
-    shares: a share's path -> the server's name of it, as a mount has it.
-    names: of the services: the resolver's, and in their certificate.
-    datasource: cloud-init's.
+    """A simulated cloud.
+
+    Args:
+        folder: a short path, on a file system that can be below overlayfs.
+        shares: path of a share -> its source in a mount (server and name).
+        names: the services' names, for the resolver and the certificate.
+        datasource: the name of cloud-init's datasource.
     """
 
     def __init__(
@@ -103,7 +105,7 @@ class Land:
         self._ends = contextlib.ExitStack()
 
     def open(self) -> None:
-        """From now on what the cloud says is what is. Whatever comes of it, `close` ends what was made."""
+        """Start and end machines as the cloud says from now on. `close` ends all of it, also after errors."""
         _sweep()
         self._layers = layers()
         self.path.mkdir(parents=True)
@@ -130,7 +132,7 @@ class Land:
         self._ends.callback(self._over.set)
 
     def close(self) -> None:
-        """End everything, and see that nothing is left."""
+        """End everything, and check that nothing is left."""
         self._ends.close()
         assert self._errors == []
 
@@ -138,29 +140,29 @@ class Land:
 
     @abstractmethod
     def running(self) -> list[Instance]:
-        """What the cloud says that is on."""
+        """Return the machines that run according to the cloud."""
 
     @abstractmethod
     def metadata(self, address: str, ask: Request) -> Answer:
-        """What the metadata service answers to the machine at an address."""
+        """Return the metadata service's answer to the machine at an address."""
 
     @abstractmethod
     def api(self, ask: Request) -> Answer:
-        """What one of the services answers."""
+        """Return the answer of one of the services."""
 
     @abstractmethod
     def stored(self, key: str) -> bytes | None:
-        """An object of the cluster's bucket."""
+        """Return the content of an object in the cluster's bucket."""
 
     # --- machines ------------------------------------------------------------------------------------------
 
     def hosts(self) -> dict[str, Instance]:
-        """Those that have been powered on, and not off again."""
+        """Return the hosts whose machines are powered on."""
         with self._lock:
             return {one.host: one for identity, one in self._instances.items() if identity in self._booted}
 
     def at(self, address: str) -> Instance | None:
-        """The machine with an address."""
+        """Return the machine with an address."""
         with self._lock:
             return next((one for one in self._instances.values() if one.address == address), None)
 
@@ -168,20 +170,20 @@ class Land:
         return self._booted[self.hosts()[host].id]
 
     def shell(self, host: str, script: str, *, user: str | None = None, seconds: float = 120.0) -> str:
-        """What a script prints on a machine, which root runs there, or another user."""
+        """Run a script on a machine, as root or another user, and return its output."""
         become = ["runuser", "-u", user, "--"] if user else []
         done = self.machine(host).run(*become, "sh", "-c", script, seconds=seconds)
         assert done.returncode == 0, f"{host}: {script}\n{done.stdout}\n{done.stderr}"
         return done.stdout.strip()
 
     def report(self, host: str) -> dict[str, Any]:
-        """A machine's boot report, as the bucket has it."""
+        """Return a machine's boot report from the bucket."""
         text = self.stored(f"boot/{host}.json")
         found: dict[str, Any] = json.loads(text) if text else {"state": None, "steps": [], "started": 0.0}
         return found
 
     def ready(self, host: str, since: float = 0.0) -> dict[str, Any]:
-        """The report of a boot that has come to its end, which is a good one."""
+        """Wait until a boot has ended well, and return its report."""
 
         def over() -> bool:
             assert not self._errors, self._errors
@@ -201,14 +203,14 @@ class Land:
         return report
 
     def reboot(self, host: str) -> None:
-        """As its own root does; it is on again when this returns."""
+        """Reboot a machine as its own root does. It is on again when this returns."""
         booted = self.machine(host)
         before = nspawn.leader(booted.launcher)
         booted.run("systemctl", "reboot")
         until(lambda: nspawn.leader(booted.launcher) not in (None, before), 180, "another boot")
 
     def lose_power(self, host: str) -> None:
-        """Nothing of it has a moment to say goodbye; the cloud does not know of it."""
+        """Kill a machine at once, without any shutdown, and without telling the cloud."""
         self.machine(host).kill()
 
     def _follow(self) -> None:
@@ -273,7 +275,7 @@ class Land:
         }
 
     def files(self) -> dict[str, str | tuple[str, int]]:
-        """What else lies on the disk of this cloud's machines."""
+        """Return further files on the disks of this cloud's machines."""
         return {}
 
     def _power_off(self, one: Instance) -> None:
@@ -291,10 +293,10 @@ class Land:
     # --- services ------------------------------------------------------------------------------------------
 
     def _resolver(self) -> None:
-        """The names of the services, and leases for machines that are known.
+        """Start dnsmasq, which has the services' names and leases for known machines.
 
-        Started again whenever a machine has gone: the server keeps a lease for its two hours, and the next
-        machine with that address would wait for its own in vain.
+        It is restarted whenever a machine has ended: it keeps a lease for two hours, and the next machine
+        with that address would wait in vain.
         """
         if self._names_server is not None:
             self._names_server.kill()
@@ -321,7 +323,7 @@ class Land:
         self._names_server = self._lab.serve("dnsmasq", *options, log=self.path / "resolver.log")
 
     def _tls(self, plain: socket.socket) -> socket.socket:
-        # Each connection greets in its own thread.
+        # The TLS handshake of each connection runs in its own thread.
         return self._authority.context().wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
 
     def _serve(self, server: socketserver.BaseServer) -> None:
@@ -332,19 +334,19 @@ class Land:
         self._ends.callback(server.shutdown)
 
     def _end_machines(self) -> None:
-        # First all at once: each for itself takes its time.
+        # All machines are told to end at first, because each end takes a while.
         for name in self._groups:
             cgroups.kill(name)
         self._lab.close()
 
     def _prove_that_nothing_is_left(self) -> None:
-        """No process, mount, interface (`Lab.close`), and here: no cgroup, of machines long ended neither."""
+        """Check that no machine, present or past, has left a cgroup. `Lab.close` checks everything else."""
         left = cgroups.remove(lambda: [path for name in self._groups for path in cgroups.of(name)])
         assert left == []
 
 
 def _sweep() -> None:
-    """End what is left of test runs that were killed: networks and cgroups. Machines end by themselves."""
+    """End the networks and cgroups of test runs that were killed. Their machines end by themselves."""
     mark = f"{CLUSTER_VARIABLE}=".encode()
     runs: set[Path] = set()
 
@@ -367,7 +369,7 @@ def _sweep() -> None:
 
 
 def need_clouds() -> None:
-    """Skip the test where such a cloud cannot be."""
+    """Skip the test if such a cloud is not possible here."""
     need_containers()
     programs = {"dnsmasq": "dnsmasq-base", "openssl": "openssl", "nsenter": "util-linux"}
     if lacking := [
@@ -378,7 +380,7 @@ def need_clouds() -> None:
 
 @contextlib.contextmanager
 def opened(land: Land) -> Iterator[Land]:
-    """The land, and its end whatever happens."""
+    """Yield the open simulated cloud, and close it whatever happens."""
     try:
         land.open()
         yield land

@@ -1,4 +1,4 @@
-"""An HTTP server on a socket that another network has, whose answers a function gives."""
+"""An HTTP server on a socket in another network. A function gives its answers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Answer:
-    """Attributes:
-    hops: how many machines the answer passes at most.
+    """An HTTP answer.
+
+    Attributes:
+        hops: the most network hops that the answer may make.
     """
 
     status: int
@@ -45,7 +47,7 @@ class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
         self.socket = place
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A machine that lost its power in the middle of a request is none."""
+        """Ignore errors: a machine may lose its power in the middle of a request."""
 
 
 def _handler(

@@ -1,4 +1,4 @@
-"""A cluster on a cloud of container machines, as a stack makes it: its design, its bucket, its head."""
+"""A cluster on a simulated cloud, as a stack makes it: its design, its bucket, its head."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Stack(Protocol):
     """A cloud, and what its stack makes in it.
 
     Attributes:
-        refused: role and call, of what a machine's identity may not do.
+        refused: role and call of each request that a machine's identity may not make.
     """
 
     refused: list[tuple[str, str]]
@@ -56,8 +56,10 @@ class Stack(Protocol):
 
 
 def design(provider: str, region: str, kind: str) -> ClusterDesign:
-    """Args:
-    kind: of its shared directories.
+    """Return the design of the cluster.
+
+    Args:
+        kind: the kind of its shared directories.
     """
     options = "rw,hard,nfsvers=4.1,_netdev"
     return ClusterDesign(
@@ -79,8 +81,10 @@ def project(folder: Path) -> Path:
 
 
 class Cluster:
-    """Args:
-    land: the cloud, open.
+    """A cluster on a cloud.
+
+    Args:
+        land: the simulated cloud, which must be open.
     """
 
     def __init__(self, land: Any, plan: ClusterDesign, folder: Path) -> None:
@@ -88,7 +92,7 @@ class Cluster:
         self.stack: Stack = land
         self.design = plan
         self.stack.template(COMPUTE.name)
-        # Where this host keeps version 1, cgroups for a container's jobs lie aside from its systemd's.
+        # On a host with cgroups of version 1, those of a container's jobs are apart from its systemd's.
         aside = CGROUPS if cgroups.old_controllers() else None
         site = Site(
             "/", "slurm", "controller", CONTROLLER,
@@ -112,7 +116,7 @@ class Cluster:
         return self.land.shell(host, script, user=user)
 
     def submit(self, script: str, *options: str, user: str = "ada") -> str:
-        """A job of a user's, whose output is in the user's home."""
+        """Submit a user's job, whose output is in the user's home. Returns its id."""
         line = shlex.join(["sbatch", "--parsable", f"--chdir=/home/{user}", *options, "--wrap", script])
         return self.sh(line, user=user)
 
@@ -121,7 +125,7 @@ class Cluster:
         return dict(pair.split("=", 1) for pair in shown.split() if "=" in pair)
 
     def done(self, number: str, seconds: float = 420.0) -> dict[str, str]:
-        """A job that has come to its end, which is a good one."""
+        """Wait until a job has ended well, and return its fields."""
 
         def over() -> dict[str, str] | None:
             job = self.job(number)

@@ -1,4 +1,4 @@
-"""The example consumer on a real cluster: one story, with the embedded runner and with the Pulumi CLI."""
+"""One scenario of the example consumer on a real cluster, for the embedded runner and for the Pulumi CLI."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOT_UP = "not up"
 
 
 def copy(folder: Path, checkout: Checkout) -> Path:
-    """A copy of the example as docs/consuming.md makes it, for the cluster of a checkout."""
+    """Copy the example as docs/consuming.md does, for the cluster of a checkout."""
     subprocess.run(["cp", "-rL", str(EXAMPLE), str(folder)], check=True)
     stack_file = folder / "Pulumi.dev.yaml"
     text = stack_file.read_text()
@@ -31,9 +31,10 @@ class Story:
     """What differs between the two ways of running.
 
     Attributes:
-        up: of the consumer; returns its outputs and how many resources were created, replaced or updated.
-        refused: of the consumer, where `up` must fail; returns the message.
-        destroy: of the consumer.
+        up: brings the consumer up; returns its outputs and how many resources were created, replaced or
+            updated.
+        refused: tries an `up` of the consumer that must fail; returns the message.
+        destroy: destroys the consumer.
     """
 
     checkout: Checkout
@@ -45,7 +46,7 @@ class Story:
     cluster_down: Callable[[], None]
 
     def tell(self) -> None:
-        """From the first `up` to the end of a cluster, and another one."""
+        """Run the scenario, from the first `up` to the end of a cluster, and with another cluster."""
         script = self.folder / "job.sh"
         script.write_text(script.read_text() + "env\n")
         made, changes = self.up()
@@ -77,11 +78,11 @@ class Story:
         assert (again["output"] != made["output"], changes) == (True, 1)
         self.output(again, f"{again['job_id']} here")
         self.cluster_down()
-        # Its job has gone with the cluster, and keeps nothing from going.
+        # The consumer's job ended with the cluster, and does not block the destroy.
         self.destroy()
 
     def output(self, made: dict[str, Any], *expected: str) -> str:
-        """What the job prints, as soon as all that is expected is there."""
+        """Return the job's output as soon as it has everything expected."""
         file = Path(made["output"])
 
         def there() -> str:
@@ -91,7 +92,7 @@ class Story:
         return str(until(there, 60, f"{', '.join(expected)} in {file}"))
 
     def state(self, made: dict[str, Any]) -> str:
-        # scontrol, because squeue forgets jobs that are over.
+        # scontrol is used, because squeue forgets jobs that are over.
         text = self.checkout.execute("scontrol", "--oneliner", "show", "job", made["job_id"])
         return str(re.search(r"JobState=(\w+)", text)[1])  # type: ignore[index]
 
@@ -100,7 +101,7 @@ class Story:
 
 
 def page_commands(**words: str) -> list[str]:
-    """The page's commands for any cluster, with the words in angle brackets filled in."""
+    """Return the page's commands for any cluster, with the words in angle brackets filled in."""
     blocks = re.findall(r"^```(?:sh|text)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     lines = [line for block in blocks for line in block.splitlines()]
     found = [line for line in lines if line.startswith(("<", "./cluster"))]

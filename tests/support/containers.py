@@ -1,4 +1,4 @@
-"""Machines that boot (`localcloud.nspawn`) for tests, and their network: nothing of both stays.
+"""Machines that boot (`localcloud.nspawn`) for tests, and their network, which leave nothing behind.
 
 A test makes a `Lab`, whose network has a bridge at 10.99.0.1 and nothing else, and starts machines in it.
 What answers at another address of it, a metadata service's for one, runs in the network's namespace:
@@ -38,7 +38,7 @@ PROGRAMS = {"systemd-nspawn": "systemd-container", "debootstrap": "debootstrap"}
 
 
 def why_not() -> str | None:
-    """Why machines cannot boot here; None: they can."""
+    """Return why machines cannot boot here, or `None` if they can."""
     if os.geteuid() != 0:
         return "machines that boot are root's to make"
     lacking = [p for name, p in PROGRAMS.items() if shutil.which(name, path=nspawn.SEARCH) is None]
@@ -48,14 +48,14 @@ def why_not() -> str | None:
 
 
 def need_containers() -> None:
-    """Skip the test where machines cannot boot."""
+    """Skip the test if machines cannot boot here."""
     if (reason := why_not()) is not None:
         pytest.skip(reason)
 
 
 @functools.cache
 def base_image(suite: str | None = None) -> Path:
-    """The image without anything of Slurm's; made where the cache has none. Skips where it cannot be had."""
+    """Return the image without Slurm, made on first use. The test is skipped if it cannot be made."""
     need_containers()
     try:
         return images.ensure(
@@ -66,7 +66,7 @@ def base_image(suite: str | None = None) -> Path:
 
 
 def cluster_image(stack_file: str) -> None:
-    """Have the image of a stack's machines; skips where it cannot be had."""
+    """Make the image of a stack's machines. The test is skipped if it cannot be made."""
     base_image()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "Pulumi.test.yaml"
@@ -92,12 +92,12 @@ class Booted:
         return nspawn.execute(self.launcher, *command, seconds=seconds)
 
     def says(self, *command: str) -> str:
-        """What a command prints on it, or complains of."""
+        """Run a command on the machine, and return its output, including errors."""
         done = self.run(*command)
         return done.stdout.strip() or done.stderr.strip()
 
     def until(self, *command: str, seconds: float = 120.0) -> str:
-        """What a command prints once it ends well."""
+        """Wait until a command succeeds on the machine, and return its output."""
 
         def ended_well() -> str | None:
             done = self.run(*command)
@@ -120,7 +120,7 @@ class Booted:
         self._reap()
 
     def ended(self, seconds: float = 60.0) -> int:
-        """Wait until it has switched itself off; the status of systemd-nspawn."""
+        """Wait until the machine has switched itself off, and return systemd-nspawn's exit status."""
         return self._child.wait(seconds)
 
     def _reap(self) -> None:
@@ -132,7 +132,7 @@ class Lab:
     """A network and the machines in it; leaving it ends both.
 
     Args:
-        folder: a run directory's place: short, and on a file system that can be a layer of overlayfs.
+        folder: stands for a run directory: a short path, on a file system that overlayfs can use as a layer.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -169,14 +169,14 @@ class Lab:
         machine = Machine(
             identity, host, self.path / "machines" / host, layers, card, environment=self._marks, **more
         )
-        # It ends with whoever has started it, however that ends.
+        # The machine ends with the process that started it, however that ends.
         booted = Booted(machine, nspawn.start(machine, die_with_parent=True))
         self.machines[host] = booted
         nspawn.wait_for(booted.launcher, machine.console)
         return booted
 
     def address(self, address: str) -> None:
-        """Have a further address at the bridge, for what shall answer there."""
+        """Add an address to the bridge, for a server that answers there."""
         self.inside("ip", "address", "add", address, "dev", BRIDGE)
 
     def inside(self, *command: str) -> str:
@@ -213,7 +213,7 @@ class Lab:
         assert self.left() == []
 
     def left(self) -> list[str]:
-        """What this host still has of it: processes, mounts, cgroups, interfaces."""
+        """Return what is left of the lab on this host: processes, mounts, cgroups, interfaces."""
         ids = [booted.machine.id for booted in self.machines.values()]
         found = [f"process {pid}" for pid in pids_of_cluster(self.path)]
         found += [f"cgroup {path}" for identity in ids for path in cgroups.of(nspawn.group(identity))]

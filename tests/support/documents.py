@@ -1,4 +1,4 @@
-"""The commands that the documentation shows: every `sh` block of README.md and docs/, with what it needs.
+"""The commands in the documentation: every `sh` block of README.md and docs/, with what it needs.
 
 A block whose commands cannot run in a test says why in a comment before it: `<!-- needs: account -->`.
 """
@@ -29,8 +29,8 @@ class Block:
 
     Attributes:
         where: file and line.
-        needs: a key of NEEDS, or None: a test runs it.
-        commands: one a line, without comments.
+        needs: a key of NEEDS; `None` means that a test runs the block.
+        commands: the commands, one a line, without comments.
     """
 
     where: str
@@ -43,10 +43,10 @@ def pages() -> list[Path]:
 
 
 def blocks(page: Path, root: Path = ROOT) -> list[Block]:
-    """A page's `sh` blocks in order.
+    """Return a page's `sh` blocks in order.
 
     Raises:
-        ValueError: a block needs what nobody knows, or has no language or an unknown one.
+        ValueError: A block has an unknown need, an unknown language or no language.
     """
     found = []
     text = page.read_text(encoding="utf-8")
@@ -63,7 +63,7 @@ def blocks(page: Path, root: Path = ROOT) -> list[Block]:
 
 
 def _commands(text: str) -> list[str]:
-    # A backslash at the end of a line goes on in the next; a comment begins after two blanks.
+    # A backslash continues a line in the next one. A comment begins after two blanks.
     lines = text.replace("\\\n", " ").splitlines()
     commands = [re.sub(r"(^|\s{2,})#.*$", "", line).strip() for line in lines]
     return [command for command in commands if command]

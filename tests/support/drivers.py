@@ -23,11 +23,11 @@ NAME = "tiny"
 
 @dataclass
 class Outcome:
-    """What a run came to.
+    """The result of a run.
 
     Attributes:
-        operations: what became of the resources, by name; those that stayed as they were are not named.
-        text: what was printed, and the error.
+        operations: name of a resource -> what happened to it; unchanged resources are left out.
+        text: the output and the error.
     """
 
     failed: bool
@@ -48,7 +48,7 @@ class Driver(Protocol):
 
 
 def make_project(folder: Path) -> Path:
-    """A checkout's parts that the program and its commands need, in a folder with a space in its name."""
+    """Copy the parts of a checkout that the program needs into a folder with a space in its name."""
     folder.mkdir(parents=True)
     for part in CODE:
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
@@ -60,7 +60,7 @@ def make_project(folder: Path) -> Path:
 
 
 def folded(done: list[tuple[str, str]]) -> dict[str, str]:
-    """What became of each resource, by its name; a replaced one is not called deleted."""
+    """Return name of a resource -> what happened to it. A replaced resource is not called deleted."""
     found: dict[str, str] = {}
     for name, operation in done:
         if operation != "unchanged" and (operation != "deleted" or name not in found):
@@ -69,7 +69,7 @@ def folded(done: list[tuple[str, str]]) -> dict[str, str]:
 
 
 class Embedded:
-    """The embedded runner in a process of its own, in the project's own copy of the code."""
+    """The embedded runner in a separate process, with the project's own copy of the code."""
 
     _CODE = """
 import json, sys
@@ -124,12 +124,12 @@ print(json.dumps([failed, "\\n".join(text), done, outputs]))
 
 
 class Cli:
-    """The Pulumi CLI with its command plugin; the environment says which backend."""
+    """The Pulumi CLI with its command plugin. The environment sets the backend."""
 
     def __init__(self, folder: Path) -> None:
         self.project = make_project(folder / "a project")
         (self.project / "Pulumi.yaml").write_text(project_file(NAME))
-        # Here the CLI looks for the versions of the SDKs.
+        # The CLI looks here for the versions of the SDKs.
         shutil.copy(ROOT / "uv.lock", self.project)
 
     def up(self, spec: dict[str, Any]) -> Outcome:

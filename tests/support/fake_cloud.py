@@ -1,4 +1,4 @@
-"""A cloud in memory: machines, a bucket, what is left; for the tests of what all clouds share."""
+"""A cloud in memory, with machines, a bucket and leftovers, for the tests of what all clouds share."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ PLACE = ClusterRef("c", "region-1")
 
 
 class FakeCloud:
-    """`cli.clouds.cloud.Cloud`; what is asked of it is written down.
+    """A `cli.clouds.cloud.Cloud` that records its calls.
 
     Attributes:
         there: the cluster's machines.
         objects: (bucket, key) -> content and time.
-        refuses: raised by whatever is asked next, and ever after.
-        did: verbs with names of machines.
+        refuses: the error that every call raises.
+        did: what was done: verbs with names of machines.
     """
 
     label = "Cloud"
@@ -50,12 +50,12 @@ class FakeCloud:
         self.refuses: UserError | None = None
         self.did: list[str] = []
         self.obeys = True
-        """Whether a machine that is to end, ends."""
+        """Whether a machine that is told to end does so."""
 
     # --- a test's ----------------------------------------------------------------------------------------
 
     def run(self, name: str, role: str | None = None, state: str = "running", **more: Any) -> Machine:
-        """Have a machine."""
+        """Add a machine."""
         role = role or name.partition("-")[0]
         bucket = BUCKET if role in ("controller", "login") else None
         values: dict[str, Any] = {"private": "10.0.0.4", "public": None, "bucket": bucket, **more}
@@ -75,7 +75,7 @@ class FakeCloud:
         self.objects[BUCKET, key] = (content, time.time() if at is None else at)
 
     def report(self, host: str, state: str, started: float | None = None, **more: Any) -> None:
-        """Have a boot report; of a moment from now, unless said."""
+        """Add a boot report, by default with a start a moment from now."""
         content = {
             "host": host, "state": state, "started": time.time() + 60 if started is None else started,
             "host_keys": [KEY], "facts": {"slurm": "slurm 23.11.4"}, "steps": [], **more,
@@ -89,7 +89,7 @@ class FakeCloud:
         self.write("current.json", json.dumps(current).encode())
 
     def up(self, design: ClusterDesign) -> None:
-        """A head that has booted what was published."""
+        """Add a head that has booted what was published."""
         self.run("controller")
         self.publish(design)
         self.report("controller", "ready")
@@ -163,10 +163,10 @@ class FakeCloud:
 
 
 class FakeProvider(CloudProvider):
-    """Of `FakeCloud`s, one for each cluster that is asked for.
+    """A provider that has a `FakeCloud` for each cluster that is asked for.
 
     Attributes:
-        clouds: place -> its cloud.
+        clouds: cluster -> its cloud.
     """
 
     def __init__(self) -> None:
@@ -197,11 +197,11 @@ class FakeProvider(CloudProvider):
 
 
 class Head:
-    """The head behind `ssh`.
+    """A fake of the head that is reached by `ssh`.
 
     Attributes:
-        lines: what ran there.
-        targets: where it was looked for, and how long at most (s).
+        lines: the commands that ran on it.
+        targets: the addresses that were tried, each with its time limit in seconds.
     """
 
     def __init__(self, answer: str | Exception = "") -> None:
@@ -226,7 +226,7 @@ def head(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Head:
 
 
 class Pauses:
-    """Pauses that take no time, and may change the world."""
+    """Pauses that take no time, and may change the fake cloud."""
 
     def __init__(self, *then: Any) -> None:
         self.then = list(then)
@@ -239,4 +239,4 @@ class Pauses:
 
 
 _CONFORMS: type[Cloud] = FakeCloud
-"""For the type checker."""
+"""The type checker checks here that the fake implements the protocol."""

@@ -1,6 +1,6 @@
-"""What a project of Google Cloud has beside Compute Engine, on loopback: OS Login, buckets, secrets, files.
+"""Google Cloud's services beside Compute Engine, on loopback: OS Login, buckets, secrets, Filestore.
 
-`project()` gives an account whose Compute Engine is `fake_gce`, and whose credentials are nobody's.
+`project()` yields an account whose Compute Engine is `fake_gce`, with credentials of nobody.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PLACES = ("storage", "oslogin", "secretmanager", "file", "oauth2")
 
 
 class Anybody:
-    """Credentials that no service of the fake looks at."""
+    """Credentials that no fake service checks."""
 
     token = "nobody"
     valid = True
@@ -50,16 +50,18 @@ class Anybody:
 
 @dataclass
 class Project:
-    """Attributes:
-    account: the engineer's.
-    objects: of the bucket: key -> content and time of the last change.
-    buckets: as the API has them.
-    keys: what OS Login has of the user's: fingerprint -> key.
-    accounts: of the user's, on machines.
-    managed: whether OS Login takes keys of users.
-    disabled: APIs that nobody has enabled.
-    refuse: (method, path's beginning) -> status and body of an answer instead.
-    calls: method and path of each call beside Compute Engine's.
+    """A project.
+
+    Attributes:
+        account: the engineer's account.
+        objects: the bucket's objects: key -> content and time of the last change.
+        buckets: the buckets in the API's form.
+        keys: the user's keys in OS Login: fingerprint -> key.
+        accounts: the user's accounts on machines.
+        managed: whether OS Login accepts users' keys.
+        disabled: APIs that are not enabled.
+        refuse: (method, beginning of the path) -> status and body of the answer.
+        calls: method and path of each call, without Compute Engine's.
     """
 
     gce: FakeGce
@@ -80,7 +82,7 @@ class Project:
     # --- for tests -----------------------------------------------------------------------------------------
 
     def empty(self) -> None:
-        """As it was made, for the next test: nothing in it, nothing refused, nothing asked."""
+        """Make the project empty again for the next test, without refusals and recorded calls."""
         self.gce.cloud.store.clear()
         self.gce.cloud.failing.clear()
         self.gce.faults.clear()
@@ -98,10 +100,10 @@ class Project:
         bucket: str | None = None,
         **labels: str,
     ) -> None:
-        """An instance of a cluster, with its labels as they are on Google Cloud.
+        """Add an instance of a cluster, with its labels as they are on Google Cloud.
 
         Args:
-            bucket: what its metadata says.
+            bucket: the bucket in its metadata.
         """
         cloud = self.gce.cloud
         stamp = cloud.stamp()
@@ -201,7 +203,7 @@ class Project:
         key = json.loads(body)
         assert set(key) <= {"key", "expirationTimeUsec", "fingerprint", "name"}, "SshPublicKey's fields"
         if self.managed:
-            # A key that is there stays as it is: nothing promises that an import changes it.
+            # An existing key stays as it is: the documentation does not promise that an import changes it.
             if not any(one["key"].split()[:2] == key["key"].split()[:2] for one in self.keys.values()):
                 self.keys[hashlib.sha256(key["key"].split()[1].encode()).hexdigest()] = key
             self.accounts = self.accounts or [{"username": USER, "primary": True, "uid": "1234"}]
@@ -212,7 +214,7 @@ class Project:
 
 
 def disabled(service: str) -> bytes:
-    """Google's answer for an API that is not enabled."""
+    """Return Google's answer for an API that is not enabled."""
     info = {
         "@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "SERVICE_DISABLED",
         "domain": "googleapis.com",
@@ -225,7 +227,11 @@ def disabled(service: str) -> bytes:
 
 
 def _labelled(things: list[dict[str, Any]], query: dict[str, str]) -> list[dict[str, Any]]:
-    """Raises ValueError for a filter that is not of one label: then the list would be of everybody's."""
+    """Return the things with the label of a query's filter.
+
+    Raises:
+        ValueError: The filter is not for one label, so the list would have other clusters' resources.
+    """
     read = re.fullmatch(r"labels\.([a-z][a-z0-9_-]*)=([a-z0-9_-]*)", query["filter"])
     if read is None:
         raise ValueError(f"no filter of a label: {query['filter']!r}")
@@ -234,7 +240,7 @@ def _labelled(things: list[dict[str, Any]], query: dict[str, str]) -> list[dict[
 
 @contextmanager
 def project() -> Iterator[Project]:
-    """A project without anything in it."""
+    """Yield an empty project."""
     with fake_gce(()) as compute:
         made = Project(compute)
 

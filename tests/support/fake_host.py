@@ -1,4 +1,4 @@
-"""A machine of a test's making for the doctor's checks, and what they find on it."""
+"""A fake machine for the doctor's checks, and what they find on it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def host(
     limits: Mapping[int, int] | None = None,
     **facts: Any,
 ) -> Host:
-    """A machine with these files and no others.
+    """Return a machine with these files and no others.
 
     Args:
         answers: program -> exit status and output; any other cannot be run.
@@ -48,12 +48,12 @@ def host(
 
 
 def process(pid: int, *, uid: int = 1000, threads: int = 1) -> dict[str, str]:
-    """The files in /proc of a process."""
+    """Return the files in /proc of a process."""
     return {f"/proc/{pid}/status": f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nThreads:\t{threads}\n"}
 
 
 def seen(findings: Iterable[Finding]) -> dict[str, str]:
-    """Check -> severity; a check that is there twice with different ones is the worse."""
+    """Return check -> severity; of several severities the worst one."""
     order = [Severity.FINE, Severity.WARNS, Severity.STOPS]
     worst: dict[str, Severity] = {}
     for finding in findings:

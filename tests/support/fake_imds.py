@@ -1,8 +1,8 @@
-"""EC2's instance metadata service: version 2 only, with what the test puts into it, on loopback by itself.
+"""EC2's instance metadata service, version 2 only, on loopback. The test sets its content.
 
-Held to the EC2 User Guide, "Use the Instance Metadata Service to access instance metadata": a token is for
-1 s to 6 h (400), a request for one that was forwarded is refused (403), every other request needs one that is
-still good (401), folders list what is in them, and versions since 2009-04-04 are there beside `latest`.
+The source is the EC2 User Guide, "Use the Instance Metadata Service to access instance metadata": a token is
+valid for 1 s to 6 h (400), a forwarded request for a token is refused (403), every other request needs a
+valid token (401), folders list their content, and versions since 2009-04-04 exist beside `latest`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _VERSION = re.compile(r"/(latest|20\d\d-\d\d-\d\d)/")
 
 
 def key(name: str, expires: str = "2099-01-01T00:00:00Z") -> dict[str, str]:
-    """Credentials as the service gives them; they open nothing."""
+    """Return credentials in the service's form, which give access to nothing."""
     return {
         "Code": "Success",
         "AccessKeyId": f"AKID{name}",
@@ -43,7 +43,7 @@ def key(name: str, expires: str = "2099-01-01T00:00:00Z") -> dict[str, str]:
 
 
 class FakeImds:
-    """`content`: path below /latest/ -> text. `asked`: what was asked for, tokens not counted."""
+    """The service. `content`: path below /latest/ -> text. `asked`: the requested paths, without tokens."""
 
     def __init__(self) -> None:
         self.content: dict[str, str] = {
@@ -60,8 +60,10 @@ class FakeImds:
         """How many of the next answers are HTTP 503."""
 
     def answer(self, method: str, target: str, header: Callable[[str], str | None]) -> tuple[int, str]:
-        """Args:
-        header: a request's header, by its name in small letters.
+        """Return the answer to a request.
+
+        Args:
+            header: returns a header of the request by its name in small letters.
         """
         if self.broken:
             self.broken -= 1
@@ -90,7 +92,7 @@ class FakeImds:
         return 200, token
 
     def _folder(self, path: str) -> list[str]:
-        """What is in a folder: folders with a slash behind their names."""
+        """Return the content of a folder. Names of folders end with a slash."""
         start = f"{path.rstrip('/')}/" if path else ""
         names = [name.removeprefix(start) for name in self.content if name.startswith(start)]
         inside = {name.partition("/")[0] + ("/" if "/" in name else "") for name in names if name}

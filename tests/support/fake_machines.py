@@ -1,7 +1,7 @@
-"""A project whose machines boot into nothing: the local cloud and its operations without Slurm.
+"""A project whose machines' boots do nothing: the local cloud and its operations without Slurm.
 
 The loader, which is the first code of a machine, is replaced: it writes the boot report that the test asks
-for and then stays. Everything else (the agent, init, the process trees) is real.
+for and then keeps running. Everything else (the agent, init, the process trees) is real.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ services.keep()
 
 
 class FakeMachines:
-    """A project and its cluster's run directory; `close` ends all that runs."""
+    """A project and its cluster's run directory. `close` ends all processes."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.project = folder / "a project"
@@ -67,7 +67,7 @@ class FakeMachines:
         self.run = RunDirectory.of(Stack(self.project, "test"))
 
     def do(self, verb: str, stdin: str = "", **options: str) -> dict[str, Any]:
-        """One of `cli.local.operations`' verbs."""
+        """Run one of `cli.local.operations`' verbs."""
         self._monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
         return operations.VERBS[verb](Stack(self.project, "test"), **options)
 
@@ -75,7 +75,7 @@ class FakeMachines:
         return self.do("publish", json.dumps(to_json(design)))
 
     def outcome(self, state: str) -> None:
-        """What the next boots come to: ready, failed, booting, or mute (no report at all)."""
+        """Set how the next boots end: ready, failed, booting, or mute (no report at all)."""
         (self.run.path / "outcome").write_text(state)
 
     def call(self, method: str, **params: Any) -> Any:
@@ -90,15 +90,15 @@ class FakeMachines:
         return list(answer["machines"])
 
     def machines(self, **tags: str) -> dict[str, str]:
-        """Living machines: node -> id."""
+        """Return the living machines: node -> id."""
         found = self.call("list", tags=tags)["machines"]
         return {m["node"]: m["id"] for m in found if m["state"] in ("pending", "running")}
 
     def process(self, host: str) -> ProcessId:
-        """The first process of a host's machine, which runs or is about to."""
+        """Return the first process of a host's machine, which runs or is about to."""
 
         def found() -> dict[str, Any] | None:
-            # It may have booted before the cloud has written down that it runs.
+            # The machine may boot before the cloud has saved that it runs.
             records = json.loads((self.run.cloud / "machines.json").read_text())["machines"]
             running = [r for r in records if r["node"] == host and r["state"] == "running"]
             return running[0]["process"] if running else None
@@ -106,7 +106,7 @@ class FakeMachines:
         return ProcessId(**until(found, 60, f"{host}'s process"))
 
     def agent(self) -> ProcessId:
-        """The agent that serves, or will soon."""
+        """Return the pid of the agent that serves, or will soon."""
         process: ProcessId = until(lambda: agent_process(self.run), 60, "the agent")
         return process
 
@@ -117,8 +117,8 @@ class FakeMachines:
         return self.run.pids()
 
     def close(self) -> list[int]:
-        """Ends everything by all means. Returns the pids that survived it."""
-        # Others of the test may have another folder for their clusters by now.
+        """End everything by all means. Returns the pids that survived it."""
+        # The test may have set another folder for clusters in the meantime.
         self._monkeypatch.setattr(locations, "run_root", lambda: self._runs)
         operations.cloud_down(Stack(self.project, "test"))
         return self.processes()

@@ -1,8 +1,8 @@
-"""Compute Engine's metadata server with what the test puts into it, and Google's APIs: on loopback by itself.
+"""Compute Engine's metadata server and Google's APIs on loopback. The test sets their content.
 
-The metadata server is held to "View and query VM metadata" of Compute Engine's documentation: a request needs
-the header Metadata-Flavor and may not have been forwarded (403), each answer has that header, a folder lists
-what is in it or, asked for recursively, is JSON, and is moved to its name with a slash (301).
+The source is "View and query VM metadata" of Compute Engine's documentation: a request needs the header
+Metadata-Flavor and must not be forwarded (403), each answer has that header, a folder lists its content or,
+if asked for recursively, is JSON, and a folder's name without a slash is redirected (301).
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ class FakeMetadata:
     """What a machine of project `p-1` sees: its metadata, bucket `t-bucket`, secret `t-munge`.
 
     Attributes:
-        instance: the machine's metadata, as it is asked for recursively.
-        host, url: of the metadata server, as GCE_METADATA_HOST has it, and of the APIs.
+        instance: the machine's metadata, as a recursive request returns it.
+        host: the metadata server's address, as in GCE_METADATA_HOST.
+        url: the APIs' address.
         objects: name -> content.
-        versions: of the secret; None: there is no such secret.
-        asked: each request as `METHOD path`, tokens not counted.
+        versions: the secret's versions; `None` means that there is no such secret.
+        asked: each request as `METHOD path`, without those for tokens.
         refuse: the next answers of the APIs: a status, and Google's reason.
-        expires: seconds that a token lasts.
-        tokens: those given so far; only the last one is accepted.
-        named: how tokens begin.
-        login: users of OS Login, each a POSIX account as its API has it.
+        expires: the seconds that a token is valid.
+        tokens: the tokens given so far; only the last one is accepted.
+        named: the beginning of tokens.
+        login: the users of OS Login, each as a POSIX account in the API's form.
     """
 
     def __init__(self) -> None:
@@ -64,7 +65,7 @@ class FakeMetadata:
         self._etag = 1
 
     def change(self, **instance: Any) -> None:
-        """Change the metadata; who waits for that is answered."""
+        """Change the metadata, and answer the requests that wait for a change."""
         with self._changed:
             self.instance.update(instance)
             self._etag += 1
@@ -75,9 +76,11 @@ class FakeMetadata:
     def metadata(
         self, path: str, query: dict[str, str], header: Callable[[str], str | None]
     ) -> tuple[int, bytes, dict[str, str]]:
-        """Args:
-        path: behind `computeMetadata/v1/`.
-        header: a request's header, by its name in small letters.
+        """Return the answer to a request.
+
+        Args:
+            path: the path behind `computeMetadata/v1/`.
+            header: returns a header of the request by its name in small letters.
         """
         if header("metadata-flavor") != "Google":
             return 403, b"Missing Metadata-Flavor:Google header.", {}
@@ -108,7 +111,7 @@ class FakeMetadata:
         return {"ETag": str(self._etag)} | ({"Location": f"/{V1}{path}/"} if status == 301 else {})
 
     def _shown(self, path: str, recursive: bool) -> tuple[int, str]:
-        """What lies at a path: a text, or a folder."""
+        """Return the text or the folder at a path."""
         found: Any = {"instance": self.instance, "project": self.project}
         for word in path.strip("/").split("/") if path.strip("/") else []:
             if isinstance(found, list):
@@ -129,7 +132,7 @@ class FakeMetadata:
         )
 
     def _login(self, what: str, query: dict[str, str]) -> dict[str, Any] | None:
-        """As OS Login's library in each machine asks."""
+        """Answer the requests of OS Login's library on each machine."""
         if what != "users":
             return {"posixGroups": []} if what == "groups" else None
         wanted = [
@@ -156,7 +159,7 @@ class FakeMetadata:
         return self.serve(method, path, query, body)
 
     def serve(self, method: str, path: str, query: dict[str, str], body: bytes) -> tuple[int, bytes]:
-        """What an API answers to whoever may ask it."""
+        """Return an API's answer to a caller who has the permission."""
         if path.startswith("v1/"):
             return self._secret(method, path.removeprefix("v1/"), body)
         if (
@@ -171,7 +174,7 @@ class FakeMetadata:
             return 200, json.dumps(self._list(query)).encode()
         folder = "storage/v1/b/t-bucket/o/"
         name = urllib.parse.unquote(path.removeprefix(folder))
-        # An object's name is one part of the address: its own slashes are written otherwise.
+        # An object's name is one part of the path, so its own slashes are escaped.
         if method == "GET" and path.startswith(folder) and "/" not in path.removeprefix(folder):
             if query.get("alt") == "media" and name in self.objects:
                 return 200, self.objects[name]
@@ -212,12 +215,12 @@ def _kebab(word: str) -> str:
 
 
 def refusal(status: int, reason: str, message: str) -> tuple[int, bytes]:
-    """As Google's APIs refuse a call."""
+    """Return a refusal in the form of Google's APIs."""
     return _refusal(status, reason, message)
 
 
 def _refusal(status: int, reason: str, message: str) -> tuple[int, bytes]:
-    """In the form of the API that says it: reasons in capitals are gRPC's."""
+    """Return a refusal in the form of its API: reasons in capitals are gRPC's."""
     named = {"status": reason} if reason.isupper() else {"errors": [{"reason": reason, "message": message}]}
     return status, json.dumps({"error": {"code": status, "message": message, **named}}).encode()
 
@@ -242,7 +245,7 @@ def fake_metadata() -> Iterator[FakeMetadata]:
             for name, value in {**headers, "Content-Length": str(len(content))}.items():
                 self.send_header(name, value)
             self.end_headers()
-            with contextlib.suppress(BrokenPipeError):  # who has asked has ended meanwhile
+            with contextlib.suppress(BrokenPipeError):  # the caller has ended meanwhile
                 self.wfile.write(content)
 
         do_GET = do_POST = _do  # noqa: N815 - the names that http.server calls
@@ -266,7 +269,7 @@ def fake_metadata() -> Iterator[FakeMetadata]:
 
 
 def environment(fake: FakeMetadata) -> dict[str, str]:
-    """What leads a machine's code to it."""
+    """Return the environment variables that make a machine's code use this fake."""
     return {
         "GCE_METADATA_HOST": fake.host,
         "STORAGE_EMULATOR_HOST": fake.url,

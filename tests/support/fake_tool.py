@@ -1,4 +1,4 @@
-"""The cluster's own command with a queue in a file where Slurm would be; everything else is the real one.
+"""The cluster's own command with a file as the queue in place of Slurm. Everything else is real.
 
 `python fake_tool.py FOLDER submit|cancel …`: FOLDER holds settings.json, the queue and a log of the calls.
 """
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Queue:
-    """Jobs by their ids, as they were submitted: id -> (state, comment)."""
+    """The jobs in the order of their submission: id -> (state, comment)."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "queue.json"

@@ -1,5 +1,4 @@
-"""What the tests of machines on Google Cloud share: what machines stand on, a mock that knows images and the
-wait."""
+"""What the tests of machines on Google Cloud share: what machines need, and a mock with images."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ FACTS = (
 
 
 class Machines(Gcp):
-    """As `Gcp`, with the newest image, and what the wait prints."""
+    """Like `Gcp`, also with the newest image, and the output of the command `wait`."""
 
     def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str, dict[str, Any]]:
         identity, known = super().new_resource(args)

@@ -1,4 +1,4 @@
-"""Google Cloud as the tests of its components know it: designs, and a mock that answers as it would."""
+"""Google Cloud for the tests of its components: designs, and a mock that answers like the cloud."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ EXISTING = Network(vpc="corp", private_subnets=("corp-ml",))
 MACHINES = {"n1-standard-2": 2, "n1-standard-8": 8, "n2-standard-4": 4}
 """Machine types that every zone has, and their vCPUs."""
 UNIQUE = "100000000000000000001"
-"""Of every service account, by the mock."""
+"""The unique id that the mock gives to every service account."""
 
 
 def gcp_design(**changes: Any) -> ClusterDesign:
-    """Two partitions, one host, NFS from it, the Identity-Aware Proxy, a network of its own."""
+    """A design with two partitions, one host that serves NFS, the Identity-Aware Proxy, its own network."""
     made = ClusterDesign(
         "c",
         "test",
@@ -52,7 +52,7 @@ def gcp_design(**changes: Any) -> ClusterDesign:
 
 
 def gcp_ssh_design(*cidrs: str, login: bool = False, **changes: Any) -> ClusterDesign:
-    """As `gcp_design`, reached over SSH."""
+    """Like `gcp_design`, but reached over SSH."""
     public = (*(LOGIN if login else CONTROLLER).tags, "public")
     hosts = (
         (CONTROLLER, dataclasses.replace(LOGIN, tags=public))
@@ -63,7 +63,7 @@ def gcp_ssh_design(*cidrs: str, login: bool = False, **changes: Any) -> ClusterD
 
 
 class Gcp(mocks.Mocks):
-    """Answers with ids, links and addresses; in a preview with nothing, as the engine for what is not there.
+    """Answers with ids, links and addresses. In a preview the answers are empty, like the engine's.
 
     Args:
         machines: zone -> machine type -> vCPUs; every zone has `MACHINES` by default.

@@ -19,7 +19,7 @@ FILES = {
     **SHIPPED,
     **{f"{path.name[7:-5]}, the draft": path for path in sorted(DRAFTS.glob("Pulumi.gcp-*.yaml"))},
 }
-"""Subject -> its file."""
+"""Name in the tests -> stack file."""
 SSH = "gcp-cpu, reached by SSH"
 ANYWHERE = "gcp-cpu, that says 0.0.0.0/0 twice"
 LONGEST = "gcp-cpu, with the longest names"
@@ -29,7 +29,7 @@ SUBJECTS = [*FILES, SSH, ANYWHERE, LONGEST, BAKED, RICH]
 EDITS: dict[str, list[tuple[str, str]]] = {
     SSH: [(r"mode: iap\}", "mode: ssh, ssh_cidrs: [203.0.113.0/24]}")],
     ANYWHERE: [(r"mode: iap\}", "mode: ssh, ssh_cidrs: [0.0.0.0/0], allow_ssh_from_anywhere: true}")],
-    # A machine's name of 63 characters: slurm… of 40, p… of 17, two hyphens, a number of four.
+    # A machine's name has 63 characters: slurm… of 40, p… of 17, two hyphens, and a number of four digits.
     LONGEST: [
         ("name: slurm10", f"name: {'c' * 40}"),
         (r"(name|partition): debug", rf"\1: {'p' * 17}"),
@@ -65,7 +65,7 @@ def text_of(subject: str) -> str:
 
 
 def command(subject: str, folder: Path) -> Result:
-    """`./cluster plan --json` in a project with that stack file."""
+    """Run `./cluster plan --json` in a project with that stack file."""
     stack = stack_of(subject)
     for name in ("Pulumi.yaml", "__main__.py"):
         (folder / name).write_bytes((ROOT / name).read_bytes())
@@ -76,7 +76,7 @@ def command(subject: str, folder: Path) -> Result:
 
 
 def planned(subject: str, folder: Path) -> Plan:
-    """What `./cluster plan --json` prints, once for all tests."""
+    """Return what `./cluster plan --json` prints. It runs once for all tests."""
     if subject not in _made:
         done = command(subject, folder)
         assert done.exception is None, done.exception

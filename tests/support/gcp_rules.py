@@ -1,4 +1,4 @@
-"""What DESIGN's security asks of a plan on Google Cloud, as rules over its resources: each names what breaks
+"""The security rules for a plan on Google Cloud, over its resources. Each rule names the resources that break
 it."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 IAP = "35.235.240.0/20"
 SSH = [{"protocol": "tcp", "ports": ["22"]}]
 WIDEST = {4: 8, 6: 19}
-"""Prefixes shorter than these are the internet in all but name: 0.0.0.0/1 and 128.0.0.0/1 together are."""
+"""Shorter prefixes count as the whole internet, which 0.0.0.0/1 and 128.0.0.0/1 together are."""
 MACHINES = ("Instance", "InstanceTemplate")
 LABELLED = (*MACHINES, "Disk", "Address", "Bucket", "Secret", "Image", "Filestore")
 EVERYWHERE = ("roles/logging.logWriter", "roles/monitoring.metricWriter")
@@ -24,11 +24,11 @@ NARROW = {
     "SubnetworkIAMMember": ("roles/compute.networkUser",),
     "IAMMember of an account": ("roles/iam.serviceAccountUser",),
 }
-"""Those that it may have on one resource."""
+"""Type of a grant on one resource -> Google's roles that it may give."""
 RESERVED = re.compile("-seats-[a-z0-9-]+-public.address>$|-address$")
-"""A reserved address, in a plan and by the tests' mock."""
+"""A reserved address, in a plan and in the tests' mock."""
 UNSEEN = frozenset({"Router", "RouterNat", "Account", "BucketObject", "ResourcePolicy"})
-"""Types in which there is nothing to get wrong, or whose place another rule looks at."""
+"""Types in which nothing can be wrong, or which another rule checks in their context."""
 
 
 @dataclass(frozen=True)
@@ -36,20 +36,20 @@ class Plan:
     """What `./cluster plan --json` prints.
 
     Attributes:
-        anywhere: the stack file says in so many words that SSH may come from everywhere.
+        anywhere: whether the stack file allows SSH from everywhere explicitly.
     """
 
     resources: Sequence[Mapping[str, Any]]
     anywhere: bool = False
 
     def of(self, *kinds: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Names and inputs of Google's resources of these types."""
+        """Return names and inputs of Google's resources of these types."""
         for resource in self.resources:
             if _kind(resource) in kinds:
                 yield resource["name"], resource["inputs"]
 
     def grants(self) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-        """Name, type and inputs of what lets somebody do something."""
+        """Return name, type and inputs of each grant."""
         for resource in self.resources:
             if re.search("I[Aa][Mm]Member$", kind := _kind(resource)):
                 on_account = resource["type"].startswith("gcp:serviceaccount/")
@@ -64,7 +64,7 @@ Rule = Callable[[Plan], Iterator[str]]
 
 
 def ingress(plan: Plan) -> Iterator[str]:
-    """Nobody comes in from the whole internet; over SSH only where the stack file says it twice."""
+    """Nothing is open to the whole internet, except SSH if the stack file confirms it."""
     for name, rule in plan.of("Firewall"):
         if rule.get("direction") != "INGRESS" or "allows" not in rule:
             continue
@@ -77,7 +77,7 @@ def ingress(plan: Plan) -> Iterator[str]:
             yield f"{name}: to every machine of the network"
         for one in ranges:
             if one.startswith("<") and one.endswith("/32"):
-                continue  # an address of Google's that only an `up` knows
+                continue  # an address that Google chooses and only `up` knows
             net = ipaddress.ip_network(one)
             if net.prefixlen < WIDEST[net.version] and not (plan.anywhere and rule["allows"] == SSH):
                 yield f"{name}: open to {one}"
@@ -86,7 +86,7 @@ def ingress(plan: Plan) -> Iterator[str]:
 
 
 def addresses(plan: Plan) -> Iterator[str]:
-    """Nodes, and machines that become images, have no public address; nothing gets one of its own accord."""
+    """Nodes and machines that become images have no public address. No machine gets one automatically."""
     for name, machine in plan.of(*MACHINES):
         interfaces = machine.get("networkInterfaces") or []
         if not interfaces or not all(one.get("subnetwork") for one in interfaces):
@@ -101,7 +101,7 @@ def addresses(plan: Plan) -> Iterator[str]:
 
 
 def reserved(plan: Plan) -> Iterator[str]:
-    """A public address is that of the machine where people log in, where SSH is the way in."""
+    """A public address belongs to the machine where users log in, and only with SSH."""
     ssh = any(
         rule["allows"] == SSH and set(rule.get("sourceRanges") or []) - {IAP}
         for _, rule in plan.of("Firewall")
@@ -114,7 +114,7 @@ def reserved(plan: Plan) -> Iterator[str]:
 
 
 def networks(plan: Plan) -> Iterator[str]:
-    """No subnetwork that nobody has asked for; what is Google's is reached past the internet."""
+    """No subnetwork is made automatically, and Google's services are reached without the internet."""
     for name, network in plan.of("Network"):
         if network.get("autoCreateSubnetworks") is not False:
             yield f"{name}: a subnetwork in every region of the world"
@@ -132,7 +132,7 @@ def shielded(plan: Plan) -> Iterator[str]:
 
 
 def logins(plan: Plan) -> Iterator[str]:
-    """People are IAM's: no key in metadata lets anybody in, and no serial port does."""
+    """Only IAM lets users log in: keys in metadata and serial ports do not."""
     for name, machine in plan.of(*MACHINES):
         metadata = machine.get("metadata") or {}
         if metadata.get("enable-oslogin") != "TRUE" or metadata.get("block-project-ssh-keys") != "TRUE":
@@ -144,7 +144,7 @@ def logins(plan: Plan) -> Iterator[str]:
 
 
 def identities(plan: Plan) -> Iterator[str]:
-    """A machine acts as an account of its kind's, never as the project's default one, an editor."""
+    """A machine acts as the account of its role, never as the project's default account, an editor."""
     for name, machine in plan.of(*MACHINES):
         email = str((machine.get("serviceAccount") or {}).get("email") or "")
         if not email or "-compute@developer" in email:
@@ -152,7 +152,7 @@ def identities(plan: Plan) -> Iterator[str]:
 
 
 def buckets(plan: Plan) -> Iterator[str]:
-    """Nobody can make one public, or own a part of it."""
+    """A bucket cannot be made public, and its objects have no other owner."""
     for name, bucket in plan.of("Bucket"):
         if bucket.get("publicAccessPrevention") != "enforced":
             yield f"{name}: may be made public"
@@ -161,15 +161,15 @@ def buckets(plan: Plan) -> Iterator[str]:
 
 
 def members(plan: Plan) -> Iterator[str]:
-    """What is granted is granted to service accounts of this cluster's, one by one."""
+    """Each grant is for one service account of this cluster."""
     for name, _, grant in plan.grants():
         if not re.fullmatch(r"<[\w-]+-accounts-(controller|login|compute|image)\.member>", grant["member"]):
             yield f"{name}: {grant['member']}"
 
 
 def roles(plan: Plan) -> Iterator[str]:
-    """In the project: to write logs and metrics, and a role of the cluster's own under a condition. On one
-    resource: to read it, or to write what is the machine's."""
+    """Grants in the project are for logs and metrics, and the cluster's own role with a condition. Grants on
+    one resource are for reading it, or for writing what belongs to the machine."""
     custom = {f"<{name}.name>" for name, _ in plan.of("IAMCustomRole")}
     for name, kind, grant in plan.grants():
         role = grant["role"]
@@ -181,7 +181,7 @@ def roles(plan: Plan) -> Iterator[str]:
 
 
 def reports(plan: Plan) -> Iterator[str]:
-    """In a bucket a machine writes nothing but boot reports."""
+    """A machine writes nothing but boot reports into a bucket."""
     for name, kind, grant in plan.grants():
         if kind == "BucketIAMMember" and grant["role"] != "roles/storage.objectViewer":
             expression = (grant.get("condition") or {}).get("expression", "")
@@ -190,7 +190,7 @@ def reports(plan: Plan) -> Iterator[str]:
 
 
 def acting(plan: Plan) -> Iterator[str]:
-    """The controller acts as the nodes' account, nobody as another; it alone has the munge key."""
+    """Only the controller acts as another account, the nodes', and only it has the munge key."""
     for name, _, grant in plan.grants():
         by_controller = grant["member"].endswith("-accounts-controller.member>")
         if grant["role"] == "roles/iam.serviceAccountUser":
@@ -202,7 +202,7 @@ def acting(plan: Plan) -> Iterator[str]:
 
 
 def permissions(plan: Plan) -> Iterator[str]:
-    """A role of the cluster's own launches and ends machines: no policies, accounts, networks, firewalls."""
+    """The cluster's own role launches and ends machines, and changes no policies, accounts or networks."""
     for name, role in plan.of("IAMCustomRole"):
         for one in role["permissions"]:
             if not re.fullmatch(
@@ -214,7 +214,7 @@ def permissions(plan: Plan) -> Iterator[str]:
 
 
 def secrets(plan: Plan) -> Iterator[str]:
-    """Nothing secret is in a plan, and so in the state."""
+    """Neither a plan nor, therefore, the state has anything secret."""
     key = re.compile(r'BEGIN [A-Z ]*PRIVATE KEY|private_key\\*"|AIza[\w-]{35}')
     for resource in plan.resources:
         if key.search(json.dumps(resource["inputs"])):
@@ -222,7 +222,7 @@ def secrets(plan: Plan) -> Iterator[str]:
 
 
 def labelled(plan: Plan) -> Iterator[str]:
-    """What costs, and takes labels, has the cluster's: by them `down` and the audit find it."""
+    """Resources that cost money and take labels have the cluster's, by which `down` finds them."""
     said = {
         name: (found.get("labels") or {}).get("slurm-stacks-cluster") for name, found in plan.of(*LABELLED)
     }
@@ -233,7 +233,7 @@ def labelled(plan: Plan) -> Iterator[str]:
 
 
 def seen(plan: Plan) -> Iterator[str]:
-    """Every type of Google's is one that a rule knows: what is new has to be thought of first."""
+    """A rule knows every type of Google that occurs, so somebody must think about a new one first."""
     known = {*LABELLED, "Firewall", "Network", "Subnetwork", "IAMCustomRole", "IAMMember", *NARROW, *UNSEEN}
     for resource in plan.resources:
         if resource["type"].startswith("gcp:") and _kind(resource) not in known:
@@ -251,13 +251,13 @@ RULES: dict[str, Rule] = {
 
 
 def weaknesses(planned: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What any of the rules about machines finds: also among the resources of one component."""
+    """Return what the rules about machines find. It also works for the resources of one component."""
     plan = Plan(planned)
     return [finding for rule in MACHINE_RULES for finding in rule(plan)]
 
 
 def _kind(resource: Mapping[str, Any]) -> str:
-    """A Filestore instance is no machine."""
+    """Return a resource's kind: a Filestore instance is not a machine."""
     kind = str(resource["type"])
     if not kind.startswith("gcp:"):
         return ""

@@ -1,8 +1,8 @@
 """Google Cloud with container machines: a fake of its APIs behind their own names, and its metadata server.
 
 Compute Engine is `fake_gce`, whose instances are the machines; Cloud Storage, Secret Manager and each
-machine's metadata are `fake_metadata`'s. A call carries the token that its machine was given, and what the
-machine's service account may not do, by the grants of `infra.gcp.identity`, is refused.
+machine's metadata are `fake_metadata`'s. A call has the token of its machine, and is refused if the grants of
+`infra.gcp.identity` do not allow it to the machine's service account.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ PEOPLE = {"ada": 2001, "bob": 2002}
 
 
 class GoogleLand(Land):
-    """Attributes:
-        refused: role and call, of what a machine's account may not do.
+    """A simulated Google Cloud.
+
+    Attributes:
+        refused: role and call of each request that a machine's account may not make.
 
     Args:
-        design: of the cluster `t`.
+        design: the design of the cluster `t`.
     """
 
     def __init__(self, folder: Path, design: ClusterDesign) -> None:
@@ -57,7 +59,7 @@ class GoogleLand(Land):
     # --- what the stack makes ------------------------------------------------------------------------------
 
     def site(self) -> dict[str, Any]:
-        """What the `Site` knows of this cloud, once the partitions have their templates."""
+        """Return the `Site`'s fields about this cloud, once the partitions have their templates."""
         mounts = {path: MountSource(origin) for path, origin in SHARES.items()}
         return {**self.gce.site(), "bucket": BUCKET, "secret": SECRET, "mounts": mounts}
 
@@ -85,7 +87,7 @@ class GoogleLand(Land):
             )  # fmt: skip
 
     def end_all(self) -> None:
-        """As a sweep and a destroy do."""
+        """End all machines, as a termination and a destroy do."""
         with self.gce.lock:
             for one in self.gce.living():
                 self.gce.cloud.delete(f"zones/{one.zone.rpartition('/')[2]}", one.name)
@@ -96,7 +98,7 @@ class GoogleLand(Land):
         self._client = zipfile.ZipFile(io.BytesIO(code)).read(LOCKED).decode()
 
     def files(self) -> dict[str, str | tuple[str, int]]:
-        """The mark of an image that has been baked: Google's client is there (`cloud_image`)."""
+        """Return the mark of a baked image, because the image has Google's client (`cloud_image`)."""
         return {f"{CLIENT}/{LOCKED.rpartition('/')[2]}": self._client}
 
     def stored(self, key: str) -> bytes | None:
@@ -180,7 +182,7 @@ class GoogleLand(Land):
         return Answer(said[0], said[1], {"Content-Type": "application/json"})
 
     def permits(self, role: str, service: str, method: str, path: str, query: Mapping[str, str]) -> bool:
-        """Whether the account of a role may do that."""
+        """Return whether the account of a role may make a call."""
         if service == "storage":
             if method == "GET":  # READ_OBJECTS, of the whole bucket
                 return True

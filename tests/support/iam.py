@@ -1,6 +1,6 @@
-"""What IAM would say of a call: as much of its language as the cluster's policies use.
+"""Decides calls by IAM policies: it knows as much of their language as the cluster's policies use.
 
-Anything else in a document is an error, so that no condition is passed over.
+Anything else in a document is an error, so that no condition is ignored.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 Context = Mapping[str, str]
-"""Condition keys of a call, such as `aws:RequestTag/…`."""
+"""Condition key of a call -> value, such as `aws:RequestTag/…`."""
 
 
 def allowed(document: Mapping[str, Any], action: str, resource: str, context: Context | None = None) -> bool:
-    """Whether a policy allows an action on one resource. EC2 asks so for each resource of a launch."""
+    """Return whether a policy allows an action on one resource. A launch in EC2 asks for each resource."""
     effects = [
         statement["Effect"]
         for statement in document["Statement"]

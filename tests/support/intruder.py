@@ -1,10 +1,10 @@
-"""An ordinary user's process on a cluster's machine that tries everything: a program, run there as it is.
+"""A program that tries to get what an ordinary user on a cluster's machine must not have.
 
-`PROVIDER SECRET JOB PORT`: the cloud; where the cluster's secret is, as JSON; the number of another user's
-job; the port at which the controller serves the munge key. It prints JSON: what it `got` (nothing, as it
-should be), the `role` that the metadata address gave it, and why it got nothing.
-With `nfs` alone it only speaks to the file server, which root may: so the test knows that there is one.
-It signs its calls with the product's own code for AWS, which every user of a machine may read.
+Its arguments are `PROVIDER SECRET JOB PORT`: the cloud; where the cluster's secret is, as JSON; the id of
+another user's job; the port at which the controller serves the munge key. It prints JSON: what it `got` (it
+should be nothing), the `role` that the metadata address gave it, and why it got nothing.
+With the argument `nfs` alone it only speaks to the file server, which root may, so a test knows that there is
+one. It signs its calls with the product's own code for AWS, which every user of a machine may read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ METADATA = "http://169.254.169.254"
 SECONDS = 30.0
 ANOTHERS = "bob"
 WORKLOAD = "/home/bench/aaa"
-"""Staged by that other user."""
+"""A folder that another user has staged."""
 BUCKET = "t-bucket"
 PUBLISHED = ("current.json", "loader.py", "boot/controller.json")
 DAEMONS = ("munged", "slurmctld", "slurmd", "slurmd.distrib", "dnsmasq", "python3", "systemd")
@@ -49,7 +49,7 @@ class Tries:
         self.why: dict[str, str] = {}
 
     def do(self, name: str, act: Callable[..., object], *arguments: object) -> None:
-        """What an act returns it has got, unless that is empty; None stands for one that ended well."""
+        """Run an attempt and record its result. An empty result is no success; `None` is one."""
         try:
             found = act(*arguments)
         except (OSError, ValueError, RuntimeError, LookupError) as error:
@@ -62,7 +62,7 @@ class Tries:
             self.why[name] = "nothing"
 
     def run(self, *command: str, given: str = "") -> None:
-        """A program that must be there, and must fail."""
+        """Run a program that must exist and must fail."""
         if shutil.which(command[0]) is None:
             raise SystemExit(f"{command[0]} is not on this machine: that proves nothing")
 
@@ -243,7 +243,7 @@ def sockets(tries: Tries, job: str, port: int) -> None:
     tries.run("scontrol", "release", job)
     tries.run("scontrol", "update", f"JobId={job}", "Priority=1000")
     script = ["scontrol", "write", "batch_script", job, "-"]
-    # It ends well without a script, too.
+    # The program also exits with 0 if it has no script.
     said = subprocess.run(script, capture_output=True, text=True, check=False)
     tries.do("another's script", lambda: said.stdout)
     tries.run("scontrol", "update", "NodeName=compute-0", "State=DOWN", "Reason=mine")

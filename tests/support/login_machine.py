@@ -23,7 +23,7 @@ ENVIRONMENT = "0123456789abcdef"
 
 @contextlib.contextmanager
 def login_machines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], LoginMachine]]:
-    """Makes login machines; the first one's agent, with its key, is the environment's."""
+    """Makes login machines. The environment has the SSH agent of the first one, with its key."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     made: list[LoginMachine] = []
 
@@ -40,7 +40,7 @@ def login_machines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
 
 
 class LoginMachine:
-    """What the benchmark meets over SSH; the training environment is there.
+    """The machine that the benchmark reaches over SSH. It has the training environment.
 
     Attributes:
         shared, apps, tool: paths with spaces and quotes in them.
@@ -90,18 +90,18 @@ class LoginMachine:
         }
 
     def queue(self) -> dict[int, str]:
-        """The states of jobs."""
+        """Return the states of jobs."""
         return {job: state for job, (state, _) in fake_tool.Queue(self._home).read().items()}
 
     def calls(self) -> list[list[str]]:
-        """What the cluster's command was asked since the last look."""
+        """Return the calls of the cluster's command since the last time."""
         log = self._home / "calls"
         found = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
         log.unlink(missing_ok=True)
         return found
 
     def staged(self) -> dict[str, dict[str, bytes]]:
-        """Staged workloads by the names of their folders, as file -> content."""
+        """Return the staged workloads: name of the folder -> file -> content."""
         return {
             folder.name: dict(bundle.tree(folder / "workload"))
             for folder in sorted(self.shared.glob("bench/*"))
@@ -109,13 +109,13 @@ class LoginMachine:
         }
 
     def litter(self) -> list[str]:
-        """What is left of staging."""
+        """Return the files that unfinished staging has left."""
         return [path.name for path in self.shared.glob("bench/.*")]
 
     def close(self) -> None:
         self.sshd.close()
         self.agent.stop()
-        # A remote command outlives its connection; it names a folder below ours.
+        # Remote commands outlive their connection. They are found by the name of a folder below ours.
         for command in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
                 pid = int(command.parent.name)

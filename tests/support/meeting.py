@@ -1,8 +1,8 @@
-"""What a task of a multi-node job does to meet the others, as launchers do: reach the first node by its name.
+"""A task of a multi-node job that meets the others as launchers do: it reaches the first node by its name.
 
-The shape of torch.distributed's TCPStore under torchrun: whose host name is MASTER_ADDR listens at
-MASTER_PORT, and every task, its own too, connects there by name. The server tells each task who came.
-`python meeting.py TASKS`, as a task of a step.
+It works like torch.distributed's TCPStore under torchrun: the host with the name MASTER_ADDR listens at
+MASTER_PORT, and every task, including the host's own, connects there by name. The server tells each task who
+came. Each task of a step runs `python meeting.py TASKS`.
 """
 
 import json
@@ -14,7 +14,7 @@ import time
 
 
 def serve(server: socket.socket, tasks: int) -> None:
-    """Wait for all tasks, then tell each of them who they are."""
+    """Wait for all tasks, then tell each of them who came."""
     met: dict[str, str] = {}
     connections = []
     while len(met) < tasks:

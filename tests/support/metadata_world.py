@@ -1,7 +1,8 @@
-"""A machine's metadata address in a network of its own, and what each of its users gets from it: a program.
+"""A program that shows what each user of a machine gets from its metadata address.
 
-`RULES PATHS USER…`: under these nftables rules, with a proxy for these paths (JSON), the answers to the users
-as JSON. The last user asks for more than a token. It runs in a network namespace that has nothing else.
+Its arguments are `RULES PATHS USER…`: nftables rules, and the paths (JSON) for which there is a proxy. It
+prints the answers to the users as JSON. The last user asks for more than a token. It runs in an otherwise
+empty network namespace.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SECONDS = 60.0
 
 
 class Metadata(http.server.BaseHTTPRequestHandler):
-    """Says what it was asked."""
+    """A server that answers with the request."""
 
     def do_GET(self) -> None:
         body = f"{self.headers.get('Metadata-Flavor', '')} {self.path}".encode()
@@ -44,7 +45,7 @@ def serve(server: http.server.HTTPServer) -> None:
 
 
 def as_user(user: int, do: Callable[[], Any]) -> Any:
-    """What `do` returns to a process of this user's."""
+    """Return what `do` returns in a process of this user."""
     end, child = os.pipe()
     if (pid := os.fork()) == 0:
         os.setgroups([])
@@ -65,7 +66,7 @@ def as_user(user: int, do: Callable[[], Any]) -> Any:
 
 
 def ask(path: str) -> list[Any]:
-    # From another address than the server's, as on a machine: the answer to a refusal goes there.
+    # The client's address differs from the server's, as on a machine: refusals are sent there.
     to = http.client.HTTPConnection(metadata_guard.ADDRESS, timeout=SECONDS, source_address=("127.0.0.1", 0))
     with contextlib.closing(to):
         to.request("GET", f"{BASE}/{path}", headers={"Metadata-Flavor": "Google"})
@@ -74,7 +75,7 @@ def ask(path: str) -> list[Any]:
 
 
 def connect_by_ipv6() -> str:
-    """The address by IPv6, which EC2 answers at where an instance has asked for it."""
+    """Connect to the IPv6 address, at which EC2 answers if an instance has it enabled."""
     with socket.socket(socket.AF_INET6) as connection:
         connection.bind(("::1", 0))
         connection.settimeout(SECONDS)
@@ -91,7 +92,7 @@ def look_up() -> str:
 def main(rules: str, paths: str, *users: str) -> None:
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     subprocess.run(["ip", "address", "add", f"{metadata_guard.ADDRESS}/32", "dev", "lo"], check=True)
-    # Without the search for duplicates, during which nothing can listen there.
+    # The search for duplicate addresses is off, because nothing can listen during it.
     by_v6 = [f"{metadata_guard.ADDRESS_V6}/128", "dev", "lo", "nodad"]
     subprocess.run(["ip", "address", "add", *by_v6], check=True)
     serve(http.server.ThreadingHTTPServer((metadata_guard.ADDRESS, 80), Metadata))

@@ -1,4 +1,4 @@
-"""What tests of mishaps need: a benchmark that can be held, commands to kill, a terminal to press keys in."""
+"""Helpers for tests of mishaps: a benchmark that can wait, commands to kill, a terminal to press keys in."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ CTRL_C = "\x03"
 
 
 def quick_benchmark(checkout: Checkout) -> Path:
-    """A training of a moment, in an environment that is there already.
+    """Replace the training by one of a moment, in an existing environment.
 
     Returns:
-        A file that does not exist: while it does, the training waits.
+        The path of a file. While the file exists, the training waits.
     """
     checkout.shorten_training()
     hold = checkout.folder.parent / "hold"
@@ -42,31 +42,31 @@ def quick_benchmark(checkout: Checkout) -> Path:
 
 
 def records(checkout: Checkout) -> dict[str, dict[str, Any]]:
-    """The embedded runner's records of commands, by the end of their names: `cloud`, `head`, `job`, …"""
+    """Return the embedded runner's records of commands by the end of their names: `cloud`, `head`, …"""
     states = list(Path(checkout.env["XDG_STATE_HOME"]).glob("slurm-stacks/*/state.json"))
     content = json.loads(states[0].read_text()) if states else {"resources": []}
     return {r["name"].rpartition("-")[2]: r for r in content["resources"] if r["custom"]}
 
 
 def pids(checkout: Checkout, program: str) -> list[int]:
-    """The cluster's processes with this text in their command line."""
+    """Return the cluster's processes with this text in their command line."""
     return with_words(checkout.processes(), program)
 
 
 def until_saved(checkout: Checkout) -> None:
-    """Until slurmctld, which writes its queue down every five seconds, has all jobs of now on the disk."""
-    # The controller's own disk where machines are containers.
+    """Wait until slurmctld, which saves every five seconds, has all present jobs on the disk."""
+    # If machines are containers, the file is on the controller's own disk.
     disks = (checkout.run_directory, checkout.run_directory / "disk" / "controller")
     file = next(disk / "state" / "job_state" for disk in disks if (disk / "state").is_dir())
     since = time.time()
-    # It writes where there is something new, and all may have been written just before.
+    # slurmctld saves only if something is new, and everything may have been saved just before.
     for job in checkout.execute("squeue", "--noheader", "--format=%A").split():
         checkout.execute("scontrol", "update", f"JobId={job}", f"Comment=changed at {since}")
     until(lambda: file.exists() and file.stat().st_mtime > since, 60, "the queue on the disk")
 
 
 def kill_all(checkout: Checkout) -> None:
-    """SIGKILL to every process of the cluster; some end by the others' end."""
+    """Send SIGKILL to every process of the cluster. Some end because others have ended."""
     for pid in checkout.processes():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -77,12 +77,12 @@ def end(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
     process = ProcessId.of(pid)
     assert process is not None
     os.kill(pid, number)
-    # A look right after the signal would find it alive.
+    # Right after the signal the process would still be found alive.
     until(lambda: not process.alive(), 60, f"the end of {pid}", 0.01)
 
 
 class Command:
-    """`./cluster …` in the background, in a session of its own; what it says is collected."""
+    """`./cluster …` in the background, in a session of its own. Its output is collected."""
 
     def __init__(self, checkout: Checkout, *arguments: str) -> None:
         verb, *rest = arguments
@@ -106,10 +106,10 @@ class Command:
             self.said += line
 
     def until(self, there: Callable[[], Any], what: str) -> None:
-        """Wait for something that this command brings about, looking often."""
+        """Wait for something that this command causes, with short pauses."""
 
         def ready() -> bool:
-            # In this order: what it does last counts, too.
+            # The order matters: what the command does last counts, too.
             if over := self.child.poll() is not None:
                 self._reader.join(60)
             if there():
@@ -125,7 +125,7 @@ class Command:
     def end(
         self, number: signal.Signals = signal.SIGKILL, *, group: bool = False, seconds: float = 120
     ) -> int:
-        """Signal it, or its whole process group; its exit status."""
+        """Send a signal to the command or its process group. Returns the exit status."""
         if group:
             os.killpg(self.child.pid, number)
         else:
@@ -139,15 +139,15 @@ class Command:
 
 
 class Terminal:
-    """A command in the foreground of a terminal of its own; everything it writes is collected."""
+    """A command in the foreground of a terminal of its own. All of its output is collected."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, b"\x32\x00\xa0\x00\x00\x00\x00\x00")  # 50 lines, 160 columns
-        # A terminal that a session's first process opens by its name becomes that session's.
+        # A terminal becomes a session's when the session's first process opens it by its name.
         opened = ["sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(slave), *argv]
         self.child = subprocess.Popen(opened, env={**env, "TERM": "xterm"}, cwd=cwd, start_new_session=True)
-        # The slave end stays open until the child has it: a terminal without one is hung up.
+        # The slave end stays open until the child has opened it: otherwise the terminal would hang up.
         self._slave = slave
         self._raw = b""
 
@@ -159,7 +159,7 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """What it wrote, without colours and cursor movements."""
+        """The output without colours and cursor movements."""
         return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self._raw.decode(errors="replace"))
 
     @property
@@ -174,7 +174,7 @@ class Terminal:
             assert self._read(0.1) or not over, f"it ended before {text!r}:\n{self.text}"
 
     def look(self, seconds: float) -> None:
-        """Take in what it writes for a while."""
+        """Read the command's output for a while."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             self._read(left)
@@ -183,13 +183,13 @@ class Terminal:
         os.write(self._master, keys.encode())
 
     def hang_up(self) -> None:
-        """The window is closed."""
+        """Close the terminal's window."""
         os.close(self._master)
         os.close(self._slave)
         self._master = -1
 
     def end(self, seconds: float = 120) -> int:
-        """Wait for the end; the exit status, negative for a signal."""
+        """Wait for the end. Returns the exit status, which is negative for a signal."""
         deadline = time.monotonic() + seconds
         while self.child.poll() is None:
             assert time.monotonic() < deadline, f"it goes on:\n{self.text}"

@@ -1,4 +1,4 @@
-"""moto's server on loopback, empty: AWS as far as the wire goes."""
+"""An empty server of moto on loopback, which speaks AWS's protocols."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support import boto_models  # noqa: F401  models are read once
 
 @contextmanager
 def moto_server() -> Iterator[str]:
-    """The server's URL. All servers of a process share one state: it is emptied first."""
+    """Yield the server's URL. All servers of a process share one state, which is emptied first."""
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

@@ -1,4 +1,4 @@
-"""Pauses that take no time, in the thread of the test alone: those of others, of earlier tests, are real."""
+"""Pauses that take no time in the test's own thread. Pauses of other threads, of earlier tests, are real."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 def noted_naps(
     monkeypatch: pytest.MonkeyPatch, nap: Callable[[float], object] = lambda seconds: None
 ) -> list[float]:
-    """The pauses that this thread takes from here on.
+    """Yield the list of the pauses that this thread takes from here on.
 
     Args:
-        nap: what happens in place of one.
+        nap: is called in place of each pause.
     """
     naps: list[float] = []
     real, mine = time.sleep, threading.get_ident()

@@ -1,7 +1,7 @@
-"""Machines that are a network each, with a name and an /etc of their own. All else of them is this host's.
+"""Machines that each have a network, a name and an /etc of their own. Everything else is this host's.
 
-For what is between machines: names, and programs that find each other by them. Nothing of it is this host's
-network, and it ends with the processes that hold it.
+They are for tests between machines: names, and programs that find each other by names. They do not use this
+host's network, and they end with the processes that hold them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tests.support.checkout import until
 
 HOLD = ["sleep", "infinity"]
 CLOUD = "10.98.0.1"
-"""The address of the network itself, on which a cloud's resolver may be."""
+"""The address of the network itself, where a cloud's resolver may listen."""
 PREFIX = 16
 NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\n"
 
 
 def need_net_machines() -> None:
-    """Skip the test where such machines are not possible."""
+    """Skip the test if such machines are not possible here."""
     if os.geteuid() != 0:
         pytest.skip("networks are root's to make")
     unshare = ["unshare", "--net", "--mount", "--uts", "true"]
@@ -35,8 +35,10 @@ def need_net_machines() -> None:
 
 
 class NetMachines:
-    """Attributes:
-    roots: host -> the folder whose `etc` lies above this host's on that machine.
+    """A network with machines.
+
+    Attributes:
+        roots: host -> the folder whose `etc` lies above this host's on that machine.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -47,19 +49,19 @@ class NetMachines:
         self._hold("")
         self.shell(
             "",
-            # An address of its own: else it is that of one of its ports, and changes as machines come.
+            # The bridge's hardware address is fixed. Otherwise it is that of one of the ports, which change.
             "ip link set lo up; ip link add br0 address 02:00:00:00:00:01 type bridge; ip link set br0 up\n"
             f"ip address add {CLOUD}/{PREFIX} dev br0",
         )
 
     def root(self, host: str) -> Path:
-        """Where a machine's files are prepared: `etc` below it."""
+        """Return the folder for a machine's files; `etc` is below it."""
         root = self.roots.setdefault(host, self.folder / f"root-{host}")
         (root / "etc").mkdir(parents=True, exist_ok=True)
         return root
 
     def start(self, host: str, address: str) -> None:
-        """Plug a machine in, with the files below its root."""
+        """Add a machine to the network, with the files below its root."""
         etc = self.root(host) / "etc"
         (etc / "nsswitch.conf").write_text(NSSWITCH)
         pid = self._hold(host)
@@ -77,7 +79,7 @@ class NetMachines:
         )
 
     def run(self, host: str, *command: str) -> subprocess.CompletedProcess[str]:
-        """What became of a command on a machine; "": on the network itself."""
+        """Run a command on a machine, or with "" on the network itself."""
         return subprocess.run(
             [*self.into(host), *command],
             stdin=subprocess.DEVNULL,
@@ -93,7 +95,7 @@ class NetMachines:
         return done.stdout.strip()
 
     def into(self, host: str) -> list[str]:
-        """What stands before a command that runs on a machine."""
+        """Return the words before a command that runs on a machine."""
         return ["nsenter", f"--target={self._holders[host].pid}", "--net", "--mount", "--uts"]
 
     def daemon(self, host: str, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:

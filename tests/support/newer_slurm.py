@@ -1,7 +1,7 @@
-"""A Slurm newer than this machine's: Debian 13, whose Slurm is 24.11, in a container; commands run inside it.
+"""A Slurm that is newer than this machine's: commands run in a container of Debian 13, whose Slurm is 24.11.
 
-Its image is the one that a stack with `suite: trixie` starts its machines from. What runs inside sees this
-machine's network, Python and checkout at their own paths; the container loses its power with the test's
+Its image is the one from which a stack with `suite: trixie` starts its machines. Programs inside see this
+machine's network, Python and checkout at their own paths. The container is killed at the end of the test's
 process.
 """
 
@@ -31,19 +31,19 @@ BOOT_SECONDS = 180.0
 
 
 class Unavailable(Exception):  # noqa: N818 - a reason to skip, no error
-    """Why there can be no newer Slurm here."""
+    """There can be no newer Slurm here, for the given reason."""
 
 
 def stack() -> ClusterDesign:
-    """Any whose machines are such ones."""
+    """Return a stack file whose machines are such containers."""
     return design(isolation="container", image=Image(source=SUITE))
 
 
 def layers(say: Callable[[str], None]) -> list[Path]:
-    """The image's, the uppermost first; made on first use (some minutes and 900 MB).
+    """Return the image's layers, the uppermost first. They are made on first use (some minutes and 900 MB).
 
     Raises:
-        Unavailable: it cannot be made here.
+        Unavailable: The image cannot be made here.
     """
     if (reason := why_not()) is not None:
         raise Unavailable(reason)
@@ -60,11 +60,11 @@ class NewerSlurm:
     """A machine that runs, until `close` or this process's end.
 
     Args:
-        made: its image's layers.
+        made: the layers of its image.
         work: the one folder that is shared with this machine and writable, at the same path.
 
     Raises:
-        Unavailable: it does not boot here.
+        Unavailable: The machine does not boot here.
     """
 
     def __init__(self, made: Sequence[Path], work: Path) -> None:
@@ -93,13 +93,13 @@ class NewerSlurm:
             self.close()
             raise Unavailable(f"a machine of {SUITE} does not boot: {error}") from error
         self.root = Path(f"/proc/{self.pid}/root")
-        """What is inside, seen from this machine."""
+        """The container's root as seen from this machine."""
         self.work = work
         self.namespace = str(Path(f"/proc/{self.pid}/ns/pid").readlink())
-        """Names the namespace of everything inside."""
+        """The pid namespace of everything inside."""
 
     def command(self, *command: str) -> list[str]:
-        """The command that runs this one inside, in our folder and with our environment."""
+        """Return a command that runs this one inside, in our folder and with our environment."""
         enter = ("--mount", "--pid", "--uts", "--ipc", "--cgroup", "--root", "--wd")
         return ["nsenter", f"--target={self.pid}", *enter, "--", *command]
 

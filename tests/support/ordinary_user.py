@@ -1,4 +1,4 @@
-"""An ordinary user for the tests of a root: no rights, and sees Python and the project wherever they lie."""
+"""An ordinary user for tests that root runs, who sees Python and the project wherever they lie."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class OrdinaryUser(PrivateMounts):
     """Runs commands as that user.
 
     Args:
-        folder: becomes the user's, with what is in it.
-        name: of the user. Namespaces of a user show files of users whom they do not know as nobody's, so that
-            nobody seems to own all of them.
+        folder: will belong to the user, with its content.
+        name: the user's name. It must not be `nobody`, who in a user namespace seems to own all files of
+            users that the namespace does not have.
     """
 
     def __init__(self, folder: Path, name: str = NAME) -> None:
         super().__init__()
-        # The user is there once on this machine, and has one folder for clusters: one test at a time.
+        # This machine has the user once, with one folder for clusters, so only one test at a time may run.
         self._turn = os.open(
             f"{tempfile.gettempdir()}/slurm-stacks-tests-{name}.lock", os.O_RDWR | os.O_CREAT
         )
@@ -50,13 +50,13 @@ class OrdinaryUser(PrivateMounts):
             os.chown(path, self.id, self.group, follow_symlinks=False)
 
     def _expose(self, folders: list[Path]) -> None:
-        """Where a folder above is root's alone, put another one in its place that has nothing else in it."""
+        """If only root may enter a folder above, mount another one over it that has nothing else in it."""
         hidden = [(folder, closed) for folder in folders if (closed := _closed(folder)) is not None]
         for closed in {closed for _, closed in hidden}:
             self.replace(closed, [folder for folder, above in hidden if above == closed], "1m")
 
 
 def _closed(folder: Path) -> Path | None:
-    """The topmost folder above which others cannot enter."""
+    """Return the topmost folder above a path that others cannot enter."""
     above = reversed(folder.parents)
     return next((path for path in above if not path.stat().st_mode & stat.S_IXOTH), None)

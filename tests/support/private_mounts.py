@@ -1,4 +1,4 @@
-"""File systems of a test's own (small, full, noexec), which no other process sees: a mount namespace."""
+"""File systems of a test (small, full, noexec) in a mount namespace, which other processes do not see."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 
 FILL = "head -c 200000000 /dev/zero"
-"""More than any file system of a test has, and no more than any machine can spare."""
+"""Writes more than a test's file system can hold, but no more than any machine can spare."""
 STAGE = Path("/mnt")
 
 
 class PrivateMounts:
-    """A mount namespace; its mounts end with it.
+    """A mount namespace. Its mounts end with it.
 
-    Skips the test where this user may not have one.
+    The test is skipped if this user may not make one.
     """
 
     def __init__(self) -> None:
         unshare = ["unshare", "--mount", "--propagation", "private"]
         if os.geteuid() != 0 or subprocess.run([*unshare, "true"], check=False).returncode:
             pytest.skip("needs a mount namespace of its own, which is root's to make")
-        # It says when it is there: before that nobody could enter it.
+        # The process prints a line when the namespace exists, which cannot be entered before.
         self._holder = subprocess.Popen(
             [*unshare, "sh", "-c", "echo; exec sleep infinity"],
             stdin=subprocess.DEVNULL,
@@ -35,7 +35,7 @@ class PrivateMounts:
         self._staged = 0
 
     def __call__(self, *command: str) -> list[str]:
-        """The command that runs `command` inside."""
+        """Return a command that runs `command` inside."""
         return ["nsenter", f"--target={self._holder.pid}", "--mount", *command]
 
     def run(self, *command: str) -> str:
@@ -49,7 +49,7 @@ class PrivateMounts:
     def tmpfs(self, folder: Path, size: str, *options: str) -> None:
         """Mount a file system of `size` (`8m`) on a folder, or give the one there another size.
 
-        Not on a folder that somebody outside may remove: that takes the mount away in here, too.
+        The folder must not be one that is removed outside: that removes the mount in here, too.
         """
         self.run("mkdir", "-p", str(folder))
         mounted = self.run("sh", "-c", f"mountpoint -q '{folder}' && echo yes || true") != ""
@@ -57,7 +57,7 @@ class PrivateMounts:
         self.run("mount", "-t", "tmpfs", "-o", given, "tmpfs", str(folder))
 
     def replace(self, folder: Path, keep: Sequence[Path], size: str, mode: str = "755") -> None:
-        """Put an empty file system in a folder's place; what shall be kept of it is there as it was."""
+        """Mount an empty file system over a folder. The parts to be kept are there as they were."""
         if not self._staged:
             self.tmpfs(STAGE, "1m")
         for path in keep:
@@ -69,11 +69,11 @@ class PrivateMounts:
             self.run("sh", "-c", f"mkdir -p '{path}' && mount --move '{STAGE}/{number}' '{path}'")
 
     def fill(self, folder: Path) -> None:
-        """Leave no room at all."""
+        """Fill the file system completely."""
         self.run("sh", "-c", f"mountpoint -q '{folder}' && {{ {FILL} >'{folder}/filling' || true; }}")
 
     def empty(self, folder: Path) -> None:
-        """Take the filling away."""
+        """Remove what `fill` has written."""
         self.run("rm", f"{folder}/filling")
 
     def close(self) -> None:

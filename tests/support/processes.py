@@ -1,4 +1,4 @@
-"""Processes as /proc shows them: any of them may end while it is looked at."""
+"""Processes as /proc shows them. Any of them may end while it is being read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def command_line(pid: int) -> list[str]:
-    """A process's arguments; none where it has ended."""
+    """Return a process's arguments, or none if it has ended."""
     try:
         text = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     except OSError:
@@ -16,7 +16,7 @@ def command_line(pid: int) -> list[str]:
 
 
 def parent(pid: int) -> int:
-    """Who started it, or has taken it over; 0 where it has ended."""
+    """Return the pid of a process's parent, or 0 if it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -25,9 +25,9 @@ def parent(pid: int) -> int:
 
 
 def with_words(pids: Iterable[int], text: str) -> list[int]:
-    """Those with this text in their command line, in which every argument ends with a zero byte.
+    """Return the processes with this text in their command line, where each argument ends with a zero byte.
 
-    A program that is just starting another one is there twice for a moment: only the one that stays counts.
+    A program that is just starting another one appears twice for a moment. Only the one that stays counts.
     """
     found = [pid for pid in pids if text in "".join(f"{word}\0" for word in command_line(pid))]
     return [pid for pid in found if parent(pid) not in found]

@@ -9,12 +9,12 @@ import yaml
 
 
 def runtime(environment: str = sys.prefix) -> dict[str, Any]:
-    """The `runtime` of a project in Python that runs in this environment."""
+    """Return the `runtime` of a Python project that runs in this environment."""
     return {"name": "python", "options": {"toolchain": "uv", "virtualenv": environment}}
 
 
 def project_file(name: str, environment: str = sys.prefix) -> str:
-    """The text of a Pulumi.yaml, by a YAML writer: a path may hold quotes, colons and brackets."""
+    """Return the text of a Pulumi.yaml. A YAML writer makes it: paths may have quotes and brackets."""
     return yaml.safe_dump(
         {"name": name, "runtime": runtime(environment)}, sort_keys=False, allow_unicode=True
     )

@@ -1,4 +1,4 @@
-"""A runner of commands that runs none, and machines of a cloud's whose root is a folder."""
+"""A runner that records commands and runs none, and machines of a cloud whose root is a folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SITE_FIELDS = ("bucket", "secret", "cgroups")
 
 
 def site_of(provider: str, known: dict[str, Any]) -> dict[str, Any]:
-    """What a site says of its cloud, from fields of `Site` and of its `cloud`."""
+    """Return a site from fields of `Site` and of its `cloud`."""
     fields = {key: known[key] for key in SITE_FIELDS if key in known}
     mounts = {path: MountSource(**its) for path, its in known.get("mounts", {}).items()}
     rest = {key: value for key, value in known.items() if key not in fields and key != "mounts"}
@@ -39,7 +39,7 @@ def site_of(provider: str, known: dict[str, Any]) -> dict[str, Any]:
 
 
 class Recorder:
-    """Notes commands. Those that begin with the words of an answer get it (the newest first), others ""."""
+    """Records commands. A command that begins with the words of an answer gets it, any other gets ""."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -63,7 +63,7 @@ class Recorder:
         return ""
 
     def having(self, *words: str) -> list[str]:
-        """The calls that hold all of these words, in their order."""
+        """Return the calls that contain all of these words, in order."""
         return [call for call in self.calls if all(word in call.split() for word in words)]
 
 
@@ -78,7 +78,7 @@ def machine(
     provider: str = "aws",
     **changes: Any,
 ) -> tuple[Context, Recorder]:
-    """A cloud's machine about to boot; its root is `folder/root`."""
+    """Return a cloud's machine that is about to boot. Its root is `folder/root`."""
     root = folder / "root"
     for name in ("etc", "opt/slurm-stacks/current", "home", "apps", "dev", "sys/block"):
         (root / name).mkdir(parents=True, exist_ok=True)
@@ -112,5 +112,5 @@ def machine(
 def gcp_machine(
     folder: Path, role: str = "compute", host: str = "compute-0", **more: Any
 ) -> tuple[Context, Recorder]:
-    """Likewise on Google Cloud."""
+    """Return such a machine on Google Cloud."""
     return machine(folder, role, host, provider="gcp", **{"driver": GCP_DRIVER, **more})

@@ -1,4 +1,4 @@
-"""S3 and Secrets Manager on loopback: moto's, with every call noted as the question that IAM is asked."""
+"""moto's S3 and Secrets Manager on loopback. Every call is recorded as the question that IAM gets."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from werkzeug.test import run_wsgi_app
 from tests.support.fake_ec2_iam import Question
 
 ENGINEER = "ENGINEER"
-"""The access key of who makes the cluster: no machine's."""
+"""The access key of the engineer who makes the cluster."""
 SIGNED = re.compile(r"Credential=(\w+)/\d+/[\w-]+/(\w+)/aws4_request")
 
 
 @dataclass
 class RecordedAws:
-    """Attributes:
-    asked: what IAM was asked, with the key that each call was signed with. EC2's calls are not noted.
-    permits: what IAM answers: whether a key may do that.
+    """The two services.
+
+    Attributes:
+        asked: the questions to IAM, with the key that signed each call. EC2's calls are not recorded.
+        permits: IAM's answer: whether a key may make a call.
     """
 
     url: str = ""
@@ -37,7 +39,7 @@ class RecordedAws:
     _moto: Any = field(default_factory=lambda: DomainDispatcherApplication(create_backend_app))
 
     def of(self, key: str) -> list[Question]:
-        """Without repetitions, in their order."""
+        """Return the questions about one key's calls, in order and without repetitions."""
         found: list[Question] = []
         for who, question in self.asked:
             if who == key and question not in found:
@@ -60,7 +62,7 @@ class RecordedAws:
 
 
 def _refused(service: str, question: Question, start: Callable[..., Any]) -> Iterable[bytes]:
-    """In the form of the service: "Error responses" of S3's API reference, and AWS's JSON protocol."""
+    """Return a refusal in the service's form ("Error responses" of S3's API reference, the JSON protocol)."""
     said = f"not authorized to perform: {question.action} on resource: {question.resource}"
     status, content = "403 Forbidden", f"<Error><Code>AccessDenied</Code><Message>{said}</Message></Error>"
     if service != "s3":
@@ -70,7 +72,11 @@ def _refused(service: str, question: Question, start: Callable[..., Any]) -> Ite
 
 
 def _question(service: str, environ: dict[str, Any], body: bytes) -> Question:
-    """Raises ValueError for a call that no machine of a cluster has business with."""
+    """Return the question that IAM gets about a call.
+
+    Raises:
+        ValueError: No machine of a cluster has a reason for this call.
+    """
     method, path, query = environ["REQUEST_METHOD"], unquote(environ["PATH_INFO"]), environ["QUERY_STRING"]
     if service == "secretsmanager":
         action = environ["HTTP_X_AMZ_TARGET"].partition(".")[2]
@@ -90,12 +96,12 @@ def _question(service: str, environ: dict[str, Any], body: bytes) -> Question:
 
 class _Silent(WSGIRequestHandler):
     def log(self, *_: Any) -> None:
-        """Not a line a request."""
+        """Write no line for each request."""
 
 
 @contextmanager
 def recorded_aws(host: str = "127.0.0.1", port: int = 0) -> Iterator[RecordedAws]:
-    """An empty one."""
+    """Yield the services, empty."""
     made = RecordedAws()
     server = make_server(host, port, made, threaded=True, request_handler=_Silent)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)

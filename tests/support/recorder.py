@@ -1,4 +1,4 @@
-"""Running a Pulumi program against the SDK's mocks, with every registration noted as it was asked for."""
+"""Runs a Pulumi program with the SDK's mocks, and records every registration as it was requested."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pulumi.runtime.proto import source_pb2
 
 
 class Answers(mocks.Mocks):
-    """What the engine would answer: the inputs, and what commands would have printed.
+    """Answers like the engine: with the inputs, and with the output of commands.
 
     Args:
-        stdout: by the end of the resource's name.
+        stdout: end of a resource's name -> the command's output.
     """
 
     def __init__(self, stdout: dict[str, str]) -> None:
@@ -32,7 +32,7 @@ class Answers(mocks.Mocks):
 
 
 class Recorder(mocks.MockMonitor):
-    """Notes every registration as it was asked for."""
+    """Records every registration as it was requested."""
 
     def __init__(self, answers: mocks.Mocks) -> None:
         super().__init__(answers)
@@ -63,27 +63,27 @@ class Recorder(mocks.MockMonitor):
         return {name: request.parent.rpartition("::")[2] for name, request in self.asked.items()}
 
 
-# Where in the code a resource is declared: the SDK walks the whole stack, that of the test runner too, for
-# every resource, reads the source of each frame, and takes a sixth of a preview's time. No test asks for it.
+# For every resource the SDK looks up where in the code it is declared: it reads the source of each frame of
+# the whole call stack, which takes a sixth of a preview's time. No test needs this.
 NOWHERE = mock.patch("pulumi.runtime.resource._get_stack_trace", source_pb2.StackTrace)
 
 
 def run(recorder: Recorder, program: Callable[[], Any], *, preview: bool = False) -> None:
-    """Run a program to its end against the recorder, on an event loop and a context of its own."""
+    """Run a program to its end with the recorder, in its own event loop and context."""
 
     def isolated() -> None:
         loop = asyncio.new_event_loop()
-        loop.set_exception_handler(lambda _loop, _context: None)  # the echo of an error that is raised
+        loop.set_exception_handler(lambda _loop, _context: None)  # these follow from the error that is raised
         asyncio.set_event_loop(loop)
         pulumi.runtime.set_mocks(
             recorder.mocks, project="slurm-stacks", stack="test", preview=preview, monitor=recorder
         )
         try:
             with NOWHERE:
-                # Only so does a failing apply fail, and only then is everything registered.
+                # Without this wait a failing apply would not fail, and registrations would be missing.
                 pulumi.runtime.test(program)()  # type: ignore[no-untyped-call]
         finally:
-            # Three open files each, and a process of tests may have a thousand.
+            # An event loop has three open files, and a process of tests may have a thousand files open.
             asyncio.set_event_loop(None)
             loop.close()
 
@@ -93,14 +93,14 @@ def run(recorder: Recorder, program: Callable[[], Any], *, preview: bool = False
 def declare(
     program: Callable[[], Any], *, preview: bool = False, stdout: dict[str, str] | None = None
 ) -> Recorder:
-    """Run a program against mocks that answer with what its commands would print."""
+    """Run a program with mocks that answer with the given output of its commands."""
     recorder = Recorder(Answers(stdout or {}))
     run(recorder, program, preview=preview)
     return recorder
 
 
 def counts(made: Recorder) -> dict[str, int]:
-    """How many resources of each type: what is not in it does not exist."""
+    """Return the number of resources of each type that occurs."""
     found: dict[str, int] = {}
     for kind in made.types().values():
         found[kind] = found.get(kind, 0) + 1
@@ -108,13 +108,13 @@ def counts(made: Recorder) -> dict[str, int]:
 
 
 def unknown(made: Recorder, name: str) -> set[str]:
-    """The inputs of a resource that are not known yet."""
+    """Return the inputs of a resource that are not known yet."""
     fields = made.asked[name].object.fields
     return {key for key, value in fields.items() if value.string_value == pulumi.runtime.rpc.UNKNOWN}
 
 
 def needs(made: Recorder) -> dict[str, set[str]]:
-    """What each resource needs, its components' included: nothing of it may go before that resource."""
+    """Return name -> what the resource and its components need, which must be deleted after the resource."""
     direct = {name: made.after(name) for name in made.types()}
     whole: dict[str, set[str]] = {}
 
@@ -128,5 +128,5 @@ def needs(made: Recorder) -> dict[str, set[str]]:
 
 
 def custom(made: Recorder) -> set[str]:
-    """Names of what is a cloud's, and no component."""
+    """Return the names of a cloud's resources, without components."""
     return {name for name, asked in made.asked.items() if asked.custom}

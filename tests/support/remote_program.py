@@ -1,6 +1,6 @@
-"""A Pulumi program with the benchmark over SSH, as a provider declares it; `spec.json` says what it is to be.
+"""A Pulumi program with the benchmark over SSH, as a provider declares it. `spec.json` has its settings.
 
-Its head is a command that does nothing: the machine that goes first when the stack is destroyed.
+Its head is a command that does nothing. It stands for the machine that a destroy deletes first.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from infra.ssh.shells import Endpoint, OpenSshShell, ShellPaths
 
 
 def declare(spec: dict[str, Any], root: Path) -> None:
-    """The program.
+    """Declare the program's resources.
 
     Args:
-        spec: the shell's options, endpoint, place, script, benchmark (is there one).
+        spec: the settings: the shell's options, endpoint, place, script, benchmark (whether there is one).
         root: the project, with the workload.
     """
     head = command.local.Command("head", create="true")

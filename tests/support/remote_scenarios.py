@@ -16,7 +16,7 @@ echo "$HOME" `date` \\n 'it'"'"'s' naïve – \t tab
 
 
 def spec(machine: LoginMachine, **changes: Any) -> dict[str, Any]:
-    """The program's wish: a benchmark on this machine."""
+    """Return the program's settings: a benchmark on this machine."""
     made = {
         "endpoint": machine.endpoint,
         "place": machine.place,
@@ -33,7 +33,7 @@ def succeeded(outcome: Any) -> Any:
 
 
 def check_life(driver: Driver, machine: LoginMachine) -> None:
-    """Copied whole and submitted; no change is nothing; another wish is another job; at the end none."""
+    """An `up` copies the files and submits the job, another benchmark is another job, a destroy ends it."""
     first = succeeded(driver.up(spec(machine)))
     assert first.outputs["job"] == "41"
     (folder,) = machine.staged()
@@ -68,7 +68,7 @@ def check_life(driver: Driver, machine: LoginMachine) -> None:
 
 
 def check_moved(driver: Driver, machine: LoginMachine, successor: LoginMachine) -> None:
-    """The same machine at another address has the same job; another machine gets the workload, too."""
+    """The same machine at another address keeps its job. Another machine gets the workload, too."""
     succeeded(driver.up(spec(machine)))
     machine.calls()
     machine.sshd.stop()
@@ -87,7 +87,7 @@ def check_moved(driver: Driver, machine: LoginMachine, successor: LoginMachine) 
 
 
 def check_wrong_key(driver: Driver, machine: LoginMachine, other_key: str) -> Any:
-    """Another machine at the address gets nothing: no file, no command."""
+    """Another machine at the same address gets no file and no command."""
     wrong = {**machine.endpoint, "host_keys": [other_key]}
     refused = driver.up(spec(machine, endpoint=wrong))
     assert refused.failed
@@ -97,7 +97,7 @@ def check_wrong_key(driver: Driver, machine: LoginMachine, other_key: str) -> An
 
 
 def check_gone(driver: Driver, machine: LoginMachine) -> None:
-    """A cluster whose head is gone is destroyed, and nobody tries to reach it."""
+    """A cluster whose head is gone is destroyed without a connection to the head."""
     succeeded(driver.up(spec(machine)))
     machine.sshd.stop()
     destroyed = succeeded(driver.destroy())

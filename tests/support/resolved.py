@@ -1,7 +1,7 @@
 """systemd-resolved, as Ubuntu's images have it, on a machine of `named_machines`.
 
-The distribution's package would put itself in charge of this host's names. So the program alone is taken out
-of it, kept in the cache, and run where it sees a /run and users of its own.
+Installing the distribution's package would make it resolve this host's names. So only the program is taken
+out of it, kept in the cache, and run with its own /run and users.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from tests.support.unpacked import file_of
 PACKAGE, USER = "systemd-resolved", "systemd-resolve"
 INSTALLED = Path("/usr/lib/systemd/systemd-resolved")
 STUB = "../run/systemd/resolve/stub-resolv.conf"
-# What systemd-networkd leaves there of a link that is up, with what DHCP said.
+# systemd-networkd's file about a link that is up, with DHCP's settings.
 LINK = f"ADMIN_STATE=configured\nOPER_STATE=routable\nDNS={CLOUD}\nDOMAINS=example.org\n"
 
 
 def program() -> Path:
-    """Skips the test where there is no such program of this distribution's."""
+    """Return the program's path. The test is skipped if this distribution has no such program."""
     if INSTALLED.exists():
         return INSTALLED
     return file_of(PACKAGE, f"lib/systemd/{PACKAGE}")
 
 
 def prepare(root: Path) -> None:
-    """Files of a machine that is about to start: its resolv.conf, and the program's user."""
+    """Write the files of a machine that is about to start: its resolv.conf, and the program's user."""
     etc = root / "etc"
     (etc / "resolv.conf").unlink(missing_ok=True)
     (etc / "resolv.conf").symlink_to(STUB)
@@ -36,7 +36,7 @@ def prepare(root: Path) -> None:
 
 
 def start(net: NetMachines, host: str, log: Path) -> None:
-    """Run it on a machine; it answers when this returns."""
+    """Run the program on a machine. It answers when this returns."""
     binary = program()
     state = "/run/systemd/netif/links"
     net.shell(host, f"mount -t tmpfs -o mode=755 tmpfs /run; mkdir -p {state}")

@@ -1,7 +1,7 @@
-"""Takes the training's place in a checkout: seconds instead of minutes, the same progress and result record.
+"""Replaces the training in a checkout: seconds instead of minutes, the same progress and result record.
 
 The rest is real: the batch script, srun, the environment's folder (its Python is this machine's). Each task
-notes when it began and ended, so that a test sees which runs overlapped.
+records when it began and ended, so that a test sees which runs overlapped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> None:
         progress = {"epoch": epoch, "loss": 1 / epoch, "accuracy": 0.9, "seconds": SECONDS_PER_EPOCH * epoch}
         result.write_json(options.result.with_name("progress.json"), {"epochs": options.epochs, **progress})
     Path("ran.new").write_text(f"{os.environ['SLURM_JOB_ID']} {began} {time.time()}")
-    Path("ran.new").replace("ran")  # a test that looks meanwhile finds all of it or nothing
+    Path("ran.new").replace("ran")  # a test that reads meanwhile finds all of it or nothing
     if Path("../../fail").exists():
         raise SystemExit("no such luck")
     result.write(options.result, _record(options))

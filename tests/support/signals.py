@@ -1,4 +1,4 @@
-"""Signals as a test process and all that it starts must find them, whoever started the suite."""
+"""The signal settings that a test process and its children need, however the suite was started."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ DEFAULT = (
     signal.SIGCHLD,
     signal.SIGCONT,
 )
-"""Signals that the tests send, or wait for, and that have their default effect at first."""
+"""Signals that the tests send or wait for, and that must have their default effect at first."""
 
 
 def reset() -> None:
-    """Undo what the caller has ignored or blocked: children inherit both.
+    """Stop ignoring and blocking signals: children would inherit both.
 
-    A script that starts the suite in the background has SIGINT ignored, `nohup` SIGHUP, and a program that
-    waits for signals may have blocked them. The suite itself survives a terminal that is closed where it was
-    started by `nohup`: a handler that does nothing has that effect, and is not inherited by programs.
+    A script that starts the suite in the background makes it ignore SIGINT, `nohup` makes it ignore SIGHUP,
+    and a program that waits for signals may have blocked them. With `nohup` the suite itself still survives
+    the end of its terminal: a handler that does nothing has that effect, and programs do not inherit it.
     """
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -33,7 +33,7 @@ def reset() -> None:
 
 
 def changed() -> list[str]:
-    """Names of signals that this process ignores or blocks, or, of SIGINT, handles in its own way."""
+    """Return the signals that this process ignores or blocks, and SIGINT if its handler was replaced."""
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     ignored = {number for number in DEFAULT if signal.getsignal(number) is signal.SIG_IGN}
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

@@ -1,4 +1,4 @@
-"""Machines that only sleep: real processes, which a local cloud in this process starts, ends and stops."""
+"""Machines that are sleeping processes, which a local cloud in this process starts, ends and stops."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from node import rpc
 from node.processes import ProcessId, end_tree
 
 TAGS = {"cluster": "t", "role": "compute", "partition": "debug"}
-"""Of nodes."""
+"""The tags of nodes."""
 
 
 class Sleepers:
-    """A maker.
+    """Makes such machines.
 
     Attributes:
         booted: machines in the order of their boots.
-        done: what befell machines: (action, host).
+        done: what was done to machines: (action, host).
         cut_off: hosts without a network.
     """
 
@@ -78,7 +78,7 @@ class Sleepers:
         self.cut_off.discard(boot.host)
 
     def close(self) -> None:
-        # A machine that is about to boot as its test ends would start a process that nobody ends.
+        # A machine that is about to boot at the end of its test would start a process that nobody ends.
         for thread in threading.enumerate():
             if isinstance(thread, threading.Timer):
                 thread.cancel()
@@ -95,7 +95,7 @@ class Sleepers:
 
 
 class ServedCloud:
-    """An agent of this process that answers at its socket; `restart` makes the next one."""
+    """An agent in this process that answers at its socket. `restart` makes the next one."""
 
     def __init__(self, run: Path, maker: Sleepers) -> None:
         (run / "cloud").mkdir(parents=True, exist_ok=True)
@@ -129,7 +129,7 @@ class ServedCloud:
         return found
 
     def code(self, method: str, **params: Any) -> str | None:
-        """The code with which a call is refused."""
+        """Return the error code of a refused call, or `None` if it succeeds."""
         try:
             self.call(method, **params)
         except rpc.RpcError as error:
@@ -138,7 +138,7 @@ class ServedCloud:
 
 
 def stopped_timers(monkeypatch: pytest.MonkeyPatch) -> list[threading.Timer]:
-    """The timers that would be started from here on: the test says when the time of each is over."""
+    """Yield the timers that start from here on. None runs: the test says when the time of each is over."""
     made: list[threading.Timer] = []
 
     def start(timer: threading.Timer) -> None:
@@ -160,10 +160,10 @@ def until(there: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 def state_of(process: ProcessId) -> str:
-    """The kernel's letter: S sleeps, T is stopped."""
+    """Return the kernel's letter for a process's state: S sleeps, T is stopped."""
     return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def names(count: int, first: int = 0, partition: str = "debug") -> dict[str, str]:
-    """Host names of a partition with their names in the cloud."""
+    """Return host names of a partition -> their names in the cloud."""
     return {f"{partition}-{i}": f"t-{partition}-{i}" for i in range(first, first + count)}

@@ -1,4 +1,4 @@
-"""One history of suspended and held jobs and of an array, for a real slurmctld and for the simulated one."""
+"""One scenario of suspended and held jobs and an array, for a real slurmctld and for the simulated one."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from tests.support.simulated_jobs import OVER
 NODES = ("debug-0", "debug-1", "debug-2")
 FLAGS = frozenset({"COMPLETING", "DRAIN", "POWERED_DOWN", "POWERING_UP", "POWERING_DOWN", "POWER_DOWN"})
 REASONS = ("JobHeldUser", "JobHeldAdmin", "BeginTime", "JobArrayTaskLimit")
-"""Those that say the same whenever the scheduler has looked last."""
+"""Reasons of pending jobs that do not depend on when the scheduler last ran."""
 
 Snapshot = tuple[str, dict[str, str], dict[str, int]]
-"""What was done, the jobs by what commands call them, and how many nodes there are of each state."""
+"""What was done, job id -> state, and state -> number of nodes."""
 
 
 class Bench(Protocol):
     """A Slurm with three powered-down nodes of partition `debug`, which boot when they are asked for.
 
     Attributes:
-        slurm: what is asked of it. Jobs take whole nodes, and longer than the scenario.
+        slurm: its commands. Jobs take whole nodes, and last longer than the scenario.
     """
 
     @property
     def slurm(self) -> Slurm: ...
 
     def submit(self, *, held: bool = False, array: str | None = None) -> int:
-        """A job of one node; its id.
+        """Submit a job of one node, and return its id.
 
         Args:
             array: a range with a limit, like `0-3%2`.
@@ -42,19 +42,21 @@ class Bench(Protocol):
     def resume(self, job: int) -> None: ...
 
     def wait(self, what: str, condition: Callable[[], object]) -> None:
-        """Until the condition holds.
+        """Wait until the condition holds.
 
         Raises:
-            AssertionError: it did not in time.
+            AssertionError: It did not hold in time.
         """
         ...
 
 
 class Scenario:
-    """Args:
-    bench: nothing has happened on it yet.
-    wanted: what there will be to see. Where it is not there at once, it is waited for: a real slurmctld goes
-        through states that look like rest, such as a node that is idle just before it is off.
+    """The scenario on one bench.
+
+    Args:
+        bench: a new bench.
+        wanted: the expected snapshots. Each is waited for, because a real slurmctld passes through states
+            that look stable, such as a node that is idle just before it is off.
     """
 
     def __init__(self, bench: Bench, wanted: Sequence[Snapshot] = ()) -> None:
@@ -63,7 +65,7 @@ class Scenario:
         self.seen: list[Snapshot] = []
 
     def play(self) -> list[Snapshot]:
-        """The whole history: what was seen after each step."""
+        """Run the whole scenario, and return the snapshot after each step."""
         self._suspended()
         self._held()
         self._array()
@@ -121,7 +123,7 @@ class Scenario:
         self._slurm.release(f"{array}_3")
         self._see("one of two released", lambda: self._count("RUNNING") == 2)
         self._slurm.cancel([f"{array}_2"])
-        # Until its node is free, the scheduler may start the next task on another one.
+        # The scheduler may start the next task on another node until this task's node is free.
         self._bench.wait("a task ended", lambda: self._count("RUNNING") == 1 and self._is_quiet())
         self._slurm.release(f"{array}_4")
         self._see("the last task begins", lambda: self._count("RUNNING") == 2 and self._count("PENDING") == 1)
@@ -149,11 +151,11 @@ class Scenario:
         return flag in self._slurm.nodes()[node].flags
 
     def _see(self, what: str, there: Callable[[], object]) -> None:
-        """Once nothing is between two states any more."""
+        """Take a snapshot once nothing is between two states any more."""
         self._bench.wait(what, lambda: there() and self._is_quiet())
         if self._wanted:
             wanted = self._wanted.pop(0)
-            # What there is instead is the caller's to compare.
+            # The caller compares what there is instead.
             with contextlib.suppress(AssertionError):
                 self._bench.wait(f"{what}: {wanted}", lambda: self._look(what) == wanted)
         self.seen.append(self._look(what))
@@ -173,7 +175,7 @@ class Scenario:
 
 
 def _told(job: JobState) -> str:
-    # Which of two reasons a task has that was queued again depends on when the scheduler looked last.
+    # A requeued task has one of two reasons, depending on when the scheduler last ran.
     says = job.reason in REASONS and not (job.array_job and job.restarts)
     parts: list[Any] = [job.state, job.reason if says else "-", f"restarts={job.restarts}"]
     parts += ["held" if job.priority == 0 else "free", f"nodes={len(job.nodes)}"]

@@ -1,4 +1,4 @@
-"""A real sshd on loopback with keys and users of its own, and an SSH agent; both end with the test.
+"""A real sshd on loopback with its own keys and users, and an SSH agent. Both end with the test.
 
 Nothing of the machine's own sshd is used: neither its configuration nor its keys.
 """
@@ -26,7 +26,7 @@ END_SECONDS = 60
 
 
 def missing() -> str | None:
-    """Why there can be no sshd here; None: there can."""
+    """Return why there can be no sshd here, or `None` if there can."""
     if SSHD is None:
         return "sshd is not installed (package openssh-server)"
     if shutil.which("ssh") is None or shutil.which("ssh-agent") is None:
@@ -37,7 +37,7 @@ def missing() -> str | None:
 
 
 def make_key(path: Path, kind: str = "ed25519") -> Path:
-    """A private key; its public half lies beside it."""
+    """Make a private key, with its public key beside it. Returns the private key's path."""
     command = ["ssh-keygen", "-q", "-t", kind, "-N", "", "-C", "a comment", "-f", str(path)]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
     return path
@@ -48,9 +48,9 @@ def public(key: Path) -> str:
 
 
 def reserved_port(port: int = 0) -> socket.socket:
-    """A port at which nobody listens and that nobody else is given, until it is closed.
+    """Return a socket that reserves a port: until it is closed, nobody else listens there or gets the port.
 
-    A server that says SO_REUSEADDR, as sshd does, can listen at it meanwhile.
+    A server that uses SO_REUSEADDR, as sshd does, can listen at the port meanwhile.
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -59,7 +59,7 @@ def reserved_port(port: int = 0) -> socket.socket:
 
 
 class Sshd:
-    """One server; it lets `client_key` in as the user who runs the tests."""
+    """One server. `client_key` may log in as the user who runs the tests."""
 
     user = getpass.getuser()
 
@@ -80,12 +80,12 @@ class Sshd:
 
     @property
     def port(self) -> int:
-        """Where it listens, or did; it is kept for this server when it is stopped."""
+        """The port at which the server listens, or did. It stays reserved while the server is stopped."""
         return int(self._held[-1].getsockname()[1])
 
     @property
     def host_key(self) -> str:
-        """The public key as a boot report has it."""
+        """The public host key in the form of a boot report."""
         return public(self._host_key)
 
     @property
@@ -93,18 +93,18 @@ class Sshd:
         return (self._folder / "log").read_text(errors="replace")
 
     def logins(self) -> int:
-        """How often somebody was let in so far."""
+        """Return how many logins succeeded so far."""
         return self.log.count("Accepted publickey")
 
     def accept(self, key: Path) -> None:
-        """Let this key in, too."""
+        """Accept this key, too."""
         with (self._folder / "authorized_keys").open("a") as keys:
             keys.write(public(key) + "\n")
 
     def start(self, *, again: bool = False) -> None:
-        """Listen, on another port than before or `again` on the same."""
+        """Listen on a new port, or `again` on the same one."""
         if os.getuid() == 0:
-            # The service's own empty folder, which its unit makes; never removed, others may be using it.
+            # The service's unit makes this empty folder. It is never removed, because others may be using it.
             PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
         if not again:
             self._held.append(reserved_port())
@@ -114,8 +114,8 @@ class Sshd:
             f"AuthorizedKeysFile {self._folder}/authorized_keys\nPidFile none\nStrictModes no\nUsePAM no\n"
             "PasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\n"
             "Subsystem sftp internal-sftp\nLogLevel VERBOSE\nMaxStartups 50\n"
-            # bash reads ~/.bashrc for a command over SSH, and there anything may be: a pyenv whose lock was
-            # left by a connection that a test has cut off has every login wait a minute.
+            # bash reads ~/.bashrc for a command over SSH, and that may contain anything. If a test cuts off a
+            # connection, a lock that pyenv leaves, for example, makes every later login wait a minute.
             f"SetEnv HOME={self._folder}/home\n"
         )
         assert SSHD is not None
@@ -142,18 +142,18 @@ class Sshd:
             self._process = None
 
     def close(self) -> None:
-        """Stop, and let its ports go."""
+        """Stop, and release the server's ports."""
         self.stop()
         for held in self._held:
             held.close()
 
     def freeze(self) -> None:
-        """Accept connections and say nothing, as a machine that is out of memory."""
+        """Accept connections without an answer, like a machine that is out of memory."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
     def _listens(self) -> int:
-        """How often it has begun to listen: its own word, as at its port another one might answer."""
+        """Return how often its log says that it listens. A connection would not tell who answers."""
         log = self._folder / "log"
         return log.read_text(errors="replace").count("Server listening on ") if log.exists() else 0
 
@@ -180,7 +180,7 @@ class Agent:
             raise
 
     def _listens(self) -> bool:
-        # The socket is there before anybody listens at it.
+        # The socket's file exists before the agent listens at it.
         with socket.socket(socket.AF_UNIX) as probe:
             return probe.connect_ex(str(self.socket)) == 0
 
@@ -189,7 +189,7 @@ class Agent:
 
 
 def end_tree(process: subprocess.Popen[bytes]) -> None:
-    """Kill a child of ours and all below it, whatever sessions they made for themselves."""
+    """Kill a child of ours and all processes below it, also those in other sessions."""
     killed = kill_tree(process.pid)
     process.wait()
     deadline = time.monotonic() + END_SECONDS
@@ -198,11 +198,11 @@ def end_tree(process: subprocess.Popen[bytes]) -> None:
 
 
 def kill_tree(root: int) -> list[int]:
-    """Kill a process and all below it; returns their pids."""
+    """Kill a process and all below it. Returns their pids."""
     found = [root]
     for pid in found:
         with contextlib.suppress(OSError):
-            # Stopped first, so that it starts no further ones meanwhile.
+            # The process is stopped first, so that it starts no others meanwhile.
             os.kill(pid, signal.SIGSTOP)
             found += children(pid)
     for pid in found:

@@ -17,7 +17,7 @@ STACKS = ROOT / "tests" / "infra" / "stacks"
 
 
 def stack_file(name: str) -> Path:
-    """The stack file of a published system: the one that ships, or else the draft of the tests."""
+    """Return the stack file of a published system: the shipped one, or else the tests' draft."""
     shipped = ROOT / f"Pulumi.{name}.yaml"
     return shipped if shipped.exists() else STACKS / shipped.name
 
@@ -37,11 +37,11 @@ FILLED_IN = {
     "PLACEHOLDER_S3_EXPORT": "s3://imagenet-2012/results",
     "203.0.113.0/24": "81.2.69.0/24",
 }
-"""What ships as a placeholder -> an example of it."""
+"""Placeholder in shipped stack files -> an example value."""
 
 
 def filled_in(text: str) -> str:
-    """A stack file's text with an example for each placeholder."""
+    """Return a stack file's text with an example for each placeholder."""
     for word, example in FILLED_IN.items():
         text = text.replace(word, example)
     return text
@@ -113,7 +113,7 @@ _STACKS: dict[str, dict[str, Any]] = {
 
 
 def values(name: str, changes: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A stack's configuration with values changed by path.
+    """Return a stack's configuration with values changed by path.
 
     A path is relative to the cluster ("partitions[0].nodes.max"), or begins with "@" for a path in the
     benchmark, or is a key with a namespace ("aws:region").
@@ -142,7 +142,7 @@ def values(name: str, changes: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def mistakes(config: dict[str, Any], stack: str = "test") -> list[Mistake]:
-    """What is wrong with a configuration; nothing if nothing is."""
+    """Return the mistakes of a configuration."""
     try:
         parse(config, stack)
     except ConfigError as error:

@@ -1,7 +1,7 @@
-"""Random texts: all that UTF-8 can say.
+"""Random texts of all characters that UTF-8 has.
 
-Hypothesis' own `st.text()` and `st.from_regex()` ask the codec about each of the million characters, in every
-new checkout and process; the same characters by their category are there in a tenth of that time.
+Hypothesis' own `st.text()` and `st.from_regex()` try the codec on each of the million characters in every new
+checkout and process. Choosing the same characters by their category takes a tenth of that time.
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ def text(max_size: int | None = None) -> st.SearchStrategy[str]:
 
 
 def matching(pattern: str) -> st.SearchStrategy[str]:
-    """Texts that match the pattern as a whole."""
+    """Return texts that match the pattern as a whole."""
     return st.from_regex(pattern, fullmatch=True, alphabet=CHARACTERS)

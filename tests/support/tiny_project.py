@@ -44,7 +44,7 @@ def command(name, **inputs):
 
 @dataclass
 class Run:
-    """What a run reported."""
+    """The reports of a run."""
 
     outputs: dict[str, Any] | None
     events: list[Event]
@@ -60,7 +60,7 @@ class Run:
 
     @property
     def operations(self) -> dict[str, str]:
-        """What became of each command, by its name; a replaced one is not called deleted."""
+        """Return name of a command -> what happened to it. A replaced command is not called deleted."""
         found: dict[str, str] = {}
         for event in self.events:
             if not isinstance(event, ResourceDone) or event.type != "command:local:Command":
@@ -80,7 +80,7 @@ class Run:
 
 @dataclass
 class Tiny:
-    """The project; commands append words to its log."""
+    """The project. Its commands append words to its log."""
 
     path: Path
     run_root: Path
@@ -98,7 +98,7 @@ class Tiny:
 
     @property
     def words(self) -> list[str]:
-        """What the commands wrote since the last look."""
+        """Return what the commands wrote since the last call."""
         words = self.log.read_text().split() if self.log.exists() else []
         self.log.unlink(missing_ok=True)
         return words
@@ -109,7 +109,7 @@ class Tiny:
 
     @property
     def records(self) -> dict[str, dict[str, Any]]:
-        """The recorded resources by name."""
+        """Return the recorded resources by name."""
         return {record["name"]: record for record in json.loads(self.state_file.read_text())["resources"]}
 
     def write(self, program: str, config: str = "", *, prelude: bool = True) -> Tiny:
@@ -136,17 +136,17 @@ class Tiny:
 
     @property
     def last(self) -> Run:
-        """The last run, when it raised."""
+        """The last run, also if it raised an error."""
         return Run(None, self.events)
 
     @contextmanager
     def process(
         self, verb: str, *, grace: float | None = None, before: str = ""
     ) -> Iterator[subprocess.Popen[str]]:
-        """The same run in a process of its own, for tests that kill it.
+        """Start the same run in a separate process, for tests that kill it.
 
         Args:
-            grace: seconds that an interrupt leaves to commands; None: the product's own.
+            grace: seconds that commands have after an interrupt; `None` means the product's own value.
             before: Python that the process executes before the run.
         """
         code = textwrap.dedent(f"""
@@ -179,13 +179,13 @@ class Tiny:
 
 
 def lives(pid: int) -> bool:
-    """Whether there is a process with this pid that has not ended."""
+    """Return whether there is a process with this pid that has not ended."""
     process = ProcessId.of(pid)
     return process is not None and process.alive()
 
 
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:
-    """A project with state and run directories of its own."""
+    """Make a project with its own state and run directories."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     run_root = tmp_path / "run"
     monkeypatch.setattr(locations, "run_root", lambda: run_root)

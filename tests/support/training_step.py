@@ -19,8 +19,8 @@ class Run:
     """The tasks of one job step, started at once. Jobs may share a run folder, and a job may start again.
 
     Args:
-        cache: where the data is kept.
-        arguments: of `workload.train`; the profile is `sync` unless they name another.
+        cache: the folder of the data.
+        arguments: the arguments of `workload.train`; the profile is `sync` unless they name another.
         restarts: how often Slurm has queued the job again.
         submitted: UTC, seconds since the epoch, the same for every start of a job; by default a second ago.
     """
@@ -92,7 +92,7 @@ class Run:
         """Wait until the chief has printed this."""
         end = time.monotonic() + limit
         while True:
-            # In this order, so that its last output counts too.
+            # The order matters, so that the last output counts too.
             over = self.processes[0].poll() is not None
             if text in self.output():
                 return

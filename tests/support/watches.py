@@ -1,4 +1,4 @@
-"""A node's watch for notices: as a process of its own without a Slurm, and the Slurm that it tells."""
+"""A node's watch for notices as a separate process without Slurm, and a fake Slurm that it tells."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ module.Requeue, module.Control = Requeue, Control
 
 
 def report(context: Context) -> Path:
-    """The machine's own copy of its boot report, which is made."""
+    """Make the machine's own copy of its boot report, and return its path."""
     own = Path(str(context.folders.lib)) / "boot.json"
     own.parent.mkdir(parents=True)
     content = {"host": context.host, "state": "ready", "started": 1000.0, "steps": []}
@@ -53,7 +53,7 @@ def report(context: Context) -> Path:
 
 @contextmanager
 def watching(context: Context, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """The process as its unit starts it; without a Slurm, whose commands have a path of their own."""
+    """Start the process as its unit does, with a fake of Slurm, whose paths are fixed (`NO_SLURM`)."""
     context.settings_file.write_text(json.dumps(to_json(context.settings)))
     assert notices.start(context) == "the watch for notices"
     (made,) = context.services.started  # type: ignore[attr-defined]
@@ -72,7 +72,7 @@ def watching(context: Context, environment: Mapping[str, str]) -> Iterator[subpr
 
 
 def said(context: Context) -> str:
-    """All that the process has said so far."""
+    """Return the output of the process so far."""
     return _output(context).read_text()
 
 
@@ -81,7 +81,7 @@ def _output(context: Context) -> Path:
 
 
 def ended(child: subprocess.Popen[bytes], context: Context) -> tuple[int, str]:
-    """Its status once systemd has told it to end, and all that it said."""
+    """End the process as systemd does. Returns its exit status and its output."""
     child.terminate()
     return child.wait(60), said(context)
 

@@ -1,4 +1,4 @@
-"""A cloud's machine that takes its steps here: what it must not do for real, and what it says of itself."""
+"""A cloud's machine whose boot steps run here: fakes of what it must not really do, and its report."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ SLURM = "slurm-wlm 23.11.4"
 
 @contextmanager
 def short_folder() -> Iterator[Path]:
-    """For a folder that stands for `/`: sockets below it must stay within 107 bytes."""
+    """Yield a folder with a short path that stands for `/`: sockets below it are limited to 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="vm-") as folder:
         yield Path(folder)
 
 
 def name_is_noted(monkeypatch: pytest.MonkeyPatch, first: str) -> list[str]:
-    """The host is not renamed, and is at 10.0.1.17. Returns its names; before, it is called `first`."""
+    """Let nothing rename the host, which is called `first`, at 10.0.1.17. Returns the names that it gets."""
     given: list[str] = []
     monkeypatch.setattr(socket, "sethostname", given.append)
     monkeypatch.setattr(socket, "gethostname", lambda: given[-1] if given else first)
-    # Else by the ways that this host has.
+    # Otherwise the address would be that of this host's routes.
     monkeypatch.setattr(names, "address_towards", lambda _other: "10.0.1.17")
     return given
 
 
 def users_are_me(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every user of the machine is whoever runs the test, and root; nobody can log in."""
+    """Every user of the machine, also root, is the user who runs the test. Nobody can log in."""
     monkeypatch.setattr(pwd, "getpwnam", lambda _name: ME)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(sshd, "SSHD", Path("/nonexistent/sshd"))
 
 
 def keys_come_from(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
-    """The controller hands out this munge key, once it is there. Nobody is asked over a network."""
+    """The controller gives out this munge key once the file exists. No request goes over a network."""
 
     def fetch(address: str) -> key_server.Given:
         if not file.exists():
@@ -80,7 +80,7 @@ def _release(context: Context) -> str:
 
 
 def begun(context: Context, folder: Path, bucket: str) -> None:
-    """Have a machine report to the bucket from now on, with its settings in their file."""
+    """Let a machine report to the bucket from now on, with its settings in their file."""
     _, sink, _ = machine.begin(context.settings, context.host, bucket)
     context.report = BootReport(context.host, context.role, [file_sink(folder / "report.json"), sink])
     context.settings_file.write_text(json.dumps(to_json(context.settings)))

@@ -67,19 +67,19 @@ def job(tmp_path: Path) -> Iterator[Make]:
 
 
 def started(job: BatchJob) -> list[dict[str, str]]:
-    """The variables of each rank's program, once all have started."""
+    """Return the variables of each rank's program, once all have started."""
     return [json.loads(path.read_text()) for path in job.wait_for_files("started-*", job.nodes)]
 
 
 def all_gone(programs: list[dict[str, str]]) -> None:
-    """No program is left: nothing would hold the GPUs."""
+    """Wait until no program is left that could hold the GPUs."""
     for one in programs:
         process = Path("/proc", one["PID"])
         until(lambda gone=process: not gone.exists(), lambda left=process: f"{left} is left")  # type: ignore[misc]
 
 
 def test_all_nodes_run_the_program_and_the_main_node_tells_the_result(job: Make) -> None:
-    """One node is late; the main node is not the first; strangers at its port change nothing."""
+    """One node is late, the main node is not the first, and strangers' connections change nothing."""
     three = job(3, "succeed", main=1)
     three.start(1, 0)
     port, other = int(three.variables(0)["SLURM_STACKS_PORT"]), {"kind": "hello", "node": 0, "versions": {}}
@@ -110,7 +110,7 @@ def test_all_nodes_run_the_program_and_the_main_node_tells_the_result(job: Make)
 
 
 def _sent(port: int, text: bytes) -> bool:
-    """Whether the main node has got this and closed the connection."""
+    """Send this to the main node, and return whether it closed the connection."""
     with socket.socket() as stranger:
         stranger.settimeout(60)
         if stranger.connect_ex(("127.0.0.2", port)):
@@ -128,7 +128,7 @@ def test_a_job_of_one_node_needs_no_variables_of_batch(job: Make) -> None:
     assert one.result()["nodes"] == 1
 
 
-def test_who_does_not_come_is_named(job: Make) -> None:
+def test_a_node_that_does_not_start_is_named(job: Make) -> None:
     four = job(4, "succeed")
     four.start(2)
     four.wait_for_log(2, "looking for the main node")
@@ -160,7 +160,7 @@ def test_a_program_that_fails_ends_the_job_with_its_status(job: Make) -> None:
     [(signal.SIGKILL, "it closed the connection"), (signal.SIGSTOP, "it has said nothing for 8 s")],
 )
 def test_a_lost_worker_ends_the_job(job: Make, number: signal.Signals, why: str) -> None:
-    """A process that dies, and a machine that goes silent."""
+    """A worker is lost if its process dies or its machine goes silent."""
     three = job(3, "wait", env={"SLURM_STACKS_SILENCE_SECONDS": "8"})
     three.start()
     programs = started(three)
@@ -224,7 +224,7 @@ def test_another_image_is_refused(job: Make) -> None:
 
 
 def test_a_node_without_its_file_system_says_so_at_the_main_node(job: Make) -> None:
-    """It ends the wait for it."""
+    """The message ends the main node's wait for this node."""
     two = job(2, "wait")
     (two.folder / "file").touch()
     two.start(0)
@@ -235,7 +235,7 @@ def test_a_node_without_its_file_system_says_so_at_the_main_node(job: Make) -> N
 
 
 def test_a_training_does_not_run_on_fewer_gpus_than_asked_for(job: Make) -> None:
-    """It would be slow, and cost the same."""
+    """Such a training would be slow, and cost the same."""
     two = job(2, "wait", env={"MPI_GPUS": str(2 * capacity()["gpus"] + 2)})
     two.start()
     assert two.wait() == [1, 1], two.logs()
@@ -334,7 +334,7 @@ def test_gpus_are_counted_by_their_devices(tmp_path: Path) -> None:
 def test_a_node_with_gpus_says_how_busy_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """nvidia-smi is a script that fails first; its lines are of the form that the driver's has."""
+    """nvidia-smi is a script that fails first. Its lines have the form of the driver's program."""
     program = tmp_path / "nvidia-smi"
     program.write_text(
         f"#!/bin/sh\n[ -e {tmp_path}/again ] || {{ touch {tmp_path}/again; exit 9; }}\n"

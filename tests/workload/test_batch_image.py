@@ -1,4 +1,4 @@
-"""The container's Dockerfile: what it is made of is pinned and there, and what it runs needs nothing else."""
+"""The container's Dockerfile: its parts are pinned and exist, and its programs need nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOME = "/opt/slurm-stacks/workload"
 
 
 def instructions() -> list[tuple[str, str]]:
-    """Every instruction with its arguments on one line, in order."""
+    """Return every instruction with its arguments on one line, in order."""
     lines = [line for line in FILE.read_text().splitlines() if not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
     split = (line.partition(" ") for line in joined.splitlines() if line.strip())
@@ -33,7 +33,7 @@ def of(kind: str) -> list[str]:
 
 
 def ignored(path: Path) -> bool:
-    """Whether the build leaves a file of the context out."""
+    """Return whether the build leaves a file of the context out."""
     name = path.relative_to(CONTEXT).as_posix()
     lines = FILE.with_name(f"{FILE.name}.dockerignore").read_text().splitlines()
     patterns = [line for line in lines if line and not line.startswith("#")]
@@ -56,7 +56,7 @@ def test_the_base_is_pinned_by_its_digest_and_the_same_day_as_the_packages() -> 
 
 
 def test_every_package_has_a_version() -> None:
-    """Debian's: with a star for the revision alone, which the snapshot's day decides."""
+    """Versions of Debian's packages have a star only for the revision, which the snapshot's date fixes."""
     installs = [part for run in of("RUN") for part in run.split("&&") if "apt-get install" in part]
     packages = [word for part in installs for word in part.split()[2:] if not word.startswith("--")]
     assert len(packages) >= 7
@@ -70,7 +70,7 @@ def test_every_package_has_a_version() -> None:
     assert "--frozen" in sync
 
 
-def test_what_is_copied_is_there() -> None:
+def test_files_that_the_image_copies_exist() -> None:
     for rest in of("COPY"):
         *sources, target = rest.split()
         if sources[0].startswith("--from="):

@@ -20,7 +20,7 @@ from workload.errors import WorkloadError
 
 ADDRESSES = ["10.98.1.1", "10.98.1.2", "10.98.1.3"]
 CONTAINER = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
-"""A node whose processes all end with its first one, as a container's do."""
+"""Runs a node whose processes all end with its first one, as a container's do."""
 MARK = "batch-mpi-test"
 PUBLISHED = "-x HOROVOD_HIERARCHICAL_ALLREDUCE=1 -x HOROVOD_FUSION_THRESHOLD=16777216 -x NCCL_MIN_NRINGS=8"
 
@@ -72,7 +72,7 @@ def job(tmp_path: Path, machines: NetMachines) -> Iterator[Make]:
 
 
 def left() -> list[str]:
-    """The command lines of ranks that still run."""
+    """Return the command lines of ranks that still run."""
     found = []
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -133,7 +133,7 @@ def test_without_a_program_nothing_starts(tmp_path: Path) -> None:
 
 @pytest.fixture
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> settings.Settings:
-    """The main node of the published job definition; mpirun need not be installed."""
+    """The main node of the published job definition. mpirun need not be installed."""
     monkeypatch.setattr(mpi, "program", lambda name, package: f"/usr/bin/{name}")
     monkeypatch.setattr(mpi, "interface", lambda address: "eth0")
     env = {
@@ -171,7 +171,7 @@ def test_mpirun_is_called_as_published(published: settings.Settings, tmp_path: P
 
 
 def test_own_parameters_take_the_place_of_ours(published: settings.Settings, tmp_path: Path) -> None:
-    """Over EFA, for example: mpirun refuses two values of one parameter."""
+    """EFA needs other parameters, for example, and mpirun refuses two values of one parameter."""
     given = "--mca pml cm -mca btl_tcp_if_include eth1 --bind-to none --map-by node"
     extra = tuple(given.split())
     efa = replace(published, extra_mpi=extra, mpi_ranks=None)

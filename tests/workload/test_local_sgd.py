@@ -22,7 +22,7 @@ from workload.data import Data  # noqa: E402
 from workload.errors import StoppedError, WorkloadError  # noqa: E402
 from workload.loop import Epoch, Plan, State  # noqa: E402
 
-# Before TensorFlow's first operation, which no module of tests has when it is imported.
+# This must come before TensorFlow's first operation; importing test modules runs none.
 (_CPU,) = tf.config.list_physical_devices("CPU")
 tf.config.set_logical_device_configuration(_CPU, [tf.config.LogicalDeviceConfiguration()] * 3)
 
@@ -37,7 +37,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Run]:
-    """A job of two workers that was left alone."""
+    """A job of two workers that was never interrupted."""
     run = Run(tmp_path_factory.mktemp("two"), cache, "1", 2, *SHORT, "--average-every", "4")
     try:
         assert run.wait() == [0, 0], run.output(0) + run.output(1)
@@ -55,7 +55,7 @@ def test_both_workers_end_with_the_same_weights(two: Run) -> None:
 
 
 def test_emulated_workers_are_as_those_of_two_processes(two: Run, cache: Path) -> None:
-    """What tests/bench/emulated.py says of eight workers is as true as this."""
+    """tests/bench/emulated.py relies on this for its results of eight workers."""
     epochs: list[Epoch] = []
     given = plan(data=data.load("synthetic", cache), steps=11, global_batch=128, learning_rate=0.2, seed=0)
     emulated = local_sgd.train(given, epochs.append)
@@ -78,11 +78,11 @@ def test_the_record_says_how_it_was_trained(two: Run) -> None:
 
 
 def test_a_training_goes_on_after_a_round(tmp_path: Path) -> None:
-    """Through a checkpoint on the disk: weights, momentum, rounds, and the epoch under way."""
+    """A checkpoint on the disk keeps weights, momentum, rounds, and the position within the epoch."""
     whole, reached, places = part(None, None)
     assert places == [2, 4, 5, 7, 9, 10]
     store = Store(tmp_path / "result.json", {})
-    _, saved, before = part(7, None)  # amid an epoch; each further place would cost a test of 5 s
+    _, saved, before = part(7, None)  # within an epoch; each further position would cost 5 s
     assert [m.shape for m in saved.state.momentum] == [w.shape for w in saved.state.weights]
     store.save(saved)
     resumed, ended, after = part(None, store.load())
@@ -92,7 +92,7 @@ def test_a_training_goes_on_after_a_round(tmp_path: Path) -> None:
 
 
 def part(until: int | None, begun: Checkpoint | None) -> tuple[Any, Checkpoint, list[int]]:
-    """Train from a checkpoint to a step: the model at the end, what is reached, where it may have stopped."""
+    """Train from a checkpoint to a step. Return the model, the position, and where it stopped, if it did."""
     epochs = list(begun.history) if begun else []
     steps: list[int] = []
     last: list[State] = []
@@ -105,7 +105,7 @@ def part(until: int | None, begun: Checkpoint | None) -> tuple[Any, Checkpoint, 
 
     trained = None
     with contextlib.suppress(StoppedError):
-        # The rounds of a checkpoint are its own.
+        # A checkpoint keeps its own rounds.
         every = 2 if begun is None else None
         trained = local_sgd.train(
             plan(average_every=every), epochs.append, begun.state if begun else None, between
@@ -115,7 +115,7 @@ def part(until: int | None, begun: Checkpoint | None) -> tuple[Any, Checkpoint, 
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_the_outer_step_is_blockwise_model_update_filtering(workers: int) -> None:
-    """Two rounds of one step each, against the same in NumPy on gradients of Keras's."""
+    """Two rounds of one step each are compared with the same in NumPy, on Keras's gradients."""
     given = plan(average_every=1, epochs=2, steps=1, global_batch=64 * workers, strategy=mirrored(workers))
     trained = local_sgd.train(given, lambda _: None)
 
@@ -167,7 +167,7 @@ def test_the_rounds_are_chosen_in_the_first_steps_and_told() -> None:
     assert facts["step_seconds"] > 0
     assert facts["averaging_seconds"] > 0
     assert facts["average_every"] == 1, "four rounds an epoch at least"
-    # One, four, and in the next epoch four and one: the fourth probe is over at step 10.
+    # The probes have 1 and 4 steps, and in the next epoch 4 and 1: the fourth one ends at step 10.
     assert places == list(range(10, 26))
 
 
@@ -183,7 +183,7 @@ def mirrored(workers: int) -> Any:
 
 
 def plan(**changes: Any) -> Plan:
-    """Two replicas, two epochs of five steps in rounds of two."""
+    """A plan of two replicas and two epochs of five steps, in rounds of two."""
     generator = np.random.default_rng(0)
     images = generator.integers(0, 256, (192, 28, 28), dtype=np.uint8)
     labels = generator.integers(0, 10, 192, dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""What starts a user's program, tells it where the others are, and writes down what it has said."""
+"""The launcher starts a user's program, tells it where the others are, and records its results."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def staged(folder: Path) -> Path:
 
 
 def test_the_staged_files_start_a_program_and_are_gone_from_its_path(tmp_path: Path) -> None:
-    """Also without Slurm's step: one task alone, with the standard library only."""
+    """This also holds without Slurm's step: for a single task, with the standard library only."""
     code, run = staged(tmp_path / "code"), tmp_path / "run"
     work = run / program.WORK
     work.mkdir(parents=True)

@@ -36,7 +36,7 @@ def tf() -> Any:
 
 @pytest.fixture(scope="module")
 def source(tf: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders as ImageNet has them; a class is a colour. One image is damaged."""
+    """Folders like ImageNet's, in which a class is a colour. One image is damaged."""
     folder = tmp_path_factory.mktemp("source")
     for split, count in EACH.items():
         for label, colour in enumerate(COLOURS):
@@ -52,7 +52,7 @@ def source(tf: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def made(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The TFRecords that two nodes have made of them."""
+    """The TFRecords that two nodes have made of these images."""
     out = tmp_path_factory.mktemp("resized")
     for rank, whole in (("1", False), ("0", True)):
         given = {"JOB_DIR": str(out), "RANK": rank, "WORLD_SIZE": "2"}
@@ -118,7 +118,7 @@ def place(number: int, count: int) -> SimpleNamespace:
 
 @pytest.mark.parametrize("workers", [2, 8])
 def test_workers_share_the_images(tf: Any, made: Path, tmp_path: Path, workers: int) -> None:
-    """With fewer files than workers, too."""
+    """This also holds with fewer files than workers."""
     from workload.resnet import images
 
     options = Options(tmp_path, made, batch=4, image_size=24)
@@ -169,7 +169,7 @@ def test_a_step_that_overflows_changes_no_weight(tf: Any) -> None:
 
 
 class Watched:
-    """A training that may be asked to end, by its own process, after so many calls."""
+    """A training that its own process asks to end after a number of calls."""
 
     def __init__(self, tf: Any, options: Options, calls: int = 10**9, *, mixed: bool = False) -> None:
         from workload.resnet import images
@@ -256,7 +256,7 @@ def two(made: Path, tmp_path: Path) -> Iterator[Callable[..., BatchJob]]:
 
 
 def test_two_nodes_learn_together(two: Callable[..., BatchJob]) -> None:
-    """The whole way: the container's entry point, both workers' training, the result, TensorBoard's logs."""
+    """This runs the container's entry point, both workers' training, the result and TensorBoard's logs."""
     job = two("--epochs", "4", "--checkpoint-steps", "0")
     job.start()
     assert job.wait() == [0, 0], job.logs()

@@ -1,4 +1,4 @@
-"""The result record: complete, checked, and written so that no reader sees a half of it."""
+"""The result record is complete and checked, and no reader ever sees half of it."""
 
 import copy
 import json
@@ -51,7 +51,7 @@ RECORD: dict[str, Any] = {
 
 
 def test_the_keys_are_the_contracts() -> None:
-    """DESIGN's list, word for word."""
+    """The list is that of the contract, word for word."""
     contract = (
         "apiVersion stack job_id partition machine nodes workers gpus_per_node devices profile data epochs "
         "global_batch seconds_total seconds_train images_per_second loss accuracy test_accuracy history "
@@ -66,7 +66,7 @@ def test_a_valid_record() -> None:
 
 @pytest.mark.parametrize("key", list(RECORD))
 def test_each_key_is_needed(key: str, tmp_path: Path) -> None:
-    """Those that earlier versions did not write are needed in what this one writes."""
+    """Keys that earlier versions did not write are needed in this version's records."""
     record = {k: v for k, v in RECORD.items() if k != key}
     assert result.mistakes(record) == ([] if key in result.LATER else [f"result.{key}: missing"])
     with pytest.raises(ValueError, match=f"{key}: missing"):
@@ -106,7 +106,7 @@ def test_epochs_count_from_one() -> None:
     assert result.mistakes(record) == ["result.history[1].epoch: 3 is not 2"]
 
 
-def test_it_is_no_object() -> None:
+def test_a_result_that_is_not_an_object_is_one_mistake() -> None:
     assert result.mistakes([]) == ["result: an object is expected"]
 
 

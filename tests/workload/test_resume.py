@@ -161,7 +161,7 @@ def test_a_synchronous_training_that_is_killed_and_told_ends_with_the_same_weigh
     assert alone.wait() == [0, 0], alone.output(0) + alone.output(1)
 
     job = make(*LENGTH, "--checkpoint-seconds", "0")
-    run = job.start()  # killed, all of it, without a word
+    run = job.start()  # all of it is killed without warning
     run.wait_for("Epoch 1/")
     run.signal(signal.SIGKILL)
     run.wait()
@@ -245,7 +245,7 @@ def test_a_synchronous_training_through_everything(make: Callable[..., Job]) -> 
     assert record(run) == parts
 
 
-# That this profile goes on from any step shows the first test, that a whole job does the one before this.
+# The first test shows that this profile continues from any step, and the one above that a whole job does.
 @pytest.mark.wide
 @pytest.mark.timeout(2400)
 def test_a_published_training_goes_on_within_an_epoch(make: Callable[..., Job]) -> None:

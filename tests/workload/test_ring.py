@@ -56,7 +56,7 @@ def test_all_workers_get_the_same_sums(
     from workload import ring
 
     monkeypatch.setattr(ring, "PIECE", 64 * 1024)
-    # Empty, fewer numbers than workers, together with others, in many pieces, in pieces that end in between.
+    # Arrays: empty, of fewer numbers than workers, several at once, in many pieces, with a short last piece.
     shapes = [(0,), (1,), (), (3, 5), (ring.SMALL - 1,), (7, 100_003)]
     given = [
         [np.asarray(np.random.default_rng(rank).standard_normal(shape), np.float32) for shape in shapes]

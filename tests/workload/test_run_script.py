@@ -57,14 +57,14 @@ def test_a_gpu_of_a_type() -> None:
 
 
 def test_directives_stand_before_the_first_command() -> None:
-    """sbatch reads no further than the first line that is neither empty nor a comment."""
+    """sbatch reads directives only up to the first line that is neither empty nor a comment."""
     lines = script(gpus_per_node=2).splitlines()
     first = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
     assert not any(line.startswith("#SBATCH") for line in lines[first:])
 
 
 def test_the_same_arguments_give_the_same_text() -> None:
-    """It is part of the digest that decides whether anything changed."""
+    """The text is part of the digest that decides whether anything changed."""
     assert script(stack="local") == script(stack="local")
 
 
@@ -107,7 +107,7 @@ def tools(tmp_path: Path) -> Path:
 
 
 def squeue(folder: Path, does: str) -> None:
-    """What the script asks for the job's eligible time."""
+    """The fake squeue, which the script asks for the job's eligible time."""
     (folder / "squeue").write_text(f"#!/bin/sh\n{does}\n", encoding="utf-8")
 
 
@@ -170,7 +170,7 @@ def test_no_environment_is_one_clear_message(tools: Path) -> None:
 
 
 def ending(tools: Path, srun: str) -> tuple[int, str]:
-    """The status of a script whose step does this, and what the script has asked of Slurm."""
+    """Return the exit status of a script whose step does this, and the script's calls of Slurm."""
     (tools / "srun").write_text(f"#!/bin/sh\n{srun}\n", encoding="utf-8")
     done = run(script(python=str(tools / "python 3")), tools)
     asked = tools / "asked"
@@ -178,7 +178,7 @@ def ending(tools: Path, srun: str) -> tuple[int, str]:
 
 
 def test_a_training_that_was_saved_is_queued_again(tools: Path) -> None:
-    """By the script where only its tasks were told to end: Slurm's warning before the time limit."""
+    """The script requeues the job if Slurm signals only its tasks, as the warning before the time limit."""
     assert ending(tools, "exit 75") == (75, "requeue 3\n")
 
 
@@ -188,6 +188,6 @@ def test_any_other_end_is_one(tools: Path, status: int) -> None:
 
 
 def test_the_script_stays_until_its_tasks_have_saved(tools: Path) -> None:
-    """Slurm signals the script too when it ends the job, and needs nobody to queue it again."""
+    """When Slurm ends the job it signals the script too, and requeues the job by itself."""
     assert ending(tools, f"kill -TERM $PPID; sleep 0.5; touch '{tools}/saved'; exit 75") == (75, "")
     assert (tools / "saved").exists()

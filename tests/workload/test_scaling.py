@@ -11,7 +11,7 @@ from workload.scaling import Measured
 @pytest.mark.parametrize(
     ("step", "exchange", "steps", "every"),
     [
-        (0.040, 0.050, 468, 24),  # 50 ms are a twentieth of 50 ms and 24 steps
+        (0.040, 0.050, 468, 24),  # 24 steps and an exchange take 1.01 s; the exchange is 5 % of it
         (0.040, 0.001, 468, scaling.FEWEST),
         (0.003, 0.050, 468, scaling.MOST),
         (0.040, 0.050, 40, 10),

@@ -72,7 +72,7 @@ def install(context: Context, partition: Partition) -> str:
     if accelerator is not None and has_nvidia(accelerator):
         ensure_gpus(context, accelerator, signed=partition.secure_boot)
         pyxis.install_toolkit(context)
-        notes.append(gdrcopy.install(context))
+        notes.append(gdrcopy.ensure_loaded(context))
     if accelerator is not None and has_neuron(accelerator):
         neuron.ensure_devices(context, accelerator.count)
     notes.append(efa(context, partition.efa) if partition.efa else "")

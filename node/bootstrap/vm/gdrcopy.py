@@ -56,7 +56,7 @@ def place(context: Context) -> list[str]:
     return made
 
 
-def have(context: Context) -> str:
+def ensure_loaded(context: Context) -> str:
     """Makes sure that GDRCopy is installed, that its module is loaded and that programs can open its device.
 
     Returns:

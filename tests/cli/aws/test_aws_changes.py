@@ -53,7 +53,10 @@ CASES = [
     (cpu(spot=True), [("partitions.spot", Kind.RENEWED)]),
     (cpu(price_hour=1.0), [("instance_types.price_hour", Kind.LIVE)]),
     (cpu(accelerator=Accelerator("t4", 1)), [("partitions.accelerator", Kind.RENEWED)]),
-    (cpu(cpus=3, memory_mib=9), [("instance_types.vcpus", Kind.RENEWED), ("instance_types.memory_mib", Kind.RENEWED)]),
+    (
+        cpu(cpus=3, memory_mib=9),
+        [("instance_types.vcpus", Kind.RENEWED), ("instance_types.memory_mib", Kind.RENEWED)],
+    ),
     ({"partitions": (CPU,)}, [("partitions.name", Kind.ENDS)]),
     ({"partitions": (CPU, GPU, dataclasses.replace(CPU, name="x"))}, [("partitions.name", Kind.LIVE)]),
     (head(instance_type="m5.xlarge"), [("controller.instance_type", Kind.PAUSE)]),

@@ -266,7 +266,7 @@ def test_a_head_that_is_still_ending_is_waited_for(local: FakeMachines) -> None:
     assert list(local.machines(role="controller")) == ["controller"]
 
 
-def test_what_died_is_started_again(local: FakeMachines) -> None:
+def test_dead_machines_and_daemons_are_started_again(local: FakeMachines) -> None:
     said: list[str] = []
     local.do("head-up")
     for name in ("etc/slurm.conf", "code/current/bin/slurm-stacks"):

@@ -118,7 +118,7 @@ BUILT = {
     "aws:imagebuilder/component:Component": 1,
     "aws:imagebuilder/distributionConfiguration:DistributionConfiguration": 1,
     "aws:imagebuilder/infrastructureConfiguration:InfrastructureConfiguration": 1,
-    # The role of jobs, and that of the machine that becomes the image; the push, and the end of a recipe.
+    # The roles of jobs and of the image's machine. The commands: the image's push, and a recipe's removal.
     "aws:iam/role:Role": 2,
     "aws:iam/rolePolicy:RolePolicy": 1,
     "aws:iam/instanceProfile:InstanceProfile": 1,
@@ -192,7 +192,7 @@ def test_batchs_own_images_are_asked_for_by_type_and_never_for_a_v100() -> None:
 
 
 def registered(name: str) -> dict[str, Any]:
-    """The job definition as `RegisterJobDefinition` gets it."""
+    """Return the job definition as `RegisterJobDefinition` gets it."""
     inputs = _declared(name, False)[0].inputs("c-definition-nodes")
     return {
         "jobDefinitionName": inputs["name"],
@@ -205,7 +205,7 @@ def registered(name: str) -> dict[str, Any]:
 
 
 def errors(operation: str, request: Mapping[str, Any]) -> str:
-    """What botocore would say of a request."""
+    """Return botocore's complaints about a request."""
     shape = MODEL.operation_model(operation).input_shape
     return str(ParamValidator().validate(request, shape).generate_report())
 

@@ -49,7 +49,7 @@ DOCUMENTS = {
 
 
 def walk(machine: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The states of a machine, and those inside of maps."""
+    """Return the states of a state machine, including those inside of maps."""
     for name, state in machine["States"].items():
         yield name, state
         if "ItemProcessor" in state:
@@ -66,7 +66,7 @@ def successors(state: Mapping[str, Any]) -> Iterator[str]:
 
 
 def calls(machine: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Service, action and parameters of each call."""
+    """Return service, action and parameters of each call."""
     for _, state in walk(machine):
         if state["Type"] == "Task":
             parts = state["Resource"].split(":")
@@ -75,7 +75,7 @@ def calls(machine: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]
 
 
 def filled(shape: Any, value: Any) -> Any:
-    """Parameters as the API gets them: names in its case, and for paths a value of the type that it wants."""
+    """Return parameters as the API gets them: names in its case, and a value of the right type for a path."""
     if shape.type_name == "structure" and isinstance(value, dict):
         members = {name.lower(): name for name in shape.members}
         made = {}
@@ -129,7 +129,7 @@ def test_every_call_is_one_that_the_service_takes(name: str) -> None:
 
 
 def reached(machine: Mapping[str, Any], *begin: str, without: str = "") -> set[str]:
-    """The states that can follow these, on ways that do not lead through one of them."""
+    """Return these states and all that can follow them, on paths that do not lead through `without`."""
     seen, ahead = set(), list(begin)
     while ahead:
         state = ahead.pop()
@@ -234,7 +234,7 @@ ARNS = {
     "ssm:DeleteParameter": "parameter/slurm-stacks/aws-batch/file-system",
 }
 BESIDES = {
-    # What a submitJob.sync and a CreateFileSystem ask for beside their own name.
+    # The further permissions that submitJob.sync and CreateFileSystem need.
     "job": {
         "batch:DescribeJobs", "batch:TerminateJob", "events:DescribeRule", "events:PutRule",
         "events:PutTargets", "fsx:TagResource", "iam:AttachRolePolicy", "iam:CreateServiceLinkedRole",

@@ -1,4 +1,4 @@
-"""The large machines of today: their network cards, held to EC2's own description, and a plan of each.
+"""The largest present machines: their network cards as EC2 describes them, and a plan of each.
 
 `described` is EC2's DescribeInstanceTypes, which moto brings along (it refreshes its copy from an account):
 for each card how many interfaces it takes and of which types. The layout is that of the EC2 user guide
@@ -50,7 +50,7 @@ def described() -> dict[str, Any]:
 
 
 def unlike(name: str, made: list[dict[str, Any]]) -> list[str]:
-    """How the interfaces differ from what the machine's cards take."""
+    """Return how the interfaces differ from what the machine's cards take."""
     network = described()[name]["NetworkInfo"]
     cards = {card["NetworkCardIndex"]: card for card in network["NetworkCards"]}
     found = []

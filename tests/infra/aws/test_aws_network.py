@@ -1,4 +1,4 @@
-"""The network on AWS: exact resources, its addresses, and that only those who are named can come in."""
+"""The network on AWS: its exact resources, and that only those who are named can come in."""
 
 from __future__ import annotations
 
@@ -8,25 +8,21 @@ from typing import Any
 
 import pytest
 
-from infra.aws import security, subnets, zones
+from infra.aws import security
 from infra.aws.network import AwsNetwork
 from infra.aws.zones import Zones
 from infra.clouds import firewall
-from infra.errors import UserError
 from node import model
 from node.model import Site, SlurmSettings
 from tests.support.aws_mocks import (
-    CPU,
     EFS,
     EXISTING,
-    GPU,
     LOGIN,
     LUSTRE,
     NFS,
     OWN,
     PUBLIC,
     ZONES,
-    Aws,
     aws_design,
     declare,
     ssh_design,
@@ -200,6 +196,29 @@ def test_a_preview_invents_nothing() -> None:
     assert made.inputs("n-public")["availabilityZone"] == "eu-west-1b"
 
 
+def test_the_public_subnet_is_found_by_its_tags() -> None:
+    assert network(aws_design()).inputs("n-public")["tags"] == PUBLIC
+
+
+def test_without_a_nat_gateway_the_way_out_is_the_internet_gateway() -> None:
+    """The network also has as many ingress rules as with a NAT gateway."""
+    made = network(aws_design(network=dataclasses.replace(OWN, nat=False)))
+    kinds = {key: count for key, count in counts(made).items() if key in OWN_VPC}
+    gone = {"aws:ec2/eip:Eip", "aws:ec2/natGateway:NatGateway"}
+    assert kinds == {key: count for key, count in OWN_VPC.items() if key not in gone}
+    routes = {name: made.inputs(name) for name, kind in made.types().items() if kind.endswith(":Route")}
+    assert {route["gatewayId"] for route in routes.values()} == {"n-internet-id"}
+    subnets = {name: made.inputs(name) for name, kind in made.types().items() if kind.endswith(":Subnet")}
+    # Image Builder asks for no address, so its machines have what the subnet gives.
+    given = {name: subnet["mapPublicIpOnLaunch"] for name, subnet in subnets.items()}
+    assert given == {"n-public": False, "n-private-a": True, "n-private-b": True}
+
+    def rules(of: Recorder) -> dict[str, Any]:
+        return {name: of.inputs(name) for name, kind in of.types().items() if kind in (INGRESS, EGRESS)}
+
+    assert rules(made) == rules(network(VARIANTS["ssm"]))
+
+
 # --- who reaches whom -------------------------------------------------------------------------------------
 
 
@@ -341,166 +360,3 @@ def test_rules_are_told_apart_by_name_and_say_why(variant: str) -> None:
     rules = security.rules(VARIANTS[variant])
     assert len({rule.name for rule in rules}) == len(rules)
     assert all(rule.description and len(rule.description) < 255 for rule in rules)
-
-
-# --- zones ------------------------------------------------------------------------------------------------
-
-
-def find(design: Any, aws: Aws | None = None) -> tuple[Zones, list[str]]:
-    found: list[Zones] = []
-    cloud = aws or Aws()
-    declare(lambda: found.append(zones.find(design)), aws=cloud)
-    return found[0], cloud.calls
-
-
-def test_zones_are_where_the_machines_are_offered() -> None:
-    found, calls = find(aws_design())
-    # Zones b and c fit both partitions, and a fits one. The controller goes where most nodes can be.
-    assert found == Zones(
-        "eu-west-1b",
-        {"cpu": ("eu-west-1b", "eu-west-1c", "eu-west-1a"), "gpu": ("eu-west-1b", "eu-west-1c")},
-    )
-    assert found.private == ("eu-west-1b", "eu-west-1c", "eu-west-1a")
-    assert len(calls) == 4, "a question a machine, and whether the cluster is there already"
-
-
-def test_a_head_stays_where_it_is() -> None:
-    """When AWS offers a machine type in one more zone, `up` must not replace the controller, with empty
-    disks."""
-    places = {"subnet-x": "eu-west-1c"}
-    found, _ = find(aws_design(), Aws(subnets=places, kept=["subnet-x"]))
-    assert found.head == "eu-west-1c"
-    assert found.compute[0] == "eu-west-1b", "only the head stays"
-    said = aws_design(network=dataclasses.replace(OWN, zones=("eu-west-1b", "eu-west-1c")))
-    assert find(said, Aws(subnets=places, kept=["subnet-x"]))[0].head == "eu-west-1c"
-    moved = aws_design(network=dataclasses.replace(OWN, zones=("eu-west-1a",)))
-    assert find(moved, Aws(subnets=places, kept=["subnet-x"]))[0].head == "eu-west-1a", "by an explicit word"
-    assert find(aws_design(), Aws(kept=["<getSubnets.ids[0]>"]))[0].head == "eu-west-1b", "a plan knows none"
-
-
-def test_the_public_subnet_is_found_by_its_tags() -> None:
-    assert network(aws_design()).inputs("n-public")["tags"] == PUBLIC
-
-
-def test_zones_that_are_said_are_not_asked_for() -> None:
-    said = dataclasses.replace(OWN, zones=("eu-west-1c", "eu-west-1a"))
-    own = dataclasses.replace(GPU, zones=("eu-west-1b",))
-    found, calls = find(aws_design(network=said, partitions=(CPU, own)))
-    assert found.partitions == {"cpu": ("eu-west-1c", "eu-west-1a"), "gpu": ("eu-west-1b",)}
-    assert (found.head, calls) == ("eu-west-1c", ["aws:ec2/getSubnets:getSubnets"])
-
-
-def test_a_controller_that_its_nodes_zones_do_not_have_is_in_another() -> None:
-    offered = {"m5.xlarge": ["eu-west-1b"], "p3dn.24xlarge": ["eu-west-1b"], "m5.large": ["eu-west-1c"]}
-    found, _ = find(aws_design(), Aws(offered=offered))
-    assert found.head == "eu-west-1c"
-    assert found.compute == ("eu-west-1b",)
-    assert found.private == ("eu-west-1b", "eu-west-1c")
-
-
-@pytest.mark.parametrize(
-    ("offered", "message"),
-    [
-        ({"p3dn.24xlarge": []}, "partition gpu: AWS offers p3dn.24xlarge in no zone of eu-west-1"),
-        ({"m5.large": []}, "no zone of eu-west-1 has all machines of the controller and login: m5.large"),
-    ],
-)
-def test_a_machine_that_is_nowhere_is_one_message(offered: dict[str, list[str]], message: str) -> None:
-    everything = {"m5.xlarge": ["eu-west-1a"], "p3dn.24xlarge": ["eu-west-1a"], "m5.large": ["eu-west-1a"]}
-    with pytest.raises(UserError, match=message):
-        find(aws_design(), Aws(offered={**everything, **offered}))
-
-
-def test_an_existing_networks_zones_are_its_subnets() -> None:
-    found, _ = find(aws_design(network=EXISTING))
-    assert found == Zones(
-        "eu-west-1a",
-        {"cpu": ("eu-west-1a", "eu-west-1b"), "gpu": ("eu-west-1b",)},
-        {"eu-west-1a": "subnet-a", "eu-west-1b": "subnet-b"},
-    )
-
-
-@pytest.mark.parametrize(
-    ("subnets", "said", "message"),
-    [
-        ({"subnet-b": "eu-west-1a"}, (), "subnet-a and subnet-b are both in eu-west-1a"),
-        ({"subnet-b": "eu-west-1d"}, (), "partition gpu: AWS offers p3dn.24xlarge in eu-west-1b, eu-west-1c"),
-        ({}, ("eu-west-1c",), "partition cpu: zones eu-west-1c, but network.aws.private_subnets lie in"),
-    ],
-)
-def test_an_existing_network_that_does_not_fit(
-    subnets: dict[str, str], said: tuple[str, ...], message: str
-) -> None:
-    places = {"subnet-p": "eu-west-1a", "subnet-a": "eu-west-1a", "subnet-b": "eu-west-1b", **subnets}
-    design = aws_design(network=dataclasses.replace(EXISTING, zones=said))
-    with pytest.raises(UserError, match=message):
-        find(design, Aws(subnets=places))
-
-
-def test_unknown_zones_are_told_apart() -> None:
-    """An offline plan answers every question with a placeholder."""
-    blank = {"m5.xlarge": ["<x>"], "p3dn.24xlarge": ["<x>"], "m5.large": ["<x>"]}
-    own, _ = find(aws_design(), Aws(offered=blank))
-    assert own.private == ("<x>",)
-    assert subnets.private_cidrs("10.0.128.0/17", own.private) == {"<x>": "10.0.128.0/20"}
-    there, _ = find(
-        aws_design(network=EXISTING),
-        Aws(offered=blank, subnets=dict.fromkeys(["subnet-p", "subnet-a", "subnet-b"], "<z>")),
-    )
-    assert list(there.existing.values()) == ["subnet-a", "subnet-b"]
-    assert zones.labels(list(there.existing)) == ["0", "1"]
-
-
-# --- addresses --------------------------------------------------------------------------------------------
-
-
-def test_a_zone_more_moves_no_other() -> None:
-    few = subnets.private_cidrs("10.0.128.0/17", ["eu-west-1b"])
-    more = subnets.private_cidrs("10.0.128.0/17", ["eu-west-1c", "eu-west-1b", "eu-west-1a"])
-    assert few == {"eu-west-1b": "10.0.144.0/20"}
-    assert more["eu-west-1b"] == few["eu-west-1b"]
-    assert len(set(more.values())) == 3
-
-
-def test_small_networks() -> None:
-    assert subnets.private_cidrs("10.0.0.128/27", ["eu-west-1c", "eu-west-1a"]) == {
-        "eu-west-1c": "10.0.0.128/28",
-        "eu-west-1a": "10.0.0.144/28",
-    }
-    with pytest.raises(UserError, match=r"network.private_cidr: 10.0.0.128/28 is too small for 2 zones"):
-        subnets.private_cidrs("10.0.0.128/28", ["eu-west-1c", "eu-west-1a"])
-    with pytest.raises(UserError, match="too small"):
-        subnets.private_cidrs("10.0.0.128/29", ["eu-west-1c"])
-
-
-def test_every_node_has_an_address() -> None:
-    cidrs = {"eu-west-1a": "10.0.0.0/28", "eu-west-1b": "10.0.0.16/28"}
-    subnets.check_capacity(aws_design(), ZONES, cidrs)  # 10 nodes in 22 addresses, 4 in 11
-    both = Zones("eu-west-1b", {"cpu": tuple(cidrs), "gpu": tuple(cidrs)})
-    twelve = dataclasses.replace(GPU, max=12)
-    with pytest.raises(
-        UserError, match="partition gpu: 12 nodes, but its subnets have 11 addresses in one zone"
-    ):
-        subnets.check_capacity(aws_design(partitions=(CPU, twelve)), both, cidrs)
-    many = dataclasses.replace(CPU, max=23)
-    with pytest.raises(UserError, match="partition cpu: 23 nodes, but its subnets have 22 addresses;"):
-        subnets.check_capacity(aws_design(partitions=(many, GPU)), ZONES, cidrs)
-
-
-def test_without_a_nat_gateway_the_way_out_is_the_internet_gateway() -> None:
-    """The network also has as many ingress rules as with a NAT gateway."""
-    made = network(aws_design(network=dataclasses.replace(OWN, nat=False)))
-    kinds = {key: count for key, count in counts(made).items() if key in OWN_VPC}
-    gone = {"aws:ec2/eip:Eip", "aws:ec2/natGateway:NatGateway"}
-    assert kinds == {key: count for key, count in OWN_VPC.items() if key not in gone}
-    routes = {name: made.inputs(name) for name, kind in made.types().items() if kind.endswith(":Route")}
-    assert {route["gatewayId"] for route in routes.values()} == {"n-internet-id"}
-    subnets = {name: made.inputs(name) for name, kind in made.types().items() if kind.endswith(":Subnet")}
-    # Image Builder asks for no address, so its machines have what the subnet gives.
-    given = {name: subnet["mapPublicIpOnLaunch"] for name, subnet in subnets.items()}
-    assert given == {"n-public": False, "n-private-a": True, "n-private-b": True}
-
-    def rules(of: Recorder) -> dict[str, Any]:
-        return {name: of.inputs(name) for name, kind in of.types().items() if kind in (INGRESS, EGRESS)}
-
-    assert rules(made) == rules(network(VARIANTS["ssm"]))

@@ -30,7 +30,7 @@ def text(role: str = "compute", host: str | None = None, design: ClusterDesign |
 
 
 @pytest.mark.parametrize(("role", "host"), WHO)
-def test_it_is_well_under_what_ec2_takes(role: str, host: str | None) -> None:
+def test_user_data_is_well_under_ec2s_limit(role: str, host: str | None) -> None:
     assert BOOT_SCRIPT.limit == 16384
     assert len(text(role, host).encode()) < BOOT_SCRIPT.limit / 2
 
@@ -67,12 +67,12 @@ def test_the_text_that_running_clusters_have_is_kept() -> None:
     ]
 
 
-def test_it_has_no_secret() -> None:
+def test_user_data_has_no_secret() -> None:
     assert not re.search(r"AKIA|munge|password|BEGIN .*KEY", text("controller", "controller"))
 
 
 @pytest.mark.parametrize(("role", "host"), WHO)
-def test_it_is_shell(role: str, host: str | None) -> None:
+def test_user_data_is_a_valid_shell_script(role: str, host: str | None) -> None:
     written = text(role, host)
     assert written.startswith("#!/bin/sh\n"), "cloud-init runs it only so"
     subprocess.run(["sh", "-n"], input=written, text=True, check=True)

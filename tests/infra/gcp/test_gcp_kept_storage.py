@@ -1,4 +1,4 @@
-"""Storage on Google Cloud that is there already, that stays after a destroy, or that is saved by it."""
+"""Storage on Google Cloud that exists already, that stays after a destroy, or that a destroy saves."""
 
 from __future__ import annotations
 

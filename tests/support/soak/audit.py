@@ -1,4 +1,4 @@
-"""What must hold after a soak, of every job, run, machine and node."""
+"""The checks after a soak, of every job, run, machine and node."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from node.slurm.states import NodeState
 from tests.support.soak.journal import Fault, Journal, Run, Task
 
 BEFORE_SECONDS = 2.0
-"""A fault is noted just before it is done, and a job's first note a moment after it has its nodes."""
+"""A fault is recorded just before it happens, and a job's start a moment after the job has its nodes."""
 SAVING_SECONDS = 7.0
-"""What happened so shortly before slurmctld was killed it may have forgotten: it saves every five seconds."""
+"""slurmctld saves every five seconds, so a kill may make it forget what happened this shortly before."""
 STARTING_SECONDS = 3.0
-"""A slurmd killed so soon after a job's start has not answered slurmctld, which takes the job back."""
+"""A slurmd killed this soon after a job's start has not answered slurmctld, which requeues the job."""
 FATAL = ("kill", "freeze", "cut", "preempt")
 UNAWARE_SECONDS = 15.0
-"""For how long Slurm may start jobs on a machine that has died, or on one that it forgot to be off."""
+"""For this long Slurm may start jobs on a machine that has died, or that it does not know to be off."""
 
 
 def outcomes(journal: Journal) -> Counter[str]:
-    """Every task's outcome, counted; what is no allowed outcome becomes a finding."""
+    """Count the outcomes of all tasks. An outcome that is not allowed becomes a finding."""
     counted: Counter[str] = Counter()
     for task in journal.tasks.values():
         if not task.accepted and not task.states:
@@ -37,7 +37,7 @@ def outcomes(journal: Journal) -> Counter[str]:
 
 
 def _outcome(journal: Journal, task: Task) -> str | None:
-    """How a task ended, None where it must not have ended so."""
+    """Return how a task ended, or `None` if it must not have ended like that."""
     runs = journal.runs(task)
     finished = any(run.end is not None for run in runs)
     forgotten = finished and _forgotten(journal, runs)
@@ -57,14 +57,14 @@ def _outcome(journal: Journal, task: Task) -> str | None:
 
 
 def _began_on_a_dead_node(journal: Journal, task: Task) -> bool:
-    """Whether Slurm may have started a task on a machine of whose end it did not know yet."""
+    """Return whether Slurm may have started a task on a machine whose end it did not know yet."""
     began = [at for at, state in task.states if state in ("CONFIGURING", "RUNNING")]
     ends = [fault.at for fault in journal.faults if fault.kind in (*FATAL, "slurmctld")]
     return any(0 <= at - end <= UNAWARE_SECONDS for at in began for end in ends)
 
 
 def is_ghost(journal: Journal, task: Task) -> bool:
-    """Slurm thinks that it runs; its script has come to its end just before slurmctld was killed."""
+    """Return whether a task's script ended just before slurmctld was killed, so that Slurm thinks it runs."""
     runs = journal.runs(task)
     return bool(runs) and runs[-1].end is not None and _forgotten(journal, runs[-1:])
 
@@ -76,7 +76,7 @@ def _forgotten(journal: Journal, runs: list[Run]) -> bool:
 
 
 def broken_runs(journal: Journal) -> Counter[str]:
-    """Runs that did not come to their end, by cause; one without a cause of ours is a finding."""
+    """Count the runs that did not reach their end, by cause. One without a cause of ours is a finding."""
     counted: Counter[str] = Counter()
     for task in journal.tasks.values():
         for run in journal.runs(task):
@@ -93,7 +93,7 @@ def broken_runs(journal: Journal) -> Counter[str]:
 
 
 def why_ended(journal: Journal, task: Task, run: Run) -> str | None:
-    """What we did that ended a run: None for nothing."""
+    """Return which of our actions ended a run, or `None`."""
     since = run.start - BEFORE_SECONDS
     if any(since <= at <= run.until + BEFORE_SECONDS for at in task.cancelled):
         return "cancelled"
@@ -104,7 +104,7 @@ def why_ended(journal: Journal, task: Task, run: Run) -> str | None:
             return fault.kind
     for fault in journal.faults:
         after = fault.at - run.start
-        # It has forgotten this start, or that it was just giving one of these nodes back.
+        # slurmctld forgot this start, or that it was powering down one of these nodes.
         if fault.kind == "slurmctld" and abs(after) <= SAVING_SECONDS:
             return "slurmctld, and forgotten"
         if fault.kind == "slurmd" and -BEFORE_SECONDS <= after <= STARTING_SECONDS:
@@ -113,7 +113,7 @@ def why_ended(journal: Journal, task: Task, run: Run) -> str | None:
 
 
 def recoveries(journal: Journal) -> list[float]:
-    """Seconds from a machine's death until its job ran again, of jobs that nobody stopped meanwhile."""
+    """Return the seconds from a machine's death until its job ran again, for jobs that were not stopped."""
     found = []
     for task in journal.tasks.values():
         runs = journal.runs(task)
@@ -130,7 +130,7 @@ def _hits(fault: Fault, run: Run) -> bool:
 
 
 def flaps(journal: Journal) -> tuple[int, str]:
-    """The most often that a job went from CONFIGURING back to PENDING, and which."""
+    """Return how often a job went from CONFIGURING back to PENDING at most, and which job."""
     most = (0, "none")
     for task in journal.tasks.values():
         words = [state for _at, state in task.states]
@@ -140,7 +140,7 @@ def flaps(journal: Journal) -> tuple[int, str]:
 
 
 def machines_now(journal: Journal, machines: list[dict[str, Any]], most: int) -> None:
-    """One look: never more than there may be, never two of one node."""
+    """Check the machines at one moment: never too many, and never two of one node."""
     journal.peak = max(journal.peak, len(machines))
     if len(machines) > most:
         journal.finding(f"{len(machines)} machines at once, more than {most}")
@@ -150,9 +150,9 @@ def machines_now(journal: Journal, machines: list[dict[str, Any]], most: int) ->
 
 
 def stuck(nodes: dict[str, NodeState]) -> list[str]:
-    """Nodes that are not idle and powered down, in Slurm's notation.
+    """Return the nodes that are not idle and powered down, in Slurm's notation.
 
-    Those that are NOT_RESPONDING too: slurmctld would forget them at its next start.
+    This includes nodes that are NOT_RESPONDING: slurmctld would not use them after its next start.
     """
     wrong = {"DRAIN", "NOT_RESPONDING"}
     bad = [n for n in nodes.values() if n.base != "IDLE" or not n.is_powered_down or n.flags & wrong]
@@ -160,7 +160,7 @@ def stuck(nodes: dict[str, NodeState]) -> list[str]:
 
 
 def leaked(nodes: str) -> list[str]:
-    """Nodes that Slurm counts GPUs of as used, though no job is there; jobs for whole nodes wait for ever.
+    """Return idle nodes whose GPUs Slurm counts as used. Jobs for whole nodes would wait for them forever.
 
     Args:
         nodes: `scontrol show nodes --details --oneliner`.
@@ -175,7 +175,7 @@ def leaked(nodes: str) -> list[str]:
 
 
 def describe(task: Task, runs: list[Run]) -> str:
-    """One line for a person."""
+    """Return one line for people."""
     states = " > ".join(state for _at, state in task.states)
     said = [f"{r.start:.1f}-{'' if r.end is None else f'{r.end:.1f}'} on {fold(r.nodes)}" for r in runs]
     kind = "" if task.requeue else " --no-requeue"

@@ -1,4 +1,4 @@
-"""The cluster that is soaked: its stack file, its Slurm, its cloud, its daemons' processes."""
+"""The cluster of a soak: its stack file, its Slurm, its cloud, its daemons' processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.checkout import Checkout, until
 from tests.support.processes import command_line, parent
 
 PARTITIONS = {"debug": 6, "wide": 6, "gpu": 3}
-"""Name -> its most nodes."""
+"""Partition -> its largest number of nodes."""
 GPUS = 2
 STACK = """
     config:
@@ -44,13 +44,13 @@ CALM: dict[str, Any] = {
     "api_latency": 0.0,
     "list_lag": 0.0,
 }
-"""The cloud's limits when nothing is wrong with it."""
+"""The cloud's limits without faults."""
 MARKS = {"elastic": "node.elastic.daemon", "agent": "localcloud.agent"}
 DAEMONS = ("slurmctld", "elastic", "agent", "munged", "slurmd")
 
 
 class _Outside(Control):
-    """Slurm's commands through `./cluster exec`: nothing of a container cluster is reached otherwise."""
+    """Slurm's commands through `./cluster exec`, which is the only access to a container cluster."""
 
     def __init__(self, checkout: Checkout) -> None:
         super().__init__("/nonexistent")
@@ -66,9 +66,11 @@ class _Outside(Control):
 
 
 class SoakCluster:
-    """Args:
-    folder: where the checkout is made.
-    isolation: process | container.
+    """The cluster.
+
+    Args:
+        folder: where the checkout is made.
+        isolation: process | container.
     """
 
     def __init__(self, folder: Path, isolation: str) -> None:
@@ -80,48 +82,48 @@ class SoakCluster:
         )
 
     def cloud(self, method: str, **params: Any) -> Any:
-        """One of the local cloud's calls.
+        """Make one of the local cloud's calls.
 
         Raises:
-            RpcUnavailableError, RpcError: it does not answer, or refuses.
+            RpcUnavailableError, RpcError: The cloud does not answer, or refuses.
         """
         return rpc.call(str(self.run.agent_socket), method, 20.0, **params)
 
     def machines(self) -> list[dict[str, Any]]:
-        """Compute machines that live."""
+        """Return the living compute machines."""
         found = self.cloud("inspect")["machines"]
         return [m for m in found if m["tags"]["role"] == "compute"]
 
     def saved(self) -> float:
-        """When slurmctld last wrote its queue down, in seconds since the epoch; 0 where it cannot be seen."""
+        """Return when slurmctld last saved its queue (seconds since the epoch), or 0 if that is not known."""
         file = self.run.path / "state" / "job_state"
         return file.stat().st_mtime if file.exists() else 0.0
 
     def pids(self, daemon: str) -> list[int]:
-        """Of one of DAEMONS."""
+        """Return the pids of one of DAEMONS."""
         found = []
         for pid in self.checkout.processes():
             argv = command_line(pid) or [""]
             if MARKS[daemon] in " ".join(argv) if daemon in MARKS else Path(argv[0]).name == daemon:
                 found.append(pid)
-        # Not those that are just becoming another program.
+        # Processes that are just becoming another program are left out.
         return [pid for pid in found if parent(pid) not in found]
 
     def jobs_processes(self) -> list[str]:
-        """What runs on nodes: none of it is the head's."""
+        """Return the processes on nodes, without the head's."""
         lines = [(pid, command_line(pid) or [""]) for pid in self.checkout.processes()]
         of_nodes = ("slurmd", "slurmstepd", "sleep")
         return [f"{pid} {' '.join(argv)}" for pid, argv in lines if Path(argv[0]).name in of_nodes]
 
     def kill(self, pid: int) -> None:
-        """End a process, and wait for its end: what is looked at next must not find it."""
+        """Kill a process and wait for its end, so that the next step does not find it."""
         process = ProcessId.of(pid)
         if process is not None:
             os.kill(pid, signal.SIGKILL)
             until(lambda: not process.alive(), 60, f"the end of {pid}", 0.01)
 
     def memory_mib(self, daemon: str) -> float | None:
-        """What it holds; None where it does not run just now."""
+        """Return a daemon's memory in MiB, or `None` if it does not run at the moment."""
         for pid in self.pids(daemon):
             with contextlib.suppress(OSError):  # it has just ended
                 for line in Path(f"/proc/{pid}/status").read_text().splitlines():

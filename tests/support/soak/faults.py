@@ -1,4 +1,4 @@
-"""The faults of a soak: the local cloud's limits, what befalls machines, and daemons that are killed."""
+"""The faults of a soak: the local cloud's limits, faults of machines, and killed daemons."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ LIMITS = (
 )  # fmt: skip
 ERRORS = ("quota", "capacity", "placement", "permission", "throttled", "config")
 KINDS = (*LIMITS, "kill", "preempt", "freeze", *DAEMONS)
-"""On machines of every kind; `cut` needs machines that have a network of their own."""
+"""The faults for machines of every kind; `cut` needs machines that have a network of their own."""
 ALL_KINDS = (*KINDS, "cut")
 PAUSE_SECONDS = 4.0
-"""Between two faults, on average."""
+"""The average pause between two faults."""
 SAVED_SECONDS = 6.0
-"""Slurm writes its queue down every five seconds, and what it took after that is lost by a SIGKILL."""
+"""slurmctld saves its queue every five seconds, and a SIGKILL loses what came after the last save."""
 PATIENCE_SECONDS = 10.0
 TAKEN_SECONDS = 3.0
-"""How long the end of a machine that is taken back may take."""
+"""The longest end of a machine that is taken back."""
 _TROUBLE = (rpc.RpcUnavailableError, rpc.RpcError)
 
 
 class Faults:
-    """Injects one fault after the other; limits and frozen machines are set right again after a while.
+    """Injects one fault after the other. Limits and frozen machines are restored after a while.
 
     Args:
-        kinds: those of ALL_KINDS that are wanted; each comes once before any comes again.
+        kinds: the wanted kinds of ALL_KINDS; each comes once before any comes again.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Faults:
         self._repairing: threading.Thread | None = None
         self._awaits_saving = False
         self.limits: dict[str, Any] = {}
-        """What is set now, beside what is calm."""
+        """The limits that differ from CALM at the moment."""
 
     def tick(self) -> None:
         now = time.monotonic()
@@ -76,14 +76,14 @@ class Faults:
 
     @property
     def untried(self) -> set[str]:
-        """Kinds that have not happened yet: the agent was away when they were to, or slurmctld saved late."""
+        """Return the kinds that have not happened yet, because the agent was down or slurmctld saved late."""
         return set(self._kinds) - set(self._journal.kinds())
 
     def clear(self) -> None:
-        """Set everything right; nothing new follows.
+        """End all faults; no new one follows.
 
         Raises:
-            RpcUnavailableError: the agent does not come back.
+            RpcUnavailableError: The agent does not come back.
         """
         self._kinds = []
         self.settle()
@@ -158,15 +158,15 @@ class Faults:
         more = {"notice": notice} if kind == "preempt" else {}
         lasts = notice + TAKEN_SECONDS if more else 0.0
         if kind in UNDO:
-            # What slurmctld sends meanwhile is taken in at its end, by a node that is about to be given up.
+            # After the freeze the node gets what slurmctld has sent meanwhile, just before it is given up.
             lasts = self._chance.uniform(2, 25)
             self._after(lasts, lambda: self._undo(kind, node))
-        # Before it is done: what it ends must not seem to have ended by itself.
+        # The fault is recorded before it happens, so that what it ends does not seem to have ended by itself.
         self._journal.fault(kind, node, f"notice {notice:g} s" if more else "", lasts)
         self._cluster.cloud("fault", action=kind, node=node, **more)
 
     def _undo(self, kind: str, node: str) -> None:
-        with contextlib.suppress(*_TROUBLE):  # it has been given back meanwhile
+        with contextlib.suppress(*_TROUBLE):  # the machine has ended meanwhile
             self._cluster.cloud("fault", action=UNDO[kind], node=node)
             self._journal.write(UNDO[kind], node=node)
 
@@ -174,7 +174,8 @@ class Faults:
 
     def _kill(self, daemon: str) -> None:
         if daemon == "slurmctld":
-            if self._awaits_saving:  # the first's end would let jobs come that the second makes it forget
+            # Jobs that start after the first kill would be forgotten by a second one before the next save.
+            if self._awaits_saving:
                 self._bag.insert(0, daemon)
                 return
             self._awaits_saving = True
@@ -184,7 +185,7 @@ class Faults:
             self._kill_now(daemon)
 
     def _kill_saved(self, deadline: float) -> None:
-        """End slurmctld when the last thing that jobs did is on its disk; it must bear the rest too."""
+        """Kill slurmctld when the jobs' last changes are on its disk. Losing the rest must do no harm."""
         if self._cluster.saved() < self._journal.last_note() and time.monotonic() < deadline:
             self._after(0.0, lambda: self._kill_saved(deadline))
             return
@@ -205,7 +206,7 @@ class Faults:
             self._after(self._chance.uniform(1, 10), self._repair_aside)
 
     def _repair_aside(self) -> None:
-        """Nothing but `./cluster up` starts the agent again; meanwhile the soak goes on."""
+        """Run `./cluster up`, which alone restarts the agent, while the soak continues."""
         self._repairing = threading.Thread(target=self._repair)
         self._repairing.start()
 

@@ -26,17 +26,19 @@ TICK_SECONDS = 0.25
 LOOK_SECONDS = 1.0
 PROGRESS_SECONDS = 10.0
 EXTRA_SECONDS = 180.0
-"""How long at most a soak goes on for faults that have not happened in its time."""
+"""The longest extension of a soak for faults that have not happened in its time."""
 AWAY_SECONDS = 150.0
-"""At most, from the last job's end until every node is off: SuspendTime, SuspendTimeout and some passes."""
+"""The limit from the last job's end until every node is off: SuspendTime, SuspendTimeout, some passes."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Attributes:
-    seconds: how long jobs and faults come.
-    drain: seconds that the queue may take to empty once everything is right again.
-    kinds: of faults.
+    """The options.
+
+    Attributes:
+        seconds: how long jobs and faults come.
+        drain: seconds that the queue may take to empty after all faults have ended.
+        kinds: kinds of faults.
     """
 
     seconds: float
@@ -48,8 +50,10 @@ class Options:
 
 
 class Soak:
-    """Args:
-    folder: of the cluster's checkout.
+    """One soak.
+
+    Args:
+        folder: the folder of the cluster's checkout.
     """
 
     def __init__(self, folder: Path, options: Options) -> None:
@@ -67,11 +71,11 @@ class Soak:
         self._memory: list[float | None] = []
 
     def run(self) -> list[str]:
-        """The whole soak. Returns the findings; the cluster is gone afterwards, however it went."""
+        """Run the whole soak, and return the findings. The cluster is always gone afterwards."""
         print(f"seed {self._options.seed}; logs will be kept in {self.logs}", flush=True)
         try:
             self._cluster.checkout.cluster("up", check=True, timeout=300)
-            # In the shared folder: jobs write their notes there, on whatever machine they run.
+            # The journal is in the shared folder, where jobs on all machines can write their notes.
             self._move_notes()
             self._memory.append(self._cluster.memory_mib("elastic"))
             self._soak()
@@ -106,7 +110,7 @@ class Soak:
     def _soak(self) -> None:
         self._began = time.monotonic()
         end = self._began + self._options.seconds
-        # Each kind once at least; on a slow machine that takes longer.
+        # Each kind happens at least once. On a slow machine that takes longer.
         while time.monotonic() < end or (self._faults.untried and time.monotonic() < end + EXTRA_SECONDS):
             self._faults.tick()
             self._load.tick()
@@ -143,7 +147,7 @@ class Soak:
         time.sleep(TICK_SECONDS)
 
     def _look(self) -> None:
-        """At the queue and the machines; either may be down just now."""
+        """Read the queue and the machines. Either may not answer at the moment."""
         with contextlib.suppress(SlurmError):
             self._load.look()
         with contextlib.suppress(rpc.RpcUnavailableError, rpc.RpcError):
@@ -163,7 +167,7 @@ class Soak:
         print(f"{time.monotonic() - self._began:6.0f} s  {text}", flush=True)
 
     def _audit(self) -> None:
-        """What has to be looked at while the cluster is there."""
+        """Make the checks that need the cluster."""
         self._answers()
         for line in audit.stuck(self._cluster.control.nodes()):
             self.journal.finding(f"node stuck: {line}")
@@ -175,11 +179,11 @@ class Soak:
             self.journal.finding(f"process left on a node that is off: {line}")
 
     def _answers(self) -> None:
-        """The last fault may have been a daemon's end."""
+        """Return whether the daemons answer. The last fault may have killed one."""
         until(self._cluster.control.ping, 60, "slurmctld's answer")
 
     def _report(self) -> None:
-        """Of the kept logs: the cluster is gone."""
+        """Write the report from the kept logs, because the cluster is gone."""
         journal = self.journal
         ended, broken = audit.outcomes(journal), audit.broken_runs(journal)
         print(f"seed {self._options.seed}, {self._options.seconds:g} s, machines: {self._options.machines}")
@@ -213,13 +217,13 @@ def _sockets(folder: str, names: list[str]) -> set[str]:
 
 @dataclass(frozen=True)
 class Result:
-    """What a soak came to.
+    """The result of a soak.
 
     Attributes:
-        findings: what must not be, a sentence each.
+        findings: violations, one sentence each.
         logs: the folder where the run's logs are kept.
-        jobs: outcome -> how many.
-        faults: kind -> how many.
+        jobs: outcome -> number of jobs.
+        faults: kind -> number of faults.
     """
 
     findings: list[str]
@@ -229,7 +233,7 @@ class Result:
 
 
 def soak(options: Options) -> Result:
-    """Run one; nothing of its cluster is left, however it ends."""
+    """Run a soak. Nothing of its cluster is left, however it ends."""
     with tempfile.TemporaryDirectory() as folder:
         made = Soak(Path(folder), options)
         findings = made.run()
@@ -237,7 +241,7 @@ def soak(options: Options) -> Result:
 
 
 def parse(description: str, arguments: list[str] | None = None) -> Options:
-    """The options of the command line."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )

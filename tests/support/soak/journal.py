@@ -1,4 +1,4 @@
-"""What a soak has done and seen, in memory for the audit and as lines of JSON for a person."""
+"""A soak's actions and observations, in memory for the audit and as lines of JSON for people."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-# $1: where notes are written, $2: seconds. A shell that waits for its child is told of SIGTERM at once.
+# $1: where notes are written, $2: seconds. Only a shell that uses `wait` handles SIGTERM at once.
 SCRIPT = """#!/bin/sh
 note() {
     echo "$1 $(date +%s.%N) ${SLURM_JOB_NODELIST}" >>"$notes"
@@ -25,13 +25,13 @@ note end
 
 @dataclass
 class Task:
-    """A job, or one task of an array: what was asked of it, and what was seen.
+    """A job, or one task of an array: what we requested for it, and what was observed.
 
     Attributes:
-        name: the job's, which is unique.
-        accepted: sbatch said so; False: it failed, and the job may be there or not.
-        cancelled, requeued: when (seconds since the epoch) we asked for it.
-        states: every change that was seen: (when, state).
+        name: the job's name, which is unique.
+        accepted: whether sbatch succeeded; if not, the job may exist or not.
+        cancelled, requeued: when we requested it, in seconds since the epoch.
+        states: every observed change: (when, state).
     """
 
     name: str
@@ -50,9 +50,9 @@ class Task:
     reason: str | None = None
     over: bool = False
     ghost: bool = False
-    """It had ended, Slurm forgot it, and we cancelled what Slurm thought was running."""
+    """Whether the task had ended, Slurm forgot that, and we cancelled what Slurm thought was running."""
     there: bool = False
-    """Whether Slurm knew it at the last look."""
+    """Whether Slurm listed the task the last time."""
 
     @property
     def key(self) -> str:
@@ -68,9 +68,9 @@ class Run:
     """One start of a job's script.
 
     Attributes:
-        end: when its end was noted; None: it did not come to its end.
+        end: when the script recorded its end; `None` means that it did not reach its end.
         term: when it was told to end.
-        until: when it was over at the latest: its end, its end by signal, or the job's next start.
+        until: the latest moment at which it was over: its end, its end by signal, or the job's next start.
     """
 
     start: float
@@ -85,8 +85,8 @@ class Fault:
     """Something that was done to the cluster.
 
     Attributes:
-        kind: what is counted: kill, freeze, preempt, a limit's key, the name of a daemon that was killed.
-        node: whose machine it befell.
+        kind: kill, freeze, preempt, a limit's key, or the name of a daemon that was killed.
+        node: the node whose machine was hit.
         until: when it is over: a machine is taken when its notice has run out.
     """
 
@@ -98,14 +98,16 @@ class Fault:
 
 
 class Journal:
-    """Args:
-    folder: where `notes` (of the jobs) and `journal.jsonl` are written.
+    """The journal.
+
+    Args:
+        folder: where `notes` (of the jobs) and `journal.jsonl` are written.
     """
 
     def __init__(self, folder: Path) -> None:
         self.notes = folder / "notes"
         self.notes.mkdir(parents=True)
-        # Jobs are another user's where machines have users of their own.
+        # Jobs belong to another user if machines have users of their own.
         self.notes.chmod(0o777)
         self.script = folder / "job.sh"
         self.script.write_text(SCRIPT)
@@ -131,7 +133,7 @@ class Journal:
             self.write("finding", text=text)
 
     def last_note(self) -> float:
-        """When a job last began or ended, in seconds since the epoch."""
+        """Return when a job last began or ended, in seconds since the epoch."""
         return max((file.stat().st_mtime for file in self.notes.iterdir()), default=0.0)
 
     def close(self) -> None:
@@ -141,7 +143,7 @@ class Journal:
         return Counter(fault.kind for fault in self.faults)
 
     def runs(self, task: Task) -> list[Run]:
-        """Every start of a task's script, by its own notes."""
+        """Return every start of a task's script, from its own notes."""
         file = self.notes / task.key
         lines = [line.split() for line in file.read_text().splitlines()] if file.exists() else []
         found: list[dict[str, Any]] = []

@@ -14,13 +14,13 @@ from tests.support.soak.cluster import GPUS, PARTITIONS, SoakCluster
 from tests.support.soak.journal import Journal, Task
 
 MOST_TASKS = 24
-"""Tasks at a time that are not over: the queue is to be short when the soak ends."""
+"""The most unfinished tasks at a time, so that the queue is short when the soak ends."""
 SUBMIT_SECONDS = 1.0
 MEDDLE_SECONDS = 6.0
 
 
 class Load:
-    """Submits while it is asked to; `look` takes in what Slurm says."""
+    """Submits, cancels and requeues jobs at each `tick`. `look` reads Slurm's queue."""
 
     def __init__(self, cluster: SoakCluster, journal: Journal, chance: random.Random) -> None:
         self._cluster = cluster
@@ -44,11 +44,11 @@ class Load:
             self._meddle()
 
     def waiting(self) -> list[Task]:
-        """Tasks that are not over."""
+        """Return the tasks that are not over."""
         return [task for task in self._journal.tasks.values() if not task.over and task.accepted]
 
     def submit(self) -> None:
-        """One job or array of random size and length."""
+        """Submit one job or array of random size and length."""
         chance = self._chance
         partition = chance.choices(list(PARTITIONS), (5, 4, 2))[0]
         nodes = chance.choice((1, 1, 1, 2, 3, PARTITIONS[partition]))
@@ -71,7 +71,7 @@ class Load:
         try:
             job = int(self._cluster.control.run(*command).partition(";")[0])
         except (SlurmError, ValueError) as error:
-            # Nobody answered: Slurm may have taken it or not, and if it has, it is a job like any other.
+            # Without an answer Slurm may have accepted the job. If so, it is a job like any other.
             for task in made:
                 task.accepted = False
             self._journal.write("refused", name=name, error=str(error))
@@ -94,7 +94,7 @@ class Load:
             task.requeued.append(now)
             self._do("requeue", task, "scontrol", "requeue", str(task.job))
             return
-        # By its name: of an array all that is left.
+        # The name stands for all tasks that are left of an array.
         for other in self._journal.tasks.values():
             if other.name == task.name:
                 other.cancelled.append(now)
@@ -103,7 +103,7 @@ class Load:
     def end_ghosts(self) -> None:
         """Cancel jobs that had ended when slurmctld was killed before it wrote that down.
 
-        Slurm finds them by itself, by BatchStartTimeout and a node's next registration: in minutes.
+        Slurm itself would find them only after minutes (BatchStartTimeout, a node's next registration).
         """
         for task in self.waiting():
             if not task.ghost and task.state == "RUNNING" and audit.is_ghost(self._journal, task):
@@ -114,22 +114,22 @@ class Load:
         error: SlurmError | None = None
         try:
             self._cluster.control.run(*command)
-        except SlurmError as refusal:  # it ended meanwhile, or nobody answers: either may have happened
+        except SlurmError as refusal:  # the job ended meanwhile, or slurmctld does not answer
             error = refusal
         self._journal.write(what, task=task.key, job=task.job, error=str(error) if error else None)
 
     def look(self) -> None:
-        """Take in the queue.
+        """Read the queue.
 
         Raises:
-            SlurmError: nobody answers.
+            SlurmError: slurmctld does not answer.
         """
         seen: dict[str, JobState] = {}
         for job in self._cluster.control.jobs().values():
             for index in _indices(job):
                 seen[job.name if index is None else f"{job.name}.{index}"] = job
             if job.is_over and job.array_task is None:
-                # An array that was cancelled before any of it began has no tasks any more.
+                # An array that was cancelled before any task began has no tasks any more.
                 for task in self._journal.tasks.values():
                     if task.name == job.name and task.index is not None:
                         seen.setdefault(task.key, job)
@@ -168,7 +168,7 @@ class Load:
 
 
 def _indices(job: JobState) -> list[int | None]:
-    """Of an array that has not started all that are left, `3-9%2`; None for a job that is no array."""
+    """Return a job's task indices, which Slurm writes as `3-9%2` for pending tasks; else `[None]`."""
     if job.array_task is None:
         return [None]
     return [int(index) for index in expand(f"[{job.array_task.partition('%')[0]}]")]

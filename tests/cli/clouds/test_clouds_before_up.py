@@ -1,0 +1,208 @@
+"""`up` on a cloud: each change is said, and refused if it would end jobs or delete files unasked."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+
+from cli.doctor.finding import Check, Finding, fine, stops
+from cli.ssh.openssh import SshError
+from infra.errors import EXIT_REFUSED, UserError
+from node.model import ClusterDesign
+from tests.support.cloud_up import (
+    CPU,
+    GPU,
+    HOME,
+    JOBS,
+    NOWHERE,
+    RELEASE,
+    cloud,
+    head,
+    made,
+    outputs,
+    provider,
+    state,
+)
+from tests.support.fake_cloud import FakeCloud, FakeProvider, Head
+
+__all__ = ["cloud", "head", "provider", "state"]
+
+
+# --- before `up` ------------------------------------------------------------------------------------------
+
+
+def check_changes(provider: FakeProvider, new: ClusterDesign, *, replace: bool = False) -> list[str]:
+    said: list[str] = []
+    provider.check_changes(NOWHERE, new, outputs, said.append, replace=replace)
+    return said
+
+
+class Unreachable(FakeProvider):
+    """A provider whose machines cannot be reached from here."""
+
+    def checks(self, design: ClusterDesign | None) -> Sequence[Check]:
+        def ways() -> list[Finding]:
+            return [fine("ssh.client", "ssh is here"), stops("ssh.tunnel", "no tunnel", "Dig one.")]
+
+        return [Check("quotas", lambda: [stops("quotas", "none", "Ask.")]), Check("ssh", ways)]
+
+
+def test_a_training_that_nobody_could_submit_is_refused_before_anything_is_made(head: Head) -> None:
+    with pytest.raises(UserError) as caught:
+        check_changes(Unreachable(), dataclasses.replace(made(), trains=True))
+    assert caught.value.exit_code == EXIT_REFUSED
+    assert str(caught.value).splitlines() == [
+        "nothing was changed: the login machine could not be reached from here",
+        "  no tunnel. Dig one.",
+    ]
+    assert check_changes(Unreachable(), dataclasses.replace(made(), trains=False)) == []
+    assert check_changes(FakeProvider(), dataclasses.replace(made(), trains=True)) == []
+
+
+def fewer() -> ClusterDesign:
+    return made(dataclasses.replace(CPU, max=2, time_limit="01:00:00"), GPU)
+
+
+def test_what_is_new_or_the_same_is_not_asked_about(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    assert check_changes(provider, made()) == []
+    cloud.up(made())
+    assert check_changes(provider, made()) == []
+    assert head.lines == []
+
+
+def test_each_change_is_said_before_it_is_refused_for_the_jobs_it_ends(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    cloud.up(made())
+    head.answer = "held=cpu\n" + JOBS
+    said: list[str] = []
+    with pytest.raises(UserError) as caught:
+        provider.check_changes(NOWHERE, fewer(), outputs, said.append, replace=False)
+    assert caught.value.exit_code == EXIT_REFUSED
+    assert [line.partition(" ")[2].split(" ")[1] for line in said] == ["time_limit", "nodes.max"]
+    assert str(caught.value).splitlines() == [
+        "nothing was changed: this would end jobs that run or wait. Let them end first, or use "
+        "`./cluster up --stack test --replace`:",
+        "  partition cpu: nodes.max 10 → 2: ends the jobs on nodes that are removed",
+        "  job 7 train|v2 (ann, RUNNING on cpu-[1-2])",
+    ]
+    hold, release = head.lines
+    assert "State=DOWN" in hold, "none starts between the question and the change"
+    assert release == RELEASE.format("cpu")
+
+
+def test_what_is_not_changed_in_the_end_is_released(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    cloud.up(made())
+    head.answer = "held=cpu\n7|ann|cpu|cpu-[0-1]|RUNNING||on nodes that stay\n"
+    checked = provider.check_changes(NOWHERE, fewer(), outputs, print, replace=False)
+    assert len(head.lines) == 1
+    assert not checked.recreate, "a cloud's engine makes anew what has to be"
+    checked.release()
+    assert "State=UP" in head.lines[1]
+
+
+def test_jobs_that_wait_in_a_partition_that_goes_are_not_lost_unasked(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    cloud.up(made())
+    head.answer = "held=gpu\n9|bob|cpu,gpu||PENDING||later\n8|bob|cpu||PENDING||other\n"
+    with pytest.raises(UserError) as caught:
+        check_changes(provider, made(CPU))
+    assert str(caught.value).splitlines()[2:] == ["  job 9 later (bob, PENDING on cpu,gpu)"]
+    assert "State=INACTIVE" in head.lines[0], "nor is one taken meanwhile"
+
+
+def test_it_is_done_without_jobs(cloud: FakeCloud, provider: FakeProvider, head: Head) -> None:
+    cloud.up(made())
+    head.answer = "8|bob|gpu|gpu-0|RUNNING||x\n"
+    check_changes(provider, fewer())
+
+
+def test_where_asked_the_jobs_are_named_and_have_their_time_and_run_again_where_they_can(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    cloud.up(made())
+    head.answer = "held=cpu\n" + JOBS + "6|eve|cpu|cpu-9|RUNNING|cpu-9|just there\n"
+    said: list[str] = []
+    checked = provider.check_changes(NOWHERE, fewer(), outputs, said.append, replace=True)
+    hold, end = head.lines
+    assert "State=DOWN" in hold, "none starts between the question and the change"
+    assert end.startswith(
+        "sudo -n scancel --quiet 6; "
+        "{ sudo -n scontrol requeue 7 2>/dev/null || sudo -n scancel --quiet 7; }; n=0; "
+    )
+    assert "--jobs=6,7 " in end, "other jobs run on, and are not waited for"
+    assert said[-4].endswith("unless they were submitted with --no-requeue: 7")
+    assert said[-2].splitlines() == [
+        "  job 6 just there (eve, RUNNING on cpu-9)",
+        "  job 7 train|v2 (ann, RUNNING on cpu-[1-2])",
+    ]
+    assert said[-1].startswith("these have not ended"), "they still run in what Slurm answered"
+    checked.release()
+    assert head.lines[2] == RELEASE.format("cpu"), "where the change fails"
+
+
+def test_where_a_partition_goes_as_asked_its_queue_is_cancelled(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    cloud.up(made())
+    head.answer = "held=gpu\n9|bob|gpu||PENDING||later\n8|bob|cpu|cpu-1|RUNNING||other\n"
+    said: list[str] = []
+    provider.check_changes(NOWHERE, made(CPU), outputs, said.append, replace=True)
+    assert said[0] == "partition gpu is removed: ends the jobs on nodes that are removed"
+    assert said[1].splitlines() == [
+        "these jobs wait, and are cancelled:",
+        "  job 9 later (bob, PENDING on gpu)",
+    ]
+    assert head.lines[1:] == ["sudo -n scancel --quiet 9"]
+
+
+def test_a_head_that_does_not_answer_is_no_head_without_jobs(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    cloud.up(made())
+    head.answer = SshError("timed out")
+    with pytest.raises(UserError, match="whether there are any is not known"):
+        check_changes(provider, fewer())
+    check_changes(provider, fewer(), replace=True)
+
+
+def test_a_head_that_never_came_up_has_no_jobs(cloud: FakeCloud, provider: FakeProvider, head: Head) -> None:
+    cloud.run("controller")
+    cloud.publish(made())
+    check_changes(provider, fewer())
+    assert head.lines == []
+
+
+def test_files_are_refused_without_jobs_and_what_is_not_possible_always(
+    cloud: FakeCloud, provider: FakeProvider, head: Head
+) -> None:
+    cloud.up(made())
+    with pytest.raises(UserError, match="this deletes files"):
+        check_changes(provider, made(mounts=()))
+    check_changes(provider, made(mounts=()), replace=True)
+    smaller = made(mounts=(dataclasses.replace(HOME, size_gib=10),))
+    for replace in (False, True):
+        with pytest.raises(UserError, match="this is not possible"):
+            check_changes(provider, smaller, replace=replace)
+
+
+def test_changes_that_cost_nothing_ask_nobody(cloud: FakeCloud, provider: FakeProvider, head: Head) -> None:
+    cloud.up(made())
+    head.answer = SshError("timed out")
+    assert len(check_changes(provider, made(dataclasses.replace(CPU, max=20), GPU))) == 1
+    assert head.lines == []
+
+
+def test_credentials_are_missed_before_anything_changes(cloud: FakeCloud, provider: FakeProvider) -> None:
+    cloud.refuses = UserError("there are no credentials", EXIT_REFUSED)
+    with pytest.raises(UserError, match="there are no credentials"):
+        check_changes(provider, made())
+    cloud.refuses = UserError("the cloud does not answer")
+    assert check_changes(provider, made()) == ["what this changes cannot be told: the cloud does not answer"]

@@ -1,0 +1,58 @@
+"""Parts of stack files that tests of the checks put together, and the comparison of a refusal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.stack_values import BENCHMARK, CLUSTER, REMOVE, mistakes, values
+
+EFA = {"instance_type": "m5.xlarge", "aws": {"efa": True}}
+GROUP = "arn:aws:resource-groups:us-east-1:123456789012:group/MyCRGroup"
+SHARED_CR = "arn:aws:ec2:us-east-1:999999999999:capacity-reservation/cr-9876543210"
+KEY = "arn:aws:kms:us-east-1:123456789012:key/12345678-1234-1234-1234-123456789012"
+BLOCK: dict[str, Any] = {
+    "name": "block", "instance_type": "p4d.24xlarge", "reservation": "cr-0123456789abcdef0",
+    "zones": ["us-east-1a"], "aws": {"capacity_block": True},
+}  # fmt: skip
+CLOSE: dict[str, Any] = {"name": "close", "instance_type": "m5.xlarge", "aws": {"placement_group": "lab p4d"}}
+VPC = {"vpc": "vpc-12345678", "public_subnet": "subnet-12345678", "private_subnets": ["subnet-12345679"]}
+ENROOT_DEB = "https://github.com/NVIDIA/enroot/releases/download/v4.1.2/enroot_4.1.2-1_amd64.deb"
+
+
+def pyxis(source: str, sha256: str = "0" * 64, **more: Any) -> dict[str, Any]:
+    return {"runtime": "pyxis", "packages": [{"source": source, "sha256": sha256}], **more}
+
+
+def gdrcopy(*names: str) -> dict[str, Any]:
+    found = names or ("gdrdrv-dkms", "libgdrapi")
+    files = [f"https://h/CUDA%2013.0/x64/{name}_2.6-1_amd64.Ubuntu24_04.deb" for name in found]
+    packages = [{"source": file, "sha256": f"{number}" * 64} for number, file in enumerate(files)]
+    return {"gdrcopy": {"packages": packages}}
+
+
+PLAIN = {"name": "plain", "instance_type": "m5.large"}
+ATTACHED = {"name": "a", "instance_type": "n1-standard-8", "accelerator": {"type": "t4", "count": 1}}
+
+
+def ours(**variables: Any) -> dict[str, Any]:
+    """A Batch job with this project's container. A variable that is `None` is left out."""
+    said = {"JOB_DIR": "/data/run", "SCRATCH_DIR": "/scratch"} | variables
+    return {
+        "batch.container.image": REMOVE,
+        "storage.scratch": {"kind": "fsx_lustre", "size_gib": 1200},
+        "batch.container.volumes": [{"source": "/scratch"}, {"source": "/fsx", "path": "/data"}],
+        "batch.container.environment": {key: value for key, value in said.items() if value is not None},
+    }
+
+
+def check_refusal(stack: str, changes: dict[str, Any], path: str, words: list[str]) -> None:
+    """Check that a changed stack has exactly one mistake, at this path, with these words in its message."""
+    found = mistakes(values(stack, changes))
+    whole = path if ":" in path else f"{BENCHMARK}.{path[1:]}" if path[0] == "@" else _in_cluster(path)
+    assert [m.path for m in found] == [whole]
+    for word in words:
+        assert word in str(found[0])
+
+
+def _in_cluster(path: str) -> str:
+    return CLUSTER + ("" if path.startswith("[") else ".") + path
