@@ -78,7 +78,7 @@ def test_any_folder_is_waited_for(name: str, digest: str) -> None:
         late = shell(lines.wait_for_environment(apps, digest, 0))
         assert late.returncode == 1
         assert f"{apps}/envs/{digest}" in late.stderr.decode()
-        assert "the command logs shows it" in late.stderr.decode()
+        assert "the command logs shows how far it came" in late.stderr.decode()
         (Path(apps) / "envs" / digest).mkdir(parents=True)
         (Path(apps) / "envs" / digest / ".complete").touch()
         assert printed(shell(lines.wait_for_environment(apps, digest, 0))) == f"{apps}/envs/{digest}"

@@ -59,7 +59,7 @@ def test_a_machine_that_is_not_what_the_snapshot_says_is_named() -> None:
     """Otherwise Slurm would drain the nodes one after another."""
     offered = {"n1-standard-2": 2, "n1-standard-8": 6}
     with pytest.raises(
-        UserError, match=r"n1-standard-8 has 6 vCPUs .* and the snapshot says 8.*\.machines\."
+        UserError, match=r"n1-standard-8 has 6 vCPUs .* and the snapshot says 8.*\.instance_types\."
     ):
         compared(gcp_design(), europe_west4_a=offered)
 
