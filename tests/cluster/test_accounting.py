@@ -178,6 +178,7 @@ def test_killed_daemons_come_back_with_all_records(cluster: Checkout, killed: li
     assert set(known) <= set(cluster.ask("sacct", "-nPX", "--format=JobID").split())
 
 
+@pytest.mark.wide
 def test_accounting_is_turned_off_and_on_while_jobs_run_and_wait(cluster: Checkout) -> None:
     hold = cluster.folder.parent / "hold"
     hold.touch()

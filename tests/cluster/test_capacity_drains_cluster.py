@@ -127,6 +127,7 @@ def _off(cluster: Cluster, count: int) -> bool:
     return sum(node.is_powered_down for node in cluster.control.nodes().values()) == count
 
 
+@pytest.mark.wide
 def test_a_quota_that_is_lifted_soon_does_not_cost_slurms_pause(cluster: Cluster) -> None:
     cluster.limits(quota_nodes=4)
     job = cluster.submit("-N5", "--wrap", "sleep 1")
@@ -165,6 +166,7 @@ def test_an_array_works_through_the_quota_and_a_killed_daemon_goes_on(cluster: C
     assert cluster.drained(), "the quota still holds"
 
 
+@pytest.mark.wide
 def test_a_persons_drain_stays(cluster: Cluster) -> None:
     cluster.limits(quota_nodes=4)
     cluster.control.update_node(["debug-7"], state="DRAIN", reason="bad fan")

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from infra import outputs
 from tests.support import consumer
 from tests.support.checkout import ROOT, Checkout
@@ -44,6 +46,7 @@ def run(checkout: Checkout, folder: Path, verb: str) -> subprocess.CompletedProc
     )
 
 
+@pytest.mark.wide
 def test_the_example_from_its_first_job_to_another_cluster(
     make_checkout: Callable[..., Checkout], tmp_path: Path
 ) -> None:

@@ -217,6 +217,7 @@ def test_a_head_that_boots_again_keeps_its_queue(cluster: Checkout) -> None:
     assert cluster.execute("cat", f"slurm-{held}.out").strip() == "after the boot"
 
 
+@pytest.mark.wide
 def test_a_controller_that_dies_comes_back_with_its_queue(cluster: Checkout) -> None:
     waits = "while [ ! -e goes-on ]; do sleep 0.1; done; echo whole"
     number = cluster.execute("sbatch", "--parsable", "--wrap", waits).strip()
@@ -234,6 +235,7 @@ def test_a_controller_that_dies_comes_back_with_its_queue(cluster: Checkout) -> 
     assert cluster.execute("cat", f"slurm-{number}.out").strip() == "whole"
 
 
+@pytest.mark.wide
 def test_a_login_machine_that_died_is_made_anew(cluster: Checkout) -> None:
     end(machine(cluster, "login-0")["process"]["pid"])
     until(lambda: cluster.execute("hostname", check=False).strip() == "controller", 120, "another way in")
@@ -241,6 +243,7 @@ def test_a_login_machine_that_died_is_made_anew(cluster: Checkout) -> None:
     assert cluster.execute("hostname").strip() == "login-0"
 
 
+@pytest.mark.wide
 def test_machines_outlive_their_agent(cluster: Checkout) -> None:
     agent = int((cluster.run_directory / "cloud" / "agent.lock").read_text())
     controller = machine(cluster, "controller")["id"]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jsonschema
+import pytest
 
 from node.slurm.hostlist import fold_numbers
 from tests.support.checkout import ROOT, Checkout, until
@@ -150,6 +151,7 @@ def test_files_go_both_ways_where_machines_are_processes(cluster: Checkout, tmp_
     assert "local-machines" in refused.stderr
 
 
+@pytest.mark.wide
 def test_with_each_daemon_dead_there_is_an_answer(make_checkout: Callable[..., Checkout]) -> None:
     checkout = make_checkout()
     assert "stack test is not up" in logs(checkout, status=1)
@@ -195,6 +197,7 @@ def test_with_each_daemon_dead_there_is_an_answer(make_checkout: Callable[..., C
     assert int(job) in [known["id"] for known in checkout.status()["jobs"]], "the queue has survived"
 
 
+@pytest.mark.wide
 def test_a_boot_that_fails_is_shown(make_checkout: Callable[..., Checkout]) -> None:
     checkout = make_checkout(
         """

@@ -165,6 +165,7 @@ def _machines(checkout: Checkout) -> list[dict[str, Any]]:
     return list(content["machines"])
 
 
+@pytest.mark.wide
 def test_static_nodes_and_simulated_gpus(make_checkout: Callable[..., Checkout]) -> None:
     checkout = make_checkout(GPU)
     checkout.cluster("up", check=True)

@@ -170,9 +170,11 @@ def test_jobs_that_a_change_ends_on_purpose_are_named_save_their_work_and_run_on
     cluster.write_stack(text(machine="local.medium"))
     cluster.cluster("up", check=True)
     saved = tmp_path / "saved"
-    script = f"trap 'sleep 1; echo done >> {saved}; exit' TERM; sleep 3600 & wait"
+    begun = tmp_path / "begun"
+    script = f"trap 'sleep 1; echo done >> {saved}; exit' TERM; touch {begun}; sleep 3600 & wait"
     first = begin(cluster, "--nodelist=debug-0", "--exclusive")
     again = begin(cluster, "--exclusive", script=script)
+    until(begun.exists, 120, "the script, which waits for its signal")
     cluster.execute("scancel", first)
     assert "debug-2" in cluster.ask("squeue", "--noheader", "--format=%N", f"--jobs={again}")
     cluster.write_stack(text(machine="local.medium", most=2))

@@ -72,7 +72,7 @@ def test_ctrl_c_while_the_controller_boots(life: Checkout) -> None:
     assert not pids(life, "cli.local.operations"), "no command goes on"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.wide)])
 def test_a_request_to_end_while_the_controller_boots(life: Checkout, number: signal.Signals) -> None:
     up = Command(life, "up")
     up.until_said("controller: hooks")
@@ -101,6 +101,7 @@ def test_a_terminal_that_is_closed_while_it_follows_the_job(life: Checkout) -> N
     assert life.execute("squeue", "--noheader", "--format=%i %T").split() == ["1", "RUNNING"]
 
 
+@pytest.mark.wide
 def test_ctrl_c_while_the_nodes_go_back(life: Checkout) -> None:
     up = Terminal.cluster(life, "up")
     up.until("running on")
@@ -149,6 +150,7 @@ def pids_of_tool(checkout: Checkout) -> list[str]:
     return found
 
 
+@pytest.mark.wide
 def test_ctrl_c_while_it_goes_down_with_daemons_that_hang(life: Checkout) -> None:
     for program in ("/usr/sbin/slurmctld\0", "/usr/sbin/munged", "elastic.daemon"):
         (daemon,) = pids(life, program)

@@ -32,6 +32,7 @@ def listen(made: socket.socket, port: int, address: str = "127.0.0.1") -> None:
     made.listen()
 
 
+@pytest.mark.wide
 def test_a_nodes_port_is_named_and_the_job_goes_to_another(
     cluster: Checkout, listener: socket.socket
 ) -> None:

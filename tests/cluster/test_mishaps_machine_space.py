@@ -67,6 +67,7 @@ def test_a_run_directory_without_room(checkout: Checkout, mounts: PrivateMounts,
     assert "slurm-stacks" not in mounts.run("ls", str(tmp))
 
 
+@pytest.mark.wide
 def test_no_room_for_the_state(checkout: Checkout, mounts: PrivateMounts, state: Path) -> None:
     mounts.tmpfs(state, "100k")
     refused = checkout.cluster("up")

@@ -22,7 +22,7 @@ TOO_MUCH = 'umask 000; USER=alice LOGNAME=alice HOME= TERM=dumb LC_ALL=C exec "$
 @pytest.mark.parametrize(
     "script",
     [
-        pytest.param(NOTHING_AT_ALL, id="nothing at all"),
+        pytest.param(NOTHING_AT_ALL, id="nothing at all", marks=pytest.mark.wide),
         pytest.param(TOO_MUCH, id="too much", marks=pytest.mark.wide),
     ],
 )

@@ -187,6 +187,7 @@ def test_ctrl_c_lets_the_jobs_go_on_and_cancel_ends_them(checkout: Checkout) -> 
     assert plans(checkout) == []
 
 
+@pytest.mark.wide
 def test_a_sweep_is_dropped_with_its_cluster_and_what_was_kept_stays(checkout: Checkout) -> None:
     with watched(checkout, "--nodes", "1", "--repeat", "9") as terminal:
         until(lambda: terminal.shows("0 of 9 done"), 120, "the table")
