@@ -14,6 +14,7 @@ import os
 import platform
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -121,7 +122,7 @@ def recipe(suite: str | None = None) -> Recipe:
     own = _own_suite()
     wanted = suite or own
     found: dict[tuple[str, str, str], list[str]] = {}
-    for line in _ask("apt-get", "indextargets", "--format", _TARGET, "Created-By: Packages").splitlines():
+    for line in _index_targets().splitlines():
         uri, release, component, key = line.split("|")
         if release.partition("-")[0].partition("/")[0] == own:
             entry = (uri.rstrip("/"), release.replace(own, wanted, 1), key if key.startswith("/") else "")
@@ -144,6 +145,21 @@ def recipe(suite: str | None = None) -> Recipe:
 
 
 _TARGET = "$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(SIGNED_BY)"
+
+
+def _index_targets() -> str:
+    """Return apt's sources of packages, one line each, in the form of `_TARGET`.
+
+    The sources alone say it. With an empty folder of package lists, apt does not read this host's lists,
+    which takes half a second of CPU time wherever apt keeps no cache of them (in Docker's images). Without
+    `--no-release-info` it would leave out sources that have no list.
+    """
+    try:
+        with tempfile.TemporaryDirectory() as empty:
+            asks = ("indextargets", "--no-release-info", "--format", _TARGET, "Created-By: Packages")
+            return _ask("apt-get", "-o", f"Dir::State::lists={empty}", *asks)
+    except OSError as error:
+        raise ImageError(f"apt-get indextargets: {error}") from error
 
 
 def ensure(wanted: Recipe, folder: Path, say: Say) -> Path:

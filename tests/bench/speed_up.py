@@ -10,6 +10,10 @@ load before each run: the figures of a busy host are worth little.
 With `--link 1000,0.3`, as root, two workers are in network namespaces of their own with a link of 1000 Mbit/s
 and 0.3 ms between them (`tests/bench/shaped_link.py`).
 
+With `--share 0.5`, as root, each worker has half a core instead, so that two cores measure up to four workers
+(`tests/bench/core_share.py`). Beside each case of more workers than two it prints the prediction for it from
+the same profile's run on two.
+
 Exits 1 if a bound of --least is missed. `--least local-sgd:2=1.7` means: `local-sgd` on two workers trains at
 least 1.7 times the images a second of `sync` on one worker.
 """
@@ -23,10 +27,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.bench.core_share import shares
 from tests.bench.shaped_link import Link
 from tests.bench.shaped_link import measured as measured_link
 from workload import scaling
@@ -53,13 +59,38 @@ class Measured:
     """The most memory of a worker."""
     step: list[float] = field(default_factory=list)
     """Seconds of a step, where the run measured it."""
+    times: list[scaling.Measured] = field(default_factory=list)
+    """The times of step and exchange of each run on several workers."""
 
 
-def run(case: str, folder: Path, more: list[str], cores: list[int], link: Link | None) -> dict[str, Any]:
+@contextlib.contextmanager
+def confined(workers: int, cores: list[int], share: float, link: Link | None) -> Iterator[list[list[str]]]:
+    """Yield for each worker the words before its command, which give it its core and its network."""
+    if share == 1:
+        words = [["taskset", "--cpu-list", str(cores[rank])] for rank in range(workers)]
+        yield [[*(link.inside(rank) if link else []), *words[rank]] for rank in range(workers)]
+        return
+    with shares(workers, share) as files:
+        enter = 'echo $$ > "$0" && exec "$@"'
+        pinned = [["taskset", "--cpu-list", str(cores[rank % len(cores)])] for rank in range(workers)]
+        yield [["sh", "-c", enter, str(files[rank]), *pinned[rank]] for rank in range(workers)]
+
+
+def run(
+    case: str, folder: Path, more: list[str], cores: list[int], share: float, link: Link | None
+) -> dict[str, Any]:
     """Train in a folder of its own: the result record."""
-    profile, _, count = case.partition(":")
-    workers = int(count)
+    workers = int(case.partition(":")[2])
     folder.mkdir()
+    with confined(workers, cores, share, link) as before:
+        return train(case, folder, more, before, link)
+
+
+def train(
+    case: str, folder: Path, more: list[str], before: list[list[str]], link: Link | None
+) -> dict[str, Any]:
+    """Start the workers and wait for them: the result record."""
+    profile, workers = case.partition(":")[0], len(before)
     network = "127.0.0" if link is None else link.address(0).rpartition(".")[0]
     processes = []
     for rank in range(workers):
@@ -71,8 +102,7 @@ def run(case: str, folder: Path, more: list[str], cores: list[int], link: Link |
             "SLURM_PROCID": str(rank),
             "SLURMD_NODENAME": f"{network}.{rank + 1}",
         }
-        command = ["taskset", "--cpu-list", str(cores[rank]), sys.executable, "-m", "workload.train"]
-        command = [*(link.inside(rank) if link is not None else []), *command]
+        command = [*before[rank], sys.executable, "-m", "workload.train"]
         with (folder / f"out-{rank}.txt").open("wb") as out:
             processes.append(
                 subprocess.Popen(
@@ -107,6 +137,16 @@ def spread(values: list[float], digits: int) -> str:
     return middle + (f" ({min(values):.{digits}f}-{max(values):.{digits}f})" if len(values) > 1 else "")
 
 
+def print_forecast(case: str, measured: dict[str, Measured]) -> None:
+    """Print what the profile's runs on two workers predict for a case of more."""
+    profile, _, workers = case.partition(":")
+    two = measured.get(f"{profile}:2", Measured())
+    if int(workers) < 3 or not (two.times and measured[BASE].step):
+        return
+    alone = statistics.median(measured[BASE].step)
+    print(f"{'':<14}from two workers: {spread([t.speed_up(int(workers), alone) for t in two.times], 2)}")
+
+
 def both(text: str) -> Link:
     megabits, _, milliseconds = text.partition(",")
     return Link(float(megabits), float(milliseconds))
@@ -123,11 +163,12 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=2, help="even: as often in either order")
     parser.add_argument("--link", type=both, metavar="MBIT,MS", help="between the two workers")
+    parser.add_argument("--share", type=float, default=1.0, help="of a core, for each worker")
     parser.add_argument("--least", nargs="*", type=bound, default=[], metavar="CASE=RATIO")
     parser.add_argument("arguments", nargs="*", help="of workload.train, behind --")
     options = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < max(int(case.partition(":")[2]) for case in options.cases):
+    if len(cores) < options.share * max(int(case.partition(":")[2]) for case in options.cases):
         raise SystemExit(f"this host has {len(cores)} cores, fewer than workers: nothing can be compared")
     measured = {case: Measured() for case in options.cases}
     link: Link | None = options.link
@@ -142,7 +183,7 @@ def main() -> int:
                 load = os.getloadavg()[0]
                 arguments = ["--data", "synthetic", "--epochs", str(options.epochs), *options.arguments]
                 folder = Path(name) / f"{case.replace(':', '-')}-{repetition}"
-                record = run(case, folder, arguments, cores, link)
+                record = run(case, folder, arguments, cores, options.share, link)
                 one, seconds = measured[case], record["seconds_train"]
                 one.seconds.append(seconds)
                 one.images.append(record["images_per_second"])
@@ -160,6 +201,7 @@ def main() -> int:
                     bases = measured[BASE].step
                     alone = statistics.median(bases) if bases else None
                     one.predicted.append(found.speed_up(record["workers"], alone))
+                    one.times.append(found)
                 elif record["step_seconds"] is not None:
                     one.step.append(record["step_seconds"])
                 print(f"{time.strftime('%H:%M:%S')} {case}: {seconds:.1f} s, load {load:.1f}", flush=True)
@@ -175,6 +217,7 @@ def main() -> int:
             f"{f'{statistics.median(one.start):.1f} s':<14}{f'{max(one.megabytes):.0f} MB':<9}"
             f"{spread(one.accuracy, 4)}{rounds}"
         )
+        print_forecast(case, measured)
         missed += [c for c, least in options.least if c == case and statistics.median(ratios) < least]
     return 1 if missed else 0
 
