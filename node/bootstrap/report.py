@@ -114,36 +114,56 @@ def was_ready(file: Path) -> bool:
 
 
 def failure(file: Path, since: float = 0.0) -> str | None:
-    """Returns why a boot failed. `None` means that it has not failed, or that there is no report yet.
-
-    Args:
-        since: seconds since the epoch. An earlier report belongs to a former machine of the same name.
-    """
-    try:
-        content = json.loads(file.read_text())
-        if content.get("started", since) < since:
-            return None
-        step = content["steps"][-1]
-        if content["state"] != "failed":
-            return None
-        lines = [step["note"], *(step.get("tail") or [])[-1:]]
-        return f"step {step['name']}: " + ": ".join(str(line)[:LINE_LENGTH] for line in lines)
-    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
-        return None
+    """Returns why a boot failed, from its report's file. See `failure_in`."""
+    return failure_in(_text(file), since)
 
 
 def notice(file: Path, since: float = 0.0) -> float | None:
+    """Returns when the cloud will take a machine, from its report's file. See `notice_in`."""
+    return notice_in(_text(file), since)
+
+
+def _text(file: Path) -> str:
+    """Returns a report's content. It is empty if there is no report yet."""
+    try:
+        return file.read_text()
+    except (OSError, ValueError):
+        return ""
+
+
+def failure_in(content: str, since: float = 0.0) -> str | None:
+    """Returns why a boot failed. `None` means that it has not failed, or that there is no report yet.
+
+    Args:
+        content: a report as it was written.
+        since: seconds since the epoch. An earlier report belongs to a former machine of the same name.
+    """
+    try:
+        found = json.loads(content)
+        if found.get("started", since) < since:
+            return None
+        step = found["steps"][-1]
+        if found["state"] != "failed":
+            return None
+        lines = [step["note"], *(step.get("tail") or [])[-1:]]
+        return f"step {step['name']}: " + ": ".join(str(line)[:LINE_LENGTH] for line in lines)
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+        return None
+
+
+def notice_in(content: str, since: float = 0.0) -> float | None:
     """Returns when the cloud will take the report's machine, in seconds since the epoch (UTC).
 
     `None` means that there is no such notice, or no report.
 
     Args:
+        content: a report as it was written.
         since: seconds since the epoch. An earlier report belongs to a former machine of the same name.
     """
     try:
-        content = json.loads(file.read_text())
-        return None if content["started"] < since else float(content["notice"])
-    except (OSError, ValueError, KeyError, TypeError):
+        found = json.loads(content)
+        return None if found["started"] < since else float(found["notice"])
+    except (ValueError, KeyError, TypeError):
         return None
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from node.bootstrap import report
 from node.cloud.objects import Entry
 from node.elastic.drivers import boot_reports
 from node.elastic.drivers.boot_reports import BootReports, BootStatus
@@ -25,8 +24,8 @@ class FakeBucket:
     calls: list[str] = field(default_factory=list)
 
     def put(self, node: str, age: float = 60.0, **content: Any) -> None:
-        report = {"started": 1000.0, "steps": [], **content}
-        self.objects[f"boot/{node}.json"] = (time.time() - age, json.dumps(report).encode())
+        content = {"started": 1000.0, "steps": [], **content}
+        self.objects[f"boot/{node}.json"] = (time.time() - age, json.dumps(content).encode())
 
     def list(self, prefix: str) -> dict[str, Entry]:
         self.calls.append(f"list {prefix}")
@@ -47,20 +46,17 @@ def boots(bucket: FakeBucket) -> BootReports:
     return BootReports(bucket)
 
 
-FAILED: dict[str, Any] = {"state": "failed", "failed": "mounts", "error": "no route"}
+FAILED: dict[str, Any] = {"state": "failed", "steps": [{"name": "mounts", "note": "no route"}]}
 
 
-def test_failures_and_notices(
-    bucket: FakeBucket, boots: BootReports, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(report, "failure", lambda file, since: file.stem if file.exists() else None)
-    monkeypatch.setattr(report, "notice", lambda file, since: 7.0 if "2" in file.stem else None)
-    bucket.put("compute-0", **FAILED)
-    bucket.put("stranger-0", **FAILED)
+def test_failures_and_notices(bucket: FakeBucket, boots: BootReports) -> None:
     launched = time.time() - 600
+    bucket.put("compute-0", **FAILED, started=launched)
+    bucket.put("compute-2", state="ready", notice=7.0, started=launched)
+    bucket.put("stranger-0", **FAILED)
     told = boots({"compute-0": launched, "compute-1": launched, "compute-2": launched})
-    assert told == {"compute-0": BootStatus("compute-0"), "compute-2": BootStatus(None, 7.0)}
-    assert bucket.calls == ["list boot/", "get boot/compute-0.json"]
+    assert told == {"compute-0": BootStatus("step mounts: no route"), "compute-2": BootStatus(None, 7.0)}
+    assert sorted(bucket.calls) == ["get boot/compute-0.json", "get boot/compute-2.json", "list boot/"]
 
 
 def test_a_notice_is_read_from_the_report(bucket: FakeBucket, boots: BootReports) -> None:

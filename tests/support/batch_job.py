@@ -56,6 +56,9 @@ class BatchJob:
         self.folder, self.nodes, self.main = folder, nodes, main
         self.shared = folder / "fsx"
         self.shared.mkdir(parents=True, exist_ok=True)
+        # A killed node cannot remove its temporary files.
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir(exist_ok=True)
         self._command, self._into, self._env = command, into, dict(env or {})
         self._addresses = addresses or [f"127.0.0.{node + 1}" for node in range(nodes)]
         self._loopback = not addresses
@@ -71,6 +74,7 @@ class BatchJob:
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "HOME": os.environ.get("HOME", "/"),
             "PYTHONPATH": str(ROOT),
+            "TMPDIR": str(self.temporary),
             "AWS_BATCH_JOB_ID": f"{ID}#{node}",
             "AWS_BATCH_JOB_ATTEMPT": "1",
             "AWS_BATCH_JOB_NODE_INDEX": str(node),

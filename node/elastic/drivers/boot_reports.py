@@ -7,12 +7,10 @@ running boot writes its report again at each step.
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from node.bootstrap import report
@@ -69,7 +67,7 @@ class ReportBucket(Protocol):
 
 
 class BootReports:
-    """Mirrors the reports of running machines to local files, for `node.bootstrap.report`.
+    """Keeps the reports of running machines, as last read from the bucket.
 
     Args:
         bucket: The cluster's bucket.
@@ -84,8 +82,8 @@ class BootReports:
         self._last_listing = float("-inf")
         self._reported: frozenset[str] = frozenset()
         self._read: dict[str, str] = {}
+        self._reports: dict[str, str] = {}
         self._last_error = ""
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def __call__(self, running: Mapping[str, float]) -> dict[str, BootStatus]:
         """Return what the machines of these nodes report. Nodes without news are left out.
@@ -101,23 +99,20 @@ class BootReports:
                 now = self._clock()
                 if self._last_pass is None or not 0 <= now - self._last_pass < ASK_SECONDS:
                     self._last_pass = now
-                    self._folder = self._folder or tempfile.TemporaryDirectory(prefix="slurm-stacks-boot-")
-                    self._log_once(self._read_new(Path(self._folder.name), running, now))
+                    self._log_once(self._read_new(running, now))
             finally:
                 self._pass_lock.release()
-        if self._folder is None:
-            return {}
-        mirror, found = Path(self._folder.name), {}
+        found = {}
         for node, at in running.items():
-            file = mirror / f"{node}.json"
+            content = self._reports.get(node, "")
             # The time of the last listing counts: while the bucket does not answer, no machine counts as
             # silent.
             no_report = node not in self._reported and self._last_listing - at >= SILENT_SECONDS
-            failure = SILENCE if no_report else report.failure(file, since=at)
-            found[node] = BootStatus(failure, report.notice(file, since=at))
+            failure = SILENCE if no_report else report.failure_in(content, since=at)
+            found[node] = BootStatus(failure, report.notice_in(content, since=at))
         return {node: status for node, status in found.items() if status != BootStatus()}
 
-    def _read_new(self, mirror: Path, running: Mapping[str, float], now: float) -> Exception | None:
+    def _read_new(self, running: Mapping[str, float], now: float) -> Exception | None:
         """Read new reports.
 
         Returns:
@@ -139,17 +134,15 @@ class BootReports:
         self._reported, self._last_listing = frozenset(reported), now
         with ThreadPoolExecutor(THREADS, thread_name_prefix="boots") as threads:
             wanted = sorted(due)[:READS]
-            errors = list(threads.map(lambda one: self._fetch(mirror, one[1], one[2]), wanted))
+            errors = list(threads.map(lambda one: self._fetch(one[1], one[2]), wanted))
         return next((error for error in errors if error is not None), None)
 
-    def _fetch(self, mirror: Path, node: str, etag: str) -> Exception | None:
-        draft = mirror / f".{node}"
+    def _fetch(self, node: str, etag: str) -> Exception | None:
         try:
-            draft.write_bytes(self._bucket.get(f"{FOLDER}{node}.json"))
-            draft.replace(mirror / f"{node}.json")
+            content = self._bucket.get(f"{FOLDER}{node}.json").decode(errors="replace")
         except Exception as error:  # one report failed; the others are still read
             return error
-        self._read[node] = etag
+        self._reports[node], self._read[node] = content, etag
         return None
 
     def _log_once(self, error: Exception | None) -> None:
