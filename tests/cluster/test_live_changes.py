@@ -244,9 +244,10 @@ def test_another_name_is_another_cluster_and_destroys_nothing_unasked(cluster: C
 def test_down_asks_for_jobs_on_a_terminal_and_gives_them_time_to_save(
     cluster: Checkout, tmp_path: Path
 ) -> None:
-    saved = tmp_path / "saved"
-    script = f"trap 'sleep 1; echo done > {saved}; exit' TERM; sleep 3600 & wait"
+    saved, begun = tmp_path / "saved", tmp_path / "begun"
+    script = f"trap 'sleep 1; echo done > {saved}; exit' TERM; touch {begun}; sleep 3600 & wait"
     job = begin(cluster, script=script)
+    until(begun.exists, 120, "the script, which waits for its signal")
     code, said = on_terminal(cluster, "down", answer="n\n")
     assert code == EXIT_REFUSED, said
     assert f"job {job} wrap" in said
@@ -255,6 +256,7 @@ def test_down_asks_for_jobs_on_a_terminal_and_gives_them_time_to_save(
     # Without a terminal there is no question.
     done = cluster.cluster("down", check=True)
     assert f"job {job} wrap" in done.stderr
+    assert saved.exists(), done.stderr
     assert saved.read_text() == "done\n"
     cluster.cluster("up", check=True)
 
