@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workload import cores, result
+from workload import cores, imports, result
 from workload.errors import PeerLostError, StoppedError, WorkloadError
 from workload.options import Job, Options, parse, read_job
 from workload.preemption import Preemption, block
@@ -144,9 +144,10 @@ def _run(task: Task) -> None:
         return
     phases.end("data")
 
-    import tensorflow as tf
+    with imports.without_collection():
+        import tensorflow as tf
 
-    from workload import devices, workers
+        from workload import devices, workers
 
     phases.end("import")
     devices.set_up(options.gpus_per_node, step.tasks_on_node, step.node)

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workload import result
+from workload import imports, result
 from workload.errors import StoppedError, WorkloadError
 from workload.preemption import block, end_at_once
 from workload.program import PROGRESS_LINES, VALUES
@@ -117,11 +117,12 @@ def main() -> int:
 
 def _run(options: Options, asked: Asked, env: Mapping[str, str]) -> int:
     began = time.monotonic()
-    import tensorflow as tf
+    with imports.without_collection():
+        import tensorflow as tf
 
-    from workload import devices
-    from workload.resnet import images
-    from workload.resnet.training import Training, Watch
+        from workload import devices
+        from workload.resnet import images
+        from workload.resnet.training import Training, Watch
 
     found = images.find(options)
     gpus = tf.config.list_physical_devices("GPU")
