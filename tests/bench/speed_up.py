@@ -5,7 +5,8 @@
 A worker is a process on a core of its own, as a process machine's jobs are, without Slurm. All runs belong
 to one measurement: each repetition runs every case once, and the next one in the opposite order, so that
 other load on the host affects all of them alike. It prints the median and the spread of each case, and the
-load before each run: the figures of a busy host are worth little.
+load before each run: the figures of a busy host are worth little. The prediction is of steps and exchanges;
+the line "after the first epoch" compares the same, without the first epoch's building of graphs.
 
 With `--link 1000,0.3`, as root, two workers are in network namespaces of their own with a link of 1000 Mbit/s
 and 0.3 ms between them (`tests/bench/shaped_link.py`).
@@ -61,6 +62,8 @@ class Measured:
     """Seconds of a step, where the run measured it."""
     times: list[scaling.Measured] = field(default_factory=list)
     """The times of step and exchange of each run on several workers."""
+    steady: list[float] = field(default_factory=list)
+    """Seconds of an epoch after the first, in which TensorFlow builds its graphs and rounds are chosen."""
 
 
 @contextlib.contextmanager
@@ -137,6 +140,18 @@ def spread(values: list[float], digits: int) -> str:
     return middle + (f" ({min(values):.{digits}f}-{max(values):.{digits}f})" if len(values) > 1 else "")
 
 
+def print_times(one: Measured, base: Measured) -> None:
+    """Print the times that predictions come from, and the speed-up that they mean: without the start."""
+    steps = one.step or [t.step for t in one.times]
+    if steps:
+        exchange = [1000 * t.exchange for t in one.times]
+        exchanges = f", an exchange {spread(exchange, 1)} ms" if exchange else ""
+        print(f"{'':<14}a step {spread([1000 * s for s in steps], 1)} ms{exchanges}")
+    if one.steady and one is not base:
+        ratios = [statistics.median(base.steady) / seconds for seconds in one.steady]
+        print(f"{'':<14}after the first epoch: {spread(ratios, 2)}")
+
+
 def print_forecast(case: str, measured: dict[str, Measured]) -> None:
     """Print what the profile's runs on two workers predict for a case of more."""
     profile, _, workers = case.partition(":")
@@ -189,6 +204,7 @@ def main() -> int:
                 one.images.append(record["images_per_second"])
                 one.megabytes.append(record["megabytes"])
                 one.accuracy.append(record["test_accuracy"])
+                one.steady += [epoch["seconds"] for epoch in record["history"][1:]]
                 one.every.append(record["average_every"])
                 one.start.append(sum(record["phases"][name] for name in ("data", "import", "meet")))
                 if record["exchange_seconds"] is not None:
@@ -217,6 +233,7 @@ def main() -> int:
             f"{f'{statistics.median(one.start):.1f} s':<14}{f'{max(one.megabytes):.0f} MB':<9}"
             f"{spread(one.accuracy, 4)}{rounds}"
         )
+        print_times(one, measured[BASE])
         print_forecast(case, measured)
         missed += [c for c, least in options.least if c == case and statistics.median(ratios) < least]
     return 1 if missed else 0
