@@ -312,6 +312,9 @@ def test_two_clusters_of_one_user_never_have_a_port_in_common(
 ) -> None:
     """Most nodes do not run, so nobody listens on their ports when another cluster chooses."""
     monkeypatch.setattr(ports, "free", lambda _port: True)
+    # The folder's name is where the search begins. Near the last port the other search would go round.
+    run = RunDirectory(run.path.with_name("64"))
+    run.path.mkdir()
     base = port(run)
     # Its search begins among the first one's.
     other = RunDirectory(run.path.with_name(f"{base + 10 - FIRST_PORT:x}"))
