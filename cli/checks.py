@@ -84,9 +84,9 @@ def run_checks(project: Path, arguments: Sequence[str], *, everything: bool = Fa
         training_suite: Step = ("tests of the workload", [*workload, WORKLOAD, *which])
         others: list[Step] = [
             ("mypy --strict", [sys.executable, "-m", "mypy", f"--cache-dir={cache_root() / 'mypy'}"]),
-            # Some wait for processes of their own. With a worker a core, cores would be idle once the other
-            # suites are done.
-            ("tests", [*pytest, *elsewhere, *which, *_side_by_side(min(MOST_WORKERS, 1 + cores))]),
+            # The other suites use a core while a worker waits, and the tests that wait come first. Another
+            # worker would collect all tests once more.
+            ("tests", [*pytest, *elsewhere, *which, *_side_by_side(min(MOST_WORKERS, cores))]),
         ]
         if _free_memory() >= ROOM_SIDE_BY_SIDE:
             with checks.beside(*real), checks.beside(*training_suite):

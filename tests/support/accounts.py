@@ -16,7 +16,8 @@ FIRST = (
     "tests/cluster/test_lost_machines.py", "tests/cluster/test_mishaps_life_terminal.py",
     "tests/cluster/test_google_machines.py", "tests/cluster/test_documented_commands.py",
     "tests/cluster/test_sweep.py", "tests/cluster/test_soak.py", "tests/cluster/test_consumer_job.py",
-    "tests/cluster/", "tests/engine/", "tests/remote/", "tests/localcloud/",
+    "tests/cluster/", "tests/engine/", "tests/remote/", "tests/localcloud/", "tests/node/",
+    "tests/cli/",
 )  # fmt: skip
 """The longest files, the longest first, then the folders whose tests wait for real programs.
 
