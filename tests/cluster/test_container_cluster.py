@@ -254,6 +254,8 @@ def test_machines_outlive_their_agent(cluster: Checkout) -> None:
     assert len(cluster.execute("srun", "-N3", "hostname").split()) == 3
 
 
+# By default test_faults.py does the same to process machines, and test_aws_machines.py to one that boots.
+@pytest.mark.wide
 def test_nodes_that_are_lost_are_replaced_and_their_jobs_run_again(cluster: Checkout) -> None:
     actions = ("kill", "freeze", "cut")
     script = 'hostname; [ "${SLURM_RESTART_COUNT:-0}" != 0 ] || sleep 600'
