@@ -91,9 +91,8 @@ def test_down_straight_after_a_kill_leaves_nothing(make_checkout: Callable[..., 
     checkout = make_checkout(STACK)
     quick_benchmark(checkout).touch()
     # tests/cli/test_embedded_failures.py and the test above have the other moments.
-    for stage, moment in (("cloud", "during"), ("job", "during")):
-        kill_up(checkout, stage, moment, "process")
-        nothing_left(checkout, checkout.cluster("down", check=True))
+    kill_up(checkout, "job", "during", "process")
+    nothing_left(checkout, checkout.cluster("down", check=True))
 
 
 def nothing_left(checkout: Checkout, down: Any) -> None:

@@ -45,7 +45,7 @@ def both() -> Iterator[tuple[FakeGce, GceDriver]]:
         yield fake, fake.driver(Settings(DESIGN, site))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     count=st.integers(1, 8),
     there=st.lists(st.integers(0, 7), unique=True, max_size=3),

@@ -20,7 +20,7 @@ from node.model import Budget, Partition
 from node.slurm.control import SlurmError
 from tests.support.simulation import World
 
-HISTORIES = int(os.environ.get("SLURM_STACKS_HISTORIES", "100"))
+HISTORIES = int(os.environ.get("SLURM_STACKS_HISTORIES", "60"))
 CALLS = int(os.environ.get("SLURM_STACKS_HISTORY_LENGTH", "30"))
 REST_SECONDS = 4000
 """The longest back-off, and some boots."""
