@@ -74,7 +74,7 @@ def run_checks(project: Path, arguments: Sequence[str], *, everything: bool = Fa
     cores = os.cpu_count() or 1
     real: Step = (
         "tests of real clusters",
-        [sys.executable, "-m", "pytest", *REAL, *which, *_side_by_side(min(MOST_CLUSTERS, 2 * cores))],
+        [sys.executable, "-m", "pytest", *REAL, *which, *_side_by_side(min(MOST_CLUSTERS, 1 + 2 * cores))],
     )
     elsewhere = [f"--ignore={folder}" for folder in (*REAL, WORKLOAD)]
     with tempfile.TemporaryDirectory(prefix="slurm-stacks-coverage-") as folder:
