@@ -207,7 +207,10 @@ def _install_efa(context: Context) -> None:
     archive = folder / Path(urllib.parse.urlsplit(EFA_URL).path).name
     archive.write_bytes(answer.body)
     with tarfile.open(archive) as packed:
-        packed.extractall(folder, filter="data")
+        # Python 3.11.2, which Debian 12 has, knows no filters. The archive comes from AWS into a new folder.
+        if hasattr(tarfile, "data_filter"):
+            packed.extraction_filter = tarfile.data_filter
+        packed.extractall(folder)
     script = folder / "aws-efa-installer" / "efa_installer.sh"
     # The installer looks for its packages in the current folder.
     command = f"cd {script.parent} && ./{script.name} --yes --no-verify"
