@@ -6,13 +6,11 @@ import hashlib
 import json
 import os
 import subprocess
-import sys
-import sysconfig
 import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from localcloud import cgroups, images, nspawn
+from localcloud import cgroups, images, interpreters, nspawn
 from localcloud.container_machine import Bind, Machine, NetworkInterface
 from localcloud.machines import CLUSTER_VARIABLE, CONTROLLER, MACHINE_VARIABLE, Boot, pids_of_cluster
 from localcloud.network import BRIDGE, GATEWAY, PREFIX, Network, read_hosts
@@ -142,7 +140,7 @@ class ContainerRuntime:
             Bind(reports, f"{cloud_local.BUCKET}/boot"),
             Bind((run / "apps").resolve(), APPS),
             Bind(run / "shared", SHARED),
-            *python(),
+            *interpreters.binds(run / "apps" / "envs"),
         ]
         jobs = cgroups.make_for_jobs(nspawn.group(self._identity(boot)), boot.cores)
         for controller, path in jobs.items():
@@ -225,22 +223,6 @@ def _make_folder(folder: Path, mode: int) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(mode)
     return folder
-
-
-def python() -> list[Bind]:
-    """Return the bind mounts of this Python, if it is not the distribution's: environments link to it."""
-    prefix = Path(sys.base_prefix).resolve()
-    if prefix == Path("/usr"):
-        return []
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    # A training environment may link to any of these names.
-    programs = [prefix / "bin" / name for name in ("python", "python3", f"python{version}")]
-    parts = [
-        *programs,
-        Path(sysconfig.get_path("stdlib")),
-        *(prefix / "lib").glob(f"libpython{version}*.so*"),
-    ]
-    return [Bind(path.resolve(), str(path), read_only=True) for path in parts if path.exists()]
 
 
 def _cluster(run: Path) -> str:

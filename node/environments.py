@@ -22,18 +22,22 @@ def found(apps: Path) -> list[dict[str, Any]]:
             "name": path.name,
             "path": str(path),
             "complete": (path / COMPLETE).exists() and (path / "bin" / "python").exists(),
-            "python": _python(path / "pyvenv.cfg"),
+            "python": python_version(configuration(path / "pyvenv.cfg")),
         }
         for path in sorted(folder.iterdir())
         if path.is_dir() and not path.name.startswith(".")
     ]
 
 
-def _python(config: Path) -> str | None:
-    """The version that an environment's configuration names: uv and venv write it under different names."""
+def configuration(file: Path) -> dict[str, str]:
+    """Returns the values of a `pyvenv.cfg`; none if it cannot be read."""
     try:
-        lines = config.read_text().splitlines()
-    except OSError:
-        return None
-    values = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
+        lines = file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return {}
+    return {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
+
+
+def python_version(values: dict[str, str]) -> str | None:
+    """Returns the version that an environment's configuration names: uv and venv name it differently."""
     return values.get("version_info") or values.get("version")

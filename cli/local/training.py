@@ -13,6 +13,7 @@ from infra import environments, os_errors
 from infra.environments import lock_digest
 from infra.errors import EXIT_REFUSED, UserError
 from localcloud.layers import exclusive
+from localcloud.machines import base_python
 from node.bootstrap.vm.training import COMPLETE
 
 HEARTBEAT_SECONDS = 10.0
@@ -132,13 +133,8 @@ def _sync(folder: Path, target: Path, uv: Path, groups: list[str]) -> None:
 
 
 def _install(requirements: Path, target: Path, uv: Path) -> None:
-    """Make a virtual environment with the interpreter that the locked ones have, and install into it."""
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    _uv(
-        [str(uv), "venv", "--quiet", "--allow-existing", "--python", python, str(target)],
-        target,
-        requirements,
-    )
+    """Make a virtual environment, and install what a requirements file names."""
+    _uv([str(uv), "venv", "--quiet", "--allow-existing", str(target)], target, requirements)
     command = [str(uv), "pip", "install", "--quiet", "--python", str(target / "bin" / "python")]
     _uv([*command, "--requirement", str(requirements)], target, requirements)
 
@@ -155,6 +151,8 @@ def _uv(command: list[str], target: Path, source: object) -> None:
         "UV_COMPILE_BYTECODE": "1",
         "UV_PYTHON_DOWNLOADS": "never",
         "UV_NO_PROGRESS": "1",
+        # Machines that boot see this interpreter, and perhaps not the first one on PATH.
+        "UV_PYTHON": base_python(),
     }
     env.pop("VIRTUAL_ENV", None)
     done = threading.Event()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,12 +16,14 @@ from cli.local.training import build, build_own
 from infra import os_errors
 from infra.environments import digest, lock_digest
 from infra.errors import EXIT_REFUSED, UserError
+from localcloud.machines import base_python
 from node.bootstrap.vm.training import COMPLETE
 from tests.support.checkout import until
 
 # In place of uv: notes how it was called, and makes an environment.
 UV = """#!/bin/sh
-echo "$UV_PROJECT_ENVIRONMENT|$UV_COMPILE_BYTECODE|$UV_PYTHON_DOWNLOADS|$VIRTUAL_ENV|$*" >> "$0.log"
+options="$UV_COMPILE_BYTECODE|$UV_PYTHON_DOWNLOADS|$UV_PYTHON|$VIRTUAL_ENV"
+echo "$UV_PROJECT_ENVIRONMENT|$options|$*" >> "$0.log"
 mkdir -p "$UV_PROJECT_ENVIRONMENT/bin"
 while [ -e "$0.hold" ]; do sleep 0.05; done
 touch "$UV_PROJECT_ENVIRONMENT/bin/python"
@@ -79,7 +80,7 @@ def test_an_environment_is_built_once_for_its_lock(
     assert (path / "bin" / "python").exists()
     folder = project / "workload" / "envs" / "cpu"
     arguments = f"sync --quiet --frozen --no-default-groups --project {folder}"
-    assert uv.calls() == [f"{path}|1|never||{arguments}"]
+    assert uv.calls() == [f"{path}|1|never|{base_python()}||{arguments}"], "the interpreter that machines see"
     assert make() == path
     assert len(uv.calls()) == 1
     assert make("gpu") != path
@@ -219,9 +220,8 @@ def test_a_users_requirements_get_an_environment_of_their_own(project: Path, uv:
     path = build_own(project, "code/packages.txt", tmp_path / "envs", uv.path)
     assert path == tmp_path / "envs" / digest("cpu", "code/packages.txt", project)
     assert (path / COMPLETE).exists()
-    version = ".".join(map(str, sys.version_info[:2]))
     assert [call.rpartition("|")[2] for call in uv.calls()] == [
-        f"venv --quiet --allow-existing --python {version} {path}",
+        f"venv --quiet --allow-existing {path}",
         f"pip install --quiet --python {path}/bin/python --requirement {file}",
     ]
     assert build_own(project, "code/packages.txt", tmp_path / "envs", uv.path) == path
