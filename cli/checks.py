@@ -30,6 +30,8 @@ WORKLOAD = "tests/workload"
 MOST_WORKERS = 8
 MOST_CLUSTERS = 6
 """The largest number of files in `REAL` that run at once; each starts its own cluster."""
+LONGEST_TRAINING = 3660
+"""Seconds after which a test of the workload is ended from outside of Python; beyond any test's own limit."""
 ROOM_SIDE_BY_SIDE = 8 << 30
 """The bytes of free memory that mypy (3 GB), trainings and tests of real clusters need together."""
 SHOW_SECONDS = 0.2
@@ -81,7 +83,8 @@ def run_checks(project: Path, arguments: Sequence[str], *, everything: bool = Fa
         measured = [Path(folder, "tests.json"), Path(folder, "workload.json")]
         pytest = _measured(Path(sys.executable), measured[0])
         workload = _measured(trainer / "bin" / "python", measured[1])
-        training_suite: Step = ("tests of the workload", [*workload, WORKLOAD, *which])
+        hang = ["-o", f"faulthandler_timeout={LONGEST_TRAINING}"]
+        training_suite: Step = ("tests of the workload", [*workload, WORKLOAD, *which, *hang])
         others: list[Step] = [
             ("mypy --strict", [sys.executable, "-m", "mypy", f"--cache-dir={cache_root() / 'mypy'}"]),
             # The other suites use a core while a worker waits, and the tests that wait come first. Another

@@ -16,10 +16,12 @@ import pytest
 gc.disable()
 # pytest rewrites the asserts of these modules too, so that a failure shows the values.
 pytest.register_assert_rewrite("tests.support")
-# This import must come after that line.
-from tests.support import signals  # noqa: E402
+# These imports must come after that line.
+from tests.support import coverage, signals  # noqa: E402
 
 pytest_plugins = ["tests.support.accounts"]
+# This comes before any import of the code that is measured.
+coverage.keep_probes()
 # Our children would inherit the signals that `nohup`, or a script that starts us in the background, ignores.
 signals.reset()
 # moto would make its hundreds of images anew for every test of a cloud, and no test needs them.
