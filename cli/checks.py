@@ -124,7 +124,7 @@ def _prepare(project: Path) -> Path:
     try:
         system_packages.ensure_for(system_packages.TESTS, say)
     except UserError as error:
-        say(f"tests over SSH, of a controller's firewall and of its name server are skipped: {error}")
+        say(f"tests over SSH, of MPI, of a controller's firewall and of its name server are skipped: {error}")
     say("the training environment")
     uv = Path(sys.executable).with_name("uv")
     return training.build(project, "cpu", cache_root() / "apps" / "envs", uv, groups=("test",))

@@ -36,12 +36,14 @@ NEEDED = {
         "debootstrap": "/usr/sbin/debootstrap",
         "iproute2": "/*bin/ip",
     },
-    # A real sshd, a controller's firewall and name server, and non-GNU programs for the shim.
+    # A real sshd, a controller's firewall and name server, MPI's ranks on several machines, and non-GNU
+    # programs for the shim.
     TESTS: {
         "openssh-server": "/usr/sbin/sshd",
         "nftables": "/usr/sbin/nft",
         "dnsmasq-base": "/usr/sbin/dnsmasq",
         "busybox": "/usr/bin/busybox",
+        "openmpi-bin": "/usr/bin/mpirun.openmpi",
     },
 }
 """Purpose -> package -> the file that shows that it is installed. A `*` stands for what differs between

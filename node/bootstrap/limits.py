@@ -16,7 +16,8 @@ HOSTS_SECRETS = 780
 """The limit of the step `secrets` on the controller and on login machines."""
 DISKS = 300
 PACKAGES = 1500
-METADATA = 60
+METADATA = 600
+"""The limit of the step `metadata`, which may have to install nftables."""
 MOUNTS = 300
 SLURM = 300
 ACCELERATORS = 1500

@@ -149,7 +149,8 @@ class InitServices:
         # The order of last starts would be wrong: others may depend on a service that was restarted.
         order = sorted(self._running, key=lambda pid: self._names.index(self._running[pid].name))
         for pid in reversed(order):
-            with contextlib.suppress(ProcessLookupError):
+            # A service may have ended meanwhile. Its pid may then be another process's.
+            if pid in self._running:
                 os.kill(pid, signal.SIGTERM)
             deadline = time.monotonic() + STOP_SECONDS
             while pid in self._running and time.monotonic() < deadline:

@@ -145,13 +145,14 @@ WHOLE = VM | {"container"}
 STEPS: tuple[Step, ...] = (
     Step("users", limits.USERS, ALL, lambda context: kind(context).users(context)),
     Step("hosts", limits.HOSTS, ALL, lambda context: kind(context).hosts(context)),
+    # This comes before the controller reads the key, because users may log in while it still boots.
+    Step("metadata", limits.METADATA, frozenset({"controller"}), metadata, VM),
     # The controller waits until its permission to read the key is active. A login machine waits for the
     # controller.
     Step("secrets", limits.HOSTS_SECRETS, HOSTS, lambda context: kind(context).secrets(context)),
     Step("secrets", limits.SECRETS, ALL - HOSTS, lambda context: kind(context).secrets(context)),
     Step("disks", limits.DISKS, ALL, disks),
     Step("packages", limits.PACKAGES, ALL, packages, WHOLE),
-    Step("metadata", limits.METADATA, frozenset({"controller"}), metadata, VM),
     Step("mounts", limits.MOUNTS, ALL, lambda context: kind(context).mounts(context)),
     Step("slurm", limits.SLURM, ALL, lambda context: kind(context).slurm(context)),
     Step("accelerators", limits.ACCELERATORS, frozenset({"compute"}), accelerators),

@@ -115,6 +115,12 @@ def test_messages_are_parted_into_what_is_found_and_the_cure() -> None:
 # --- what it says of every stack -------------------------------------------------------------------------
 
 
+def test_what_a_plan_refuses_is_a_finding(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = stops("plan", "the program refuses it", "change it")
+    monkeypatch.setattr(general, "planned", lambda _stack: [refused])
+    assert refused in doctor.findings_of(Stack(project, "local"))
+
+
 def test_a_stack_file_with_mistakes_is_a_finding_with_all_of_them(project: Path) -> None:
     file = project / "Pulumi.local.yaml"
     file.write_text(

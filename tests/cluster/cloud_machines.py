@@ -159,6 +159,11 @@ class CloudMachines:
         again = cluster.land.ready("controller", since=before)
         assert {s["name"]: s["note"] for s in again["steps"]}["secrets"] == "took the cluster's munge key"
         assert cluster.sh("sha256sum </etc/munge/munge.key") == key
+        loaded = cluster.sh(
+            "nft list table inet slurm_stacks_metadata; journalctl -b -u slurm-stacks-metadata"
+        )
+        assert "skuid" in loaded
+        assert "Finished" in loaded, "systemd has loaded them, before our boot's steps did"
         assert cluster.job(waits)["JobState"] == "PENDING"
         cluster.done(runs)
         cluster.sh(f"scontrol release {waits}")

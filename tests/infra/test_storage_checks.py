@@ -86,6 +86,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ),
     ("aws", {"storage.buckets": [{"bucket": "gs://d-1", "path": "/d"}]}, "[0].bucket", ["s3://… on aws"]),
     ("gcp", {"storage.buckets": [{"bucket": "s3://d-1", "path": "/d"}]}, "[0].bucket", ["gs://… on gcp"]),
+    ("gcp", {"storage.buckets": [{"bucket": "gs://goog-1", "path": "/d"}]}, "[0].bucket", ["of a bucket"]),
     ("aws", {"storage.buckets": [{"bucket": "d-1", "path": "/d"}]}, "[0].bucket", ["s3://bucket/prefix"]),
     ("aws", {"storage.buckets": [{"bucket": "s3://d-1", "path": "/home/d"}]}, "[0].path", ["home's, /home"]),
     (

@@ -172,10 +172,10 @@ def test_the_order_is_that_of_the_contract() -> None:
         "ready",
     ]  # fmt: skip
     assert [s.name for s in STEPS if s.isolations is not None] == [
-        "packages", "metadata", "logs", "environment",
+        "metadata", "packages", "logs", "environment",
     ]  # fmt: skip
     names = [s.name for s in STEPS]
-    assert names.index("disks") + 1 == names.index("packages") == names.index("mounts") - 2
+    assert names.index("disks") + 1 == names.index("packages") == names.index("mounts") - 1
     assert all(0 < s.timeout <= 3600 for s in STEPS)
     assert [s.name for s in STEPS if "controller" not in s.roles] == [
         "secrets",
@@ -183,7 +183,8 @@ def test_the_order_is_that_of_the_contract() -> None:
         "health",
         "ready",
     ]
-    of_hosts = ["secrets", "metadata", "ready", "environment"]
+    assert names.index("users") < names.index("metadata") < names.index("secrets"), "no user sees the key"
+    of_hosts = ["metadata", "secrets", "ready", "environment"]
     assert [s.name for s in STEPS if "compute" not in s.roles] == of_hosts
 
 

@@ -198,7 +198,7 @@ def test_all_steps_of_a_head_and_of_a_node(
     report = cloud.report("controller")
     assert (report["state"], report["facts"]["slurm"]) == ("ready", "slurm-wlm 23.11.4")
     assert [step["name"] for step in report["steps"]] == [
-        "users", "hosts", "secrets", "disks", "packages", "metadata", "mounts", "slurm", "hooks", "ready",
+        "users", "hosts", "metadata", "secrets", "disks", "packages", "mounts", "slurm", "hooks", "ready",
         "logs", "environment",
     ]  # fmt: skip
     assert {step["state"] for step in report["steps"]} == {"done", "skipped"}

@@ -157,6 +157,14 @@ def test_scratch_that_somebody_has_set_up_keeps_its_mode(
     assert stat.S_IMODE(folder.stat().st_mode) == 0o2770
 
 
+def test_somebodys_own_file_system_keeps_its_mode(tmp_path: Path, asked: list[tuple[str, int]]) -> None:
+    theirs = Mount("/data", "nfs", existing="filer.lab:/export/data", options="rw,hard")
+    sources = {"mounts": {**SOURCES["mounts"], "/data": {"source": "filer.lab:/export/data"}}}
+    context, _ = machine(tmp_path, "controller", "controller", mounts=(*NFS, theirs), driver=sources)
+    machine_steps.mounts(context)
+    assert stat.S_IMODE((tmp_path / "root" / "data").stat().st_mode) == 0o755
+
+
 def test_nodes_leave_the_mode_of_scratch_to_the_controller(
     tmp_path: Path, asked: list[tuple[str, int]]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
 import shutil
@@ -51,6 +52,7 @@ def openings(context: Context) -> Openings:
 
 def test_on_ec2_only_root_slurm_and_instance_connect_have_the_identity(tmp_path: Path) -> None:
     context, _ = machine(tmp_path, "controller", "controller")
+    assert openings(context) == Openings(users=("ec2-instance-connect",)), "and nobody else's"
     seen = world(tmp_path, openings(context), (0, SLURM, CONNECT))
     token = seen["token"]
     assert isinstance(token, dict)
@@ -64,6 +66,8 @@ def test_on_ec2_only_root_slurm_and_instance_connect_have_the_identity(tmp_path:
 
 def test_on_compute_engine_users_keep_names_and_os_login_and_get_no_identity(tmp_path: Path) -> None:
     context, _ = gcp_machine(tmp_path, "controller", "controller")
+    assert openings(context).users == ()
+    assert ("udp", 67) in openings(context).ports, "systemd-networkd renews the machine's address there"
     seen = world(tmp_path, openings(context), (0, SLURM))
     token = seen["token"]
     assert isinstance(token, dict)
@@ -81,7 +85,13 @@ def test_the_step_places_the_rules_for_this_boot_and_the_next(tmp_path: Path) ->
     assert "169.254.169.254" in step.run(context)
     file, name = (text.format(name=metadata_guard.NAME) for text in (firewall.RULES, firewall.UNIT))
     rules = tmp_path / "root" / file
-    unit = tmp_path / "root" / "etc/systemd/system" / name
-    assert run.calls == [f"nft -f {rules}", f"systemctl enable {name}"]
-    assert f"nft -f /{file}" in unit.read_text()
+    assert run.calls[-2:] == [f"nft -f {rules}", f"systemctl enable {name}"]
+    assert run.having("apt-get", "install", "nftables"), "the packages of the boot come later"
     assert "skuid { 0" in rules.read_text()
+    unit = configparser.ConfigParser()
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(tmp_path / "root" / "etc/systemd/system" / name)
+    assert unit["Service"]["ExecStart"] == f"/usr/sbin/nft -f /{file}"
+    # The rules are there before any program of a user's can reach the network.
+    assert (unit["Unit"]["Before"], unit["Unit"]["DefaultDependencies"]) == ("network-pre.target", "no")
+    assert unit["Install"]["WantedBy"] == "sysinit.target"

@@ -207,6 +207,31 @@ def test_a_service_that_is_just_starting_is_asked_to_end_too(boot: Callable[[str
     assert machine.lines("ends") == ["well"]
 
 
+def test_a_service_that_ended_meanwhile_gets_no_signal(boot: Callable[[str], Machine]) -> None:
+    """Its pid may be another process's by then, on this host also one that is not the machine's."""
+    machine = boot(
+        """
+        def kill(pid, number, really=os.kill):
+            with (out / "asked").open("a") as asked:
+                asked.write(f"{pid}\\n")
+            really(pid, number)
+
+        os.kill = kill
+        first = services.start(service("first", f"until [ -e {out}/going ]; do sleep 0.02; done"))
+        told = f"touch {out}/going; while kill -0 {first} 2>/dev/null; do sleep 0.02; done; exit"
+        forever = "while :; do sleep 0.02; done"
+        last = services.start(service("last", f"trap '{told}' TERM; touch {out}/up; {forever}"))
+        (out / "pids").write_text(f"{first}\\n{last}\\n")
+        services.keep()
+        """
+    )
+    until(lambda: (machine.folder / "up").exists() and len(machine.lines("pids")) == 2, 60, "the services")
+    machine.term()
+    first, last = machine.lines("pids")
+    assert last in machine.lines("asked")
+    assert first not in machine.lines("asked")
+
+
 def test_a_machine_that_is_ended_during_its_boot_takes_its_services_along(
     boot: Callable[[str], Machine],
 ) -> None:

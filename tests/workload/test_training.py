@@ -194,7 +194,7 @@ def test_published_profile(start: Any) -> None:
 def test_missing_gpus_end_the_run(start: Any) -> None:
     run = start(2, "--gpus-per-node", "1", "--epochs", "1")
     run.result.write_text("an earlier run's", encoding="utf-8")
-    assert run.wait() == [1, 1]
+    assert run.wait() == [1, 1], run.output(0) + run.output(1)
     (line,) = [line for line in run.output().splitlines() if line.startswith("workload:")]
     assert line.startswith("workload: 127.0.0.1: 1 GPU(s) asked for, but TensorFlow sees 0 on 127.0.0.1")
     assert "Traceback" not in run.output()
@@ -206,7 +206,9 @@ def test_a_dead_worker_ends_the_run(start: Any) -> None:
     run = start(2, "--steps-per-epoch", "5", "--epochs", "100000")
     run.wait_for("Epoch 3/")
     run.processes[1].kill()
-    assert run.processes[0].wait(600) == 75  # it may have been a machine: the job is to be queued again
+    assert run.processes[0].wait(600) == 75, (
+        run.output()
+    )  # it may have been a machine: the job is to be queued again
     (line,) = [line for line in run.output().splitlines() if line.startswith("workload:")]
     assert line.startswith("workload: 127.0.0.1: the training stopped: another worker failed or went silent")
     assert re.search(r"connection closed|reset by peer|Broken pipe", line)

@@ -35,9 +35,10 @@ class Gcp:
     # Cloud Storage refuses faster writes of an object.
     write_seconds = 1.0
     tells_controller = False
-    # The address is also the name server and the time server. Each user's processes make OS Login's look-ups.
+    # The address is also the server of names, leases (DHCP) and time. Each user's processes make OS Login's
+    # look-ups, and systemd-networkd, which renews the lease, runs as a user of its own.
     metadata_openings = Openings(
-        ports=(("udp", 53), ("tcp", 53), ("udp", 123)), paths=("/computeMetadata/v1/oslogin/",)
+        ports=(("udp", 53), ("tcp", 53), ("udp", 67), ("udp", 123)), paths=("/computeMetadata/v1/oslogin/",)
     )
 
     def __init__(self, settings: Settings) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from node.bootstrap import files
 from node.bootstrap.context import Context
 
+PACKAGE = "nftables"
 RULES = "etc/slurm-stacks/{name}.nft"
 UNIT = "slurm-stacks-{name}.service"
 UNIT_TEXT = """\

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from node.bootstrap.context import Context
 from node.bootstrap.services import Service
-from node.bootstrap.vm import firewall
+from node.bootstrap.vm import apt, firewall
 
 if TYPE_CHECKING:
     from http.server import ThreadingHTTPServer
@@ -70,8 +70,10 @@ def install(context: Context, openings: Openings) -> str:
     """Installs the rules, now and for each later boot.
 
     Raises:
-        CommandError: nftables refuses the rules.
+        CommandError: nftables cannot be installed, or refuses the rules.
     """
+    # This step comes before that of all packages, and not every image has nftables.
+    apt.install(context, [firewall.PACKAGE])
     if openings.paths:
         context.services.stop(PROXY)
         context.services.start(_service(context, openings.paths))

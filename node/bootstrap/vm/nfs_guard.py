@@ -17,7 +17,6 @@ from node.model import Mount
 
 NAME = "nfs"
 TABLE = "slurm_stacks_nfs"
-PACKAGE = "nftables"
 PORT = 2049
 CHAINS = f"""\
 	chain refuse {{

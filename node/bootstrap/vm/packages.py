@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from node.bootstrap import files
 from node.bootstrap.context import Context, Reboot
-from node.bootstrap.vm import apt, clouds, mariadb, name_server, nfs_guard
+from node.bootstrap.vm import apt, clouds, firewall, mariadb, name_server, nfs_guard
 from node.containers import oci, pyxis
 from node.model import ClusterDesign
 from node.storage import BUCKETS
@@ -43,13 +43,13 @@ def of_role(design: ClusterDesign, role: str) -> list[str]:
         else:
             names += pyxis.REQUIRED
     if role == "controller":
-        names += [nfs_guard.PACKAGE, name_server.PACKAGE]
+        names += [firewall.PACKAGE, name_server.PACKAGE]
         names += clouds.kind(design.provider).packages
         names += ACCOUNTING if design.slurm.accounting else []
         # This is for the training environment. The local stack makes it on the host.
         names += ["python3-venv"] if design.trains and design.isolation == "vm" else []
     if nfs_guard.needed(mounts):
-        names.append(nfs_guard.PACKAGE)
+        names.append(firewall.PACKAGE)
     return list(dict.fromkeys(names))
 
 
