@@ -23,7 +23,7 @@ from infra.aws.batch import user_data
 from infra.aws.launch_templates import BOOT_SCRIPT
 from infra.clouds.commands import line
 from infra.gcp import metadata
-from node.bootstrap.vm import images, os_login
+from node.bootstrap.vm import images, os_login, users
 from node.elastic import programs
 from tests.support.aws_mocks import aws_design
 from tests.support.batch_stack import batch_design
@@ -74,6 +74,7 @@ def texts() -> Iterator[tuple[str, str, str]]:
             metadata.BOOT_SCRIPT.render(google, "c-bucket-1a2b3c4", role, host),
         )
     yield "first-login", "sh", os_login.PROGRAM_TEXT.format(shared="/home", key="id_ed25519", cluster="c")
+    yield "user-key", "sh", users.KEY_TEXT.format(key="id_ed25519", cluster="c")
     for mode in ("ssm", "ssh"):
         if proxy := access.ssh_proxy("eu-west-1", mode, "my key"):
             yield f"proxy-{mode}", "sh", proxy.replace("%%", "%")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pwd
 import socket
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -277,26 +279,59 @@ def test_the_login_user_gets_from_the_head_to_the_nodes(
         Person("x", 1001, "/srv/x"),
     ]
     monkeypatch.setattr(pwd, "getpwall", lambda: entries)
-    given: list[str] = []
-    monkeypatch.setattr(users.accounts, "chown", lambda path, user: given.append(f"{user} {path.name}"))  # type: ignore[attr-defined]
     for entry in entries:
         (tmp_path / "root" / entry.pw_dir.lstrip("/") / ".ssh").mkdir(parents=True)
     folder = tmp_path / "root" / "home" / "ubuntu" / ".ssh"
     (folder / "authorized_keys").write_text("ssh-ed25519 FROM-EC2")
+    (folder / "authorized_keys").chmod(0o600)
 
-    def keygen(*argv: str) -> str:
-        Path(argv[-1]).write_text("private")
-        Path(argv[-1] + ".pub").write_text("ssh-ed25519 OWN ubuntu@t\n")
-        return ""
+    def as_the_user(*argv: str) -> str:
+        assert argv[:6] == ("setpriv", "--reuid", "1000", "--regid", "1000", "--init-groups")
+        return really(*argv[argv.index("/bin/sh") :])
 
-    run.answer("ssh-keygen", keygen)
+    run.answer("setpriv", as_the_user)
     for _ in range(2):
         users.prepare(context)
-    assert len(run.calls) == 1
-    assert (folder / "authorized_keys").read_text() == "ssh-ed25519 FROM-EC2\nssh-ed25519 OWN ubuntu@t\n"
-    assert stat.S_IMODE((folder / "authorized_keys").stat().st_mode) == 0o600
-    assert {"ubuntu id_slurm_stacks", "ubuntu id_slurm_stacks.pub", "ubuntu .authorized_keys"} & set(given)
-    assert not [name for name in given if name.startswith(("root", "x"))]
+    own = (folder / "id_slurm_stacks.pub").read_text()
+    assert (folder / "authorized_keys").read_text() == f"ssh-ed25519 FROM-EC2\n{own}"
+    assert own.startswith("ssh-ed25519 ")
+    assert own.endswith(f" ubuntu@{context.settings.design.name}\n")
+    assert stat.S_IMODE((folder / "id_slurm_stacks").stat().st_mode) == 0o600
+    assert not [path for path in (tmp_path / "root").rglob("id_*") if "ubuntu" not in path.parts]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_users_links_take_nothing_of_roots(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Links in a user's folder let the boot neither read nor give away what belongs to root."""
+    nobody = pwd.getpwnam("nobody")
+    ada = pwd.struct_passwd(("nobody", "x", nobody.pw_uid, nobody.pw_gid, "", "/home/ada", "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwall", lambda: [ada])
+    monkeypatch.setattr(users, "NOBODY", nobody.pw_uid + 1)
+    with tempfile.TemporaryDirectory() as made:
+        (top := Path(made)).chmod(0o755)
+        context, run = machine(top, "controller", "controller")
+        run.answer("setpriv", really)
+        (secret := top / "secret").write_text("root's\n")
+        secret.chmod(0o600)
+        (folder := top / "root" / "home" / "ada" / ".ssh").mkdir(parents=True)
+        for name in ("id_slurm_stacks", "id_slurm_stacks.pub", "authorized_keys"):
+            (folder / name).symlink_to(secret)
+        for path in (folder.parent, folder):
+            os.chown(path, nobody.pw_uid, nobody.pw_gid)
+        users.prepare(context)
+        assert "nobody gets no key for `ssh NODE`: " in (said := capsys.readouterr().err)
+        assert "Permission denied" in said
+        assert (secret.read_text(), secret.stat().st_uid) == ("root's\n", 0)
+        for path in folder.glob("*keys*"):
+            path.unlink()
+        (folder / "id_slurm_stacks.pub").unlink()
+        users.prepare(context)
+        own = (folder / "id_slurm_stacks.pub").read_text()
+        assert (folder / "authorized_keys").read_text() == own
+        assert (folder / "id_slurm_stacks").stat().st_uid == nobody.pw_uid
+        assert not (folder / "id_slurm_stacks").is_symlink()
 
 
 def test_ssh_takes_the_users_key_of_the_cluster_to_its_nodes(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import time
 
 from node.bootstrap import files
 from node.bootstrap.context import Context
-from node.bootstrap.vm.users import KEY
+from node.bootstrap.vm.users import KEY, KEY_TEXT
 
 NSSWITCH = "etc/nsswitch.conf"
 AGENT_SECONDS = 60.0
@@ -25,7 +25,8 @@ PAM = "etc/pam.d/sshd"
 PROGRAM = "usr/local/lib/slurm-stacks/first-login"
 # The program's effect does not depend on lines that the agent adds before or after this one.
 PAM_TEXT = "session optional pam_exec.so quiet /{program}\n"
-PROGRAM_TEXT = """\
+PROGRAM_TEXT = (
+    """\
 #!/bin/sh
 # Written by slurm-stacks, called by PAM as root: who logs in for the first time gets a home on the shared
 # disk, and a key in it with which all machines of the cluster let them in.
@@ -41,13 +42,12 @@ mountpoint -q {shared} || exit 0
 uid=$(echo "$entry" | cut -d: -f3)
 gid=$(echo "$entry" | cut -d: -f4)
 exec setpriv --reuid "$uid" --regid "$gid" --init-groups --reset-env /bin/sh -c '
-umask 077
-mkdir -p "$1/.ssh" && cd "$1/.ssh" || exit 1
-exec 9>.{key}.lock && flock 9
-[ -e {key}.pub ] || {{ rm -f {key}; ssh-keygen -q -t ed25519 -N "" -C "$2@{cluster}" -f {key} </dev/null; }}
-grep -qxFf {key}.pub authorized_keys 2>/dev/null || cat {key}.pub >>authorized_keys
+"""
+    + KEY_TEXT
+    + """\
 ' first-login "$home" "$PAM_USER"
 """
+)
 
 
 SSHD = "etc/ssh/sshd_config.d/10-slurm-stacks.conf"

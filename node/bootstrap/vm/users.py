@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pwd
+import sys
 from pathlib import Path
 
-from node.bootstrap import accounts, files
+from node.bootstrap import files
+from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 
 FIRST_USER = 1000
 NOBODY = 65534
 KEY = "id_slurm_stacks"
+KEY_SECONDS = 20.0
 CLIENT = "etc/ssh/ssh_config.d/slurm-stacks.conf"
 # Host keys are not checked, because each launch makes a new machine for a node's name, with a new key, and
 # nodes are in the cluster's own network.
@@ -22,6 +25,20 @@ Host {patterns}
     UserKnownHostsFile /dev/null
     LogLevel ERROR
 """
+KEY_TEXT = """\
+umask 077
+mkdir -p "$1/.ssh" && cd "$1/.ssh" || exit 1
+exec 9>.{key}.lock && flock 9
+[ -e {key}.pub ] || {{ rm -f {key}; ssh-keygen -q -t ed25519 -N "" -C "$2@{cluster}" -f {key} </dev/null; }}
+grep -qxFf {key}.pub authorized_keys 2>/dev/null && exit 0
+[ -z "$(tail -c 1 authorized_keys 2>/dev/null)" ] || echo >>authorized_keys
+cat {key}.pub >>authorized_keys
+"""
+"""A shell script that makes a user's key pair and lets its owner in. It runs as the user.
+
+Its arguments are the home folder and the user's name. It has no single quotes, because another script holds
+it in such quotes.
+"""
 
 
 def prepare(context: Context) -> None:
@@ -32,7 +49,11 @@ def prepare(context: Context) -> None:
         home = context.at(entry.pw_dir.lstrip("/"))
         is_user = FIRST_USER <= entry.pw_uid < NOBODY and (home / ".ssh").is_dir()
         if is_user and _shared(context, entry.pw_dir):
-            keys(context, entry.pw_name, home / ".ssh")
+            # No user can stop the boot by what is in a home folder.
+            try:
+                keys(context, entry)
+            except CommandError as error:
+                print(f"{entry.pw_name} gets no key for `ssh NODE`: {error}", file=sys.stderr, flush=True)
 
 
 def configure_ssh(context: Context) -> None:
@@ -43,20 +64,17 @@ def configure_ssh(context: Context) -> None:
     files.write(client, CLIENT_TEXT.format(patterns=patterns, key=KEY).encode())
 
 
-def keys(context: Context, user: str, folder: Path) -> None:
-    """Makes the user's key pair for the cluster's machines, which all share the user's home."""
-    key, authorized = folder / KEY, folder / "authorized_keys"
-    public = key.with_suffix(".pub")
-    if not public.exists():
-        key.unlink(missing_ok=True)
-        make = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"{user}@{context.settings.design.name}")
-        context.run(*make, "-f", str(key))
-    before = authorized.read_text() if authorized.exists() else ""
-    if public.read_text().strip() not in before.splitlines():
-        text = f"{before.rstrip()}\n" if before.strip() else ""
-        files.write(authorized, f"{text}{public.read_text()}".encode(), 0o600, user)
-    for path in (key, public):
-        accounts.chown(path, user)
+def keys(context: Context, entry: pwd.struct_passwd) -> None:
+    """Makes the user's key pair for the cluster's machines, which all share the user's home.
+
+    This is done as the user. In a folder that belongs to a user root would follow the user's links.
+    """
+    script = KEY_TEXT.format(key=KEY, cluster=context.settings.design.name)
+    become = ("setpriv", "--reuid", str(entry.pw_uid), "--regid", str(entry.pw_gid), "--init-groups")
+    home = str(context.at(entry.pw_dir.lstrip("/")))
+    context.run(
+        *become, "--reset-env", "/bin/sh", "-c", script, "keys", home, entry.pw_name, timeout=KEY_SECONDS
+    )
 
 
 def _shared(context: Context, home: str) -> bool:
