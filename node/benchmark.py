@@ -62,10 +62,15 @@ class Run:
         Raises:
             SlurmDown: The controller does not answer. The same call may work later.
             RuntimeError: sbatch refused the job; the message is sbatch's. Or the run belongs to another user
-                and has failed.
+                and has failed, or its folder is in one of another user.
         """
-        if self.folder.exists() and not os.access(self.folder, os.W_OK):
+        if (owner := _owner(self.folder)) is not None and owner != os.getuid():
             return self._of_another(again)
+        if _owner(self.folder.parent) not in (None, 0, os.getuid()):
+            raise RuntimeError(
+                f"{self.folder.parent} belongs to another user, who could exchange what runs there as you: "
+                "have it removed, or have an administrator of the cluster run the same benchmark"
+            )
         with self._locked() as lock:
             jobs = self._control.jobs()
             job = self._job_id(jobs)
@@ -221,6 +226,14 @@ class Run:
         for path in sorted(self.folder.glob("out-*.txt")):
             lines += _end(path)[-TAIL_LINES:]
         return lines
+
+
+def _owner(path: Path) -> int | None:
+    """The user who owns a path, or the link itself if it is one; `None` if nothing is there."""
+    try:
+        return path.lstat().st_uid
+    except FileNotFoundError:
+        return None
 
 
 def _end(path: Path) -> list[str]:

@@ -13,6 +13,7 @@ from cli.local import machine_access, training
 from cli.local.site import RunDirectory
 from cli.provider import TOOL
 from infra import workload_files
+from infra.errors import UserError
 from infra.program.stack import Stack
 from node.bootstrap import files
 
@@ -28,6 +29,9 @@ def stage(stack: Stack, own: Sequence[str] = ()) -> dict[str, Any]:
     run = RunDirectory.of(stack)
     workload = workload_files.read(stack.project, own)
     target = run.shared / "bench" / workload.digest[:16]
+    # Users of container machines may make folders there, and jobs run what is staged as their own user.
+    if (target.exists() or target.is_symlink()) and target.lstat().st_uid not in (0, os.getuid()):
+        raise UserError(f"{target} belongs to another user, whose files would run as you: remove it")
     if not target.exists():
         draft = target.with_name(f".{target.name}.{os.getpid()}")
         for file in workload.files:

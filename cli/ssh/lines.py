@@ -26,15 +26,41 @@ done
 printf '%s\\n' "$env"
 """
 
-# The workload is moved to its place by a rename, so it is complete when it is there.
+# An administrator stages as root, so that everybody may use it.
+_AS_ADMINISTRATOR = """\
+set --
+if [ "$(id -u)" != 0 ] && sudo -n true </dev/null >/dev/null 2>&1; then set -- sudo -n; fi
+exec "$@" /bin/sh -c {script}
+"""
+
+# The folders have the mode of /tmp, so another user may have made these names. Jobs run what is staged as
+# their own user, so only root's files and one's own are used. Root takes the folder before it looks at it,
+# so that its former owner cannot exchange it afterwards. The workload is moved to its place by a rename, so
+# it is complete when it is there.
 _UNPACK = """\
 set -eu
-bench={bench} name={name}
-target="$bench/$name/workload"
-if [ ! -d "$target" ]; then
-  mkdir -p "$bench/$name"
+umask 022
+bench={bench} name={name} me=$(id -u)
+folder="$bench/$name" target="$bench/$name/workload"
+trusted() {{
+  [ -d "$1" ] && [ ! -L "$1" ] && case $(stat -c %u -- "$1") in 0 | "$me") ;; *) false ;; esac
+}}
+refuse() {{
+  printf '%s\\n' "$1 belongs to $(stat -c %U -- "$1"), whose files would run as you. Have it removed, or \
+have an administrator of the cluster run the same training: what an administrator stages is for all" >&2
+  exit 1
+}}
+mkdir -p "$bench"
+[ -e "$folder" ] || [ -L "$folder" ] || mkdir "$folder" 2>/dev/null || true
+if [ "$me" = 0 ] && ! trusted "$folder"; then
+  chown -h 0:0 "$folder"
+  trusted "$folder" || {{ rm -f "$folder" && mkdir "$folder"; }}
+fi
+trusted "$folder" || refuse "$folder"
+if ! trusted "$target"; then
+  if [ "$me" != 0 ] && {{ [ -e "$target" ] || [ -L "$target" ]; }}; then refuse "$target"; fi
   # Every user who runs the same training makes a folder in it.
-  chmod 1777 "$bench/$name" 2>/dev/null || true
+  chmod 1777 "$folder" 2>/dev/null || true
   draft=$(mktemp -d "$bench/.$name.XXXXXX")
   trap 'rm -rf "$draft"' EXIT
   trap 'exit 129' HUP INT TERM
@@ -46,7 +72,11 @@ if [ ! -d "$target" ]; then
   mkdir "$draft/new"
   # Not -C: GNU tar reads backslashes in its value as escapes, and would unpack elsewhere.
   (cd "$draft/new" && tar -x --no-same-owner -f ../archive)
-  mv -T "$draft/new/workload" "$target" || [ -d "$target" ]
+  if [ "$me" = 0 ] && ! trusted "$target" && {{ [ -e "$target" ] || [ -L "$target" ]; }}; then
+    mv -T "$target" "$draft/former"
+  fi
+  mv -T "$draft/new/workload" "$target" || true
+  trusted "$target" || refuse "$target"
 fi
 printf '%s\\n' "$target"
 """
@@ -62,10 +92,12 @@ def wait_for_environment(apps: str, digest: str, seconds: int) -> str:
 def unpack(shared: str, staged: str, digest: str) -> str:
     """Unpacks an archive with this SHA-256 to `<shared>/bench/<staged>/workload`, unless that exists.
 
-    The archive comes on standard input, in base64.
+    The archive comes on standard input, in base64. Files of a user who is neither root nor oneself are never
+    used: root replaces them, anybody else is refused.
     """
     bench = shlex.quote(f"{shared}/bench")
-    return _UNPACK.format(bench=bench, name=shlex.quote(staged), digest=shlex.quote(digest))
+    script = _UNPACK.format(bench=bench, name=shlex.quote(staged), digest=shlex.quote(digest))
+    return _AS_ADMINISTRATOR.format(script=shlex.quote(script))
 
 
 def submit(tool: str, folder: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from node import benchmark
 from node.benchmark import Run
 from node.slurm.control import Control, SlurmDown
 from node.slurm.states import JobState
@@ -228,7 +229,8 @@ def test_anothers_run_is_the_same_run_while_it_works_and_is_left_alone(
     run = make(tmp_path, control)
     run.submit("script")
     before = sorted((path, path.stat().st_mtime_ns) for path in run.folder.iterdir())
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    theirs = os.getuid() + 1
+    monkeypatch.setattr(benchmark, "_owner", lambda path: theirs if path == run.folder else 0)
     control.queue = {41: ours(41)}
     assert run.submit("script") == 41
     control.queue = {41: ours(41, "FAILED")}
@@ -239,6 +241,26 @@ def test_anothers_run_is_the_same_run_while_it_works_and_is_left_alone(
     (run.folder / "result.json").write_text("{}")
     assert run.submit("script") == 41
     assert sbatch.calls() == 1
+
+
+def test_nothing_is_submitted_where_another_user_could_exchange_it(
+    tmp_path: Path, sbatch: Sbatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make(tmp_path, FakeControl())
+    theirs = os.getuid() + 1
+    monkeypatch.setattr(benchmark, "_owner", lambda path: theirs if path == run.folder.parent else None)
+    with pytest.raises(RuntimeError, match="who could exchange what runs there as you"):
+        run.submit("script")
+    # A link belongs to whoever made it, not to the owner of what it leads to.
+    monkeypatch.undo()
+    run.folder.parent.mkdir(parents=True, exist_ok=True)
+    run.folder.symlink_to(tmp_path)
+    assert benchmark._owner(run.folder) == run.folder.lstat().st_uid
+    if os.geteuid() == 0:
+        os.chown(run.folder, theirs, -1, follow_symlinks=False)
+        with pytest.raises(RuntimeError, match="is another user's run and has no result"):
+            run.submit("script")
+    assert sbatch.calls() == 0
 
 
 def test_cancel_ends_the_runs_job_and_nothing_else(tmp_path: Path, sbatch: Sbatch) -> None:

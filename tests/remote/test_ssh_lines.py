@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +232,102 @@ def test_two_that_stage_at_once_make_one(tmp_path: Path, content: bytes) -> None
         assert one.returncode == 0
     assert set(staged(shared)) == {"model.py", "envs/cpu/uv.lock"}
     assert list((shared / "bench").glob(".*")) == []
+
+
+# --- staging beside other users --------------------------------------------------------------------------
+
+ADA, EVE = 2001, 2002
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act as other users")
+
+
+@pytest.fixture
+def bench() -> Iterator[Path]:
+    """The shared folder's `bench` as the controller makes it: every user may make folders there."""
+    with tempfile.TemporaryDirectory() as root:
+        Path(root).chmod(0o755)
+        bench = Path(root) / "bench"
+        bench.mkdir()
+        bench.chmod(0o1777)
+        yield bench
+
+
+def stage_as(user: int, bench: Path, content: bytes, **env: str) -> subprocess.CompletedProcess[bytes]:
+    line = lines.unpack(str(bench.parent), NAME, bundle.digest(content))
+    return subprocess.run(
+        ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "sh", "-c", line],
+        input=base64.encodebytes(content), capture_output=True, timeout=120, check=False, cwd="/",
+        env={"PATH": os.environ["PATH"], **env},
+    )  # fmt: skip
+
+
+def plant(user: int, path: Path) -> None:
+    """Make what looks like a staged workload, as this user, who owns all of it."""
+    path.mkdir(parents=True)
+    (path / "model.py").write_text("print('evil')")
+    for one in (path.parent, path, path / "model.py"):
+        os.chown(one, user, user)
+
+
+@as_root
+def test_nobodys_files_run_as_another_user(bench: Path, content: bytes) -> None:
+    plant(EVE, bench / NAME / "workload")
+    refused = stage_as(ADA, bench, content)
+    assert (refused.returncode, refused.stdout) == (1, b"")
+    assert b"whose files would run as you. Have it removed, or have an administrator" in refused.stderr
+    # Also if only the folder above is another's, who could exchange what is in it.
+    shutil.rmtree(bench / NAME / "workload")
+    assert stage_as(ADA, bench, content).returncode == 1
+    assert not (bench / NAME / "workload").exists()
+
+
+@as_root
+@pytest.mark.parametrize("above", [True, False], ids=["her folder", "root's folder"])
+def test_what_root_stages_takes_the_place_of_another_users_and_is_for_everybody(
+    bench: Path, content: bytes, above: bool
+) -> None:
+    plant(EVE, bench / NAME / "workload")
+    (bench / NAME / "her-run").mkdir()
+    if not above:
+        os.chown(bench / NAME, 0, 0)
+    printed(unpack(bench.parent, content))
+    assert set(staged(bench.parent)) == {"model.py", "envs/cpu/uv.lock"}
+    for path in (bench / NAME, bench / NAME / "workload", bench / NAME / "workload" / "model.py"):
+        assert path.stat().st_uid == 0
+    assert (bench / NAME).stat().st_mode & 0o7777 == 0o1777
+    assert (bench / NAME / "her-run").is_dir(), "her results stay"
+    assert printed(stage_as(ADA, bench, content)) == str(bench / NAME / "workload")
+    assert list(bench.glob(".*")) == []
+
+
+@as_root
+@pytest.mark.parametrize("name", [NAME, f"{NAME}/workload"])
+def test_root_follows_no_link_of_another_user(bench: Path, content: bytes, name: str) -> None:
+    elsewhere = bench.parent / "elsewhere"
+    elsewhere.mkdir()
+    (bench / name).parent.mkdir(exist_ok=True)
+    (bench / name).symlink_to(elsewhere)
+    os.chown(bench / name, EVE, EVE, follow_symlinks=False)
+    printed(unpack(bench.parent, content))
+    assert list(elsewhere.iterdir()) == []
+    assert set(staged(bench.parent)) == {"model.py", "envs/cpu/uv.lock"}
+    assert not (bench / NAME).is_symlink()
+    assert not (bench / NAME / "workload").is_symlink()
+
+
+@as_root
+def test_who_may_use_sudo_stages_for_everybody(bench: Path, content: bytes) -> None:
+    programs = bench.parent / "bin"
+    programs.mkdir()
+    asked = bench / "asked"
+    # `-n` is the only option that is used here.
+    (programs / "sudo").write_text(f'#!/bin/sh\necho "$2" >>{asked}\nshift\nexec "$@"\n')
+    (programs / "sudo").chmod(0o755)
+    printed(stage_as(ADA, bench, content, PATH=f"{programs}:{os.environ['PATH']}"))
+    assert asked.read_text().split() == ["true", "/bin/sh"]
+    asked.unlink()
+    (programs / "sudo").write_text(f"#!/bin/sh\necho no >>{asked}\nexit 1\n")
+    printed(stage_as(ADA, bench, content, PATH=f"{programs}:{os.environ['PATH']}"))
+    assert asked.read_text() == "no\n"
 
 
 # --- cancelling ------------------------------------------------------------------------------------------
