@@ -277,6 +277,15 @@ def test_the_workload_is_staged_once_and_whole(local: FakeMachines) -> None:
     assert [p.name for p in folder.parent.iterdir() if p.name.startswith(".")] == []
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act as another user")
+def test_what_another_user_put_there_is_not_taken_for_the_workload(local: FakeMachines) -> None:
+    theirs = local.run.shared / "bench" / workload_files.read(local.project).digest[:16]
+    theirs.mkdir(parents=True)
+    os.chown(theirs, 2002, 2002)
+    with pytest.raises(UserError, match="belongs to another user, whose files would run as you"):
+        local.do("stage")
+
+
 def test_the_environment_lies_where_the_cluster_looks(
     local: FakeMachines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
