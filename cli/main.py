@@ -118,13 +118,11 @@ def down(
     """Destroy a stack, then look for leftovers."""
     from cli.console.progress import Console
     from cli.local import orphaned_clusters
-    from cli.operate import take_down
+    from cli.operate import end_orphaned, take_down
 
     console = Console()
     if checkout is not None:
-        if left := orphaned_clusters.end(Stack(checkout, stack.name)):
-            console.say(left, "yellow")
-        console.say("its processes and its run directory are gone")
+        end_orphaned(Stack(checkout, stack.name), console, yes=yes)
         return
     try:
         name: str = load(stack).cluster.provider

@@ -350,10 +350,43 @@ def _destroy(
     if damaged and not left:
         embedded.forget(stack)
     if left:
-        lines = "\n".join(f"  {line}" for line in left)
-        again = f"Run `./cluster down --stack {stack.name}` again."
-        raise UserError(f"these are left of stack {stack.name}:\n{lines}\n{again}")
+        raise _left(stack, left, f"./cluster down --stack {stack.name}")
     return kept
+
+
+def _left(stack: Stack, left: Sequence[str], command: str) -> UserError:
+    lines = "\n".join(f"  {line}" for line in left)
+    return UserError(f"these are left of stack {stack.name}:\n{lines}\nRun `{command}` again.")
+
+
+def end_orphaned(stack: Stack, console: Console, *, yes: bool = False) -> None:
+    """Do what `take_down` does, for a local cluster whose checkout is gone. No engine knows it any more.
+
+    Args:
+        stack: The stack, with the path of the checkout that is gone.
+        yes: Whether to end jobs without a question. Without a terminal there is no question in any case.
+
+    Raises:
+        UserError: There is no such cluster, or something of it is left, and the message names it; or somebody
+            wants to keep the jobs (exit 3).
+    """
+    from cli.local import orphaned_clusters, running
+
+    run = orphaned_clusters.find(stack)
+    if hint := interrupt.background_hint():
+        console.say(hint, "dim")
+    agree = functools.partial(_agree, stack.name, console, yes)
+    running.drain(run, stack.name, console.say, agree, orphaned=True)
+    holder = orphaned_clusters.holder(run)
+    with console.waiting("taking the cluster down"):
+        left = orphaned_clusters.end(run)
+    if left:
+        raise _left(stack, left, orphaned_clusters.command(stack))
+    if elsewhere := orphaned_clusters.forget(stack, run, holder):
+        console.say("nothing else is left")
+        console.say(elsewhere, "yellow")
+    else:
+        console.say("nothing is left")
 
 
 def _agree(stack: str, console: Console, yes: bool, jobs: Sequence[Job]) -> None:

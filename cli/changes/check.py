@@ -212,7 +212,7 @@ def drain(
     A cluster that does not answer is destroyed as well.
 
     Args:
-        how_to_keep: The command that lets jobs start again.
+        how_to_keep: The command that lets jobs start again; empty if there is none.
         agree: Is called with the jobs; raises UserError if somebody wants to keep them.
 
     Raises:
@@ -231,7 +231,8 @@ def drain(
     except BaseException:
         reach.release(held)
         raise
-    say(f"no further job starts (should you keep the cluster: {how_to_keep} lets them start again)")
+    keep = f" (should you keep the cluster: {how_to_keep} lets them start again)" if how_to_keep else ""
+    say(f"no further job starts{keep}")
     if running := [job for job in there if not job.pending]:
         end(reach, running, say)
 
@@ -262,5 +263,5 @@ def end(reach: ClusterControl, running: Sequence[Job], say: Callable[[str], None
 
 def no_answer(error: UserError, then: str = "it is ended all the same") -> str:
     """The sentence about a cluster that cannot be asked for its jobs."""
-    why = str(error).splitlines()[0]
+    why = str(error).splitlines()[0].rstrip(".")
     return f"the cluster does not answer, so nobody knows which jobs run ({why}); {then}"

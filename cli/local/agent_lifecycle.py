@@ -161,7 +161,7 @@ def why_gone(stack: Stack, run: RunDirectory) -> str:
 def how_to_restart(stack: str) -> str:
     """Return the message for a cluster whose controller does not run."""
     return (
-        f"the controller of stack {stack} does not run: the machine was restarted, or somebody ended it. "
+        f"the controller of stack {stack} does not run: the machine was restarted, or somebody ended it.\n"
         f"`./cluster up --stack {stack}` starts it again with its queue, `./cluster down --stack {stack}` "
         "removes the cluster."
     )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 from pathlib import Path
 
+from cli.local import leftovers
 from cli.local.agent_lifecycle import end_cluster
 from cli.local.site import RunDirectory
 from infra import os_errors
@@ -24,7 +26,7 @@ def messages(project: Path) -> list[str]:
     return [
         f"a cluster of stack {note.stack} runs without its checkout: {note.checkout} was moved or deleted. "
         f"If it was moved, `./cluster down --stack {note.stack}` there ends the cluster; else "
-        f"`./cluster down --stack {note.stack} --checkout '{note.checkout}'`"
+        f"`{command(Stack(note.checkout, note.stack))}`"
         for run, note in locations.notes()
         if note.gone
         and locations.key(Stack(project, note.stack)) != run.name
@@ -33,11 +35,13 @@ def messages(project: Path) -> list[str]:
     ]
 
 
-def end(stack: Stack) -> str:
-    """End the cluster of a checkout that is gone, and forget its state.
+def command(stack: Stack) -> str:
+    """Return the command that ends the cluster of a checkout that is gone, for a shell."""
+    return f"./cluster down --stack {stack.name} --checkout {shlex.quote(str(stack.project))}"
 
-    Returns:
-        What the user must still do elsewhere; empty if that is nothing.
+
+def find(stack: Stack) -> RunDirectory:
+    """Return the run directory of a cluster whose checkout is gone.
 
     Raises:
         UserError: there is no such cluster, or its checkout still exists.
@@ -53,12 +57,49 @@ def end(stack: Stack) -> str:
         )
     if (path / "Pulumi.yaml").exists():
         raise UserError(f"{path} is there: run `./cluster down --stack {stack.name}` in it", EXIT_REFUSED)
-    holder = (run / "owner").read_text().strip() if (run / "owner").exists() else owner.EMBEDDED
-    state = locations.state_root() / run.name
-    end_cluster(RunDirectory(run))
+    return RunDirectory(run)
+
+
+def end(run: RunDirectory) -> list[str]:
+    """End such a cluster. Returns one line for each thing that is left of it.
+
+    Raises:
+        UserError: a process or a part of a machine cannot be removed.
+    """
+    notes = {}
+    for name in (locations.NOTE, owner.OWNER):
+        with contextlib.suppress(OSError):
+            notes[name] = (run.path / name).read_bytes()
+    end_cluster(run)
+    left = leftovers.find(run)
+    if left:
+        # Another call finds what is left by these files.
+        for name, content in notes.items():
+            with contextlib.suppress(OSError):
+                (run.path / name).write_bytes(content)
+    return left
+
+
+def holder(run: RunDirectory) -> str:
+    """Return the owner of a cluster (see `infra.program.owner`)."""
+    with contextlib.suppress(FileNotFoundError):
+        return (run.path / owner.OWNER).read_text(encoding="utf-8").strip()
+    return owner.EMBEDDED
+
+
+def forget(stack: Stack, run: RunDirectory, holder: str) -> str:
+    """Forget the state of a cluster that has ended.
+
+    Args:
+        holder: its owner, as long as it was up.
+
+    Returns:
+        What the user must still do elsewhere; empty if that is nothing.
+    """
+    state = locations.state_root() / run.path.name
     shutil.rmtree(state, ignore_errors=True)
     with contextlib.suppress(OSError):  # the folder of another cluster is in it
-        run.parent.rmdir()
+        run.path.parent.rmdir()
     if holder == owner.EMBEDDED or str(state) in holder:
         return ""
     return f"Pulumi's backend {holder} still has the stack: `pulumi stack rm --force {stack.name}` forgets it"

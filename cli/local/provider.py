@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cli.local import agent_lifecycle, machine_access, system_packages
+from cli.local import agent_lifecycle, leftovers, machine_access, system_packages
 from cli.local.site import RunDirectory
 from cli.provider import Command, Files, Outputs, StackUp
 from cli.runner import lock
-from infra import bundle, os_errors
+from infra import bundle
 from infra.errors import NotUpError, UserError
 from infra.program import owner
 from infra.program.stack import Stack
-from localcloud import containers
 from node.model import APPS, CONTAINER, BenchmarkDesign, ClusterDesign, Settings
 
 if TYPE_CHECKING:
@@ -141,12 +139,7 @@ class LocalProvider:
         return []
 
     def leftovers(self, stack: Stack, outputs: Outputs) -> list[str]:
-        run = RunDirectory.of(stack)
-        found = [f"process {pid}: {_command_line(pid)}" for pid in run.pids()]
-        found += containers.leftovers(run.path)
-        if run.path.exists():
-            found.append(f"folder {run.path}{_foreign(run.path)}")
-        return found
+        return leftovers.find(RunDirectory.of(stack))
 
 
 def _standing(stack: Stack) -> RunDirectory:
@@ -168,20 +161,3 @@ def _standing(stack: Stack) -> RunDirectory:
     if agent_lifecycle.controller_is_dead(run):
         raise UserError(agent_lifecycle.how_to_restart(stack.name))
     return run
-
-
-def _foreign(folder: Path) -> str:
-    """Return the words for a file of another user in a folder, which only that user or root can remove."""
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            if (owner := path.lstat().st_uid) != os.getuid():
-                name = os_errors.user_name(owner)
-                return f" ({path} belongs to {name}; have it removed, as root: rm -r {folder})"
-    return ""
-
-
-def _command_line(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:
-        return "(ended meanwhile)"

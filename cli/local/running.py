@@ -122,9 +122,18 @@ def changes(
 
 
 def drain(
-    run: RunDirectory, stack: str, say: Callable[[str], None], agree: Callable[[Sequence[Job]], None]
+    run: RunDirectory,
+    stack: str,
+    say: Callable[[str], None],
+    agree: Callable[[Sequence[Job]], None],
+    *,
+    orphaned: bool = False,
 ) -> None:
-    """See `cli.provider.Provider.drain`."""
+    """See `cli.provider.Provider.drain`.
+
+    Args:
+        orphaned: whether the cluster's checkout is gone, so that there is no `./cluster exec` for it.
+    """
     try:
         there = published(run)
     except UserError as error:
@@ -133,7 +142,7 @@ def drain(
     if there is None:
         return
     names = [partition.name for partition in there.partitions]
-    keep = f"`./cluster exec --stack {stack} -- scontrol reconfigure`"
+    keep = "" if orphaned else f"`./cluster exec --stack {stack} -- scontrol reconfigure`"
     check.drain(control(run, stack), names, keep, say, agree)
 
 

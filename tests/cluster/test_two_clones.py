@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -100,7 +101,7 @@ def test_the_cluster_of_a_clone_that_was_deleted_is_named_and_ended(
     try:
         for command in (("status",), ("down",)):
             said = other.cluster(*command).stderr
-            assert f"./cluster down --stack test --checkout '{gone}'" in said
+            assert f"./cluster down --stack test --checkout {shlex.quote(str(gone))}`" in said
         unknown = other.cluster("down", "--checkout", str(tmp_path / "never"))
         assert unknown.returncode == 1
         assert str(gone) in unknown.stderr
