@@ -89,7 +89,7 @@ def bring_up(
     training = benchmark_design(config, cluster) if benchmark else None
     chosen = providers.load(cluster.provider)
     check_program(stack, cluster)
-    chosen.prepare(cluster, console.say)
+    chosen.check_host()
     engine = runner.select(stack, cluster.provider, console.on_event)
     place = "this machine" if cluster.provider == "local" else cluster.provider
     console.say(f"stack {stack.name}: cluster {cluster.name} on {place}", "bold")
@@ -100,6 +100,12 @@ def bring_up(
         former = former_benchmark.find(up, cluster, training, known)
         former_benchmark.keep(stack.name, former, console.say, replace=replace)
     checked = chosen.check_changes(stack, cluster, known, console.say, replace=replace)
+    try:
+        chosen.prepare(cluster, console.say)
+        checked.end_jobs()
+    except BaseException:
+        checked.release()
+        raise
     if checked.recreate:
         console.say(
             "this makes another cluster: the one that is up is destroyed first, with its files", "yellow"

@@ -95,8 +95,16 @@ class Scheduler(Protocol):
 class Provider(Protocol):
     """The operations of `./cluster` that differ between clouds."""
 
+    def check_host(self) -> None:
+        """Check what every `up` needs on the engineer's machine beyond Python. It installs nothing.
+
+        Raises:
+            UserError: Something is missing; the message says how to get it.
+        """
+        ...
+
     def prepare(self, design: ClusterDesign, say: Callable[[str], None]) -> None:
-        """Install or check what `up` needs on the engineer's machine beyond Python.
+        """Install or make what this `up` needs on the engineer's machine, once no change is refused.
 
         Raises:
             UserError: Something is missing; the message says how to get it.
@@ -180,6 +188,8 @@ class Provider(Protocol):
         replace: bool,
     ) -> CheckedChanges:
         """Before `up`, say what the design changes, and refuse what would end jobs or delete files.
+
+        Nothing is installed and no job is ended yet, although no further job starts where some would end.
 
         Args:
             replace: Whether to make those changes, too.

@@ -84,10 +84,12 @@ class CheckedChanges:
 
     Attributes:
         recreate: Whether the cluster that is up must be destroyed first; the engine alone would not do it.
+        end_jobs: Ends the jobs that requested changes end, right before these are made.
         release: Puts held partitions into service again, for a change that is not made.
     """
 
     recreate: bool = False
+    end_jobs: Callable[[], None] = lambda: None
     release: Callable[[], None] = lambda: None
 
 
@@ -103,6 +105,7 @@ def check_changes(
     """Say what changes, and refuse what would end jobs or delete files, unless `replace` is set.
 
     While a change that would end jobs is checked, no further job starts in the partitions that it concerns.
+    The jobs themselves are ended later, by what is returned.
 
     Args:
         partitions: The partitions of the cluster that is up.
@@ -122,8 +125,10 @@ def check_changes(
     if table.Kind.NEVER in kinds:
         found = [change for change in found if change.kind is table.Kind.NEVER]
     elif replace:
-        held = end_jobs_of(found, partitions, reach, say)
-        return CheckedChanges(release=lambda: _release(reach, held, say))
+        return CheckedChanges(
+            end_jobs=lambda: held.extend(end_jobs_of(found, partitions, reach, say)),
+            release=lambda: _release(reach, held, say),
+        )
     else:
         try:
             if kinds & table.ALWAYS:

@@ -68,8 +68,11 @@ class CloudProvider(abc.ABC):
 
     # --- cli.provider.Provider --------------------------------------------------------------------------
 
-    def prepare(self, design: ClusterDesign, say: Callable[[str], None]) -> None:
+    def check_host(self) -> None:
         self.require()
+
+    def prepare(self, design: ClusterDesign, say: Callable[[str], None]) -> None:  # noqa: B027 - no override
+        """Do nothing: the machines are elsewhere."""
 
     def layout(self, design: ClusterDesign) -> Layout:
         from infra.clouds import shell

@@ -30,10 +30,14 @@ if TYPE_CHECKING:
 class LocalProvider:
     """The provider whose machines are on this host: processes, or containers that boot."""
 
-    def prepare(self, design: ClusterDesign, say: Callable[[str], None]) -> None:
-        from cli.local import host_checks, orphaned_clusters
+    def check_host(self) -> None:
+        from cli.local import host_checks
 
         host_checks.check()
+
+    def prepare(self, design: ClusterDesign, say: Callable[[str], None]) -> None:
+        from cli.local import orphaned_clusters
+
         if design.isolation == CONTAINER:
             from cli.local import container_support, image
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
@@ -97,7 +98,7 @@ def check_changes(
     names = [partition.name for partition in there.partitions]
     command = hint("up", stack, "--replace")
     checked = check.check_changes(found, names, control(run, stack), say, replace=replace, command=command)
-    return CheckedChanges(anew, checked.release)
+    return dataclasses.replace(checked, recreate=anew)
 
 
 def changes(

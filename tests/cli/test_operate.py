@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import json
@@ -15,6 +16,7 @@ import pytest
 from rich.console import Console as RichConsole
 
 from cli import former_benchmark, login_machine, operate, runner
+from cli.changes.check import CheckedChanges
 from cli.console.progress import Console
 from cli.local import system_packages
 from cli.local.provider import LocalProvider
@@ -361,6 +363,7 @@ def test_a_refusal_on_the_way_to_the_cluster_is_said_at_once(
 def test_up_checks_before_it_changes_anything(
     engine: Engine, config: StackConfig, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nor does it install packages or build the machines' image, which takes minutes."""
     asked: list[bool] = []
 
     def check_changes(_self: LocalProvider, *_arguments: Any, replace: bool) -> None:
@@ -368,11 +371,47 @@ def test_up_checks_before_it_changes_anything(
         raise UserError("jobs run", EXIT_REFUSED)
 
     monkeypatch.setattr(LocalProvider, "check_changes", check_changes)
+    monkeypatch.setattr(LocalProvider, "prepare", lambda *_arguments: pytest.fail("something is installed"))
     for replace in (False, True):
         with pytest.raises(UserError, match=r"^jobs run$") as caught:
             operate.bring_up(Stack(ROOT, config.stack), config, console, replace=replace)
         assert caught.value.exit_code == EXIT_REFUSED
     assert (engine.did, asked) == ([], [False, True])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_up_prepares_this_machine_before_it_ends_jobs_or_destroys_what_is_up(
+    engine: Engine,
+    tool: Tool,
+    config: StackConfig,
+    console: Console,
+    monkeypatch: pytest.MonkeyPatch,
+    fails: bool,
+) -> None:
+    """An image that cannot be built costs nobody a job, and partitions that were held go on."""
+
+    def step(name: str) -> Callable[..., None]:
+        return lambda *_arguments, **_options: engine.did.append(name)
+
+    def check_changes(*_arguments: Any, **_options: Any) -> CheckedChanges:
+        engine.did.append("check")
+        return CheckedChanges(recreate=True, end_jobs=step("end jobs"), release=step("release"))
+
+    def prepare(*_arguments: Any) -> None:
+        engine.did.append("prepare")
+        if fails:
+            raise UserError("no space for the image")
+
+    monkeypatch.setattr(LocalProvider, "check_host", step("check host"))
+    monkeypatch.setattr(LocalProvider, "check_changes", check_changes)
+    monkeypatch.setattr(LocalProvider, "prepare", prepare)
+    monkeypatch.setattr(LocalProvider, "drain", step("drain"))
+    monkeypatch.setattr(LocalProvider, "leftovers", lambda *_arguments: [])
+    refused = pytest.raises(UserError, match=r"^no space for the image$")
+    with refused if fails else contextlib.nullcontext():
+        operate.bring_up(Stack(ROOT, config.stack), config, console, replace=True)
+    then = ["release"] if fails else ["end jobs", "drain", "destroy", "up"]
+    assert engine.did == ["check host", "check", "prepare", *then]
 
 
 FORMER = "/x/home/bench/0123456789abcdef/0123456789ab/result.json"

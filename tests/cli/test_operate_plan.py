@@ -125,7 +125,7 @@ def test_doctor_and_up_refuse_what_the_plan_refuses_in_its_words_and_first(
     config = load_file(file)
     with pytest.raises(UserError, match="addresses") as refused:
         operate.make_plan(Stack(tmp_path, config.stack), config)
-    for asks in ("prepare", "check_changes"):
+    for asks in ("check_host", "prepare", "check_changes"):
         monkeypatch.setattr(
             CloudProvider, asks, lambda *_arguments, **_options: pytest.fail("a cloud is asked")
         )

@@ -210,7 +210,7 @@ def test_the_provider_is_one_of_them() -> None:
 
 def test_without_credentials_up_is_refused_in_one_message(nobody: None) -> None:
     with pytest.raises(UserError, match=r"^there are no credentials for AWS here\. Log in") as caught:
-        AwsProvider().prepare(aws_design(), print)
+        AwsProvider().check_host()
     assert caught.value.exit_code == EXIT_REFUSED
     assert "./cluster plan` needs none" in str(caught.value)
 
@@ -224,7 +224,7 @@ def test_without_credentials_the_status_is_refused_too(nobody: None) -> None:
 
 def test_with_credentials_nothing_is_asked_of_aws(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    AwsProvider().prepare(aws_design(), print)
+    AwsProvider().check_host()
 
 
 @pytest.mark.parametrize(

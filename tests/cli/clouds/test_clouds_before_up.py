@@ -35,7 +35,7 @@ __all__ = ["cloud", "head", "provider", "state"]
 
 def check_changes(provider: FakeProvider, new: ClusterDesign, *, replace: bool = False) -> list[str]:
     said: list[str] = []
-    provider.check_changes(NOWHERE, new, outputs, said.append, replace=replace)
+    provider.check_changes(NOWHERE, new, outputs, said.append, replace=replace).end_jobs()
     return said
 
 
@@ -131,6 +131,8 @@ def test_where_asked_the_jobs_are_named_and_have_their_time_and_run_again_where_
     head.answer = "held=cpu\n" + JOBS + "6|eve|cpu|cpu-9|RUNNING|cpu-9|just there\n"
     said: list[str] = []
     checked = provider.check_changes(NOWHERE, fewer(), outputs, said.append, replace=True)
+    assert head.lines == [], "not before the machine is prepared"
+    checked.end_jobs()
     hold, end = head.lines
     assert "State=DOWN" in hold, "none starts between the question and the change"
     assert end.startswith(
@@ -154,7 +156,7 @@ def test_where_a_partition_goes_as_asked_its_queue_is_cancelled(
     cloud.up(made())
     head.answer = "held=gpu\n9|bob|gpu||PENDING||later\n8|bob|cpu|cpu-1|RUNNING||other\n"
     said: list[str] = []
-    provider.check_changes(NOWHERE, made(CPU), outputs, said.append, replace=True)
+    provider.check_changes(NOWHERE, made(CPU), outputs, said.append, replace=True).end_jobs()
     assert said[0] == "partition gpu is removed: ends the jobs on nodes that are removed"
     assert said[1].splitlines() == [
         "these jobs wait, and are cancelled:",

@@ -94,7 +94,7 @@ def test_it_gives_what_the_shared_parts_ask_for() -> None:
 
 def test_without_credentials_up_and_status_are_refused_in_one_message(nobody: None) -> None:
     for refused in (
-        lambda: GcpProvider().prepare(gcp_design(), print),
+        lambda: GcpProvider().check_host(),
         lambda: cluster_access.cluster_status(StackUp(Stack(ROOT, "gcp-cpu"), "gcp")),
     ):
         with pytest.raises(UserError, match=r"^there are no credentials for Google Cloud here") as caught:
