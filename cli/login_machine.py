@@ -97,7 +97,7 @@ def show_cluster_status(up: StackUp, *, as_json: bool) -> None:
     else:
         from cli.console.tables import show_status
 
-        show_status(found, up.stack.name)
+        show_status(found, up.stack.name, here=up.provider == "local")
 
 
 def cluster_status(up: StackUp) -> dict[str, Any]:

@@ -56,14 +56,19 @@ def cell(value: object) -> str:
     return "–" if value is None or value == "" else escape(printable(str(value)))
 
 
-def show_status(status: dict[str, Any], stack: str = "local") -> None:
-    """Print the status as tables: partitions, nodes that are not simply off, jobs, cost."""
+def show_status(status: dict[str, Any], stack: str = "local", *, here: bool = False) -> None:
+    """Print the status as tables: partitions, nodes that are not simply off, jobs, cost.
+
+    Args:
+        here: Whether the cloud is a process of this machine, which the user can start again.
+    """
     partitions = new_table("Partitions", "name", "machine", "min", "max", "up")
     for p in status["partitions"]:
         partitions.add_row(*(cell(p[key]) for key in ("name", "machine", "min", "max", "up")))
     put(partitions)
     if error := status.get("cloud"):
-        put(f"\nThe cloud does not answer: {cell(error)}. The states of machines are old.")
+        cure = f" If its agent is dead or hangs, `{hint('up', stack)}` starts it again." if here else ""
+        put(f"\nThe cloud does not answer: {cell(error)}. The states of machines are old.{cure}")
     _show_nodes(status["nodes"])
     _show_jobs(status["jobs"], stack)
     _show_spent(status)

@@ -154,6 +154,18 @@ def test_status_shows_who_is_awake_and_who_has_a_reason(capsys: pytest.CaptureFi
     assert "Nodes" not in out
 
 
+def test_a_silent_cloud_makes_states_old_and_a_local_one_has_a_cure(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    silent = {**STATUS, "cloud": "no such socket"}
+    old = "The cloud does not answer: no such socket. The states of machines are old."
+    tables.show_status(silent, "team-b")
+    assert old in capsys.readouterr().out.splitlines(), "nobody can start AWS again"
+    tables.show_status(silent, "team-b", here=True)
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"{old} If its agent is dead or hangs, `./cluster up --stack team-b` starts it again." in said
+
+
 def test_nodes_that_are_alike_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     up = {"partition": "debug", "state": "IDLE+CLOUD", "machine_state": "running", "reason": None}
     nodes = [{"name": f"debug-{n}", **up} for n in (0, 1, 2, 7)]
