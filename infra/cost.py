@@ -15,7 +15,7 @@ from node.model import ClusterDesign, Mount
 
 HOURS_A_MONTH = 730.0
 
-LOCAL_KINDS = ("nvme",)
+LOCAL_KINDS = ("nvme", "bind")
 INCLUDED_IOPS, INCLUDED_MIBS = 3000, 125
 """What every gp3 volume has for the price of its size."""
 SPOT = ", spot at most"

@@ -69,7 +69,7 @@ def show_status(status: dict[str, Any], stack: str = "local", *, here: bool = Fa
     if error := status.get("cloud"):
         cure = f" If its agent is dead or hangs, `{hint('up', stack)}` starts it again." if here else ""
         put(f"\nThe cloud does not answer: {cell(error)}. The states of machines are old.{cure}")
-    _show_nodes(status["nodes"])
+    _show_nodes(status["nodes"], waiting=any(job["state"] == "PENDING" for job in status["jobs"]))
     _show_jobs(status["jobs"], stack)
     _show_spent(status)
 
@@ -103,8 +103,12 @@ def _usd(cost: Mapping[str, Any], partitions: Iterable[Mapping[str, Any]]) -> st
     return f"at least {cost['at_least_usd']:.2f} USD, price of {cell(', '.join(unknown))} unknown"
 
 
-def _show_nodes(nodes: list[dict[str, Any]]) -> None:
-    """Print nodes of equal state on one line, and the number of nodes that are simply off."""
+def _show_nodes(nodes: list[dict[str, Any]], *, waiting: bool) -> None:
+    """Print nodes of equal state on one line, and the number of nodes that are simply off.
+
+    Args:
+        waiting: Whether a job waits. The jobs' table then says what for.
+    """
     rows: dict[tuple[str, str, str, str], list[str]] = {}
     off = 0
     for node in nodes:
@@ -120,10 +124,8 @@ def _show_nodes(nodes: list[dict[str, Any]]) -> None:
             table.add_row(*map(cell, (fold(names), *cells)))
         put(table)
     if off:
-        put(
-            f"\n{plurals.count(off, 'node is', 'nodes are')} off, as it should be while nobody needs "
-            f"{'it' if off == 1 else 'them'}"
-        )
+        why = f", as it should be while nobody needs {'it' if off == 1 else 'them'}"
+        put(f"\n{plurals.count(off, 'node is', 'nodes are')} off{'' if waiting else why}")
 
 
 def node_words(state: str, machine: str | None, reason: str | None) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -162,7 +163,8 @@ class AwsCluster(pulumi.ComponentResource):
         if design.access.mode == "ssh":
             return address.apply(lambda host: f"ssh {user}@{host}")
         if design.access.key is None:
-            return pulumi.Output.from_input(f"{bundle.ROOT / 'cluster'} ssh --stack {design.stack}")
+            command = shlex.join([str(bundle.ROOT / "cluster"), "ssh", "--stack", design.stack])
+            return pulumi.Output.from_input(command)
         identity: pulumi.Output[str] = self._machine(self._login.name).id
         return identity.apply(lambda host: f"ssh -o ProxyCommand='{self.proxy_command}' {user}@{host}")
 

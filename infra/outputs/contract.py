@@ -66,7 +66,7 @@ class Login(Endpoint):
     ssh: str = Field(
         description="The command that opens a shell there; with another behind it, it runs that, as ssh does."
     )
-    host_keys: list[str] = Field(description="Public SSH host keys, to pin; empty where it is this machine.")
+    host_keys: list[str] = Field(description="Public SSH host keys, to pin; empty on the local stack.")
 
 
 class AcceleratorOutput(Part):
@@ -102,7 +102,9 @@ class MountOutput(Part):
     """A directory of the cluster."""
 
     path: str = Field(description="Where it is mounted.")
-    kind: str = Field(description="nfs, efs, filestore, fsx_lustre, nvme, s3 or gcs.")
+    kind: str = Field(
+        description="nfs, efs, filestore, fsx_lustre, nvme, s3, gcs, or bind on the local stack."
+    )
     size_gib: Whole | None = Field(default=None, description="GiB; null where it has no fixed size.")
     shared: bool = Field(description="False: each node has its own.")
 

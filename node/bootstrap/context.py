@@ -17,6 +17,10 @@ class SkipStep(Exception):  # noqa: N818 - not an error: the step has nothing to
     """The step does not apply to this machine. The text says why."""
 
 
+class StepFailedError(RuntimeError):
+    """A step failed for a reason outside this project, such as a user's script. The text says everything."""
+
+
 class Reboot(Exception):  # noqa: N818 - not an error: the boot goes on after it
     """The machine must restart before the next step. The text says why."""
 

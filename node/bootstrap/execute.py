@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from types import FrameType
 
-from node.bootstrap.context import Context, Reboot, SkipStep, Step
+from node.bootstrap.context import Context, Reboot, SkipStep, Step, StepFailedError
 
 
 class StepTimeoutError(Exception):
@@ -43,9 +43,12 @@ def run_steps(context: Context, steps: Sequence[Step], restart: Callable[[], obj
                 restart()
             return False
         except Exception as error:  # a failed boot is always reported, whatever the reason
-            traceback.print_exc()
-            sys.stderr.flush()
             note, *tail = explained(error)
+            if isinstance(error, StepFailedError):
+                print(f"step {step.name} failed: {note}", *tail, sep="\n", file=sys.stderr)
+            else:
+                traceback.print_exc()
+            sys.stderr.flush()
             context.report.end("failed", time.monotonic() - start, note, tail)
             context.report.finish("failed")
             return False
@@ -59,8 +62,8 @@ def run_steps(context: Context, steps: Sequence[Step], restart: Callable[[], obj
 def explained(error: Exception) -> list[str]:
     """Returns the report's lines on a failure: the message, then further lines.
 
-    The traceback is included only for errors that this program does not expect. The machine's log has all
-    tracebacks.
+    The traceback is included only for errors that this program does not expect. The machine's log has the
+    traceback of every error but a `StepFailedError`.
     """
     first, *rest = (str(error) or repr(error)).splitlines()
     if isinstance(error, subprocess.CalledProcessError):

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from node.bootstrap import files
-from node.bootstrap.context import Context
+from node.bootstrap.context import Context, StepFailedError
 from node.bootstrap.daemons import end_of
 from node.model import Hook
 
@@ -24,7 +24,7 @@ def run(context: Context, number: int, hook: Hook) -> list[str]:
         number: The hook's place in the stack file, from 0.
 
     Raises:
-        RuntimeError: It ended with another status than 0 or exceeded its time. The message has its last
+        StepFailedError: It ended with another status than 0 or exceeded its time. The message has its last
             lines.
         OSError: The script cannot be fetched or started.
         ValueError: Machines of this cloud cannot fetch such a URL.
@@ -48,9 +48,14 @@ def run(context: Context, number: int, hook: Hook) -> list[str]:
             ended = f"ended with status {status}"
         except subprocess.TimeoutExpired:
             status, ended = None, f"was not done after {hook.timeout} s"
+    # The number is the one in the name of its log.
+    name = f"hook {number} ({hook.source})"
     if status != 0:
-        raise RuntimeError("\n".join([f"{hook.source} {ended}; the end of {log}:", *end_of(log)]))
-    return [f"{hook.source} took {time.monotonic() - began:.1f} s", *end_of(log)[-SHOWN_LINES:]]
+        # A node's reason has the first line and the last one.
+        printed = end_of(log)
+        said = [f"the end of {log}:", *printed] if any(map(str.strip, printed)) else ["it printed nothing"]
+        raise StepFailedError("\n".join([f"{name} {ended}", *said]))
+    return [f"{name} took {time.monotonic() - began:.1f} s", *end_of(log)[-SHOWN_LINES:]]
 
 
 def script_of(context: Context, number: int, hook: Hook) -> Path:

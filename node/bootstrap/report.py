@@ -145,7 +145,8 @@ def failure_in(content: str, since: float = 0.0) -> str | None:
         step = found["steps"][-1]
         if found["state"] != "failed":
             return None
-        lines = [step["note"], *(step.get("tail") or [])[-1:]]
+        tail = [line for line in step.get("tail") or [] if str(line).strip()]
+        lines = [str(step["note"]).removesuffix(":"), *tail[-1:]]
         return f"step {step['name']}: " + ": ".join(str(line)[:LINE_LENGTH] for line in lines)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):
         return None

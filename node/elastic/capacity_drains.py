@@ -7,10 +7,11 @@ administrator and is never touched.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from node.elastic.errors import POLICIES, ErrorClass, Failure
+from node.elastic.errors import NODE, POLICIES, ErrorClass, Failure
 from node.elastic.pools import Limit
 from node.elastic.view import DRAIN_PREFIXES, REASON_PREFIX
 from node.slurm.states import NodeState
@@ -42,9 +43,14 @@ def failure_of(reason: str) -> Failure | None:
     kind = kind_of(reason) if reason.startswith(DRAIN_PREFIXES) else None
     if kind is None:
         return None
-    said = reason.removeprefix(f"{REASON_PREFIX}{kind}: ").removesuffix(f"; {POLICIES[kind].advice}")
+    advice = re.escape(f"; {POLICIES[kind].advice}").replace(NODE, r"(?P<seen>[\w-]+)")
+    said, seen = reason.removeprefix(f"{REASON_PREFIX}{kind}: "), None
+    if found := re.search(f"{advice}$", said):
+        said, seen = said[: found.start()], found.groupdict().get("seen")
     message, bracket, code = said.rpartition(" (")
-    return Failure((), kind, code.removesuffix(")"), message) if bracket else Failure((), kind, "", said)
+    if not bracket:
+        message, code = said, ""
+    return Failure((), kind, code.removesuffix(")"), message, seen if seen != NODE else None)
 
 
 def is_capacity_drain(state: NodeState) -> bool:

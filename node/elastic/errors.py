@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+NODE = "NODE"
+"""Stands for a node's name in the advice of a policy."""
+
 
 class ErrorClass(StrEnum):
     """Why a machine could not be launched or kept."""
@@ -41,7 +44,7 @@ class RetryPolicy:
             row.
         backoff_max: The largest back-off in seconds. The back-off doubles with each failure up to this value.
         retry_call: Whether the same call is repeated, with growing pauses, before it counts as failed.
-        advice: What the user reads after the cause.
+        advice: What the user reads after the cause. `NODE` stands for the name of a node, where one is known.
     """
 
     backoff: float
@@ -73,13 +76,19 @@ class Failure:
         kind: The class of the failure.
         code: The cloud's own error code, for people who look it up.
         message: The cloud's own message.
+        seen: A node whose logs show the cause; `None` means that no node is known to. `nodes` may be others,
+            which are not launched for the same cause.
     """
 
     nodes: tuple[str, ...]
     kind: ErrorClass
     code: str
     message: str
+    seen: str | None = None
 
     def sentence(self) -> str:
         """Return one line for a job's comment and a node's reason."""
-        return f"{self.kind}: {self.message} ({self.code}); {POLICIES[self.kind].advice}"
+        advice = POLICIES[self.kind].advice
+        if self.seen is not None:
+            advice = advice.replace(NODE, self.seen)
+        return f"{self.kind}: {self.message} ({self.code}); {advice}"

@@ -150,7 +150,7 @@ class Launcher:
             nodes: The nodes.
             why: The cause.
         """
-        failure = Failure(tuple(nodes), ErrorClass.BOOTSTRAP, "boot", why)
+        failure = Failure(tuple(nodes), ErrorClass.BOOTSTRAP, "boot", why, seen=nodes[0])
         jobs = {n: job.id for job in self._control.jobs().values() if not job.is_over for n in job.nodes}
         for partition in {p.name for n in nodes if (p := self._design.partition_of(n))}:
             if pause := self.boots.failed(partition, time.time()):

@@ -6,19 +6,21 @@ shown as well.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from node.benchmark import JOB_FILE
 from node.bootstrap.vm import cloud_local
 from node.folders import Folders
 from node.health.model import SCRIPTS
-from node.logs.sources import BootReport, LogFile, Note, Source
-from node.logs.text import Wanted
+from node.logs.sources import BootReport, LogFile, Note, Source, is_earlier
+from node.logs.text import UnreadableError, Wanted, open_log, tail
 from node.model import Settings
 from node.sites import LocalSite
 from node.slurm.control import Control, SlurmError
@@ -191,11 +193,16 @@ class Cluster:
         match = _JOB.fullmatch(name)
         assert match is not None
         jobs, silent = self._jobs()
-        every = sorted(jobs.values(), key=lambda job: job.id)
-        mine = [job for job in every if _is(job, int(match[1]), match[2])]
+        mine = sorted((job for job in jobs.values() if _is(job, int(match[1]), match[2])), key=_place)
+        since = self._submitted(mine)
         ids = sorted({job.id for job in mine} | ({int(match[1])} if match[2] is None else set()))
         aside = self._benchmarks()
-        folders = [folder for job in ids for folder in aside.get(job, [])]
+        folders = [
+            folder
+            for job in ids
+            for folder in aside.get(job, [])
+            if not (note := folder / JOB_FILE).exists() or not is_earlier(note.stat(), since)
+        ]
         log = LogFile(
             "slurmctld, on this job",
             self.log / "slurmctld.log",
@@ -212,7 +219,7 @@ class Cluster:
             "the controller has not started yet",
             lambda line: any(re.search(rf"\bjob {job}\b", line) is not None for job in ids),
         )
-        return [Note(f"job {name}", about), log, elastic, *self._outputs(name, mine, folders)]
+        return [Note(f"job {name}", about), log, elastic, *self._outputs(name, mine, folders, since)]
 
     def _state_of(self, jobs: list[JobState], silent: str, folders: list[Path]) -> list[str]:
         if jobs:
@@ -227,8 +234,38 @@ class Cluster:
         forgot = "Slurm has forgotten it: it keeps a job for five minutes after its end"
         return [f"({forgot})", *(f"run in {folder}" for folder in folders)]
 
-    def _outputs(self, name: str, jobs: list[JobState], folders: list[Path]) -> Iterable[Source]:
-        """The output files of a job."""
+    def _submitted(self, jobs: list[JobState]) -> float | None:
+        """When a job or all tasks of an array were submitted, in seconds since the epoch.
+
+        `None` means that nothing tells it.
+        """
+        times = [job.submit_time for job in jobs if not job.restarts and job.submit_time is not None]
+        if times or not jobs:
+            return min(times, default=None)
+        # A requeue gives the job a new time of submission, so the first one is taken from slurmctld's log.
+        number = jobs[0].array_job or jobs[0].het_job or jobs[0].id
+        first = re.compile(rf"\[([^]]+)\] _slurm_rpc_submit_batch\w*: JobId={number}\b")
+        try:
+            descriptor = open_log(self.log / "slurmctld.log")
+        except (FileNotFoundError, UnreadableError):
+            return None
+        try:
+            lines, _ = tail(descriptor, 1, lambda line: first.match(line) is not None)
+        finally:
+            os.close(descriptor)
+        match = first.match(lines[0]) if lines else None
+        try:
+            found = datetime.fromisoformat(match[1]).timestamp() if match else None
+        except ValueError:
+            return None
+        # slurmctld may have another time zone than this process. Then its times do not help.
+        requeued = jobs[0].submit_time
+        return None if found is None or requeued is None or found > requeued else found
+
+    def _outputs(
+        self, name: str, jobs: list[JobState], folders: list[Path], since: float | None
+    ) -> Iterable[Source]:
+        """The output files of a job that was submitted at a time, as far as that is known."""
         said: dict[Path, str] = {}
         nowhere = f"its script says by --output; by default slurm-{name}.out where it was submitted"
         # For an array, only the last tasks are shown.
@@ -248,7 +285,8 @@ class Cluster:
         if not said:
             yield Note("output", [f"({nowhere})"])
         for path, kind in said.items():
-            yield LogFile(kind, path, "the job has not written anything yet, or it was removed")
+            missing = "the job has not written anything yet, or it was removed"
+            yield LogFile(kind, path, missing, since=since)
 
     def _described(self, job: int) -> str:
         """Slurm's text on a job. It is empty if Slurm does not answer or does not know the job."""
@@ -264,19 +302,34 @@ def _is(job: JobState, number: int, task: str | None) -> bool:
     return number in (job.id, job.array_job, job.het_job)
 
 
+def _place(job: JobState) -> tuple[int, int, int]:
+    """A key that puts the tasks of an array into their order. The last one of them has the array's id."""
+    first = re.match(r"\d+", job.array_task or "")
+    return (job.array_job or job.het_job or job.id, int(first[0]) if first else 0, job.id)
+
+
 def _facts(job: JobState) -> list[str]:
     """Slurm's facts on a job, in a few lines."""
     nodes = f" on {fold(job.nodes)}" if job.nodes else ""
-    task = f" (task {job.array_task} of {job.array_job})" if job.array_job is not None else ""
+    index = (job.array_task or "").partition("%")[0]
+    tasks = f"task {index}" if index.isdigit() else f"tasks {index}"
+    task = f" ({tasks} of array {job.array_job})" if job.array_job is not None else ""
     lines = [f"{job.name}{task}: {job.state.lower()}{nodes}, partition {job.partition}, user {job.user}"]
     if job.is_pending:
         lines.append(f"waits: {in_words(job.cause)}")
     if job.restarts:
         lines.append(f"was queued again {'once' if job.restarts == 1 else f'{job.restarts} times'}")
-    if job.is_over:
+    if job.is_over and _never_ran(job):
+        lines.append("it did not run again" if job.restarts else "it never ran")
+    elif job.is_over:
         why = f" ({job.explanation or job.reason})" if job.reason != "None" else ""
         lines.append(f"{_ending(job)}{why}")
     return lines
+
+
+def _never_ran(job: JobState) -> bool:
+    """Whether an ended job was cancelled while it waited. Its reason is then the one that it waited for."""
+    return job.state in ("CANCELLED", "DEADLINE") and not (job.nodes or job.exit_code or job.signal)
 
 
 def _ending(job: JobState) -> str:

@@ -14,6 +14,8 @@ from node.logs.text import UnreadableError, Wanted, age, decoded, open_log, prin
 
 HOLD_SECONDS = 1.0
 """How long an incomplete line is held back until its rest arrives."""
+CLOCK_SECONDS = 5.0
+"""How far the clock of a file's server may be behind the controller's."""
 
 
 class Source(Protocol):
@@ -54,13 +56,23 @@ class LogFile:
     Args:
         missing: why the file may not exist. `None` means that a missing or empty file is not mentioned.
         wanted: a filter for the lines to show. `None` means all lines.
+        since: when the job was submitted that writes this file, in seconds since the epoch. A file that was
+            last written earlier is not shown until the job writes it. `None` means that any file is shown.
     """
 
-    def __init__(self, title: str, path: Path, missing: str | None, wanted: Wanted | None = None) -> None:
+    def __init__(
+        self,
+        title: str,
+        path: Path,
+        missing: str | None,
+        wanted: Wanted | None = None,
+        since: float | None = None,
+    ) -> None:
         self._title = title
         self.path = path
         self._missing = missing
         self._wanted = wanted
+        self._since = since
         self._descriptor: int | None = None
         self._position = 0
         self._part = b""
@@ -72,6 +84,8 @@ class LogFile:
             info = self.path.stat()
         except OSError:
             return f"{self._title}: {self.path}"
+        if is_earlier(info, self._since):
+            return f"{self._title}: {self.path}"
         return f"{self._title}: {self.path} ({size(info.st_size)}, {age(info.st_mtime)})"
 
     def last(self, count: int) -> list[str]:
@@ -81,6 +95,10 @@ class LogFile:
             return [f"(not there: {self._missing})"] if self._missing is not None else []
         except UnreadableError as error:
             return [f"(cannot be shown: {error})"]
+        if is_earlier(os.fstat(self._descriptor), self._since):
+            os.close(self._descriptor)
+            self._descriptor = None
+            return ["(the job has not written anything yet: this file is older than the job)"]
         lines, self._position = tail(self._descriptor, count, self._wanted)
         if lines or self._missing is None:
             return lines
@@ -112,7 +130,7 @@ class LogFile:
         except OSError:
             return False
         if self._descriptor is None:
-            return True
+            return not is_earlier(there, self._since)
         mine = os.fstat(self._descriptor)
         return (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino)
 
@@ -129,6 +147,11 @@ class LogFile:
     def _flush(self) -> list[str]:
         part, self._part = self._part, b""
         return [decoded(part)] if part else []
+
+
+def is_earlier(info: os.stat_result, since: float | None) -> bool:
+    """Whether a file was last written before a time. `None` is before all files."""
+    return since is not None and info.st_mtime < since - CLOCK_SECONDS
 
 
 class BootReport:

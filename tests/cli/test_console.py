@@ -143,10 +143,12 @@ def test_status_shows_who_is_awake_and_who_has_a_reason(capsys: pytest.CaptureFi
     assert lines["debug-1"] == "debug off – last: quota: [bold]no more[/bold]"
     assert lines["debug-2"] == "debug off stopping its machine is being ended"
     assert "debug-3" not in out
-    assert "2 nodes are off, as it should be while nobody needs them" in out
+    assert "\n2 nodes are off\n" in out, "whether a job that waits needs them, its cause says"
     assert lines["7"] == "keras-job – – pending – – quota: " + "x" * 40
     assert "Cost so far: 1.50 node-hours, no price known" in out
     assert all(line == line.rstrip() for line in out.splitlines()), "no column is filled up with spaces"
+    tables.show_status({**STATUS, "jobs": []})
+    assert "2 nodes are off, as it should be while nobody needs them" in capsys.readouterr().out
     tables.show_status({**STATUS, "jobs": [], "nodes": [], "cost": {"node_hours": 0, "usd": 1.256}})
     out = capsys.readouterr().out
     assert "No jobs" in out

@@ -282,10 +282,10 @@ def test_the_pages_hooks_run_on_the_node_and_a_failing_one_keeps_it_out(
     (step,) = [step for step in json.loads(report.read_text())["steps"] if step["name"] == "hooks"]
     assert (step["state"], step["note"]) == ("done", "ran 2")
     first, boots, facts, second, inline = step["tail"]
-    assert first.startswith("docs/examples/hooks/facts.sh took ")
+    assert first.startswith("hook 0 (docs/examples/hooks/facts.sh) took ")
     assert boots == "facts: debug-0 boots as compute"
     assert re.fullmatch(r"facts: \d+ CPUs, \d+ MiB of memory", facts)
-    assert second.startswith("script took ")
+    assert second.startswith("hook 1 (script) took ")
     assert inline == "the first argument is inline"
     told = checkout.cluster("logs", "debug-0", check=True).stdout
     assert f"    {inline}\n" in told.partition("==> hook")[0], "in the boot report"
@@ -297,5 +297,5 @@ def test_the_pages_hooks_run_on_the_node_and_a_failing_one_keeps_it_out(
     until(lambda: json.loads(report.read_text())["state"] == "failed", 120, "the failed boot")
     step = json.loads(report.read_text())["steps"][-1]
     assert (step["name"], step["state"]) == ("hooks", "failed")
-    assert "facts.sh ended with status 3" in step["note"]
+    assert step["note"] == "hook 0 (docs/examples/hooks/facts.sh) ended with status 3"
     assert any("broken" in line for line in step["tail"])

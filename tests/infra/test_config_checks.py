@@ -171,7 +171,12 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         "partitions[0].instance_type",
         ["did you mean m5.xlarge"],
     ),
-    ("aws", {"login": {"count": 1, "instance_type": "zx9"}}, "login.instance_type", [f"{CLUSTER}.machines"]),
+    (
+        "aws",
+        {"login": {"count": 1, "instance_type": "zx9"}},
+        "login.instance_type",
+        [f"{CLUSTER}.instance_types"],
+    ),
     (
         "aws",
         {"partitions[0].instance_type": "n1-standard-2"},

@@ -28,6 +28,11 @@ def test_the_local_stack_is_free() -> None:
     assert (total["idle_usd_per_hour"], total["max_usd_per_hour"], total["unknown"]) == (0.0, 0.0, [])
 
 
+def test_folders_of_this_machine_cost_nothing() -> None:
+    total = of("local", {"local": {"isolation": "container"}})
+    assert (total["idle_usd_per_hour"], total["max_usd_per_hour"], total["unknown"]) == (0.0, 0.0, [])
+
+
 def test_pretended_prices_count() -> None:
     total = of("local", {"local.price_hour": 2, "partitions[0].nodes.min": 1})
     assert (total["idle_usd_per_hour"], total["max_usd_per_hour"]) == (2.0, 8.0)

@@ -21,7 +21,7 @@ from node.bootstrap import daemons, limits, process_steps, steps
 from node.bootstrap import main as boot
 from node.bootstrap.context import ALL, Context, SkipStep, Step
 from node.bootstrap.execute import run_steps
-from node.bootstrap.report import BootReport, file_sink
+from node.bootstrap.report import BootReport, failure_in, file_sink
 from node.bootstrap.steps import STEPS
 from node.folders import Folders
 from node.health.model import Health
@@ -356,7 +356,7 @@ def test_the_report_has_the_last_lines_of_a_hook_that_ended_well(hooked: Callabl
     made = reported(context)["steps"][0]
     assert (made["state"], made["note"]) == ("done", "ran 2")
     first, *lines = made["tail"]
-    assert first.startswith("some/h.sh took ")
+    assert first.startswith("hook 0 (some/h.sh) took ")
     assert lines[:5] == ["5", "6", "7", "8", "9"]
     assert lines[6:] == ["done"]
 
@@ -367,23 +367,38 @@ def test_a_script_in_the_stack_file_runs_with_its_arguments(
     text = f'#!/bin/sh\necho "$1 $SLURM_STACKS_HOST" >> {tmp_path}/out\n'
     context = machine("compute", design(hooks=(Hook("all", INLINE, ("a b",), text=text),)))
     for _ in range(2):
-        assert steps.hooks(context).startswith("ran 1\nscript took ")
+        assert steps.hooks(context).startswith("ran 1\nhook 0 (script) took ")
     assert (tmp_path / "out").read_text() == "a b debug-0\n" * 2
 
 
-def test_a_failing_hook_stops_the_boot_with_its_words(hooked: Callable[..., Context], tmp_path: Path) -> None:
+def test_a_failing_hook_stops_the_boot_with_its_words(
+    hooked: Callable[..., Context], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     context = hooked("echo out; echo no driver >&2; exit 3", f"touch {tmp_path}/second")
     assert run_steps(context, [step(steps.hooks, "hooks")]) is False
     failed = reported(context)["steps"][0]
-    assert failed["note"].startswith("some/h.sh ended with status 3")
-    assert failed["tail"] == ["out", "no driver"]
+    assert failed["note"] == "hook 0 (some/h.sh) ended with status 3"
+    log = context.path(context.folders.log) / "hook-0-debug-0.log"
+    assert failed["tail"] == [f"the end of {log}:", "out", "no driver"]
     assert not (tmp_path / "second").exists()
+    told = failure_in(json.dumps(reported(context)))
+    assert told == "step hooks: hook 0 (some/h.sh) ended with status 3: no driver"
+    # The boot's log has the message alone, without the stack of this program.
+    err = capfd.readouterr().err
+    assert err.splitlines() == [f"step hooks failed: {failed['note']}", *failed["tail"]]
+
+
+def test_a_hook_that_fails_without_a_word(hooked: Callable[..., Context]) -> None:
+    context = hooked("echo; exit 3")
+    assert run_steps(context, [step(steps.hooks, "hooks")]) is False
+    told = failure_in(json.dumps(reported(context)))
+    assert told == "step hooks: hook 0 (some/h.sh) ended with status 3: it printed nothing"
 
 
 def test_a_hook_has_its_own_limit(hooked: Callable[..., Context]) -> None:
     context = hooked("exec sleep 600", timeout=1)
     assert run_steps(context, [step(steps.hooks, "hooks", 300)]) is False
-    assert reported(context)["steps"][0]["note"].startswith("some/h.sh was not done after 1 s")
+    assert reported(context)["steps"][0]["note"] == "hook 0 (some/h.sh) was not done after 1 s"
 
 
 def test_a_hook_may_leave_a_daemon_behind(hooked: Callable[..., Context], tmp_path: Path) -> None:

@@ -43,6 +43,11 @@ def states(*given_states: NodeState) -> dict[str, NodeState]:
 
 def test_a_reason_tells_the_failure_again() -> None:
     assert failure_of(REASON) == QUOTA
+    boot = Failure((), ErrorClass.BOOTSTRAP, "boot", "step hooks: no device", "debug-3")
+    assert boot.sentence().endswith("by `logs debug-3`")
+    unknown = dataclasses.replace(boot, seen=None)
+    for failed in (boot, unknown):
+        assert failure_of(f"slurm-stacks {failed.sentence()}") == failed
     assert failure_of("slurm-stacks preempted: the machine is gone") is None
     assert failure_of("slurm-stacks the machine is gone") is None
     assert failure_of("quota: by a person") is None

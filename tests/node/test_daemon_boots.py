@@ -15,7 +15,7 @@ from node.elastic.failed_boots import FailedBoots
 from tests.support.doubles import FakeControl, FakeDriver, fast_design, job, node, settings
 
 WHY = "step hooks: driver.sh ended with status 3"
-SENTENCE = f"bootstrap: {WHY} (boot); see the node's boot report, by `logs NODE`"
+SENTENCE = f"bootstrap: {WHY} (boot); see the node's boot report, by `logs debug-0`"
 
 
 class Cluster:
@@ -121,6 +121,10 @@ def test_a_node_that_was_up_before_says_nothing_of_new_boots() -> None:
         (
             {"state": "failed", "steps": [{"name": "hooks", "note": "status 3", "tail": ["a", "no device"]}]},
             "step hooks: status 3: no device",
+        ),
+        (
+            {"state": "failed", "steps": [{"name": "hooks", "note": "the end:", "tail": ["no device", " "]}]},
+            "step hooks: the end: no device",
         ),
         ({"state": "ready", "steps": [{"name": "ready", "note": "slurmd runs"}]}, None),
         ({"state": "booting", "steps": []}, None),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +192,64 @@ def test_a_job_that_waits_and_one_that_failed(cluster: Cluster, slurm: Slurm) ->
     assert shown(cluster.sources("9"))["job 9"][1:] == ["ended by signal 15 (SIGTERM)"]
 
 
+def test_a_job_that_was_cancelled_while_it_waited_has_no_exit_code(cluster: Cluster, slurm: Slurm) -> None:
+    slurm.queue = {
+        7: job(7, "CANCELLED", reason="Resources"),
+        8: job(8, "CANCELLED", reason="BeginTime", restarts=1),
+        9: job(9, "CANCELLED", nodes=("debug-0",)),
+    }
+    assert shown(cluster.sources("7"))["job 7"][1:] == ["it never ran"]
+    assert shown(cluster.sources("8"))["job 8"][1:] == ["was queued again once", "it did not run again"]
+    assert shown(cluster.sources("9"))["job 9"][1:] == ["exit code 0"]
+
+
+OLDER = ["(the job has not written anything yet: this file is older than the job)"]
+
+
+def written(path: Path, at: float) -> None:
+    path.write_text("epoch 1\n")
+    os.utime(path, (at, at))
+
+
+def test_the_output_of_an_earlier_job_with_this_number_is_not_shown(
+    cluster: Cluster, slurm: Slurm, tmp_path: Path
+) -> None:
+    out = tmp_path / "slurm-7.out"
+    slurm.queue = {7: job(7, "PENDING", submit_time=1000.0)}
+    slurm.described[7] = f"   StdErr={out}\n   StdOut={out}\n"
+    written(out, 990.0)
+    output = cluster.sources("7")[-1]
+    assert (output.heading, output.last(9)) == (f"output: {out}", OLDER)
+    assert output.more() == []
+    written(out, 997.0)
+    assert output.more() == ["epoch 1"], "the clocks of machines differ by some seconds"
+    assert shown(cluster.sources("7"))["output"] == ["epoch 1"]
+
+
+def test_a_requeued_job_keeps_the_output_since_its_first_submission(
+    cluster: Cluster, slurm: Slurm, tmp_path: Path
+) -> None:
+    out = tmp_path / "slurm-7.out"
+    slurm.queue = {7: job(7, "PENDING", submit_time=2000.0, restarts=1)}
+    slurm.described[7] = f"   StdErr={out}\n   StdOut={out}\n"
+    written(out, 990.0)
+    assert shown(cluster.sources("7"))["output"] == ["epoch 1"], "nothing tells its first submission"
+    log = cluster.log / "slurmctld.log"
+    line = "[{}] _slurm_rpc_submit_batch_job: JobId={} InitPrio=9 usec=3\n"
+    log.write_text(line.format(datetime.fromtimestamp(500).isoformat(timespec="milliseconds"), 70))
+    assert shown(cluster.sources("7"))["output"] == ["epoch 1"]
+    log.write_text(line.format(datetime.fromtimestamp(1000).isoformat(timespec="milliseconds"), 7))
+    assert shown(cluster.sources("7"))["output"] == OLDER
+    written(out, 1500.0)
+    assert shown(cluster.sources("7"))["output"] == ["epoch 1"], "of its first run"
+    written(out, 990.0)
+    for useless in (datetime.fromtimestamp(9000).isoformat(), "yesterday"):
+        log.write_text(line.format(useless, 7))
+        assert shown(cluster.sources("7"))["output"] == ["epoch 1"]
+    log.unlink()
+    assert shown(cluster.sources("7"))["output"] == ["epoch 1"]
+
+
 def test_one_file_for_output_and_errors_is_told_once(cluster: Cluster, slurm: Slurm, tmp_path: Path) -> None:
     slurm.queue = {7: job(7)}
     slurm.described[7] = f"   StdErr={tmp_path}/o\n   StdOut={tmp_path}/o\n"
@@ -226,6 +287,14 @@ def test_a_benchmark_that_slurm_has_forgotten(cluster: Cluster) -> None:
     assert found["output"] == ["epoch 8"]
 
 
+def test_a_benchmark_of_an_earlier_cluster_is_not_this_jobs(cluster: Cluster, slurm: Slurm) -> None:
+    folder = run_folder(cluster, 7, "epoch 8\n")
+    slurm.queue = {7: job(7, "PENDING", submit_time=time.time() + 60)}
+    assert "epoch 8" not in shown(cluster.sources("7"))["output"]
+    slurm.queue = {7: job(7, submit_time=(folder / "jobid").stat().st_mtime)}
+    assert shown(cluster.sources("7"))["output"] == ["epoch 8"]
+
+
 def test_a_run_that_was_submitted_anew_keeps_the_outputs_apart(cluster: Cluster, slurm: Slurm) -> None:
     folder = run_folder(cluster, 8, "of job 8\n")
     (folder / "job-7").mkdir()
@@ -255,8 +324,13 @@ def test_arrays(cluster: Cluster, slurm: Slurm) -> None:
     assert len(found["job 8"]) < 20
     assert found["slurmctld, on this job"] == ["Allocate JobId=8_3(17) NodeList=debug-2"]
     found = shown(cluster.sources("8_3"))
-    assert found["job 8_3"][0].startswith("keras-job (task 3 of 8): completed")
+    assert found["job 8_3"][0].startswith("keras-job (task 3 of array 8): completed")
     assert found["slurmctld, on this job"] == ["Allocate JobId=8_3(17) NodeList=debug-2"]
+    slurm.queue = {n: job(n, "RUNNING", array_job=2, array_task=str((n + 1) % 4)) for n in (2, 3, 4, 5)}
+    slurm.queue[6] = job(6, "PENDING", array_job=2, array_task="4-9%2")
+    tasks = [line.partition(": ")[0] for line in shown(cluster.sources("2"))["job 2"]]
+    assert tasks[:4] == [f"keras-job (task {index} of array 2)" for index in range(4)]
+    assert tasks[4] == "keras-job (tasks 4-9 of array 2)"
     with pytest.raises(UnknownNameError, match="no job has the number 8_99"):
         cluster.sources("8_99")
 

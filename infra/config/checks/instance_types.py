@@ -76,13 +76,13 @@ def _unknown(c: Context, location: Location, name: str) -> None:
     advice = f"did you mean {' or '.join(near)}? " if near else ""
     if c.provider == "local":
         known = f"an instance type of local: {', '.join(c.facts.names(c.provider))}"
-        c.add(location, name, known, f"{advice}another one: give its facts under {CLUSTER[0]}.machines")
+        c.add(location, name, known, f"{advice}another one: give its facts under {CLUSTER[0]}.instance_types")
         return
     c.add(
         location,
         name,
         f"an instance type of {c.provider}; {len(c.facts.names(c.provider))} are known",
-        f"{advice}another one: {_ask(c)}, or give its facts under {CLUSTER[0]}.machines",
+        f"{advice}another one: {_ask(c)}, or give its facts under {CLUSTER[0]}.instance_types",
     )
 
 

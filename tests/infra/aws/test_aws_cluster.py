@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
+from pathlib import Path
 from typing import Any
 
 import pulumi
 import pytest
 
 from cli.aws import operations
+from infra import bundle
 from infra.aws.cluster import AwsCluster, with_zones
 from infra.aws.zones import Zones
 from infra.clouds import ready as waiting
@@ -218,6 +221,16 @@ def test_behind_session_manager_a_machine_is_its_id() -> None:
     without = inventory(aws_design(hosts=(CONTROLLER, LOGIN)))
     assert without["login_ssh"].endswith("/cluster ssh --stack test"), "which brings a key along"
     assert without["host"] == "c-head-login-0-id"
+
+
+def test_the_command_to_log_in_works_in_a_shell_wherever_the_checkout_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    awkward = tmp_path / "it's my clone"
+    awkward.symlink_to(bundle.ROOT)
+    monkeypatch.setattr(bundle, "ROOT", awkward)
+    (found,) = declared(aws_design(hosts=(CONTROLLER, LOGIN)))[1]
+    assert shlex.split(found["login_ssh"]) == [f"{awkward}/cluster", "ssh", "--stack", "test"]
 
 
 def test_in_a_preview_the_inventory_is_unknown() -> None:
