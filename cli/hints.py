@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from cli import pages
@@ -23,6 +24,12 @@ def hint(command: str, stack: str, rest: str = "") -> str:
     """
     named = "" if _is_usual(stack) else f" --stack {stack}"
     return f"./cluster {command}{named}" + f" {rest}" * bool(rest)
+
+
+def left_over(stack: str, left: Sequence[str], command: str) -> str:
+    """The message about what is left of a stack that was taken down, with the command to run again."""
+    lines = "\n".join(f"  {line}" for line in left)
+    return f"these are left of stack {stack}:\n{lines}\nRun `{command}` again."
 
 
 def _is_usual(stack: str) -> bool:

@@ -7,6 +7,7 @@ Pulumi.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import json
 import os
@@ -118,11 +119,12 @@ def down(
     """Destroy a stack, then look for leftovers."""
     from cli.console.progress import Console
     from cli.local import orphaned_clusters
-    from cli.operate import end_orphaned, take_down
+    from cli.operate import agree, take_down
 
     console = Console()
     if checkout is not None:
-        end_orphaned(Stack(checkout, stack.name), console, yes=yes)
+        gone = Stack(checkout, stack.name)
+        orphaned_clusters.take_down(gone, console, functools.partial(agree, gone.name, console, yes))
         return
     try:
         name: str = load(stack).cluster.provider

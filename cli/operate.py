@@ -15,7 +15,7 @@ import typer
 from cli import former_benchmark, login_machine, providers, results
 from cli.console.jobs import ending, situation
 from cli.console.progress import Console
-from cli.hints import hint
+from cli.hints import hint, left_over
 from cli.provider import StackUp
 from cli.runner import interrupt
 from infra import cost
@@ -100,12 +100,7 @@ def bring_up(
         former = former_benchmark.find(up, cluster, training, known)
         former_benchmark.keep(stack.name, former, console.say, replace=replace)
     checked = chosen.check_changes(stack, cluster, known, console.say, replace=replace)
-    try:
-        chosen.prepare(cluster, console.say)
-        checked.end_jobs()
-    except BaseException:
-        checked.release()
-        raise
+    checked.begin(functools.partial(chosen.prepare, cluster, console.say))
     if checked.recreate:
         console.say(
             "this makes another cluster: the one that is up is destroyed first, with its files", "yellow"
@@ -320,7 +315,7 @@ def take_down(stack: Stack, provider_name: str, console: Console, *, yes: bool =
         console.say(hint, "dim")
     known = runner.outputs_of(engine)
     # This reads the outputs if the search for leftovers needs them: the destroy deletes them.
-    chosen.drain(stack, known, console.say, functools.partial(_agree, stack.name, console, yes))
+    chosen.drain(stack, known, console.say, functools.partial(agree, stack.name, console, yes))
     kept = _destroy(stack, chosen, engine, known, console)
     for line in ["nothing else is left", *kept] if kept else ["nothing is left"]:
         console.say(line)
@@ -356,46 +351,11 @@ def _destroy(
     if damaged and not left:
         embedded.forget(stack)
     if left:
-        raise _left(stack, left, f"./cluster down --stack {stack.name}")
+        raise UserError(left_over(stack.name, left, f"./cluster down --stack {stack.name}"))
     return kept
 
 
-def _left(stack: Stack, left: Sequence[str], command: str) -> UserError:
-    lines = "\n".join(f"  {line}" for line in left)
-    return UserError(f"these are left of stack {stack.name}:\n{lines}\nRun `{command}` again.")
-
-
-def end_orphaned(stack: Stack, console: Console, *, yes: bool = False) -> None:
-    """Do what `take_down` does, for a local cluster whose checkout is gone. No engine knows it any more.
-
-    Args:
-        stack: The stack, with the path of the checkout that is gone.
-        yes: Whether to end jobs without a question. Without a terminal there is no question in any case.
-
-    Raises:
-        UserError: There is no such cluster, or something of it is left, and the message names it; or somebody
-            wants to keep the jobs (exit 3).
-    """
-    from cli.local import orphaned_clusters, running
-
-    run = orphaned_clusters.find(stack)
-    if hint := interrupt.background_hint():
-        console.say(hint, "dim")
-    agree = functools.partial(_agree, stack.name, console, yes)
-    running.drain(run, stack.name, console.say, agree, orphaned=True)
-    holder = orphaned_clusters.holder(run)
-    with console.waiting("taking the cluster down"):
-        left = orphaned_clusters.end(run)
-    if left:
-        raise _left(stack, left, orphaned_clusters.command(stack))
-    if elsewhere := orphaned_clusters.forget(stack, run, holder):
-        console.say("nothing else is left")
-        console.say(elsewhere, "yellow")
-    else:
-        console.say("nothing is left")
-
-
-def _agree(stack: str, console: Console, yes: bool, jobs: Sequence[Job]) -> None:
+def agree(stack: str, console: Console, yes: bool, jobs: Sequence[Job]) -> None:
     """Name the jobs that end with the cluster, and ask for consent if there is a terminal.
 
     Raises:

@@ -92,6 +92,15 @@ class CheckedChanges:
     end_jobs: Callable[[], None] = lambda: None
     release: Callable[[], None] = lambda: None
 
+    def begin(self, prepare: Callable[[], None]) -> None:
+        """Prepare the changes, and then end the jobs. A failure puts held partitions into service again."""
+        try:
+            prepare()
+            self.end_jobs()
+        except BaseException:
+            self.release()
+            raise
+
 
 def check_changes(
     found: Sequence[table.Change],

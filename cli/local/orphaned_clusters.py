@@ -6,15 +6,23 @@ import contextlib
 import os
 import shlex
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from cli.hints import left_over
 from cli.local import leftovers
 from cli.local.agent_lifecycle import end_cluster
 from cli.local.site import RunDirectory
+from cli.runner import interrupt
 from infra import os_errors
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import locations, owner
 from infra.program.stack import Stack
+
+if TYPE_CHECKING:
+    from cli.changes.jobs import Job
+    from cli.console.progress import Console
 
 
 def messages(project: Path) -> list[str]:
@@ -58,6 +66,33 @@ def find(stack: Stack) -> RunDirectory:
     if (path / "Pulumi.yaml").exists():
         raise UserError(f"{path} is there: run `./cluster down --stack {stack.name}` in it", EXIT_REFUSED)
     return RunDirectory(run)
+
+
+def take_down(stack: Stack, console: Console, agree: Callable[[Sequence[Job]], None]) -> None:
+    """Do what a plain `down` does, for a cluster whose checkout is gone. No engine knows it any more.
+
+    Args:
+        stack: the stack, with the path of the checkout that is gone.
+        agree: is called with the jobs; raises UserError if somebody wants to keep them.
+
+    Raises:
+        UserError: there is no such cluster, or something of it is left; or the one from `agree`.
+    """
+    from cli.local import running
+
+    run = find(stack)
+    if background := interrupt.background_hint():
+        console.say(background, "dim")
+    running.drain(run, stack.name, console.say, agree, orphaned=True)
+    whose = holder(run)
+    with console.waiting("taking the cluster down"):
+        left = end(run)
+    if left:
+        raise UserError(left_over(stack.name, left, command(stack)))
+    elsewhere = forget(stack, run, whose)
+    console.say("nothing else is left" if elsewhere else "nothing is left")
+    if elsewhere:
+        console.say(elsewhere, "yellow")
 
 
 def end(run: RunDirectory) -> list[str]:
