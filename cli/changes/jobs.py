@@ -147,11 +147,20 @@ def cancel_or_requeue_line(ended: Sequence[Job], again: Sequence[Job], prefix: s
 def wait_line(seconds: int, only: Sequence[Job] = ()) -> str:
     """A shell line that waits until no job has nodes, for at most `seconds`, and then lists the jobs.
 
+    A controller that does not answer has said nothing about its jobs, so the line goes on waiting.
+
     Args:
         only: The jobs to wait for; empty means every job of the cluster.
     """
-    look = f"squeue --noheader --all --states={','.join(HOLDING)} --format=%i"
-    if only:
-        # Slurm prints an error for a job that it has forgotten.
-        look += f" --jobs={shlex.quote(','.join(job.id for job in only))} 2>/dev/null"
-    return f'n=0; while [ $n -lt {seconds} ] && [ -n "$({look})" ]; do sleep 1; n=$((n + 1)); done; {SQUEUE}'
+    look = f"squeue --noheader --all --states={','.join(HOLDING)} --format=%i 2>/dev/null"
+    some = (
+        shlex.join(["grep", "-qwF", *(word for job in only for word in ("-e", job.id))])
+        if only
+        else "grep -q ."
+    )
+    none = f"! printf '%s\\n' \"$holding\" | {some}"
+    over = '[ "$(date +%s)" -ge "$end" ]'
+    return (
+        f"end=$(($(date +%s) + {seconds})); until {over}; do holding=$({look}) && {none} && break; sleep 1; "
+        f"done; {SQUEUE}"
+    )

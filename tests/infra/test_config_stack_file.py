@@ -203,7 +203,7 @@ MISTAKES: dict[str, tuple[str, Expected]] = {
     ),
     "no date": (
         changed("local.small", "2024-13-01"),
-        [(f"{PARTITION}.instance_type", '"2024-13-01"', "an instance type of local", "machines")],
+        [(f"{PARTITION}.instance_type", '"2024-13-01"', "an instance type of local", "instance_types")],
     ),
     "a tag that lies": (
         changed("true", "!!bool hello"),
@@ -240,13 +240,20 @@ MISTAKES: dict[str, tuple[str, Expected]] = {
                 f"{PARTITION}.instance_type",
                 '"\\u001b[31m\\u202e\\u009b"',
                 "an instance type of local",
-                "machines",
+                "instance_types",
             )
         ],
     ),
     "lines in a value": (
         changed("local.small", '"a\\n    allowed  all"'),
-        [(f"{PARTITION}.instance_type", '"a\\n    allowed  all"', "an instance type of local", "machines")],
+        [
+            (
+                f"{PARTITION}.instance_type",
+                '"a\\n    allowed  all"',
+                "an instance type of local",
+                "instance_types",
+            )
+        ],
     ),
     "lines in a key": (
         changed("slurm: {", 'slurm: {"a\\n\\e[2J": 1, '),
@@ -254,7 +261,7 @@ MISTAKES: dict[str, tuple[str, Expected]] = {
     ),
     "half a character": (
         changed("local.small", '"\\ud800"'),
-        [(f"{PARTITION}.instance_type", '"\\ud800"', "an instance type of local", "machines")],
+        [(f"{PARTITION}.instance_type", '"\\ud800"', "an instance type of local", "instance_types")],
     ),
     "min over max": (
         changed("max: 10", "min: 5, max: 2"),

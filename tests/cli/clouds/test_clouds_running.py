@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cli.changes import check
-from cli.changes.jobs import Job, hold_line, release_line
+from cli.changes.jobs import Job, hold_line, release_line, wait_line
 from cli.clouds import known_clusters, running
 from cli.clouds.kept_storage import KeptStorage
 from cli.ssh.openssh import SshError
@@ -106,7 +106,7 @@ def test_jobs_are_held_off_first_and_then_asked_to_end(
     )
     assert listing.startswith(" --noheader --all --states=PENDING,RUNNING,")
     assert asked == ["7", "8_1", "9"], "those that wait are lost, too"
-    assert end.startswith("sudo -n scancel --quiet 7 8_1; n=0; while [ $n -lt 45 ] && [ -n "), "and bounded"
+    assert end.startswith("sudo -n scancel --quiet 7 8_1; end=$(($(date +%s) + 45)); until "), "and bounded"
     assert [target.patience for target, _ in head.targets] == [0, 0], "one attempt"
     assert [seconds for _, seconds in head.targets] == [check.SECONDS, check.SECONDS + check.END_SECONDS]
     assert said[0].startswith("no further job starts (")
@@ -341,3 +341,40 @@ def test_a_broken_stack_file_keeps_nobody_from_going_down(
     said: list[str] = []
     provider.drain(new, dict, said.append, lambda jobs: None)
     assert "it is ended all the same" in said[0]
+
+
+ONE = Job("12", "ada", "debug", "debug-0", "RUNNING", "", "wrap")
+
+
+@pytest.mark.parametrize(
+    ("only", "answers", "asked"),
+    [
+        ((ONE,), ["1", "0 12", "0 112 12_3"], 3),
+        ((), ["0 12", "1", "1", "0"], 4),
+        ((ONE,), ["0"], 1),
+    ],
+    ids=["other jobs go on", "all jobs", "none is left"],
+)
+def test_a_controller_that_does_not_answer_is_no_job_that_has_ended(
+    tmp_path: Path, only: tuple[Job, ...], answers: list[str], asked: int
+) -> None:
+    """A machine would otherwise end while its jobs save their work."""
+    for number, answer in enumerate(answers, 1):
+        status, *ids = answer.split()
+        (tmp_path / str(number)).write_text("".join(f"echo '{job}  '\n" for job in ids) + f"exit {status}\n")
+    squeue = tmp_path / "squeue"
+    squeue.write_text(
+        f"#!/bin/sh\ncase $* in *PENDING*) echo listed; exit;; esac\necho x >>{tmp_path}/asked\n"
+        f". {tmp_path}/$(wc -l <{tmp_path}/asked | tr -d ' ')\n"
+    )
+    squeue.chmod(0o755)
+    (tmp_path / "sleep").symlink_to("/bin/true")
+    done = subprocess.run(
+        ["sh", "-c", wait_line(600, only)],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout == "listed\n"
+    assert len((tmp_path / "asked").read_text().split()) == asked
+    assert subprocess.run(
+        ["sh", "-c", wait_line(0, only)], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, timeout=60, check=True
+    )
