@@ -70,13 +70,13 @@ def allowed(
         found = LaunchAllowance(
             max(0, limits.quota_nodes - len(there)),
             "QuotaExceeded",
-            _exceeded(limits.quota_nodes, "machine", f"{len(there)} run, {wanted} asked"),
+            _exceeded(limits.quota_nodes, "machine", "run", len(there)),
         )
     if limits.quota_gpus is not None and gpus and (limits.quota_gpus - devices) // gpus < found.count:
         found = LaunchAllowance(
             max(0, (limits.quota_gpus - devices) // gpus),
             "QuotaExceeded",
-            _exceeded(limits.quota_gpus, "GPU", f"{devices} used, {wanted * gpus} asked"),
+            _exceeded(limits.quota_gpus, "GPU", "used", devices),
         )
     for pool, most in pools(limits, partition, zone).items():
         used = sum(_in_pool(machine, pool) for machine in there)
@@ -84,13 +84,18 @@ def allowed(
             found = LaunchAllowance(
                 max(0, most - used),
                 "InsufficientCapacity",
-                f"pool {pool} has {plurals.count(most, 'machine')}: {used} run, {wanted} asked",
+                f"pool {pool} has {plurals.count(most, 'machine')}: {_rest(most, 'run', used)}",
             )
     return found
 
 
-def _exceeded(quota: int, what: str, because: str) -> str:
-    return f"quota of {plurals.count(quota, what)} exceeded: {because}"
+def _exceeded(quota: int, what: str, verb: str, used: int) -> str:
+    return f"quota of {plurals.count(quota, what)} exceeded: {_rest(quota, verb, used)}"
+
+
+def _rest(most: int, verb: str, used: int) -> str:
+    # How many were asked for is left out: the jobs and the nodes that have one cause would differ in it.
+    return f"{used} {verb}, {max(0, most - used)} left"
 
 
 def pools(limits: Limits, partition: str | None, zone: str | None) -> dict[str, int]:

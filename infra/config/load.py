@@ -118,7 +118,10 @@ def parse(
     location = _cloud_location(values, mistakes, broken)
     if cluster is not None:
         mistakes += check(cluster, benchmark, location, catalog(), broken, stack, project)
-    unfilled = placeholders.in_cluster(cluster, (CLUSTER,)) if cluster is not None else ()
+    unfilled: tuple[Mistake, ...] = ()
+    if cluster is not None:
+        unfilled = placeholders.in_project(location.project if cluster.provider == "gcp" else None)
+        unfilled += placeholders.in_cluster(cluster, (CLUSTER,))
     if mistakes or cluster is None:
         mistakes += placeholders.words(unfilled)
         raise ConfigError(subject or f"the configuration of stack {stack}", renamed.as_written(mistakes))

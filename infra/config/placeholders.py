@@ -2,7 +2,7 @@
 
 A placeholder is a word that begins with `PLACEHOLDER_`, as in AWS's published cluster files, at one of the
 keys of `KEYS`. An example network in `access.ssh_cidrs` is one, too: nobody has its addresses (RFC 5737,
-RFC 3849).
+RFC 3849). So is the example project of the shipped stack files for Google Cloud.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ KEYS = {
     },
 }
 """Key below `slurm-stacks:cluster`, without the numbers of lists -> what to fill in, the way without it."""
+EXAMPLE_PROJECT = "my-project"
+"""The project of the shipped stack files. Ids of projects are unique, so this one is no reader's."""
 _NOBODYS = tuple(
     map(ipaddress.ip_network, ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32"))
 )
@@ -86,6 +88,14 @@ def in_cluster(cluster: ClusterConfig, top: Location) -> tuple[Mistake, ...]:
         for location, value in _texts(cluster.model_dump(exclude_unset=True))
         if _key(location) in KEYS and (is_placeholder(value) or _nobodys(location, value))
     )
+
+
+def in_project(project: str | None) -> tuple[Mistake, ...]:
+    """The example project, if the stack file still names it."""
+    if project != EXAMPLE_PROJECT:
+        return ()
+    allowed = "the id of your Google Cloud project, as `gcloud projects list` shows it"
+    return (Mistake("gcp:project", shown(project), allowed, ""),)
 
 
 def words(found: Sequence[Mistake]) -> list[Mistake]:

@@ -21,7 +21,10 @@ class ErrorClass(StrEnum):
     PERMISSION = "permission"
     """The controller's identity may not do this."""
     THROTTLED = "throttled"
-    """There were too many calls, or the cloud has a problem of its own. The same call works a little later.
+    """There were too many calls. The same call works a little later."""
+    UNAVAILABLE = "unavailable"
+    """The cloud did not answer, has a problem of its own, or is still busy with what the call needs. The same
+    call works a little later.
     """
     CONFIG = "config"
     """The request itself is wrong and stays wrong."""
@@ -35,6 +38,12 @@ class ErrorClass(StrEnum):
     """The machine would cost more than the stack file allows."""
 
 
+API_FAILURES = (ErrorClass.THROTTLED, ErrorClass.UNAVAILABLE)
+"""Classes in which the cloud has not said what it would do. They say nothing about a pool's capacity, and the
+same call is repeated, with growing pauses, before it counts as failed.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """How the elastic daemon treats a class of failures.
@@ -43,27 +52,26 @@ class RetryPolicy:
         backoff: Seconds during which the pool is not asked again after the first of several failures in a
             row.
         backoff_max: The largest back-off in seconds. The back-off doubles with each failure up to this value.
-        retry_call: Whether the same call is repeated, with growing pauses, before it counts as failed.
         advice: What the user reads after the cause. `NODE` stands for the name of a node, where one is known.
     """
 
     backoff: float
     backoff_max: float
-    retry_call: bool
     advice: str
 
 
 POLICIES: dict[ErrorClass, RetryPolicy] = {
-    ErrorClass.QUOTA: RetryPolicy(30, 300, False, "ask for a higher quota, or lower the partition's max"),
-    ErrorClass.CAPACITY: RetryPolicy(30, 600, False, "it is tried again by itself"),
-    ErrorClass.PLACEMENT: RetryPolicy(60, 600, False, "use fewer nodes, or placement: none"),
-    ErrorClass.PERMISSION: RetryPolicy(300, 300, False, "see the controller's role"),
-    ErrorClass.THROTTLED: RetryPolicy(5, 60, True, "it is tried again by itself"),
-    ErrorClass.CONFIG: RetryPolicy(300, 300, False, "correct the stack file and run up again"),
-    ErrorClass.BOOTSTRAP: RetryPolicy(30, 600, False, "see the node's boot report, by `logs NODE`"),
-    ErrorClass.PREEMPTED: RetryPolicy(0, 0, False, "the job is queued again by itself"),
-    ErrorClass.HEALTH: RetryPolicy(600, 3600, False, "look for what they have in common, by `logs NODE`"),
-    ErrorClass.BUDGET: RetryPolicy(0, 0, False, "raise it and run up again"),
+    ErrorClass.QUOTA: RetryPolicy(30, 300, "ask for a higher quota, or lower the partition's max"),
+    ErrorClass.CAPACITY: RetryPolicy(30, 600, "it is tried again by itself"),
+    ErrorClass.PLACEMENT: RetryPolicy(60, 600, "use fewer nodes, or placement: none"),
+    ErrorClass.PERMISSION: RetryPolicy(300, 300, "see the controller's role"),
+    ErrorClass.THROTTLED: RetryPolicy(5, 60, "it is tried again by itself"),
+    ErrorClass.UNAVAILABLE: RetryPolicy(5, 60, "it is tried again by itself"),
+    ErrorClass.CONFIG: RetryPolicy(300, 300, "correct the stack file and run up again"),
+    ErrorClass.BOOTSTRAP: RetryPolicy(30, 600, "see the node's boot report, by `logs NODE`"),
+    ErrorClass.PREEMPTED: RetryPolicy(0, 0, "the job is queued again by itself"),
+    ErrorClass.HEALTH: RetryPolicy(600, 3600, "look for what they have in common, by `logs NODE`"),
+    ErrorClass.BUDGET: RetryPolicy(0, 0, "raise it and run up again"),
 }
 
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from node.elastic.budget import Budget
 from node.elastic.driver import Driver, LaunchGroup, LaunchResult
-from node.elastic.errors import POLICIES, ErrorClass, Failure
+from node.elastic.errors import API_FAILURES, ErrorClass, Failure
 from node.elastic.failed_boots import FailedBoots
 from node.elastic.launch_groups import groups
 from node.elastic.pools import OF_MACHINES, Pool, Pools, combined
@@ -168,9 +168,8 @@ class Launcher:
         for name in nodes:
             partition = self._design.partition_of(name)
             if partition and (pause := self._replacements.replaced(partition.name, time.monotonic())):
-                failure = Failure(
-                    (), ErrorClass.HEALTH, f"until {utc(time.time() + pause)}", sentence(name, why)
-                )
+                until = f"until {utc(time.time() + pause)}"
+                failure = Failure((), ErrorClass.HEALTH, until, sentence(name, why), seen=name)
                 self._fail(Pool.of(partition.name, None, ErrorClass.HEALTH), failure, 1, pause)
 
     def _launch_in_zones(self, group: LaunchGroup) -> list[Failure]:
@@ -216,7 +215,7 @@ class Launcher:
         """Make one launch call. If the cloud is busy, repeat it a little later with the same token."""
         for pause in (*RETRY_PAUSES, None):
             result = self._driver.launch(group)
-            retry = [f for f in result.failures if POLICIES[f.kind].retry_call]
+            retry = [f for f in result.failures if f.kind in API_FAILURES]
             if pause is None or not retry or result.launched:
                 return result
             log(f"{fold(group.nodes)}: {retry[0].sentence()}; next try in {pause:g} s")

@@ -15,15 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from node.elastic.driver import AvailableCapacity
-from node.elastic.errors import POLICIES, ErrorClass, Failure
+from node.elastic.errors import API_FAILURES, POLICIES, ErrorClass, Failure
 from node.model import ClusterDesign
 
 PARTITION_WIDE = (ErrorClass.BUDGET, ErrorClass.BOOTSTRAP, ErrorClass.HEALTH)
 """Classes against which another zone does not help. Each is a pool of its own, beside the zones."""
 OF_MACHINES = (ErrorClass.BOOTSTRAP, ErrorClass.HEALTH)
 """Classes of failures of machines that were launched. The cloud's capacity says nothing about them."""
-API_FAILURE = ErrorClass.THROTTLED
-"""The class of failures in which the cloud did not answer. They say nothing about the pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +155,11 @@ class Pools:
             if failing is None or pool.kind in OF_MACHINES:
                 return
             silent = (
-                capacity is not None and capacity.failure is not None and capacity.failure.kind is API_FAILURE
+                capacity is not None
+                and capacity.failure is not None
+                and capacity.failure.kind in API_FAILURES
             )
-            if silent and failing.failure.kind is not API_FAILURE:
+            if silent and failing.failure.kind not in API_FAILURES:
                 self._failures[pool] = dataclasses.replace(failing, count=0)
             elif capacity is None or (not failing.known and capacity.count >= failing.wanted):
                 # The cloud reports enough capacity right after it refused. So it does not see this cause.

@@ -90,16 +90,16 @@ def test_the_cause_names_the_limit_that_binds() -> None:
     ]
     limits = Limits(quota_nodes=9, quota_gpus=8, capacity={"debug": 5, "debug/a": 2})
     assert allowed(limits, living, 9, 0, "debug", "a") == LaunchAllowance(
-        1, "InsufficientCapacity", "pool debug/a has 2 machines: 1 run, 9 asked"
+        1, "InsufficientCapacity", "pool debug/a has 2 machines: 1 run, 1 left"
     )
     assert allowed(limits, living, 9, 0, "debug", None) == LaunchAllowance(
-        3, "InsufficientCapacity", "pool debug has 5 machines: 2 run, 9 asked"
+        3, "InsufficientCapacity", "pool debug has 5 machines: 2 run, 3 left"
     )
     assert allowed(limits, living, 9, 4, "gpu", None) == LaunchAllowance(
-        1, "QuotaExceeded", "quota of 8 GPUs exceeded: 4 used, 36 asked"
+        1, "QuotaExceeded", "quota of 8 GPUs exceeded: 4 used, 4 left"
     )
     assert allowed(limits, living, 9, 0, "gpu", "a") == LaunchAllowance(
-        6, "QuotaExceeded", "quota of 9 machines exceeded: 3 run, 9 asked"
+        6, "QuotaExceeded", "quota of 9 machines exceeded: 3 run, 6 left"
     )
 
 

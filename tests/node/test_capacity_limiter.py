@@ -104,6 +104,7 @@ def test_a_partition_whose_machines_fail_again_and_again_pauses_with_the_last_ca
     assert (nodes, state) == (NODES[1:], "DRAIN")
     why = "4 nodes or more were replaced within an hour, the last debug-1: GPU 3: too hot (until "
     assert reason.startswith(f"slurm-stacks health: {why}")
+    assert reason.endswith("; look for what they have in common, by `logs debug-1`")
     assert cluster.driver.asked == [], "the cloud knows nothing of it"
     assert cluster.control.state["debug-0"] == up
 

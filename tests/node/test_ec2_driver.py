@@ -213,7 +213,7 @@ def test_half_a_list_is_none(fake: FakeEc2, driver: Ec2Driver) -> None:
     for number in range(3):
         launch(driver, number)
     fake.faults = [Fault("DescribeInstances", "InternalError", 500, skip=1, times=1)]
-    with pytest.raises(Ec2Error, match=r"throttled: the cloud's own words \(InternalError\)"):
+    with pytest.raises(Ec2Error, match=r"unavailable: the cloud's own words \(InternalError\)"):
         driver.list()
     assert len(driver.list()) == 3
 

@@ -28,9 +28,9 @@ CODES = {
         "SomeNewLimitExceeded",
     ],
     Kind.THROTTLED: [
-        "RequestLimitExceeded", "Unavailable", "ServiceUnavailable", "InternalError", "ThrottlingException",
-        "EC2ThrottledException",
+        "RequestLimitExceeded", "ThrottlingException", "EC2ThrottledException", "SlowDown",
     ],
+    Kind.UNAVAILABLE: ["Unavailable", "ServiceUnavailable", "InternalError", "RequestTimeout"],
     Kind.PERMISSION: [
         "UnauthorizedOperation", "AuthFailure", "ExpiredToken", "RequestExpired", "InvalidClientTokenId",
         "AccessDenied",
@@ -53,7 +53,7 @@ def test_codes(kind: Kind, code: str, prefix: str) -> None:
 @pytest.mark.parametrize(
     ("status", "kind"),
     [(400, Kind.CONFIG), (403, Kind.PERMISSION), (401, Kind.PERMISSION), (429, Kind.THROTTLED),
-     (500, Kind.THROTTLED), (503, Kind.THROTTLED)],
+     (500, Kind.UNAVAILABLE), (503, Kind.UNAVAILABLE)],
 )  # fmt: skip
 def test_a_new_code_is_classed_by_its_status(status: int, kind: Kind) -> None:
     failure = ec2_errors.failure_of(refused("Novel", status=status))
@@ -71,7 +71,7 @@ def test_a_full_placement_group_is_told_from_a_full_zone() -> None:
 
 
 CLIENT = {
-    Kind.THROTTLED: [
+    Kind.UNAVAILABLE: [
         exceptions.EndpointConnectionError(endpoint_url="http://x"),
         exceptions.ReadTimeoutError(endpoint_url="http://x"),
         exceptions.ConnectTimeoutError(endpoint_url="http://x"),

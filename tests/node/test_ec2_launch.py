@@ -210,7 +210,7 @@ def test_a_lost_answer_is_fetched_again(
         impatient = fake.connect(read_timeout=1.0)
         patch.setattr(fake.connect(), "run_instances", impatient.run_instances)
         (failure,) = driver.launch(group(*nodes(0, 2))).failures
-    assert (failure.kind, failure.code) == (ErrorClass.THROTTLED, "ReadTimeoutError")
+    assert (failure.kind, failure.code) == (ErrorClass.UNAVAILABLE, "ReadTimeoutError")
     until(lambda: fake.tokens, 60, "the launch that nobody waits for")
     assert len(driver.launch(group(*nodes(0, 2))).launched) == 2
     assert len(fake.instances()) == 2
@@ -343,10 +343,10 @@ WIRE = [
     ("UnfulfillableCapacity", 400, ErrorClass.CAPACITY), ("SpotMaxPriceTooLow", 400, ErrorClass.CAPACITY),
     ("VcpuLimitExceeded", 400, ErrorClass.QUOTA), ("InstanceLimitExceeded", 400, ErrorClass.QUOTA),
     ("MaxSpotInstanceCountExceeded", 400, ErrorClass.QUOTA), ("VolumeLimitExceeded", 400, ErrorClass.QUOTA),
-    ("RequestLimitExceeded", 503, ErrorClass.THROTTLED), ("Unavailable", 503, ErrorClass.THROTTLED),
-    ("ServiceUnavailable", 503, ErrorClass.THROTTLED), ("InternalError", 500, ErrorClass.THROTTLED),
+    ("RequestLimitExceeded", 503, ErrorClass.THROTTLED), ("Unavailable", 503, ErrorClass.UNAVAILABLE),
+    ("ServiceUnavailable", 503, ErrorClass.UNAVAILABLE), ("InternalError", 500, ErrorClass.UNAVAILABLE),
     ("UnauthorizedOperation", 403, ErrorClass.PERMISSION), ("ExpiredToken", 400, ErrorClass.PERMISSION),
-    ("InvalidAMIID.NotFound", 400, ErrorClass.CONFIG), ("Novel", 502, ErrorClass.THROTTLED),
+    ("InvalidAMIID.NotFound", 400, ErrorClass.CONFIG), ("Novel", 502, ErrorClass.UNAVAILABLE),
 ]  # fmt: skip
 
 
@@ -376,7 +376,7 @@ def test_a_template_that_cannot_be_read_is_a_failure_like_any_other(fake: FakeEc
 def test_an_endpoint_that_is_not_there(fake: FakeEc2) -> None:
     fake.url = "http://127.0.0.1:9"
     (failure,) = fake.driver(settings(fake)).launch(group("compute-0")).failures
-    assert (failure.kind, failure.code) == (ErrorClass.THROTTLED, "EndpointConnectionError")
+    assert (failure.kind, failure.code) == (ErrorClass.UNAVAILABLE, "EndpointConnectionError")
 
 
 def test_the_providers_driver_is_made_without_a_client(fake: FakeEc2) -> None:

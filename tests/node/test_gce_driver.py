@@ -110,7 +110,7 @@ def test_half_a_list_is_none(fake: FakeGce, driver: GceDriver) -> None:
     only = fake.driver(Settings(DESIGN, Site("/", "slurm", "h", "10.0.0.1", **fake.site([A]))))
     launch(only, 0, 1, 2)
     fake.faults = [Fault("instances.list", "backendError", 503, skip=1, times=1)]
-    with pytest.raises(GceError, match=r"throttled: the cloud's own words \(backendError\)"):
+    with pytest.raises(GceError, match=r"unavailable: the cloud's own words \(backendError\)"):
         only.list()
     assert len(only.list()) == 3
     fake.faults = [Fault("instances.list", "forbidden", 403, times=1)]
@@ -137,7 +137,7 @@ def test_a_zone_that_cannot_be_reached_blinds_only_itself(
     (said,) = [
         line for line in capsys.readouterr().out.splitlines() if "does not answer; its last list" in line
     ]
-    assert f"zone {B} does not answer; its last list counts, with 1 machine: throttled: " in said
+    assert f"zone {B} does not answer; its last list counts, with 1 machine: unavailable: " in said
     fake.unreachable = set()
     assert by_node(driver)["compute-2"].state is MachineState.TERMINATED
     assert f"zone {B} answers again" in capsys.readouterr().out
@@ -166,10 +166,10 @@ def test_machines_in_a_zone_that_the_stack_file_names_no_more_are_found(
 def test_a_cloud_that_is_not_there(fake: FakeGce) -> None:
     fake.url = "http://127.0.0.1:9"
     driver = fake.driver(settings(fake))
-    with pytest.raises(GceError, match=r"throttled: .*Connection refused"):
+    with pytest.raises(GceError, match=r"unavailable: .*Connection refused"):
         driver.list()
     (failure,) = driver.launch(LaunchGroup("compute", ("compute-0",), True, "t", zone=A)).failures
-    assert failure.kind is ErrorClass.THROTTLED
+    assert failure.kind is ErrorClass.UNAVAILABLE
     with pytest.raises(GceError):
         driver.terminate([f"{A}/t-compute-0/7"])
 
@@ -179,7 +179,7 @@ def test_a_machine_without_credentials(fake: FakeGce) -> None:
         raise DefaultCredentialsError("no credentials were found")  # type: ignore[no-untyped-call]
 
     driver = GceDriver(settings(fake), connect, lambda running: {})
-    with pytest.raises(GceError, match="throttled: no credentials were found"):
+    with pytest.raises(GceError, match="unavailable: no credentials were found"):
         driver.list()
 
 

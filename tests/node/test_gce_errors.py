@@ -26,10 +26,10 @@ CODES = {
     ],
     Kind.QUOTA: ["QUOTA_EXCEEDED", "quotaExceeded", "LIMIT_EXCEEDED", "SOME_NEW_LIMIT_EXCEEDED"],
     Kind.THROTTLED: [
-        "RESOURCE_OPERATION_RATE_EXCEEDED", "rateLimitExceeded", "RATE_LIMIT_EXCEEDED", "backendError",
-        "CONCURRENT_OPERATIONS_QUOTA_EXCEEDED", "userRateLimitExceeded", "INTERNAL_ERROR",
-        "RESOURCE_NOT_READY",
+        "RESOURCE_OPERATION_RATE_EXCEEDED", "rateLimitExceeded", "RATE_LIMIT_EXCEEDED",
+        "CONCURRENT_OPERATIONS_QUOTA_EXCEEDED", "userRateLimitExceeded",
     ],
+    Kind.UNAVAILABLE: ["backendError", "INTERNAL_ERROR", "RESOURCE_NOT_READY"],
     Kind.PERMISSION: ["forbidden", "PERMISSIONS_ERROR", "accessNotConfigured", "conditionNotMet"],
     Kind.CONFIG: [
         "INVALID_ARGUMENT", "badRequest", "invalid", "notFound", "RESOURCE_NOT_FOUND",
@@ -64,7 +64,7 @@ def test_codes(kind: Kind, code: str) -> None:
 @pytest.mark.parametrize(
     ("status", "kind"),
     [(400, Kind.CONFIG), (403, Kind.PERMISSION), (401, Kind.PERMISSION), (429, Kind.THROTTLED),
-     (500, Kind.THROTTLED), (503, Kind.THROTTLED), (None, Kind.THROTTLED)],
+     (500, Kind.UNAVAILABLE), (503, Kind.UNAVAILABLE), (None, Kind.UNAVAILABLE)],
 )  # fmt: skip
 def test_a_new_code_is_classed_by_its_status(status: int | None, kind: Kind) -> None:
     assert gce_errors.classify("NOVEL", status) is kind
@@ -99,11 +99,11 @@ def test_an_operation_without_an_error() -> None:
 
 
 CLIENT = [
-    (requests.ConnectionError("refused"), Kind.THROTTLED),
-    (requests.ReadTimeout("slow"), Kind.THROTTLED),
-    (TransportError("no route"), Kind.THROTTLED),  # type: ignore[no-untyped-call]
-    (ParseError("a page"), Kind.THROTTLED),
-    (DefaultCredentialsError("none"), Kind.THROTTLED),  # type: ignore[no-untyped-call]
+    (requests.ConnectionError("refused"), Kind.UNAVAILABLE),
+    (requests.ReadTimeout("slow"), Kind.UNAVAILABLE),
+    (TransportError("no route"), Kind.UNAVAILABLE),  # type: ignore[no-untyped-call]
+    (ParseError("a page"), Kind.UNAVAILABLE),
+    (DefaultCredentialsError("none"), Kind.UNAVAILABLE),  # type: ignore[no-untyped-call]
     (RefreshError("revoked"), Kind.PERMISSION),  # type: ignore[no-untyped-call]
 ]
 
@@ -129,7 +129,7 @@ class Metadata:
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(None, Kind.THROTTLED), (503, Kind.THROTTLED), (404, Kind.PERMISSION), (403, Kind.PERMISSION)],
+    [(None, Kind.UNAVAILABLE), (503, Kind.UNAVAILABLE), (404, Kind.PERMISSION), (403, Kind.PERMISSION)],
 )
 def test_a_token_that_does_not_come_is_no_missing_right(
     monkeypatch: pytest.MonkeyPatch, status: int | None, kind: Kind

@@ -222,7 +222,7 @@ def test_errors_of_operations(
         ("forbidden", 403, ErrorClass.PERMISSION),
         ("badRequest", 400, ErrorClass.CONFIG),
         ("notFound", 404, ErrorClass.CONFIG),
-        ("backendError", 503, ErrorClass.THROTTLED),
+        ("backendError", 503, ErrorClass.UNAVAILABLE),
         ("ZONE_RESOURCE_POOL_EXHAUSTED", 503, ErrorClass.CAPACITY),
     ],
 )
@@ -239,7 +239,7 @@ def test_a_call_whose_answer_is_lost_launches_once(fake: FakeGce, driver: GceDri
     fake.faults = [Fault("instances.bulk_insert", "backendError", 503, times=1, done=True)]
     wish = group(*nodes(0, 3), zone=A)
     (failure,) = driver.launch(wish).failures
-    assert failure.kind is ErrorClass.THROTTLED
+    assert failure.kind is ErrorClass.UNAVAILABLE
     result = driver.launch(wish)
     assert (len(result.launched), result.failures) == (3, ())
     first, second = inserts(fake)
@@ -285,7 +285,7 @@ def test_remains_of_the_nodes_earlier_machine_make_way(fake: FakeGce, driver: Gc
     fake.status("t-compute-0", "TERMINATED")
     wish = group("compute-0", zone=A, token="2")
     (failure,) = driver.launch(wish).failures
-    assert (failure.kind, failure.code) == (ErrorClass.THROTTLED, "NAME_IN_USE"), "the launcher asks again"
+    assert (failure.kind, failure.code) == (ErrorClass.UNAVAILABLE, "NAME_IN_USE"), "the launcher asks again"
     fake.cloud.advance(1)
     assert driver.launch(wish).failures == ()
     assert [i.name for i in fake.living()] == ["t-compute-0"]

@@ -12,7 +12,7 @@ import pytest
 from node.elastic import launcher
 from node.elastic.daemon import Elastic
 from node.elastic.driver import LaunchGroup, LaunchResult
-from node.elastic.errors import ErrorClass, Failure
+from node.elastic.errors import API_FAILURES, ErrorClass, Failure
 from node.elastic.pools import Pool
 from node.model import Budget, ClusterDesign
 from node.slurm.control import SlurmError
@@ -103,15 +103,15 @@ def test_nodes_that_slurm_does_not_take_back_keep_no_others(
     assert [call[:2] for call in control.calls] == [("down", ("debug-1",))]
 
 
+@pytest.mark.parametrize("busy", API_FAILURES)
 def test_a_busy_cloud_is_asked_again_only_where_it_gave_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: ErrorClass
 ) -> None:
     """The same call again would ask for existing machines. Slurm asks again for the missing ones."""
     pauses: list[float] = []
     monkeypatch.setattr(time, "sleep", pauses.append)
     driver = FakeDriver()
     elastic, control = made(tmp_path, driver, fast_design())
-    busy = ErrorClass.THROTTLED
     driver.answers = [(Failure(NODES, busy, "Code", "busy"),), (Failure(NODES[2:], busy, "Code", "busy"),)]
     elastic.launcher.launch(group(whole=False), {})
     assert [one.nodes for one in driver.launches] == [NODES, NODES]

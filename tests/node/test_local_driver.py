@@ -127,7 +127,7 @@ def test_whole_jobs_get_all_or_nothing_and_single_ones_what_there_is(driver: Loc
         ("PlacementImpossible", ErrorClass.PLACEMENT),
         ("AccessDenied", ErrorClass.PERMISSION),
         ("RequestLimitExceeded", ErrorClass.THROTTLED),
-        ("NameInUse", ErrorClass.THROTTLED),
+        ("NameInUse", ErrorClass.UNAVAILABLE),
         ("InvalidRequest", ErrorClass.CONFIG),
         ("SomethingNew", ErrorClass.CONFIG),
     ],
@@ -221,12 +221,12 @@ def test_room_in_a_cloud_that_does_not_answer(tmp_path: Path) -> None:
     found = LocalDriver(settings(tmp_path)).available_capacity("gpu", None, 1)
     assert found is not None
     assert found.failure is not None
-    assert (found.count, found.failure.kind) == (0, ErrorClass.THROTTLED)
+    assert (found.count, found.failure.kind) == (0, ErrorClass.UNAVAILABLE)
 
 
 def test_a_cloud_that_does_not_answer_is_asked_again(tmp_path: Path) -> None:
     (failure,) = LocalDriver(settings(tmp_path)).launch(group("gpu-0")).failures
-    assert (failure.kind, failure.code) == (ErrorClass.THROTTLED, "Unavailable")
+    assert (failure.kind, failure.code) == (ErrorClass.UNAVAILABLE, "Unavailable")
 
 
 def test_a_provider_without_a_driver_is_said(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from node.elastic.driver import AvailableCapacity
-from node.elastic.errors import POLICIES, ErrorClass, Failure
+from node.elastic.errors import API_FAILURES, POLICIES, ErrorClass, Failure
 from node.elastic.pools import PARTITION_WIDE, Limit, Pool, Pools, combined
 from node.model import SlurmSettings
 from tests.support.doubles import DEBUG, design
@@ -77,10 +77,11 @@ def test_an_obstacle_that_room_does_not_see_is_not_ended_by_another_that_it_sees
     assert pools.limit("debug") is None
 
 
-def test_an_api_in_trouble_opens_nothing_and_renames_nothing(pools: Pools) -> None:
+@pytest.mark.parametrize("kind", API_FAILURES)
+def test_an_api_in_trouble_opens_nothing_and_renames_nothing(pools: Pools, kind: ErrorClass) -> None:
     pools.failed(DEBUG_POOL, failure(), 0.0, wanted=8)
     pools.answered(DEBUG_POOL, AvailableCapacity(4, failure()))
-    pools.answered(DEBUG_POOL, AvailableCapacity(0, failure(ErrorClass.THROTTLED, "too many calls")))
+    pools.answered(DEBUG_POOL, AvailableCapacity(0, failure(kind, "no answer of use")))
     assert pools.limit("debug") == Limit(0, failure())
     pools.answered(DEBUG_POOL, AvailableCapacity(4, failure()))
     assert count(pools) == 4

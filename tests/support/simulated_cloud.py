@@ -134,14 +134,14 @@ class SimulatedCloud(Driver):
 
     def launch(self, group: LaunchGroup) -> LaunchResult:
         if self.unreachable:
-            return LaunchResult({}, (self._failure(group.nodes, ErrorClass.THROTTLED, "no answer"),))
+            return LaunchResult({}, (self._failure(group.nodes, ErrorClass.UNAVAILABLE, "no answer"),))
         if group.token in self._tokens:
             return self._tokens[group.token]
         if self.error is not None:
             return LaunchResult({}, (self._failure(group.nodes, self.error, "refused"),))
         named = {r.node for r in self.records.values() if r.state is not MachineState.TERMINATED}
         if self.unique and named & set(group.nodes):
-            return LaunchResult({}, (self._failure(group.nodes, ErrorClass.THROTTLED, "name in use"),))
+            return LaunchResult({}, (self._failure(group.nodes, ErrorClass.UNAVAILABLE, "name in use"),))
         self.before_launch(group)
         room = self._room(len(group.nodes))
         if room < (len(group.nodes) if group.all_or_nothing else 1):
@@ -184,7 +184,7 @@ class SimulatedCloud(Driver):
 
     def available_capacity(self, partition: str, zone: str | None, count: int) -> AvailableCapacity | None:
         if self.unreachable:
-            return AvailableCapacity(0, self._failure((), ErrorClass.THROTTLED, "no answer"))
+            return AvailableCapacity(0, self._failure((), ErrorClass.UNAVAILABLE, "no answer"))
         if not self.tells_room:
             return None
         if self.error is not None:

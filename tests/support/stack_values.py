@@ -36,6 +36,7 @@ FILLED_IN = {
     "PLACEHOLDER_S3_IMPORT": "s3://imagenet-2012",
     "PLACEHOLDER_S3_EXPORT": "s3://imagenet-2012/results",
     "203.0.113.0/24": "81.2.69.0/24",
+    "my-project": "ml-training",
 }
 """Placeholder in shipped stack files -> an example value."""
 

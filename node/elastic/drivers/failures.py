@@ -44,8 +44,10 @@ class ErrorTable:
             return self._codes[code]
         if code.lower().replace("_", "").endswith(_QUOTA_SUFFIXES):
             return ErrorClass.QUOTA
-        if status is None or status == 429 or status >= 500:
+        if status == 429:
             return ErrorClass.THROTTLED
+        if status is None or status >= 500:
+            return ErrorClass.UNAVAILABLE
         return ErrorClass.PERMISSION if status in (401, 403) else ErrorClass.CONFIG
 
     def of_client(self, error: Exception) -> ErrorClass:

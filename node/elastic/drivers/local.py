@@ -28,9 +28,9 @@ _CODES = {
     "PlacementImpossible": ErrorClass.PLACEMENT,
     "AccessDenied": ErrorClass.PERMISSION,
     "RequestLimitExceeded": ErrorClass.THROTTLED,
-    "Unavailable": ErrorClass.THROTTLED,
+    "Unavailable": ErrorClass.UNAVAILABLE,
     # The node's last machine is still ending: the same call works a moment later.
-    "NameInUse": ErrorClass.THROTTLED,
+    "NameInUse": ErrorClass.UNAVAILABLE,
     "InvalidRequest": ErrorClass.CONFIG,
 }
 

@@ -37,6 +37,7 @@ from tests.support.checkout import ROOT
 from tests.support.fake_google import Project, project
 from tests.support.gcp_machines import Machines
 from tests.support.gcp_mocks import FILESTORE, GPU, NFS, declare, gcp_design, gcp_ssh_design
+from tests.support.stack_values import filled_in
 
 COUNTED = {
     "gcp:compute/instance:Instance": "instance",
@@ -110,7 +111,10 @@ def test_every_command_that_needs_google_says_so_once(
     called: list[object] = []
     monkeypatch.setattr(socket.socket, "connect", lambda _self, address: called.append(address))
     verb, *more = command.split()
-    runner = CliRunner(env={"SLURM_STACKS_PROJECT": str(ROOT), "XDG_STATE_HOME": str(tmp_path)})
+    for name in ("Pulumi.yaml", "__main__.py"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    (tmp_path / "Pulumi.gcp-cpu.yaml").write_text(filled_in((ROOT / "Pulumi.gcp-cpu.yaml").read_text()))
+    runner = CliRunner(env={"SLURM_STACKS_PROJECT": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")})
     done = runner.invoke(cli.app, [verb, "--stack", "gcp-cpu", *more])
     assert isinstance(done.exception, UserError), done.output
     assert done.exception.exit_code == EXIT_REFUSED

@@ -51,7 +51,7 @@ def stack(folder: Path, *machines: str) -> Path:
         {"name": f"p{i}", "instance_type": name, "nodes": {"max": 2}} for i, name in enumerate(machines)
     ]
     cluster = {"name": "c", "provider": "gcp", "partitions": partitions}
-    values = {"gcp:project": "my-project", "gcp:zone": ZONE, "slurm-stacks:cluster": cluster}
+    values = {"gcp:project": "ml-training", "gcp:zone": ZONE, "slurm-stacks:cluster": cluster}
     path = folder / "Pulumi.t.yaml"
     path.write_text(yaml.safe_dump({"config": values}))
     return path

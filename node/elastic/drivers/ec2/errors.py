@@ -24,9 +24,11 @@ _CODES = {
     # The placement group is in use in another zone, where its present nodes are.
     ErrorClass.PLACEMENT: "InvalidPlacementGroup.InUse",
     ErrorClass.THROTTLED: """
-        RequestLimitExceeded Unavailable ServiceUnavailable InternalError InternalFailure Throttling
-        ThrottlingException RequestThrottled RequestThrottledException EC2ThrottledException
-        TooManyRequestsException BandwidthLimitExceeded SlowDown RequestTimeout RequestTimeoutException""",
+        RequestLimitExceeded Throttling ThrottlingException RequestThrottled RequestThrottledException
+        EC2ThrottledException TooManyRequestsException BandwidthLimitExceeded SlowDown""",
+    ErrorClass.UNAVAILABLE: """
+        Unavailable ServiceUnavailable InternalError InternalFailure RequestTimeout
+        RequestTimeoutException""",
     ErrorClass.PERMISSION: """
         UnauthorizedOperation AuthFailure AccessDenied AccessDeniedException Blocked OptInRequired
         InvalidClientTokenId UnrecognizedClientException MissingAuthenticationToken SignatureDoesNotMatch
@@ -39,7 +41,7 @@ _CODES = {
 # from its metadata server, so having none means that it did not answer in time (botocore asks once, for a
 # second). PERMISSION would stop all launches for minutes.
 _CLIENT = {
-    ErrorClass.THROTTLED: """
+    ErrorClass.UNAVAILABLE: """
         HTTPClientError ConnectionError EndpointConnectionError ReadTimeoutError ConnectTimeoutError
         ConnectionClosedError ResponseStreamingError ResponseParserError IncompleteReadError
         NoCredentialsError CredentialRetrievalError MetadataRetrievalError""",

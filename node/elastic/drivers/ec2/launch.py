@@ -21,7 +21,7 @@ from node.elastic.driver import LaunchGroup, LaunchResult
 from node.elastic.drivers.ec2 import names as ec2_names
 from node.elastic.drivers.ec2.errors import classify, code_of, failure_of, not_found, protected, words
 from node.elastic.drivers.failures import NEXT_ZONE_HELPS, config_failure, of_zones
-from node.elastic.errors import ErrorClass, Failure
+from node.elastic.errors import API_FAILURES, Failure
 from node.elastic.view import log
 from node.model import ClusterDesign
 from node.plurals import count
@@ -191,7 +191,7 @@ class Ec2Launches:
                 if code_of(error) in TOKENS_USED and fresh_tokens:
                     fresh_tokens -= 1
                     self._renew_token(group)
-                elif failure_of(error).kind is ErrorClass.THROTTLED and pauses:
+                elif failure_of(error).kind in API_FAILURES and pauses:
                     self._sleep(pauses.pop(0))
                 else:
                     raise

@@ -18,7 +18,7 @@ from node.elastic.drivers.gce.client import Clients, once, refusals
 from node.elastic.drivers.gce.errors import NOT_FOUND, NOT_READY, code_of, failure_of, operation_failure
 from node.elastic.drivers.gce.names import Identity
 from node.elastic.drivers.gce.operations import OperationOrigin, listed, moment
-from node.elastic.errors import ErrorClass
+from node.elastic.errors import API_FAILURES
 from node.elastic.view import log
 
 THREADS = 8
@@ -183,7 +183,7 @@ class Deletes:
                 # instance alive.
                 if code in NOT_FOUND or code in NOT_READY:
                     return None
-                if failure_of(error).kind is not ErrorClass.THROTTLED or not pauses:
+                if failure_of(error).kind not in API_FAILURES or not pauses:
                     return error
                 self._sleep(pauses.pop(0))
                 continue

@@ -29,9 +29,11 @@ _CODES = {
     ErrorClass.QUOTA: "QUOTA_EXCEEDED quotaExceeded LIMIT_EXCEEDED limitExceeded dailyLimitExceeded",
     ErrorClass.THROTTLED: """
         RESOURCE_OPERATION_RATE_EXCEEDED RATE_LIMIT_EXCEEDED rateLimitExceeded userRateLimitExceeded
-        CONCURRENT_OPERATIONS_QUOTA_EXCEEDED concurrentOperationsQuotaExceeded backendError internalError
-        INTERNAL_ERROR SERVICE_UNAVAILABLE serviceUnavailable TIMEOUT RESOURCE_NOT_READY resourceNotReady
-        RESOURCE_IN_USE_BY_ANOTHER_RESOURCE resourceInUseByAnotherResource operationInProgress""",
+        CONCURRENT_OPERATIONS_QUOTA_EXCEEDED concurrentOperationsQuotaExceeded""",
+    ErrorClass.UNAVAILABLE: """
+        backendError internalError INTERNAL_ERROR SERVICE_UNAVAILABLE serviceUnavailable TIMEOUT
+        RESOURCE_NOT_READY resourceNotReady RESOURCE_IN_USE_BY_ANOTHER_RESOURCE
+        resourceInUseByAnotherResource operationInProgress""",
     ErrorClass.PERMISSION: """
         forbidden insufficientPermissions accessNotConfigured authError accountDisabled billingNotEnabled
         PERMISSIONS_ERROR PERMISSION_DENIED IAM_PERMISSION_DENIED SERVICE_ACCOUNT_ACCESS_DENIED
@@ -44,7 +46,7 @@ _CODES = {
 # from its metadata server, so having none means that it did not answer in time.
 _CLIENT = {
     ErrorClass.PERMISSION: "RefreshError",
-    ErrorClass.THROTTLED: "RequestException TransportError RetryError ParseError DefaultCredentialsError",
+    ErrorClass.UNAVAILABLE: "RequestException TransportError RetryError ParseError DefaultCredentialsError",
 }
 _REFUSED = re.compile(r"(?:Status|Response status): 4\d\d")
 """How google-auth quotes a metadata server that answers and has no token for the machine's account."""
@@ -119,7 +121,7 @@ def _of_client(error: Exception) -> ErrorClass:
     """
     cause = error.__cause__
     unanswered = type(cause).__name__ == "TransportError" and not _REFUSED.search(str(cause))
-    return ErrorClass.THROTTLED if unanswered else _TABLE.of_client(error)
+    return ErrorClass.UNAVAILABLE if unanswered else _TABLE.of_client(error)
 
 
 def _error_of_answer(error: Exception) -> Mapping[str, Any]:

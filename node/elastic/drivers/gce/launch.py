@@ -23,7 +23,7 @@ from node.elastic.drivers.gce.errors import failure_of
 from node.elastic.drivers.gce.names import Identity
 from node.elastic.drivers.gce.operations import BulkInsert, OperationOrigin, Operations, Outcome
 from node.elastic.drivers.gce.unfinished import UnfinishedLaunches
-from node.elastic.errors import ErrorClass, Failure
+from node.elastic.errors import API_FAILURES, ErrorClass, Failure
 from node.elastic.view import log
 from node.model import ClusterDesign
 from node.slurm.hostlist import fold
@@ -192,8 +192,8 @@ class GceLaunches:
             )
         except refusals() as error:
             failure = failure_of(error, nodes)
-            if failure.kind is not ErrorClass.THROTTLED:
-                # A throttled call may have lost only its answer, not the launch: then the same id must be
+            if failure.kind not in API_FAILURES:
+                # An unanswered call may have lost only its answer, not the launch: then the same id must be
                 # used again.
                 self._renew_token(group)
             return Outcome({}, (failure,))
@@ -259,7 +259,7 @@ class GceLaunches:
             except refusals() as error:
                 failure = failure_of(error, (node,))
                 # The instance has just disappeared: the same call works now.
-                gone = Failure((node,), ErrorClass.THROTTLED, NAME_IN_USE, f"{name} is just being deleted")
+                gone = Failure((node,), ErrorClass.UNAVAILABLE, NAME_IN_USE, f"{name} is just being deleted")
                 return found, gone if failure.code == "notFound" else failure
             labels = dict(instance.labels)
             ours = (self._cluster, gce_names.COMPUTE)
@@ -273,7 +273,7 @@ class GceLaunches:
             if instance.status in _HALTED:
                 self._end([identity])
             message = f"the node's earlier machine is still {instance.status.lower()} in zone {zone}"
-            return found, Failure((node,), ErrorClass.THROTTLED, NAME_IN_USE, message)
+            return found, Failure((node,), ErrorClass.UNAVAILABLE, NAME_IN_USE, message)
         return found, None
 
     def _renew_token(self, group: LaunchGroup) -> None:

@@ -20,7 +20,7 @@ from node.elastic.drivers.gce import names as gce_names
 from node.elastic.drivers.gce.client import READ_SECONDS, Clients, once, refusals
 from node.elastic.drivers.gce.errors import EXISTS, classify, failure_of, operation_failure
 from node.elastic.drivers.gce.names import Identity
-from node.elastic.errors import ErrorClass, Failure
+from node.elastic.errors import API_FAILURES, ErrorClass, Failure
 
 PAGE = 500
 """The largest number of operations of one page."""
@@ -233,7 +233,7 @@ class Operations:
             try:
                 operation = self._clients().operations.wait(request=request, **once(left + READ_SECONDS))
             except refusals() as error:
-                if failure_of(error).kind is not ErrorClass.THROTTLED or not pauses:
+                if failure_of(error).kind not in API_FAILURES or not pauses:
                     raise
                 self._sleep(min(pauses.pop(0), max(0.0, left)))
                 continue

@@ -15,7 +15,7 @@ from node import plurals
 from node.elastic.driver import Machine
 from node.elastic.drivers.gce.client import refusals
 from node.elastic.drivers.gce.errors import failure_of
-from node.elastic.errors import ErrorClass
+from node.elastic.errors import API_FAILURES
 from node.elastic.view import log
 
 ELSEWHERE_SECONDS = 600.0
@@ -69,7 +69,7 @@ class Zones:
             answers = dict(zip(zones, threads.map(self._ask, zones), strict=True))
         errors = {zone: one for zone, one in answers.items() if isinstance(one, Exception)}
         for error in errors.values():
-            if len(errors) == len(zones) or failure_of(error).kind is not ErrorClass.THROTTLED:
+            if len(errors) == len(zones) or failure_of(error).kind not in API_FAILURES:
                 raise error
         with self._lock:
             self._known |= {zone: one for zone, one in answers.items() if not isinstance(one, Exception)}
