@@ -14,7 +14,7 @@ from cli.hints import left_over
 from cli.local import leftovers
 from cli.local.agent_lifecycle import end_cluster
 from cli.local.site import RunDirectory
-from cli.runner import interrupt
+from cli.runner import interrupt, lock
 from infra import os_errors
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import locations, owner
@@ -76,20 +76,22 @@ def take_down(stack: Stack, console: Console, agree: Callable[[Sequence[Job]], N
         agree: is called with the jobs; raises UserError if somebody wants to keep them.
 
     Raises:
-        UserError: there is no such cluster, or something of it is left; or the one from `agree`.
+        UserError: there is no such cluster, another command works on it (an `up` whose checkout was deleted
+            meanwhile), or something of it is left; or the one from `agree`.
     """
     from cli.local import running
 
     run = find(stack)
     if background := interrupt.background_hint():
         console.say(background, "dim")
-    running.drain(run, stack.name, console.say, agree, orphaned=True)
-    whose = holder(run)
-    with console.waiting("taking the cluster down"):
-        left = end(run)
-    if left:
-        raise UserError(left_over(stack.name, left, command(stack)))
-    elsewhere = forget(stack, run, whose)
+    with lock.held(stack, "down"):
+        running.drain(run, stack.name, console.say, agree, orphaned=True)
+        whose = holder(run)
+        with console.waiting("taking the cluster down"):
+            left = end(run)
+        if left:
+            raise UserError(left_over(stack.name, left, command(stack)))
+        elsewhere = forget(stack, run, whose)
     console.say("nothing else is left" if elsewhere else "nothing is left")
     if elsewhere:
         console.say(elsewhere, "yellow")

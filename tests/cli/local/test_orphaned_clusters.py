@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from cli.console.progress import Console
 from cli.local import orphaned_clusters, running
 from cli.local.agent_lifecycle import end_cluster
 from cli.local.site import RunDirectory
+from cli.runner import lock
 from infra import config
 from infra.design import design
 from infra.errors import EXIT_REFUSED, UserError
@@ -113,6 +115,18 @@ def test_on_a_terminal_it_asks_and_who_keeps_the_jobs_keeps_the_cluster(
     on_a_terminal(monkeypatch, lambda *_arguments, **_options: pytest.fail("it asks"))
     down(gone, yes=True)
     assert not run.path.exists()
+
+
+def test_an_up_that_outlived_its_checkout_is_not_disturbed(
+    run: RunDirectory, gone: Path, slurm: Slurm
+) -> None:
+    with lock.held(Stack(gone, "test"), "up"), pytest.raises(UserError) as caught:
+        down(gone)
+    assert caught.value.exit_code == EXIT_REFUSED
+    assert f"`up` (pid {os.getpid()}) is working on stack test" in str(caught.value)
+    assert (run.path.exists(), slurm.lines) == (True, [])
+    down(gone)
+    assert not locations.state_root().exists() or not list(locations.state_root().iterdir())
 
 
 def test_a_cluster_that_does_not_answer_ends_all_the_same(
