@@ -38,6 +38,7 @@ SHOW_SECONDS = 0.2
 GRACEFUL_INTERRUPTS = 2
 """The number of interrupts that are passed on: pytest ends its clusters after the first and gives up at the
 second."""
+INTERRUPTED = "interrupted: the tests take their clusters down first (again: they do not)"
 
 Step = tuple[str, list[str]]
 """A name and its command."""
@@ -266,6 +267,8 @@ def _wait(over: Callable[[], object]) -> None:
             break
         except KeyboardInterrupt:
             interrupts += 1
+            if interrupts <= GRACEFUL_INTERRUPTS:
+                say(INTERRUPTED if interrupts == 1 else "interrupted again: clusters of tests may stay up")
             _running.signal(signal.SIGINT if interrupts <= GRACEFUL_INTERRUPTS else signal.SIGKILL)
     if interrupts:
         raise KeyboardInterrupt

@@ -19,7 +19,7 @@ pytest.register_assert_rewrite("tests.support")
 # These imports must come after that line.
 from tests.support import coverage, signals  # noqa: E402
 
-pytest_plugins = ["tests.support.accounts"]
+pytest_plugins = ["tests.support.accounts", "tests.support.left_clusters"]
 # This comes before any import of the code that is measured.
 coverage.keep_probes()
 # Our children would inherit the signals that `nohup`, or a script that starts us in the background, ignores.

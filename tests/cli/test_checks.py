@@ -15,7 +15,7 @@ import pytest
 from cli import checks
 from cli.local import system_packages, training
 from infra.errors import UserError
-from tests.support import accounts
+from tests.support import accounts, left_clusters
 from tests.support.checkout import ROOT, until
 
 PROJECT = Path("/project")
@@ -262,6 +262,7 @@ def test_an_interrupt_reaches_every_suite_and_is_waited_for(tmp_path: Path) -> N
         until(lambda: {"one", "two", "three"} <= {p.name for p in tmp_path.iterdir()}, 60, "all suites")
         suite.send_signal(signal.SIGINT)
         said, _ = suite.communicate(timeout=120)
+    assert said.count(f"== {checks.INTERRUPTED}\n") == 1
     assert all(f"{name} has cleaned up" in said for name in ("one", "two", "three"))
     assert suite.returncode == -signal.SIGINT
 
@@ -314,3 +315,37 @@ def test_tests_of_real_programs_begin_first() -> None:
     ]
     assert [name[-1] for name in sorted(names, key=accounts.rank)] == ["c", "l", "a", "d"]
     assert [path for path in accounts.FIRST if not (ROOT / path).exists()] == [], "these were renamed"
+
+
+CRASH = """
+import os
+from pathlib import Path
+from infra.program import folders
+from infra.program.stack import Stack
+from tests.support import left_clusters
+
+def test_it():
+    stack = Stack(Path("a checkout").resolve(), "test")
+    Path("run").write_text(str(folders.make_run_dir(stack)))
+    left_clusters.register(stack.project, stack.name)
+    os._exit(1)
+"""
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_the_cluster_of_a_worker_that_is_gone_ends_with_the_run(tmp_path: Path, workers: str) -> None:
+    (tmp_path / "test_it.py").write_text(CRASH if workers == "1" else CRASH.replace("os._exit(1)", "pass"))
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    plugins = ["-p", "tests.support.left_clusters", "-p", "no:cacheprovider"]
+    hidden = {name: value for name, value in os.environ.items() if name != left_clusters.VARIABLE}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *plugins, "-n", workers, "--max-worker-restart=0"],
+        cwd=tmp_path,
+        env={**hidden, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert f"a cluster of a test was still up and is ended now: {tmp_path / 'a checkout'}" in done.stdout
+    assert not Path((tmp_path / "run").read_text()).exists()
+    assert done.returncode == int(workers)

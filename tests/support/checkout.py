@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.program.stack import Stack
+from tests.support import left_clusters
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ("infra", "cli", "node", "localcloud", "workload")
@@ -77,6 +78,7 @@ class Checkout:
         }
         self.env |= {"XDG_STATE_HOME": str(folder.parent / f"{folder.name}-state"), "COLUMNS": "160"}
         self.write_stack(stack_file)
+        left_clusters.register(folder, stack)
 
     def write_stack(self, text: str) -> None:
         (self.folder / f"Pulumi.{self.stack}.yaml").write_text(textwrap.dedent(text))
