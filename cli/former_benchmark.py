@@ -1,4 +1,4 @@
-"""Finds the benchmark's run that `up` would cancel, because changed settings replace its resource."""
+"""Finds what `up` would do with a benchmark whose settings changed: cancel a run, or submit another one."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 RESULT = "benchmark_result"
 CONSEQUENCE = "its run that is not over is cancelled, which `up` does with --replace only"
+SUBMITTED = "`up` submits a run of it, which starts its nodes"
 SECONDS = 40.0
 """The time limit of the question to the login machine, which may be dead."""
 
@@ -101,14 +102,10 @@ def find(
     Returns:
         None if there is no such run, or if its job has ended.
     """
-    result = outputs().get(RESULT)
-    if not isinstance(result, str):
+    folder = _present(outputs())
+    if folder is None:
         return None
-    folder = "/".join(PurePosixPath(result).parts[-3:-1])
-    following = None
-    if training is not None:
-        layout = providers.load(cluster.provider).layout(cluster)
-        following = BenchmarkRun.of(cluster, training, layout, up.stack.project).folder
+    following = _following(up, cluster, training)
     if folder == following:
         return None
     try:
@@ -130,6 +127,44 @@ def planned(stack: Stack, cluster: ClusterDesign, training: BenchmarkDesign | No
     except UserError:
         return None
     return find(StackUp(stack, cluster.provider), cluster, training, runner.outputs_of(engine))
+
+
+def described(stack: Stack, cluster: ClusterDesign, training: BenchmarkDesign | None) -> list[dict[str, Any]]:
+    """What `up` does with the benchmark of a cluster that is up, in the form of `./cluster plan --json`."""
+    from cli import runner
+
+    if (former := planned(stack, cluster, training)) is not None:
+        return [former.described()]
+    if training is None or cluster.batch is not None:
+        return []
+    try:
+        outputs = runner.outputs_of(runner.select(stack, cluster.provider))()
+    except UserError:
+        return []
+    was, will = _present(outputs), _following(StackUp(stack, cluster.provider), cluster, training)
+    if was == will:
+        return []
+    why = "new" if was is None else "other settings, or other workload code"
+    return [
+        {
+            "key": "benchmark", "part": "", "was": was or "none", "will": will or "none", "kind": "live",
+            "consequence": SUBMITTED, "line": f"benchmark: {why}: {SUBMITTED}", "jobs": [],
+        }
+    ]  # fmt: skip
+
+
+def _present(outputs: Mapping[str, Any]) -> str | None:
+    """The folder of the present run, relative to `bench`; `None` if the stack has none."""
+    result = outputs.get(RESULT)
+    return "/".join(PurePosixPath(result).parts[-3:-1]) if isinstance(result, str) else None
+
+
+def _following(up: StackUp, cluster: ClusterDesign, training: BenchmarkDesign | None) -> str | None:
+    """The folder of the run that the stack file asks for, relative to `bench`; `None` if it asks for none."""
+    if training is None:
+        return None
+    layout = providers.load(cluster.provider).layout(cluster)
+    return BenchmarkRun.of(cluster, training, layout, up.stack.project).folder
 
 
 def keep(stack: str, former: FormerRun | None, say: Callable[[str], None], *, replace: bool) -> None:

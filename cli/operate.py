@@ -388,8 +388,8 @@ def make_plan(stack: Stack, config: StackConfig) -> Plan:
     there = providers.load(cluster.provider).changes(stack, cluster)
     made["changes"] = None if there is None else table.described(*there)
     training = benchmark_design(config, cluster)
-    if made["changes"] is not None and (former := former_benchmark.planned(stack, cluster, training)):
-        made["changes"].append(former.described())
+    if made["changes"] is not None:
+        made["changes"] += former_benchmark.described(stack, cluster, training)
     return made
 
 

@@ -27,6 +27,7 @@ from infra.design import benchmark_design, design
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, NotUpError, UserError
 from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
+from node.model import BenchmarkDesign
 from tests.support.checkout import ROOT
 from tests.support.report_records import keep, local
 from tests.support.stack_values import values
@@ -478,6 +479,35 @@ def test_the_same_run_and_a_cluster_that_is_down_are_no_former_run(
     assert found is not None
     (job,) = found.described()["jobs"]
     assert (job["id"], job["state"], job["consequence"]) == ("7", "RUNNING", "ends")
+
+
+def test_a_plan_says_that_another_run_will_be_submitted(
+    engine: Engine, tool: Tool, config: StackConfig
+) -> None:
+    """Where nothing runs that would be cancelled, `up` still starts nodes."""
+    cluster = design(config, catalog())
+    training = benchmark_design(config, cluster)
+    assert training is not None
+    stack = Stack(ROOT, config.stack)
+    run = BenchmarkRun.of(cluster, training, LocalProvider().layout(cluster), ROOT)
+
+    def told(training: BenchmarkDesign | None = training) -> list[tuple[str, str, list[Any]]]:
+        found = former_benchmark.described(stack, cluster, training)
+        return [(one["kind"], one["line"], one["jobs"]) for one in found]
+
+    engine.known = {"benchmark_result": f"/x/bench/{run.folder}/result.json"}
+    assert told() == []
+    engine.known = {"benchmark_result": FORMER}
+    tool.benchmark = [{**seen(), "job": None}]
+    why = "benchmark: other settings, or other workload code"
+    assert told() == [("live", f"{why}: {former_benchmark.SUBMITTED}", [])]
+    tool.benchmark = [seen()]
+    ((kind, line, (job,)),) = told()
+    assert (kind, line, job["id"]) == ("ends", f"{why}: {former_benchmark.CONSEQUENCE}", "7")
+    tool.benchmark = [{**seen(), "job": None}]
+    assert told(None) == []
+    engine.known = {"cluster": {}}
+    assert told() == [("live", f"benchmark: new: {former_benchmark.SUBMITTED}", [])]
 
 
 @pytest.mark.parametrize("more", ["image-compute failed at step packages", None])
