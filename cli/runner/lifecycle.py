@@ -137,9 +137,11 @@ class Lifecycle:
                 self._raise_if_stopping()
                 # Saved first: a killed run may have deleted half of it, and `up` must create it again then.
                 whole = record.status == "created"
+                # It was whole before an earlier try. Its successor must not begin beside what is left of it.
+                needed = whole or (replaced and record.status == "deleting")
                 record.status = "deleting" if whole else record.status
                 self.state.save()
-                self._run_delete(record, str(text), whole=whole)
+                self._run_delete(record, str(text), needed=needed)
             self.state.remove(record)
             return True
         return False
@@ -148,12 +150,12 @@ class Lifecycle:
         """Report, in a preview, that the resource would be deleted."""
         self._done(record, "deleted", time.monotonic())
 
-    def _run_delete(self, record: Record, text: str, *, whole: bool) -> None:
+    def _run_delete(self, record: Record, text: str, *, needed: bool) -> None:
         call = Call(record.urn, record.name, for_delete(record.inputs), *_printed(record))
         try:
             self._commands.run(text, call, lambda pid: self._note_process(record, pid))
         except CommandError as error:
-            if whole or self.stopping.is_set():
+            if needed or self.stopping.is_set():
                 raise
             # A half-created resource may not be deletable. Repeating would block the destroy for ever.
             self._on_event(Message(f"{record.name} was only half created; deleting it: {error}", "warning"))
@@ -161,12 +163,13 @@ class Lifecycle:
     def _decide(self, old: Record | None, wanted: Registration, inputs: dict[str, Any]) -> Operation:
         if old is None:
             return "replaced" if wanted.urn in self._replaced else "created"
-        if old.status in ("creating", "deleting"):
-            return "created"
         keys = old.inputs.keys() | inputs.keys()
         changed = {k for k in keys if not wire.same(old.inputs.get(k), inputs.get(k))}
-        if "triggers" in changed:
+        # Also where the old one is half deleted, or half made and in the way: nobody else ends the rest of it.
+        if "triggers" in changed and (old.status != "creating" or wanted.delete_before_replace):
             return "replaced"
+        if old.status in ("creating", "deleting"):
+            return "created"
         return "updated" if changed or old.status == "updating" else "unchanged"
 
     def _remove_old(self, old: Record, wanted: Registration) -> None:

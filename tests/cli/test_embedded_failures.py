@@ -134,6 +134,40 @@ def test_up_after_an_interrupted_destroy_creates_what_was_half_deleted(tiny: Tin
     assert tiny.words == ["a+", "a+"]
 
 
+def test_an_unfinished_replacement_is_finished_before_its_successor_begins(tiny: Tiny) -> None:
+    """After Ctrl-C, or a failure, while the old one was deleted. Its job would run on beside the new one."""
+    delete = f"test -e '{tiny.log}.now'"
+    program = f"""
+        command("a", triggers=[config.require("t")], delete={delete!r} + " && " + say("a-"),
+                opts={{"delete_before_replace": True}})
+    """
+    tiny.write(program, "config: {t: '1'}").up()
+    tiny.write(program, "config: {t: '2'}")
+    for _ in range(2):
+        with pytest.raises(UserError, match="a: the old one could not be deleted"):
+            tiny.up()
+        assert tiny.records["a"]["status"] == "deleting"
+    assert tiny.words == ["a+"]
+    tiny.log.with_name("log.now").touch()
+    assert tiny.up().operations == {"a": "replaced"}
+    assert tiny.words == ["a-", "a+"]
+    assert tiny.up().counts == {"unchanged": 2}
+
+
+def test_what_is_half_created_ends_before_another_one_takes_its_place(tiny: Tiny) -> None:
+    program = """
+        t = config.require("t")
+        command("a", triggers=[t], create=f"[ {t} = 2 ] && " + say("a+"), delete=say("a-") + f"; [ {t} = 2 ]",
+                opts={"delete_before_replace": True})
+    """
+    with pytest.raises(UserError):
+        tiny.write(program, "config: {t: '1'}").up()
+    run = tiny.write(program, "config: {t: '2'}").up()
+    assert tiny.words == ["a-", "a+"]
+    assert "a was only half created; deleting it: exit status 1" in run.messages
+    assert tiny.up().counts == {"unchanged": 2}
+
+
 def test_what_was_only_half_created_cannot_block_the_destroy(tiny: Tiny) -> None:
     tiny.write("command('a', create='false', delete=say('a-') + '; exit 5')")
     with pytest.raises(UserError):
