@@ -45,23 +45,25 @@ class FormerRun:
         """What the stack file asks for instead."""
         return "it is off now" if self.following is None else "other settings, or other workload code"
 
-    @property
-    def sentence(self) -> str:
-        """What becomes of its job."""
+    def sentence(self, verb: str) -> str:
+        """What becomes of its job.
+
+        Args:
+            verb: `is`, or `would be`.
+        """
         if self.job is None:
             return (
-                f"benchmark: {self.why}, and its present run would be cancelled if it is not over, which is "
+                f"benchmark: {self.why}, and its present run {verb} cancelled if it is not over, which is "
                 "not known, because the cluster does not answer"
             )
         where = f" on {self.job['nodes']}" if self.job["nodes"] else ""
-        return (
-            f"benchmark: {self.why}, so job {self.job['id']} ({self.job['state']}{where}) would be cancelled"
-        )
+        job = f"job {self.job['id']} ({self.job['state']}{where})"
+        return f"benchmark: {self.why}, so {job} {verb} cancelled"
 
     def refusal(self, stack: str) -> str:
         """Why `up` does not go on, and what to do."""
         return (
-            f"{self.sentence}.\n"
+            f"{self.sentence('would be')}.\n"
             f"Let it end first: `{hint('status', stack)}` shows it. `{hint('up', stack, '--no-benchmark')}` "
             f"changes the cluster and leaves the run. `{hint('up', stack, '--replace')}` cancels it."
         )
@@ -176,6 +178,6 @@ def keep(stack: str, former: FormerRun | None, say: Callable[[str], None], *, re
     if former is None:
         return
     if replace:
-        say(former.sentence)
+        say(former.sentence("is"))
         return
     raise UserError(f"nothing was changed: {former.refusal(stack)}", EXIT_REFUSED)

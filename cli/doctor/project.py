@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from node.model import BenchmarkDesign, ClusterDesign
 
 PYTHONS = ((3, 11), (3, 13))
-STATE_MIB = 20
-"""Space for the state, the lock, and the results of some runs."""
+RESULTS_MIB = 20
+"""Space for the results of some runs, beside the state."""
 
 
 def stack_file(stack: Stack) -> tuple[Finding, ClusterDesign | None, BenchmarkDesign | None, str | None]:
@@ -193,8 +193,12 @@ def state(stack: Stack) -> Iterable[Finding]:
         yield from_message("state.folder", Severity.STOPS, problem)
         return
     free = os_errors.free_mib(root)
-    if free < STATE_MIB:
-        yield stops("state.space", f"{root}: {free} MiB are free, {STATE_MIB} are needed", "Make room there.")
+    if free < locations.STATE_MIB:
+        needed = f"{root}: {free} MiB are free, {locations.STATE_MIB} is needed"
+        yield stops("state.space", needed, "Make room there.")
+    elif free < RESULTS_MIB:
+        fill = f"{root}: {free} MiB are free, and the results of some runs take {RESULTS_MIB}"
+        yield warns("state.space", fill, "Make room there.")
     else:
         yield fine("state.folder", f"{root} can be written, {free} MiB are free")
     given = os.environ.get("XDG_STATE_HOME", "")

@@ -13,8 +13,6 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.program import locations
 from node.bootstrap.steps import MIN_FREE_MIB
 
-STATE_MIB = 1
-
 
 def problems() -> list[str]:
     """Return all problems; the list is empty if a cluster can come up."""
@@ -60,7 +58,7 @@ def state_folder() -> str | None:
         root = locations.state_root()
     except UserError:  # without a home; `unnamed_user` says so
         return None
-    return os_errors.unwritable(root) or _too_small(root, STATE_MIB, "the state of the stacks")
+    return os_errors.unwritable(root) or _too_small(root, locations.STATE_MIB, "the state of the stacks")
 
 
 def cache_folder() -> str | None:

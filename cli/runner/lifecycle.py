@@ -165,7 +165,7 @@ class Lifecycle:
             return "replaced" if wanted.urn in self._replaced else "created"
         keys = old.inputs.keys() | inputs.keys()
         changed = {k for k in keys if not wire.same(old.inputs.get(k), inputs.get(k))}
-        # Also where the old one is half deleted, or half made and in the way: nobody else ends the rest of it.
+        # Also where the old one is half deleted, or half made and in the way: its rest must end first.
         if "triggers" in changed and (old.status != "creating" or wanted.delete_before_replace):
             return "replaced"
         if old.status in ("creating", "deleting"):

@@ -23,6 +23,8 @@ from infra.program.stack import Stack
 
 APPLICATION = "slurm-stacks"
 KEY_LENGTH = 10
+STATE_MIB = 1
+"""The least free space for the state of the stacks, in MiB."""
 NOTE = "checkout.json"
 """The file in a run directory that says which checkout brought the cluster up."""
 

@@ -201,7 +201,8 @@ class Launcher:
         return failures if len(causes) == 1 else [combined(causes, left)]
 
     def _record(self, part: LaunchGroup, pool: Pool, result: LaunchResult) -> None:
-        log(f"launched {fold(result.launched) or 'nothing'} in one call, job {part.job}")
+        job = "" if part.job is None else f", job {part.job}"
+        log(f"launched {fold(result.launched) or 'nothing'} in one call{job}")
         self._budget.launched(result.launched)
         now = time.monotonic()
         with self._lock:

@@ -160,7 +160,7 @@ class Cluster:
         about = about_node(node)
         files: list[Source] = [self._node_state(node)]
         if self.folders.process:
-            files.append(BootReport(self.report(node), NODE_BEFORE))
+            files.append(BootReport(self.report(node), NODE_BEFORE, self._asked_for(node)))
             files.append(LogFile("boot", self.log / f"boot-{node}.log", None))
             files += self._hooks(node)
             files.append(self._keeper("slurmd", f"slurmd-{node}"))
@@ -169,13 +169,33 @@ class Cluster:
         else:
             where = f"srun --nodelist={node} tail {self.log}/slurmd.log"
             if self.settings.design.provider == "local":
-                files.append(BootReport(Path(cloud_local.BUCKET) / "boot" / f"{node}.json", NODE_BEFORE))
+                report = Path(cloud_local.BUCKET) / "boot" / f"{node}.json"
+                files.append(BootReport(report, NODE_BEFORE, self._asked_for(node)))
             show = f"./cluster exec --stack {self.settings.design.stack} -- {where}"
             files.append(Note(f"{node}'s own logs", [f"(they are on {node}: `{show}`)"]))
         never = "the controller has not started yet"
         files.append(LogFile("elastic daemon, on this node", self.log / "elastic.log", never, about))
         files.append(LogFile("slurmctld, on this node", self.log / "slurmctld.log", never, about))
         return files
+
+    def _asked_for(self, node: str) -> float | None:
+        """When Slurm last asked for a node, in seconds since the epoch; `None` if the log does not say."""
+        about = about_node(node)
+        asked = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) resume ")
+        line = self._last_line("elastic.log", lambda line: asked.match(line) is not None and about(line))
+        return None if line is None else datetime.fromisoformat(line.split()[0]).timestamp()
+
+    def _last_line(self, log: str, wanted: Wanted) -> str | None:
+        """The last line of a log that a filter wants; `None` if there is none, or the log cannot be read."""
+        try:
+            descriptor = open_log(self.log / log)
+        except (FileNotFoundError, UnreadableError):
+            return None
+        try:
+            lines, _ = tail(descriptor, 1, wanted)
+        finally:
+            os.close(descriptor)
+        return lines[0] if lines else None
 
     def _node_state(self, node: str) -> Note:
         try:
@@ -245,15 +265,8 @@ class Cluster:
         # A requeue gives the job a new time of submission, so the first one is taken from slurmctld's log.
         number = jobs[0].array_job or jobs[0].het_job or jobs[0].id
         first = re.compile(rf"\[([^]]+)\] _slurm_rpc_submit_batch\w*: JobId={number}\b")
-        try:
-            descriptor = open_log(self.log / "slurmctld.log")
-        except (FileNotFoundError, UnreadableError):
-            return None
-        try:
-            lines, _ = tail(descriptor, 1, lambda line: first.match(line) is not None)
-        finally:
-            os.close(descriptor)
-        match = first.match(lines[0]) if lines else None
+        line = self._last_line("slurmctld.log", lambda line: first.match(line) is not None)
+        match = first.match(line or "")
         try:
             found = datetime.fromisoformat(match[1]).timestamp() if match else None
         except ValueError:

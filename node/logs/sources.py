@@ -15,7 +15,7 @@ from node.logs.text import UnreadableError, Wanted, age, decoded, open_log, prin
 HOLD_SECONDS = 1.0
 """How long an incomplete line is held back until its rest arrives."""
 CLOCK_SECONDS = 5.0
-"""How far the clock of a file's server may be behind the controller's."""
+"""How far the clock of a file's server, or of a node, may be behind the controller's."""
 
 
 class Source(Protocol):
@@ -155,11 +155,18 @@ def is_earlier(info: os.stat_result, since: float | None) -> bool:
 
 
 class BootReport:
-    """A machine's boot report (`node.bootstrap.report`), with one line per step."""
+    """A machine's boot report (`node.bootstrap.report`), with one line per step.
 
-    def __init__(self, path: Path, missing: str) -> None:
+    Args:
+        missing: why there may be none.
+        asked: when Slurm last asked for the node, in seconds since the epoch; `None` means not known. An
+            older report is of an earlier machine.
+    """
+
+    def __init__(self, path: Path, missing: str, asked: float | None = None) -> None:
         self._path = path
         self._missing = missing
+        self._asked = asked
         self._shown: list[str] = []
 
     @property
@@ -182,11 +189,19 @@ class BootReport:
     def _lines(self) -> list[str]:
         try:
             content = json.loads(self._path.read_text())
-            return [printable(line) for line in report_lines(content)]
+            return [*self._age(content["started"]), *(printable(line) for line in report_lines(content))]
         except FileNotFoundError:
             return [f"(not there: {self._missing})"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             return [f"(cannot be shown: {error!r})"]
+
+    def _age(self, started: float) -> list[str]:
+        if self._asked is None or started >= self._asked - CLOCK_SECONDS:
+            return []
+        asked = time.strftime("%FT%TZ", time.gmtime(self._asked))
+        return [
+            f"(an earlier machine's: no machine has written one since Slurm asked for the node at {asked})"
+        ]
 
 
 def report_lines(content: dict[str, Any]) -> list[str]:

@@ -434,7 +434,7 @@ def test_up_does_not_cancel_a_run_of_other_settings_unasked(
     tool.benchmark = [seen(), seen(result=RESULT)]
     operate.bring_up(stack, config, console, replace=True)
     assert engine.did[1:] == ["up"]
-    assert "job 7 (RUNNING on debug-[0-1]) would be cancelled" in said.getvalue()
+    assert "job 7 (RUNNING on debug-[0-1]) is cancelled" in said.getvalue()
 
 
 def test_a_benchmark_that_is_off_now_is_not_cancelled_unasked(

@@ -62,6 +62,13 @@ TALKS = """
         peer.sendall(greeting.of(*place).encode())
 """
 
+FAILS = """
+    import os, sys, time
+    if os.environ["RANK"] == "1":
+        sys.exit(5)
+    time.sleep(60)
+"""
+
 AGAIN = """\
     #!/bin/sh
     # Slurm starts it twice; the second start finds what the first one has saved.
@@ -129,6 +136,12 @@ def test_tasks_on_two_nodes_meet_and_their_words_are_the_result(
     assert "Your own programs" in page.read_text()
     assert "as fast as one" in page.read_text()
     assert table.read_text().count("code/talk.py") == 3
+
+    # The other task ends by SIGTERM, whose status is higher.
+    program(checkout, "code/fail.py", FAILS)
+    checkout.write_stack(STACK.format(benchmark="{nodes: 2, script: code/fail.py}", machine="local.medium"))
+    failed = checkout.cluster("up")
+    assert "code/fail.py, exit status 5, after " in failed.stderr
 
 
 @pytest.mark.wide

@@ -132,6 +132,21 @@ def test_a_nodes_logs(cluster: Cluster, slurm: Slurm) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("asked", "earlier"), [("1970-01-01T00:00:01Z", False), ("2026-11-24T22:27:57Z", True)]
+)
+def test_an_earlier_machines_boot_report_is_not_taken_for_the_present_ones(
+    cluster: Cluster, asked: str, earlier: bool
+) -> None:
+    """The present machine may never have come so far that it could write one."""
+    log = f"1970-01-01T00:00:00Z resume debug-[0-3]\n{asked} resume debug-[1-2]\n{asked} resume debug-3\n"
+    (cluster.log / "elastic.log").write_text(log)
+    lines = shown(cluster.sources("debug-1"))["boot report"]
+    said = f"(an earlier machine's: no machine has written one since Slurm asked for the node at {asked})"
+    assert (lines[0] == said) is earlier
+    assert "debug-1 (controller): ready after 1.0 s, begun 1970-01-01T00:00:01Z" in lines
+
+
 def test_a_node_that_was_never_up_and_one_that_slurm_does_not_know(cluster: Cluster, slurm: Slurm) -> None:
     found = shown(cluster.sources("debug-4"))
     assert found["boot report"] == ["(not there: no machine has started for this node yet)"]
