@@ -162,7 +162,7 @@ def from_pydantic(error: ErrorDetails, top: Location, model: type[BaseModel]) ->
     if kind == "extra_forbidden":
         return unknown_key(location, _keys_at(model, inner[:-1]))
     if kind == "missing":
-        allowed = _description_at(model, inner).rstrip(".")
+        allowed = _wanted_at(model, inner)
         return Mistake(path_of(location), "nothing: the key is missing", allowed, f"write {inner[-1]}: …")
     if kind == "invalid_key":
         return Mistake(path_of(location), shown(inner[-1]), "keys that are text", "write the key in quotes")
@@ -259,8 +259,12 @@ def _keys_at(model: type[BaseModel], inner: Location) -> list[str]:
     return list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
 
 
-def _description_at(model: type[BaseModel], inner: Location) -> str:
+def _wanted_at(model: type[BaseModel], inner: Location) -> str:
+    """What belongs at a key: its values where there are few, else its description."""
     owner = _walk(model, inner[:-1])
-    if isinstance(owner, type) and issubclass(owner, BaseModel) and inner[-1] in owner.model_fields:
-        return owner.model_fields[str(inner[-1])].description or ""
-    return ""
+    if not (isinstance(owner, type) and issubclass(owner, BaseModel) and inner[-1] in owner.model_fields):
+        return ""
+    field = owner.model_fields[str(inner[-1])]
+    if typing.get_origin(field.annotation) is typing.Literal:
+        return f"one of {', '.join(map(str, typing.get_args(field.annotation)))}"
+    return (field.description or "").rstrip(".")
