@@ -43,6 +43,8 @@ class Mistake:
     """The value in the file; empty if there is none."""
     allowed: str
     advice: str = ""
+    unfilled: bool = False
+    """Whether it is a placeholder, which a plan accepts where nothing else is wrong."""
 
     def __str__(self) -> str:
         rows = [("given", self.given), ("allowed", self.allowed), ("do", self.advice)]
@@ -63,7 +65,8 @@ class ConfigError(UserError):
     """The stack file cannot be used.
 
     Attributes:
-        mistakes: All mistakes; empty if the file could not be read at all.
+        mistakes: All mistakes; empty if the file could not be read at all. Values that are still to be filled
+            in come last.
     """
 
     def __init__(self, subject: str, mistakes: Sequence[Mistake] = ()) -> None:
@@ -71,7 +74,10 @@ class ConfigError(UserError):
         if not mistakes:
             super().__init__(subject, EXIT_USAGE)
             return
-        count = plurals.count(len(mistakes), "mistake")
+        unfilled = sum(mistake.unfilled for mistake in mistakes)
+        count = plurals.count(len(mistakes) - unfilled, "mistake")
+        if unfilled:
+            count += f", and {plurals.count(unfilled, 'value')} still to be filled in"
         head = f"{subject}: {count}."
         if len(mistakes) <= MOST_IN_FULL:
             super().__init__("\n\n".join([head, *map(str, mistakes)]), EXIT_USAGE)

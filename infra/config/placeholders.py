@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from infra.config.cluster import ClusterConfig
@@ -100,7 +101,7 @@ def in_project(project: str | None) -> tuple[Mistake, ...]:
 
 def words(found: Sequence[Mistake]) -> list[Mistake]:
     """The mistakes whose value is a placeholder's word, for a message about other mistakes."""
-    return [one for one in found if is_placeholder(one.given.strip('"'))]
+    return [replace(one, unfilled=True) for one in found if is_placeholder(one.given.strip('"'))]
 
 
 def listed(found: Sequence[Mistake]) -> str:

@@ -203,6 +203,20 @@ def test_a_file_that_is_filled_in_has_none_left(stack: str, tmp_path: Path) -> N
     assert load_file(file).placeholders == ()
 
 
+def test_a_mistake_beside_placeholders_is_counted_alone(tmp_path: Path) -> None:
+    """A plan accepts the placeholders."""
+    file = tmp_path / "Pulumi.aws-batch.yaml"
+    file.write_text((ROOT / file.name).read_text().replace("provider: aws", "provider: aws\n    tags: 7"))
+    with pytest.raises(ConfigError) as caught:
+        load_file(file)
+    assert str(caught.value).startswith(f"{file.name}: 1 mistake, and 2 values still to be filled in.")
+    assert [one.path.rpartition(".")[2] for one in caught.value.mistakes] == [
+        "tags",
+        "s3_import",
+        "s3_export",
+    ]
+
+
 @pytest.mark.parametrize("stack", [*SEED, *OWN])
 def test_up_refuses_with_the_whole_list(stack: str) -> None:
     done = CliRunner(env={"SLURM_STACKS_PROJECT": str(ROOT)}).invoke(cli.app, ["up", "--stack", stack])
