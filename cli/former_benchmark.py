@@ -122,28 +122,20 @@ def find(
 
 def planned(stack: Stack, cluster: ClusterDesign, training: BenchmarkDesign | None) -> FormerRun | None:
     """Return what `find` returns, for a plan. It is also `None` if `up` would refuse to run at all."""
-    from cli import runner
-
-    try:
-        engine = runner.select(stack, cluster.provider)
-    except UserError:
-        return None
-    return find(StackUp(stack, cluster.provider), cluster, training, runner.outputs_of(engine))
+    outputs = _outputs(stack, cluster)
+    return None if outputs is None else find(StackUp(stack, cluster.provider), cluster, training, outputs)
 
 
 def described(stack: Stack, cluster: ClusterDesign, training: BenchmarkDesign | None) -> list[dict[str, Any]]:
     """What `up` does with the benchmark of a cluster that is up, in the form of `./cluster plan --json`."""
-    from cli import runner
-
-    if (former := planned(stack, cluster, training)) is not None:
+    outputs, up = _outputs(stack, cluster), StackUp(stack, cluster.provider)
+    if outputs is None:
+        return []
+    if (former := find(up, cluster, training, outputs)) is not None:
         return [former.described()]
     if training is None or cluster.batch is not None:
         return []
-    try:
-        outputs = runner.outputs_of(runner.select(stack, cluster.provider))()
-    except UserError:
-        return []
-    was, will = _present(outputs), _following(StackUp(stack, cluster.provider), cluster, training)
+    was, will = _present(outputs()), _following(up, cluster, training)
     if was == will:
         return []
     why = "new" if was is None else "other settings, or other workload code"
@@ -153,6 +145,16 @@ def described(stack: Stack, cluster: ClusterDesign, training: BenchmarkDesign | 
             "consequence": SUBMITTED, "line": f"benchmark: {why}: {SUBMITTED}", "jobs": [],
         }
     ]  # fmt: skip
+
+
+def _outputs(stack: Stack, cluster: ClusterDesign) -> Outputs | None:
+    """The outputs of the stack that is up; `None` if `up` would refuse to run at all."""
+    from cli import runner
+
+    try:
+        return runner.outputs_of(runner.select(stack, cluster.provider))
+    except UserError:
+        return None
 
 
 def _present(outputs: Mapping[str, Any]) -> str | None:
