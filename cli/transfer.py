@@ -91,7 +91,7 @@ def _send(up: StackUp, sources: Sequence[str], goal: str) -> None:
     chosen = providers.load(up.provider)
     files = chosen.files_here(up.stack)
     if files is not None:
-        _copy_here([str(Path(path)) for path in sources], str(files(goal)), slash=goal.endswith("/"))
+        _copy_here([str(Path(path)) for path in sources], str(files(goal)), goal, f":{goal}")
         _tell(files, goal)
         return
     # After a slash, scp takes a colon as part of the name.
@@ -116,7 +116,7 @@ def _fetch(up: StackUp, sources: Sequence[str], last: str) -> None:
     files = providers.load(up.provider).files_here(up.stack)
     if files is not None:
         found = [path for source in sources for path in _matching(files, source)]
-        _copy_here(found, last, slash=last.endswith("/"))
+        _copy_here(found, last, last, last)
         return
     goal = f"{Path(last).absolute()}{'/' * last.endswith('/')}"
     _scp(up, [f"{LOGIN}:{path}" for path in sources], goal)
@@ -132,10 +132,17 @@ def _matching(files: Files, source: str) -> list[str]:
     raise UserError(f":{source}: there is no such file on the login machine")
 
 
-def _copy_here(sources: Sequence[str], goal: str, *, slash: bool) -> None:
-    """Copy with `cp`, whose rules are the same as scp's."""
-    if (slash or len(sources) > 1) and not Path(goal).is_dir():
-        raise UserError(f"{goal}: there is no such folder")
+def _copy_here(sources: Sequence[str], goal: str, given: str, shown: str) -> None:
+    """Copy with `cp`, whose rules are the same as scp's.
+
+    Args:
+        goal: The path on this machine.
+        given: The path as the user wrote it, without the colon.
+        shown: The path as the user wrote it.
+    """
+    if (given.endswith("/") or len(sources) > 1) and not Path(goal).is_dir():
+        where = "here" if shown == given else "on the login machine"
+        raise UserError(f"{shown}: there is no such folder {where}")
     words = ["cp", "-R", "--", *sources, goal]
     done = subprocess.run(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:

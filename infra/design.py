@@ -326,7 +326,11 @@ def _price(config: StackConfig, facts: Catalog, machine: str) -> float | None:
 
 
 def _local_price(cluster: ClusterConfig, partition: PartitionConfig) -> float:
-    """The pretended price of a node; a local node costs nothing."""
-    own = partition.local.price_hour if partition.local else None
-    everywhere = cluster.local.price_hour if cluster.local else None
-    return own if own is not None else everywhere or 0.0
+    """The pretended price of a node: the partition's, its instance type's, or that of all. It costs nothing."""
+    facts = cluster.instance_types.get(partition.instance_type)
+    prices = (
+        partition.local.price_hour if partition.local else None,
+        facts.price_hour if facts else None,
+        cluster.local.price_hour if cluster.local else None,
+    )
+    return next((price for price in prices if price is not None), 0.0)

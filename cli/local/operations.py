@@ -173,8 +173,8 @@ def _ensure_machine(run: RunDirectory, host: Host, settings: Settings, revision:
     if not keep or run.report(host.name).get("state") == "failed":
         if there:
             jobs = "; jobs go on" if host.role == "controller" else ""
-            print(f"restarting the {host.name} with the new settings{jobs}", file=sys.stderr)
-            with explain_wait(f"the {host.name}'s daemons are ending"):
+            print(f"restarting {host.name} with the new settings{jobs}", file=sys.stderr)
+            with explain_wait(f"the daemons of {host.name} are ending"):
                 run.call("terminate", 60.0, ids=[m["id"] for m in there])
         if host.role == "controller":
             settings, revision = _with_free_ports(run)

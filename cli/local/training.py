@@ -129,7 +129,7 @@ def space_problem(target: Path, needed_mib: int = NEEDED_MIB) -> str | None:
 def _sync(folder: Path, target: Path, uv: Path, groups: list[str]) -> None:
     command = [str(uv), "sync", "--quiet", "--frozen", "--no-default-groups", "--project", str(folder)]
     command += [f"--group={group}" for group in groups]
-    _uv(command, target, f"{folder}/uv.lock")
+    _uv(command, target, folder / "uv.lock")
 
 
 def _install(requirements: Path, target: Path, uv: Path) -> None:
@@ -139,12 +139,19 @@ def _install(requirements: Path, target: Path, uv: Path) -> None:
     _uv([*command, "--requirement", str(requirements)], target, requirements)
 
 
-def _uv(command: list[str], target: Path, source: object) -> None:
+def _uv(command: list[str], target: Path, source: Path) -> None:
     """Run uv, and say every ten seconds that it goes on.
+
+    Args:
+        source: The lock file, or a user's requirements file.
 
     Raises:
         UserError: It failed; its output is on standard error.
     """
+    if source.name == "uv.lock":
+        what, own = "uv could not build the training environment", ""
+    else:
+        what, own = "uv could not build the environment", "what the file names, "
     env = {
         **os.environ,
         "UV_PROJECT_ENVIRONMENT": str(target),
@@ -163,9 +170,9 @@ def _uv(command: list[str], target: Path, source: object) -> None:
         done.set()
     if status:
         raise UserError(
-            f"uv could not build the training environment from {source} (its output is above). "
-            f"Check the connection to the package index and the space in {target.parent} "
-            f"({os_errors.free_mib(target)} MiB are free), {os_errors.AGAIN}."
+            f"{what} from {source} (its output is above). Check {own}the connection "
+            f"to the package index and the space in {target.parent} ({os_errors.free_mib(target)} MiB are "
+            f"free), {os_errors.AGAIN}."
         )
 
 

@@ -148,6 +148,8 @@ class Series:
         for point in reversed(self.points):
             found = [measured for run in point.runs if (measured := run.scaling) is not None]
             if found and self.key.workers_per_node == 1:
+                if nodes == 1:  # whatever its run was, one node is as fast as itself
+                    return 1.0
                 base = None if step is None else step.median
                 return statistics.median(measured.speed_up(nodes, base) for measured in found)
         return None

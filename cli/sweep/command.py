@@ -198,8 +198,8 @@ class Sweep:
             lines = "".join(f"\n  {path}" for path in missing)
             raise UserError(
                 f"the cluster of stack {self._stack.name} lacks what these runs need:{lines}\n"
-                "The workload of this checkout has changed since the cluster came up, or the stack had no "
-                f"benchmark then. Run `{self._say('up')}` to bring it there; then run this again."
+                "The workload of this checkout has changed since the cluster came up, or it came up without "
+                f"the benchmark. Run `{self._say('up')}` to bring it there; then run this again."
             )
 
     # --- the end ---

@@ -7,6 +7,7 @@ data.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 import traceback
@@ -41,6 +42,9 @@ class CapacityLimiter:
     """One loop that limits Slurm to the nodes for which there is capacity.
 
     It keeps nothing in memory that is needed after a restart.
+
+    Args:
+        changed: When `up` last changed the settings or the code, in seconds since the epoch.
     """
 
     def __init__(
@@ -51,8 +55,10 @@ class CapacityLimiter:
         pools: Pools,
         budget: Budget,
         launcher: Launcher,
+        changed: float = 0.0,
     ) -> None:
         self._control = control
+        self._changed = changed
         self._driver = driver
         self._pools = pools
         self._budget = budget
@@ -120,6 +126,9 @@ class CapacityLimiter:
             failure = failure_of(state.reason or "")
             partition = self._partition.get(name)
             if failure is None or partition is None:
+                continue
+            # What has changed since then may be the cure, such as a prolog.
+            if failure.kind is ErrorClass.HEALTH and (state.reason_time or math.inf) < self._changed:
                 continue
             powering_down = "POWERING_DOWN" in state.flags and failure.kind not in OF_MACHINES
             if powering_down or (state.is_drained and state.is_powered_down):

@@ -54,9 +54,12 @@ class Elastic:
         control: Slurm's commands.
         driver: The cloud.
         lib: The folder of the ledger, and of the requests that are left while the daemon is down.
+        changed: When `up` last changed the settings or the code, in seconds since the epoch.
     """
 
-    def __init__(self, settings: Settings, control: Slurm, driver: Driver, lib: Path) -> None:
+    def __init__(
+        self, settings: Settings, control: Slurm, driver: Driver, lib: Path, changed: float = 0.0
+    ) -> None:
         self._design: ClusterDesign = settings.design
         self._control = control
         self._driver = driver
@@ -72,7 +75,7 @@ class Elastic:
         self._budget_enforcer = BudgetEnforcer(settings.design, control, budget)
         self.launcher = Launcher(settings.design, control, driver, pools, budget)
         self.capacity_limiter = CapacityLimiter(
-            settings.design, control, driver, pools, budget, self.launcher
+            settings.design, control, driver, pools, budget, self.launcher, changed
         )
         self.launcher.changed = self.capacity_limiter.wake
         self.reconciler = Reconciler(
@@ -192,6 +195,12 @@ class Elastic:
         return status(self._design, self._control, self._driver, self._ledger, self.reconciler.seen)
 
 
+def _changed(settings_file: Path) -> float:
+    """When the loader last chose settings or code: both are links, which it makes anew (`node.loader`)."""
+    links = (settings_file, settings_file.with_name("current"))
+    return max((link.lstat().st_mtime for link in links if link.is_symlink()), default=0.0)
+
+
 def main(settings_file: str) -> None:
     """Run the daemon's process. A lock keeps a second one from launching machines twice."""
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
@@ -201,7 +210,8 @@ def main(settings_file: str) -> None:
     lock = os.open(str(folders.lib / "elastic.lock"), os.O_CREAT | os.O_WRONLY, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     control = Control(str(folders.slurm_conf))
-    elastic = Elastic(settings, control, drivers.load(settings), Path(str(folders.lib)))
+    changed = _changed(Path(settings_file))
+    elastic = Elastic(settings, control, drivers.load(settings), Path(str(folders.lib)), changed)
     server = rpc.Server(str(folders.daemon_socket), elastic.handle)
     threading.Thread(target=server.serve, daemon=True).start()
     log(f"the elastic daemon serves {settings.design.name}")

@@ -2,7 +2,8 @@
 
 A new machine usually cures a broken device. Where it does not (a driver that fits no more, a prolog with a
 mistake, a reservation that gives the same hardware again), machine after machine would be paid for and given
-back. The count is in memory: a daemon that starts again begins anew, but takes over a pause, which Slurm has.
+back. The count is in memory: a daemon that starts again begins anew, but takes over a pause, which Slurm has,
+unless `up` has changed settings or code since.
 """
 
 from __future__ import annotations

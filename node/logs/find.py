@@ -93,7 +93,10 @@ class Cluster:
         """A sentence that lists the names of which there are logs."""
         nodes = fold(self.booted())
         text = f"Nodes: {','.join(fold(p.nodes()) for p in self.settings.design.partitions)}"
-        text += f" (up so far: {nodes})" if nodes else " (none was up so far)"
+        if nodes:
+            text += f" (up so far: {nodes})"
+        elif self._knows_boots():
+            text += " (none was up so far)"
         there, silent = self._jobs()
         jobs = fold_numbers([*there, *self._benchmarks()])
         text += f". Jobs: {jobs or 'none known'}"
@@ -101,9 +104,15 @@ class Cluster:
         return f"{text}. The rest is `controller`."
 
     def booted(self) -> list[str]:
-        """The nodes whose machines have written a boot log here."""
-        found = (path.name[len("boot-") : -len(".log")] for path in self.log.glob("boot-*.log"))
-        return sorted(name for name in found if name != CONTROLLER)
+        """The nodes whose machines have written a boot log, or a boot report, that can be read here."""
+        found = {path.name[len("boot-") : -len(".log")] for path in self.log.glob("boot-*.log")}
+        if not self.folders.process and self._knows_boots():
+            found |= {path.stem for path in Path(cloud_local.BUCKET).glob("boot/*.json")}
+        return sorted(found - {CONTROLLER, *(host.name for host in self.settings.design.hosts)})
+
+    def _knows_boots(self) -> bool:
+        """Whether every machine that has booted has left something that can be read here."""
+        return self.settings.design.provider == "local"
 
     def _jobs(self) -> tuple[dict[int, JobState], str]:
         """Slurm's jobs, and the error if Slurm does not answer."""

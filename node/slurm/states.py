@@ -173,9 +173,9 @@ class JobState:
         """
         if not self.is_active or self.start_time is None:
             return None
-        # The end time of a running job is only its time limit.
+        # The end time of a job that runs, or is being queued again, is only its time limit.
         until = self.end_time if self.state == "COMPLETING" and self.end_time is not None else now
-        return max(0.0, until - self.start_time)
+        return max(0.0, min(until, now) - self.start_time)
 
     @property
     def is_active(self) -> bool:

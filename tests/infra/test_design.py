@@ -307,6 +307,8 @@ def test_pretended_prices_and_quotas() -> None:
     assert [p.price_hour for p in cluster.partitions] == [2.0, 0.0]
     assert (cluster.local.quota_nodes, cluster.local.boot_delay) == (3, 1.5)
     assert made("local").partitions[0].price_hour == 0.0
+    of_type = {"instance_types": {"local.small": {"price_hour": 3}}, "local": {"price_hour": 2}}
+    assert made("local", of_type).partitions[0].price_hour == 3.0
 
 
 def test_facts_of_the_stack_file_win() -> None:

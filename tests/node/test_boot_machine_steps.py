@@ -30,7 +30,7 @@ from node.bootstrap import (
 )
 from node.bootstrap.context import Context
 from node.bootstrap.report import BootReport, file_sink
-from node.bootstrap.vm import cloud_local, disks
+from node.bootstrap.vm import cloud_local, disks, users
 from node.folders import Folders
 from node.gcp import secretmanager
 from node.model import Containers, Host, Mount
@@ -459,6 +459,21 @@ def test_who_made_the_machines_is_at_home_where_all_see_it(
         ready(machine())
     line = (tmp_path / "root" / "etc" / "passwd").read_text()
     assert line == "root:x:0:0:root:/home/root:/bin/bash\n"
+
+
+@pytest.mark.usefixtures("at_once", "no_sshd")
+def test_who_made_the_machines_gets_a_key_for_ssh_to_the_nodes(
+    machine: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        users, "keys_if_possible", lambda context, entry: made.append((context.role, entry.pw_dir))
+    )
+    ready(machine("login", "login-0", fleet=(HEAD, LOGIN)))
+    ready(machine())
+    assert made == []
+    ready(machine("controller", "controller"))
+    assert made == [("controller", "/home/root")]
 
 
 @pytest.mark.usefixtures("at_once", "no_sshd")

@@ -217,6 +217,8 @@ def test_a_jobs_id_as_squeue_writes_it(changes: dict[str, Any], written: str) ->
     [
         ("RUNNING", {"start_time": 40.0, "end_time": 9999.0}, 60.0),
         ("COMPLETING", {"start_time": 40.0, "end_time": 70.0}, 30.0),
+        # It is queued again after its node was lost: slurmctld still has the end of a year's time limit.
+        ("COMPLETING", {"start_time": 40.0, "end_time": 31536040.0}, 60.0),
         ("RUNNING", {"start_time": 101.0}, 0.0),
         ("CONFIGURING", {}, None),
         # This is Slurm's estimate.

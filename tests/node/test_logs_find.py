@@ -175,6 +175,9 @@ def test_nodes_on_machines_of_their_own_keep_their_logs_but_the_boot_report(
     found = shown(Cluster(own).sources("debug-1"))
     assert found["boot report"] == ["debug-1 (compute): ready after 9.0 s, begun 1970-01-01T00:00:00Z"]
     assert "srun --nodelist=debug-1 tail" in found["debug-1's own logs"][0]
+    (tmp_path / "boot" / "controller.json").touch()
+    with pytest.raises(UnknownNameError, match=r"\(up so far: debug-1\)"):
+        Cluster(own).sources("debug-77")
 
 
 # --- jobs ------------------------------------------------------------------------------------------------

@@ -175,5 +175,7 @@ def test_machines_of_this_host_get_plain_copies(
     assert sorted(path.name for path in back.iterdir()) == ["a b", "c d"]
     with pytest.raises(UserError, match=r":no\*: there is no such file on the login machine"):
         cp(tmp_path, ":no*", str(back))
-    with pytest.raises(UserError, match="there is no such folder"):
+    with pytest.raises(UserError, match="nowhere: there is no such folder here"):
         cp(tmp_path, ":a b", ":c d", str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match="^:no/where/: there is no such folder on the login machine"):
+        cp(tmp_path, str(tmp_path / "data"), ":no/where/")

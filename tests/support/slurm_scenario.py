@@ -161,7 +161,7 @@ class Scenario:
             try:
                 self._bench.wait(f"{what}: {wanted}", lambda: self._look(what) == wanted)
             except AssertionError:
-                # The caller compares what there is instead. The next snapshots would only be waited for in vain.
+                # The caller compares what there is instead. The next ones would be waited for in vain.
                 self._wanted.clear()
         self.seen.append(self._look(what))
 

@@ -33,8 +33,7 @@ def containers(
     elif wanted:
         yield from_message("machines.containers", Severity.STOPS, f"{reason} {container_support.INSTEAD}")
     else:
-        why = reason.partition(": ")[0].removesuffix(".")
-        yield fine("machines.processes", f"they are processes; as containers they are not possible: {why}")
+        yield fine("machines.processes", f"they are processes; as containers they are not possible: {reason}")
 
 
 def images() -> Iterable[Finding]:

@@ -5,12 +5,14 @@ The bucket, the secret store and the driver's socket are below `HOME`. The machi
 
 from __future__ import annotations
 
+import pwd
 import socket
 import time
 from pathlib import Path
 
 from node.bootstrap import files
 from node.bootstrap.context import Context, SkipStep
+from node.bootstrap.vm import users
 from node.bootstrap.vm.cloud import Disk
 from node.bootstrap.vm.metadata_guard import Openings
 from node.cloud.notice import Notice, Notices
@@ -103,10 +105,13 @@ class Local:
         return []
 
     def prepare_users(self, context: Context) -> None:
-        """Gives root a home on the shared disk, because users log in as root."""
+        """Gives root a home on the shared disk, and a key for `ssh NODE`, because users log in as root."""
         accounts = context.at("etc/passwd")
         lines = accounts.read_text().replace(":root:/root:", f":root:{HOME_OF_ROOT}:")
         files.write(accounts, lines.encode())
+        if context.role == "controller":
+            root = pwd.struct_passwd(("root", "x", 0, 0, "root", HOME_OF_ROOT, "/bin/sh"))
+            users.keys_if_possible(context, root)
 
     def watched(self, context: Context) -> bool:
         return False

@@ -49,11 +49,15 @@ def prepare(context: Context) -> None:
         home = context.at(entry.pw_dir.lstrip("/"))
         is_user = FIRST_USER <= entry.pw_uid < NOBODY and (home / ".ssh").is_dir()
         if is_user and _shared(context, entry.pw_dir):
-            # No user can stop the boot by what is in a home folder.
-            try:
-                keys(context, entry)
-            except CommandError as error:
-                print(f"{entry.pw_name} gets no key for `ssh NODE`: {error}", file=sys.stderr, flush=True)
+            keys_if_possible(context, entry)
+
+
+def keys_if_possible(context: Context, entry: pwd.struct_passwd) -> None:
+    """Makes the user's key pair, or says why not: no user can stop the boot by what is in a home folder."""
+    try:
+        keys(context, entry)
+    except CommandError as error:
+        print(f"{entry.pw_name} gets no key for `ssh NODE`: {error}", file=sys.stderr, flush=True)
 
 
 def configure_ssh(context: Context) -> None:

@@ -111,6 +111,15 @@ def test_a_build_that_failed_is_no_environment(make: Callable[..., Path], uv: Uv
     assert len(uv.calls()) == 1
 
 
+def test_a_users_requirements_may_be_the_mistake(uv: Uv, tmp_path: Path) -> None:
+    (tmp_path / "own.txt").write_text("six==\n")
+    uv.write("#!/bin/sh\nexit 2\n")
+    with pytest.raises(UserError) as caught:
+        build_own(tmp_path, "own.txt", tmp_path / "envs", uv.path)
+    assert f"uv could not build the environment from {tmp_path / 'own.txt'}" in str(caught.value)
+    assert "Check what the file names, the connection" in str(caught.value)
+
+
 def test_without_room_nothing_is_begun_and_with_room_it_goes_on(
     make: Callable[..., Path], uv: Uv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
