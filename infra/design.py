@@ -326,7 +326,7 @@ def _price(config: StackConfig, facts: Catalog, machine: str) -> float | None:
 
 
 def _local_price(cluster: ClusterConfig, partition: PartitionConfig) -> float:
-    """The pretended price of a node: the partition's, its instance type's, or that of all. It costs nothing."""
+    """The pretended price of a node: the partition's, its instance type's, or that of all nodes."""
     facts = cluster.instance_types.get(partition.instance_type)
     prices = (
         partition.local.price_hour if partition.local else None,

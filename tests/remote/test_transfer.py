@@ -177,5 +177,5 @@ def test_machines_of_this_host_get_plain_copies(
         cp(tmp_path, ":no*", str(back))
     with pytest.raises(UserError, match="nowhere: there is no such folder here"):
         cp(tmp_path, ":a b", ":c d", str(tmp_path / "nowhere"))
-    with pytest.raises(UserError, match="^:no/where/: there is no such folder on the login machine"):
+    with pytest.raises(UserError, match=r"^:no/where/: there is no such folder on the login machine"):
         cp(tmp_path, str(tmp_path / "data"), ":no/where/")
