@@ -12,6 +12,7 @@ import pwd
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -36,6 +37,7 @@ from node.slurm.hostlist import expand
 
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 OWN_PORTS = range(FIRST_PORT - 4000, FIRST_PORT)
+SLOT = 64
 MISSING = [
     tool for tool in ("munged", "slurmctld", "slurmd", "scontrol") if not shutil.which(tool, path=PATH)
 ]
@@ -55,6 +57,28 @@ echo "$1" >$f.part
 [ -z "$SLURM_RESUME_FILE" ] || cat "$SLURM_RESUME_FILE" >$f.json
 mv $f.part $f
 """
+
+
+def reserved_range(count: int, seed: int) -> tuple[int, list[socket.socket]]:
+    """Return the first of `count` ports in a row that no other test's cluster has, and what reserves them.
+
+    Nodes that are off have no listener, so ports that look free may be another cluster's. UDP sockets, one
+    for each SLOT of ports, reserve them: Slurm uses none, and the kernel closes them however a process ends.
+    """
+    taken: list[range] = []
+    while True:
+        first, held = free_range(count, seed, taken, within=OWN_PORTS), []
+        for slot in range(first // SLOT * SLOT, first + count, SLOT):
+            held.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            try:
+                held[-1].bind(("127.0.0.1", slot))
+            except OSError:
+                taken.append(range(slot, slot + SLOT))
+                break
+        else:
+            return first, held
+        for one in held:
+            one.close()
 
 
 def partition(name: str = "debug", *, nodes: int = 2, static: int = 0, gpus: int = 0) -> Partition:
@@ -100,7 +124,7 @@ class SlurmCluster:
         self.root.chmod(0o711)
         count = ports_needed(plan)
         # The ports are not in the range of stacks' clusters: most of theirs have no listener to be found.
-        first = free_range(count + 1, zlib.crc32(self.root.name.encode()), within=OWN_PORTS)
+        first, self._reserved = reserved_range(count + 1, zlib.crc32(self.root.name.encode()))
         self.site = Site(
             root=str(self.root),
             user=pwd.getpwuid(os.getuid()).pw_name,
@@ -201,6 +225,8 @@ class SlurmCluster:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         shutil.rmtree(self.root, ignore_errors=True)
+        for held in self._reserved:
+            held.close()
 
     def _story(self) -> str:
         """What a failed wait shows: the programs' calls, the processes and the ends of the logs."""
