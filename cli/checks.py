@@ -38,7 +38,7 @@ SHOW_SECONDS = 0.2
 GRACEFUL_INTERRUPTS = 2
 """The number of interrupts that are passed on: pytest ends its clusters after the first and gives up at the
 second."""
-INTERRUPTED = "interrupted: the tests take their clusters down first (again: they do not)"
+INTERRUPTED = "interrupted: the tests take their clusters down first (Ctrl-C again: they end at once)"
 
 Step = tuple[str, list[str]]
 """A name and its command."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 RESULT = "benchmark_result"
 CONSEQUENCE = "its run that is not over is cancelled, which `up` does with --replace only"
+OTHER = "other settings, or other workload code"
 SUBMITTED = "`up` submits a run of it, which starts its nodes"
 SECONDS = 40.0
 """The time limit of the question to the login machine, which may be dead."""
@@ -43,7 +44,7 @@ class FormerRun:
     @property
     def why(self) -> str:
         """What the stack file asks for instead."""
-        return "it is off now" if self.following is None else "other settings, or other workload code"
+        return "it is off now" if self.following is None else OTHER
 
     def sentence(self, verb: str) -> str:
         """What becomes of its job.
@@ -138,7 +139,7 @@ def described(stack: Stack, cluster: ClusterDesign, training: BenchmarkDesign | 
     was, will = _present(outputs()), _following(up, cluster, training)
     if was == will:
         return []
-    why = "new" if was is None else "other settings, or other workload code"
+    why = "new" if was is None else OTHER
     return [
         {
             "key": "benchmark", "part": "", "was": was or "none", "will": will or "none", "kind": "live",
