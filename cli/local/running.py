@@ -143,8 +143,7 @@ def drain(
     if there is None:
         return
     names = [partition.name for partition in there.partitions]
-    keep = "" if orphaned else f"`./cluster exec --stack {stack} -- scontrol reconfigure`"
-    check.drain(control(run, stack), names, keep, say, agree)
+    check.drain(control(run, stack), names, "" if orphaned else hint("exec", stack), say, agree)
 
 
 def _shell(run: RunDirectory, line: str, seconds: float) -> str:
