@@ -151,9 +151,27 @@ def write(path: Path, record: Mapping[str, Any]) -> None:
     Raises:
         ValueError: the record is not valid.
     """
-    if found := mistakes(dict(record)) + [f"result.{key}: missing" for key in LATER if key not in record]:
+    found = mistakes(dict(record)) + [f"result.{key}: missing" for key in LATER if key not in record]
+    if not found and waited(record):
+        found = [f"result.seconds_train: {record['seconds_train']} is not the sum of the epochs' seconds"]
+    if found:
         raise ValueError("; ".join(found))
     write_json(path, {key: record[key] for key in KEYS})
+
+
+def epoch_seconds(record: Mapping[str, Any]) -> float:
+    """Return what the epochs took together, in seconds: the definition of `seconds_train`."""
+    return float(sum(entry["seconds"] for entry in record["history"]))
+
+
+def waited(record: Mapping[str, Any]) -> bool:
+    """Whether `seconds_train` counts more than the epochs, as records of earlier versions do.
+
+    They count also the time before the first epoch, and in `published` a wait after the last one.
+    """
+    # Every number of seconds is rounded to a thousandth.
+    rounded = 0.001 * (record["epochs"] + 1)
+    return abs(float(record["seconds_train"]) - epoch_seconds(record)) > rounded
 
 
 def is_of_job(path: Path, job_id: str | None) -> bool:
