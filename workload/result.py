@@ -171,7 +171,7 @@ def waited(record: Mapping[str, Any]) -> bool:
     """
     # Every number of seconds is rounded to a thousandth.
     rounded = 0.001 * (record["epochs"] + 1)
-    return abs(float(record["seconds_train"]) - epoch_seconds(record)) > rounded
+    return bool(abs(record["seconds_train"] - epoch_seconds(record)) > rounded)
 
 
 def is_of_job(path: Path, job_id: str | None) -> bool:

@@ -67,8 +67,8 @@ def part(loop: Any, until: int | None, begun: Checkpoint | None) -> tuple[Any, C
         model = loop.train(plan(), epochs.append, begun.state if begun else None, between)
     except StoppedError:
         assert stopped is not None
-        return None, Checkpoint(stopped, tuple(epochs), 0, 0, None), steps
-    return model, Checkpoint(State(stopped, []), tuple(epochs), 0, 0, None), steps  # type: ignore[arg-type]
+        return None, Checkpoint(stopped, tuple(epochs), 0, None), steps
+    return model, Checkpoint(State(stopped, []), tuple(epochs), 0, None), steps  # type: ignore[arg-type]
 
 
 def numbers(epochs: tuple[Epoch, ...]) -> list[tuple[float, float]]:
