@@ -9,7 +9,7 @@ import pulumi_aws as aws
 
 from infra.aws import security, subnets
 from infra.aws.tags import tags
-from infra.aws.zones import Zones, letter
+from infra.aws.zones import Zones, labels
 from infra.clouds import firewall
 from node.model import ClusterDesign, Host
 
@@ -104,7 +104,8 @@ class AwsNetwork(pulumi.ComponentResource):
         )
         public = self._subnet("public", vpc, self.zones.head, str(network.public_cidr))
         self.public = public.id
-        private = {z: self._subnet(f"private-{letter(z)}", vpc, z, cidr) for z, cidr in cidrs.items()}
+        label = labels(list(cidrs))
+        private = {z: self._subnet(f"private-{label[z]}", vpc, z, cidr) for z, cidr in cidrs.items()}
         self.private = {zone: subnet.id for zone, subnet in private.items()}
         public_table, public_routes = self._table(
             "public", vpc, {self.zones.head: public}, gateway_id=gateway.id
@@ -163,10 +164,11 @@ class AwsNetwork(pulumi.ComponentResource):
             target: The gateway that the traffic goes to.
         """
         name, opts = self._name, pulumi.ResourceOptions(parent=self)
+        label = labels(list(subnets))
         table = aws.ec2.RouteTable(f"{name}-{part}-table", vpc_id=vpc.id, tags=self._tags(part), opts=opts)
         made: list[pulumi.Resource] = [
             aws.ec2.RouteTableAssociation(
-                f"{name}-{part}-{letter(zone)}-routes",
+                f"{name}-{part}-{label[zone]}-routes",
                 subnet_id=subnet.id,
                 route_table_id=table.id,
                 opts=opts,

@@ -123,15 +123,16 @@ class AwsStorage(pulumi.ComponentResource):
         # The file system's name resolves only in zones with a target. In an existing network the head may be
         # in another zone than the private subnets.
         subnets = {zones.head: self._network.public, **self._network.private}
+        label = labels(list(subnets))
         targets = [
             aws.efs.MountTarget(
-                f"{own}-{label}",
+                f"{own}-{label[zone]}",
                 file_system_id=system.id,
                 subnet_id=subnet,
                 security_groups=[self._network.groups["storage"]],
                 opts=pulumi.ResourceOptions(parent=self),
             )
-            for label, subnet in zip(labels(list(subnets)), subnets.values(), strict=True)
+            for zone, subnet in subnets.items()
         ]
         # A machine that mounts it needs the targets, so the source is known only when they exist.
         return pulumi.Output.all(system.dns_name, *(t.id for t in targets)).apply(

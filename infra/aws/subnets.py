@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 
-from infra.aws.zones import Zones, letter
+from infra.aws.zones import Zones, labels
 from infra.errors import UserError
 from node import plurals
 from node.model import ClusterDesign
@@ -35,7 +35,7 @@ def private_cidrs(private_cidr: str, zones: Sequence[str]) -> dict[str, str]:
             f"(AWS makes no subnet smaller than /{LONGEST_PREFIX}); give a larger network, or fewer zones"
         )
     parts = [str(part) for part in network.subnets(min(spare_bits, PARTS.bit_length() - 1))]
-    positions = [ord(letter(zone)) - ord("a") for zone in zones]
+    positions = [ord(label) - ord("a") for label in labels(zones).values()]
     if len(parts) < PARTS or len(set(positions)) < len(zones) or max(positions) >= PARTS:
         positions = list(range(len(zones)))
     return {zone: parts[position] for zone, position in zip(zones, positions, strict=True)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -201,16 +202,15 @@ def _of_head(design: ClusterDesign, order: Sequence[str], offered: dict[str, tup
     )
 
 
-def labels(zones: Sequence[str]) -> list[str]:
-    """Labels for zones in the names of resources: their letters, or numbers in a plan that does not know
-    them."""
-    found = [letter(zone) for zone in zones]
-    return found if len(set(found)) == len(found) else [str(number) for number in range(len(found))]
+def labels(zones: Sequence[str]) -> dict[str, str]:
+    """Zone -> its label in the names of resources: the zone's letter, `a` of `eu-west-1a`.
 
-
-def letter(zone: str) -> str:
-    """The letter of a zone: `a` of `eu-west-1a`, and `a` for an unknown zone.
-
-    It is short, and does not depend on which other zones there are.
+    A letter is short, and does not depend on which other zones there are. A zone that a plan does not know,
+    and a zone whose letter another one has (a local zone beside the region's own), gets the first free one.
     """
-    return "a" if zone.startswith(UNKNOWN) else zone[-1]
+    found: dict[str, str] = {}
+    for zone in zones:
+        if not zone.startswith(UNKNOWN) and zone[-1] not in found.values():
+            found[zone] = zone[-1]
+    free = (letter for letter in string.ascii_lowercase if letter not in found.values())
+    return {zone: found[zone] if zone in found else next(free) for zone in zones}

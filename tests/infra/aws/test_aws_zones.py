@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import re
 from typing import Any
 
 import pytest
 
 from infra.aws import subnets, zones
+from infra.aws.network import AwsNetwork
+from infra.aws.storage import AwsStorage
 from infra.aws.zones import Zones
 from infra.errors import UserError
 from tests.support.aws_mocks import (
     CPU,
+    EFS,
     EXISTING,
     GPU,
     OWN,
@@ -122,7 +127,41 @@ def test_unknown_zones_are_told_apart() -> None:
         Aws(offered=blank, subnets=dict.fromkeys(["subnet-p", "subnet-a", "subnet-b"], "<z>")),
     )
     assert list(there.existing.values()) == ["subnet-a", "subnet-b"]
-    assert zones.labels(list(there.existing)) == ["0", "1"]
+    assert list(zones.labels(list(there.existing)).values()) == ["a", "b"]
+
+
+def test_a_zones_label_is_its_letter_and_no_two_zones_have_the_same() -> None:
+    assert zones.labels(["us-east-1b", "us-east-1a"]) == {"us-east-1b": "b", "us-east-1a": "a"}
+    assert zones.labels(["<x>", "us-east-1a", "<y>", "us-east-1c"]) == {
+        "<x>": "b", "us-east-1a": "a", "<y>": "d", "us-east-1c": "c",
+    }  # fmt: skip
+    assert zones.labels(["us-west-2a", "us-west-2-lax-1a"]) == {"us-west-2a": "a", "us-west-2-lax-1a": "b"}
+
+
+NAMED = [(), ("eu-west-1a",), ("eu-west-1b", "eu-west-1a"), ("eu-west-1c",)]
+MIXES = [((), *mix) for mix in itertools.product(NAMED, repeat=2)] + [(zone, (), ()) for zone in NAMED[1:]]
+
+
+@pytest.mark.parametrize(("network", "cpu", "gpu"), MIXES)
+def test_any_mix_of_zones_that_are_named_and_not_gives_each_resource_its_own_name(
+    network: tuple[str, ...], cpu: tuple[str, ...], gpu: tuple[str, ...]
+) -> None:
+    design = aws_design(
+        network=dataclasses.replace(OWN, zones=network),
+        partitions=(dataclasses.replace(CPU, zones=cpu), dataclasses.replace(GPU, zones=gpu)),
+        mounts=(EFS,),
+    )
+    blank = {machine: ["<x>"] for machine in ("m5.xlarge", "p3dn.24xlarge", "m5.large")}
+
+    def program() -> None:
+        made = AwsNetwork("n", design, zones.find(design))
+        AwsStorage("s", design, made)
+
+    # The recorder refuses a name that two resources have.
+    made = declare(program, aws=Aws(offered=blank))
+    wanted = {zone for zones_of in (cpu or network, gpu or network) for zone in zones_of or ["<x>"]}
+    private = [name for name in made.types() if re.fullmatch("n-private-[a-z]", name)]
+    assert wanted <= {made.inputs(name)["availabilityZone"] for name in private}
 
 
 # --- addresses --------------------------------------------------------------------------------------------
