@@ -123,6 +123,19 @@ def check_access(c: Context) -> None:
                 "your own network",
                 "it opens SSH to the whole internet; to mean it, say so twice: allow_ssh_from_anywhere: true",
             )
+        elif net.version == 6 and not _may_have_ipv6(c):
+            c.add(
+                (*at, "ssh_cidrs", index),
+                cidr,
+                "an IPv4 network: the cluster's machines have IPv4 addresses only",
+                "write the IPv4 address from which you log in, with /32",
+            )
+
+
+def _may_have_ipv6(c: Context) -> bool:
+    """Whether machines may have IPv6 addresses: an existing subnet of AWS may assign them."""
+    network = c.cluster.network.aws
+    return c.provider == "aws" and network is not None and network.vpc is not None
 
 
 def _own_image(c: Context) -> bool:
