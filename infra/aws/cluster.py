@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pulumi
@@ -49,7 +48,7 @@ class AwsCluster(pulumi.ComponentResource):
         own = pulumi.ResourceOptions(parent=self)
         self._name = name
         cluster_zones = zones.find(design)
-        self._design = design = with_zones(design, cluster_zones)
+        self._design = design = zones.with_zones(design, cluster_zones)
         network = AwsNetwork(f"{name}-network", design, cluster_zones, own)
         bucket = AwsBucket(f"{name}-bucket", design, own)
         secrets = AwsSecrets(f"{name}-secrets", design, own)
@@ -167,16 +166,3 @@ class AwsCluster(pulumi.ComponentResource):
             return pulumi.Output.from_input(command)
         identity: pulumi.Output[str] = self._machine(self._login.name).id
         return identity.apply(lambda host: f"ssh -o ProxyCommand='{self.proxy_command}' {user}@{host}")
-
-
-def with_zones(design: ClusterDesign, cluster_zones: zones.Zones) -> ClusterDesign:
-    """The design with the zones in which each partition's nodes may start. The machines read all of them.
-
-    Neither a placement group nor EFA spans zones, so a partition with either gets one zone.
-    """
-    partitions = []
-    for partition in design.partitions:
-        found = cluster_zones.partitions[partition.name]
-        one_zone = partition.placement == "cluster" or partition.efa
-        partitions.append(replace(partition, zones=found[:1] if one_zone else found))
-    return replace(design, partitions=tuple(partitions))

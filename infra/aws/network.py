@@ -7,10 +7,14 @@ import ipaddress
 import pulumi
 import pulumi_aws as aws
 
-from infra.aws import security, subnets
+from infra import addresses
+from infra.addresses import labels
+from infra.aws import security
 from infra.aws.tags import tags
-from infra.aws.zones import Zones, labels
+from infra.aws.zones import Zones, with_zones
 from infra.clouds import firewall
+from infra.errors import UserError
+from node import plurals
 from node.model import ClusterDesign, Host
 
 
@@ -83,8 +87,8 @@ class AwsNetwork(pulumi.ComponentResource):
 
     def _make(self) -> None:
         network, name, opts = self._design.network, self._name, pulumi.ResourceOptions(parent=self)
-        cidrs = subnets.private_cidrs(str(network.private_cidr), self.zones.private)
-        subnets.check_capacity(self._design, self.zones, cidrs)
+        cidrs = addresses.private_cidrs(str(network.private_cidr), self.zones.private)
+        _check_addresses(with_zones(self._design, self.zones), self.zones.head, cidrs)
         vpc = aws.ec2.Vpc(
             f"{name}-vpc",
             cidr_block=str(network.cidr),
@@ -225,3 +229,26 @@ class AwsNetwork(pulumi.ComponentResource):
 
     def _tags(self, part: str) -> dict[str, str]:
         return tags(self._design, f"{self._design.name}-{part}")
+
+
+def _check_addresses(design: ClusterDesign, head: str, cidrs: dict[str, str]) -> None:
+    """Checks, now that all zones are known, that all machines can have an address at once.
+
+    Args:
+        head: The zone of the controller and the login machines.
+        cidrs: zone -> the CIDR of its private subnet.
+
+    Raises:
+        UserError: They cannot.
+    """
+    private = sum("public" not in host.tags for host in design.hosts)
+    needs = [addresses.Need(p.name, p.max, frozenset(p.zones)) for p in design.partitions]
+    needs.append(addresses.Need("controller and login", private, frozenset([head])))
+    free = {zone: addresses.free_addresses(cidr, "aws") for zone, cidr in cidrs.items()}
+    if (short := addresses.shortage(needs, free)) is not None:
+        raise UserError(
+            f"slurm-stacks:cluster.network.private_cidr: its subnets in {', '.join(short.zones)} have "
+            f"{plurals.count(short.free, 'address', 'addresses')}, and machines that can start nowhere "
+            f"else are {short.nodes}: {short.partitions()}; give a larger "
+            "network.cidr, more zones, or a smaller nodes.max"
+        )

@@ -8,9 +8,9 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
+from infra.addresses import labels
 from infra.aws.network import AwsNetwork
 from infra.aws.tags import tags
-from infra.aws.zones import labels
 from infra.clouds.site import mount_sources
 from node.model import ClusterDesign, Gp3, Mount
 from node.sites import MountSource

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import string
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -202,15 +201,14 @@ def _of_head(design: ClusterDesign, order: Sequence[str], offered: dict[str, tup
     )
 
 
-def labels(zones: Sequence[str]) -> dict[str, str]:
-    """Zone -> its label in the names of resources: the zone's letter, `a` of `eu-west-1a`.
+def with_zones(design: ClusterDesign, zones: Zones) -> ClusterDesign:
+    """The design with the zones in which each partition's nodes may start. The machines read all of them.
 
-    A letter is short, and does not depend on which other zones there are. A zone that a plan does not know,
-    and a zone whose letter another one has (a local zone beside the region's own), gets the first free one.
+    Neither a placement group nor EFA spans zones, so a partition with either gets one zone.
     """
-    found: dict[str, str] = {}
-    for zone in zones:
-        if not zone.startswith(UNKNOWN) and zone[-1] not in found.values():
-            found[zone] = zone[-1]
-    free = (letter for letter in string.ascii_lowercase if letter not in found.values())
-    return {zone: found[zone] if zone in found else next(free) for zone in zones}
+    partitions = []
+    for partition in design.partitions:
+        found = zones.partitions[partition.name]
+        one_zone = partition.placement == "cluster" or partition.efa
+        partitions.append(replace(partition, zones=found[:1] if one_zone else found))
+    return replace(design, partitions=tuple(partitions))

@@ -14,10 +14,10 @@ from infra.aws.batch.environment import BatchEnvironment
 from infra.aws.batch.identity import BatchIdentity
 from infra.aws.batch.repository import BatchRepository
 from infra.aws.bucket import AwsBucket
-from infra.aws.cluster import with_zones
 from infra.aws.logs import AwsLogs
 from infra.aws.network import AwsNetwork
 from infra.aws.storage import AwsStorage
+from infra.aws.zones import with_zones
 from infra.clouds import commands
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError

@@ -12,8 +12,8 @@ import pytest
 
 from cli.aws import operations
 from infra import bundle
-from infra.aws.cluster import AwsCluster, with_zones
-from infra.aws.zones import Zones
+from infra.aws.cluster import AwsCluster
+from infra.aws.zones import Zones, with_zones
 from infra.clouds import ready as waiting
 from infra.clouds.commands import ClusterRef, WaitRequest
 from infra.inventory import Inventory
