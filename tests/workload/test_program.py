@@ -179,7 +179,7 @@ def test_values_that_cannot_be_used_are_left_out(tmp_path: Path, text: str, said
 
 def test_a_record_that_is_not_valid_says_where() -> None:
     record = {key: types[0]() for key, types in program_record.KEYS.items()}
-    record |= {"apiVersion": program_record.API_VERSION, "nodes": 1, "workers": 1}
+    record |= {"apiVersion": program_record.API_VERSION, "nodes": 1, "workers": 1, "job_id": "7"}
     assert program_record.mistakes(record) == []
     changes: list[tuple[dict[str, Any], str]] = [
         ({"accuracy": 1.0}, "result.accuracy: unknown"),
