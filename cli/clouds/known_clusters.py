@@ -23,7 +23,7 @@ def read(stack: Stack) -> list[ClusterRef]:
     try:
         found = json.loads((locations.state_dir(stack) / NAME).read_text(encoding="utf-8"))
         return [ClusterRef(**fields) for fields in found]
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return []
 
 

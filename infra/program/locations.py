@@ -100,7 +100,7 @@ def _read(file: Path) -> Note | None:
         content = json.loads(file.read_text(encoding="utf-8"))
         device, inode = content["identity"]
         return Note(Path(content["checkout"]), str(content["stack"]), (int(device), int(inode)))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

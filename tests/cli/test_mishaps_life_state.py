@@ -35,7 +35,7 @@ from tests.support.report_records import record
 from tests.support.stack_values import values
 from tests.support.tiny_project import ROOT, Tiny, make
 
-DAMAGED = ["", "{", '{"version": 1, "project": "x"', "[]", "\0\0\0\0"]
+DAMAGED = ["", "{", '{"version": 1, "project": "x"', "[]", "\0\0\0\0", "[" * 100_000]
 
 
 @pytest.fixture

@@ -160,6 +160,9 @@ def test_what_a_program_says_is_kept_and_what_cannot_be_used_is_named(
     ("text", "said"),
     [
         ("{", "is no JSON"),
+        ('{"a":' * 5_000 + "1" + "}" * 5_000, "it is nested deeper than 20 levels"),
+        ('{"a": 1' + "0" * 30 + "}", "values.a: 1000"),
+        ('{"\\u001b[2J": []}', "values.\N{REPLACEMENT CHARACTER}[2J: a number, a text"),
         ("[1, 2]", "an object is expected"),
         ('{"a": [1]}', "values.a: a number, a text"),
         ('{"a": NaN}', "values.a: nan is no finite number"),
@@ -203,3 +206,11 @@ def test_only_the_end_of_a_long_progress_is_read(tmp_path: Path) -> None:
     file.write_text(line * 4000 + json.dumps({"step": "last"}))
     lines, notes = program_record.read_lines(file)
     assert (len(lines), lines[-1], notes) == (program_record.MOST_LINES, {"step": "last"}, [])
+
+
+def test_lines_that_are_nested_without_end_are_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "progress.jsonl"
+    file.write_text('{"epoch": 1}\n' + "[" * 100_000 + '\n{"epoch": 2}\n')
+    lines, (note,) = program_record.read_lines(file)
+    assert lines == [{"epoch": 1}, {"epoch": 2}]
+    assert note.endswith("because they are no objects of values: 1")
