@@ -7,11 +7,12 @@ reached. Every change is written to the machine's disk and to the cluster's buck
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from node.bootstrap import files
 
 REPORT_VERSION = "slurm-stacks/boot/v1"
 TAIL_LINES = 20
@@ -173,8 +174,6 @@ def file_sink(path: Path) -> Callable[[str], None]:
 
     def write(text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        draft.write_text(text)
-        draft.replace(path)
+        files.write(path, text.encode())
 
     return write
