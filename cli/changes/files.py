@@ -9,8 +9,8 @@ from node.model import ClusterDesign, Mount
 OWN = ("nfs", "efs", "filestore", "fsx_lustre")
 """The kinds of mounts whose disk or file system is a resource of the cluster, if they are not `existing`."""
 LOCAL = (
-    "the cluster's folder on this machine, with what users and jobs have written there: copy what you need to "
-    "another folder first"
+    "the cluster's folder on this machine, with what users and jobs have written there: copy what you need "
+    "to another folder first"
 )
 ACCOUNTING = (
     "the accounting that `sacct` shows: it is on the controller's own disk; save what you need first, with "

@@ -1,8 +1,8 @@
 """What an engine would replace or delete between two plans of a stack, by the providers' own rules.
 
-It judges as the engine's step generator does (pulumi/pulumi at 1b594989, pkg/resource/deploy/step_generator.go):
-a resource is replaced if a property that forces it has another value, or gets its value from a resource that is
-replaced itself, unless the resource ignores changes of that property.
+It judges as the engine's step generator does (pkg/resource/deploy/step_generator.go of pulumi/pulumi at
+1b594989): a resource is replaced if a property that forces it has another value, or gets its value from a
+resource that is replaced itself, unless the resource ignores changes of that property.
 """
 
 from __future__ import annotations
