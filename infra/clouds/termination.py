@@ -5,7 +5,7 @@ the head depends on this resource, and this resource depends on the network, the
 plain `pulumi destroy` then deletes the head first, ends the nodes, and only then deletes what the nodes need.
 
 A network that is replaced goes in the same order. The termination is replaced with it, and is deleted before
-it is made again. What cannot stay without it is deleted before it: not what `depends_on` names, but what has a
+it is made again. What cannot stay without it is deleted first: not what `depends_on` names, but what has a
 property from it that cannot be changed, and the head has one (`behind`). The head's successor starts in the
 new network when the nodes of the old one have ended, and the old subnets go last.
 """
