@@ -122,16 +122,17 @@ def storage_of_network(old: ClusterDesign, new: ClusterDesign) -> Iterator[Chang
     for mount in old.mounts:
         if not files.is_own(mount) or stay.get(mount.path) != mount.kind:
             continue
-        if mount.kind == "fsx_lustre" and anew:
-            key = "network.aws" if elsewhere else "network.cidr"
-            values = (was.vpc, will.vpc) if elsewhere else (was.cidr, will.cidr)
-            yield Change(key, mount.path, Kind.DATA, *map(text, values), _GROUPS)
-        elif mount.kind == "fsx_lustre" and was.vpc is None and was.private_cidr != will.private_cidr:
-            values = (was.private_cidr, will.private_cidr)
-            yield Change("network.private_cidr", mount.path, Kind.NEVER, *map(text, values), _SUBNET)
+        lustre = mount.kind == "fsx_lustre"
+        if lustre and elsewhere:
+            yield Change("network.aws", mount.path, Kind.DATA, text(was.vpc), text(will.vpc), _GROUPS)
+        elif lustre and anew:
+            yield Change("network.cidr", mount.path, Kind.DATA, text(was.cidr), text(will.cidr), _GROUPS)
+        elif lustre and was.vpc is None and was.private_cidr != will.private_cidr:
+            former, following = text(was.private_cidr), text(will.private_cidr)
+            yield Change("network.private_cidr", mount.path, Kind.NEVER, former, following, _SUBNET)
         elif mount.served_by == "controller" and (elsewhere or _head_subnet(old) != _head_subnet(new)):
-            values = (_head_subnet(old), _head_subnet(new))
-            yield Change("network.aws", mount.path, Kind.DATA, *map(text, values), _ZONE)
+            former, following = text(_head_subnet(old)), text(_head_subnet(new))
+            yield Change("network.aws", mount.path, Kind.DATA, former, following, _ZONE)
 
 
 def _head_subnet(design: ClusterDesign) -> str | None:

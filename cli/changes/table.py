@@ -208,8 +208,8 @@ def refusal(found: Sequence[Change], jobs: Sequence[Job] | None, command: str = 
         return _because("this is not possible: put the old value back", never)
     if lost := [change for change in found if change.deletes]:
         why = _because(f"this deletes files. Save them first. `{command}` makes the change anyway", lost)
-        hit = [job for job in jobs or () if any(change.costs(job) for change in lost)]
-        return "\n".join([why, *losses(lost), *listed(hit)])
+        ended = [job for job in jobs or () if any(change.costs(job) for change in lost)]
+        return "\n".join([why, *losses(lost), *listed(ended)])
     costly = [change for change in found if change.kind in JOBS]
     if jobs is None:
         unknown = (

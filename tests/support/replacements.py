@@ -156,8 +156,7 @@ def _applies(condition: str, name: str, old: Declared, new: Declared) -> bool:
         return bool(old.inputs.get("deploymentType") == "SCRATCH_1")
     if condition == "smaller":
         if isinstance(was, str) and isinstance(will, str):
-            inside = ipaddress.ip_network(was).subnet_of  # type: ignore[union-attr]
-            return not inside(ipaddress.ip_network(will))  # type: ignore[arg-type]
+            return not ipaddress.IPv4Network(was).subnet_of(ipaddress.IPv4Network(will))
         return isinstance(was, int) and isinstance(will, int) and will < was
     return True
 
