@@ -77,11 +77,7 @@ OWN: dict[str, Row] = {
     "batch": Row(Kind.NOTHING, (), "only for scheduler: batch (see batch.md)"),
 }
 """The rows that other clouds do not share."""
-INSTEAD: dict[str, Row | None] = {
-    "network.cidr": Row(Kind.HEAD, ("network.cidr",), "it is a new network; Lustre is recreated"),
-}
-"""Rows that differ from those that the clouds share."""
-TABLE = rows.table(OWN, INSTEAD)
+TABLE = rows.table(OWN)
 """What a change does, by key of the stack file below `slurm-stacks:cluster`. `*` is home, apps, scratch."""
 
 UNSEEN = rows.UNSEEN | {"cluster.project", "cluster.zone", "partitions.local_ssds"}
