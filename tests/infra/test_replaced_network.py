@@ -51,9 +51,9 @@ def up(stack: str) -> Run:
     [
         ("aws", {"network": {"cidr": "10.9.0.0/16"}}),
         ("aws", {"network": {"public_cidr": "10.0.0.0/17", "private_cidr": "10.0.192.0/18"}}),
-        ("aws", {"network": {"aws": VPC}}),
+        pytest.param("aws", {"network": {"aws": VPC}}, marks=pytest.mark.wide),
         ("gcp", {"network": {"cidr": "10.9.0.0/16"}}),
-        ("gcp", {"network": {"gcp": HERE}}),
+        pytest.param("gcp", {"network": {"gcp": HERE}}, marks=pytest.mark.wide),
         ("batch", {"network": {"cidr": "10.9.0.0/16"}}),
     ],
 )
@@ -69,11 +69,15 @@ def test_what_ends_nodes_is_replaced_with_their_network(stack: str, changes: dic
 @pytest.mark.parametrize(
     ("stack", "changes"),
     [
-        ("aws", {"network": {"zones": ["us-east-1a", "us-east-1b", "us-east-1c"]}}),
-        ("aws", {"login": {"count": 1}}),
-        ("aws", {"aws": {"nat": False}}),
-        ("gcp", {"network": {"zones": ["europe-west4-a", "europe-west4-b"]}}),
-        ("gcp", {"access": {"mode": "ssh", "ssh_cidrs": ["198.51.100.0/24"]}}),
+        ("aws", {"network": {"zones": ["us-east-1a", "us-east-1b", "us-east-1c"]}, "login": {"count": 1}}),
+        ("aws", {"aws": {"nat": False}, "image": {"bake": True}}),
+        (
+            "gcp",
+            {
+                "network": {"zones": ["europe-west4-a", "europe-west4-b"]},
+                "access": {"mode": "ssh", "ssh_cidrs": ["198.51.100.0/24"]},
+            },
+        ),
     ],
 )
 def test_nothing_else_ends_nodes(stack: str, changes: dict[str, Any]) -> None:
