@@ -34,11 +34,16 @@ def private_cidrs(private_cidr: str, zones: Sequence[str]) -> dict[str, str]:
             f"slurm-stacks:cluster.network.private_cidr: {private_cidr} is too small for {len(zones)} zones "
             f"(AWS makes no subnet smaller than /{LONGEST_PREFIX}); give a larger network, or fewer zones"
         )
-    parts = [str(part) for part in network.subnets(min(spare_bits, PARTS.bit_length() - 1))]
+    parts = [str(part) for part in network.subnets(new_prefix=subnet_prefix(network.prefixlen))]
     positions = [ord(letter(zone)) - ord("a") for zone in zones]
     if len(parts) < PARTS or len(set(positions)) < len(zones) or max(positions) >= PARTS:
         positions = list(range(len(zones)))
     return {zone: parts[position] for zone, position in zip(zones, positions, strict=True)}
+
+
+def subnet_prefix(prefix: int) -> int:
+    """The prefix length of the private subnets of a private network with this one."""
+    return prefix + min(LONGEST_PREFIX - prefix, PARTS.bit_length() - 1)
 
 
 def check_capacity(design: ClusterDesign, zones: Zones, cidrs: dict[str, str]) -> None:

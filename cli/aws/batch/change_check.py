@@ -6,6 +6,7 @@ could be compared with, so AWS is asked what is there.
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -90,12 +91,34 @@ def _files(
             of_vpc = network or _other_vpc(system, design)
             if differs := ", ".join([*_differences(system, mount), *([of_vpc] if of_vpc else [])]):
                 yield f"{own} at {mount.path} is replaced by an empty one: {differs}"
+            elif subnet := _other_subnet(client, system, design):
+                yield (
+                    f"{own} at {mount.path} stays in its subnet {subnet}, which then cannot be deleted: "
+                    f"network.private_cidr is {design.network.private_cidr}; put the old value back"
+                )
 
 
 def _other_vpc(system: Mapping[str, Any], design: ClusterDesign) -> str:
     """How the VPC of a file system differs from somebody's own VPC in the stack file."""
     there, wanted = system.get("VpcId"), design.network.vpc
     return f"network.aws {there} → {wanted}" if wanted and there and there != wanted else ""
+
+
+def _other_subnet(client: Client, system: Mapping[str, Any], design: ClusterDesign) -> str:
+    """The addresses of a file system's subnet if `network.private_cidr` divides the cluster's own network in
+    another way; else empty.
+    """
+    if design.network.vpc is not None or not system.get("SubnetIds"):
+        return ""
+    from infra.aws.subnets import subnet_prefix  # here, because that module needs the SDK
+
+    with explained():
+        found = client("ec2").describe_subnets(SubnetIds=system["SubnetIds"])["Subnets"]
+    whole = ipaddress.IPv4Network(str(design.network.private_cidr))
+    for there in (ipaddress.IPv4Network(str(one["CidrBlock"])) for one in found):
+        if not there.subnet_of(whole) or there.prefixlen != subnet_prefix(whole.prefixlen):
+            return str(there)
+    return ""
 
 
 def _differences(system: Mapping[str, Any], mount: Mount) -> Iterator[str]:

@@ -127,10 +127,15 @@ OLD_VPC, NEW_VPC = "vpc-11111111", "vpc-22222222"
         (with_network(vpc=NEW_VPC), True, rf"{REPLACED}network.aws vpc-\w+ → {NEW_VPC}$"),
         (with_network(vpc=NEW_VPC), False, f"{REPLACED}network.aws {OLD_VPC} → {NEW_VPC}$"),
         (with_network(vpc=OLD_VPC), False, None),
+        (
+            with_network(private_cidr="10.0.128.0/18"),
+            True,
+            "at /fsx stays in its subnet 10.0.128.0/20, which",
+        ),
         (dataclasses.replace(DESIGN, region="us-west-2"), True, OF_OTHER),
         (dataclasses.replace(DESIGN, batch=None), True, OF_OTHER),
     ],
-    ids=["same", "cidr", "into somebody's", "another VPC", "same VPC", "region", "scheduler"],
+    ids=["same", "cidr", "into somebody's", "another VPC", "same VPC", "private", "region", "scheduler"],
 )
 def test_up_asks_before_the_network_or_the_cluster_of_a_file_system_is_another_one(
     batch_account: BatchAccount,
@@ -140,12 +145,16 @@ def test_up_asks_before_the_network_or_the_cluster_of_a_file_system_is_another_o
     said: str | None,
 ) -> None:
     monkeypatch.setattr(shutdown, "unfinished_jobs", lambda _batch, queue: [{"jobId": queue}])
+    there: dict[str, Any] = {**LUSTRE, "VpcId": OLD_VPC}
     if own:
         tags = [{"ResourceType": "vpc", "Tags": [{"Key": CLUSTER, "Value": "aws-batch"}]}]
-        batch_account("ec2").create_vpc(CidrBlock=str(DESIGN.network.cidr), TagSpecifications=tags)
+        ec2 = batch_account("ec2")
+        vpc = ec2.create_vpc(CidrBlock=str(DESIGN.network.cidr), TagSpecifications=tags)["Vpc"]["VpcId"]
+        subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.128.0/20")["Subnet"]["SubnetId"]
+        there |= {"SubnetIds": [subnet]}
     fsx = boto3.client("fsx", REGION, aws_access_key_id="a", aws_secret_access_key="b")
     with Stubber(fsx) as stub:
-        stub.add_response("describe_file_systems", {"FileSystems": [{**LUSTRE, "VpcId": OLD_VPC}]}, {})
+        stub.add_response("describe_file_systems", {"FileSystems": [there]}, {})
 
         def check() -> None:
             change_check.check(lambda name: fsx if name == "fsx" else batch_account(name), wanted, PLACE)
@@ -156,7 +165,10 @@ def test_up_asks_before_the_network_or_the_cluster_of_a_file_system_is_another_o
         with pytest.raises(UserError, match=re.compile(said, re.M)) as caught:
             check()
     assert caught.value.exit_code == EXIT_REFUSED
-    assert ("tf-queue" in str(caught.value)) == own, "machines of jobs are in a network of the cluster's own"
+    another = own and "subnet" not in said
+    assert ("tf-queue" in str(caught.value)) == another, (
+        "jobs' machines are in a network of the cluster's own"
+    )
 
 
 @pytest.mark.parametrize("replace", [False, True])
