@@ -163,7 +163,11 @@ CLOUDFORMATION: dict[str, tuple[str, dict[str, str]]] = {
         "AWS::EC2::SecurityGroup", {"description": "GroupDescription", "name": "GroupName"},
     ),
     "aws:ec2/instance:Instance": (
-        "AWS::EC2::Instance", {"ami": "ImageId", "placementGroup": "PlacementGroupName"},
+        "AWS::EC2::Instance", {
+            "ami": "ImageId",
+            "placementGroup": "PlacementGroupName",
+            "primaryNetworkInterface": "NetworkInterfaces",
+        },
     ),
     "aws:ec2/volumeAttachment:VolumeAttachment": ("AWS::EC2::VolumeAttachment", {"deviceName": "Device"}),
     "aws:s3/bucket:Bucket": ("AWS::S3::Bucket", {"bucket": "BucketName", "bucketPrefix": "BucketNamePrefix"}),
