@@ -224,7 +224,7 @@ def _addresses(c: Context) -> None:
     if c.provider == "aws":
         _subnets(c, whole)
     if len(c.mistakes) == before and network.aws is None and network.gcp is None:
-        _room(c)
+        _capacity(c)
     for index, value in enumerate(network.peers):
         if _overlap(ipaddress.ip_network(value), whole):
             c.add(
@@ -235,7 +235,7 @@ def _addresses(c: Context) -> None:
             )
 
 
-def _room(c: Context) -> None:
+def _capacity(c: Context) -> None:
     """All machines of all partitions must be able to have an address at once."""
     network = c.cluster.network
     key = "private_cidr" if c.provider == "aws" and network.private_cidr is not None else "cidr"
