@@ -8,6 +8,7 @@ from node import ports
 from node.bootstrap import daemons, files
 from node.bootstrap.context import Context
 from node.bootstrap.services import Service
+from node.slurm import environment
 
 DATABASE = "slurm_acct_db"
 CONF = """\
@@ -66,7 +67,7 @@ def start(context: Context) -> str:
         Service("slurmdbd", ("/usr/sbin/slurmdbd", "-D"), log, {**env, **client_env}, context.slurm_user)
     )
     daemons.wait("slurmdbd", lambda: not ports.free(site.slurmdbd_port), log, pid)
-    _register_cluster(context, env)
+    _register_cluster(context, environment.of_ours(folders.slurm_conf))
     return "slurmdbd"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
 
@@ -14,7 +13,7 @@ from node.bootstrap.services import Service
 from node.bootstrap.vm import clouds, motd, pyxis
 from node.containers import oci
 from node.health import programs as node_programs
-from node.slurm import version
+from node.slurm import environment, version
 
 PROGRAM = {"controller": "slurmctld", "login": "sinfo", "compute": "slurmd"}
 """Role -> the program whose release decides how the role is configured."""
@@ -73,7 +72,7 @@ def _release(context: Context) -> str:
         with tempfile.NamedTemporaryFile("w", suffix=".conf") as conf:
             conf.write(ENOUGH)
             conf.flush()
-            env = {**os.environ, "SLURM_CONF": conf.name}
+            env = environment.of_ours(conf.name)
             done = subprocess.run([program, "-V"], env=env, capture_output=True, text=True, check=True)
     except FileNotFoundError:
         raise FileNotFoundError(f"{program} is not installed on this machine") from None
@@ -107,7 +106,8 @@ def ready(context: Context) -> str:
         daemons.check_port(context, context.settings.site.slurmctld_port)
         daemons.controller(context)
         # If the controller boots again, running nodes fetch the new files only after this command.
-        context.run("scontrol", "reconfigure", timeout=RECONFIGURE_SECONDS, allow=(0, 1))
+        env = environment.of_ours(context.folders.slurm_conf)
+        context.run("scontrol", "reconfigure", timeout=RECONFIGURE_SECONDS, allow=(0, 1), env=env)
         started.append("slurmctld and the elastic daemon")
     if context.role == "compute":
         _slurmd(context)

@@ -7,11 +7,12 @@ that Slurm has no such time.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from node.slurm.hostlist import expand, fold
 
+MOST_DIGITS = 20
 _OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN"})
 _BROKEN = frozenset({"DOWN", "ERROR", "FUTURE", "UNKNOWN"})
 # The node is registered but unusable: silent, restarting, or with less hardware than its line says.
@@ -208,30 +209,53 @@ class JobState:
 
 
 # Slurm's stamp is the last bracket, because the reason itself may have brackets.
-_REASON = re.compile(r"\sReason=(.*) \[([^\s@\[\]]*)@(\d+|Unknown)\]|\sReason=(.*)$")
+_REASON = re.compile(r"\sReason=(.*) \[([^\s@\[\]]*)@(\d+|Unknown)\]|\sReason=(.*)$", re.DOTALL)
 
 
 def parse_nodes(text: str) -> dict[str, NodeState]:
     """Parses the output of `scontrol show nodes --oneliner`. Returns the nodes by name.
 
+    A line that is no node's is left out: a reason, a comment or a node's own words may have line breaks, and
+    must not stop whoever asks. The first line of a name counts.
+
     Raises:
-        ValueError: A line does not describe a node.
+        ValueError: No line describes a node, although there are some: this is another program's output.
     """
     if text.startswith("No nodes in the system"):
         return {}
-    return {node.name: node for node in map(_node, filter(str.strip, text.splitlines()))}
+    found: dict[str, NodeState] = {}
+    # Not splitlines(), which takes ten other characters of a text for line breaks.
+    lines = [line for line in text.split("\n") if line.strip()]
+    for line in lines:
+        if (node := _node(line)) is not None:
+            found.setdefault(node.name, node)
+    if lines and not found:
+        raise ValueError(f"no node's line from scontrol: {lines[0][:200]!r}")
+    return found
 
 
-def _node(line: str) -> NodeState:
-    # The line is cut before Reason, so that no text of a user can pass for a field.
-    head = line.partition(" Reason=")[0].partition(" Comment=")[0]
-    # There may be 5,000 lines, and splitting takes a tenth of the time of a regular expression.
-    fields = dict(item.split("=", 1) for item in head.split() if "=" in item)
-    try:
-        base, *flags = fields["State"].split("+")
-        name = fields["NodeName"]
-    except KeyError as error:
-        raise ValueError(f"no node's line from scontrol: {line[:200]!r}") from error
+# Free text: the operating system's name as the node tells it, and what people and programs say of a node.
+_OWN_WORDS = " OS="
+_TEXTS = (" Comment=", " Extra=", " Reason=")
+
+
+def _node(line: str) -> NodeState | None:
+    """The node of a line; `None` if the line does not describe one."""
+    if not line.startswith("NodeName="):
+        return None
+    # Each half ends where a text begins, so that no text can pass for a field of its half; and no field of
+    # the second half, in which a node's own words are, counts if the first has it.
+    head, _, rest = line.partition(_OWN_WORDS)
+    fields: dict[str, str] = {}
+    for part in (rest, head):
+        for text in _TEXTS:
+            part = part.partition(text)[0]
+        # There may be 5,000 lines, and splitting takes a tenth of the time of a regular expression.
+        fields |= dict(item.split("=", 1) for item in part.split(" ") if "=" in item)
+    if not {"State", "NodeName"} <= fields.keys():
+        return None
+    base, *flags = fields["State"].split("+")
+    name = fields["NodeName"]
     reason, user, when = _reason(line)
     return NodeState(
         name=name,
@@ -244,8 +268,8 @@ def _node(line: str) -> NodeState:
         boot_time=_time(fields.get("BootTime")),
         slurmd_start_time=_time(fields.get("SlurmdStartTime")),
         last_busy_time=_time(fields.get("LastBusyTime")),
-        cpus_alloc=int(fields.get("CPUAlloc") or 0),
-        cpus=int(fields.get("CPUTot") or 0),
+        cpus_alloc=_count(fields.get("CPUAlloc")),
+        cpus=_count(fields.get("CPUTot")),
         partitions=tuple(filter(None, fields.get("Partitions", "").split(","))),
         address=fields.get("NodeAddr", ""),
         hostname=fields.get("NodeHostName", ""),
@@ -263,7 +287,8 @@ def _reason(line: str) -> tuple[str | None, str | None, float | None]:
     return _text(match[1]), match[2], _time(match[3])
 
 
-# Free text comes last. The separators are control characters that no user's text has.
+# None of these fields holds a text that a user can choose, so what they say decides. Slurm takes any byte but
+# NUL in a name or a comment, so texts have a reading and separators of their own (`text_format`).
 _FIELD, _RECORD = "\x1f", "\x1e"
 _JOB_FIELDS = (
     "jobid",
@@ -289,21 +314,49 @@ _JOB_FIELDS = (
     "dependency",
     "exit_code",
     "reasonlist",
-    "name",
-    "comment",
-    "admin_comment",
 )
 SQUEUE_FORMAT = f":{_FIELD},".join(_JOB_FIELDS) + f":{_RECORD}"
 """The value of `squeue --Format`. It has no widths, so nothing is cut, and it has our own separators."""
+JOB_TEXTS = ("name", "comment", "admin_comment")
+"""The fields of jobs that hold what somebody has written."""
+OUTPUT_FIELDS = (
+    "arrayjobid", "arraytaskid", "userid", "username", "batchflag", "batchhost", "name", "stdout", "stderr",
+)  # fmt: skip
+"""The fields of jobs that tell where a batch job writes, and as whom."""
+
+
+def text_format(fields: Sequence[str], mark: str) -> str:
+    """The value of `squeue --Format` for fields with any text, after each job's id.
+
+    Args:
+        mark: what separates the fields, beginning with a letter. Who writes the texts must not be able to
+            know it. So it is drawn for one reading, and squeue gets it in its environment, because all users
+            see the arguments of a command.
+    """
+    return ",".join([*(f"{name}:{mark}f" for name in ("jobid", *fields[:-1])), f"{fields[-1]}:{mark}r"])
+
+
+def parse_texts(text: str, fields: Sequence[str], mark: str) -> dict[int, dict[str, str]]:
+    """Parses the output of squeue with `text_format`. Returns each job's fields by its id.
+
+    The tasks of an array that have not started share an id. What has another shape is left out.
+    """
+    found: dict[int, dict[str, str]] = {}
+    for record in text.split(f"{mark}r"):
+        number, *values = record.lstrip("\n").split(f"{mark}f")
+        if _is_number(number) and len(values) == len(fields):
+            found.setdefault(int(number), dict(zip(fields, values, strict=True)))
+    return found
 
 
 def parse_jobs(text: str) -> dict[int, JobState]:
     """Parses the output of `squeue --noheader --array --Format SQUEUE_FORMAT`. Returns the jobs by id.
 
-    The tasks of an array that have not started share the array's id and become one job.
+    The tasks of an array that have not started share the array's id and become one job. A record that is none
+    is left out, because one job must not hide all others. The jobs have no name and no comments.
 
     Raises:
-        ValueError: A record does not have the fields of the format.
+        ValueError: No record has the fields of the format, although there are some.
     """
     found: dict[int, JobState] = {}
     tasks: dict[int, list[str]] = {}
@@ -319,14 +372,20 @@ def parse_jobs(text: str) -> dict[int, JobState]:
 
 
 def _jobs(text: str) -> Iterator[JobState]:
+    read, broken = False, None
     for record in text.split(_RECORD):
         # squeue ends every record with an additional line break.
         values = record.lstrip("\n").split(_FIELD)
         if values == [""]:
             continue
-        if len(values) != len(_JOB_FIELDS):
-            raise ValueError(f"no job's record from squeue: {record[:200]!r}")
-        yield _job(dict(zip(_JOB_FIELDS, values, strict=True)))
+        try:
+            yield _job(dict(zip(_JOB_FIELDS, values, strict=True)))
+        except ValueError:
+            broken = broken or record
+            continue
+        read = True
+    if broken is not None and not read:
+        raise ValueError(f"no job's record from squeue: {broken[:200]!r}")
 
 
 def _job(field: dict[str, str]) -> JobState:
@@ -335,7 +394,7 @@ def _job(field: dict[str, str]) -> JobState:
     exit_code, signal = _ending(field["exit_code"])
     return JobState(
         id=int(field["jobid"]),
-        name=field["name"],
+        name="",
         state=field["state"],
         # For `ReqNodeNotAvail, UnavailableNodes:…` the part after the comma goes into the explanation.
         reason=field["reason"].partition(",")[0],
@@ -361,9 +420,15 @@ def _job(field: dict[str, str]) -> JobState:
         dependency=_text(field["dependency"]),
         exit_code=exit_code,
         signal=signal,
-        comment=_text(field["comment"]),
-        admin_comment=_text(field["admin_comment"]),
+        comment=None,
+        admin_comment=None,
     )
+
+
+def with_texts(job: JobState, texts: Mapping[str, str]) -> JobState:
+    """The job with its texts (`JOB_TEXTS`)."""
+    comment, admin_comment = _text(texts.get("comment")), _text(texts.get("admin_comment"))
+    return replace(job, name=texts.get("name", ""), comment=comment, admin_comment=admin_comment)
 
 
 def _explanation(text: str, reason: str) -> str | None:
@@ -384,4 +449,13 @@ def _text(value: str | None) -> str | None:
 
 
 def _time(value: str | None) -> float | None:
-    return float(value) if value is not None and value.isdigit() and value != "0" else None
+    return float(value) if value is not None and _is_number(value) and value != "0" else None
+
+
+def _count(value: str | None) -> int:
+    return int(value) if value is not None and _is_number(value) else 0
+
+
+def _is_number(text: str) -> bool:
+    # No more digits than any number of Slurm's has. isdigit() alone knows other alphabets' digits.
+    return text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS

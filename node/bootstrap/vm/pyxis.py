@@ -11,6 +11,7 @@ from node.bootstrap.context import Context
 from node.bootstrap.vm import apt, pinned, repositories
 from node.containers import pyxis
 from node.containers.model import Containers
+from node.slurm import environment
 
 TOOLKIT = "libnvidia-container-tools"
 TOOLKIT_VERSION = "1.19.1-1"
@@ -118,7 +119,7 @@ def _load(context: Context, line: Path) -> None:
         conf.write(ENOUGH.format(stack=line))
         conf.flush()
         try:
-            said = context.run("srun", "--help", env={"SLURM_CONF": conf.name})
+            said = context.run("srun", "--help", env=environment.of_ours(conf.name))
         except CommandError as error:
             said = str(error)
     if "--container-image" not in said:
