@@ -30,7 +30,8 @@ while [ "$looks" -lt {seconds} ]; do
     # Usually this takes a tenth of a second.
     if [ "$looks" -lt 5 ]; then sleep 0.1; else sleep 1; fi
     # Only the line of the state counts: a node's reason or comment may hold the word as well.
-    {slurm} scontrol show node "$SLURM_JOB_NODELIST" 2>/dev/null | grep -q '^ *State=[^ ]*COMPLETING' || exit 0
+    {slurm} scontrol show node "$SLURM_JOB_NODELIST" 2>/dev/null |
+        grep -q '^ *State=[^ ]*COMPLETING' || exit 0
     looks=$((looks + 1))
 done
 """

@@ -286,7 +286,7 @@ class Control(Slurm):
         return {number: with_texts(job, texts.get(number, {})) for number, job in found.items()}
 
     def outputs(self, jobs: Iterable[int]) -> dict[int, dict[str, str]]:
-        """Returns where these jobs write, and as whom (`OUTPUT_FIELDS`), by id, as far as slurmctld knows them.
+        """Returns where these jobs write, and as whom (`OUTPUT_FIELDS`), by id, if slurmctld knows them.
 
         The paths are what users have written: whoever opens one must expect any path.
         """

@@ -97,14 +97,18 @@ def without_job(environment: Mapping[str, str]) -> dict[str, str]:
     """Return an environment without what Slurm has set for a job or one of its steps.
 
     It is for commands that a user types for a cluster. They run as on its login machine, where no shell is
-    inside a job, so it makes no difference whose job it is: another cluster's, or one of this cluster. What
-    nobody but the user sets stays, such as SQUEUE_FORMAT and SBATCH_ACCOUNT: these are the user's defaults.
+    inside a job, so it makes no difference whose job it is: another cluster's, or one of this cluster. Our
+    own variables go as well, because our batch scripts and machines mark what is theirs by them. What nobody
+    but the user sets stays, such as SQUEUE_FORMAT and SBATCH_ACCOUNT: these are the user's defaults.
     """
     inside = "SLURM_JOB_ID" in environment or "SLURM_JOBID" in environment
     return {
         name: value
         for name, value in environment.items()
-        if name in _TASTE
-        or name.startswith(OURS)
-        or not (_OF_A_JOB.match(name) or (inside and name in _ONLY_IN_A_JOB))
+        if name in _TASTE or not (_OF_A_JOB.match(name) or (inside and name in _ONLY_IN_A_JOB))
     }
+
+
+def defaults(environment: Mapping[str, str]) -> list[str]:
+    """Return the variables of an environment that give options to programs of Slurm's which a user types."""
+    return sorted(name for name in without_job(environment) if SLURM.match(name) and name not in _TASTE)

@@ -248,10 +248,9 @@ def _node(line: str) -> NodeState | None:
     head, _, rest = line.partition(_OWN_WORDS)
     fields: dict[str, str] = {}
     for part in (rest, head):
-        for text in _TEXTS:
-            part = part.partition(text)[0]
+        end = min((at for text in _TEXTS if (at := part.find(text)) >= 0), default=len(part))
         # There may be 5,000 lines, and splitting takes a tenth of the time of a regular expression.
-        fields |= dict(item.split("=", 1) for item in part.split(" ") if "=" in item)
+        fields |= dict(item.split("=", 1) for item in part[:end].split(" ") if "=" in item)
     if not {"State", "NodeName"} <= fields.keys():
         return None
     base, *flags = fields["State"].split("+")
