@@ -88,9 +88,7 @@ class Job:
 
 _LIMIT = re.compile(r"%\d+(?=\])")
 # A user's name is what a name service gives: it may hold the separator, and no line break.
-_RECORD = re.compile(
-    r"(\d+(?:[_+][\w\[\],%.-]+)?)\|(.+)\|([^|]*)\|([^|]*)\|([A-Z_]+)\|([^|]*)", re.ASCII
-)
+_RECORD = re.compile(r"(\d+(?:[_+][\w\[\],%.-]+)?)\|(.+)\|([^|]*)\|([^|]*)\|([A-Z_]+)\|([^|]*)", re.ASCII)
 
 
 def _expanded(nodes: str) -> list[str]:
@@ -103,8 +101,8 @@ def _expanded(nodes: str) -> list[str]:
 def parse(text: str) -> list[Job]:
     """The jobs in an output of `LISTING` and other commands, in order.
 
-    Only the lines before the names tell which jobs there are. What is no job's line belongs to other commands,
-    such as those of a shell's ~/.bashrc.
+    Only the lines before the names tell which jobs there are. What is no job's line belongs to other
+    commands, such as those of a shell's ~/.bashrc.
     """
     told, names = _sections(text)
     found = [match for line in told.split("\n") if (match := _RECORD.fullmatch(line.strip(" \r")))]

@@ -142,8 +142,8 @@ def environment() -> Iterable[Finding]:
     if names := defaults(os.environ):
         yield warns(
             "environment.slurm",
-            f"this shell sets {', '.join(names)}: Slurm's programs take them as options in `exec -- …`, where "
-            "they may hide jobs or ask for what this cluster does not have. Our own commands do not",
+            f"this shell sets {', '.join(names)}: after `exec --` Slurm's programs take them as options, so "
+            "that they may hide jobs or ask for what this cluster does not have",
             f"If they are for another cluster: unset {' '.join(names)}",
         )
 

@@ -106,8 +106,7 @@ def ready(context: Context) -> str:
         daemons.check_port(context, context.settings.site.slurmctld_port)
         daemons.controller(context)
         # If the controller boots again, running nodes fetch the new files only after this command.
-        env = environment.of_ours(context.folders.slurm_conf)
-        context.run("scontrol", "reconfigure", timeout=RECONFIGURE_SECONDS, allow=(0, 1), env=env)
+        context.slurm("scontrol", "reconfigure", timeout=RECONFIGURE_SECONDS, allow=(0, 1))
         started.append("slurmctld and the elastic daemon")
     if context.role == "compute":
         _slurmd(context)

@@ -50,8 +50,8 @@ def open_log(path: Path, owner: int | None = None) -> int:
     if owner is not None and there.st_uid != owner:
         os.close(descriptor)
         raise UnreadableError(
-            f"it belongs to {_user(there.st_uid)}, and the job is {_user(owner)}'s, who may name any path; if "
-            "the job writes there all the same, read it yourself"
+            f"it belongs to {_user(there.st_uid)}, and the job is {_user(owner)}'s, who may name any path: "
+            "read it yourself if the job writes there"
         )
     return descriptor
 

@@ -89,7 +89,7 @@ def without_slurm(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environment.items()
-        if name.startswith(OURS) or SLURM.match(name) is None
+        if name.startswith(OURS) or not (SLURM.match(name) or _OF_A_JOB.match(name))
     }
 
 

@@ -216,7 +216,7 @@ def parse_nodes(text: str) -> dict[str, NodeState]:
     """Parses the output of `scontrol show nodes --oneliner`. Returns the nodes by name.
 
     A line that is no node's is left out: a reason, a comment or a node's own words may have line breaks, and
-    must not stop whoever asks. The first line of a name counts.
+    must not stop whoever asks. Only Slurm's administrators and root of a machine write these texts.
 
     Raises:
         ValueError: No line describes a node, although there are some: this is another program's output.

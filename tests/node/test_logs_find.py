@@ -343,7 +343,7 @@ def test_control_characters_of_a_path_or_a_name_do_not_reach_the_terminal(
     sources = cluster.sources("7")
     text = [line for source in sources for line in (source.heading, *source.last(9))]
     assert all(line.isprintable() for line in text), text
-    assert not any("output: /etc/passwd" == source.heading for source in sources)
+    assert not any(source.heading == "output: /etc/passwd" for source in sources)
 
 
 def run_folder(cluster: Cluster, job_id: int, text: str) -> Path:

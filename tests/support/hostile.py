@@ -50,3 +50,16 @@ IDENTITY = {
     name for name in HOSTILE if name.startswith(("SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMIX_", "OMPI_COMM"))
 } - {"SLURM_TIME_FORMAT", "SLURM_CONF"}
 """Those of them that Slurm or a launcher sets for a job. SLURM_CONF is replaced."""
+SEPARATORS = "\n\r\t\v\f\x1c\x1d\x1e\x1f\x85\u2028\u2029|=:;,@%\\'\"[](){}<> "
+"""What ends a line, a record or a field somewhere."""
+FORGED = (
+    "x\n1|root|gpu|gpu-1|RUNNING||y",
+    "x\n   StdErr=/etc/passwd\n   StdOut=/etc/passwd",
+    "x\x1e\n1\x1f1\x1fN/A\x1fN/A\x1fRUNNING\x1fNone\x1fgpu\x1froot\x1fgpu-1",
+    "x\nnames=0\n0|1|y",
+    "x\nheld=gpu",
+    "x\nNodeName=debug-1 CPUAlloc=9 State=DOWN ",
+    "\x1b]0;title\x07\x1b[2J\x1b[31m",
+    "\ufffd\u202e\u200b" + "y" * 5000,
+)
+"""Texts that forge a record of one of the readings, or control a terminal."""

@@ -11,7 +11,6 @@ from node.bootstrap.context import Context
 from node.bootstrap.vm import apt, pinned, repositories
 from node.containers import pyxis
 from node.containers.model import Containers
-from node.slurm import environment
 
 TOOLKIT = "libnvidia-container-tools"
 TOOLKIT_VERSION = "1.19.1-1"
@@ -119,7 +118,7 @@ def _load(context: Context, line: Path) -> None:
         conf.write(ENOUGH.format(stack=line))
         conf.flush()
         try:
-            said = context.run("srun", "--help", env=environment.of_ours(conf.name))
+            said = context.slurm("srun", "--help", conf=conf.name)
         except CommandError as error:
             said = str(error)
     if "--container-image" not in said:
