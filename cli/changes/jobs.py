@@ -69,8 +69,9 @@ class Job:
 
     @property
     def target(self) -> str:
-        """The id in commands, which refuse the limit of an array: `12_[3-9%2]` is `12_[3-9]`."""
-        return _LIMIT.sub("", self.id)
+        """The id in commands. They refuse an array's limit and its steps: `12_[3-9:3%2]` is `12_[3,6,9]`."""
+        tasks = _LIMIT.sub("", self.id)
+        return _STEPS.sub(lambda m: ",".join(map(str, range(int(m[1]), int(m[2]) + 1, int(m[3])))), tasks)
 
     def touches(self, nodes: frozenset[str]) -> bool:
         """Whether the job uses or requires one of these nodes."""
@@ -87,8 +88,9 @@ class Job:
 
 
 _LIMIT = re.compile(r"%\d+(?=\])")
+_STEPS = re.compile(r"(\d+)-(\d+):([1-9]\d*)")
 # A user's name is what a name service gives: it may hold the separator, and no line break.
-_RECORD = re.compile(r"(\d+(?:[_+][\w\[\],%.-]+)?)\|(.+)\|([^|]*)\|([^|]*)\|([A-Z_]+)\|([^|]*)", re.ASCII)
+_RECORD = re.compile(r"(\d+(?:[_+][\w\[\],:%.-]+)?)\|(.+)\|([^|]*)\|([^|]*)\|([A-Z_]+)\|([^|]*)", re.ASCII)
 
 
 def _expanded(nodes: str) -> list[str]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 MOST_DIGITS = 10
 """The greatest width to which Slurm pads a number."""
+NO_TASK = 0xFFFFFFFE
+"""What slurmd writes as the index of a task where there is none (NO_VAL)."""
 _SYMBOL = re.compile(r"%(%|(\d*)([A-Za-z]))")
 
 
@@ -65,10 +67,11 @@ def path(pattern: str, job: int, fields: Mapping[str, str]) -> str:
     array, task = fields["arrayjobid"], fields["arraytaskid"]
     in_array = array.isdigit() and task.isdigit()
     node = fields["batchhost"]
-    numbers = {"j": job, "J": job, "A": int(array) if in_array else job, "n": 0, "t": 0}
+    index = int(task) if in_array else NO_TASK
+    numbers = {"j": job, "J": job, "A": int(array) if in_array else job, "a": index, "n": 0, "t": 0}
     if in_array:
-        numbers |= {"a": int(task), "b": int(task) % 10}
-    words = {"u": fields["username"], "x": fields["name"]}
+        numbers["b"] = index % 10  # newer releases only
+    words = {"u": fields["username"], "x": fields["name"], "s": "batch"}
     if node not in ("", "n/a", "(null)"):
         words["N"] = node.partition(".")[0]
 

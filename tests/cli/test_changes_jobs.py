@@ -140,6 +140,8 @@ def test_a_pending_arrays_limit_is_no_part_of_its_id_in_commands() -> None:
     (job,) = parse("3_[1,4,7-9%2]|ann|cpu||PENDING|\n")
     assert (job.id, job.target) == ("3_[1,4,7-9%2]", "3_[1,4,7-9]")
     assert jobs.cancel_line([job]) == "scancel --quiet '3_[1,4,7-9]'"
+    (job,) = parse("3_[0-9:3,20-24:2%2]|ann|cpu||PENDING|\n")
+    assert job.target == "3_[0,3,6,9,20,22,24]"
 
 
 def test_nodes_that_are_spelled_in_another_way_stop_nothing() -> None:

@@ -1,7 +1,7 @@
 """Tests of where a batch job writes: the patterns of `sbatch --output`.
 
-What they become is what slurmd's fname.c makes of them; tests/cluster/test_user_texts.py compares it with the
-files that a real slurmd has made.
+What they become is what slurmd makes of them (fname.c). tests/node/test_slurm_conf_cluster.py compares it
+with the files of a real slurmd.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TASK = {**ALONE, "arrayjobid": "5", "arraytaskid": "13"}
         (ALONE, "/x/slurm-7.out", "/x/slurm-7.out"),
         (ALONE, "/x/%j-%A-%5j-%u-%x-%N-%n-%t", "/x/7-7-00007-ann-a/b-n-0-0-0"),
         (TASK, "/x/%A_%a-%j-%b-%4a", "/x/5_13-7-3-0013"),
-        (ALONE, "/x/%A_%a", "/x/7_%a"),
+        (ALONE, "/x/%A_%a-%s", "/x/7_4294967294-batch"),
         (ALONE, "/x/100%%j", "/x/100%j"),
         (ALONE, "/x/%99j", "/x/0000000007"),
         (ALONE, "/x/\\%j\\%", "/x/%j%"),

@@ -60,6 +60,6 @@ FORGED = (
     "x\nheld=gpu",
     "x\nNodeName=debug-1 CPUAlloc=9 State=DOWN ",
     "\x1b]0;title\x07\x1b[2J\x1b[31m",
-    "\ufffd\u202e\u200b" + "y" * 5000,
+    "\ufffd\u202e\u200b" + "y" * 900,
 )
 """Texts that forge a record of one of the readings, or control a terminal."""
