@@ -37,7 +37,7 @@ WORDS = {
     # Names that start nothing.
     "node/slurm/environment.py", "cli/local/system_packages.py", "localcloud/machines.py",
     "cli/console/picture.py",
-    # The key `role -> program` of `-V`, with environment.of_ours.
+    # Of `-V`, which asks nobody.
     "node/bootstrap/machine_slurm.py",
 }  # fmt: skip
 SHOWN = {

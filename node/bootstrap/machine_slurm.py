@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 
@@ -13,7 +14,8 @@ from node.bootstrap.services import Service
 from node.bootstrap.vm import clouds, motd, pyxis
 from node.containers import oci
 from node.health import programs as node_programs
-from node.slurm import environment, version
+from node.slurm import version
+from node.slurm.environment import without_slurm
 
 PROGRAM = {"controller": "slurmctld", "login": "sinfo", "compute": "slurmd"}
 """Role -> the program whose release decides how the role is configured."""
@@ -72,7 +74,7 @@ def _release(context: Context) -> str:
         with tempfile.NamedTemporaryFile("w", suffix=".conf") as conf:
             conf.write(ENOUGH)
             conf.flush()
-            env = environment.of_ours(conf.name)
+            env = {**without_slurm(os.environ), "SLURM_CONF": conf.name}
             done = subprocess.run([program, "-V"], env=env, capture_output=True, text=True, check=True)
     except FileNotFoundError:
         raise FileNotFoundError(f"{program} is not installed on this machine") from None

@@ -15,19 +15,18 @@ from pathlib import PurePath
 from typing import Protocol
 
 from node.slurm import environment
-from node.slurm.hostlist import expand, fold
-from node.slurm.states import (
+from node.slurm.answers import (
     JOB_TEXTS,
     OUTPUT_FIELDS,
     SQUEUE_FORMAT,
-    JobState,
-    NodeState,
     parse_jobs,
     parse_nodes,
     parse_texts,
     text_format,
     with_texts,
 )
+from node.slurm.hostlist import expand, fold
+from node.slurm.states import JobState, NodeState
 
 LAST_WEIGHT = 1000
 """A weight above all weights in slurm.conf. Slurm prefers nodes of low weight."""

@@ -8,19 +8,18 @@ from typing import Any
 
 import pytest
 
-from node.slurm.control import BATCH, Control, SlurmDown, SlurmError
-from node.slurm.environment import of_ours
-from node.slurm.states import (
+from node.slurm.answers import (
     JOB_TEXTS,
     SQUEUE_FORMAT,
-    JobState,
-    NodeState,
     parse_jobs,
     parse_nodes,
     parse_texts,
     text_format,
     with_texts,
 )
+from node.slurm.control import BATCH, Control, SlurmDown, SlurmError
+from node.slurm.environment import of_ours
+from node.slurm.states import JobState, NodeState
 from tests.support.doubles import job, node
 from tests.support.hostile import HOSTILE
 

@@ -18,8 +18,9 @@ from node.codec import to_json
 from node.logs import find
 from node.logs.find import Cluster, UnknownNameError, about_jobs, about_node
 from node.logs.sources import Source
+from node.slurm.answers import OUTPUT_FIELDS
 from node.slurm.control import SlurmDown
-from node.slurm.states import OUTPUT_FIELDS, JobState, NodeState
+from node.slurm.states import JobState, NodeState
 from tests.support.doubles import design, job, node, settings
 
 SILENT = "Unable to contact slurm controller"

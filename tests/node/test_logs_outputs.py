@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from node.logs.outputs import Output, files, path
-from node.slurm.states import OUTPUT_FIELDS
+from node.slurm.answers import OUTPUT_FIELDS
 
 ALONE = {
     **dict.fromkeys(OUTPUT_FIELDS, "N/A"),

@@ -17,7 +17,13 @@ from hypothesis import strategies as st
 
 from node.logs import find, outputs
 from node.logs.find import Cluster
-from node.slurm.states import JOB_TEXTS, OUTPUT_FIELDS, parse_jobs, parse_nodes, parse_texts
+from node.slurm.answers import (
+    JOB_TEXTS,
+    OUTPUT_FIELDS,
+    parse_jobs,
+    parse_nodes,
+    parse_texts,
+)
 from tests.support import doubles
 from tests.support.hostile import FORGED, SEPARATORS
 
