@@ -66,16 +66,16 @@ def start(context: Context) -> str:
         Service("slurmdbd", ("/usr/sbin/slurmdbd", "-D"), log, {**env, **client_env}, context.slurm_user)
     )
     daemons.wait("slurmdbd", lambda: not ports.free(site.slurmdbd_port), log, pid)
-    _register_cluster(context, env)
+    _register_cluster(context)
     return "slurmdbd"
 
 
-def _register_cluster(context: Context, env: dict[str, str]) -> None:
+def _register_cluster(context: Context) -> None:
     """Registers the cluster with slurmdbd, because slurmctld refuses to start otherwise."""
     name = context.settings.design.name
-    known = context.run(
+    known = context.slurm(
         "sacctmgr", "--noheader", "--parsable2", "show", "cluster", "format=cluster",
-        env=env, attempts=ATTEMPTS, pause=PAUSE_SECONDS,
+        attempts=ATTEMPTS, pause=PAUSE_SECONDS,
     )  # fmt: skip
     if name.lower() not in known.lower().split():
-        context.run("sacctmgr", "--immediate", "add", "cluster", name, env=env)
+        context.slurm("sacctmgr", "--immediate", "add", "cluster", name)
