@@ -7,7 +7,7 @@ import pulumi
 import pulumi_aws as aws
 
 from infra.aws.addresses import AwsAddresses
-from infra.aws.launch_templates import BOOT_SCRIPT, METADATA
+from infra.aws.launch_templates import BOOT_SCRIPT, metadata
 from infra.aws.role_resources import ResourcesByRole
 from infra.aws.tags import BUCKET, tags
 from node.model import ClusterDesign, Host
@@ -64,7 +64,7 @@ class AwsHead(pulumi.ComponentResource):
             primary_network_interface=aws.ec2.InstancePrimaryNetworkInterfaceArgs(
                 network_interface_id=addresses.interfaces[host.name]
             ),
-            metadata_options=aws.ec2.InstanceMetadataOptionsArgs(**METADATA),
+            metadata_options=aws.ec2.InstanceMetadataOptionsArgs(**metadata(host)),
             root_block_device=aws.ec2.InstanceRootBlockDeviceArgs(
                 volume_size=host.disk_gib,
                 volume_type="gp3",

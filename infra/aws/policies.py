@@ -145,8 +145,8 @@ def login(scope: Scope, design: ClusterDesign) -> Document:
 def compute(scope: Scope, design: ClusterDesign) -> Document:
     """A node may only boot. All nodes share one role, so each could write another's boot report.
 
-    Every process of a node, of any user, can act with this role. The role therefore gives no access to the
-    munge key.
+    Root of every node can act with this role, and with `open_metadata` every process of a node. The role
+    therefore gives no access to the munge key.
     """
     return _document(
         *_member(scope, [f"{partition.name}-*" for partition in design.partitions]),

@@ -6,7 +6,7 @@ import ipaddress
 import re
 
 from infra.config.checks.context import CLUSTER, MISSING, Context
-from infra.config.checks.partitions import check_zones
+from infra.config.checks.partitions import NO_METADATA, check_zones
 from infra.config.mistakes import near
 from infra.config.network import DEFAULT_CIDR, Net
 
@@ -123,6 +123,23 @@ def check_access(c: Context) -> None:
                 "your own network",
                 "it opens SSH to the whole internet; to mean it, say so twice: allow_ssh_from_anywhere: true",
             )
+
+
+def check_login(c: Context) -> None:
+    """The metadata address of login machines may be open, a controller's never."""
+    where = (*CLUSTER, "login", "open_metadata")
+    if not c.cluster.login.open_metadata:
+        return
+    if c.provider == "local":
+        c.add(where, True, NO_METADATA, "remove it")
+    elif c.cluster.login.count == 0:
+        c.add(
+            where,
+            True,
+            "false with login.count: 0: users log in on the controller, whose identity may launch machines "
+            "and read the munge key",
+            "write login: {count: 1}, or remove it and let jobs ask (open_metadata of a partition)",
+        )
 
 
 def _own_image(c: Context) -> bool:
