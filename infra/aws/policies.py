@@ -340,9 +340,15 @@ def _report(scope: Scope, hosts: Sequence[str]) -> Statement:
 
 
 def _common(scope: Scope, design: ClusterDesign, role: str) -> list[Statement]:
-    """Logs and metrics, hooks and packages in S3, and Session Manager where users come in through it."""
+    """Logs and metrics, hooks and packages in S3, and Session Manager where users come in through it.
+
+    Log streams are named after their machine. A machine writes into those of its own kind, so that no node
+    can forge the controller's logs.
+    """
+    streams = [f"{scope.log_group}:log-stream:{host}/*" for host in _machines(design, role)]
     made = [
-        _allow("Logs", ["logs:CreateLogStream", "logs:PutLogEvents"], f"{scope.log_group}:*"),
+        _allow("Logs", ["logs:CreateLogStream"], f"{scope.log_group}:*"),
+        _allow("LogEvents", ["logs:PutLogEvents"], streams),
         _allow(
             "Metrics",
             ["cloudwatch:PutMetricData"],
@@ -352,9 +358,18 @@ def _common(scope: Scope, design: ClusterDesign, role: str) -> list[Statement]:
     ]
     made += _fetched(scope, design, role)
     made += _buckets(scope, design, role)
-    if design.access.mode == "ssm":
+    # Whoever holds a channel can answer in the name of its machine. The cluster's other machines are reached
+    # through the login machine.
+    if design.access.mode == "ssm" and role in {host.role for host in design.login_hosts()}:
         made.append(_allow("Session", list(SESSION), "*"))
     return made
+
+
+def _machines(design: ClusterDesign, role: str) -> list[str]:
+    """The names of a role's machines; nodes by their partition."""
+    if role == "compute":
+        return [f"{partition.name}-*" for partition in design.partitions]
+    return [host.name for host in design.hosts if host.role == role]
 
 
 def _fetched(scope: Scope, design: ClusterDesign, role: str | None) -> list[Statement]:

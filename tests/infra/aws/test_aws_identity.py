@@ -13,7 +13,17 @@ from infra.aws import policies
 from infra.aws.identity import AccessTargets, AwsIdentity, physical_name
 from node.containers.model import Package
 from node.model import ClusterDesign, Containers, Hook
-from tests.support.aws_mocks import ACCOUNT, CPU, GPU, SCOPE, aws_design, declare, ssh_design
+from tests.support.aws_mocks import (
+    ACCOUNT,
+    CONTROLLER,
+    CPU,
+    GPU,
+    LOGIN,
+    SCOPE,
+    aws_design,
+    declare,
+    ssh_design,
+)
 from tests.support.iam import allowed
 from tests.support.recorder import Recorder, counts, unknown
 
@@ -324,19 +334,29 @@ def test_only_the_head_deals_with_ec2(role: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["controller", "login", "compute"])
-def test_session_manager_only_where_it_is_the_way_in(role: str) -> None:
+def test_session_manager_only_on_the_machine_where_it_is_the_way_in(role: str) -> None:
+    """A node with these rights could open a channel of its own making, for whoever asks for it."""
+    with_login = aws_design(hosts=(CONTROLLER, LOGIN))
     for action in policies.SESSION:
-        assert may(action, "*", role=role)
+        assert may(action, "*", role=role) == (role == "controller"), "without login machines"
+        assert may(action, "*", role=role, design=with_login) == (role == "login")
         assert not may(action, "*", role=role, design=VARIANTS["ssh"])
+    for action in (*policies.MESSAGES, *policies.MANAGED):
+        assert not may(action, "*", role=role), "no machine takes commands of Systems Manager"
     assert not may("ssm:GetParameter", "arn:aws:ssm:eu-west-1:123456789012:parameter/x", role=role)
 
 
-def test_logs_go_into_the_clusters_group_only() -> None:
-    own = f"{SCOPE.log_group}:log-stream:controller"
-    for role in ("controller", "login", "compute"):
-        assert may("logs:PutLogEvents", own, role=role)
-        assert not may("logs:PutLogEvents", own.replace("/c:", "/d:"), role=role)
-        assert not may("logs:DeleteLogStream", own, role=role)
+def test_logs_go_into_the_clusters_group_and_streams_of_ones_own_kind_only() -> None:
+    names = {"controller": "controller", "login": "login-0", "compute": "gpu-3"}
+    for role, name in names.items():
+        own = f"{SCOPE.log_group}:log-stream:{name}/syslog"
+        for action in ("logs:CreateLogStream", "logs:PutLogEvents"):
+            assert may(action, own, role=role, design=VARIANTS["ssh"])
+            assert not may(action, own.replace("/c:", "/d:"), role=role, design=VARIANTS["ssh"])
+        assert not may("logs:DeleteLogStream", own, role=role, design=VARIANTS["ssh"])
+        for other in names.values():
+            stream = f"{SCOPE.log_group}:log-stream:{other}/slurmctld.log"
+            assert may("logs:PutLogEvents", stream, role=role, design=VARIANTS["ssh"]) == (other == name)
 
 
 @pytest.mark.parametrize("role", ["controller", "login", "compute"])
