@@ -237,16 +237,17 @@ class HookConfig(Section):
     source: str | None = Field(
         None,
         min_length=1,
-        description="Path in this project, or an s3://, gs:// or https:// address of the script.",
+        description="Path in this project, or an s3://, gs:// or https:// address of the script, where users "
+        "of the cluster may not write.",
     )
     script: str | None = Field(
         None,
         min_length=1,
         max_length=LONGEST_SCRIPT,
         description="The text of the script, instead of source. Its first line must name the interpreter "
-        "(#!/bin/bash).",
+        "(#!/bin/bash). No secrets: every user of the machines can read it.",
     )
-    args: list[str] = Field(default_factory=list, description="Arguments.")
+    args: list[str] = Field(default_factory=list, description="Arguments, which every user can read.")
     timeout: int = Field(600, ge=1, le=7200, description="Seconds it may take.")
 
 

@@ -24,6 +24,7 @@ from infra.config.checks.network import check_access, check_location, check_logi
 from infra.config.checks.partitions import check_image, check_own_image, check_partitions
 from infra.config.checks.storage import check_storage
 from infra.config.checks.topology import check_topology
+from infra.config.checks.writable_sources import check_writable_sources
 from infra.config.cluster import ClusterConfig
 from infra.config.mistakes import Location, Mistake
 from infra.instance_types.catalog import Catalog
@@ -76,6 +77,7 @@ def check(
             step(context)
         for step in (check_local_cloud, check_hooks, check_batch, check_budget, check_benchmark):
             step(context)
+        check_writable_sources(context)
         check_containers(context)
         check_health(context)
         check_amazon(context)
