@@ -3,6 +3,7 @@
 Its arguments are `PROVIDER SECRET JOB PORT`: the cloud; where the cluster's secret is, as JSON; the id of
 another user's job; the port at which the controller serves the munge key. It prints JSON: what it `got` (it
 should be nothing), the `role` that the metadata address gave it, and why it got nothing.
+With the arguments `cloud PROVIDER SECRET` it tries only what concerns the cloud, as root of a machine may.
 With the argument `nfs` alone it only speaks to the file server, which root may, so a test knows that there is
 one. It signs its calls with the product's own code for AWS, which every user of a machine may read.
 """
@@ -30,7 +31,10 @@ ANOTHERS = "bob"
 WORKLOAD = "/home/bench/aaa"
 """A folder that another user has staged."""
 BUCKET = "t-bucket"
-PUBLISHED = ("current.json", "loader.py", "boot/controller.json")
+PUBLISHED = (
+    *("current.json", "loader.py", "image.json", "code/mine.zip", "settings/mine.json"),
+    *("boot/controller.json", "mine"),
+)
 DAEMONS = ("munged", "slurmctld", "slurmd", "slurmd.distrib", "dnsmasq", "python3", "systemd")
 
 
@@ -281,13 +285,20 @@ def file_server(tries: Tries) -> None:
     tries.run("unshare", "--user", "--map-root-user", sys.executable, __file__, "nfs")
 
 
+CLOUDS = {"aws": aws, "gcp": google}
+
+
 def main(provider: str, secret: str, job: str, port: str) -> None:
     tries = Tries()
-    role = {"aws": aws, "gcp": google}[provider](tries, json.loads(secret))
+    role = CLOUDS[provider](tries, json.loads(secret))
     files(tries)
     file_server(tries)
     sockets(tries, job, int(port))
     privileges(tries)
+    show(tries, role)
+
+
+def show(tries: Tries, role: str | None) -> None:
     print(
         json.dumps(
             {"got": tries.got, "tried": len(tries.why) + len(tries.got), "role": role, "why": tries.why}
@@ -296,7 +307,11 @@ def main(provider: str, secret: str, job: str, port: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["nfs"]:
-        print(nfs())
-    else:
-        main(*sys.argv[1:])
+    match sys.argv[1:]:
+        case ["nfs"]:
+            print(nfs())
+        case ["cloud", provider, secret]:
+            tries = Tries()
+            show(tries, CLOUDS[provider](tries, json.loads(secret)))
+        case arguments:
+            main(*arguments)
