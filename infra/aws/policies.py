@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from infra.aws.systems_manager import MANAGED, MESSAGES, SESSION
 from infra.aws.tags import reservation_group
 from node.bootstrap.vm.cloudwatch import namespace
 from node.elastic.drivers.ec2.names import CLUSTER, COMPUTE, ROLE
@@ -27,43 +28,6 @@ PUBLISHED = ("loader.py", "current.json", "code/*", "settings/*")
 """The objects of the cluster's bucket that machines read (`infra.bundle`)."""
 BOOTS = "boot/"
 """The prefix of the keys of boot reports."""
-SESSION = (
-    "ssmmessages:CreateControlChannel",
-    "ssmmessages:CreateDataChannel",
-    "ssmmessages:OpenControlChannel",
-    "ssmmessages:OpenDataChannel",
-    "ssm:UpdateInstanceInformation",
-)
-"""The fewest permissions that Session Manager needs (its user guide). AmazonSSMManagedInstanceCore would let
-every machine read every parameter of the account's Parameter Store."""
-
-MESSAGES = (
-    "ec2messages:AcknowledgeMessage",
-    "ec2messages:DeleteMessage",
-    "ec2messages:FailMessage",
-    "ec2messages:GetEndpoint",
-    "ec2messages:GetMessages",
-    "ec2messages:SendReply",
-)
-"""With these, beside `SESSION`, a machine receives and answers commands of Systems Manager. Image Builder has
-no other way to a machine."""
-
-MANAGED = (
-    "ssm:DescribeAssociation",
-    "ssm:DescribeDocument",
-    "ssm:GetDeployablePatchSnapshotForInstance",
-    "ssm:GetDocument",
-    "ssm:GetManifest",
-    "ssm:ListAssociations",
-    "ssm:ListInstanceAssociations",
-    "ssm:PutComplianceItems",
-    "ssm:PutConfigurePackageResult",
-    "ssm:PutInventory",
-    "ssm:UpdateAssociationStatus",
-    "ssm:UpdateInstanceAssociationStatus",
-)
-"""With `SESSION` and `MESSAGES` these are AmazonSSMManagedInstanceCore, which Image Builder documents for its
-machines, except for reading the account's Parameter Store."""
 KEY = (
     "kms:Decrypt",
     "kms:DescribeKey",

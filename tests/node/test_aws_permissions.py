@@ -21,7 +21,7 @@ import boto3
 import pytest
 
 from infra import bundle
-from infra.aws import policies
+from infra.aws import policies, systems_manager
 from node.aws import start
 from node.bootstrap import key_server, steps
 from node.bootstrap.report import BootReport
@@ -138,7 +138,7 @@ def of_the_agents(context: Any) -> list[Question]:
         ),
         Question("cloudwatch:PutMetricData", "*", {"cloudwatch:namespace": known["metrics"]["namespace"]}),
         # Users come in at a login machine, and go on to others from there.
-        *(Question(action, "*") for action in policies.SESSION if context.role == "login"),
+        *(Question(action, "*") for action in systems_manager.SESSION if context.role == "login"),
     ]
 
 

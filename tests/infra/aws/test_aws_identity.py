@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from botocore.session import Session
 
-from infra.aws import policies
+from infra.aws import policies, systems_manager
 from infra.aws.identity import AccessTargets, AwsIdentity, physical_name
 from node.containers.model import Package
 from node.model import ClusterDesign, Containers, Hook
@@ -148,7 +148,7 @@ def test_everything_is_a_resource_only_where_aws_takes_no_other(document: polici
     inside = [r for s in document["Statement"] if isinstance(s["Resource"], list) for r in s["Resource"]]
     assert "*" not in inside
     metrics = "cloudwatch:PutMetricData"
-    assert all(a.startswith("ec2:Describe") or a in policies.SESSION or a == metrics for a in wide)
+    assert all(a.startswith("ec2:Describe") or a in systems_manager.SESSION or a == metrics for a in wide)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
@@ -337,11 +337,11 @@ def test_only_the_head_deals_with_ec2(role: str) -> None:
 def test_session_manager_only_on_the_machine_where_it_is_the_way_in(role: str) -> None:
     """A node with these rights could open a channel of its own making, for whoever asks for it."""
     with_login = aws_design(hosts=(CONTROLLER, LOGIN))
-    for action in policies.SESSION:
+    for action in systems_manager.SESSION:
         assert may(action, "*", role=role) == (role == "controller"), "without login machines"
         assert may(action, "*", role=role, design=with_login) == (role == "login")
         assert not may(action, "*", role=role, design=VARIANTS["ssh"])
-    for action in (*policies.MESSAGES, *policies.MANAGED):
+    for action in (*systems_manager.MESSAGES, *systems_manager.MANAGED):
         assert not may(action, "*", role=role), "no machine takes commands of Systems Manager"
     assert not may("ssm:GetParameter", "arn:aws:ssm:eu-west-1:123456789012:parameter/x", role=role)
 
