@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +16,7 @@ from node.bootstrap.vm.signed import Signer
 from node.cloud import call
 from node.cloud.call import Answer
 from node.cloud.errors import ServiceError
+from tests.support.publisher import Publisher, made
 from tests.support.recorded import machine
 
 pytestmark = pytest.mark.skipif(
@@ -26,25 +24,6 @@ pytestmark = pytest.mark.skipif(
 )
 URL, KEY = "https://publisher/agent.deb", "https://publisher/key"
 CONTENT = b"a package"
-
-
-class Publisher:
-    """A key of gpg's, in a folder with a short name: its agent has a socket there."""
-
-    def __init__(self, home: Path, name: str) -> None:
-        self._home, self._name = home, name
-        self.gpg(
-            "--passphrase", "", "--quick-gen-key", f"{name} <{name}@example.com>", "ed25519", "sign", "never"
-        )
-        self.armored, self.binary = self.gpg("--armor", "--export", name), self.gpg("--export", name)
-        (self.fingerprint,) = openpgp.fingerprints(self.armored)
-
-    def gpg(self, *arguments: str, given: bytes = b"") -> bytes:
-        line = ["gpg", "--homedir", str(self._home), "--batch", "--quiet", *arguments]
-        return subprocess.run(line, input=given, check=True, capture_output=True).stdout
-
-    def signature(self, content: bytes) -> bytes:
-        return self.gpg("--local-user", self._name, "--detach-sign", given=content)
 
 
 @dataclass(frozen=True)
@@ -61,13 +40,8 @@ class Web:
 
 @pytest.fixture(scope="module")
 def publishers() -> Iterator[tuple[Publisher, Publisher]]:
-    with tempfile.TemporaryDirectory(dir="/tmp", prefix="gpg-") as folder:
-        home = Path(folder)
-        home.chmod(0o700)
-        try:
-            yield Publisher(home, "amazon"), Publisher(home, "mallory")
-        finally:
-            subprocess.run(["gpgconf", "--kill", "all"], env={**os.environ, "GNUPGHOME": folder}, check=True)
+    with made("amazon", "mallory") as (good, bad):
+        yield good, bad
 
 
 def fetched(folder: Path, monkeypatch: pytest.MonkeyPatch, web: Web, fingerprint: str) -> Path:
