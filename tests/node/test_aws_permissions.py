@@ -137,8 +137,8 @@ def of_the_agents(context: Any) -> list[Question]:
             for action in ("CreateLogStream", "PutLogEvents")
         ),
         Question("cloudwatch:PutMetricData", "*", {"cloudwatch:namespace": known["metrics"]["namespace"]}),
-        # Users come in at a login machine, and go on to others from there.
-        *(Question(action, "*") for action in systems_manager.SESSION if context.role == "login"),
+        # `up` reaches the controller and login machines, and people go on to nodes from there.
+        *(Question(action, "*") for action in systems_manager.SESSION if context.role != "compute"),
     ]
 
 

@@ -334,12 +334,12 @@ def test_only_the_head_deals_with_ec2(role: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["controller", "login", "compute"])
-def test_session_manager_only_on_the_machine_where_it_is_the_way_in(role: str) -> None:
-    """A node with these rights could open a channel of its own making, for whoever asks for it."""
+def test_session_manager_only_where_it_is_the_way_in_and_on_no_node(role: str) -> None:
+    """`up` has the controller boot again through a session, too, where people log in at a login machine."""
     with_login = aws_design(hosts=(CONTROLLER, LOGIN))
     for action in systems_manager.SESSION:
-        assert may(action, "*", role=role) == (role == "controller"), "without login machines"
-        assert may(action, "*", role=role, design=with_login) == (role == "login")
+        assert may(action, "*", role=role) == (role != "compute")
+        assert may(action, "*", role=role, design=with_login) == (role != "compute")
         assert not may(action, "*", role=role, design=VARIANTS["ssh"])
     for action in (*systems_manager.MESSAGES, *systems_manager.MANAGED):
         assert not may(action, "*", role=role), "no machine takes commands of Systems Manager"
