@@ -64,6 +64,7 @@ PROXY_SECONDS = 10.0
 PROXY_BACKLOG = 1024
 """The connections that may wait for the proxy: a job's processes may all look their user up at once."""
 HEADER = "Metadata-Flavor"
+REFUSED = "Only root may ask for that on this machine (open_metadata in the stack file)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,7 @@ def server(paths: Sequence[str], port: int, address: str) -> ThreadingHTTPServer
             # The path is forwarded unchanged. A path that could mean a different one is refused.
             strange = any(word in self.path.partition("?")[0] for word in ("..", "%", "//", "\\"))
             if strange or not self.path.startswith(tuple(paths)):
-                self.send_error(403, "Only root may ask for that on this machine")
+                self.send_error(403, REFUSED)
                 return
             asked = http.client.HTTPConnection(address, timeout=PROXY_SECONDS)
             try:
