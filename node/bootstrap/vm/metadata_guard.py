@@ -116,10 +116,13 @@ def open_to_all(context: Context) -> str:
 def rules(users: Sequence[int], openings: Openings) -> str:
     """Returns the rule set, which replaces an earlier one."""
     who = ", ".join(str(user) for user in users)
+    by_v6 = ", ".join(ADDRESSES_V6)
     ports = "".join(
-        f"\t\tip daddr {ADDRESS} {protocol} dport {port} accept\n" for protocol, port in openings.ports
+        f"\t\t{where} {protocol} dport {port} accept\n"
+        for protocol, port in openings.ports
+        for where in (f"ip daddr {ADDRESS}", f"ip6 daddr {{ {by_v6} }}")
     )
-    closed = CLOSED.format(address=ADDRESS, addresses_v6=", ".join(ADDRESSES_V6))
+    closed = CLOSED.format(address=ADDRESS, addresses_v6=by_v6)
     chains = PASS_ON.format(users=who, address=ADDRESS, port=PROXY_PORT) if openings.paths else ""
     return firewall.table(TABLE, chains + REFUSE.format(users=who, open=ports, closed=closed))
 
