@@ -11,6 +11,7 @@ one. It signs its calls with the product's own code for AWS, which every user of
 from __future__ import annotations
 
 import ctypes
+import http.client
 import json
 import os
 import shutil
@@ -56,7 +57,7 @@ class Tries:
         """Run an attempt and record its result. An empty result is no success; `None` is one."""
         try:
             found = act(*arguments)
-        except (OSError, ValueError, RuntimeError, LookupError) as error:
+        except (OSError, http.client.HTTPException, ValueError, RuntimeError, LookupError) as error:
             body = error.read().decode() if isinstance(error, urllib.error.HTTPError) else ""
             self.why[name] = f"{type(error).__name__}: {error} {body}"[:200]
             return
@@ -89,7 +90,7 @@ def aws(tries: Tries, secret: dict[str, str]) -> str | None:
     try:
         life = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
         token = ask(f"{METADATA}/latest/api/token", life, "PUT").decode()
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         tries.why["identity"] = str(error)
         return None
     place = f"{METADATA}/latest/meta-data/iam/security-credentials/"
@@ -131,7 +132,7 @@ def google(tries: Tries, secret: dict[str, str]) -> str | None:
     try:
         token = json.loads(ask(f"{base}/service-accounts/default/token", flavor))["access_token"]
         account = ask(f"{base}/service-accounts/default/email", flavor).decode()
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         tries.why["identity"] = str(error)
         return None
     known = {"Authorization": f"Bearer {token}"}
