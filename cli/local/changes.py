@@ -15,6 +15,7 @@ INSTEAD: dict[str, Row | None] = {
     **rows.without_effect(_CLOUDS, "access.ssh_cidrs", "partitions.reservation", "partitions.image"),
     **rows.without_effect(_CLOUDS, "storage.*.existing", "storage.*.security_group", "storage.*.keep"),
     **rows.without_effect(_CLOUDS, "storage.*.snapshot", "storage.*.restore", "network.cidr"),
+    **rows.without_effect(_CLOUDS, "partitions.open_metadata", "login.open_metadata"),
     **rows.without_effect(_HERE, "partitions.disk_gib", "storage.*.kind"),
     "controller.instance_type": Row(Kind.LIVE, ("controller.instance_type",)),
     "login.instance_type": Row(Kind.LIVE, ("login.instance_type",)),

@@ -11,7 +11,7 @@ from pulumi_gcp import compute
 
 from infra.gcp import images
 from infra.gcp.labels import labels
-from infra.gcp.metadata import SCOPES, metadata
+from infra.gcp.metadata import OPEN, SCOPES, metadata
 from infra.gcp.names import shortened
 from infra.gcp.role_resources import RoleResources
 from infra.instance_types.catalog import LOCAL_SSD_GIB, catalog
@@ -81,7 +81,7 @@ class GcpInstanceTemplates(pulumi.ComponentResource):
                 enable_integrity_monitoring=True,
                 enable_secure_boot=partition.secure_boot,
             ),
-            metadata=self._metadata,
+            metadata={**self._metadata, **(OPEN if partition.open_metadata else {})},
             labels=own_labels,
             opts=pulumi.ResourceOptions(parent=self),
         )

@@ -14,7 +14,8 @@ from node.model import ClusterDesign
 INSTANCE, DISK = "compute.googleapis.com/Instance", "compute.googleapis.com/Disk"
 
 EVERYBODY = ("roles/logging.logWriter", "roles/monitoring.metricWriter")
-"""The roles of every machine on the project. Neither service has anything narrower to write to."""
+"""The roles of every machine on the project. Neither service has anything narrower to write to, and neither
+role reads or changes anything else."""
 SUBNETWORK = "roles/compute.networkUser"
 ACT_AS = "roles/iam.serviceAccountUser"
 READ_SECRET, WRITE_SECRET = "roles/secretmanager.secretAccessor", "roles/secretmanager.secretVersionAdder"

@@ -45,6 +45,26 @@ exec srun --ntasks-per-node=1 /usr/bin/python3 meet.py $(scontrol show hostnames
 """
 
 
+POD = """
+set -e
+ip netns add pod
+ip link add pod0 type veth peer name eth0 netns pod
+ip address add 10.200.0.1/24 dev pod0
+ip link set pod0 up
+ip netns exec pod ip address add 10.200.0.2/24 dev eth0
+ip netns exec pod ip link set eth0 up
+ip netns exec pod ip route add default via 10.200.0.1
+echo 1 >/proc/sys/net/ipv4/ip_forward
+nft add table ip pod
+nft add chain ip pod out '{ type nat hook postrouting priority 100; }'
+nft add rule ip pod out ip saddr 10.200.0.0/24 masquerade
+"""
+"""Makes a network behind a machine, as Docker makes it for a container."""
+NO_POD = (
+    "nft delete table ip pod; ip netns delete pod; ip link delete pod0; echo 0 >/proc/sys/net/ipv4/ip_forward"
+)
+
+
 class CloudMachines:
     """The tests run in this order: each continues where the one before it ended. A subclass has `cluster`."""
 
@@ -76,8 +96,9 @@ class CloudMachines:
         job = cluster.submit(JOB, "--nodes=4", "--output=met")
         cluster.done(job)
         met = json.loads(cluster.sh("cat /home/ada/met"))
-        addresses = {host: one.address for host, one in cluster.land.hosts().items()}
-        assert sorted(addresses) == ["compute-0", "compute-1", "compute-2", "compute-3", "controller"]
+        found = {host: one.address for host, one in cluster.land.hosts().items()}
+        assert sorted(found.keys() - {"login-0", "open-0"}) == [*NODES, "controller"]
+        addresses = {host: found[host] for host in (*NODES, "controller")}
         assert sorted(met, key=lambda one: str(one["host"])) == [{"host": n, **addresses} for n in NODES]
         for node in NODES:
             said = cluster.sh(f"getent hosts {node}").split()
@@ -120,11 +141,7 @@ class CloudMachines:
         found["controller"] = cluster.sh(f"cd /home/ada && /usr/bin/python3 intruder.py {words}", user="ada")
         results: dict[str, Any] = {host: json.loads(text) for host, text in found.items()}
         assert {host: one["got"] for host, one in results.items()} == {"compute-1": [], "controller": []}
-        # Any process may use a node's identity, which is harmless. The controller's is for its daemons only.
-        assert {host: one["role"] for host, one in results.items()} == {
-            "compute-1": "compute",
-            "controller": None,
-        }
+        assert {host: one["role"] for host, one in results.items()} == {"compute-1": None, "controller": None}
         for host, one in results.items():
             assert "refused" in one["why"]["speak NFS"]
             assert key not in found[host], host
@@ -133,6 +150,43 @@ class CloudMachines:
         assert cluster.job(hold)["JobState"] == "PENDING"
         assert cluster.sh("cat /home/bob/data /home/bench/aaa/run.py") == f"{secret}\ntheirs"
         cluster.sh(f"scancel {hold}")
+
+    def test_only_root_has_a_machines_identity_unless_the_stack_file_opens_it(self, cluster: Cluster) -> None:
+        """With it nothing of the cluster can be changed, by root of a node or by a job where it is open."""
+        words = shlex.join(["cloud", cluster.design.provider, json.dumps(self.secret_of(cluster))])
+        program = f"/usr/bin/python3 /home/ada/intruder.py {words}"
+        opened = cluster.submit(f"exec {program}", "--partition=open", "--output=open")
+        cluster.land.ready("login-0")
+        hosts = ("compute-0", "login-0")
+        of_users = {host: json.loads(cluster.sh(program, user="ada", host=host)) for host in hosts}
+        assert {host: (one["role"], one["got"]) for host, one in of_users.items()} == dict.fromkeys(
+            hosts, (None, [])
+        )
+        of_root = {host: json.loads(cluster.sh(program, host=host)) for host in hosts}
+        assert {host: one["role"] for host, one in of_root.items()} == {
+            "compute-0": "compute",
+            "login-0": "login",
+        }
+        assert [said for one in of_root.values() for said in one["got"]] == []
+        cluster.done(opened)
+        of_job = json.loads(cluster.sh("cat /home/ada/open"))
+        assert (of_job["role"], of_job["got"]) == ("compute", [])
+        for one in (*of_root.values(), of_job):
+            assert len(one["why"]) > 10, one["why"]
+
+    def test_a_container_with_a_network_of_its_own_gets_no_identity(self, cluster: Cluster) -> None:
+        """Docker's containers are root's. Their requests are forwarded."""
+        for host in ("controller", "compute-0"):
+            cluster.sh(POD, host=host)
+            inside = (
+                f"ip netns exec pod /usr/bin/python3 /home/ada/intruder.py cloud {cluster.design.provider}"
+            )
+            said = json.loads(
+                cluster.sh(f"{inside} {shlex.quote(json.dumps(self.secret_of(cluster)))}", host=host)
+            )
+            assert (said["role"], said["got"]) == (None, [])
+            assert "refused" in said["why"]["identity"]
+            cluster.sh(NO_POD, host=host)
 
     def secret_of(self, cluster: Cluster) -> dict[str, str]:
         """Return where the cluster's secret is, for the intruder."""

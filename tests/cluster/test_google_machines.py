@@ -50,5 +50,9 @@ class TestGoogle(CloudMachines):
     def test_a_head_that_reboots_keeps_its_queue_and_its_nodes(self, cluster: Cluster) -> None:
         super().test_a_head_that_reboots_keeps_its_queue_and_its_nodes(cluster)
 
+    def test_all_goes_down_and_nothing_is_left(self, cluster: Cluster) -> None:
+        # pytest runs a subclass's tests after those of its base, and this one is the last.
+        super().test_all_goes_down_and_nothing_is_left(cluster)
+
     def secret_of(self, cluster: Cluster) -> dict[str, str]:
         return {"secret": SECRET}

@@ -141,8 +141,8 @@ def test_who_gives_nodes_up_while_they_may_still_install_is_told_so() -> None:
     assert cpu.startswith(
         "partition cpu: cluster.slurm.resume_timeout is 1200 s, and the steps of a boot may "
     )
-    assert "take 1920 s: " in gpu
-    assert said("aws", {**own, "slurm": {"resume_timeout": 1920}}) == []
+    assert "take 2040 s: " in gpu
+    assert said("aws", {**own, "slurm": {"resume_timeout": 2040}}) == []
     assert said("local", {"slurm": {"resume_timeout": 9}}) == []
 
 

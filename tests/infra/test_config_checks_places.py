@@ -81,6 +81,20 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         ["OS Login"],
     ),
     ("local", {"access.mode": "ssh"}, "access.mode", ["this machine"]),
+    # the metadata address
+    (
+        "aws",
+        {"login.open_metadata": True},
+        "login.open_metadata",
+        ["log in on the controller", "read the munge key", "write login: {count: 1}"],
+    ),
+    ("gcp", {"login": {"count": 0, "open_metadata": True}}, "login.open_metadata", ["on the controller"]),
+    (
+        "local",
+        {"partitions[0].open_metadata": True},
+        "partitions[0].open_metadata",
+        ["no metadata address", "remove it"],
+    ),
     # network
     (
         "gcp",

@@ -21,7 +21,7 @@ import boto3
 import pytest
 
 from infra import bundle
-from infra.aws import policies
+from infra.aws import policies, systems_manager
 from node.aws import start
 from node.bootstrap import key_server, steps
 from node.bootstrap.report import BootReport
@@ -137,7 +137,8 @@ def of_the_agents(context: Any) -> list[Question]:
             for action in ("CreateLogStream", "PutLogEvents")
         ),
         Question("cloudwatch:PutMetricData", "*", {"cloudwatch:namespace": known["metrics"]["namespace"]}),
-        *(Question(action, "*") for action in policies.SESSION),
+        # `up` reaches the controller and login machines, and people go on to nodes from there.
+        *(Question(action, "*") for action in systems_manager.SESSION if context.role != "compute"),
     ]
 
 
@@ -177,7 +178,7 @@ def unused(policy: Any, asked: list[Question]) -> list[str]:
             if action.startswith(("ec2:", "iam:")):
                 continue
             for resource in [resources] if isinstance(resources, str) else resources:
-                if resource.endswith(("/boot/v100-*.json", "/boot/t4-*.json")):
+                if resource.endswith(("boot/v100-*.json", "boot/t4-*.json", ":v100-*/*", ":t4-*/*")):
                     continue
                 if not any(q.action == action and fnmatch.fnmatchcase(q.resource, resource) for q in asked):
                     found.append(f"{statement['Sid']}: {action} on {resource}")

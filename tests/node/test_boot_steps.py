@@ -184,7 +184,7 @@ def test_the_order_is_that_of_the_contract() -> None:
         "ready",
     ]
     assert names.index("users") < names.index("metadata") < names.index("secrets"), "no user sees the key"
-    of_hosts = ["metadata", "secrets", "ready", "environment"]
+    of_hosts = ["secrets", "ready", "environment"]
     assert [s.name for s in STEPS if "compute" not in s.roles] == of_hosts
 
 

@@ -46,17 +46,19 @@ def test_each_role_has_its_packages(tmp_path: Path) -> None:
             "dnsmasq-base",
         "python3-boto3", "python3-venv",
     ]  # fmt: skip
-    assert wanted("compute", "compute-0") == ["munge", "chrony", "slurmd", "slurm-client", "nfs-common"]
-    assert wanted("login", "login-0") == ["munge", "chrony", "slurm-client", "nfs-common"]
+    assert wanted("compute", "compute-0") == [
+        "munge", "chrony", "slurmd", "slurm-client", "nfs-common", "nftables",
+    ]  # fmt: skip
+    assert wanted("login", "login-0") == ["munge", "chrony", "slurm-client", "nfs-common", "nftables"]
     local = (Mount("/local_scratch", "nvme", roles=("compute",)),)
     assert wanted("compute", "compute-0", mounts=local) == [
-        "munge", "chrony", "slurmd", "slurm-client", "mdadm",
+        "munge", "chrony", "slurmd", "slurm-client", "mdadm", "nftables",
     ]  # fmt: skip
     oci = Containers("oci")
-    assert wanted("compute", "compute-0", mounts=(), containers=oci)[-1] == "crun"
-    assert wanted("login", "login-0", mounts=(), containers=oci)[-2:] == ["skopeo", "umoci"]
+    assert wanted("compute", "compute-0", mounts=(), containers=oci)[-2] == "crun"
+    assert wanted("login", "login-0", mounts=(), containers=oci)[-3:-1] == ["skopeo", "umoci"]
     pyxis = Containers("pyxis")
-    assert wanted("compute", "compute-0", mounts=(), containers=pyxis)[-2:] == ["squashfs-tools", "zstd"]
+    assert wanted("compute", "compute-0", mounts=(), containers=pyxis)[-3:-1] == ["squashfs-tools", "zstd"]
     accounts = wanted("controller", "controller", slurm=SlurmSettings(accounting=True), mounts=())
     # The plugin is named, because apt leaves it out where it is only recommended.
     assert accounts[-4:] == ["slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server", "python3-venv"]
@@ -65,9 +67,9 @@ def test_each_role_has_its_packages(tmp_path: Path) -> None:
 def test_missing_packages_are_installed_behind_the_lock(tmp_path: Path) -> None:
     context, run = machine(tmp_path)
     run.answer("dpkg-query", there("munge", "nfs-common"))
-    assert packages.install(context) == "installed chrony, slurmd, slurm-client"
+    assert packages.install(context) == "installed chrony, slurmd, slurm-client, nftables"
     (update,), (install,) = run.having("update"), run.having("install")
-    assert install.endswith("--no-install-recommends chrony slurmd slurm-client")
+    assert install.endswith("--no-install-recommends chrony slurmd slurm-client nftables")
     for line in (update, install):
         assert "--option=DPkg::Lock::Timeout=300" in line.split()
     assert run.calls.index(update) < run.calls.index(install)

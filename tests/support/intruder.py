@@ -3,6 +3,7 @@
 Its arguments are `PROVIDER SECRET JOB PORT`: the cloud; where the cluster's secret is, as JSON; the id of
 another user's job; the port at which the controller serves the munge key. It prints JSON: what it `got` (it
 should be nothing), the `role` that the metadata address gave it, and why it got nothing.
+With the arguments `cloud PROVIDER SECRET` it tries only what concerns the cloud, as root of a machine may.
 With the argument `nfs` alone it only speaks to the file server, which root may, so a test knows that there is
 one. It signs its calls with the product's own code for AWS, which every user of a machine may read.
 """
@@ -10,6 +11,7 @@ one. It signs its calls with the product's own code for AWS, which every user of
 from __future__ import annotations
 
 import ctypes
+import http.client
 import json
 import os
 import shutil
@@ -30,7 +32,10 @@ ANOTHERS = "bob"
 WORKLOAD = "/home/bench/aaa"
 """A folder that another user has staged."""
 BUCKET = "t-bucket"
-PUBLISHED = ("current.json", "loader.py", "boot/controller.json")
+PUBLISHED = (
+    *("current.json", "loader.py", "image.json", "code/mine.zip", "settings/mine.json"),
+    *("boot/controller.json", "mine"),
+)
 DAEMONS = ("munged", "slurmctld", "slurmd", "slurmd.distrib", "dnsmasq", "python3", "systemd")
 
 
@@ -52,7 +57,7 @@ class Tries:
         """Run an attempt and record its result. An empty result is no success; `None` is one."""
         try:
             found = act(*arguments)
-        except (OSError, ValueError, RuntimeError, LookupError) as error:
+        except (OSError, http.client.HTTPException, ValueError, RuntimeError, LookupError) as error:
             body = error.read().decode() if isinstance(error, urllib.error.HTTPError) else ""
             self.why[name] = f"{type(error).__name__}: {error} {body}"[:200]
             return
@@ -85,7 +90,7 @@ def aws(tries: Tries, secret: dict[str, str]) -> str | None:
     try:
         life = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
         token = ask(f"{METADATA}/latest/api/token", life, "PUT").decode()
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         tries.why["identity"] = str(error)
         return None
     place = f"{METADATA}/latest/meta-data/iam/security-credentials/"
@@ -127,7 +132,7 @@ def google(tries: Tries, secret: dict[str, str]) -> str | None:
     try:
         token = json.loads(ask(f"{base}/service-accounts/default/token", flavor))["access_token"]
         account = ask(f"{base}/service-accounts/default/email", flavor).decode()
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         tries.why["identity"] = str(error)
         return None
     known = {"Authorization": f"Bearer {token}"}
@@ -281,13 +286,20 @@ def file_server(tries: Tries) -> None:
     tries.run("unshare", "--user", "--map-root-user", sys.executable, __file__, "nfs")
 
 
+CLOUDS = {"aws": aws, "gcp": google}
+
+
 def main(provider: str, secret: str, job: str, port: str) -> None:
     tries = Tries()
-    role = {"aws": aws, "gcp": google}[provider](tries, json.loads(secret))
+    role = CLOUDS[provider](tries, json.loads(secret))
     files(tries)
     file_server(tries)
     sockets(tries, job, int(port))
     privileges(tries)
+    show(tries, role)
+
+
+def show(tries: Tries, role: str | None) -> None:
     print(
         json.dumps(
             {"got": tries.got, "tried": len(tries.why) + len(tries.got), "role": role, "why": tries.why}
@@ -296,7 +308,11 @@ def main(provider: str, secret: str, job: str, port: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["nfs"]:
-        print(nfs())
-    else:
-        main(*sys.argv[1:])
+    match sys.argv[1:]:
+        case ["nfs"]:
+            print(nfs())
+        case ["cloud", provider, secret]:
+            tries = Tries()
+            show(tries, CLOUDS[provider](tries, json.loads(secret)))
+        case arguments:
+            main(*arguments)

@@ -7,7 +7,7 @@ import re
 
 from infra import addresses
 from infra.config.checks.context import CLUSTER, MISSING, Context
-from infra.config.checks.partitions import check_zones
+from infra.config.checks.partitions import NO_METADATA, check_zones
 from infra.config.cluster import PartitionConfig
 from infra.config.mistakes import near
 from infra.config.network import DEFAULT_CIDR, Net
@@ -140,6 +140,23 @@ def _may_have_ipv6(c: Context) -> bool:
     """Whether machines may have IPv6 addresses: an existing subnet of AWS may assign them."""
     network = c.cluster.network.aws
     return c.provider == "aws" and network is not None and network.vpc is not None
+
+
+def check_login(c: Context) -> None:
+    """The metadata address of login machines may be open, a controller's never."""
+    where = (*CLUSTER, "login", "open_metadata")
+    if not c.cluster.login.open_metadata:
+        return
+    if c.provider == "local":
+        c.add(where, True, NO_METADATA, "remove it")
+    elif c.cluster.login.count == 0:
+        c.add(
+            where,
+            True,
+            "false with login.count: 0: users log in on the controller, whose identity may launch machines "
+            "and read the munge key",
+            "write login: {count: 1}, or remove it and let jobs ask (open_metadata of a partition)",
+        )
 
 
 def _own_image(c: Context) -> bool:

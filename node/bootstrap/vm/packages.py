@@ -42,8 +42,10 @@ def of_role(design: ClusterDesign, role: str) -> list[str]:
             names += oci.PACKAGES if role == "compute" else oci.TOOLS
         else:
             names += pyxis.REQUIRED
+    if role == "controller" or (design.isolation == "vm" and not design.batch):
+        names.append(firewall.PACKAGE)
     if role == "controller":
-        names += [firewall.PACKAGE, name_server.PACKAGE]
+        names.append(name_server.PACKAGE)
         names += clouds.kind(design.provider).packages
         names += ACCOUNTING if design.slurm.accounting else []
         # This is for the training environment. The local stack makes it on the host.

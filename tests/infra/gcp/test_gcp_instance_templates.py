@@ -171,6 +171,12 @@ def test_secure_boot_is_the_partitions_choice() -> None:
     assert template(secure_boot=True)["shieldedInstanceConfig"]["enableSecureBoot"] is True
 
 
+def test_a_partition_with_an_open_metadata_address_has_another_template() -> None:
+    """Otherwise the driver would not see which nodes booted before the change. Their boot reads settings."""
+    shut, opened = template()["metadata"], template(open_metadata=True)["metadata"]
+    assert opened == {**shut, "slurm-stacks-open-metadata": "true"}
+
+
 def test_local_ssds_come_as_nvme_beside_the_root_disk() -> None:
     root, *scratch = template(local_ssds=2)["disks"]
     assert root["boot"] is True
