@@ -114,8 +114,10 @@ def trust() -> Document:
 
 
 def controller(scope: Scope, design: ClusterDesign) -> Document:
-    """The controller launches and ends this cluster's nodes, keeps the munge key and reads all boot
-    reports."""
+    """The controller launches and ends this cluster's nodes, and keeps the munge key.
+
+    It reads no boot reports here: nodes send theirs to it (`node.bootstrap.report_server`).
+    """
     return _document(
         _allow("Describe", _describe(design), "*"),
         *_launch(scope, design),
@@ -128,10 +130,7 @@ def controller(scope: Scope, design: ClusterDesign) -> Document:
             StringEquals={f"aws:ResourceTag/{CLUSTER}": design.name, f"aws:ResourceTag/{ROLE}": COMPUTE},
         ),
         _allow("Secret", ["secretsmanager:GetSecretValue", "secretsmanager:PutSecretValue"], scope.secret),
-        _allow("Bucket", ["s3:GetObject"], [f"{scope.bucket}/{part}" for part in (*PUBLISHED, f"{BOOTS}*")]),
-        # The driver finds new reports in this list.
-        _allow("List", ["s3:ListBucket"], scope.bucket, StringEquals={"s3:prefix": BOOTS}),
-        _report(scope, ["controller"]),
+        *_member(scope, ["controller"]),
         *_common(scope, design, "controller"),
     )
 
@@ -146,7 +145,7 @@ def compute(scope: Scope, design: ClusterDesign) -> Document:
     """A node may only boot. All nodes share one role, so each could write another's boot report.
 
     Every process of a node, of any user, can act with this role. The role therefore gives no access to the
-    munge key.
+    munge key, and no program acts on what nodes write into the bucket: people read it.
     """
     return _document(
         *_member(scope, [f"{partition.name}-*" for partition in design.partitions]),

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,61 +20,14 @@ from hypothesis import strategies as st
 
 from node.bootstrap import report, report_server, root_port
 from node.bootstrap.report import BootReport, BrokenReportError, Said
-from node.bootstrap.report_server import ReportServer, Sender
+from node.bootstrap.report_server import Sender
 from tests.support.checkout import ROOT
 from tests.support.ordinary_user import OrdinaryUser
+from tests.support.report_controller import HERE, Controller
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root may take a port below 1024")
 NOW = 1_795_269_600.0
 FAILED = {"state": "failed", "steps": [{"name": "mounts", "note": "no route", "tail": ["x", " "]}]}
-HERE = "127.0.0.1"
-
-
-class Controller:
-    """A report server in a thread, on a port of the test."""
-
-    def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
-        self.folder = folder
-        self._listener = socket.create_server((HERE, 0), backlog=64)
-        self.port: int = self._listener.getsockname()[1]
-        self._server = ReportServer(self._listener, folder, clock)
-        self._thread = threading.Thread(target=self._server.serve, daemon=True)
-        self._thread.start()
-
-    def kept(self, address: str = HERE) -> dict[str, Any] | None:
-        try:
-            found: dict[str, Any] = json.loads((self.folder / f"{address}.json").read_text())
-        except FileNotFoundError:
-            return None
-        return found
-
-    def connect(self, address: str = HERE) -> socket.socket:
-        """Return a connection of root of the machine with this address."""
-        for source in range(1023, 600, -1):
-            made = socket.socket()
-            made.settimeout(60)
-            try:
-                made.bind((address, source))
-                made.connect((HERE, self.port))
-            except OSError:
-                made.close()
-            else:
-                return made
-        raise AssertionError("no port is free")
-
-    def send(self, content: object, address: str = HERE) -> bytes:
-        """Send a report, and return the answer."""
-        with self.connect(address) as connection:
-            connection.sendall(json.dumps(content).encode())
-            connection.shutdown(socket.SHUT_WR)
-            return connection.recv(4096)
-
-    def close(self) -> None:
-        self._server.close()
-        with contextlib.suppress(OSError), socket.create_connection((HERE, self.port)):
-            pass  # it wakes the server up
-        self._thread.join(60)
-        self._listener.close()
 
 
 @pytest.fixture
@@ -95,7 +47,9 @@ def wait_for(there: Callable[[], object]) -> None:
 @root_only
 def test_the_newest_report_of_each_machine_is_kept_with_the_controllers_time(controller: Controller) -> None:
     before = time.time()
-    report_server.send(HERE, json.dumps({**FAILED, "started": 5.0, "host": "login-0"}).encode(), controller.port)
+    report_server.send(
+        HERE, json.dumps({**FAILED, "started": 5.0, "host": "login-0"}).encode(), controller.port
+    )
     assert controller.send({"state": "booting", "steps": [], "notice": None}, "127.0.0.2") == b"taken"
     kept = controller.kept()
     assert kept is not None
@@ -200,17 +154,24 @@ def test_what_is_refused_changes_nothing_and_harms_nobody(
     assert "127.0.0.1: a broken report: " in said
 
 
-@given(st.binary(max_size=300) | st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20) | st.sampled_from(report.STATES),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["state", "steps", "notice", "name", "note", "tail"]), inner, max_size=6),
+KINDS = (
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20)
+    | st.sampled_from(report.STATES)
+)  # fmt: skip
+FIELDS = st.sampled_from(["state", "steps", "notice", "name", "note", "tail"])
+TREES = st.recursive(
+    KINDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELDS, inner, max_size=6),
     max_leaves=12,
-).map(lambda value: json.dumps(value).encode()))  # fmt: skip
+)
+LIKELY = st.fixed_dictionaries({"state": st.sampled_from(report.STATES), "steps": TREES, "notice": TREES})
+
+
+@given(st.binary(max_size=300) | (TREES | LIKELY).map(lambda value: json.dumps(value).encode()))
 def test_any_content_is_checked_or_refused(content: bytes) -> None:
     try:
         said = report.said(content, NOW)
-    except BrokenReportError as error:
-        assert str(error).isprintable()
+    except BrokenReportError:
         return
     assert said.state in report.STATES
     assert said.notice is None or 0 <= said.notice <= NOW + report.NOTICE_SECONDS
@@ -238,7 +199,7 @@ def test_whatever_a_boot_writes_is_taken(name: str, note: str, tail: list[str], 
 
 
 def test_a_failure_is_one_printable_line() -> None:
-    note = "no\tway\x1b[31m\n|‮evil\ud800 " + "y" * 500
+    note = "no\tway\x1b[31m\n|\u202eevil\ud800 " + "y" * 500
     content = json.dumps({"state": "failed", "steps": [{"name": "a\nb", "note": note}]}).encode()
     found = report.said(content, NOW)
     assert found == Said("failed", f"step a b: {'no way [31m | evil ' + 'y' * 500}"[: 10 + 200])

@@ -53,7 +53,6 @@ class GoogleLand(Land):
         self.gce = self._ends.enter_context(fake_gce(()))
         self._bank = FakeMetadata()
         self._metadata: dict[str, FakeMetadata] = {}
-        self._addresses: dict[str, str] = {}
         self.refused: list[tuple[str, str]] = []
 
     # --- what the stack makes ------------------------------------------------------------------------------
@@ -113,13 +112,12 @@ class GoogleLand(Land):
                 continue
             identity = str(one.id)
             host = node_of("t", one.name)
-            address = CONTROLLER if host == "controller" else f"10.99.2.{len(self._addresses) + 1}"
-            self._addresses.setdefault(identity, address)
+            address = CONTROLLER if host == "controller" else one.network_interfaces[0].network_i_p
             hardware = {
                 "system-manufacturer": "Google", "system-product-name": "Google Compute Engine",
                 "system-serial-number": f"GoogleCloud-{identity}",
             }  # fmt: skip
-            found.append(Instance(identity, host, self._addresses[identity], hardware))
+            found.append(Instance(identity, host, address, hardware))
         return found
 
     def metadata(self, address: str, ask: Request) -> Answer:
