@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.cloud_machines import CloudMachines
+from tests.support.checkout import until
 from tests.support.cloud_image import layers
 from tests.support.cloud_land import need_clouds, opened
 from tests.support.cloud_stack import Cluster, design
@@ -49,6 +50,16 @@ class TestGoogle(CloudMachines):
     @pytest.mark.wide
     def test_a_head_that_reboots_keeps_its_queue_and_its_nodes(self, cluster: Cluster) -> None:
         super().test_a_head_that_reboots_keeps_its_queue_and_its_nodes(cluster)
+
+    def after_a_notice_of(self, cluster: Cluster, node: str) -> None:
+        """The node's own machine is given up, as if Google had told it so."""
+
+        def gone() -> bool:
+            return node not in {one.host for one in cluster.land.running()}
+
+        until(gone, 120, f"the end of {node}", 0.5)
+        said = cluster.sh("cat /var/log/slurm/elastic.log")
+        assert f"evacuates {node}: preempted: the cloud takes this machine at " in said
 
     def secret_of(self, cluster: Cluster) -> dict[str, str]:
         return {"secret": SECRET}

@@ -54,6 +54,10 @@ class Stack(Protocol):
 
     def publish(self, objects: dict[str, bytes], /) -> None: ...
 
+    def store(self, key: str, content: bytes) -> None:
+        """Write an object of the bucket, as every machine's role may write boot reports."""
+        ...
+
 
 def design(provider: str, region: str, kind: str) -> ClusterDesign:
     """Return the design of the cluster.

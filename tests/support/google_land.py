@@ -96,6 +96,9 @@ class GoogleLand(Land):
         (code,) = [content for key, content in objects.items() if key.startswith("code/")]
         self._client = zipfile.ZipFile(io.BytesIO(code)).read(LOCKED).decode()
 
+    def store(self, key: str, content: bytes) -> None:
+        self._bank.objects[key] = content
+
     def files(self) -> dict[str, str | tuple[str, int]]:
         """Return the mark of a baked image, because the image has Google's client (`cloud_image`)."""
         return {f"{CLIENT}/{LOCKED.rpartition('/')[2]}": self._client}
