@@ -51,6 +51,10 @@ class TestGoogle(CloudMachines):
     def test_a_head_that_reboots_keeps_its_queue_and_its_nodes(self, cluster: Cluster) -> None:
         super().test_a_head_that_reboots_keeps_its_queue_and_its_nodes(cluster)
 
+    def test_all_goes_down_and_nothing_is_left(self, cluster: Cluster) -> None:
+        # Here, because pytest runs a test that a subclass changes after those that it does not change.
+        super().test_all_goes_down_and_nothing_is_left(cluster)
+
     def after_a_notice_of(self, cluster: Cluster, node: str) -> None:
         """The node's own machine is given up, as if Google had told it so."""
 
