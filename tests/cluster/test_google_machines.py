@@ -13,7 +13,7 @@ from tests.cluster.cloud_machines import CloudMachines
 from tests.support.checkout import until
 from tests.support.cloud_image import layers
 from tests.support.cloud_land import need_clouds, opened
-from tests.support.cloud_stack import Cluster, design
+from tests.support.cloud_stack import UNUSED, Cluster, design
 from tests.support.fake_metadata import SECRET
 from tests.support.google_land import GoogleLand
 
@@ -50,6 +50,22 @@ class TestGoogle(CloudMachines):
     @pytest.mark.wide
     def test_a_head_that_reboots_keeps_its_queue_and_its_nodes(self, cluster: Cluster) -> None:
         super().test_a_head_that_reboots_keeps_its_queue_and_its_nodes(cluster)
+
+    def test_a_boot_that_fails_is_told_at_once_with_its_cause(self, cluster: Cluster) -> None:
+        """Not when Slurm's time for a resume is up, which is minutes later. The machine itself says it."""
+        cluster.sh("touch /home/no-licence")
+        job = cluster.submit("true", "--output=/dev/null", f"--nodelist={UNUSED}")
+
+        def told() -> str:
+            shown = cluster.sh(f"scontrol --oneliner show job {job}")
+            return shown.partition("AdminComment=")[2] if "AdminComment=bootstrap" in shown else ""
+
+        said = until(told, 120, "the cause", 0.5)
+        cluster.sh(f"scancel {job}; rm /home/no-licence")
+        assert said.startswith(
+            "bootstrap: step hooks: hook 0 (hooks/people.sh) ended with status 9: no licence"
+        )
+        until(lambda: UNUSED not in {one.host for one in cluster.land.running()}, 120, "its end", 0.5)
 
     def test_all_goes_down_and_nothing_is_left(self, cluster: Cluster) -> None:
         # Here, because pytest runs a test that a subclass changes after those that it does not change.

@@ -17,13 +17,19 @@ PEOPLE = {"ada": 2001, "bob": 2002}
 """Ordinary users, with the same numbers on every machine."""
 NODES = tuple(f"compute-{number}" for number in range(4))
 HEAD = Host("controller", "controller", ("controller", "login"), "m5.large", 50)
-COMPUTE = Partition("compute", "c4.2xlarge", 2, 1000, 0, len(NODES), default=True)
+UNUSED = f"compute-{len(NODES)}"
+"""A node that no job of several nodes needs."""
+COMPUTE = Partition("compute", "c4.2xlarge", 2, 1000, 0, len(NODES) + 1, default=True)
 TIMERS = SlurmSettings(
     suspend_time=600, suspend_timeout=30, resume_timeout=400, slurmd_timeout=20, reconcile_interval=1.0
 )
 PEOPLE_HOOK = """\
 #!/bin/sh
 set -e
+if [ "$SLURM_STACKS_ROLE" = compute ] && [ -e /home/no-licence ]; then
+    echo "no licence server" >&2
+    exit 9
+fi
 echo "$SLURM_STACKS_ROLE $SLURM_STACKS_HOST $1" >/var/lib/hook
 while read -r name number; do
     getent passwd "$name" >/dev/null || useradd --uid "$number" --no-create-home --shell /bin/bash "$name"
