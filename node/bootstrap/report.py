@@ -24,6 +24,8 @@ MOST_BYTES = 64 * 1024
 """The greatest length of a report that another machine sends (`brief`)."""
 OWN_BYTES = 1024 * 1024
 """The greatest length of a report's file that is read, with the last lines of every step."""
+LAST_TIME = 253402300799.0
+"""The last second of the year 9999."""
 STATES = ("booting", "ready", "failed", "rebooting")
 NOTICE_SECONDS = 7 * 86400.0
 """The longest time between a notice and the machine's end. Compute Engine gives an hour at most."""
@@ -151,6 +153,16 @@ def said(content: bytes, now: float, most: int = MOST_BYTES) -> Said:
     Raises:
         BrokenReportError: The report is too long, is no JSON, or has a value of another kind or range.
     """
+    found = _parsed(content, most)
+    state, steps = found.get("state"), found.get("steps")
+    if not isinstance(state, str) or state not in STATES:
+        raise BrokenReportError(f"its state is none of {', '.join(STATES)}")
+    if not isinstance(steps, list):
+        raise BrokenReportError("its steps are no list")
+    return Said(state, _why(steps) if state == "failed" else None, _notice(found.get("notice"), now))
+
+
+def _parsed(content: bytes, most: int) -> dict[str, Any]:
     if len(content) > most:
         raise BrokenReportError(f"it has more than {most} bytes")
     try:
@@ -163,12 +175,7 @@ def said(content: bytes, now: float, most: int = MOST_BYTES) -> Said:
         raise BrokenReportError(f"it is no JSON: {_line(str(error))}") from None
     if not isinstance(found, dict):
         raise BrokenReportError("it is no JSON object")
-    state, steps = found.get("state"), found.get("steps")
-    if not isinstance(state, str) or state not in STATES:
-        raise BrokenReportError(f"its state is none of {', '.join(STATES)}")
-    if not isinstance(steps, list):
-        raise BrokenReportError("its steps are no list")
-    return Said(state, _why(steps) if state == "failed" else None, _notice(found.get("notice"), now))
+    return found
 
 
 def _no_constant(name: str) -> float:
@@ -204,6 +211,55 @@ def _line(text: str) -> str:
     """Returns a text as one short line without control characters and half characters."""
     printable = "".join(character if character.isprintable() else " " for character in text)
     return " ".join(printable.split())[:LINE_LENGTH]
+
+
+def for_people(content: bytes) -> dict[str, Any] | None:
+    """Returns a whole report as people are shown it, whoever wrote it. `None` means that it is no report.
+
+    It has the keys that a boot writes, each with a value of its kind. Characters that would act on a terminal
+    are escaped. A report without a time of its beginning is as old as can be.
+    """
+    try:
+        found = _parsed(content, OWN_BYTES)
+    except BrokenReportError:
+        return None
+    if found.get("state") not in STATES:
+        return None
+    facts, steps = found.get("facts"), found.get("steps")
+    return {
+        **{key: _text(found.get(key)) for key in ("host", "role", "state")},
+        "was_ready": found.get("was_ready") is True,
+        "started": _number(found.get("started")) or 0.0,
+        "ended": _number(found.get("ended")),
+        "host_keys": _texts(found.get("host_keys")),
+        "facts": {_text(k): _text(v) for k, v in facts.items()} if isinstance(facts, dict) else {},
+        "steps": [_step(step) for step in steps if isinstance(step, dict)] if isinstance(steps, list) else [],
+    }
+
+
+def _step(step: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **{key: _text(step.get(key)) for key in ("name", "state", "note")},
+        **{key: _number(step.get(key)) for key in ("started", "seconds", "timeout")},
+        **({"tail": tail} if (tail := _texts(step.get("tail"))) else {}),
+    }
+
+
+def _number(value: object) -> float | None:
+    """Returns a number that is a time, or so many seconds."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LAST_TIME:
+        return None
+    return value
+
+
+def _texts(value: object) -> list[str]:
+    return [_text(one) for one in value] if isinstance(value, list) else []
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or value.isprintable():
+        return value if isinstance(value, str) else ""
+    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in value)
 
 
 def brief(text: str) -> bytes:

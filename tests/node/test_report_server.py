@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from node.bootstrap import report, report_server, root_port
 from node.bootstrap.report import BootReport, BrokenReportError, Said
 from node.bootstrap.report_server import Sender
+from node.logs.sources import report_lines
 from tests.support.checkout import ROOT
 from tests.support.ordinary_user import OrdinaryUser
 from tests.support.report_controller import HERE, Controller
@@ -196,6 +197,37 @@ def test_whatever_a_boot_writes_is_taken(name: str, note: str, tail: list[str], 
     assert (said.failure is not None) == (state == "failed")
     whole = report.said(written[-1].encode(), NOW, report.OWN_BYTES)
     assert said == whole, "the short form says the same"
+
+
+@given(st.binary(max_size=300) | (TREES | LIKELY).map(lambda value: json.dumps(value).encode()))
+def test_people_are_shown_any_report_without_harm(content: bytes) -> None:
+    found = report.for_people(content)
+    if found is None:
+        return
+    assert report_lines(found)
+    assert all(line.isprintable() or "\t" in line for line in report_lines(found))
+    assert found.keys() == json.loads(boots_own()).keys() - {"apiVersion"}
+
+
+def boots_own() -> str:
+    written: list[str] = []
+    boot = BootReport("compute-3", "compute", [written.append])
+    boot.begin("hooks", 1.0)
+    boot.end("failed", 1.0, "no way", ["last", "words"])
+    boot.finish("failed")
+    return written[-1]
+
+
+def test_people_are_shown_all_that_a_boot_writes() -> None:
+    written = boots_own()
+    content = json.loads(written)
+    assert report.for_people(written.encode()) == {k: v for k, v in content.items() if k != "apiVersion"}
+    content["steps"][0]["tail"] = ["\x1b]0;mine\x07", "a\tb"]
+    shown = report.for_people(json.dumps(content).encode())
+    assert shown is not None
+    assert shown["steps"][0]["tail"] == [r"\x1b]0;mine\x07", "a\tb"]
+    for broken in (b"{", b"[]", b"{}", b"[" * 100_000, b'{"state": "x"}', b" " * (report.OWN_BYTES + 1)):
+        assert report.for_people(broken) is None
 
 
 def test_a_failure_is_one_printable_line() -> None:
