@@ -285,6 +285,24 @@ def test_the_key_pair_of_the_stack_only() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "foreign"),
+    [("image", "image-compute"), ("image-compute", "image-compute-efa"), ("login", "login-0")],
+)
+def test_a_partition_may_not_have_a_name_that_opens_others_reports(name: str, foreign: str) -> None:
+    """The stack file is refused for these names. With any other, nodes write their own reports only."""
+    design = VARIANTS["ssh"]
+    forbidden = dataclasses.replace(design.partitions[0], name=name)
+    report = f"{SCOPE.bucket}/boot/{foreign}.json"
+    named = dataclasses.replace(design, partitions=(forbidden,))
+    assert may("s3:PutObject", report, role="compute", design=named), "which is why"
+    for fine in (f"{name}s", f"my-{name}", "x"):
+        other = dataclasses.replace(design, partitions=(dataclasses.replace(forbidden, name=fine),))
+        for host in (foreign, "controller", "login-0", "image-compute"):
+            report = f"{SCOPE.bucket}/boot/{host}.json"
+            assert not may("s3:PutObject", report, role="compute", design=other), (fine, host)
+
+
+@pytest.mark.parametrize(
     ("role", "own", "foreign"),
     [
         ("controller", "controller", "cpu-0"),
