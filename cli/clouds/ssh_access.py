@@ -85,13 +85,13 @@ def python_command(project: Path) -> str:
 def boot_report(cloud: Cloud, bucket: str, host: str) -> dict[str, Any] | None:
     """A machine's boot report; `None` if there is none yet.
 
-    Every process of a machine may be able to write its report, so it is checked (`report.for_people`).
+    Every process of a machine may be able to write its report, so it is checked (`report.displayable`).
 
     Raises:
         UserError: The cloud refuses, or does not answer.
     """
     body = cloud.read(bucket, f"boot/{host}.json")
-    return None if body is None else report.for_people(body)
+    return None if body is None else report.displayable(body)
 
 
 def command(stack: Stack, login: Login, argv: Sequence[str], *, tty: bool) -> list[str]:

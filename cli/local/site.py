@@ -21,7 +21,7 @@ from localcloud.containers import CGROUPS
 from localcloud.machines import base_python, pids_of_cluster
 from node import ports, rpc
 from node.bootstrap import files
-from node.bootstrap.report import for_people
+from node.bootstrap.report import displayable
 from node.bootstrap.vm import cloud_local
 from node.model import APPS, CONTAINER, SHARED, SLURMDBD_PORT, ClusterDesign, Settings, Site
 from node.sites import LocalSite
@@ -106,7 +106,7 @@ class RunDirectory:
     def report(self, host: str) -> dict[str, Any]:
         """Return the steps and the facts of a machine's boot; empty if it has not reported yet."""
         try:
-            return for_people(self.boot_report(host).read_bytes()) or {}
+            return displayable(self.boot_report(host).read_bytes()) or {}
         except OSError:
             return {}
 

@@ -125,7 +125,7 @@ def was_ready(file: Path) -> bool:
         return False
 
 
-class Said(NamedTuple):
+class Reported(NamedTuple):
     """What a report says of its machine, checked.
 
     Attributes:
@@ -143,7 +143,7 @@ class BrokenReportError(ValueError):
     """A report is not of the form that a boot writes. The message says what is wrong."""
 
 
-def said(content: bytes, now: float, most: int = MOST_BYTES) -> Said:
+def checked(content: bytes, now: float, most: int = MOST_BYTES) -> Reported:
     """Checks a report, whoever wrote it, and returns what it says.
 
     Args:
@@ -159,7 +159,7 @@ def said(content: bytes, now: float, most: int = MOST_BYTES) -> Said:
         raise BrokenReportError(f"its state is none of {', '.join(STATES)}")
     if not isinstance(steps, list):
         raise BrokenReportError("its steps are no list")
-    return Said(state, _why(steps) if state == "failed" else None, _notice(found.get("notice"), now))
+    return Reported(state, _why(steps) if state == "failed" else None, _notice(found.get("notice"), now))
 
 
 def _parsed(content: bytes, most: int) -> dict[str, Any]:
@@ -213,7 +213,7 @@ def _line(text: str) -> str:
     return " ".join(printable.split())[:LINE_LENGTH]
 
 
-def for_people(content: bytes) -> dict[str, Any] | None:
+def displayable(content: bytes) -> dict[str, Any] | None:
     """Returns a whole report as people are shown it, whoever wrote it. `None` means that it is no report.
 
     It has the keys that a boot writes, each with a value of its kind. Characters that would act on a terminal
@@ -263,7 +263,7 @@ def _text(value: object) -> str:
 
 
 def brief(text: str) -> bytes:
-    """Returns the part of a boot's report that `said` reads. It is short, however long the report is."""
+    """Returns the part of a boot's report that `checked` reads. It is short, however long the report is."""
     content = json.loads(text)
     made = {key: content[key] for key in ("apiVersion", "host", "state", "notice") if key in content}
     made["steps"] = []
@@ -295,13 +295,13 @@ def notice(file: Path) -> float | None:
     return None if found is None else found.notice
 
 
-def _of_file(file: Path, since: float) -> Said | None:
+def _of_file(file: Path, since: float) -> Reported | None:
     try:
         with file.open("rb") as stream:
             # Readers see a file as a whole: it is replaced, not rewritten.
             if os.fstat(stream.fileno()).st_mtime < since:
                 return None
-            return said(stream.read(OWN_BYTES + 1), time.time(), OWN_BYTES)
+            return checked(stream.read(OWN_BYTES + 1), time.time(), OWN_BYTES)
     except (OSError, BrokenReportError):
         return None
 

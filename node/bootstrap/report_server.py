@@ -175,7 +175,7 @@ class ReportServer:
         """Keeps a report of the machine with this address. Returns why not, or an empty text."""
         now = self._clock()
         try:
-            said = report.said(content, now)
+            said = report.checked(content, now)
         except report.BrokenReportError as error:
             self._refusals.add(f"{address}: a broken report: {error}")
             return f"the report is broken: {error}"

@@ -14,6 +14,8 @@ import sys
 import time
 from collections import Counter
 
+from node import plurals
+
 RESERVED = range(512, 1024)
 """Source ports that only root can bind (the range of rresvport(3))."""
 LOG_SECONDS = 60.0
@@ -37,8 +39,8 @@ class Refusals:
         """Writes what has come since the last lines, if they are old enough."""
         if self._counts and time.monotonic() - self._logged >= LOG_SECONDS:
             self._logged = time.monotonic()
-            for text, count in self._counts.most_common(LOG_LINES):
-                print(f"{text}{f' ({count} times)' if count > 1 else ''}", file=sys.stderr, flush=True)
+            for text, number in self._counts.most_common(LOG_LINES):
+                print(f"{text} ({plurals.count(number, 'time')})", file=sys.stderr, flush=True)
             self._counts.clear()
 
 

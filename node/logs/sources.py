@@ -189,7 +189,7 @@ class BootReport:
     def _lines(self) -> list[str]:
         try:
             with self._path.open("rb") as stream:
-                content = report.for_people(stream.read(report.OWN_BYTES + 1))
+                content = report.displayable(stream.read(report.OWN_BYTES + 1))
         except FileNotFoundError:
             return [f"(not there: {self._missing})"]
         except OSError as error:

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.bootstrap import report, report_server, root_port
-from node.bootstrap.report import BootReport, BrokenReportError, Said
+from node.bootstrap.report import BootReport, BrokenReportError, Reported
 from node.bootstrap.report_server import Sender
 from node.logs.sources import report_lines
 from tests.support.checkout import ROOT
@@ -135,7 +135,7 @@ BROKEN = [
 @pytest.mark.parametrize(("content", "why"), BROKEN, ids=[f"{c[-30:]!r}" for c, _ in BROKEN])
 def test_a_report_of_another_form_is_refused_with_the_reason(content: bytes, why: str) -> None:
     with pytest.raises(BrokenReportError, match=why):
-        report.said(content, NOW)
+        report.checked(content, NOW)
 
 
 @root_only
@@ -171,7 +171,7 @@ LIKELY = st.fixed_dictionaries({"state": st.sampled_from(report.STATES), "steps"
 @given(st.binary(max_size=300) | (TREES | LIKELY).map(lambda value: json.dumps(value).encode()))
 def test_any_content_is_checked_or_refused(content: bytes) -> None:
     try:
-        said = report.said(content, NOW)
+        said = report.checked(content, NOW)
     except BrokenReportError:
         return
     assert said.state in report.STATES
@@ -192,16 +192,16 @@ def test_whatever_a_boot_writes_is_taken(name: str, note: str, tail: list[str], 
     boot.finish(state)
     sent = report.brief(written[-1])
     assert len(sent) <= report.MOST_BYTES
-    said = report.said(sent, NOW)
+    said = report.checked(sent, NOW)
     assert said.state == state
     assert (said.failure is not None) == (state == "failed")
-    whole = report.said(written[-1].encode(), NOW, report.OWN_BYTES)
+    whole = report.checked(written[-1].encode(), NOW, report.OWN_BYTES)
     assert said == whole, "the short form says the same"
 
 
 @given(st.binary(max_size=300) | (TREES | LIKELY).map(lambda value: json.dumps(value).encode()))
 def test_people_are_shown_any_report_without_harm(content: bytes) -> None:
-    found = report.for_people(content)
+    found = report.displayable(content)
     if found is None:
         return
     assert report_lines(found)
@@ -221,20 +221,20 @@ def boots_own() -> str:
 def test_people_are_shown_all_that_a_boot_writes() -> None:
     written = boots_own()
     content = json.loads(written)
-    assert report.for_people(written.encode()) == {k: v for k, v in content.items() if k != "apiVersion"}
+    assert report.displayable(written.encode()) == {k: v for k, v in content.items() if k != "apiVersion"}
     content["steps"][0]["tail"] = ["\x1b]0;mine\x07", "a\tb"]
-    shown = report.for_people(json.dumps(content).encode())
+    shown = report.displayable(json.dumps(content).encode())
     assert shown is not None
     assert shown["steps"][0]["tail"] == [r"\x1b]0;mine\x07", "a\tb"]
     for broken in (b"{", b"[]", b"{}", b"[" * 100_000, b'{"state": "x"}', b" " * (report.OWN_BYTES + 1)):
-        assert report.for_people(broken) is None
+        assert report.displayable(broken) is None
 
 
 def test_a_failure_is_one_printable_line() -> None:
     note = "no\tway\x1b[31m\n|\u202eevil\ud800 " + "y" * 500
     content = json.dumps({"state": "failed", "steps": [{"name": "a\nb", "note": note}]}).encode()
-    found = report.said(content, NOW)
-    assert found == Said("failed", f"step a b: {'no way [31m | evil ' + 'y' * 500}"[: 10 + 200])
+    found = report.checked(content, NOW)
+    assert found == Reported("failed", f"step a b: {'no way [31m | evil ' + 'y' * 500}"[: 10 + 200])
 
 
 @root_only
