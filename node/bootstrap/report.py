@@ -2,7 +2,7 @@
 
 `./cluster status` and a failed `up` show the report, so it must exist even if the machine can no longer be
 reached. Every change is written to the machine's disk and to the cluster's bucket, where people read it. A
-node also sends each change to the controller (`report_server`): only what comes there changes a node's state.
+node also sends it to the controller (`report_server`): only what comes there changes a node's state.
 """
 
 from __future__ import annotations

@@ -247,7 +247,7 @@ def send(address: str, content: bytes, port: int = PORT, seconds: float = SECOND
 
 
 def sender(address: str) -> Sender:
-    """Returns a function that sends each change of this machine's report to the controller."""
+    """Returns a function that sends this machine's report to the controller."""
     return Sender(partial(send, address))
 
 
@@ -259,10 +259,11 @@ PAUSE_SECONDS = 2.0
 
 
 class Sender:
-    """Sends each change of a report to the controller. The boot never waits for it.
+    """Sends a boot's report to the controller: at first, so that the machine counts as heard, and at its end.
 
-    Of changes that come faster than the controller answers only the last is sent. A thread sends them, which
-    is not a daemon, so the process waits at its end until the last one is sent or its time is up.
+    The steps in between change nothing there. The boot never waits: a thread sends, and of reports that come
+    faster than the controller answers only the last. The thread is not a daemon, so the process waits at its
+    end until the last report is sent or its time is up.
 
     Args:
         send: sends a report, or raises an OSError.
@@ -274,11 +275,14 @@ class Sender:
         self._content: bytes | None = None
         self._until = 0.0
         self._thread: threading.Thread | None = None
-        self._said = ""
+        self._error = ""
+        self._heard = False
 
     def __call__(self, text: str) -> None:
-        content = report.brief(text)
-        limit = LIMITS.get(json.loads(text)["state"], LIMIT)
+        state = json.loads(text)["state"]
+        if state == "booting" and self._heard:
+            return
+        content, limit = report.brief(text), LIMITS.get(state, LIMIT)
         with self._changed:
             self._content, self._until = content, time.monotonic() + limit
             self._changed.notify_all()
@@ -311,8 +315,9 @@ class Sender:
         try:
             self._send(content)
         except OSError as error:
-            if str(error) != self._said:
-                self._said = str(error)
+            if str(error) != self._error:
+                self._error = str(error)
                 print(f"the controller has no boot report: {error}", file=sys.stderr, flush=True)
             return error
+        self._heard = True
         return None

@@ -345,6 +345,10 @@ def test_a_boot_does_not_wait_for_the_controller_and_sends_its_last_word(
     assert [step["name"] for step in sent[-1]["steps"]] == ["last"]
     assert len(sent) <= 2, "of those that came meanwhile only the last"
     assert capsys.readouterr().err == "the controller has no boot report: no route\n", "said once"
+    count = len(sent)
+    sender(text("booting"))
+    wait_for(ended)
+    assert len(sent) == count, "the controller has heard of the machine: only the end counts"
     sender(text("ready"))
     wait_for(ended)
     assert sent[-1]["state"] == "ready", "and again after a pause without changes"
