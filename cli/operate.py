@@ -48,7 +48,7 @@ class Made(TypedDict):
     """What `./cluster up --json` prints.
 
     Attributes:
-        result: The benchmark's result record; null if none was waited for.
+        result: The benchmark's result record; null if none was waited for, or if it is another user's.
         changes: The number of created, updated, replaced and deleted resources; empty if nothing changed.
         seconds: The time until the result was there.
     """
@@ -131,7 +131,7 @@ def bring_up(
     if training is not None:
         try:
             submitted = console.changed(SUBMIT)
-            result = follow(up, cluster, training, console, submitted=submitted)
+            followed = follow(up, cluster, training, console, submitted=submitted)
         except KeyboardInterrupt:
             raise UserError(
                 "not waiting any longer: the cluster and its job go on. "
@@ -141,9 +141,10 @@ def bring_up(
                 EXIT_INTERRUPTED,
             ) from None
         if not quiet:
-            show_result(result)
+            show_result(followed.result, followed.owner)
             sys.stdout.flush()  # before the next line on standard error, because both may go to one file
-        _keep(stack, result, outputs.get("benchmark_result"), console)
+        result = followed.own
+        results.keep_own(stack, followed, outputs.get("benchmark_result"), console.say)
     if not quiet:
         show_outputs(outputs)
     seconds = time.monotonic() - started
@@ -186,17 +187,6 @@ def check_program(stack: Stack, cluster: ClusterDesign) -> None:
         plan(stack)
 
 
-def _keep(stack: Stack, result: dict[str, Any], where: object, console: Console) -> None:
-    """Keep a result where it outlives the cluster; if that fails, say where it is until then."""
-    try:
-        console.say(f"kept as {results.keep(stack.name, result, stack.project)}", "dim")
-    except UserError as error:
-        console.say(
-            f"the result is not kept: {error}\nUntil `{hint('down', stack.name)}` it lies in {where}.",
-            "yellow",
-        )
-
-
 def follow(
     up: StackUp,
     cluster: ClusterDesign,
@@ -204,7 +194,7 @@ def follow(
     console: Console,
     *,
     submitted: bool = False,
-) -> dict[str, Any]:
+) -> results.Shown:
     """Wait for the benchmark's result, and say what it waits for.
 
     The submission is the same idempotent one as that of the stack's resource: it finds that job again, or
@@ -225,13 +215,13 @@ def follow(
         while True:
             seen = json.loads(_asked(up, console, "benchmark", "--run", run.folder))
             if seen["result"] is not None:
-                return dict(seen["result"])
+                return results.shown(seen)
             if seen["job"] is None or not seen["job"]["alive"]:
                 # Slurm may report the end of the job a moment before its last file is visible.
                 time.sleep(POLL_SECONDS)
                 seen = json.loads(_asked(up, console, "benchmark", "--run", run.folder))
                 if seen["result"] is not None:
-                    return dict(seen["result"])
+                    return results.shown(seen)
                 raise UserError(_failed(up.stack.name, job, seen))
             console.now(situation(seen))
             time.sleep(POLL_SECONDS)

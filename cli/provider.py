@@ -33,6 +33,17 @@ Files = Callable[[str], Path]
 
 
 @dataclass(frozen=True, slots=True)
+class Inside:
+    """A login machine on this machine that has a root folder of its own.
+
+    Attributes:
+        enter: The beginning of a command line that runs there, in the user's home folder.
+    """
+
+    enter: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StackUp:
     """What a command needs to know of a stack whose cluster is up.
 
@@ -136,7 +147,7 @@ class Provider(Protocol):
         """
         ...
 
-    def files_here(self, stack: Stack) -> Files | None:
+    def files_here(self, stack: Stack) -> Files | Inside | None:
         """Where the login machine's files are on this machine; `None` if they are elsewhere.
 
         Raises:

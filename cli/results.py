@@ -7,21 +7,24 @@ Two checkouts may have a stack of the same name, so the file name ends with a ma
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from cli.hints import hint
 from infra import os_errors
-from infra.program import locations
+from infra.errors import UserError
+from infra.program import locations, whole_file
+from infra.program.stack import Stack
 from workload import program_record, result
 
+MOST_NAMED = 5
+"""The most mistakes of a record that a message has."""
 _MARK = re.compile(r"-job-.*-[0-9a-f]{8}-([0-9a-f]{10})$")
 
 
@@ -51,6 +54,44 @@ class Kept:
         return self.path.name.partition("-")[0]
 
 
+class Shown(NamedTuple):
+    """A benchmark's result, as the cluster shows it.
+
+    Attributes:
+        result: The valid result record.
+        owner: The user whose run it is, if that is not who asks. The same request is the same run for all
+            users of a cluster, and what another user has written is not one's own result.
+        folder: The run's folder on the cluster.
+    """
+
+    result: dict[str, Any]
+    owner: str | None
+    folder: str
+
+    @property
+    def own(self) -> dict[str, Any] | None:
+        """The result, unless it is another user's."""
+        return self.result if self.owner is None else None
+
+    def whose(self) -> str:
+        """One sentence on another user's result."""
+        return (
+            f"this result is {self.owner}'s, whose run {self.folder} is: it is shown as it was found "
+            "there, and is neither kept nor compared. Change a value of the benchmark (such as its seed) "
+            "for a run of your own"
+        )
+
+
+def shown(seen: Mapping[str, Any]) -> Shown:
+    """The result in what the cluster says of a run (`node.benchmark.Run.show`).
+
+    Raises:
+        UserError: It is not valid. It comes from a job, which may write anything.
+    """
+    check(seen["result"])
+    return Shown(seen["result"], seen.get("owner"), seen["folder"])
+
+
 def is_program(record: Mapping[str, Any]) -> bool:
     """Whether a result record is that of a user's program."""
     return record.get("apiVersion") == program_record.API_VERSION
@@ -61,6 +102,17 @@ def mistakes(record: Any) -> list[str]:
     if isinstance(record, dict) and is_program(record):
         return program_record.mistakes(record)
     return result.mistakes(record)
+
+
+def check(record: Any) -> None:
+    """Refuse a record that is not valid. It comes from a job, which may write anything.
+
+    Raises:
+        UserError: The message has the first mistakes.
+    """
+    if found := mistakes(record):
+        more = f"; and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+        raise UserError(f"the job's result is not valid: {'; '.join(found[:MOST_NAMED])}{more}")
 
 
 def folder(stack: str) -> Path:
@@ -75,8 +127,9 @@ def keep(stack: str, record: dict[str, Any], project: Path | None = None) -> Pat
         project: The checkout that the result belongs to.
 
     Raises:
-        UserError: The folder cannot be written.
+        UserError: The record is not valid, or the folder cannot be written.
     """
+    check(record)
     place = folder(stack)
     text = json.dumps(record, indent=1)
     name = f"job-{record['job_id']}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
@@ -93,20 +146,34 @@ def keep(stack: str, record: dict[str, Any], project: Path | None = None) -> Pat
     return path
 
 
+def keep_own(stack: Stack, shown: Shown, where: object, say: Callable[[str, str], None]) -> None:
+    """Keep one's own result where it outlives the cluster; if that fails, say where it is until then.
+
+    Args:
+        where: The result's path on the cluster.
+        say: Says a line in a style.
+    """
+    if shown.own is None:
+        return say(shown.whose(), "yellow")
+    try:
+        say(f"kept as {keep(stack.name, shown.own, stack.project)}", "dim")
+    except UserError as error:
+        say(
+            f"the result is not kept: {error}\nUntil `{hint('down', stack.name)}` it lies in {where}.",
+            "yellow",
+        )
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that it is there whole or not at all. Its folder is made if it is not there.
 
     Raises:
         UserError: The file cannot be written; no draft of it is left.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(text)
-        draft.replace(path)
+        whole_file.write(path, text)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
         raise os_errors.explain(error, path) from error
 
 
@@ -121,12 +188,12 @@ def load(stack: str, project: Path | None = None) -> tuple[list[Kept], list[str]
     # A name that begins with a dot is a draft of `keep`.
     for path in sorted(folder(stack).glob("[!.]*.json")):
         try:
-            record = json.loads(path.read_text())
+            record = result.parse(path.read_text())
         except (OSError, ValueError) as error:
             wrong.append(f"{path}: {error}")
             continue
         if found := mistakes(record):
-            wrong.append(f"{path}: {'; '.join(found)}")
+            wrong.append(f"{path}: {'; '.join(found[:MOST_NAMED])}")
         else:
             kept.append(Kept(path, record, _checkout(path, project)))
     return kept, wrong

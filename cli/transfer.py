@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli import pages, providers
+from cli import inside_copy, pages, providers
+from cli.provider import Inside
 from cli.ssh import hostkeys, openssh
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program import folders
@@ -90,6 +91,9 @@ def _send(up: StackUp, sources: Sequence[str], goal: str) -> None:
             raise UserError(f"{path}: there is no such file here")
     chosen = providers.load(up.provider)
     files = chosen.files_here(up.stack)
+    if isinstance(files, Inside):
+        inside_copy.send(files, [str(Path(path)) for path in sources], goal)
+        return
     if files is not None:
         _copy_here([str(Path(path)) for path in sources], str(files(goal)), goal, f":{goal}")
         _tell(files, goal)
@@ -114,6 +118,9 @@ def _fetch(up: StackUp, sources: Sequence[str], last: str) -> None:
     if not parent.is_dir():
         raise UserError(f"{last}: there is no folder {parent} here")
     files = providers.load(up.provider).files_here(up.stack)
+    if isinstance(files, Inside):
+        inside_copy.fetch(files, sources, last)
+        return
     if files is not None:
         found = [path for source in sources for path in _matching(files, source)]
         _copy_here(found, last, last, last)

@@ -6,7 +6,6 @@ import functools
 import hashlib
 import io
 import json
-import os
 import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from typing import Any
 
 from infra import environments
 from infra.errors import EXIT_USAGE, UserError
+from infra.program import whole_file
 from infra.program.locations import cache_root
 from node.bootstrap.vm.cloud_client import LOCKED
 from node.bootstrap.vm.training import REQUIREMENTS
@@ -214,9 +214,7 @@ def cached_file(folder: str, suffix: str, content: bytes, *, write: bool = True)
     path = cache_root() / folder / f"{digest(content)[:16]}{suffix}"
     if write and not (path.exists() and path.stat().st_size == len(content)):
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        draft.write_bytes(content)
-        draft.replace(path)
+        whole_file.write(path, content)
     return path
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from localcloud import boot_files, cgroups
 from localcloud.container_machine import Machine
 from localcloud.cores import in_words
+from node import foreign
 from node.processes import ProcessId, descendants
 
 SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -90,7 +91,8 @@ def start(machine: Machine, *, die_with_parent: bool = False) -> subprocess.Pope
         *(str(machine.disk_mib or ""), " ".join(str(path) for path in groups)),
         *_nspawn(machine),
     ]
-    with machine.console.open("ab") as console:
+    # The folder is a user's of the machine, who could have put a link to a file of this host there.
+    with foreign.log(machine.console) as console:
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

@@ -2,20 +2,24 @@
 
 The name of a run's folder is a digest of its content (`<shared>/bench/<workload digest>/<run digest>`). So
 the same request is always the same run, however often it is made and over which connection.
+
+Every user may make folders there, and knows the names. So a run is one's own only if its folder is: another
+user's is shown as that user's, and whatever it holds is read as what a stranger has written.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from node import foreign
 from node.folders import Folders
 from node.model import Settings
 from node.slurm.control import Slurm, SlurmDown, is_unanswered
@@ -36,6 +40,12 @@ WORK_FOLDER = "work"
 """The folder in which a user's program starts."""
 TAIL_LINES = 15
 TAIL_BYTES = 1 << 16
+TAIL_FILES = 20
+"""The most files of output whose ends are shown."""
+RESULT_BYTES = 8 << 20
+"""The most bytes of a result that are read: the longest valid one is shorter."""
+STATE_BYTES = 1 << 16
+"""The most bytes that are read of a file with a state or a number."""
 SCALARS = (str, int, float, bool)
 
 
@@ -64,14 +74,12 @@ class Run:
             RuntimeError: sbatch refused the job; the message is sbatch's. Or the run belongs to another user
                 and has failed, or its folder is in one of another user.
         """
-        if (owner := _owner(self.folder)) is not None and owner != os.getuid():
+        if not self._is_own():
             return self._of_another(again)
-        if _owner(self.folder.parent) not in (None, 0, os.getuid()):
-            raise RuntimeError(
-                f"{self.folder.parent} belongs to another user, who could exchange what runs there as you: "
-                "have it removed, or have an administrator of the cluster run the same benchmark"
-            )
+        self._check_parent()
         with self._locked() as lock:
+            if lock is None:  # Another user has made the folder since.
+                return self._of_another(again)
             jobs = self._control.jobs()
             job = self._job_id(jobs)
             if job is not None:
@@ -84,6 +92,25 @@ class Run:
             self._note(job)
             return job
 
+    def _check_parent(self) -> None:
+        """Refuses to use a folder whose owner could exchange what is in it."""
+        for parent in (self.folder.parent.parent, self.folder.parent):
+            if not foreign.is_trusted(_owner(parent)) or parent.is_symlink():
+                raise RuntimeError(
+                    f"{parent} belongs to another user, who could exchange what runs there as you: "
+                    "have it removed, or have an administrator of the cluster run the same benchmark"
+                )
+
+    def _is_own(self) -> bool:
+        """Whether the run's folder is this user's own, or not there yet."""
+        return _owner(self.folder) in (None, os.geteuid())
+
+    @property
+    def owner(self) -> str | None:
+        """The name of the user who has made the run; `None` if it is this user's own, or not there yet."""
+        user = _owner(self.folder)
+        return None if user in (None, os.geteuid()) else foreign.name(user)
+
     def _of_another(self, again: bool) -> int:
         """The job of a run that another user submitted. The same request is the same run for all users."""
         jobs = self._control.jobs()
@@ -91,8 +118,8 @@ class Run:
         if job is not None and (not again or self._alive(job, jobs) or (self.folder / RESULT_FILE).exists()):
             return job
         raise RuntimeError(
-            f"{self.folder} is another user's run and has no result: only that user can submit it again. "
-            "Change a value of the benchmark (epochs, seed, …) for a run of your own"
+            f"{self.folder} is another user's run ({self.owner}) and has no result: only that user can "
+            "submit it again. Change a value of the benchmark (epochs, seed, …) for a run of your own"
         )
 
     def cancel(self) -> int | None:
@@ -105,6 +132,8 @@ class Run:
     def show(self, jobs: Jobs | None = None) -> dict[str, Any]:
         """Returns the run's status: Slurm's job, the training's progress, the result, and the output's end.
 
+        `owner` names the user whose run it is if that is another one, and is null for one's own.
+
         Args:
             jobs: Slurm's recent answer, so that many runs need one query only. `None` means that Slurm is
                 asked now.
@@ -112,6 +141,7 @@ class Run:
         # Slurm is asked before the files are read: a job that has ended by then has written all of them.
         jobs = self._control.jobs() if jobs is None else jobs
         job = self._job_id(jobs)
+        result, owner, problems = self._result()
         state = self._state(job, jobs)
         alive = state is not None and not state.is_over
         return {
@@ -127,9 +157,10 @@ class Run:
                 "cause": state.cause if state else None,
                 "alive": alive,
             },
+            "owner": owner,
             "progress": self._progress(),
-            "result": _read(self.folder / RESULT_FILE),
-            "tail": self._tail(),
+            "result": result,
+            "tail": [*self._tail(), *problems],
         }
 
     def job(self, jobs: Jobs) -> int | None:
@@ -137,26 +168,81 @@ class Run:
         job = self._job_id(jobs)
         return job if job is not None and self._alive(job, jobs) else None
 
+    def _result(self) -> tuple[Any, str | None, list[str]]:
+        """The result, the name of the user whose it is unless that is this user, and why it is of no use.
+
+        The owner is that of the open files, which nobody can exchange.
+        """
+        try:
+            with foreign.folder(self.folder) as handle:
+                by = os.fstat(handle).st_uid
+                found: Any = None
+                problems: list[str] = []
+                try:
+                    content = foreign.read(Path(RESULT_FILE), RESULT_BYTES, handle)
+                    by = content.owner if by == os.geteuid() else by
+                    found = foreign.parse(content.data)
+                except FileNotFoundError:
+                    pass
+                except (foreign.UnusableError, OSError, ValueError) as error:
+                    problems = [f"({self.folder / RESULT_FILE} cannot be used: {error})"]
+        except FileNotFoundError:
+            return None, None, []
+        except (foreign.UnusableError, OSError) as error:
+            return None, self.owner, [f"({self.folder} cannot be used: {error})"]
+        return found, None if by == os.geteuid() else foreign.name(by), problems
+
     @contextmanager
-    def _locked(self) -> Iterator[int]:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / ".lock").open("w") as lock:
+    def _locked(self) -> Iterator[int | None]:
+        """Holds the lock of the run's folder, which is made. Gives `None` if it is another user's."""
+        self.folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            self.folder.mkdir(mode=0o755)
+        # Somebody may have made either of them a moment ago.
+        self._check_parent()
+        try:
+            with foreign.folder(self.folder) as handle:
+                if os.fstat(handle).st_uid != os.geteuid():
+                    yield None
+                    return
+                # From here on nobody else can exchange what is in the folder, nor the folder itself.
+                lock = os.open(".lock", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644, dir_fd=handle)
+        except foreign.UnusableError as error:
+            raise RuntimeError(f"{error}: remove it, and run the command again") from None
+        try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            yield lock.fileno()
+            yield lock
+        finally:
+            os.close(lock)
 
     def _job_id(self, jobs: Jobs) -> int | None:
         """The id from the run's folder, or from Slurm if a submit was interrupted before it wrote the id."""
         try:
-            return int((self.folder / JOB_FILE).read_text())
+            text = foreign.read(self.folder / JOB_FILE, STATE_BYTES).data.strip()
         except FileNotFoundError:
             mine = [job for job in jobs if self._state(job, jobs) and not self._attic(job).exists()]
             return max(mine, default=None)
+        except (foreign.UnusableError, OSError):
+            text = b""
+        if not _JOB.fullmatch(text):
+            if not self._is_own():
+                return None
+            raise RuntimeError(
+                f"{self.folder / JOB_FILE} holds no number of a job: remove {self.folder}, or change a value "
+                "of the benchmark (epochs, seed, …) for another run"
+            )
+        return int(text)
 
     def _state(self, job: int | None, jobs: Jobs) -> JobState | None:
         """The state of a job. It is also `None` if the id now belongs to a different job: storage may outlive
-        a cluster, and a new cluster counts from 1 again."""
+        a cluster, and a new cluster counts from 1 again. A comment can be anybody's, so the job's user counts
+        too."""
         state = jobs.get(job) if job is not None else None
-        return state if state is not None and state.comment == self._comment else None
+        if state is None or state.comment != self._comment:
+            return None
+        user = _owner(self.folder)
+        user = os.geteuid() if user is None else user
+        return state if state.user in (foreign.name(user), str(user)) else None
 
     @property
     def _comment(self) -> str:
@@ -223,31 +309,28 @@ class Run:
 
     def _tail(self) -> list[str]:
         lines: list[str] = []
-        for path in sorted(self.folder.glob("out-*.txt")):
+        for path in sorted(self.folder.glob("out-*.txt"))[:TAIL_FILES]:
             lines += _end(path)[-TAIL_LINES:]
         return lines
 
 
-def _owner(path: Path) -> int | None:
-    """The user who owns a path, or the link itself if it is one; `None` if nothing is there."""
-    try:
-        return path.lstat().st_uid
-    except FileNotFoundError:
-        return None
+_JOB = re.compile(rb"[0-9]{1,10}")
+_owner = foreign.owner
 
 
 def _end(path: Path) -> list[str]:
     """The last lines of a file, which may be long and is never read as a whole."""
-    with path.open("rb") as output:
-        output.seek(max(0, path.stat().st_size - TAIL_BYTES))
-        return output.read().decode(errors="replace").splitlines()
+    try:
+        return foreign.end(path, TAIL_BYTES).decode(errors="replace").splitlines()
+    except (foreign.UnusableError, OSError) as error:
+        return [f"({error})"]
 
 
 def _last_object(path: Path) -> dict[str, Any] | None:
     """The last line that is a JSON object of numbers and texts. A program may be writing one right now."""
     for line in reversed(_end(path)):
         try:
-            found = json.loads(line)
+            found = foreign.parse(line)
         except ValueError:
             continue
         if isinstance(found, dict):
@@ -256,7 +339,8 @@ def _last_object(path: Path) -> dict[str, Any] | None:
 
 
 def _read(path: Path) -> Any:
+    """A small file's JSON; `None` if it is not there, or cannot be used."""
     try:
-        return json.loads(path.read_text())
-    except FileNotFoundError:
+        return foreign.parse(foreign.read(path, STATE_BYTES).data)
+    except (foreign.UnusableError, OSError, ValueError):
         return None

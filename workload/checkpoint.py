@@ -33,7 +33,6 @@ class Checkpoint:
     state: State
     history: tuple[Epoch, ...]
     """The epochs that are complete."""
-    seconds_train: float
     seconds_total: float
     start_latency: float | None
     """`Job.start_latency` of the job's first start that saved a checkpoint."""
@@ -101,7 +100,6 @@ def _arrays(checkpoint: Checkpoint, identity: Mapping[str, Any]) -> dict[str, An
         "position": dataclasses.asdict(checkpoint.state.position),
         "average_every": checkpoint.state.average_every,
         "history": [dataclasses.asdict(epoch) for epoch in checkpoint.history],
-        "seconds_train": checkpoint.seconds_train,
         "seconds_total": checkpoint.seconds_total,
         "start_latency": checkpoint.start_latency,
     }
@@ -136,7 +134,6 @@ def _read(path: Path) -> tuple[dict[str, Any], Checkpoint]:
             momentum,
         ),
         history=tuple(Epoch(**epoch) for epoch in meta["history"]),
-        seconds_train=meta["seconds_train"],
         seconds_total=meta["seconds_total"],
         start_latency=meta["start_latency"],
     )

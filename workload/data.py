@@ -207,7 +207,13 @@ def _lock(path: Path) -> Iterator[None]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + LOCK_SECONDS
-    with path.open("a") as file:
+    try:
+        # Any user may have put a link or a pipe there.
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError:
+        yield
+        return
+    with os.fdopen(handle, "wb") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -6,7 +6,6 @@ program has written about itself. It has no keys for accuracy and loss; a progra
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,7 +47,7 @@ KEYS: Mapping[str, tuple[type, ...]] = {
 SECONDS = "seconds_train"
 """The name of the value with the training's time. If a program writes it, the report compares that time."""
 MOST_VALUES = 100
-LONGEST_TEXT = 1000
+LONGEST_TEXT = result.LONGEST_TEXT
 MOST_LINES = 1000
 """The most lines of progress that a record keeps. It keeps the last ones."""
 MOST_BYTES = 1 << 20
@@ -61,8 +60,9 @@ def mistakes(record: Any) -> list[str]:
     found = result.check_object(record, KEYS, "result")
     if found:
         return found
+    found += result.job_id_mistakes(record)
     if record["apiVersion"] != API_VERSION:
-        found.append(f"result.apiVersion: {record['apiVersion']!r} is not {API_VERSION}")
+        found.append(f"result.apiVersion: {result.short(record['apiVersion'])} is not {API_VERSION}")
     found += [
         f"result.{key}: {record[key]} is less than 1" for key in ("nodes", "workers") if record[key] < 1
     ]
@@ -70,13 +70,19 @@ def mistakes(record: Any) -> list[str]:
         if record[key] is not None and record[key] < 0:
             found.append(f"result.{key}: {record[key]} is negative")
     for key in ("arguments", "notes"):
+        # A program's arguments may have line breaks; whoever shows them shows an escape instead.
         if not all(isinstance(text, str) for text in record[key]):
             found.append(f"result.{key}: texts are expected")
-    if not all(isinstance(value, str) for value in record["versions"].values()):
-        found.append("result.versions: texts are expected")
+        elif sum(map(len, record[key])) > MOST_BYTES:
+            found.append(f"result.{key}: more than {MOST_BYTES} characters")
+    found += result.version_mistakes(record["versions"])
     found += [f"result.values{wrong}" for wrong in value_mistakes(record["values"])]
-    for index, entry in enumerate(record["history"]):
+    if len(record["history"]) > MOST_LINES:
+        found.append(f"result.history: more than {MOST_LINES} entries")
+    for index, entry in enumerate(record["history"][:MOST_LINES]):
         found += [f"result.history[{index}]{wrong}" for wrong in value_mistakes(entry)]
+        if len(found) > result.MOST_MISTAKES:
+            break
     return found
 
 
@@ -89,11 +95,13 @@ def value_mistakes(values: Any) -> list[str]:
     found = []
     for key, value in values.items():
         if not isinstance(value, SCALARS):
-            found.append(f".{key[:40]}: a number, a text, true, false or null is expected")
+            found.append(f".{result.key_of(key)}: a number, a text, true, false or null is expected")
         elif isinstance(value, float) and not math.isfinite(value):
-            found.append(f".{key[:40]}: {value!r} is no finite number")
+            found.append(f".{result.key_of(key)}: {value!r} is no finite number")
+        elif isinstance(value, int) and abs(value) > result.LARGEST:
+            found.append(f".{result.key_of(key)}: {result.short(value)} is beyond {result.LARGEST}")
         elif len(key) > LONGEST_TEXT or (isinstance(value, str) and len(value) > LONGEST_TEXT):
-            found.append(f".{key[:40]}: more than {LONGEST_TEXT} characters")
+            found.append(f".{result.key_of(key)}: more than {LONGEST_TEXT} characters")
     return found
 
 
@@ -109,9 +117,9 @@ def read_values(file: Path) -> tuple[dict[str, Any], list[str]]:
     if len(text) > MOST_BYTES:
         return {}, [f"{file.name} is larger than {MOST_BYTES} bytes and is left out"]
     try:
-        values = json.loads(text)
+        values = result.parse(text)
     except ValueError as error:
-        return {}, [f"{file.name} is no JSON and is left out: {error}"]
+        return {}, [f"{file.name} is no JSON that can be used, and is left out: {error}"]
     if wrong := value_mistakes(values):
         return {}, [f"{file.name} is left out: {'; '.join(f'values{one}' for one in wrong[:5])}"]
     return values, []
@@ -132,7 +140,7 @@ def read_lines(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
     found, wrong = [], 0
     for line in lines[-MOST_LINES:]:
         try:
-            values = json.loads(line)
+            values = result.parse(line)
         except ValueError:
             wrong += 1
             continue

@@ -85,11 +85,11 @@ class Phases:
     def __init__(self) -> None:
         self.started = self._last = time.monotonic()
         self.seconds: dict[str, float] = {}
-        self._earlier = self._earlier_training = 0.0
+        self._earlier = 0.0
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Add what earlier starts of the job took until the checkpoint."""
-        self._earlier, self._earlier_training = checkpoint.seconds_total, checkpoint.seconds_train
+        self._earlier = checkpoint.seconds_total
 
     def end(self, name: str) -> None:
         now = time.monotonic()
@@ -100,16 +100,15 @@ class Phases:
         """Return the seconds of all starts of the job."""
         return self._earlier + time.monotonic() - self.started
 
-    def training(self) -> float:
-        """Return the seconds of training in all starts of the job. The phase `train` may still last."""
-        return self._earlier_training + self.seconds.get("train", time.monotonic() - self._last)
-
 
 def make(
     options: Options, step: Step, job: Job, progress: Progress, phases: Phases, global_batch: int, steps: int
 ) -> dict[str, Any]:
     """Return the record without devices, data, test accuracy and cores, which the caller adds."""
-    total, training = phases.total(), phases.training()
+    total = phases.total()
+    # The phase `train` is longer: TensorFlow is set up before the first epoch, and a worker of
+    # `published` may wait after the last one.
+    training = sum(epoch.seconds for epoch in progress.epochs)
     last = progress.epochs[-1]
     step_seconds = progress.facts.get("mean_step_seconds")
     if step_seconds is None and step.size == 1:

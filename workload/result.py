@@ -1,4 +1,7 @@
-"""The result record of the built-in training: its keys, its check, and how JSON is written atomically.
+"""The result record of the built-in training: its keys, its check, and how JSON is read and written.
+
+Whoever reads a record may not be whoever wrote it, so the check holds every field to its type, its range and
+its size, and a job's id to digits: it becomes a part of file names.
 
 Standard library only. The record of a user's program is `workload.program_record`.
 """
@@ -8,6 +11,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
+import reprlib
 import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -55,6 +60,17 @@ KEYS: Mapping[str, tuple[type, ...]] = {
     "phases": (dict,),
 }
 """Every key of a record, and the types its value may have. None means not known."""
+JOB_ID = re.compile(r"[1-9][0-9]{0,9}")
+"""Slurm's number of a job."""
+DEEPEST = 20
+"""The most levels of JSON that are read. A record has three."""
+LARGEST = 2**53
+"""The greatest whole number. A greater one loses digits in programs that read JSON, and cannot be a float."""
+LONGEST_TEXT = 1000
+MOST_ENTRIES = 100_000
+"""The most entries of a list or an object. The history has one for each epoch, the devices one for each."""
+MOST_MISTAKES = 20
+"""The most mistakes of one object that are named."""
 LATER = (
     *("seed", "learning_rate", "average_every", "cores", "cores_shared"),
     *("step_seconds", "exchange_seconds", "phases"),
@@ -80,9 +96,10 @@ def mistakes(record: Any) -> list[str]:
     found = check_object(record, KEYS, "result", LATER)
     if found:
         return found
+    found += job_id_mistakes(record)
     for key, choices in _CHOICES.items():
         if record[key] not in choices:
-            found.append(f"result.{key}: {record[key]!r} is none of {', '.join(choices)}")
+            found.append(f"result.{key}: {short(record[key])} is none of {', '.join(choices)}")
     for key in ("nodes", "workers", "epochs", "global_batch", "average_every", "cores"):
         if record.get(key) is not None and record[key] < 1:
             found.append(f"result.{key}: {record[key]} is less than 1")
@@ -103,17 +120,22 @@ def mistakes(record: Any) -> list[str]:
             found.append(f"result.{key}: {record[key]} is not between 0 and 1")
     for name, seconds in record.get("phases", {}).items():
         if isinstance(seconds, bool) or not isinstance(seconds, _NUMBER) or not 0 <= seconds < math.inf:
-            found.append(f"result.phases.{name}: {seconds!r} is no number of seconds")
+            found.append(f"result.phases.{key_of(name)}: {short(seconds)} is no number of seconds")
     if not record["devices"] or not all(isinstance(name, str) for name in record["devices"]):
         found.append("result.devices: the names of at least one device are expected")
-    if not all(isinstance(value, str) for value in record["versions"].values()):
-        found.append("result.versions: texts are expected")
+    else:
+        found += list_mistakes(record["devices"], "result.devices")
+    found += version_mistakes(record["versions"])
+    for name in record.get("phases", {}):
+        found += text_mistakes(name, "result.phases")
     for index, entry in enumerate(record["history"]):
         path = f"result.history[{index}]"
         wrong = check_object(entry, HISTORY_KEYS, path)
         if not wrong and entry["epoch"] != index + 1:
             wrong = [f"{path}.epoch: {entry['epoch']} is not {index + 1}"]
         found += wrong
+        if len(found) > MOST_MISTAKES:
+            break
     if len(record["history"]) != record["epochs"]:
         found.append(f"result.history: {len(record['history'])} entries for {record['epochs']} epochs")
     return found
@@ -132,17 +154,106 @@ def check_object(
     if not isinstance(value, dict):
         return [f"{path}: an object is expected"]
     found = [f"{path}.{key}: missing" for key in keys if key not in value and key not in later]
-    found += [f"{path}.{key}: unknown" for key in value if key not in keys]
+    found += [f"{path}.{key_of(key)}: unknown" for key in list(value)[: len(keys) + 1] if key not in keys]
     for key, types in keys.items():
         if key not in value:
             continue
         item = value[key]
         if not isinstance(item, types) or (isinstance(item, bool) and bool not in types):
             names = " or ".join("null" if t is type(None) else t.__name__ for t in types)
-            found.append(f"{path}.{key}: {item!r} is no {names}")
-        elif isinstance(item, float) and item - item != 0:  # JSON has no infinities and no NaN
-            found.append(f"{path}.{key}: {item!r} is no finite number")
+            found.append(f"{path}.{key}: {short(item)} is no {names}")
+        elif isinstance(item, _NUMBER):
+            found += number_mistakes(item, f"{path}.{key}")
+        elif isinstance(item, str):
+            found += text_mistakes(item, f"{path}.{key}")
+        elif isinstance(item, (list, dict)) and len(item) > MOST_ENTRIES:
+            found.append(f"{path}.{key}: {len(item)} entries are more than {MOST_ENTRIES}")
     return found
+
+
+def short(value: Any) -> str:
+    """A value as a short text for a message, however long or deep the value is."""
+    return _SHORT.repr(value)
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
+
+
+def key_of(name: str) -> str:
+    """A key that anybody may have chosen, as a short word for a message."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name[:40])
+
+
+def number_mistakes(value: float, path: str) -> list[str]:
+    """Return what is wrong with a number: JSON has no infinities and no NaN, and no huge ones are meant."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return [f"{path}: {value!r} is no finite number"]
+    if abs(value) > LARGEST:
+        return [f"{path}: {short(value)} is beyond {LARGEST}"]
+    return []
+
+
+def text_mistakes(value: Any, path: str) -> list[str]:
+    """Return what is wrong with a text of one line."""
+    if not isinstance(value, str):
+        return [f"{path}: {short(value)} is no text"]
+    if len(value) > LONGEST_TEXT:
+        return [f"{path}: {len(value)} characters are more than {LONGEST_TEXT}"]
+    if not value.isprintable():
+        return [f"{path}: {short(value)} has characters that cannot be printed"]
+    return []
+
+
+def list_mistakes(values: list[Any], path: str) -> list[str]:
+    """Return what is wrong with a list of texts of one line; the first few mistakes."""
+    found: list[str] = []
+    for index, value in enumerate(values):
+        found += text_mistakes(value, f"{path}[{index}]")
+        if len(found) > MOST_MISTAKES:
+            break
+    return found
+
+
+def job_id_mistakes(record: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with a record's job: its id is digits, because files are named after it."""
+    job = record["job_id"]
+    if job is None or JOB_ID.fullmatch(job):
+        return []
+    return [f"result.job_id: {short(job)} is no number of a Slurm job (1 to 10 digits, or null)"]
+
+
+def version_mistakes(versions: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with a record's versions: the names of packages, each with its version."""
+    if not all(isinstance(value, str) for value in versions.values()):
+        return ["result.versions: texts are expected"]
+    return list_mistakes([*versions, *versions.values()], "result.versions")
+
+
+def parse(text: str | bytes) -> Any:
+    """Read JSON that anybody may have written.
+
+    Raises:
+        ValueError: It is no JSON, or has more than DEEPEST levels.
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (list, dict))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return value
+    raise ValueError(_TOO_DEEP)
+
+
+_TOO_DEEP = f"it is nested deeper than {DEEPEST} levels"
 
 
 def write(path: Path, record: Mapping[str, Any]) -> None:
@@ -151,15 +262,33 @@ def write(path: Path, record: Mapping[str, Any]) -> None:
     Raises:
         ValueError: the record is not valid.
     """
-    if found := mistakes(dict(record)) + [f"result.{key}: missing" for key in LATER if key not in record]:
+    found = mistakes(dict(record)) + [f"result.{key}: missing" for key in LATER if key not in record]
+    if not found and waited(record):
+        found = [f"result.seconds_train: {record['seconds_train']} is not the sum of the epochs' seconds"]
+    if found:
         raise ValueError("; ".join(found))
     write_json(path, {key: record[key] for key in KEYS})
+
+
+def epoch_seconds(record: Mapping[str, Any]) -> float:
+    """Return what the epochs took together, in seconds: the definition of `seconds_train`."""
+    return float(sum(entry["seconds"] for entry in record["history"]))
+
+
+def waited(record: Mapping[str, Any]) -> bool:
+    """Whether `seconds_train` counts more than the epochs, as records of earlier versions do.
+
+    They count also the time before the first epoch, and in `published` a wait after the last one.
+    """
+    # Every number of seconds is rounded to a thousandth.
+    rounded = 0.001 * (record["epochs"] + 1)
+    return bool(abs(record["seconds_train"] - epoch_seconds(record)) > rounded)
 
 
 def is_of_job(path: Path, job_id: str | None) -> bool:
     """Whether the file is the complete result of this job."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     return job_id is not None and not mistakes(record) and record["job_id"] == job_id

@@ -61,7 +61,6 @@ class Saver:
         checkpoint = Checkpoint(
             state=state,
             history=tuple(self._progress.epochs),
-            seconds_train=self._phases.training(),
             seconds_total=self._phases.total(),
             start_latency=self._start_latency,
         )

@@ -126,6 +126,9 @@ def check_changes(
     """
     for change in found:
         say(change.line())
+    if replace:
+        for line in table.losses(found):
+            say(line)
     if not table.costly(found):
         return CheckedChanges()
     held: list[str] = []
@@ -140,7 +143,7 @@ def check_changes(
         )
     else:
         try:
-            if kinds & table.ALWAYS:
+            if any(change.deletes for change in found):
                 there = reach.jobs()
             else:
                 state, names = table.holds(found)
@@ -217,7 +220,7 @@ def _try(reach: ClusterControl, line: str, say: Callable[[str], None]) -> None:
 def drain(
     reach: ClusterControl,
     partitions: Iterable[str],
-    how_to_keep: str,
+    execute: str,
     say: Callable[[str], None],
     agree: Callable[[Sequence[Job]], None],
 ) -> None:
@@ -226,7 +229,7 @@ def drain(
     A cluster that does not answer is destroyed as well.
 
     Args:
-        how_to_keep: The command that lets jobs start again; empty if there is none.
+        execute: The command that runs another one on the login machine; empty if there is none.
         agree: Is called with the jobs; raises UserError if somebody wants to keep them.
 
     Raises:
@@ -245,7 +248,11 @@ def drain(
     except BaseException:
         reach.release(held)
         raise
-    keep = f" (should you keep the cluster: {how_to_keep} lets them start again)" if how_to_keep else ""
+    keep = ""
+    if execute and held:
+        # Not `scontrol reconfigure`: see `node.elastic.reconfiguration`.
+        lines = "; ".join(f"{reach.prefix}scontrol update PartitionName={name} State=UP" for name in held)
+        keep = f" (should you keep the cluster: `{execute} -- sh -c '{lines}'` lets them start again)"
     say(f"no further job starts{keep}")
     if running := [job for job in there if not job.pending]:
         end(reach, running, say)

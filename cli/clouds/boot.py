@@ -85,6 +85,8 @@ class Waiter:
                     stale = report["started"]
                     (self.apply or self._apply)(machine, report)
                 elif report["state"] == "ready":
+                    if waits := report["facts"].get("waits"):
+                        self.say(f"{host}: {waits}")
                     return report
                 elif report["state"] == "failed":
                     raise UserError(failed(host, report))

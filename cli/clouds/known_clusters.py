@@ -12,7 +12,7 @@ import dataclasses
 import json
 
 from infra.clouds.commands import ClusterRef
-from infra.program import folders, locations
+from infra.program import folders, locations, whole_file
 from infra.program.stack import Stack
 
 NAME = "clusters.json"
@@ -23,7 +23,7 @@ def read(stack: Stack) -> list[ClusterRef]:
     try:
         found = json.loads((locations.state_dir(stack) / NAME).read_text(encoding="utf-8"))
         return [ClusterRef(**fields) for fields in found]
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return []
 
 
@@ -33,9 +33,7 @@ def note(stack: Stack, place: ClusterRef) -> None:
     if place in there:
         return
     file = folders.make_state_dir(stack) / NAME
-    draft = file.with_name(f".{NAME}.new")
-    draft.write_text(json.dumps([dataclasses.asdict(one) for one in (*there, place)]), encoding="utf-8")
-    draft.replace(file)
+    whole_file.write(file, json.dumps([dataclasses.asdict(one) for one in (*there, place)]))
 
 
 def forget(stack: Stack) -> None:

@@ -254,7 +254,7 @@ class CloudProvider(abc.ABC):
             check.drain(
                 running.reach(stack, design, cloud),
                 [partition.name for partition in design.partitions],
-                f"`./cluster exec --stack {stack.name} -- sudo scontrol reconfigure`",
+                hint("exec", stack.name),
                 say,
                 agree,
             )

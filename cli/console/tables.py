@@ -208,11 +208,15 @@ def _elapsed(seconds: float | None) -> str | None:
     return f"{hours}:{minutes:02d}:{left:02d}" if hours else f"{minutes}:{left:02d}"
 
 
-def show_result(result: dict[str, Any], console: Console | None = None) -> None:
-    """Print a benchmark's result record."""
+def show_result(result: dict[str, Any], owner: str | None = None, console: Console | None = None) -> None:
+    """Print a benchmark's result record.
+
+    Args:
+        owner: The user whose result it is; `None` for one's own.
+    """
     console = console or output()
     if "script" in result:
-        _show_program(result, console)
+        _show_program(result, owner, console)
         return
     data = result["data"] if result["data"] == "mnist" else f"{result['data']} (not MNIST)"
     rows = [
@@ -234,10 +238,10 @@ def show_result(result: dict[str, Any], console: Console | None = None) -> None:
     if result.get("cores_shared"):
         cores = plurals.count(result["cores"], "core")
         rows.append(("cores", f"{result['workers']} workers shared {cores}: more nodes were no more machine"))
-    _put_result(result, rows, console)
+    _put_result(result, rows, owner, console)
 
 
-def _show_program(result: Mapping[str, Any], console: Console) -> None:
+def _show_program(result: Mapping[str, Any], owner: str | None, console: Console) -> None:
     """Print the result of a user's program: what is known of every program, and what it says of itself."""
     rows = [
         ("program", " ".join([result["script"], *result["arguments"]])),
@@ -247,19 +251,23 @@ def _show_program(result: Mapping[str, Any], console: Console) -> None:
     for name, value in result["values"].items():
         rows.append((name, f"{value:.6g}" if isinstance(value, float) else str(value)))
     rows += [("note", note) for note in result["notes"]]
-    _put_result(result, [(printable(name), printable(value)) for name, value in rows], console)
+    _put_result(result, rows, owner, console)
 
 
-def _put_result(result: Mapping[str, Any], rows: list[tuple[str, str]], console: Console) -> None:
+def _put_result(
+    result: Mapping[str, Any], rows: list[tuple[str, str]], owner: str | None, console: Console
+) -> None:
     """Print the rows of a result, and those that every result has."""
     if result.get("start_latency_seconds") is not None:
         rows.append(("start of the job", f"{result['start_latency_seconds']:.2f} s after it could start"))
     if result.get("cost_usd") is not None:
         rows.append(("cost", f"{result['cost_usd']:.4f} USD"))
-    table = new_table(f"Result of job {result['job_id']}", "", "")
+    whose = "" if owner is None else f", {owner}'s"
+    table = new_table(escape(printable(f"Result of job {result['job_id']}{whose}")), "", "")
     table.show_header = False
     for name, value in rows:
-        table.add_row(escape(name), escape(value))
+        # A job has written them, and may have written anything.
+        table.add_row(escape(printable(name)), escape(printable(value)))
     put(table, console)
 
 
@@ -301,6 +309,8 @@ def show_changes(plan: Mapping[str, Any], console: Console) -> None:
     console.print("[bold]The cluster is up. What `up` would change:[/bold]")
     for change in changes:
         console.print(f"  {escape(change['line'])}")
+        for line in change.get("lost", ()):
+            console.print(f"    lost: {escape(line)}")
         for job in change["jobs"] or ():
             where = job["nodes"] or job["partition"]
             line = f"job {job['id']} {job['name']} ({job['user']}, {job['state']} on {where})"

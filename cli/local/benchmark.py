@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from cli.provider import TOOL
 from infra import workload_files
 from infra.errors import UserError
 from infra.program.stack import Stack
+from node import foreign
 from node.bootstrap import files
 
 CANCEL_SECONDS = 15.0
@@ -29,18 +33,43 @@ def stage(stack: Stack, own: Sequence[str] = ()) -> dict[str, Any]:
     run = RunDirectory.of(stack)
     workload = workload_files.read(stack.project, own)
     target = run.shared / "bench" / workload.digest[:16]
-    # Users of container machines may make folders there, and jobs run what is staged as their own user.
-    if (target.exists() or target.is_symlink()) and target.lstat().st_uid not in (0, os.getuid()):
-        raise UserError(f"{target} belongs to another user, whose files would run as you: remove it")
-    if not target.exists():
-        draft = target.with_name(f".{target.name}.{os.getpid()}")
+    bench = files.folder(run.shared / "bench", 0o1777 if run.containers else 0o755)
+    if foreign.is_trusted(foreign.owner(target)) and target.is_dir() and not target.is_symlink():
+        return {"folder": str(target), "digest": workload.digest}
+    # Users of container machines may make folders there, and know the digest. So the draft has a name and a
+    # mode by which nobody else can have put anything into it.
+    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=bench))
+    try:
+        new = draft / "new"
         for file in workload.files:
-            path = draft / "workload" / file.name
+            path = new / "workload" / file.name
             write_file(path, file.content)
             if file.executable:
                 path.chmod(0o755)
-        draft.rename(target)
+        new.chmod(0o755)
+        _put(new, target, draft / "former")
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
     return {"folder": str(target), "digest": workload.digest}
+
+
+def _put(new: Path, target: Path, former: Path) -> None:
+    """Move a folder to its place. Jobs run what is there as their own user, so another user's is not used.
+
+    Args:
+        former: Where root puts what another user has made there.
+
+    Raises:
+        UserError: Another user has made something there, and this user may not move it.
+    """
+    if target.is_symlink() or not foreign.is_trusted(foreign.owner(target)):
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            target.rename(former)
+    with contextlib.suppress(OSError):
+        new.rename(target)
+    # Somebody may have made it a moment ago, or another `up` has staged the same.
+    if target.is_symlink() or not target.is_dir() or not foreign.is_trusted(foreign.owner(target)):
+        raise UserError(f"{target} belongs to another user, whose files would run as you: remove it")
 
 
 def environment(stack: Stack, requirements: str | None = None) -> dict[str, Any]:

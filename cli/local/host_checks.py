@@ -5,6 +5,7 @@ Each check returns a sentence with the problem and its cure, or `None`.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from cli.local import site
@@ -58,7 +59,8 @@ def state_folder() -> str | None:
         root = locations.state_root()
     except UserError:  # without a home; `unnamed_user` says so
         return None
-    return os_errors.unwritable(root) or _too_small(root, locations.STATE_MIB, "the state of the stacks")
+    problem = _of_another(root) or os_errors.unwritable(root)
+    return problem or _too_small(root, locations.STATE_MIB, "the state of the stacks")
 
 
 def cache_folder() -> str | None:
@@ -67,7 +69,17 @@ def cache_folder() -> str | None:
         root = locations.cache_root()
     except UserError:
         return None
-    return os_errors.unwritable(root)
+    return _of_another(root) or os_errors.unwritable(root)
+
+
+def _of_another(root: Path) -> str | None:
+    """Why root must not write to a folder: another user has it, whose links root would follow.
+
+    An ordinary user may share a cache with colleagues.
+    """
+    if os.getuid() != 0 or not root.exists() or (owner := root.stat().st_uid) == 0:
+        return None
+    return os_errors.foreign(root, owner)
 
 
 def _too_small(folder: Path, needed: int, what: str) -> str | None:

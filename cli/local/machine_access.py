@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
 
 from cli.local.site import RunDirectory, user
-from cli.provider import TOOL, Command, Files
+from cli.provider import TOOL, Command, Files, Inside
 from infra.errors import UserError
 from localcloud.machines import has_hosts_namespace, namespace_command
 from localcloud.nspawn import enter, leader
 from node.bootstrap.report import was_ready
-from node.model import APPS, SHARED
+from node.model import SHARED
 from node.processes import ProcessId
 
 HEAD = "controller"
@@ -67,23 +66,19 @@ def login(run: RunDirectory) -> tuple[str, int] | None:
     return _machine(run, "login", HEAD)
 
 
-def files(run: RunDirectory) -> Files:
-    """Return a function that converts a path on the login machine to its path on this host."""
+def files(run: RunDirectory) -> Files | Inside:
+    """Return where the login machine's files are: in folders of this host, or below a root of its own.
+
+    Raises:
+        UserError: no login machine runs.
+    """
     if not run.containers:
         return lambda path: run.shared / path
-    name = user()
     machine = login(run)
-
-    def here(path: str) -> Path:
-        inside = PurePosixPath("/", SHARED, name, path)
-        for folder, lies in ((SHARED, run.shared), (APPS, run.apps)):
-            if inside.is_relative_to(folder):
-                return lies / inside.relative_to(folder)
-        if machine is None:
-            raise UserError("no login machine of the cluster runs")
-        return Path(f"/proc/{machine[1]}/root", *inside.parts[1:])
-
-    return here
+    if machine is None:
+        raise UserError("no login machine of the cluster runs")
+    environment = [f"PATH={MACHINE_COMMAND_PATH}:/usr/bin:/bin", "LC_ALL=C.UTF-8"]
+    return Inside(tuple(enter(machine[1], environment, folder=f"{SHARED}/{user()}")))
 
 
 def controller(run: RunDirectory) -> int | None:

@@ -309,6 +309,8 @@ def _wait_for_boot(run: RunDirectory, host: Host) -> None:
             + "\n".join(f"  {line}" for line in step.get("tail", []))
             + f"\nIts logs are in {run.path}/log; fix the cause and run up again."
         )
+    if waits := report["facts"].get("waits"):
+        say(f"{host.name}: {waits}")
 
 
 VERBS: dict[str, Callable[..., dict[str, Any]]] = {

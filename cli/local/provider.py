@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.local import agent_lifecycle, leftovers, machine_access, system_packages
 from cli.local.site import RunDirectory
-from cli.provider import Command, Files, Outputs, StackUp
+from cli.provider import Command, Files, Inside, Outputs, StackUp
 from cli.runner import lock
 from infra import bundle
 from infra.errors import NotUpError, UserError
@@ -63,7 +63,7 @@ class LocalProvider:
 
         return sshd.target(stack, _standing(stack))
 
-    def files_here(self, stack: Stack) -> Files | None:
+    def files_here(self, stack: Stack) -> Files | Inside | None:
         return machine_access.files(_standing(stack))
 
     def settings_here(self, up: StackUp) -> Settings | None:

@@ -92,8 +92,8 @@ def check_changes(
     found = _differences(run, there, design)
     anew = any(change.kind in table.ALWAYS for change in found)
     if anew and replace:
-        for change in found:
-            say(change.line())
+        for line in [*(change.line() for change in found), *table.losses(found)]:
+            say(line)
         return CheckedChanges(anew)  # its jobs end as those of a destroy
     names = [partition.name for partition in there.partitions]
     command = hint("up", stack, "--replace")
@@ -143,8 +143,7 @@ def drain(
     if there is None:
         return
     names = [partition.name for partition in there.partitions]
-    keep = "" if orphaned else f"`./cluster exec --stack {stack} -- scontrol reconfigure`"
-    check.drain(control(run, stack), names, keep, say, agree)
+    check.drain(control(run, stack), names, "" if orphaned else hint("exec", stack), say, agree)
 
 
 def _shell(run: RunDirectory, line: str, seconds: float) -> str:

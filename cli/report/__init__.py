@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from cli import results
 from infra.errors import EXIT_USAGE, UserError
-from infra.program import locations
+from infra.program import locations, whole_file
 from infra.program.stack import Stack
 
 if TYPE_CHECKING:
@@ -196,11 +195,9 @@ def _write(path: Path, text: str) -> None:
     Raises:
         UserError: The file cannot be written.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(text, encoding="utf-8", newline="")
-        draft.replace(path)
+        whole_file.write(path, text)
     except OSError as error:
         raise UserError(
             f"cannot write the report to {path}: {error.strerror}. Give another folder with --output."

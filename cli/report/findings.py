@@ -19,7 +19,8 @@ ABOUT_PUBLISHED = (
     "They are single figures: MNIST, eight epochs, a batch of 64 a worker (the articles’ log has 234 "
     "steps an epoch on four nodes), TensorFlow 2.0 of 2020. The batch of a step grows with the nodes, not"
     " with the GPUs of a node.",
-    "“Code execution time” is compared with our time of training, without start-up and evaluation. The "
+    "“Code execution time” is compared with our time of training, which is the sum of the epochs’ times, "
+    "without start-up and evaluation. The "
     "articles do not say what it covers, but the epochs in their log (four nodes: 26 s each, so 208 s for"
     " eight) come to all but two seconds of the 209.6 s in their table.",
     "Their accuracy is that on the training data after the last epoch; they held no data out.",
@@ -234,6 +235,12 @@ def notes(runs: Sequence[Run], ours: Sequence[Series], unplotted: Sequence[Serie
     if unplotted:
         names = "; ".join(f"{one.key.stack}: {words.recipe(one)}{words.code(one)}" for one in unplotted)
         said.append(f"In the tables but not in the plots, which show four series at most: {names}.")
+    if corrected := [run for run in runs if run.recorded_seconds is not None]:
+        said.append(
+            "The time of training is the sum of the epochs’ times. Records of an earlier version, of which "
+            f"this page has {len(corrected):,}, count more: a wait before the first and after the last "
+            "epoch. Shown is the sum; report.csv has both."
+        )
     if any(run.restarts for run in runs):
         said.append(
             "The time of a restarted run includes all its starts, but not the training after the last "

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cli.results import Kept
+from workload import result
 from workload.scaling import Measured
 
 LARGEST = 1e12
@@ -106,6 +107,9 @@ class Run:
     """Mean time in which the workers exchange the weights, with the wait for the slowest of them."""
     phases: tuple[tuple[str, float], ...] = ()
     """The parts of the run in order, each with its seconds."""
+    recorded_seconds: float | None = None
+    """`seconds_train` of the record, if it counts more than the epochs, which an earlier version did. `Run`
+    has the epochs' seconds instead."""
 
     @property
     def scaling(self) -> Measured | None:
@@ -179,6 +183,14 @@ def of(kept: Kept, stack: str, checkout: str | None = None, *, several: bool = F
     if found := [key for key, value in numbers if value is not None and abs(value) > LARGEST]:
         raise ValueError(f"result.{found[0]}: more than {LARGEST:g} is no measurement")
     values |= {key: None if record[key] is None else printable(record[key]) for key in _TEXTS}
+    seconds, epochs = float(record["seconds_train"]), result.epoch_seconds(record)
+    if result.waited(record):
+        rate = record["images_per_second"] * seconds / epochs if epochs > 0 else 0.0
+        values |= {
+            "seconds_train": round(epochs, 3),
+            "images_per_second": round(rate, 1),
+            "recorded_seconds": seconds,
+        }
     return Run(
         origin="ours",
         source=printable(kept.path.name),

@@ -71,6 +71,8 @@ def _read(path: Path, missing: str) -> dict[str, Any]:
         raise UserError(f"{path.name}: {missing}", EXIT_USAGE) from None
     except yaml.YAMLError as error:
         raise UserError(f"{path.name}: not YAML: {error}", EXIT_USAGE) from None
+    except RecursionError:
+        raise UserError(f"{path.name}: it is nested too deeply to be read", EXIT_USAGE) from None
     if value is None:
         return {}
     if not isinstance(value, dict):

@@ -56,7 +56,7 @@ def selected(project_dir: Path) -> str | None:
     """Return the stack that `pulumi stack select` chose in this checkout; `None` if there is no record."""
     try:
         stack = json.loads(note(project_dir).read_text(encoding="utf-8")).get("stack")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
     return _short(stack) if isinstance(stack, str) and stack else None
 
@@ -87,7 +87,7 @@ def note(project_dir: Path) -> Path:
     try:
         content = yaml.safe_load(settings.read_text(encoding="utf-8"))
         name = str(content["name"])
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, yaml.YAMLError):
         name = "slurm-stacks"
     digest = hashlib.sha1(os.fsencode(settings), usedforsecurity=False).hexdigest()
     return home / "workspaces" / f"{name}-{digest}-workspace.json"

@@ -117,7 +117,7 @@ class State:
             state.records = {r["urn"]: _record(r) for r in data["resources"]}
             state.to_delete = [_record(r) for r in data["doomed"]]
             state.outputs = data["outputs"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DamagedStateError(path, stack, repr(error)) from error
         return state
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from infra.errors import UserError
+from infra.program import whole_file
 
 ALIAS = "slurm-stacks"
 """The name under which the keys are kept. It is not an address, because addresses and ports change."""
@@ -53,7 +54,5 @@ def keep(folder: Path, lines: Sequence[str]) -> Path:
         UserError: As `parse`.
     """
     known = folder / "known_hosts"
-    draft = known.with_name(f".{known.name}.new")
-    draft.write_text(known_hosts(lines))
-    draft.replace(known)
+    whole_file.write(known, known_hosts(lines))
     return known

@@ -51,6 +51,12 @@ have an administrator of the cluster run the same training: what an administrato
   exit 1
 }}
 mkdir -p "$bench"
+if [ "$me" = 0 ] && ! trusted "$bench"; then
+  chown -h 0:0 "$bench"
+  trusted "$bench" || {{ rm -f "$bench" && mkdir "$bench"; }}
+  chmod 1777 "$bench"
+fi
+trusted "$bench" || refuse "$bench"
 [ -e "$folder" ] || [ -L "$folder" ] || mkdir "$folder" 2>/dev/null || true
 if [ "$me" = 0 ] && ! trusted "$folder"; then
   chown -h 0:0 "$folder"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli import login_machine
 from infra.errors import UserError
+from node import foreign
 
 if TYPE_CHECKING:
     from cli.provider import StackUp
@@ -61,6 +62,6 @@ class Remote:
                 f"Bring it up to date with `./cluster up --stack {stack}`; jobs go on."
             ) from None
         try:
-            return json.loads(text)
+            return foreign.parse(text)
         except ValueError:
             raise UserError(f"the cluster's answer is not JSON: {text[:200]!r}") from None

@@ -43,7 +43,7 @@ class Store:
         try:
             value = json.loads(text)
             plan = from_json(Plan, value)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(self._unreadable(str(error)), EXIT_REFUSED) from None
         if plan.api_version != API_VERSION:
             raise UserError(self._unreadable(f"it is {plan.api_version}, not {API_VERSION}"), EXIT_REFUSED)

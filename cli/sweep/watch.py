@@ -101,7 +101,9 @@ class Progress:
         before = self.plan
         for run, one in zip(looked_at, seen, strict=True):
             self.seen[run.number] = one
-            if one["result"] is not None:
+            if one.get("owner") is not None:
+                self.failed[run.number] = Failure(_theirs(one))
+            elif one["result"] is not None:
                 self._keep(run, one["result"])
             elif one["job"] is None or not one["job"]["alive"]:
                 self._ended[run.number] += 1
@@ -112,6 +114,11 @@ class Progress:
         return self.plan is not before
 
     def _keep(self, run: PlannedRun, record: dict[str, Any]) -> None:
+        try:
+            results.check(record)
+        except UserError as error:
+            self.failed[run.number] = Failure(str(error))
+            return
         path = results.keep(self.plan.stack, record, self.project)
         kept, wrong = results.load(self.plan.stack)
         found = next((one for one in kept if one.path == path), None)
@@ -171,6 +178,13 @@ def _live_row(run: PlannedRun, seen: Seen) -> Row:
         return Row(*base, "runs", "the training starts", detail, job["id"])
     text = f"epoch {progress['epoch']} of {progress['epochs']}, loss {progress['loss']:.4f}"
     return Row(*base, "runs", text, detail, job["id"], progress["seconds"], None, progress["accuracy"])
+
+
+def _theirs(seen: Seen) -> str:
+    return (
+        f"{seen['folder']} is {seen['owner']}'s run, whose result is not yours: change a value of the "
+        "benchmark (its seed, for example) for runs of your own"
+    )
 
 
 def _failure(seen: Seen) -> Failure:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pulumi
@@ -41,7 +40,7 @@ class AwsCluster(pulumi.ComponentResource):
     """Network, roles, storage and launch templates, then the termination of nodes, then the head.
 
     A destroy deletes the head first, so that nothing launches nodes any more. Then it ends the nodes that the
-    head has launched, and then it deletes the rest.
+    head has launched, and then it deletes the rest. A network that is replaced goes in the same order.
     """
 
     def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -49,7 +48,7 @@ class AwsCluster(pulumi.ComponentResource):
         own = pulumi.ResourceOptions(parent=self)
         self._name = name
         cluster_zones = zones.find(design)
-        self._design = design = with_zones(design, cluster_zones)
+        self._design = design = zones.with_zones(design, cluster_zones)
         network = AwsNetwork(f"{name}-network", design, cluster_zones, own)
         bucket = AwsBucket(f"{name}-bucket", design, own)
         secrets = AwsSecrets(f"{name}-secrets", design, own)
@@ -76,9 +75,11 @@ class AwsCluster(pulumi.ComponentResource):
         published.publish(known_site)
         parts = [network, bucket, secrets, logs, storage, identity, addresses, launch_templates, published]
         dependencies = [*parts, *([bake] if bake else [])]
-        termination = terminate_on_destroy(f"{name}-sweep", access.OPERATIONS, design, dependencies, self)
-        needed = [termination, published.current, *identity.grants, *network.routes]
-        self._head = AwsHead(f"{name}-head", design, resources_by_role, addresses, needed, own)
+        termination = terminate_on_destroy(
+            f"{name}-sweep", access.OPERATIONS, design, network.identity, dependencies, self
+        )
+        needed = [published.current, *identity.grants, *network.routes]
+        self._head = AwsHead(f"{name}-head", design, resources_by_role, addresses, termination, needed, own)
         disks = AwsDisks(f"{name}-disks", storage, self._machine("controller").id, own)
         wait = ready(
             f"{name}-ready",
@@ -167,16 +168,3 @@ class AwsCluster(pulumi.ComponentResource):
             return pulumi.Output.from_input(command)
         identity: pulumi.Output[str] = self._machine(self._login.name).id
         return identity.apply(lambda host: f"ssh -o ProxyCommand='{self.proxy_command}' {user}@{host}")
-
-
-def with_zones(design: ClusterDesign, cluster_zones: zones.Zones) -> ClusterDesign:
-    """The design with the zones in which each partition's nodes may start. The machines read all of them.
-
-    Neither a placement group nor EFA spans zones, so a partition with either gets one zone.
-    """
-    partitions = []
-    for partition in design.partitions:
-        found = cluster_zones.partitions[partition.name]
-        one_zone = partition.placement == "cluster" or partition.efa
-        partitions.append(replace(partition, zones=found[:1] if one_zone else found))
-    return replace(design, partitions=tuple(partitions))

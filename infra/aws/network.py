@@ -7,10 +7,14 @@ import ipaddress
 import pulumi
 import pulumi_aws as aws
 
-from infra.aws import security, subnets
+from infra import addresses
+from infra.addresses import labels
+from infra.aws import security
 from infra.aws.tags import tags
-from infra.aws.zones import Zones, letter
+from infra.aws.zones import Zones, with_zones
 from infra.clouds import firewall
+from infra.errors import UserError
+from node import plurals
 from node.model import ClusterDesign, Host
 
 
@@ -69,6 +73,13 @@ class AwsNetwork(pulumi.ComponentResource):
         """Zone -> the subnet where its nodes start."""
         return {zone: self.private[zone] for zone in self.zones.compute}
 
+    @property
+    def identity(self) -> list[pulumi.Output[str]]:
+        """Ids that are others when the network is another one, and not when zones come or go: the VPC's, and
+        that of the private subnet in the head's zone, which no list of zones moves."""
+        private = None if self._design.network.vpc is not None else self.private.get(self.zones.head)
+        return [self.vpc, *([] if private is None else [private])]
+
     def subnet(self, host: Host) -> pulumi.Output[str]:
         """The subnet of a host: the public one if users reach it at a public address, else a private one."""
         private = self.private.get(self.zones.head)
@@ -83,8 +94,8 @@ class AwsNetwork(pulumi.ComponentResource):
 
     def _make(self) -> None:
         network, name, opts = self._design.network, self._name, pulumi.ResourceOptions(parent=self)
-        cidrs = subnets.private_cidrs(str(network.private_cidr), self.zones.private)
-        subnets.check_capacity(self._design, self.zones, cidrs)
+        cidrs = addresses.private_cidrs(str(network.private_cidr), self.zones.private)
+        _check_addresses(with_zones(self._design, self.zones), self.zones.head, cidrs)
         vpc = aws.ec2.Vpc(
             f"{name}-vpc",
             cidr_block=str(network.cidr),
@@ -104,7 +115,8 @@ class AwsNetwork(pulumi.ComponentResource):
         )
         public = self._subnet("public", vpc, self.zones.head, str(network.public_cidr))
         self.public = public.id
-        private = {z: self._subnet(f"private-{letter(z)}", vpc, z, cidr) for z, cidr in cidrs.items()}
+        label = labels(list(cidrs))
+        private = {z: self._subnet(f"private-{label[z]}", vpc, z, cidr) for z, cidr in cidrs.items()}
         self.private = {zone: subnet.id for zone, subnet in private.items()}
         public_table, public_routes = self._table(
             "public", vpc, {self.zones.head: public}, gateway_id=gateway.id
@@ -163,10 +175,11 @@ class AwsNetwork(pulumi.ComponentResource):
             target: The gateway that the traffic goes to.
         """
         name, opts = self._name, pulumi.ResourceOptions(parent=self)
+        label = labels(list(subnets))
         table = aws.ec2.RouteTable(f"{name}-{part}-table", vpc_id=vpc.id, tags=self._tags(part), opts=opts)
         made: list[pulumi.Resource] = [
             aws.ec2.RouteTableAssociation(
-                f"{name}-{part}-{letter(zone)}-routes",
+                f"{name}-{part}-{label[zone]}-routes",
                 subnet_id=subnet.id,
                 route_table_id=table.id,
                 opts=opts,
@@ -223,3 +236,26 @@ class AwsNetwork(pulumi.ComponentResource):
 
     def _tags(self, part: str) -> dict[str, str]:
         return tags(self._design, f"{self._design.name}-{part}")
+
+
+def _check_addresses(design: ClusterDesign, head: str, cidrs: dict[str, str]) -> None:
+    """Checks, now that all zones are known, that all machines can have an address at once.
+
+    Args:
+        head: The zone of the controller and the login machines.
+        cidrs: zone -> the CIDR of its private subnet.
+
+    Raises:
+        UserError: They cannot.
+    """
+    private = sum("public" not in host.tags for host in design.hosts)
+    needs = [addresses.Need(p.name, p.max, frozenset(p.zones)) for p in design.partitions]
+    needs.append(addresses.Need("controller and login", private, frozenset([head])))
+    free = {zone: addresses.free_addresses(cidr, "aws") for zone, cidr in cidrs.items()}
+    if (short := addresses.shortage(needs, free)) is not None:
+        raise UserError(
+            f"slurm-stacks:cluster.network.private_cidr: its subnets in {', '.join(short.zones)} have "
+            f"{plurals.count(short.free, 'address', 'addresses')}, and machines that can start nowhere "
+            f"else are {short.nodes}: {short.partitions()}; give a larger "
+            "network.cidr, more zones, or a smaller nodes.max"
+        )

@@ -8,9 +8,9 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
+from infra.addresses import labels
 from infra.aws.network import AwsNetwork
 from infra.aws.tags import tags
-from infra.aws.zones import labels
 from infra.clouds.site import mount_sources
 from node.model import ClusterDesign, Gp3, Mount
 from node.sites import MountSource
@@ -123,15 +123,17 @@ class AwsStorage(pulumi.ComponentResource):
         # The file system's name resolves only in zones with a target. In an existing network the head may be
         # in another zone than the private subnets.
         subnets = {zones.head: self._network.public, **self._network.private}
+        label = labels(list(subnets))
         targets = [
             aws.efs.MountTarget(
-                f"{own}-{label}",
+                f"{own}-{label[zone]}",
                 file_system_id=system.id,
                 subnet_id=subnet,
                 security_groups=[self._network.groups["storage"]],
-                opts=pulumi.ResourceOptions(parent=self),
+                # EFS has one target in a zone, and all of them in one VPC.
+                opts=pulumi.ResourceOptions(parent=self, delete_before_replace=True),
             )
-            for label, subnet in zip(labels(list(subnets)), subnets.values(), strict=True)
+            for zone, subnet in subnets.items()
         ]
         # A machine that mounts it needs the targets, so the source is known only when they exist.
         return pulumi.Output.all(system.dns_name, *(t.id for t in targets)).apply(

@@ -201,16 +201,14 @@ def _of_head(design: ClusterDesign, order: Sequence[str], offered: dict[str, tup
     )
 
 
-def labels(zones: Sequence[str]) -> list[str]:
-    """Labels for zones in the names of resources: their letters, or numbers in a plan that does not know
-    them."""
-    found = [letter(zone) for zone in zones]
-    return found if len(set(found)) == len(found) else [str(number) for number in range(len(found))]
+def with_zones(design: ClusterDesign, zones: Zones) -> ClusterDesign:
+    """The design with the zones in which each partition's nodes may start. The machines read all of them.
 
-
-def letter(zone: str) -> str:
-    """The letter of a zone: `a` of `eu-west-1a`, and `a` for an unknown zone.
-
-    It is short, and does not depend on which other zones there are.
+    Neither a placement group nor EFA spans zones, so a partition with either gets one zone.
     """
-    return "a" if zone.startswith(UNKNOWN) else zone[-1]
+    partitions = []
+    for partition in design.partitions:
+        found = zones.partitions[partition.name]
+        one_zone = partition.placement == "cluster" or partition.efa
+        partitions.append(replace(partition, zones=found[:1] if one_zone else found))
+    return replace(design, partitions=tuple(partitions))

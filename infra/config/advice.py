@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from infra.config import placeholders
 from infra.config.load import StackConfig
 from infra.design import benchmark_design
-from infra.instance_types.catalog import Catalog
+from infra.instance_types.catalog import Catalog, InstanceType
 from node import plurals
 from node.bootstrap import limits
 from node.model import BenchmarkDesign, ClusterDesign, Partition
 
 SOON_HOURS = 24.0
+
+
+class GpuDirect(NamedTuple):
+    """The network between GPUs of several machines that needs network cards of its own.
+
+    Attributes:
+        cards: The number of cards beside the machine's first.
+        gbits: Their bandwidth with the first one's, in Gbit/s.
+    """
+
+    protocol: str
+    cards: int
+    gbits: int
+
+
+GPUDIRECT = {
+    "a3-edgegpu-8g": GpuDirect("GPUDirect-TCPX", 4, 600),
+    "a3-highgpu-8g": GpuDirect("GPUDirect-TCPX", 4, 1000),
+    "a3-megagpu-8g": GpuDirect("GPUDirect-TCPXO", 8, 1800),
+}
+"""Types of Google Cloud whose network between GPUs this program does not make (Compute Engine's
+documentation, "Networking and GPU machines")."""
+PLAIN_TCP_GBYTES = 4
+"""What NCCL moves without GPUDirect, in GB/s (NVIDIA's AI cluster runtime, "gke-tcpxo-networking")."""
 
 
 def warnings(
@@ -151,6 +177,7 @@ def _partitions(config: StackConfig, design: ClusterDesign, facts: Catalog) -> l
                 f"{name}: {partition.instance_type} always has {built_in.count} accelerators, all are "
                 f"paid for; jobs may use {chosen.count}"
             )
+        found += _fabric(name, partition, machine)
         if config.cluster.provider == "aws":
             found += _amazon(name, partition, design)
         if partition.topology and partition.min < partition.max:
@@ -161,6 +188,25 @@ def _partitions(config: StackConfig, design: ClusterDesign, facts: Catalog) -> l
         found += _boots(name, partition, design)
         found += _zones(name, partition, design, facts)
     return found
+
+
+def _fabric(name: str, partition: Partition, machine: InstanceType) -> list[str]:
+    """What several nodes of the partition lose because their fast network is not used."""
+    if partition.accelerator is None or partition.max < 2:
+        return []
+    kind = partition.instance_type
+    if (fabric := GPUDIRECT.get(kind)) is not None:
+        return [
+            f"{name}: between nodes, {kind} reaches {fabric.gbits:,} Gbit/s by {fabric.protocol} over "
+            f"{fabric.cards} network cards of its own; the cluster has one card, and NCCL then moves about "
+            f"{PLAIN_TCP_GBYTES} GB/s: train on one node, or take a type whose one card is all that it has"
+        ]
+    if machine.efa > 0 and machine.network_cards > 1 and not partition.efa:
+        return [
+            f"{name}: between nodes, {kind} uses one of its {machine.network_cards} network cards, by TCP; "
+            "aws: {efa: true} uses all of them"
+        ]
+    return []
 
 
 def _boots(name: str, partition: Partition, design: ClusterDesign) -> list[str]:

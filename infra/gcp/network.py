@@ -3,16 +3,13 @@ it."""
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Collection
 
 import pulumi
 from pulumi_gcp import compute
 
-from infra.errors import UserError
 from infra.gcp import security
 from infra.gcp.names import account_email
-from node import plurals
 from node.model import ClusterDesign
 
 RESERVED_ADDRESSES = 4
@@ -150,20 +147,8 @@ def subnetwork_cidr(design: ClusterDesign) -> str:
     """The addresses of the subnetwork: all of the network's.
 
     A subnetwork of Google's belongs to a whole region, so a cluster has one.
-
-    Raises:
-        UserError: Not every host and node can have an address.
     """
-    cidr = str(design.network.cidr)
-    free = ipaddress.ip_network(cidr).num_addresses - RESERVED_ADDRESSES - len(design.hosts)
-    nodes = sum(partition.max for partition in design.partitions)
-    if nodes > free:
-        raise UserError(
-            f"slurm-stacks:cluster.network.cidr: {cidr} has {plurals.count(free, 'address', 'addresses')} "
-            f"for nodes, and the partitions have {plurals.count(nodes, 'node')} at most; give a larger "
-            "network, or lower nodes.max"
-        )
-    return cidr
+    return str(design.network.cidr)
 
 
 def _allowed(rule: security.IngressRule) -> list[compute.FirewallAllowArgs]:

@@ -42,7 +42,7 @@ def read() -> dict[str, dict[str, Any]]:
     """
     try:
         content = json.loads(path().read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         content = None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         content = {}

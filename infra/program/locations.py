@@ -10,7 +10,6 @@ by that note, and a cluster whose checkout is gone can be named and ended (`cli.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.errors import EXIT_REFUSED, UserError
+from infra.program import whole_file
 from infra.program.stack import Stack
 
 APPLICATION = "slurm-stacks"
@@ -100,7 +100,7 @@ def _read(file: Path) -> Note | None:
         content = json.loads(file.read_text(encoding="utf-8"))
         device, inode = content["identity"]
         return Note(Path(content["checkout"]), str(content["stack"]), (int(device), int(inode)))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -112,11 +112,9 @@ def write_note(run: Path, stack: Stack) -> None:
     # Only the checkout at the original path writes. One that was moved goes on under its old key.
     if old == note or (old is not None and old.checkout != note.checkout):
         return
-    draft = run / f".{NOTE}.{os.getpid()}"
     content = {"checkout": str(note.checkout), "stack": stack.name, "identity": note.identity}
-    draft.touch(mode=0o644)  # whatever the umask is: whoever can write here could make us end another cluster
-    draft.write_text(json.dumps(content), encoding="utf-8")
-    draft.replace(run / NOTE)
+    # The mode holds whatever the umask is: whoever can write here could make us end another cluster.
+    whole_file.write(run / NOTE, json.dumps(content), 0o644)
 
 
 def mark(project_dir: Path) -> str:
@@ -131,15 +129,8 @@ def mark(project_dir: Path) -> str:
     note, identity = _mark_file(digits), _identity(project_dir)
     if identity is not None:
         note.parent.mkdir(parents=True, exist_ok=True)
-        draft = note.with_name(f".{note.name}.{os.getpid()}")
         content = {"checkout": str(path), "stack": "", "identity": identity}
-        try:
-            draft.write_text(json.dumps(content))
-            draft.replace(note)
-        except OSError:
-            with contextlib.suppress(OSError):
-                draft.unlink(missing_ok=True)
-            raise
+        whole_file.write(note, json.dumps(content))
     return digits
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import pwd
-from pathlib import Path
 from typing import Any
 
 IDS = {"slurm": 64030}
 """User -> Debian's number for it. It must be the same on all machines, because messages carry the number."""
 
 
-def chown(path: Path, user: str) -> None:
-    """Makes a user and the user's group the owners of a file or folder."""
+def ids(user: str) -> tuple[int, int]:
+    """The numbers of a user and of the user's group."""
     entry = pwd.getpwnam(user)
-    os.chown(path, entry.pw_uid, entry.pw_gid)
+    return entry.pw_uid, entry.pw_gid
 
 
 def start_as(user: str | None) -> dict[str, Any]:

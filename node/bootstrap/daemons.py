@@ -18,6 +18,7 @@ from node.processes import ProcessId
 LOG_LINES = 10
 PORT_SECONDS = 3.0
 RENEW_SECONDS = 60.0
+RECONFIGURE_SECONDS = 60.0
 
 
 def munged(context: Context, run: Path, lib: Path, log: Path, *options: str) -> None:
@@ -103,6 +104,19 @@ def _renew(context: Context) -> None:
         rpc.call(str(context.folders.daemon_socket), "renew", RENEW_SECONDS)
     while not settled() and time.monotonic() < deadline:
         time.sleep(0.1)
+
+
+def reconfigure(context: Context) -> str:
+    """Has the nodes that are up read Slurm's present configuration, by the elastic daemon.
+
+    Returns:
+        Why that waits; empty if it is done. The daemon goes on trying, also after a failure.
+    """
+    try:
+        answer = rpc.call(str(context.folders.daemon_socket), "reconfigure", RECONFIGURE_SECONDS)
+    except (rpc.RpcError, rpc.RpcUnavailableError) as error:
+        return f"nodes that are up have not read the new configuration yet: {error}"
+    return str(answer["waits"])
 
 
 def check_port(context: Context, port: int) -> None:

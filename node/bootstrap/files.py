@@ -1,10 +1,18 @@
-"""Writes files, folders and links of a machine, with the owner and the mode that their readers require."""
+"""Writes files, folders and links of a machine, with the owner and the mode that their readers require.
+
+Some of them lie in folders that users can write, such as shared disks, which outlive the machines. So a
+draft's name is one that nobody can foresee, and owner and mode are set by open files: no link is followed.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import secrets
 from pathlib import Path
 
+from node import foreign
 from node.bootstrap import accounts
 
 BEGIN, END = "# slurm-stacks: begin", "# slurm-stacks: end"
@@ -12,31 +20,88 @@ BEGIN, END = "# slurm-stacks: begin", "# slurm-stacks: end"
 
 
 def folder(path: Path, mode: int = 0o755, user: str | None = None) -> Path:
-    """Makes a folder with this mode, whatever the umask is. `user` becomes its owner, if given."""
-    path.mkdir(parents=True, exist_ok=True)
-    path.chmod(mode)
-    if user is not None:
-        accounts.chown(path, user)
+    """Makes a folder with this mode, whatever the umask is. `user` becomes its owner, if given.
+
+    Root takes a folder that another user has made, because its owner could exchange what is put there, and
+    removes another user's link, which could lead anywhere.
+
+    Raises:
+        NotADirectoryError: A file is there, or a link that was not removed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = _made(path)
+    try:
+        if user is not None:
+            os.fchown(handle, *accounts.ids(user))
+        elif os.geteuid() == 0 and os.fstat(handle).st_uid != 0:
+            os.fchown(handle, 0, 0)
+        os.fchmod(handle, mode)
+    finally:
+        os.close(handle)
     return path
 
 
+def _made(path: Path) -> int:
+    """Opens a folder, which is made if it is not there. Root removes another user's link in its place."""
+    for attempt in range(3):
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        try:
+            return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                raise
+            owner = path.lstat().st_uid
+            if path.is_symlink() and not foreign.is_trusted(owner) and os.geteuid() == 0 and attempt < 2:
+                path.unlink()
+                continue
+            text = f"is a link or a file of {foreign.name(owner)}, and must be a folder: remove it"
+            raise NotADirectoryError(error.errno, text, str(path)) from None
+    raise AssertionError("the last attempt returns or raises")
+
+
 def write(path: Path, content: bytes, mode: int = 0o644, user: str | None = None) -> bool:
-    """Writes a file atomically, with this mode and owner. Returns whether the content was written."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    written = not path.is_file() or path.read_bytes() != content
-    if written:
-        draft.unlink(missing_ok=True)
-        # The draft is private from its first moment.
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    """Writes a file atomically, with this mode and owner. Returns whether the content was written.
+
+    A link at `path` is replaced by the file.
+    """
+    owner = None if user is None else accounts.ids(user)
+    with contextlib.suppress(FileNotFoundError, foreign.UnusableError), foreign.opened(path) as handle:
+        if _is(handle, content):
+            _give(handle, mode, owner)
+            return False
+    draft = _draft(path)
+    # The draft is private from its first moment.
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
-    target = draft if written else path
-    target.chmod(mode)
-    if user is not None:
-        accounts.chown(target, user)
-    if written:
+            stream.flush()
+            _give(handle, mode, owner)
         draft.replace(path)
-    return written
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+    return True
+
+
+def _draft(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+
+
+def _is(handle: int, content: bytes) -> bool:
+    if os.fstat(handle).st_size != len(content):
+        return False
+    with open(handle, "rb", closefd=False) as stream:
+        return stream.read(len(content) + 1) == content
+
+
+def _give(handle: int, mode: int, owner: tuple[int, int] | None) -> None:
+    """Sets the owner and the mode of an open file. A new owner takes away some bits of the mode."""
+    if owner is not None:
+        os.fchown(handle, *owner)
+    os.fchmod(handle, mode)
 
 
 def with_part(text: str, part: str) -> str:
@@ -51,8 +116,7 @@ def link(path: Path, target: str) -> bool:
     if path.is_symlink() and str(path.readlink()) == target:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)
+    draft = _draft(path)
     draft.symlink_to(target)
     draft.replace(path)
     return True

@@ -8,6 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from node import foreign
 from node.bootstrap import files
 from node.bootstrap.context import Context, StepFailedError
 from node.bootstrap.daemons import end_of
@@ -34,7 +35,7 @@ def run(context: Context, number: int, hook: Hook) -> list[str]:
     log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     # A file is used instead of a pipe, because a service that the hook starts would keep a pipe open.
-    with log.open("wb") as output:
+    with foreign.log(log, anew=True) as output:
         try:
             status = subprocess.run(
                 [str(script), *hook.args],

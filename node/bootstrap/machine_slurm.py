@@ -18,7 +18,6 @@ from node.slurm import version
 
 PROGRAM = {"controller": "slurmctld", "login": "sinfo", "compute": "slurmd"}
 """Role -> the program whose release decides how the role is configured."""
-RECONFIGURE_SECONDS = 60.0
 ENOUGH = "ClusterName=none\nSlurmctldHost=localhost\n"
 """The smallest configuration that Slurm's clients accept. Without one they do not print their release."""
 
@@ -106,8 +105,9 @@ def ready(context: Context) -> str:
             started.append(name_server.start(context))
         daemons.check_port(context, context.settings.site.slurmctld_port)
         daemons.controller(context)
-        # If the controller boots again, running nodes fetch the new files only after this command.
-        context.run("scontrol", "reconfigure", timeout=RECONFIGURE_SECONDS, allow=(0, 1))
+        # If the controller boots again, running nodes fetch the new files only after this.
+        if waits := daemons.reconfigure(context):
+            context.report.content["facts"]["waits"] = waits
         started.append("slurmctld and the elastic daemon")
     if context.role == "compute":
         _slurmd(context)

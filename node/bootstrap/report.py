@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from node.bootstrap import files
+
 REPORT_VERSION = "slurm-stacks/boot/v1"
 TAIL_LINES = 20
 TAIL_LENGTH = 2000
@@ -311,8 +313,6 @@ def file_sink(path: Path) -> Callable[[str], None]:
 
     def write(text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        draft.write_text(text)
-        draft.replace(path)
+        files.write(path, text.encode())
 
     return write

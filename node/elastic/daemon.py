@@ -31,6 +31,7 @@ from node.elastic.ledger import Ledger
 from node.elastic.observer import Observer
 from node.elastic.pools import Pools
 from node.elastic.reconcile import Reconciler
+from node.elastic.reconfiguration import Reconfiguration
 from node.elastic.renewal import Renewal
 from node.elastic.status import status
 from node.elastic.topology import Topology
@@ -81,7 +82,10 @@ class Elastic:
         self.reconciler = Reconciler(
             settings.design, control, driver, self.launcher, self._ledger, self.renewal.outdated_nodes
         )
-        self._topology = Topology(settings.design, control, driver, lib, lambda: self.reconciler.seen)
+        self._reconfiguration = Reconfiguration(control, lib)
+        self._topology = Topology(
+            settings.design, control, driver, lib, lambda: self.reconciler.seen, self._reconfiguration
+        )
         self._queue: queue.Queue[dict[str, Any]] = queue.Queue()
         self._ending = ThreadPoolExecutor(TERMINATE_THREADS, thread_name_prefix="terminate")
 
@@ -102,6 +106,8 @@ class Elastic:
             return self.status()
         if method == "renew":
             return {"renewed": self.renewal.once(wait=False)}
+        if method == "reconfigure":
+            return {"waits": self._reconfiguration.request()}
         raise ValueError(f"no call is named {method!r}")
 
     def run(self) -> None:
@@ -181,6 +187,7 @@ class Elastic:
             self.reconciler.once,
             self.renewal.once,
             self._budget_enforcer.enforce,
+            self._reconfiguration.once,
             self._topology.once,
         ):
             try:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from node import plurals
 from node.elastic.driver import Driver, Machine, MachineState
+from node.elastic.reconfiguration import Reconfiguration
 from node.elastic.view import log
 from node.model import ClusterDesign
 from node.slurm import topology
@@ -34,6 +35,7 @@ class Topology:
         lib: The folder of topology.conf and of the record.
         clock: Seconds on a clock that never jumps.
         machines: Returns the machines of the last listing.
+        reconfiguration: Has Slurm read the file.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Topology:
         driver: Driver,
         lib: Path,
         machines: Callable[[], Sequence[Machine]],
+        reconfiguration: Reconfiguration,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._design = design
@@ -50,6 +53,7 @@ class Topology:
         self._driver = driver
         self._lib = lib
         self._machines = machines
+        self._reconfiguration = reconfiguration
         self._clock = clock
         self._nodes = frozenset(
             node for partition in design.partitions if partition.topology for node in partition.nodes()
@@ -73,7 +77,7 @@ class Topology:
         if running is None:
             return False
         known = topology.read(self._lib)
-        if not running and not known:
+        if (not running and not known) or not self._reconfiguration.possible():
             return False
         self._next = self._clock() + PAUSE_SECONDS
         told = self._driver.places(running) if running else {}
@@ -81,7 +85,9 @@ class Topology:
         if places == known:
             return False
         _write(self._lib / topology.FILE, topology.render(self._design, places))
-        self._control.reconfigure()
+        if not self._reconfiguration.now():
+            self._next = self._clock()
+            return False
         # Written last: if slurmctld did not read the file, the next pass finds the former places and repeats.
         _write(self._lib / topology.RECORD, topology.text(places))
         log(f"topology.conf has the places of {plurals.count(len(places), 'node')}")

@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+from node import foreign
 from node.folders import Folders
 from node.health.check import Expected, When, expected, faults, in_a_line
 from node.health.model import EPILOG, PROLOG, JobScript
@@ -98,7 +99,7 @@ def _run_script(settings: Settings, node: str, program: str, script: JobScript) 
     log = Path(str(folders.log)) / f"{program}-{node}.log"
     environment = {"PATH": tool_path(folders), "HOME": "/", **os.environ}
     began = time.monotonic()
-    with log.open("wb") as output:
+    with foreign.log(log, anew=True) as output:
         try:
             file.chmod(file.stat().st_mode | stat.S_IXUSR)
             status = subprocess.run(

@@ -11,11 +11,13 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from node.benchmark import JOB_FILE
+from node import foreign
+from node.benchmark import JOB_FILE, STATE_BYTES
 from node.bootstrap.vm import cloud_local
 from node.folders import Folders
 from node.health.model import SCRIPTS
@@ -33,6 +35,7 @@ CONTROLLER = "controller"
 MOST_TASKS = 6
 """The greatest number of array tasks that are described one by one."""
 NODE_BEFORE = "no machine has started for this node yet"
+_NUMBER = re.compile(rb"[0-9]{1,10}")
 _JOB = re.compile(r"(\d+)(?:_(\d+))?")
 
 
@@ -127,10 +130,13 @@ class Cluster:
         """Job -> the folders of benchmark runs with its files. The files of a failed job were moved aside."""
         found: dict[int, list[Path]] = {}
         for note in self.bench.glob(f"*/*/{JOB_FILE}"):
-            if (text := note.read_text().strip()).isdigit():
-                found.setdefault(int(text), []).append(note.parent)
+            # Any user may have put anything there.
+            with suppress(foreign.UnusableError, OSError):
+                text = foreign.read(note, STATE_BYTES).data.strip()
+                if _NUMBER.fullmatch(text):
+                    found.setdefault(int(text), []).append(note.parent)
         for folder in self.bench.glob("*/*/job-*"):
-            if (text := folder.name.removeprefix("job-")).isdigit():
+            if _NUMBER.fullmatch(text := os.fsencode(folder.name.removeprefix("job-"))):
                 found.setdefault(int(text), []).append(folder)
         return found
 

@@ -215,9 +215,18 @@ class Slurm(Protocol):
         """Makes all daemons read their configuration again."""
         ...
 
+    def open_partitions(self) -> list[str]:
+        """Returns the partitions in which jobs start."""
+        lines = self.run("sinfo", "--noheader", "--all", "--format=%R %a").splitlines()
+        return sorted({line.split()[0] for line in lines if line.split()[1:] == ["up"]})
+
     def close_partition(self, name: str) -> None:
         """Stops the start of jobs in a partition until slurmctld restarts. Running jobs go on."""
         self.run("scontrol", "update", f"PartitionName={name}", "State=DOWN")
+
+    def open_partition(self, name: str) -> None:
+        """Lets jobs start in a partition."""
+        self.run("scontrol", "update", f"PartitionName={name}", "State=UP")
 
     def shutdown(self) -> None:
         """Makes slurmctld save its state and exit. systemd or the machine's init restarts it."""

@@ -18,6 +18,7 @@ Version = tuple[int, int]
 """A release as (year, month): 22.05 is (22, 5)."""
 
 _VERSION = re.compile(r"(?<![\d.])(\d{2})\.(\d{2})(?![\d])")
+_PATCH = re.compile(rf"{_VERSION.pattern}(?:\.(\d+))?")
 
 
 def parse(text: str) -> Version:
@@ -30,6 +31,27 @@ def parse(text: str) -> Version:
     if match is None:
         raise ValueError(f"no Slurm version in {text.strip()!r}")
     return int(match[1]), int(match[2])
+
+
+def short(text: str) -> str:
+    """Returns the release in a text with its patch, as Slurm writes it: `slurm-wlm 23.11.4` -> `23.11.4`."""
+    match = _PATCH.search(text)
+    return match[0] if match else text.strip()
+
+
+def reconfigure_survives_scripts(text: str) -> bool:
+    """Whether slurmctld survives `scontrol reconfigure` while its prolog or epilog runs.
+
+    From 23.11.0 on a reconfigure kills these scripts, and before 23.11.8 it does not wait for the messages of
+    their end (SchedMD's commit a914847a5b). Earlier releases reconfigure in place and kill no script.
+
+    Args:
+        text: the release, as Slurm's programs print it. If it names none, the answer is no.
+    """
+    match = _PATCH.search(text)
+    if match is None:
+        return False
+    return not (23, 11, 0) <= (int(match[1]), int(match[2]), int(match[3] or 0)) < (23, 11, 8)
 
 
 def spell(version: Version) -> str:

@@ -31,10 +31,11 @@ from infra.program.stack import Stack
 from tests.support.checkout import until
 from tests.support.doubles import design as small
 from tests.support.fake_machines import FakeMachines
+from tests.support.report_records import record
 from tests.support.stack_values import values
 from tests.support.tiny_project import ROOT, Tiny, make
 
-DAMAGED = ["", "{", '{"version": 1, "project": "x"', "[]", "\0\0\0\0"]
+DAMAGED = ["", "{", '{"version": 1, "project": "x"', "[]", "\0\0\0\0", "[" * 100_000]
 
 
 @pytest.fixture
@@ -161,8 +162,9 @@ def test_down_after_a_reboot_needs_no_stack_file(
 # --- a controller that is silent for a while -------------------------------------------------------------
 
 RUNNING = {"id": 7, "state": "RUNNING", "nodes": "debug-0", "cause": None, "alive": True}
+RECORD = record()
 SEEN: dict[str, Any] = {
-    "folder": "/bench", "job": None, "progress": None, "tail": [], "result": {"job_id": 7},
+    "folder": "/bench", "job": None, "progress": None, "tail": [], "result": RECORD,
 }  # fmt: skip
 
 
@@ -199,7 +201,7 @@ def test_a_controller_that_is_restarted_is_waited_for(
 ) -> None:
     down = UserError("slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
     answers += [down, "7", json.dumps({**SEEN, "result": None, "job": RUNNING}), down, down, json.dumps(SEEN)]
-    assert follow(config, console) == {"job_id": 7}
+    assert follow(config, console).result == RECORD
     assert "the controller does not answer: slurm_load_jobs error: Unable to contact" in said.getvalue()
 
 
@@ -218,9 +220,10 @@ def test_a_job_that_fails_at_once_is_submitted_once_by_one_up(
     cluster = design(config, catalog())
     training = benchmark_design(config, cluster)
     assert training is not None
-    assert operate.follow(
+    followed = operate.follow(
         StackUp.of(Stack(ROOT, "test"), config), cluster, training, console, submitted=submitted
-    ) == {"job_id": 7}
+    )
+    assert followed.result == RECORD
     assert ("--no-retry" in asked[0]) == submitted
 
 

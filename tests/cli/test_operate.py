@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console as RichConsole
 
-from cli import former_benchmark, login_machine, operate, runner
+from cli import former_benchmark, login_machine, operate, results, runner
 from cli.changes.check import CheckedChanges
 from cli.console.progress import Console
 from cli.local import system_packages
@@ -192,16 +192,15 @@ def test_a_result_that_cannot_be_kept_is_shown_and_its_place_said(
     engine: Engine, tool: Tool, config: StackConfig, console: Console, said: io.StringIO, tmp_path: Path,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int, refused: str,
 ) -> None:  # fmt: skip
-    write_text = Path.write_text
+    replace = Path.replace
 
-    def refuse(path: Path, text: str, encoding: str | None = None) -> int:
+    def refuse(path: Path, target: Path) -> Path:
         if refused not in path.parts:
-            return write_text(path, text, encoding)
-        path.touch()
+            return replace(path, target)
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(engine, "up", lambda *_, **__: {"benchmark_result": "/shared/bench/x/result.json"})
-    monkeypatch.setattr(Path, "write_text", refuse)
+    monkeypatch.setattr(Path, "replace", refuse)
     bring_up(config, console)
     assert "Result of job 7" in capsys.readouterr().out
     folder = tmp_path / "state" / "slurm-stacks" / "results" / "test"
@@ -533,3 +532,25 @@ def test_what_the_machines_say_of_a_failure_comes_after_the_engines_words(
     assert rest[:-1] == ([more] if more else [])
     assert "doctor" in rest[-1]
     assert began <= asked[0] <= time.time()
+
+
+def test_a_result_of_another_user_is_shown_as_theirs_and_not_kept(
+    engine: Engine, config: StackConfig, console: Console, said: io.StringIO, tool: Tool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    tool.benchmark = [seen(result=RESULT, owner="alice")]
+    made = operate.bring_up(Stack(ROOT, config.stack), config, console)
+    assert "Result of job 7, alice's" in capsys.readouterr().out
+    assert made["result"] is None
+    assert "this result is alice's, whose run /bench/x is" in said.getvalue()
+    assert results.load("test") == ([], [])
+
+
+def test_a_result_that_is_not_valid_is_a_mistake_of_one_line(
+    engine: Engine, config: StackConfig, console: Console, tool: Tool
+) -> None:
+    tool.benchmark = [seen(result={**RESULT, "job_id": "1/../../../etc"})]
+    with pytest.raises(
+        UserError, match=r"not valid: result\.job_id: '1/\.\./\.\./\.\./etc' is no number of a"
+    ):
+        bring_up(config, console)

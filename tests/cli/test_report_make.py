@@ -186,15 +186,15 @@ def test_what_results_keep_is_what_the_report_reads() -> None:
 
 def test_the_table_says_whose_a_result_is(tmp_path: Path) -> None:
     keep("local", local(1))
-    for name in ("mine", "theirs"):
+    for number, name in ((8, "mine"), (9, "theirs")):
         (tmp_path / name).mkdir()
-        results.keep("local", local(2, job_id=name), tmp_path / name)
+        results.keep("local", local(2, job_id=str(number)), tmp_path / name)
     made = report.make(["local"], project=None)
     ours = [row for row in rows(made.table.read_text()) if row["origin"] == "ours"]
     assert [(row["job_id"], row["checkout"]) for row in ours] == [
         ("7", ""),
-        ("mine", "mine"),
-        ("theirs", "theirs"),
+        ("8", "mine"),
+        ("9", "theirs"),
     ]
     text = Page(made.page.read_text()).text
     assert "checkout theirs" in text

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
 
-from cli import results
+from cli import report, results
+from cli.console import tables
+from cli.report import table
+from infra.errors import UserError
 from infra.program import locations
 from tests.support.sweep_cluster import record
+from workload import program_record, result
 
 
 @pytest.fixture(autouse=True)
@@ -94,3 +104,89 @@ def test_a_file_that_cannot_be_read_is_named() -> None:
     path = results.keep("test", record(1, 1))
     path.chmod(0)
     assert results.load("test") == ([], [f"{path}: [Errno 13] Permission denied: '{path}'"])
+
+
+@pytest.mark.parametrize(
+    "job", ["1/../../../x", "../7", "-1", "", "0", "7\n", "１２", "1" * 11, 7, True, "a\0b"]
+)
+def test_a_jobs_number_is_no_path(state: Path, job: object) -> None:
+    for made in (record(2, 7), program_result()):
+        with pytest.raises(UserError, match=r"the job's result is not valid: result\.job_id: "):
+            results.keep("test", {**made, "job_id": job})
+    assert not state.exists(), "nothing was written, and no folder was made for it"
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 500 + "1" + "}" * 500], ids=["list", "object"])
+def test_a_kept_file_that_is_nested_without_end_is_one_line(state: Path, text: str) -> None:
+    path = results.keep("test", record(2, 7)).with_name("20261121T141109Z-job-8.json")
+    path.write_text(text)
+    kept, wrong = results.load("test")
+    assert len(kept) == 1
+    assert wrong == [f"{path}: it is nested deeper than 20 levels"]
+
+
+def test_a_draft_is_no_file_that_others_could_have_made(state: Path, tmp_path: Path) -> None:
+    """A link of a name that can be foreseen is neither followed nor in the way."""
+    place, victim = state / "results" / "test", tmp_path / "victim"
+    place.mkdir(parents=True)
+    victim.write_text("mine")
+    target = place / "kept.json"
+    for link in (target, target.with_name(f".kept.json.{os.getpid()}"), target.with_name(".kept.json.new")):
+        link.symlink_to(victim)
+    results.write_whole(target, "new")
+    assert (target.read_text(), target.is_symlink(), victim.read_text()) == ("new", False, "mine")
+
+
+def program_result() -> dict[str, Any]:
+    """A valid record of a user's program."""
+    made = {key: types[0]() for key, types in program_record.KEYS.items()}
+    made |= {"apiVersion": program_record.API_VERSION, "nodes": 1, "workers": 1, "job_id": "7"}
+    assert program_record.mistakes(made) == []
+    return made
+
+
+FIELDS = [(kind, key) for kind, keys in enumerate((result.KEYS, program_record.KEYS)) for key in keys]
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from([10**400, "../x"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(field=st.sampled_from(FIELDS), value=ANYTHING)
+def test_whatever_a_job_writes_into_a_field_is_shown_and_kept_or_refused(
+    field: tuple[int, str], value: object
+) -> None:
+    """What is accepted can be shown, compared and reported: nothing in a record makes that fail."""
+    kind, key = field
+    made = {**(record(2, 7), program_result())[kind], key: value}
+    found = results.mistakes(made)
+    assert len("; ".join(found)) < 20_000
+    if found:
+        return
+    assert re.fullmatch("[1-9][0-9]*", made["job_id"] or "1")
+    out = io.StringIO()
+    tables.show_result(made, "alice\x1b[2J", console=Console(file=out, width=300))
+    assert "\x1b" not in out.getvalue()
+    json.dumps(made, allow_nan=False)
+    kept = results.Kept(Path("20261121T141109Z-job-7-0-0.json"), made)
+    runs, programs, wrong = report._runs("test", [kept], [], {None: None})
+    assert len([*runs, *programs]) + len(wrong) == 1
+    assert "\x1b" not in table.text(runs, programs)
+
+
+def test_what_is_too_large_is_refused(state: Path) -> None:
+    large: list[tuple[dict[str, Any], str]] = [
+        ({"devices": ["x"] * 100_001}, "entries are more than"),
+        ({"stack": "x" * 1001}, "1001 characters are more than 1000"),
+        ({"cores": 2**60}, "is beyond 9007199254740992"),
+        ({"loss": -1e300}, "is beyond"),
+        ({"machine": "a\x1b[2J"}, "has characters that cannot be printed"),
+        ({"versions": {"a\nb": "1"}}, "has characters that cannot be printed"),
+    ]
+    for change, said in large:
+        with pytest.raises(UserError, match=said):
+            results.keep("test", {**record(2, 7), **change})
+    lines = {"history": [{"a": 1}] * 1001}
+    with pytest.raises(UserError, match=r"result\.history: more than 1000 entries"):
+        results.keep("test", {**program_result(), **lines})

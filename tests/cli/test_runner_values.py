@@ -86,6 +86,7 @@ def test_what_is_encrypted_is_known_to_be_so(tmp_path: Path) -> None:
         ("runtime: python", "", "`name` is missing"),
         ("name: p", "- a", "mapping is expected"),
         ("name: p", "config: {", "Pulumi.s.yaml: not YAML"),
+        ("name: p", f"config: {'[' * 5_000}", "Pulumi.s.yaml: it is nested too deeply"),
     ],
 )
 def test_mistakes_in_the_files(tmp_path: Path, settings: str, stack: str, message: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from cli import report
 from cli.report import Made
 from infra.errors import UserError
+from node.benchmark import Run
 from tests.support import sweep_cluster
 from tests.support.sweep_cluster import STACK, SweepUser
 
@@ -169,8 +170,8 @@ def test_a_result_that_is_none_is_a_failure(user: SweepUser, monkeypatch: pytest
     monkeypatch.setattr(sweep_cluster, "record", lambda nodes, job: {"job_id": str(job), "nodes": nodes})
     done = user.run("--nodes", "1")
     assert done.code == 1
-    assert "its result file is not valid: " in done.err
-    assert "result.loss: missing" in done.err
+    assert "the job's result is not valid: " in done.err
+    assert "result.apiVersion: missing" in done.err
 
 
 def test_a_report_that_fails_does_not_hide_a_failed_run(
@@ -186,3 +187,12 @@ def test_a_report_that_fails_does_not_hide_a_failed_run(
     assert "no space for the report" in done.err
     assert "1 of 2 runs without a result" in done.err
     assert user.left() == []
+
+
+def test_another_users_run_is_not_ones_own(user: SweepUser, monkeypatch: pytest.MonkeyPatch) -> None:
+    show = Run.show
+    monkeypatch.setattr(Run, "show", lambda run, jobs=None: {**show(run, jobs), "owner": "alice"})
+    done = user.run("--nodes", "1")
+    assert done.code == 1
+    assert "is alice's run, whose result is not yours: change a value of the benchmark" in done.err
+    assert user.kept() == []

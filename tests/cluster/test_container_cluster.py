@@ -173,6 +173,15 @@ def test_files_go_to_the_shared_home_and_come_back(cluster: Checkout, tmp_path: 
     cluster.execute("sh", "-c", "hostname >data/host; hostname >/etc/of-the-login-machine")
     cluster.cluster("cp", ":data/host", ":/etc/of-the-login-machine", str(tmp_path), check=True)
     assert (tmp_path / "host").read_text() == (tmp_path / "of-the-login-machine").read_text() == "login-0\n"
+    # A user's link leads to the machine's own files, never to this host's.
+    cluster.execute("sh", "-c", "ln -s /etc there; ln -s /etc/hostname name; mkdir many; touch many/1 many/2")
+    cluster.cluster("cp", str(data / "a file"), ":there/of-slurm-stacks-cp", check=True)
+    assert not Path("/etc/of-slurm-stacks-cp").exists()
+    assert cluster.execute("cat", "/etc/of-slurm-stacks-cp") == "content\n"
+    cluster.cluster("cp", ":there/hostname", ":many/[12]", ":name", str(tmp_path), check=True)
+    assert (tmp_path / "hostname").read_text() == "login-0\n"
+    assert (tmp_path / "1").is_file()
+    assert (tmp_path / "name").is_symlink()
     told = cluster.cluster("cp", ":no-such", str(tmp_path))
     assert (told.returncode, told.stderr) == (1, ":no-such: there is no such file on the login machine\n")
 

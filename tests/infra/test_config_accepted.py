@@ -36,7 +36,17 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ),
     ("aws", {"access": {"mode": "ssh", "ssh_cidrs": ["203.0.113.7/32"]}, "image.id": "ami-01234567"}),
     ("aws", {"aws:region": "ca-west-1", "partitions": [{"name": "cpu", "instance_type": "m5.xlarge"}]}),
-    ("aws", {"access": {"mode": "ssh", "ssh_cidrs": ["203.0.113.7/32", "2001:db8::/32"], "key": "my key"}}),
+    (
+        "aws",
+        {
+            "access": {"mode": "ssh", "ssh_cidrs": ["203.0.113.7/32", "2001:db8::/32"], "key": "my key"},
+            "network.aws": {
+                "vpc": "vpc-0123456789",
+                "public_subnet": "subnet-0123456789",
+                "private_subnets": ["subnet-1234567890"],
+            },
+        },
+    ),
     ("aws", {"partitions[0].reservation": "cr-12356790abcd"}),
     # The last of ten nodes is number 9: its machine's name has 63 characters.
     ("local", {"name": "c" * 40, "partitions[0].name": "p" * 20, "partitions[0].nodes.max": 10}),

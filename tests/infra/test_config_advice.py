@@ -53,12 +53,15 @@ def test_warnings() -> None:
         "reservation": "cr-0123456789",
         "zones": ["us-east-1a"],
     }
-    (paid,) = others("aws", {"partitions[0]": {**block, "aws": {"capacity_block": True}}})
+    (paid,) = others("aws", {"partitions[0]": {**block, "aws": {"capacity_block": True, "efa": True}}})
     assert "partition b: a Capacity Block is paid for as it is bought" in paid
     near = {"name": "b", "instance_type": "p4d.24xlarge", "topology": True, "nodes": {"min": 0, "max": 4}}
+    near["aws"] = {"efa": True}
     (elastic,) = others("aws", {"partitions[0]": near})
     assert "partition b: Slurm knows the places of nodes that run" in elastic
     assert "nodes: {min: 4, max: 4}" in elastic
+    (one_card,) = others("aws", {"partitions[0]": {**near, "topology": False, "aws": {}}})
+    assert "p4d.24xlarge uses one of its 4 network cards, by TCP; aws: {efa: true} uses all" in one_card
     (out,) = others("aws", {"aws": {"nat": False}})
     assert "cluster.aws.nat: machines have public addresses" in out
     (spot,) = others("aws", {"aws": {"kms_key": KEY}, "partitions[0].spot": True})
@@ -154,3 +157,22 @@ def test_where_the_prices_of_storage_are_another_regions_is_said() -> None:
     assert told("gcp", **{"gcp:zone": "us-central1-a"}) == []
     assert told("aws") == []
     assert told("local") == []
+
+
+@pytest.mark.parametrize(
+    ("machine", "nodes", "told"),
+    [
+        ("a3-highgpu-8g", 2, "reaches 1,000 Gbit/s by GPUDirect-TCPX over 4 network cards of its own"),
+        ("a3-megagpu-8g", 2, "reaches 1,800 Gbit/s by GPUDirect-TCPXO over 8 network cards of its own"),
+        ("a3-highgpu-8g", 1, ""),
+        ("a2-highgpu-8g", 2, ""),
+    ],
+)
+def test_googles_h100s_are_told_apart_from_their_network(machine: str, nodes: int, told: str) -> None:
+    """88 to 118 USD an hour a node, and a hundredth of the bandwidth between them."""
+    partition = {"name": "h", "instance_type": machine, "nodes": {"min": 0, "max": nodes}}
+    changes = {"partitions[0]": partition, "image.bake": True, "@enabled": False}
+    found = [line for line in said("gcp", changes) if "NCCL" in line]
+    assert len(found) == bool(told)
+    assert told in "".join(found)
+    assert not found or "NCCL then moves about 4 GB/s" in found[0]

@@ -82,6 +82,12 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ),
     ("local", {"access.mode": "ssh"}, "access.mode", ["this machine"]),
     # network
+    (
+        "gcp",
+        {"network.cidr": "10.0.0.0/24", "partitions[0].nodes.max": 251},
+        "network.cidr",
+        ["256 addresses", "controller and login (1) and debug (251) and new (4)", "it has 252", "/23 has"],
+    ),
     ("aws", {"network.cidr": "8.8.0.0/16"}, "network.cidr", ["private IPv4"]),
     ("aws", {"network.cidr": "0.0.0.0/16"}, "network.cidr", ["0.0.0.0/8 is nobody's"]),
     ("gcp", {"network.cidr": "127.0.0.0/16"}, "network.cidr", ["127.0.0.0/8 is each machine's own loopback"]),
@@ -122,7 +128,13 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         "gcp",
         {"access": {"mode": "ssh", "ssh_cidrs": ["203.0.113.0/24", "2001:db8::/32"]}},
         "access.ssh_cidrs[1]",
-        ["IPv4"],
+        ["IPv4 addresses only"],
+    ),
+    (
+        "aws",
+        {"access": {"mode": "ssh", "ssh_cidrs": ["2001:db8::/32"], "key": "k"}},
+        "access.ssh_cidrs[0]",
+        ["IPv4 addresses only", "from which you log in"],
     ),
     ("gcp", {"name": "my-google-lab"}, "name", ["'google'", "buckets"]),
     ("gcp", {"name": "goog-lab"}, "name", ["'goog'"]),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from node import benchmark
+from node import benchmark, foreign
 from node.benchmark import Run
 from node.slurm.control import Control, SlurmDown
 from node.slurm.states import JobState
@@ -51,7 +51,9 @@ class Sbatch:
 
 def ours(number: int, state: str = "RUNNING", **changes: Any) -> JobState:
     """The state of a job of the run."""
-    return job(number, state, comment=f"slurm-stacks:{RUN}", **changes)
+    return job(
+        number, state, comment=f"slurm-stacks:{RUN}", **{"user": foreign.name(os.geteuid()), **changes}
+    )
 
 
 class Submitted(FakeControl):
@@ -232,10 +234,13 @@ def test_anothers_run_is_the_same_run_while_it_works_and_is_left_alone(
     theirs = os.getuid() + 1
     monkeypatch.setattr(benchmark, "_owner", lambda path: theirs if path == run.folder else 0)
     control.queue = {41: ours(41)}
+    with pytest.raises(RuntimeError, match="is another user's run"):
+        run.submit("script")  # the job has the run's comment, and is not the job of the run's owner
+    control.queue = {41: ours(41, user=foreign.name(theirs))}
     assert run.submit("script") == 41
-    control.queue = {41: ours(41, "FAILED")}
+    control.queue = {41: ours(41, "FAILED", user=str(theirs))}
     assert run.submit("script", again=False) == 41
-    with pytest.raises(RuntimeError, match="is another user's run and has no result"):
+    with pytest.raises(RuntimeError, match=r"is another user's run \(.*\) and has no result"):
         run.submit("script")
     assert sorted((path, path.stat().st_mtime_ns) for path in run.folder.iterdir()) == before
     (run.folder / "result.json").write_text("{}")
@@ -258,7 +263,7 @@ def test_nothing_is_submitted_where_another_user_could_exchange_it(
     assert benchmark._owner(run.folder) == run.folder.lstat().st_uid
     if os.geteuid() == 0:
         os.chown(run.folder, theirs, -1, follow_symlinks=False)
-        with pytest.raises(RuntimeError, match="is another user's run and has no result"):
+        with pytest.raises(RuntimeError, match=r"is another user's run \(.*\) and has no result"):
             run.submit("script")
     assert sbatch.calls() == 0
 
@@ -281,7 +286,7 @@ def test_cancel_ends_the_runs_job_and_nothing_else(tmp_path: Path, sbatch: Sbatc
 def test_what_is_known_of_a_run(tmp_path: Path, sbatch: Sbatch) -> None:
     control = FakeControl()
     run = make(tmp_path, control)
-    nothing: dict[str, Any] = dict.fromkeys(("job", "progress", "result"))
+    nothing: dict[str, Any] = dict.fromkeys(("job", "owner", "progress", "result"))
     nothing |= {"folder": str(run.folder), "tail": []}
     assert run.show() == nothing
     run.submit("script")
@@ -297,8 +302,8 @@ def test_what_is_known_of_a_run(tmp_path: Path, sbatch: Sbatch) -> None:
     (run.folder / "out-keras.txt").write_bytes(b"\xff\n" + b"".join(b"line %d\n" % i for i in range(30)))
     shown = run.show()
     assert shown["job"] == {
-        "id": 41, "state": "RUNNING", "nodes": "debug-[0-1]", "user": "u", "partition": "debug",
-        "cause": None, "alive": True,
+        "id": 41, "state": "RUNNING", "nodes": "debug-[0-1]", "user": foreign.name(os.geteuid()),
+        "partition": "debug", "cause": None, "alive": True,
     }  # fmt: skip
     assert (shown["progress"], shown["result"]) == ({"epoch": 1}, {"loss": 0.5})
     assert shown["tail"] == [f"line {i}" for i in range(15, 30)]
@@ -337,3 +342,109 @@ def test_what_a_failed_program_has_saved_is_put_away_with_its_words(tmp_path: Pa
     run.submit("script")
     assert (run.folder / "job-41" / "work" / "checkpoint").exists()
     assert not (run.folder / "work").exists()
+
+
+# --- other users, who may make folders and links there, and know the names --------------------------------
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act as another user")
+ALICE = 4711
+
+
+def give(folder: Path, user: int = ALICE) -> None:
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, user, user, follow_symlinks=False)
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    made = tmp_path / "victim"
+    made.write_text("mine")
+    return made
+
+
+@needs_root
+@pytest.mark.parametrize("what", ["folder", "its parent", "the parent of both"])
+def test_a_folder_that_another_user_makes_a_moment_before_is_not_used(
+    tmp_path: Path, sbatch: Sbatch, monkeypatch: pytest.MonkeyPatch, victim: Path, what: str
+) -> None:
+    """Between the look at a folder and its use somebody makes it, with links in place of all our files."""
+    run = make(tmp_path, FakeControl())
+    mkdir = Path.mkdir
+
+    def alice_first(path: Path, *mode: Any, **options: Any) -> None:
+        if path == run.folder and not run.folder.exists():
+            os.makedirs(run.folder, exist_ok=True)  # noqa: PTH103 - the other is this function
+            for name in (".lock", "run_keras", ".jobid", "jobid"):
+                (run.folder / name).symlink_to(victim)
+            level = ["folder", "its parent", "the parent of both"].index(what)
+            os.chown([run.folder, run.folder.parent, run.folder.parent.parent][level], ALICE, ALICE)
+        mkdir(path, *mode, **options)
+
+    monkeypatch.setattr(Path, "mkdir", alice_first)
+    if what == "folder":
+        with pytest.raises(RuntimeError, match="is another user's run"):
+            run.submit("script")
+    else:
+        with pytest.raises(RuntimeError, match="belongs to another user, who could exchange what runs there"):
+            run.submit("script")
+    assert victim.read_text() == "mine"
+    assert sbatch.calls() == 0
+
+
+@needs_root
+def test_another_users_result_is_shown_as_that_users(tmp_path: Path, sbatch: Sbatch) -> None:
+    run = make(tmp_path, FakeControl())
+    run.folder.mkdir(parents=True)
+    (run.folder / "jobid").write_text("41\n")
+    (run.folder / "result.json").write_text('{"loss": 0}')
+    give(run.folder)
+    shown = run.show()
+    assert (shown["owner"], shown["result"]) == ("user 4711", {"loss": 0})
+    give(run.folder, os.geteuid())
+    assert run.show()["owner"] is None
+    # A group may write in one's own folder. Then the file's owner counts.
+    os.chown(run.folder / "result.json", ALICE, ALICE)
+    assert run.show()["owner"] == "user 4711"
+    (run.folder / "result.json").unlink()
+    give(run.folder)
+    assert (run.show()["owner"], run.show()["result"]) == ("user 4711", None)
+
+
+def test_a_job_of_another_user_with_the_runs_comment_is_not_the_runs_job(
+    tmp_path: Path, sbatch: Sbatch
+) -> None:
+    control = FakeControl(jobs=[ours(30, user="mallory")])
+    run = make(tmp_path, control)
+    assert run.show()["job"] is None
+    assert run.cancel() is None
+    assert control.calls == []
+    assert run.submit("script") == 41, "the forged comment does not keep the run from its own job"
+
+
+@needs_root
+def test_what_another_user_has_put_into_a_run_is_no_danger_to_who_looks(
+    tmp_path: Path, sbatch: Sbatch, victim: Path
+) -> None:
+    """Pipes would keep the reader waiting, links would show other files, and nested JSON would crash it."""
+    run = make(tmp_path, FakeControl())
+    run.folder.mkdir(parents=True)
+    deep = "[" * 100_000
+    (run.folder / "result.json").write_text(deep)
+    (run.folder / "progress.json").write_text(deep)
+    (run.folder / "out-a.txt").symlink_to(victim)
+    os.mkfifo(run.folder / "out-b.txt")
+    os.mkfifo(run.folder / "jobid")
+    give(run.folder)
+    shown = run.show()
+    assert (shown["result"], shown["progress"], shown["job"]) == (None, None, None)
+    assert len(shown["tail"]) == 3
+    assert "mine" not in shown["tail"]
+    assert (
+        shown["tail"][-1] == f"({run.folder}/result.json cannot be used: it is nested deeper than 20 levels)"
+    )
+    (run.folder / "result.json").unlink()
+    (run.folder / "result.json").symlink_to(victim)
+    assert run.show()["result"] is None
+    (run.folder / "progress.json").write_text('{"script": "x"}')
+    (run.folder / "progress.jsonl").write_text(deep + "\n")
+    assert run.show()["progress"] == {"script": "x", "values": None}

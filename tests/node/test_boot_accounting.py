@@ -34,7 +34,7 @@ def controller(
     context.folders = Folders(context.settings)
     for pure in (context.folders.etc, context.folders.run, context.folders.log, context.folders.lib):
         context.path(pure).mkdir(parents=True, exist_ok=True)
-    monkeypatch.setattr(accounts, "chown", lambda _path, _user: None)
+    monkeypatch.setattr(accounts, "ids", lambda _user: (os.geteuid(), os.getegid()))
     monkeypatch.setattr(daemons, "check_port", lambda _context, port: run("see", str(port)))
     monkeypatch.setattr(daemons, "wait", lambda what, *_rest: run("wait", what))
     return context, run

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pwd
+import re
 import socket
 import stat
 import tempfile
@@ -357,7 +358,12 @@ def test_slurms_files_are_slurms(
     monkeypatch.setattr(
         pwd, "getpwnam", lambda n: pwd.struct_passwd((n, "x", numbers[n], numbers[n], "", "/", "/bin/sh"))
     )
-    monkeypatch.setattr(os, "chown", lambda path, user, _group: given.update({Path(path).name: user}))
+
+    def own(handle: int, user: int, _group: int) -> None:
+        name = Path(f"/proc/self/fd/{handle}").readlink().name
+        given[re.sub(r"^\.(.+)\.[0-9a-f]{16}$", r"\1", name)] = user
+
+    monkeypatch.setattr(os, "fchown", own)
     machine_slurm.slurm(machine("controller", "controller"))
     assert {"slurmctld", "slurm-stacks", "slurm", "requests"} == {
         n for n, user in given.items() if user == 4711

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -269,3 +270,28 @@ def test_the_life_of_a_real_disk(tmp_path: Path) -> None:
     assert later[0] == f"/home: ext4 was on {disk}"
     assert later[3] == "['FIRST', 'SECOND']"
     assert "work" in there.split()
+
+
+@pytest.mark.parametrize("kind", ["home", "folder", "file", "pipe"])
+def test_keys_are_added_to_no_file_that_a_users_link_leads_to(tmp_path: Path, kind: str) -> None:
+    context, run = head(tmp_path)
+    target, disk = tmp_path / "root" / "home", tmp_path / "root" / "run" / "slurm-stacks-seed"
+    for folder in (target / "ubuntu" / ".ssh", tmp_path / "victim" / ".ssh"):
+        folder.mkdir(parents=True)
+    (target / "ubuntu" / ".ssh" / "authorized_keys").write_text("ssh-ed25519 NEW\n")
+    victim = tmp_path / "victim" / ".ssh" / "authorized_keys"
+    victim.write_text("mine")
+    (disk / "ubuntu").parent.mkdir(parents=True)
+    if kind == "home":
+        (disk / "ubuntu").symlink_to(tmp_path / "victim")
+    else:
+        (disk / "ubuntu").mkdir()
+        if kind == "folder":
+            (disk / "ubuntu" / ".ssh").symlink_to(victim.parent)
+        else:
+            (disk / "ubuntu" / ".ssh").mkdir()
+            theirs = disk / "ubuntu" / ".ssh" / "authorized_keys"
+            theirs.symlink_to(victim) if kind == "file" else os.mkfifo(theirs)
+    run.answer("cp", really)
+    disks.mount_volume(context, NFS[0], "/dev/nvme1n1")
+    assert victim.read_text() == "mine"

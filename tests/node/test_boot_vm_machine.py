@@ -202,7 +202,7 @@ def test_all_steps_of_a_head_and_of_a_node(
         "logs", "environment",
     ]  # fmt: skip
     assert {step["state"] for step in report["steps"]} == {"done", "skipped"}
-    assert "scontrol reconfigure" in run.calls, "nodes that are up fetch what is new"
+    assert report["facts"]["waits"] == whole_boot.WAITS, "`up` says when nodes that are up fetch what is new"
     assert [call.split()[0] for call in run.calls].index("mkfs.ext4") < run.calls.index("exportfs -ra")
     root = tmp_path / "controller" / "root"
     conf = (root / "etc/slurm/slurm.conf").read_text()

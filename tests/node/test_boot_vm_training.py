@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import os
 import threading
 import zipfile
 from pathlib import Path
@@ -181,3 +182,28 @@ def test_a_users_requirements_are_installed_into_an_environment_of_their_own(tmp
         f"--requirement {project}/requirements.txt"
     )
     assert training.prepare(context) == f"{target} is there"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act as another user")
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_an_environment_of_another_user_is_removed_and_made(tmp_path: Path, kind: str) -> None:
+    """The disk may be older than the cluster, and jobs of all users run what is there."""
+    context, run = head(tmp_path)
+    makes(run, context)
+    envs = tmp_path / "root" / "apps" / "envs"
+    theirs, elsewhere = envs / lock_digest(ROOT, "cpu"), tmp_path / "elsewhere"
+    for made in (elsewhere, theirs) if kind == "folder" else (elsewhere,):
+        (made / "bin").mkdir(parents=True)
+        (made / "bin" / "python").touch()
+        (made / ".complete").touch()
+    if kind == "link":
+        envs.mkdir()
+        theirs.symlink_to(elsewhere)
+    (envs / f".{theirs.name}.lock").symlink_to(tmp_path / "new")
+    for path in (envs, *envs.iterdir()):
+        os.chown(path, 4711, 4711, follow_symlinks=False)
+    assert training.prepare(context) == f"made {theirs}"
+    assert {path.lstat().st_uid for path in (envs, *envs.iterdir())} == {0}
+    assert not theirs.is_symlink()
+    assert (elsewhere / "bin" / "python").exists()
+    assert not (tmp_path / "new").exists()

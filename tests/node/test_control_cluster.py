@@ -73,6 +73,18 @@ def test_a_node_from_off_to_busy_and_back(cluster: SlurmCluster) -> None:
         control.update_job(job, admin_comment="too late")
 
 
+def test_partitions_close_and_open_again(cluster: SlurmCluster) -> None:
+    control = cluster.control
+    assert control.open_partitions() == ["debug"]
+    control.close_partition("debug")
+    assert control.open_partitions() == []
+    job = _submit(cluster, "--hold", "--wrap", "true")
+    assert control.jobs()[job].is_pending, "jobs are still accepted"
+    control.cancel([job])
+    control.open_partition("debug")
+    assert control.open_partitions() == ["debug"]
+
+
 def test_a_job_that_takes_fewer_nodes_than_it_wants_waits_for_the_least(cluster: SlurmCluster) -> None:
     job = _submit(cluster, "--hold", "-N2-4", "--wrap", "true")
     assert cluster.control.jobs()[job].wanted_nodes == 2

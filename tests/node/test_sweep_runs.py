@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from node import command_line
+from node import command_line, foreign
 from node.codec import to_json
 from node.slurm.control import SlurmDown
 from node.sweep import Sweep
 from tests.support.doubles import FakeControl, job, settings
 
+ME = foreign.name(os.geteuid())
 FOLDERS = [f"0123/abc-s-{number}" for number in (1, 2, 3)]
 
 
@@ -37,7 +39,7 @@ class Sbatch:
         number = max(self.control.queue, default=0) + 1
         after = given.get("dependency", "").removeprefix("afterany:")
         self.waits[number] = [int(n) for n in after.split(":") if n]
-        self.control.queue[number] = job(number, "PENDING", comment=given["comment"])
+        self.control.queue[number] = job(number, "PENDING", comment=given["comment"], user=ME)
         return subprocess.CompletedProcess(command, 0, f"{number}\n", "")
 
 
@@ -86,7 +88,9 @@ def test_the_same_wish_again_submits_nothing_whatever_became_of_the_jobs(
     tmp_path: Path, sweep: Sweep, sbatch: Sbatch, control: FakeControl
 ) -> None:
     first = sweep.submit(wish(tmp_path, *FOLDERS[:2]))
-    control.queue = {2: job(2, "FAILED", comment=f"slurm-stacks:{FOLDERS[1]}")}  # Slurm has forgotten job 1
+    control.queue = {
+        2: job(2, "FAILED", comment=f"slurm-stacks:{FOLDERS[1]}", user=ME)
+    }  # Slurm has forgotten job 1
     again = sweep.submit(wish(tmp_path))
     assert again["runs"] == [*first["runs"], {"job": 3, "error": None}]
     assert sbatch.waits == {1: [], 2: [1], 3: [2]}
@@ -140,7 +144,7 @@ def test_cancel_ends_what_is_not_over_the_last_first(
     tmp_path: Path, sweep: Sweep, sbatch: Sbatch, control: FakeControl
 ) -> None:
     sweep.submit(wish(tmp_path))
-    control.queue[1] = job(1, "COMPLETED", comment=f"slurm-stacks:{FOLDERS[0]}")
+    control.queue[1] = job(1, "COMPLETED", comment=f"slurm-stacks:{FOLDERS[0]}", user=ME)
     assert sweep.cancel([*FOLDERS, "0123/never"]) == [3, 2]
     assert control.calls == [("cancel", 3, 2)]
 

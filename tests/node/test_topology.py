@@ -18,17 +18,18 @@ from node.elastic import topology as elastic_topology
 from node.elastic.driver import LaunchGroup, Machine, MachineState
 from node.elastic.drivers.ec2.errors import Ec2Error
 from node.elastic.drivers.gce.places import place
+from node.elastic.reconfiguration import Reconfiguration
 from node.elastic.topology import PAUSE_SECONDS, Topology
 from node.folders import Folders
 from node.model import Partition, Settings, Site
-from node.slurm import topology
+from node.slurm import hardware, topology
 from node.slurm.conf import render
 from node.slurm.configure import configure
 from node.slurm.control import SlurmError
 from node.slurm.hostlist import expand
 from tests.support import doubles
 from tests.support.cloud_faults import Fault
-from tests.support.doubles import FakeControl, FakeDriver, node
+from tests.support.doubles import FakeControl, FakeDriver, job, node
 from tests.support.fake_ec2 import FakeEc2, fake_ec2
 
 FAR = Partition("far", "p4d.24xlarge", 2, 1000, 0, 5, topology=True)
@@ -113,8 +114,15 @@ class Land:
     def __init__(self, lib: Path) -> None:
         self.control = FakeControl([node(name, "IDLE", "CLOUD", "POWERED_DOWN") for name in NODES])
         self.driver, self.now, self.lib = FakeDriver(), 0.0, lib
+        self.reconfiguration = Reconfiguration(self.control, lib)
         self.kept = Topology(
-            DESIGN, self.control, self.driver, lib, lambda: self.driver.machines, lambda: self.now
+            DESIGN,
+            self.control,
+            self.driver,
+            lib,
+            lambda: self.driver.machines,
+            self.reconfiguration,
+            lambda: self.now,
         )
 
     def up(self, name: str, *where: str) -> None:
@@ -175,8 +183,19 @@ def test_what_slurm_did_not_read_is_written_again(land: Land, monkeypatch: pytes
     (land.lib / topology.RECORD).write_text("{")
     assert topology.read(land.lib) == {}
     assert elastic_topology.Topology(
-        DESIGN, land.control, land.driver, land.lib, lambda: land.driver.machines
+        DESIGN, land.control, land.driver, land.lib, lambda: land.driver.machines, land.reconfiguration
     ).once()
+
+
+def test_a_job_that_starts_elsewhere_delays_the_reading_and_asks_the_cloud_nothing(land: Land) -> None:
+    (land.lib / hardware.RECORD).write_text(hardware.text(hardware.Record("slurm-wlm 23.11.4")))
+    land.up("far-0", "nn-1")
+    land.control.queue[7] = job(7, "CONFIGURING", nodes=("plain-0",))
+    assert not land.kept.once()
+    assert not (land.lib / topology.FILE).exists()
+    land.control.queue.clear()
+    assert land.kept.once(), "at the next look, not after the pause"
+    assert land.control.calls == [("reconfigure",)]
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -312,6 +313,34 @@ def test_root_follows_no_link_of_another_user(bench: Path, content: bytes, name:
     assert set(staged(bench.parent)) == {"model.py", "envs/cpu/uv.lock"}
     assert not (bench / NAME).is_symlink()
     assert not (bench / NAME / "workload").is_symlink()
+
+
+@as_root
+@pytest.mark.parametrize("user", [0, ADA], ids=["root", "a user"])
+def test_nothing_is_staged_where_a_link_in_the_folders_place_leads(
+    bench: Path, content: bytes, user: int
+) -> None:
+    elsewhere = bench.parent / "elsewhere"
+    elsewhere.mkdir()
+    elsewhere.chmod(0o777)
+    bench.rmdir()
+    bench.symlink_to(elsewhere)
+    os.chown(bench, EVE, EVE, follow_symlinks=False)
+    for _ in ("a link", "a folder"):
+        done = stage_as(user, bench, content)
+        if user == 0:
+            assert printed(done) == str(bench / NAME / "workload")
+            there = bench.lstat()
+            assert (there.st_uid, there.st_mode) == (0, stat.S_IFDIR | 0o1777), "others could exchange it"
+        else:
+            assert (done.returncode, done.stdout) == (1, b"")
+            assert f"{bench} belongs to ".encode() in done.stderr
+        assert list(elsewhere.iterdir()) == []
+        assert elsewhere.stat().st_uid == 0
+        bench.unlink() if bench.is_symlink() else shutil.rmtree(bench)
+        bench.mkdir()
+        bench.chmod(0o777)
+        os.chown(bench, EVE, EVE)
 
 
 @as_root

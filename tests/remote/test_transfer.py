@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from cli import providers, transfer
-from cli.provider import StackUp
+from cli.provider import Inside, StackUp
 from infra.errors import EXIT_USAGE, UserError
 from infra.program.stack import Stack
 from infra.ssh.target import Target
 from tests.support.login_machine import LoginMachine
+from tests.support.private_mounts import PrivateMounts
 from tests.support.sshd import make_key, public
 
 
@@ -179,3 +180,112 @@ def test_machines_of_this_host_get_plain_copies(
         cp(tmp_path, ":a b", ":c d", str(tmp_path / "nowhere"))
     with pytest.raises(UserError, match=r"^:no/where/: there is no such folder on the login machine"):
         cp(tmp_path, str(tmp_path / "data"), ":no/where/")
+
+
+# --- a login machine on this host with a root folder of its own ------------------------------------------
+
+
+@pytest.fixture
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Path]]:
+    """A machine whose folder `place` is another than this host's, and that folder of both."""
+    host, machine = tmp_path / "place", tmp_path / "machine's place"
+    for folder in (host / "etc", machine / "etc", machine / "home"):
+        folder.mkdir(parents=True)
+    mounts = PrivateMounts()
+    mounts.run("mount", "--bind", str(machine), str(host))
+    words = mounts("env", "-i", "-C", str(host / "home"), "PATH=/usr/bin:/bin", "LC_ALL=C.UTF-8")
+    files: Callable[..., Inside] = lambda *_: Inside(tuple(words))  # noqa: E731
+    monkeypatch.setattr(providers, "load", lambda _name: SimpleNamespace(files_here=files))
+    yield host, machine
+    mounts.close()
+
+
+def test_a_machines_own_root_gets_copies_with_the_rules_of_scp(
+    inside: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = inside[1] / "home"
+    data = tmp_path / "data"
+    (data / "deep").mkdir(parents=True)
+    (data / "deep" / "file").write_text("content\n")
+    (data / "-n").write_text("a strange name\n")
+    cp(tmp_path, str(data), ":")
+    assert (home / "data" / "deep" / "file").read_text() == "content\n"
+    cp(tmp_path, str(data / "deep" / "file"), ":~/a b")
+    cp(tmp_path, str(data / "deep" / "file"), str(data / "-n"), ":data/deep")
+    monkeypatch.chdir(data)
+    cp(tmp_path, ".", ":contents")
+    assert (home / "contents" / "-n").read_text() == "a strange name\n"
+    back = tmp_path / "back"
+    back.mkdir()
+    cp(tmp_path, ":? ?", ":data/deep/*", str(back))
+    assert sorted(path.name for path in back.iterdir()) == ["-n", "a b", "file"]
+    cp(tmp_path, ":data", str(tmp_path / "renamed"))
+    assert (tmp_path / "renamed" / "deep" / "file").read_text() == "content\n"
+    (home / "[x]").write_text("no pattern")
+    cp(tmp_path, ":[x]", ".")
+    assert (data / "[x]").read_text() == "no pattern"
+    with pytest.raises(UserError, match=r"^:no\*: there is no such file on the login machine$"):
+        cp(tmp_path, ":no*", str(back))
+    with pytest.raises(UserError, match="nowhere: there is no such folder here"):
+        cp(tmp_path, ":a b", ":data", str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match=r"^:no/where/: there is no such folder on the login machine$"):
+        cp(tmp_path, str(data), ":no/where/")
+    with pytest.raises(UserError, match=r"^cp: .*/back/file' with directory"):
+        cp(tmp_path, ":data", str(back / "file"))
+
+
+def test_a_machines_links_lead_to_its_own_files_and_never_to_this_hosts(
+    inside: tuple[Path, Path], tmp_path: Path
+) -> None:
+    host, machine = inside
+    home = machine / "home"
+    (host / "etc" / "secret").write_text("this host's")
+    (machine / "etc" / "secret").write_text("the machine's")
+    (home / "there").symlink_to(host / "etc")
+    (home / "one").symlink_to(host / "etc" / "secret")
+    mine, back = tmp_path / "mine", tmp_path / "back"
+    mine.write_text("new")
+    back.mkdir()
+    cp(tmp_path, str(mine), ":there")
+    cp(tmp_path, str(mine), ":there/other")
+    cp(tmp_path, str(mine), ":one")
+    assert sorted(path.name for path in (host / "etc").iterdir()) == ["secret"]
+    assert (machine / "etc" / "mine").read_text() == (machine / "etc" / "other").read_text() == "new"
+    assert (machine / "etc" / "secret").read_text() == "the machine's", "a link is replaced, not followed"
+    assert (home / "one").read_text() == "new"
+    cp(tmp_path, ":there/secret", str(back))
+    assert (back / "secret").read_text() == "the machine's"
+    cp(tmp_path, ":there/s*", str(tmp_path / "matched"))
+    assert (tmp_path / "matched").read_text() == "the machine's"
+
+
+def test_a_link_that_came_from_the_machine_is_not_written_through(
+    inside: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """A user exchanges what is copied between two copies."""
+    home, victim, back = inside[1] / "home", tmp_path / "victim", tmp_path / "back"
+    (victim / "folder").mkdir(parents=True)
+    (victim / "file").write_text("mine")
+    (home / "data").mkdir()
+    (home / "data" / "file").symlink_to(victim / "file")
+    (home / "data" / "folder").symlink_to(victim / "folder")
+    back.mkdir()
+    cp(tmp_path, ":data", str(back))
+    for name in ("file", "folder"):
+        (home / "data" / name).unlink()
+    (home / "data" / "file").write_text("theirs")
+    (home / "data" / "folder").mkdir()
+    (home / "data" / "folder" / "new").touch()
+    with pytest.raises(UserError, match="cannot overwrite non-directory"):
+        cp(tmp_path, ":data", str(back))
+    assert (victim / "file").read_text() == "mine"
+    assert list((victim / "folder").iterdir()) == []
+
+
+def test_a_folder_here_may_be_a_link_of_this_host(inside: tuple[Path, Path], tmp_path: Path) -> None:
+    (inside[1] / "home" / "file").write_text("content\n")
+    real = tmp_path / "real"
+    real.mkdir()
+    (tmp_path / "way").symlink_to(real)
+    cp(tmp_path, ":file", str(tmp_path / "way"))
+    assert (real / "file").read_text() == "content\n"

@@ -174,6 +174,9 @@ class FakeControl(Slurm):
     def reconfigure(self) -> None:
         self.calls.append(("reconfigure",))
 
+    def open_partitions(self) -> list[str]:
+        return []
+
     def _see_job(self) -> None:
         if self.refuse_job_updates:
             raise SlurmError(["scontrol"], 1, "Job has already finished")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from cli.report import Made
 from cli.sweep import watch
 from infra.errors import NotUpError, UserError
 from infra.program import locations
+from node import foreign
 from node.slurm.control import SlurmError
 from node.sweep import Sweep
 from tests.support.doubles import FakeControl, job, settings
@@ -137,7 +139,9 @@ class SweepCluster:
         number = max(self.control.queue, default=0) + 1
         self.waits[number] = given.get("dependency", "")
         reason = "Dependency" if self.waits[number] else "None"
-        self.control.queue[number] = job(number, "PENDING", comment=given["comment"], reason=reason)
+        self.control.queue[number] = job(
+            number, "PENDING", comment=given["comment"], reason=reason, user=foreign.name(os.geteuid())
+        )
         self.submitted.append(str(Path(options["cwd"]).relative_to(self.bench)))
         self._hook("sbatched")
         return subprocess.CompletedProcess(command, 0, f"{number}\n", "")

@@ -65,6 +65,9 @@ def nothing_is_mounted(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr(disks, "MOUNTINFO", folder / "mountinfo")
 
 
+WAITS = "nodes that are up read the new configuration later"
+
+
 def nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disks are blank, servers answer, Slurm is installed, daemons are there."""
     monkeypatch.setattr(disks, "_blank", lambda _device: True)
@@ -72,6 +75,7 @@ def nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_slurm, "_release", _release)
     for name in ("munged", "controller", "check_port", "wait"):
         monkeypatch.setattr(machine_slurm.daemons, name, lambda *_a: None)  # type: ignore[attr-defined]
+    monkeypatch.setattr(machine_slurm.daemons, "reconfigure", lambda _context: WAITS)  # type: ignore[attr-defined]
 
 
 def _release(context: Context) -> str:

@@ -32,7 +32,6 @@ def checkpoint(step: int = 45) -> Checkpoint:
     return Checkpoint(
         state=State(Position(step, 0.1 + 0.2, 17.0, 3.5), weights),
         history=(Epoch(1, 1 / 3, 0.75, 9.25),),
-        seconds_train=12.5,
         seconds_total=20.0,
         start_latency=1.25,
     )
@@ -58,9 +57,9 @@ def words(store: Store) -> str:
 def equal(one: Checkpoint | None, other: Checkpoint) -> bool:
     assert one is not None
     same = all((a == b).all() for a, b in zip(one.state.weights, other.state.weights, strict=True))
-    rest = (one.state.position, one.history, one.seconds_train, one.seconds_total, one.start_latency)
+    rest = (one.state.position, one.history, one.seconds_total, one.start_latency)
     return same and rest == (
-        other.state.position, other.history, other.seconds_train, other.seconds_total, other.start_latency
+        other.state.position, other.history, other.seconds_total, other.start_latency
     )  # fmt: skip
 
 

@@ -110,7 +110,7 @@ def part(until: int | None, begun: Checkpoint | None) -> tuple[Any, Checkpoint, 
         trained = local_sgd.train(
             plan(average_every=every), epochs.append, begun.state if begun else None, between
         )
-    return trained, Checkpoint(last[-1], tuple(epochs), 0, 0, None), steps
+    return trained, Checkpoint(last[-1], tuple(epochs), 0, None), steps
 
 
 @pytest.mark.parametrize("workers", [2, 3])

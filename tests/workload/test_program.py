@@ -160,6 +160,9 @@ def test_what_a_program_says_is_kept_and_what_cannot_be_used_is_named(
     ("text", "said"),
     [
         ("{", "is no JSON"),
+        ('{"a":' * 5_000 + "1" + "}" * 5_000, "it is nested deeper than 20 levels"),
+        ('{"a": 1' + "0" * 30 + "}", "values.a: 1000"),
+        ('{"\\u001b[2J": []}', "values.\N{REPLACEMENT CHARACTER}[2J: a number, a text"),
         ("[1, 2]", "an object is expected"),
         ('{"a": [1]}', "values.a: a number, a text"),
         ('{"a": NaN}', "values.a: nan is no finite number"),
@@ -179,7 +182,7 @@ def test_values_that_cannot_be_used_are_left_out(tmp_path: Path, text: str, said
 
 def test_a_record_that_is_not_valid_says_where() -> None:
     record = {key: types[0]() for key, types in program_record.KEYS.items()}
-    record |= {"apiVersion": program_record.API_VERSION, "nodes": 1, "workers": 1}
+    record |= {"apiVersion": program_record.API_VERSION, "nodes": 1, "workers": 1, "job_id": "7"}
     assert program_record.mistakes(record) == []
     changes: list[tuple[dict[str, Any], str]] = [
         ({"accuracy": 1.0}, "result.accuracy: unknown"),
@@ -203,3 +206,11 @@ def test_only_the_end_of_a_long_progress_is_read(tmp_path: Path) -> None:
     file.write_text(line * 4000 + json.dumps({"step": "last"}))
     lines, notes = program_record.read_lines(file)
     assert (len(lines), lines[-1], notes) == (program_record.MOST_LINES, {"step": "last"}, [])
+
+
+def test_lines_that_are_nested_without_end_are_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "progress.jsonl"
+    file.write_text('{"epoch": 1}\n' + "[" * 100_000 + '\n{"epoch": 2}\n')
+    lines, (note,) = program_record.read_lines(file)
+    assert lines == [{"epoch": 1}, {"epoch": 2}]
+    assert note.endswith("because they are no objects of values: 1")

@@ -125,6 +125,12 @@ def test_an_invalid_record_is_not_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_time_of_training_is_that_of_the_epochs(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"seconds_train: 61.4 is not the sum of the epochs' seconds"):
+        result.write(tmp_path / "result.json", {**RECORD, "seconds_train": 61.4})
+    result.write(tmp_path / "result.json", {**RECORD, "seconds_train": 43.001})  # each number is rounded
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "progress.json"
     result.write_json(path, {"epoch": 1})

@@ -67,8 +67,8 @@ def part(loop: Any, until: int | None, begun: Checkpoint | None) -> tuple[Any, C
         model = loop.train(plan(), epochs.append, begun.state if begun else None, between)
     except StoppedError:
         assert stopped is not None
-        return None, Checkpoint(stopped, tuple(epochs), 0, 0, None), steps
-    return model, Checkpoint(State(stopped, []), tuple(epochs), 0, 0, None), steps  # type: ignore[arg-type]
+        return None, Checkpoint(stopped, tuple(epochs), 0, None), steps
+    return model, Checkpoint(State(stopped, []), tuple(epochs), 0, None), steps  # type: ignore[arg-type]
 
 
 def numbers(epochs: tuple[Epoch, ...]) -> list[tuple[float, float]]:
@@ -235,7 +235,8 @@ def test_a_synchronous_training_through_everything(make: Callable[..., Job]) -> 
     assert (parts["restarts"], parts["test_accuracy"]) == (4, whole["test_accuracy"])
     assert parts["start_latency_seconds"] > 0  # of the first start that saved something to go on from
     # The time of all starts, like the epochs, which were trained in several of them.
-    assert parts["seconds_total"] > parts["seconds_train"] > sum(e["seconds"] for e in parts["history"])
+    assert parts["seconds_total"] > parts["seconds_train"]
+    assert not result.waited(parts)
     assert len(parts["history"]) == 5
     assert not job.checkpoint.parent.exists()
 
@@ -266,7 +267,7 @@ def test_a_published_training_goes_on_within_an_epoch(make: Callable[..., Job]) 
     whole, parts = record(alone), record(run)
     assert parts["restarts"] == 1
     assert parts["start_latency_seconds"] > 0
-    assert parts["seconds_train"] > sum(e["seconds"] for e in parts["history"])
+    assert not result.waited(parts)
     (first, second), (whole_first, whole_second) = parts["history"], whole["history"]
     assert (first["loss"], first["accuracy"]) == (whole_first["loss"], whole_first["accuracy"])
     # For the first part of the interrupted epoch Keras gave the chief the mean over its half of the examples.

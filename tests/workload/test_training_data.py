@@ -1,6 +1,7 @@
 """The choice of a run's data, the cache that tasks share, and refused data."""
 
 import multiprocessing
+import os
 import socket
 import threading
 import time
@@ -280,3 +281,17 @@ def test_a_download_that_fails(
             assert data.load(kind, tmp_path).name == "digits-synthetic"
             assert expected in capsys.readouterr().out
     ended.set()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_what_another_user_put_in_a_locks_place_neither_stops_nor_harms(tmp_path: Path, kind: str) -> None:
+    lock = tmp_path / "mnist.lock"
+    if kind == "link":
+        lock.symlink_to(tmp_path / "new")
+    elif kind == "pipe":
+        os.mkfifo(lock)
+    else:
+        lock.mkdir()
+    with data._lock(lock):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["mnist.lock"]

@@ -12,6 +12,8 @@ import contextlib
 import json
 from typing import Any
 
+from workload.result import parse
+
 LONGEST = 1 << 20
 """The most bytes of a message. The addresses of a thousand nodes take 20 KiB."""
 BEAT: dict[str, Any] = {"beat": 1}
@@ -62,7 +64,7 @@ class Channel:
             if not line.endswith(b"\n"):
                 raise LostError("it closed the connection")
             try:
-                message = json.loads(line)
+                message = parse(line)
             except ValueError:
                 message = None
             if not isinstance(message, dict):

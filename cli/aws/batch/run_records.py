@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from cli import results
+from infra.errors import UserError
 from infra.program import locations
+from node.foreign import parse
+
+LARGEST = 1e15
+_JOB_ID = re.compile(r"[A-Za-z0-9-]{1,128}")
 
 
 def folder(stack: str) -> Path:
@@ -19,8 +25,10 @@ def keep(stack: str, record: dict[str, Any]) -> Path:
     """Keep a record by its job's id, and return its file.
 
     Raises:
-        UserError: The folder cannot be written.
+        UserError: The folder cannot be written, or the id is none: a file is named after it.
     """
+    if not _JOB_ID.fullmatch(str(record["job_id"])):
+        raise UserError(f"{record['job_id']!r} is no id of a Batch job, so its result is not kept")
     path = folder(stack) / f"{record['job_id']}.json"
     results.write_whole(path, json.dumps(record, indent=1))
     return path
@@ -31,7 +39,7 @@ def load(stack: str) -> list[dict[str, Any]]:
     found = []
     for path in sorted(folder(stack).glob("[!.]*.json"), key=lambda one: one.stat().st_mtime):
         try:
-            record = json.loads(path.read_text())
+            record = parse(path.read_text())
         except (OSError, ValueError):
             continue
         if isinstance(record, dict) and isinstance(record.get("nodes"), int):
@@ -41,5 +49,9 @@ def load(stack: str) -> list[dict[str, Any]]:
 
 def rate(record: dict[str, Any]) -> float | None:
     """Images a second of a record; `None` where its program reported none."""
-    found = record.get("result", {}).get("images_per_second")
-    return float(found) if isinstance(found, int | float) else None
+    result = record.get("result")
+    found = result.get("images_per_second") if isinstance(result, dict) else None
+    # A job's log has said it, and may say anything.
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found <= LARGEST:
+        return None
+    return float(found)

@@ -14,6 +14,7 @@ from cli.aws.batch.service import BatchService, Job
 from infra.aws.batch import access
 from infra.errors import EXIT_USAGE, UserError
 from node import plurals
+from node.foreign import parse
 
 POLL_SECONDS = 10.0
 MARK = "RESULT "
@@ -148,7 +149,7 @@ def result_in(lines: list[str]) -> dict[str, Any] | None:
     for line in reversed(lines):
         if line.startswith(MARK):
             try:
-                found = json.loads(line.removeprefix(MARK))
+                found = parse(line.removeprefix(MARK))
             except ValueError:
                 return None
             return found if isinstance(found, dict) else None

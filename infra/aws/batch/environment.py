@@ -19,9 +19,9 @@ from node.model import ClusterDesign
 STOCK_ROOT = "/dev/xvda"
 """The name of the root disk in the images of Amazon Linux, which Batch's own are."""
 PRIORITY = 1
-LONGEST_UPDATE_MINUTES = 7200
-"""How long jobs may go on while their machines are to be replaced; more is not possible (botocore, batch:
-UpdatePolicy)."""
+LONGEST_UPDATE_MINUTES = 360
+"""How long jobs may go on while their machines are to be replaced. Batch takes up to 7200, but the provider
+refuses more than 360 (terraform-provider-aws, issue 48709)."""
 PLAIN, WITH_GPUS = "ECS_AL2023", "ECS_AL2023_NVIDIA"
 """Batch's own images (botocore, batch: Ec2Configuration). The second has no driver for P3's V100s."""
 

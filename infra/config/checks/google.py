@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 
 from infra.config.checks.context import CLUSTER, Context
@@ -17,7 +16,7 @@ HOSTS = ("login-", "image-")
 def check_google(c: Context) -> None:
     if c.provider != "gcp":
         return
-    for step in (_names, _disks, _network, _ssh, _reservations):
+    for step in (_names, _disks, _network, _reservations):
         step(c)
 
 
@@ -81,17 +80,6 @@ def _network(c: Context) -> None:
                 name,
                 f"the name of a {key} in gcp:project: {IN_WORDS[NAME]}",
                 f"write {name.rpartition('/')[2]}" if "/" in name else "",
-            )
-
-
-def _ssh(c: Context) -> None:
-    for index, cidr in enumerate(c.cluster.access.ssh_cidrs):
-        if ipaddress.ip_network(cidr).version == 6:
-            c.add(
-                (*CLUSTER, "access", "ssh_cidrs", index),
-                cidr,
-                "an IPv4 network on Google Cloud",
-                "the cluster's machines there have IPv4 addresses only",
             )
 
 

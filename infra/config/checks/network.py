@@ -5,10 +5,13 @@ from __future__ import annotations
 import ipaddress
 import re
 
+from infra import addresses
 from infra.config.checks.context import CLUSTER, MISSING, Context
 from infra.config.checks.partitions import check_zones
+from infra.config.cluster import PartitionConfig
 from infra.config.mistakes import near
 from infra.config.network import DEFAULT_CIDR, Net
+from node import plurals
 
 # Shortest prefix that does not count as the whole internet: 0.0.0.0/1 and 128.0.0.0/1 together are all of it.
 ANYWHERE = {4: 8, 6: 19}
@@ -23,6 +26,7 @@ SIDES = "north|south|east|west|central|northeast|northwest|southeast|southwest"
 REGION = rf"[a-z]{{2}}(?:-gov|-iso[a-z]?)?-(?:{SIDES})-\d"
 """The form of AWS's regions, because the snapshot does not name all of them."""
 PROJECT = r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]"
+ANY, HOSTS = "any zone", "controller and login"
 MODES = {"aws": ("ssm", "ssh"), "gcp": ("iap", "ssh"), "local": ()}
 
 
@@ -123,6 +127,19 @@ def check_access(c: Context) -> None:
                 "your own network",
                 "it opens SSH to the whole internet; to mean it, say so twice: allow_ssh_from_anywhere: true",
             )
+        elif net.version == 6 and not _may_have_ipv6(c):
+            c.add(
+                (*at, "ssh_cidrs", index),
+                cidr,
+                "an IPv4 network: the cluster's machines have IPv4 addresses only",
+                "write the IPv4 address from which you log in, with /32",
+            )
+
+
+def _may_have_ipv6(c: Context) -> bool:
+    """Whether machines may have IPv6 addresses: an existing subnet of AWS may assign them."""
+    network = c.cluster.network.aws
+    return c.provider == "aws" and network is not None and network.vpc is not None
 
 
 def _own_image(c: Context) -> bool:
@@ -203,8 +220,11 @@ def _addresses(c: Context) -> None:
         )
         return
     # On Google Cloud the subnetwork has all of the network's addresses.
+    before = len(c.mistakes)
     if c.provider == "aws":
         _subnets(c, whole)
+    if len(c.mistakes) == before and network.aws is None and network.gcp is None:
+        _capacity(c)
     for index, value in enumerate(network.peers):
         if _overlap(ipaddress.ip_network(value), whole):
             c.add(
@@ -213,6 +233,76 @@ def _addresses(c: Context) -> None:
                 f"addresses apart from the cluster's, {whole}",
                 "give the cluster another network: network.cidr",
             )
+
+
+def _capacity(c: Context) -> None:
+    """All machines of all partitions must be able to have an address at once."""
+    network = c.cluster.network
+    key = "private_cidr" if c.provider == "aws" and network.private_cidr is not None else "cidr"
+    at = (*CLUSTER, "network", key)
+    public, private = network.subnets()
+    outside = "public" if c.cluster.access.mode == "ssh" else "private"
+    if c.provider == "aws" and outside == "public":
+        hosts = 1 + c.cluster.login.count + 1  # and the NAT gateway
+        if hosts > (free := addresses.free_addresses(str(public), "aws")):
+            c.add(
+                (*CLUSTER, "network", "public_cidr"),
+                str(public),
+                f"a network for {plurals.count(hosts, 'machine')}",
+                f"it has {plurals.count(free, 'address', 'addresses')}: give a larger one",
+            )
+    short = _shortage(c, str(private if c.provider == "aws" else network.whole()))
+    if short is None:
+        return
+    fits = next((size for size in range(24, 15, -1) if _shortage(c, _part(c, size)) is None), None)
+    zones = [zone for zone in short.zones if not zone.startswith(ANY)]
+    where = f" in {', '.join(zones)}" if len(zones) == len(short.zones) else ""
+    c.add(
+        at,
+        getattr(network, key) or DEFAULT_CIDR,
+        f"{plurals.count(short.nodes, 'address', 'addresses')} for all machines at once{where}: "
+        f"{short.partitions()}",
+        f"it has {short.free} for them; "
+        + ("lower nodes.max" if fits is None else f"a network of /{fits} has enough, or lower nodes.max"),
+    )
+
+
+def _part(c: Context, prefix: int) -> str:
+    """What a network of this size has for nodes by default: half of it on AWS, all of it on Google Cloud."""
+    return f"10.0.0.0/{prefix + 1 if c.provider == 'aws' else prefix}"
+
+
+def _shortage(c: Context, cidr: str) -> addresses.Shortage | None:
+    """Machines that cannot all have an address in the nodes' part of the network.
+
+    AWS chooses the zones of partitions that name none when the cluster is made, and this is checked again
+    then: here they may be in any zone that the network is divided for.
+    """
+    cluster = c.cluster
+    hosts = 1 + cluster.login.count
+    if c.provider == "gcp":
+        free = {ANY: addresses.free_addresses(cidr, "gcp")}
+        needs = [addresses.Need(p.name, p.nodes.max, frozenset(free)) for p in cluster.partitions]
+        return addresses.shortage([addresses.Need(HOSTS, hosts, frozenset(free)), *needs], free)
+    parts = addresses.private_parts(cidr)
+    named = list(dict.fromkeys(zone for p in cluster.partitions for zone in _zones_of(c, p)))
+    if len(named) > len(parts):
+        return None  # the network is too small for these zones, which has a message of its own
+    every = [*named, *(f"{ANY} {number}" for number in range(len(named), len(parts)))]
+    free = {zone: addresses.free_addresses(part, "aws") for zone, part in zip(every, parts, strict=True)}
+    needs = [addresses.Need(HOSTS, 0 if cluster.access.mode == "ssh" else hosts, frozenset(free))]
+    for partition in cluster.partitions:
+        zones = _zones_of(c, partition)
+        # Neither a placement group nor EFA spans zones.
+        if partition.placement == "cluster" or (partition.aws is not None and partition.aws.efa):
+            zones = zones[:1] or ([every[0]] if partition.nodes.max > max(free.values()) else [])
+        needs.append(addresses.Need(partition.name, partition.nodes.max, frozenset(zones or every)))
+    return addresses.shortage(needs, free)
+
+
+def _zones_of(c: Context, partition: PartitionConfig) -> list[str]:
+    """The zones that the stack file names for a partition; empty if AWS chooses them."""
+    return list(partition.zones or c.cluster.network.zones)
 
 
 def _subnets(c: Context, whole: Net) -> None:

@@ -5,10 +5,13 @@ File systems are made once, and never over existing data.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import time
 from pathlib import Path
 
+from node import foreign
 from node.bootstrap import files
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
@@ -157,11 +160,26 @@ def copy_to_disk(context: Context, target: Path, device: str) -> None:
 
 def _add_keys(image: Path, disk: Path) -> None:
     """Adds the image's authorized keys, because a replaced controller may have a new key. Both are valid."""
-    new, old = (home / ".ssh" / "authorized_keys" for home in (image, disk))
-    if new.is_file() and old.is_file():
-        lines = old.read_text().splitlines()
+    new = image / ".ssh" / "authorized_keys"
+    if not new.is_file():
+        return
+    # The disk has been a user's, whose links may lead anywhere.
+    flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        with foreign.folder(disk) as home, foreign.folder(Path(".ssh"), home) as folder:
+            handle = os.open("authorized_keys", flags, dir_fd=folder)
+    except (FileNotFoundError, foreign.UnusableError):
+        return
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+        return
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        return
+    with os.fdopen(handle, "r+") as stream:
+        lines = stream.read().splitlines()
         more = [line for line in new.read_text().splitlines() if line not in lines]
-        if more:
-            with old.open("a") as stream:
-                stream.write("".join(f"{line}\n" for line in more))
-            os.sync()
+        stream.write("".join(f"{line}\n" for line in more))
+    if more:
+        os.sync()

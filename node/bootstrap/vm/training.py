@@ -14,6 +14,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from node import foreign
 from node.bootstrap import files
 from node.bootstrap.context import Context, SkipStep
 
@@ -54,9 +55,11 @@ def prepare(context: Context) -> str:
     else:
         raise SkipStep("no environment is published")
     envs = files.folder(Path(context.settings.site.apps) / "envs")
-    target = envs / name
+    target, lock_file = envs / name, envs / f".{name}.lock"
+    for there in (target, lock_file):
+        _remove_foreign(there)
     # After a restart of the boot the former process may still be making the environment.
-    with (envs / f".{target.name}.lock").open("a") as lock:
+    with lock_file.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         # Its interpreter is a link to the machine's, which is missing after a change of the distribution.
         if (target / COMPLETE).exists() and (target / "bin" / "python").exists():
@@ -66,6 +69,20 @@ def prepare(context: Context) -> str:
         _install(context, project, target)
         (target / COMPLETE).write_text("\n")
     return f"made {target}"
+
+
+def _remove_foreign(path: Path) -> None:
+    """Removes what another user has put in the place of ours, where jobs of all users would run it.
+
+    The disk may be older than this cluster. Its folder is root's by now, so nobody puts anything there again.
+    """
+    if foreign.is_trusted(foreign.owner(path)) and not path.is_symlink():
+        return
+    print(f"{path} is {foreign.name(path.lstat().st_uid)}'s, and is removed", file=sys.stderr, flush=True)
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def _check_space(project: Path, envs: Path, target: Path) -> None:

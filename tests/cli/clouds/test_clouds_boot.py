@@ -66,6 +66,14 @@ def test_a_head_that_is_ready_tells_its_facts(cloud: FakeCloud) -> None:
     assert (boot.said, boot.applied) == ([], [])
 
 
+def test_what_waits_for_its_moment_is_said(cloud: FakeCloud) -> None:
+    cloud.run("controller")
+    cloud.report("controller", "ready", facts={"slurm": "slurm-wlm 23.11.4", "waits": "nodes read it later"})
+    boot = Boot(cloud)
+    assert boot.facts()["scheduler_version"] == "slurm-wlm 23.11.4"
+    assert boot.said == ["controller: nodes read it later"]
+
+
 def test_each_step_is_said_once(cloud: FakeCloud) -> None:
     cloud.run("controller")
     boot = Boot(

@@ -109,7 +109,11 @@ def test_jobs_are_held_off_first_and_then_asked_to_end(
     assert end.startswith("sudo -n scancel --quiet 7 8_1; end=$(($(date +%s) + 45)); until "), "and bounded"
     assert [target.patience for target, _ in head.targets] == [0, 0], "one attempt"
     assert [seconds for _, seconds in head.targets] == [check.SECONDS, check.SECONDS + check.END_SECONDS]
-    assert said[0].startswith("no further job starts (")
+    assert said[0] == (
+        "no further job starts (should you keep the cluster: `./cluster exec --stack test -- sh -c "
+        "'sudo -n scontrol update PartitionName=cpu State=UP; "
+        "sudo -n scontrol update PartitionName=gpu State=UP'` lets them start again)"
+    )
     assert said[2].splitlines() == [
         "  job 7 train|v2 (ann, RUNNING on cpu-[1-2])",
         "  job 8_1 x (bob, CONFIGURING on gpu)",

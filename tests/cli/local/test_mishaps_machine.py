@@ -168,3 +168,18 @@ def test_a_full_disk_without_a_name_names_all_that_it_may_be(home: Path) -> None
     text = str(os_errors.explain(OSError(errno.ENOSPC, "No space left on device")))
     for folder in (locations.run_root(), locations.state_root(), locations.cache_root()):
         assert f"{folder} (" in text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give folders away")
+@pytest.mark.parametrize("variable", ["XDG_STATE_HOME", "XDG_CACHE_HOME"])
+def test_root_does_not_write_into_another_users_folders(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    theirs = tmp_path / "theirs" / "slurm-stacks"
+    theirs.mkdir(parents=True)
+    os.chown(theirs, 4711, 4711)
+    monkeypatch.setenv(variable, str(tmp_path / "theirs"))
+    (problem,) = host_checks.problems()
+    assert problem == (
+        f"{theirs} belongs to user 4711, and you are root. Run ./cluster without sudo, or with `sudo -H`."
+    )

@@ -278,12 +278,35 @@ def test_the_workload_is_staged_once_and_whole(local: FakeMachines) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act as another user")
-def test_what_another_user_put_there_is_not_taken_for_the_workload(local: FakeMachines) -> None:
+@pytest.mark.parametrize("kind", ["folder", "full folder", "file", "link"])
+def test_what_another_user_put_there_is_not_taken_for_the_workload(
+    local: FakeMachines, tmp_path: Path, kind: str
+) -> None:
     theirs = local.run.shared / "bench" / workload_files.read(local.project).digest[:16]
-    theirs.mkdir(parents=True)
-    os.chown(theirs, 2002, 2002)
-    with pytest.raises(UserError, match="belongs to another user, whose files would run as you"):
-        local.do("stage")
+    theirs.parent.mkdir(parents=True)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    if kind == "link":
+        theirs.symlink_to(elsewhere)
+    elif kind == "file":
+        theirs.touch()
+    else:
+        theirs.mkdir()
+    if kind == "full folder":
+        (theirs / "workload").symlink_to(elsewhere)
+    os.chown(theirs, 2002, 2002, follow_symlinks=False)
+    # Before, a draft was named after the process that made it, and any of these could become it.
+    drafts = [theirs.with_name(f".{theirs.name}.{pid}") for pid in range(os.getpid() - 50, os.getpid() + 50)]
+    for draft in drafts:
+        draft.mkdir()
+        (draft / "workload").symlink_to(elsewhere)
+        os.chown(draft, 2002, 2002)
+    assert local.do("stage")["folder"] == str(theirs)
+    assert theirs.lstat().st_uid == 0, "root has put its own in that place"
+    assert (theirs / "workload" / "train.py").is_file()
+    assert not (theirs / "workload").is_symlink()
+    assert list(elsewhere.iterdir()) == []
+    assert set(theirs.parent.iterdir()) == {theirs, *drafts}, "no draft of ours is left"
 
 
 def test_the_environment_lies_where_the_cluster_looks(

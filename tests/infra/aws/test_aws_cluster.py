@@ -12,8 +12,8 @@ import pytest
 
 from cli.aws import operations
 from infra import bundle
-from infra.aws.cluster import AwsCluster, with_zones
-from infra.aws.zones import Zones
+from infra.aws.cluster import AwsCluster
+from infra.aws.zones import Zones, with_zones
 from infra.clouds import ready as waiting
 from infra.clouds.commands import ClusterRef, WaitRequest
 from infra.inventory import Inventory
@@ -123,7 +123,9 @@ def test_the_sweep_does_nothing_until_the_end_and_then_what_the_program_can() ->
     made = cluster(aws_design()).inputs("c-sweep")
     assert made["create"] == "true"
     assert "update" not in made
-    assert made["triggers"] == ["--region", "eu-west-1", "--cluster", "c"], "elsewhere: the old one sweeps"
+    *place, vpc, subnet = made["triggers"]
+    assert place == ["--region", "eu-west-1", "--cluster", "c"], "elsewhere: the old one sweeps"
+    assert (vpc, subnet) == ("c-network-vpc-id", "c-network-private-b-id"), "the head's zone is b"
     python, flag, module, *words = made["delete"].split()
     assert (python, flag, module) == (".venv/bin/python", "-m", operations.__name__)
     options = operations.parse(words)

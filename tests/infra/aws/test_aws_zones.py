@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import re
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from infra.aws import subnets, zones
+from infra import addresses
+from infra.addresses import Need
+from infra.aws import zones
+from infra.aws.network import AwsNetwork
+from infra.aws.storage import AwsStorage
 from infra.aws.zones import Zones
 from infra.errors import UserError
+from node.model import ClusterDesign
 from tests.support.aws_mocks import (
     CPU,
+    EFS,
     EXISTING,
     GPU,
     OWN,
-    ZONES,
     Aws,
     aws_design,
     declare,
@@ -116,46 +125,126 @@ def test_unknown_zones_are_told_apart() -> None:
     blank = {"m5.xlarge": ["<x>"], "p3dn.24xlarge": ["<x>"], "m5.large": ["<x>"]}
     own, _ = find(aws_design(), Aws(offered=blank))
     assert own.private == ("<x>",)
-    assert subnets.private_cidrs("10.0.128.0/17", own.private) == {"<x>": "10.0.128.0/20"}
+    assert addresses.private_cidrs("10.0.128.0/17", own.private) == {"<x>": "10.0.128.0/20"}
     there, _ = find(
         aws_design(network=EXISTING),
         Aws(offered=blank, subnets=dict.fromkeys(["subnet-p", "subnet-a", "subnet-b"], "<z>")),
     )
     assert list(there.existing.values()) == ["subnet-a", "subnet-b"]
-    assert zones.labels(list(there.existing)) == ["0", "1"]
+    assert list(addresses.labels(list(there.existing)).values()) == ["a", "b"]
+
+
+def test_a_zones_label_is_its_letter_and_no_two_zones_have_the_same() -> None:
+    assert addresses.labels(["us-east-1b", "us-east-1a"]) == {"us-east-1b": "b", "us-east-1a": "a"}
+    assert addresses.labels(["<x>", "us-east-1a", "<y>", "us-east-1c"]) == {
+        "<x>": "b", "us-east-1a": "a", "<y>": "d", "us-east-1c": "c",
+    }  # fmt: skip
+    assert addresses.labels(["us-west-2a", "us-west-2-lax-1a"]) == {
+        "us-west-2a": "a",
+        "us-west-2-lax-1a": "b",
+    }
+
+
+NAMED = [(), ("eu-west-1a",), ("eu-west-1b", "eu-west-1a"), ("eu-west-1c",)]
+MIXES = [((), *mix) for mix in itertools.product(NAMED, repeat=2)] + [(zone, (), ()) for zone in NAMED[1:]]
+
+
+@pytest.mark.parametrize(("network", "cpu", "gpu"), MIXES)
+def test_any_mix_of_zones_that_are_named_and_not_gives_each_resource_its_own_name(
+    network: tuple[str, ...], cpu: tuple[str, ...], gpu: tuple[str, ...]
+) -> None:
+    design = aws_design(
+        network=dataclasses.replace(OWN, zones=network),
+        partitions=(dataclasses.replace(CPU, zones=cpu), dataclasses.replace(GPU, zones=gpu)),
+        mounts=(EFS,),
+    )
+    blank = {machine: ["<x>"] for machine in ("m5.xlarge", "p3dn.24xlarge", "m5.large")}
+
+    def program() -> None:
+        made = AwsNetwork("n", design, zones.find(design))
+        AwsStorage("s", design, made)
+
+    # The recorder refuses a name that two resources have.
+    made = declare(program, aws=Aws(offered=blank))
+    wanted = {zone for zones_of in (cpu or network, gpu or network) for zone in zones_of or ["<x>"]}
+    private = [name for name in made.types() if re.fullmatch("n-private-[a-z]", name)]
+    assert wanted <= {made.inputs(name)["availabilityZone"] for name in private}
 
 
 # --- addresses --------------------------------------------------------------------------------------------
 
 
 def test_a_zone_more_moves_no_other() -> None:
-    few = subnets.private_cidrs("10.0.128.0/17", ["eu-west-1b"])
-    more = subnets.private_cidrs("10.0.128.0/17", ["eu-west-1c", "eu-west-1b", "eu-west-1a"])
+    few = addresses.private_cidrs("10.0.128.0/17", ["eu-west-1b"])
+    more = addresses.private_cidrs("10.0.128.0/17", ["eu-west-1c", "eu-west-1b", "eu-west-1a"])
     assert few == {"eu-west-1b": "10.0.144.0/20"}
     assert more["eu-west-1b"] == few["eu-west-1b"]
     assert len(set(more.values())) == 3
 
 
 def test_small_networks() -> None:
-    assert subnets.private_cidrs("10.0.0.128/27", ["eu-west-1c", "eu-west-1a"]) == {
+    assert addresses.private_cidrs("10.0.0.128/27", ["eu-west-1c", "eu-west-1a"]) == {
         "eu-west-1c": "10.0.0.128/28",
         "eu-west-1a": "10.0.0.144/28",
     }
     with pytest.raises(UserError, match=r"network.private_cidr: 10.0.0.128/28 is too small for 2 zones"):
-        subnets.private_cidrs("10.0.0.128/28", ["eu-west-1c", "eu-west-1a"])
+        addresses.private_cidrs("10.0.0.128/28", ["eu-west-1c", "eu-west-1a"])
     with pytest.raises(UserError, match="too small"):
-        subnets.private_cidrs("10.0.0.128/29", ["eu-west-1c"])
+        addresses.private_cidrs("10.0.0.128/29", ["eu-west-1c"])
 
 
-def test_every_node_has_an_address() -> None:
-    cidrs = {"eu-west-1a": "10.0.0.0/28", "eu-west-1b": "10.0.0.16/28"}
-    subnets.check_capacity(aws_design(), ZONES, cidrs)  # 10 nodes in 22 addresses, 4 in 11
-    both = Zones("eu-west-1b", {"cpu": tuple(cidrs), "gpu": tuple(cidrs)})
-    twelve = dataclasses.replace(GPU, max=12)
-    with pytest.raises(
-        UserError, match="partition gpu: 12 nodes, but its subnets have 11 addresses in one zone"
-    ):
-        subnets.check_capacity(aws_design(partitions=(CPU, twelve)), both, cidrs)
-    many = dataclasses.replace(CPU, max=23)
-    with pytest.raises(UserError, match="partition cpu: 23 nodes, but its subnets have 22 addresses;"):
-        subnets.check_capacity(aws_design(partitions=(many, GPU)), ZONES, cidrs)
+def test_the_nodes_of_all_partitions_have_addresses_together() -> None:
+    """Each partition alone fits: 10 and 9 nodes into a subnet of 11 addresses, beside the controller."""
+    small = dataclasses.replace(OWN, private_cidr="10.0.128.0/28", zones=("eu-west-1a",))
+    nine = dataclasses.replace(GPU, max=9)
+    message = (
+        r"network.private_cidr: its subnets in eu-west-1a have 11 addresses, and machines that can start "
+        r"nowhere else are 20: cpu \(10\) and gpu \(9\) and controller and login \(1\); give a larger"
+    )
+    with pytest.raises(UserError, match=message):
+        declare(lambda: network_of(aws_design(network=small, partitions=(CPU, nine))))
+    declare(lambda: network_of(aws_design(network=small, partitions=(CPU,))))
+
+
+def network_of(design: ClusterDesign) -> None:
+    AwsNetwork("n", design, zones.find(design))
+
+
+ZONE_NAMES = ("a", "b", "c")
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 6), st.frozensets(st.sampled_from(ZONE_NAMES), min_size=1)), max_size=4
+    ),
+    st.fixed_dictionaries({zone: st.integers(0, 8) for zone in ZONE_NAMES}),
+)
+def test_there_is_no_shortage_just_where_every_node_finds_a_place(
+    wanted: list[tuple[int, frozenset[str]]], free: dict[str, int]
+) -> None:
+    needs = [Need(f"p{number}", nodes, own) for number, (nodes, own) in enumerate(wanted)]
+    short = addresses.shortage(needs, free)
+    assert (short is None) == _placed([(own) for nodes, own in wanted for _ in range(nodes)], free)
+    if short is not None:
+        assert short.nodes > short.free == sum(free[zone] for zone in short.zones)
+        assert all(need.zones <= set(short.zones) for need in short.needs)
+
+
+def _placed(nodes: list[frozenset[str]], free: dict[str, int]) -> bool:
+    """Place nodes one by one, and move others where that makes room (augmenting paths)."""
+    held: dict[str, list[int]] = {zone: [] for zone in free}
+
+    def place(node: int, seen: set[str]) -> bool:
+        for zone in nodes[node] - seen:
+            seen.add(zone)
+            if len(held[zone]) < free[zone]:
+                held[zone].append(node)
+                return True
+            for other in list(held[zone]):
+                if place(other, seen):
+                    held[zone].remove(other)
+                    held[zone].append(node)
+                    return True
+        return False
+
+    return all(place(node, set()) for node in range(len(nodes)))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import ipaddress
 from typing import Any
 
 import pytest
 
 from infra.clouds import firewall
-from infra.errors import UserError
 from infra.gcp import names, security
 from infra.gcp.labels import labels, value
-from infra.gcp.network import RESERVED_ADDRESSES, GcpNetwork, subnetwork_cidr
+from infra.gcp.network import GcpNetwork, subnetwork_cidr
 from node.model import Access, ClusterDesign, Network
 from tests.support.gcp_mocks import (
     CPU,
@@ -215,16 +213,8 @@ def test_names_fit_with_the_longest_cluster(variant: str) -> None:
 # --- addresses, accounts, labels --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("prefix", "nodes"), [(24, 251), (28, 11), (27, 27)])
-def test_every_machine_has_an_address(prefix: int, nodes: int) -> None:
-    cidr = f"10.0.0.0/{prefix}"
-    assert nodes == ipaddress.ip_network(cidr).num_addresses - RESERVED_ADDRESSES - 1
-    small = dataclasses.replace(OWN, cidr=cidr)
-    fits = gcp_design(network=small, partitions=(dataclasses.replace(CPU, max=nodes),))
-    assert subnetwork_cidr(fits) == cidr
-    over = gcp_design(network=small, partitions=(dataclasses.replace(CPU, max=nodes + 1),))
-    with pytest.raises(UserError, match=rf"network.cidr: {cidr} has {nodes} addresses"):
-        network(over)
+def test_the_subnetwork_has_all_of_the_networks_addresses() -> None:
+    assert subnetwork_cidr(gcp_design(network=dataclasses.replace(OWN, cidr="10.0.0.0/27"))) == "10.0.0.0/27"
 
 
 def test_an_existing_networks_room_is_its_owners() -> None:

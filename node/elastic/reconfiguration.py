@@ -1,0 +1,145 @@
+"""Has Slurm read its configuration again, at a moment at which slurmctld survives it.
+
+From 23.11 on `scontrol reconfigure` replaces slurmctld's process. It kills the scripts that run (prologs and
+epilogs of slurmctld), which the new process repeats. Before 23.11.8 slurmctld goes on while their ends still
+come in, and may crash (SchedMD's commit a914847a5b). Our prolog runs while a job's nodes boot, so this is no
+rare case: on those releases the configuration is read again only while no such script runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from node.elastic.view import log
+from node.slurm import hardware, version
+from node.slurm.control import Slurm, SlurmError
+
+REQUEST, CLOSED = "reconfigure", "closed-partitions.json"
+"""Files in the daemon's folder: that Slurm is to read its configuration; the partitions that are closed for a
+moment. They outlive the daemon."""
+WITH_SCRIPT = ("CONFIGURING", "COMPLETING")
+"""The states of jobs whose PrologSlurmctld or EpilogSlurmctld may run: Slurm sets CONFIGURING before the
+prolog and keeps COMPLETING until the epilog has ended."""
+
+
+class Reconfiguration:
+    """Carries out requests to read the configuration again.
+
+    Args:
+        control: Slurm's commands.
+        lib: The daemon's folder, which also has the record of Slurm's release.
+    """
+
+    def __init__(self, control: Slurm, lib: Path) -> None:
+        self._control = control
+        self._lib = lib
+        self._lock = threading.Lock()
+
+    def possible(self) -> bool:
+        """Return whether `now` would probably succeed.
+
+        Raises:
+            SlurmError: slurmctld does not answer.
+        """
+        return self._survives_scripts() or not self._scripts()
+
+    def now(self) -> bool:
+        """Have Slurm read its configuration, unless slurmctld might crash because of a script that runs.
+
+        Returns:
+            Whether Slurm has read it.
+
+        Raises:
+            SlurmError: slurmctld does not answer or refuses.
+        """
+        with self._lock:
+            if self._survives_scripts():
+                self._control.reconfigure()
+                return True
+            if self._scripts():
+                return False
+            # A job could start between the look and the command, so none may for a moment.
+            closed = self._control.open_partitions()
+            self._remember(closed)
+            try:
+                for name in closed:
+                    self._control.close_partition(name)
+                if self._scripts():
+                    return False
+                self._control.reconfigure()
+                return True
+            finally:
+                self._reopen()
+
+    def request(self) -> str:
+        """Have Slurm read its configuration now or, if need be, at a later call of `once`.
+
+        Nothing is done while every node is off, because a node reads the configuration when it starts.
+
+        Returns:
+            Why it waits; empty if there is nothing to wait for.
+
+        Raises:
+            SlurmError: slurmctld does not answer or refuses. `once` tries again.
+        """
+        if all(node.is_powered_down for node in self._control.nodes().values()):
+            return ""
+        (self._lib / REQUEST).touch()
+        if self.once():
+            return ""
+        return (
+            "nodes that are up read the new configuration as soon as no job starts or ends, because "
+            f"slurmctld {version.short(self._release())} may crash if it is reconfigured meanwhile"
+        )
+
+    def once(self) -> bool:
+        """Carry out a request that waits, and open partitions that an interrupted attempt has left closed.
+
+        Returns:
+            Whether a request was carried out.
+
+        Raises:
+            SlurmError: slurmctld does not answer or refuses.
+        """
+        if (self._lib / CLOSED).exists():
+            with self._lock:
+                self._reopen()
+        if not (self._lib / REQUEST).exists() or not self.now():
+            return False
+        (self._lib / REQUEST).unlink(missing_ok=True)
+        log("Slurm has read its configuration again")
+        return True
+
+    def _scripts(self) -> bool:
+        return any(job.state in WITH_SCRIPT for job in self._control.jobs().values())
+
+    def _release(self) -> str:
+        record = hardware.read(self._lib)
+        return "" if record is None else record.release
+
+    def _survives_scripts(self) -> bool:
+        return version.reconfigure_survives_scripts(self._release())
+
+    def _remember(self, closed: Sequence[str]) -> None:
+        draft = self._lib / f".{CLOSED}.new"
+        draft.write_text(json.dumps(list(closed)))
+        draft.replace(self._lib / CLOSED)
+
+    def _reopen(self) -> None:
+        """Open the partitions that were closed. A slurmctld that has just read slurm.conf has opened them."""
+        file = self._lib / CLOSED
+        try:
+            names = [str(name) for name in json.loads(file.read_text())]
+        except (OSError, ValueError, TypeError):
+            names = []
+        for name in names:
+            # A partition may be gone from the configuration that was just read. If slurmctld does not answer,
+            # `once` tries again.
+            with contextlib.suppress(SlurmError):
+                self._control.open_partition(name)
+        if self._control.ping():
+            file.unlink(missing_ok=True)

@@ -1,0 +1,112 @@
+"""Tests of files that root writes into folders where users can write."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from node.bootstrap import files
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act as another user")
+ALICE = 4711
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A folder with a file that nobody may touch."""
+    made = tmp_path / "victim"
+    made.mkdir(mode=0o700)
+    (made / "file").write_text("mine")
+    (made / "file").chmod(0o600)
+    return made
+
+
+def unharmed(victim: Path) -> bool:
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (victim, victim / "file")]
+    owners = {path.stat().st_uid for path in (victim, victim / "file")}
+    return (
+        modes == [0o700, 0o600]
+        and owners == {os.geteuid()}
+        and (victim / "file").read_text() == "mine"
+        and list(victim.iterdir()) == [victim / "file"]
+    )
+
+
+@pytest.mark.parametrize("kind", ["link to a folder", "link to nothing", "link to a file", "file"])
+def test_a_folder_is_not_made_where_a_link_leads(tmp_path: Path, victim: Path, kind: str) -> None:
+    place = tmp_path / "bench"
+    if kind == "file":
+        place.touch()
+    else:
+        leads = {
+            "link to a folder": victim,
+            "link to nothing": victim / "new",
+            "link to a file": victim / "file",
+        }
+        place.symlink_to(leads[kind])
+    with pytest.raises(NotADirectoryError, match="is a link or a file of "):
+        files.folder(place, 0o1777)
+    assert unharmed(victim)
+
+
+@needs_root
+def test_root_takes_a_folder_that_another_user_has_made(tmp_path: Path) -> None:
+    place = tmp_path / "bench"
+    place.mkdir(mode=0o777)
+    os.chown(place, ALICE, ALICE)
+    files.folder(place, 0o1777)
+    assert (place.stat().st_uid, stat.S_IMODE(place.stat().st_mode)) == (0, 0o1777)
+    files.folder(place, 0o700, "nobody")
+    assert (place.owner(), stat.S_IMODE(place.stat().st_mode)) == ("nobody", 0o700)
+
+
+@needs_root
+def test_root_removes_another_users_link_in_a_folders_place(tmp_path: Path, victim: Path) -> None:
+    place = tmp_path / "bench"
+    place.symlink_to(victim)
+    os.chown(place, ALICE, ALICE, follow_symlinks=False)
+    files.folder(place, 0o1777)
+    there = place.lstat()
+    assert (there.st_uid, there.st_mode) == (0, stat.S_IFDIR | 0o1777)
+    assert unharmed(victim)
+
+
+@pytest.mark.parametrize("content", ["mine", "new"])
+def test_a_link_in_a_files_place_is_replaced(tmp_path: Path, victim: Path, content: str) -> None:
+    place = tmp_path / "settings"
+    place.symlink_to(victim / "file")
+    assert files.write(place, content.encode(), 0o644)
+    assert not place.is_symlink()
+    assert (place.read_text(), stat.S_IMODE(place.stat().st_mode)) == (content, 0o644)
+    assert not files.write(place, content.encode(), 0o600)
+    assert stat.S_IMODE(place.stat().st_mode) == 0o600
+    assert unharmed(victim)
+
+
+def test_a_drafts_name_cannot_be_made_beforehand(
+    tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user makes links of every name that a process can foresee."""
+    for pid in range(os.getpid(), os.getpid() + 50):
+        (tmp_path / f".settings.{pid}").symlink_to(victim / "file")
+        (tmp_path / f".link.{pid}").symlink_to(victim / "file")
+    files.write(tmp_path / "settings", b"new")
+    files.link(tmp_path / "link", "settings")
+    assert (tmp_path / "link").read_text() == "new"
+    # Even the right name would be of no use: an existing draft is neither written nor removed.
+    monkeypatch.setattr("secrets.token_hex", lambda _bytes: "guessed")
+    (tmp_path / ".settings.guessed").symlink_to(victim / "file")
+    with pytest.raises(FileExistsError):
+        files.write(tmp_path / "settings", b"newer")
+    assert (tmp_path / ".settings.guessed").is_symlink()
+    assert unharmed(victim)
+
+
+def test_a_failed_write_leaves_no_draft(tmp_path: Path) -> None:
+    (tmp_path / "settings").mkdir()
+    with pytest.raises(IsADirectoryError):
+        files.write(tmp_path / "settings", b"new")
+    assert [path.name for path in tmp_path.iterdir()] == ["settings"]
