@@ -25,6 +25,7 @@ from localcloud.cloud import Cloud
 from localcloud.errors import CloudError
 from localcloud.init import become_subreaper
 from localcloud.limits import COMPUTE, Limits, changed, refusal
+from localcloud.network import read_hosts
 from node import rpc
 from node.bootstrap import files
 from node.bootstrap.accounts import IDS
@@ -96,7 +97,8 @@ class Agent:
         if method in ("launch", "terminate", "list", "available_capacity"):
             if self._concerns_compute(method, params):
                 self._delay_or_refuse(method)
-            return getattr(self._cloud, method)(**params)
+            answer = getattr(self._cloud, method)(**params)
+            return self._with_addresses(answer) if method == "list" else answer
         if self._closing and method != "shutdown":
             raise CloudError("Unavailable", "the cloud is shutting down")
         if method in ("fault", "inspect"):
@@ -110,6 +112,17 @@ class Agent:
             threading.Timer(0.05, self.stop).start()
             return {"pid": os.getpid()}
         raise CloudError("InvalidRequest", f"no call is named {method!r}")
+
+    def _with_addresses(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """Add the addresses of container machines. Process machines have those of this host."""
+        if isolation.read(self._run) != CONTAINER:
+            return answer
+        given = read_hosts(self._run / "cloud" / "hosts")
+        machines = [
+            record | {"addresses": [given[record["node"]]] if record["node"] in given else []}
+            for record in answer["machines"]
+        ]
+        return answer | {"machines": machines}
 
     def _concerns_compute(self, method: str, params: dict[str, Any]) -> bool:
         """Whether a call is about nodes. Calls about the cluster's head never get an injected error."""

@@ -21,6 +21,7 @@ from localcloud.containers import CGROUPS
 from localcloud.machines import base_python, pids_of_cluster
 from node import ports, rpc
 from node.bootstrap import files
+from node.bootstrap.report import displayable
 from node.bootstrap.vm import cloud_local
 from node.model import APPS, CONTAINER, SHARED, SLURMDBD_PORT, ClusterDesign, Settings, Site
 from node.sites import LocalSite
@@ -105,10 +106,9 @@ class RunDirectory:
     def report(self, host: str) -> dict[str, Any]:
         """Return the steps and the facts of a machine's boot; empty if it has not reported yet."""
         try:
-            found: dict[str, Any] = json.loads(self.boot_report(host).read_text())
-        except (OSError, ValueError):
+            return displayable(self.boot_report(host).read_bytes()) or {}
+        except OSError:
             return {}
-        return found
 
     def current(self) -> dict[str, Any]:
         """Return the content of `current.json`, which names what is published now.

@@ -78,8 +78,10 @@ def trust() -> Document:
 
 
 def controller(scope: Scope, design: ClusterDesign) -> Document:
-    """The controller launches and ends this cluster's nodes, keeps the munge key and reads all boot
-    reports."""
+    """The controller launches and ends this cluster's nodes, and keeps the munge key.
+
+    It reads no boot reports here: nodes send theirs to it (`node.bootstrap.report_server`).
+    """
     return _document(
         _allow("Describe", _describe(design), "*"),
         *_launch(scope, design),
@@ -92,10 +94,7 @@ def controller(scope: Scope, design: ClusterDesign) -> Document:
             StringEquals={f"aws:ResourceTag/{CLUSTER}": design.name, f"aws:ResourceTag/{ROLE}": COMPUTE},
         ),
         _allow("Secret", ["secretsmanager:GetSecretValue", "secretsmanager:PutSecretValue"], scope.secret),
-        _allow("Bucket", ["s3:GetObject"], [f"{scope.bucket}/{part}" for part in (*PUBLISHED, f"{BOOTS}*")]),
-        # The driver finds new reports in this list.
-        _allow("List", ["s3:ListBucket"], scope.bucket, StringEquals={"s3:prefix": BOOTS}),
-        _report(scope, ["controller"]),
+        *_member(scope, ["controller"]),
         *_common(scope, design, "controller"),
     )
 
@@ -110,7 +109,7 @@ def compute(scope: Scope, design: ClusterDesign) -> Document:
     """A node may only boot. All nodes share one role, so each could write another's boot report.
 
     Root of every node can act with this role, and with `open_metadata` every process of a node. The role
-    therefore gives no access to the munge key.
+    therefore gives no access to the munge key, and nothing follows from what nodes write into the bucket.
     """
     return _document(
         *_member(scope, [f"{partition.name}-*" for partition in design.partitions]),

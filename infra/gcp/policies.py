@@ -83,7 +83,8 @@ def nodes_only(cluster: str) -> Condition:
 def own_reports(bucket: str, role: str) -> Condition:
     """Limits writes in the bucket to the boot reports of a role's machines.
 
-    All nodes share one account, so each could write another's report.
+    All nodes share one account, so each could write another's report. No program acts on nodes' reports in
+    the bucket: people read them.
     """
     folder = f"projects/_/buckets/{bucket}/objects/boot/"
     controller, login, image = f"{folder}controller.json", f"{folder}login-", f"{folder}image-"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from node.bootstrap import report
 from node.logs.text import UnreadableError, Wanted, age, decoded, open_log, printable, size, tail
 
 HOLD_SECONDS = 1.0
@@ -193,12 +193,15 @@ class BootReport:
 
     def _lines(self) -> list[str]:
         try:
-            content = json.loads(self._path.read_text())
-            return [*self._age(content["started"]), *(printable(line) for line in report_lines(content))]
+            with self._path.open("rb") as stream:
+                content = report.displayable(stream.read(report.OWN_BYTES + 1))
         except FileNotFoundError:
             return [f"(not there: {self._missing})"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except OSError as error:
             return [f"(cannot be shown: {error!r})"]
+        if content is None:
+            return ["(cannot be shown: it is no boot report)"]
+        return [*self._age(content["started"]), *(printable(line) for line in report_lines(content))]
 
     def _age(self, started: float) -> list[str]:
         if self._asked is None or started >= self._asked - CLOCK_SECONDS:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.cloud_machines import NO_POD, POD, CloudMachines
+from tests.cluster.cloud_machines import NO_POD, POD, CloudMachines, nodes
 from tests.support.aws_land import REGION, AwsLand
 from tests.support.cloud_land import need_clouds, opened
 from tests.support.cloud_stack import Cluster, design
@@ -62,6 +62,10 @@ def test_a_token_goes_no_further_than_its_machine(cluster: Cluster) -> None:
 
 class TestAws(CloudMachines):
     datasource = "Ec2"
+
+    def after_a_notice_of(self, cluster: Cluster, node: str) -> None:
+        """Nothing follows: EC2 itself tells the controller of its interruptions."""
+        assert nodes(cluster)[node][0] == "State=IDLE+CLOUD"
 
     def secret_of(self, cluster: Cluster) -> dict[str, str]:
         assert isinstance(cluster.land, AwsLand)

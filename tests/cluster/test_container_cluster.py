@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import re
 import shutil
@@ -21,7 +22,7 @@ import pytest
 from cli.local import image, machine_access
 from cli.local.site import RunDirectory
 from cli.provider import TOOL
-from localcloud.containers import BootPlan, leftovers
+from localcloud.containers import BootPlan, disk_folder, leftovers
 from node import rpc
 from tests.support.checkout import Checkout, until
 from tests.support.containers import cluster_image
@@ -121,6 +122,11 @@ def test_jobs_run_on_machines_that_came_up_for_them_and_went_again(cluster: Chec
     assert socket.gethostname() not in names
     until(lambda: states(cluster) == {"idle~"}, 120, "zero nodes")
     until(lambda: cluster.status()["machines"]["running"] == 0, 120, "zero machines")
+    # The controller has heard of each boot from the node itself.
+    heard = disk_folder(cluster.run_directory, "controller") / "lib" / "reports"
+    for number in range(2):
+        said = json.loads((heard / f"10.99.1.{number}.json").read_text())
+        assert (said["state"], said["failure"], said["notice"]) == ("ready", None, None)
 
 
 def test_sacct_works_where_people_log_in(cluster: Checkout) -> None:

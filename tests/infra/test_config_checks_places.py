@@ -153,6 +153,8 @@ REFUSED: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("gcp", {"name": "my-google-lab"}, "name", ["'google'", "buckets"]),
     ("gcp", {"name": "goog-lab"}, "name", ["'goog'"]),
     ("gcp", {"partitions[0].name": "login-gpu", "@partition": "login-gpu"}, "partitions[0].name", ["login-"]),
+    ("aws", {"partitions[0].name": "image", "@partition": "image"}, "partitions[0].name", ["image-"]),
+    ("aws", {"partitions[0].name": "image-compute"}, "partitions[0].name", ["begin with image-"]),
     ("gcp", {"partitions[0].name": "image", "@partition": "image"}, "partitions[0].name", ["image-"]),
     (
         "gcp",

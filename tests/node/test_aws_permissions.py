@@ -27,8 +27,6 @@ from node.bootstrap import key_server, steps
 from node.bootstrap.report import BootReport
 from node.bootstrap.vm import clouds, cloudwatch, machine
 from node.cloud import call
-from node.elastic.drivers.boot_reports import BootReports
-from node.elastic.drivers.ec2.driver import S3Bucket
 from node.model import Hook
 from tests.support.doubles import HEAD
 from tests.support.fake_ec2_iam import Question
@@ -116,12 +114,6 @@ def boot(cloud: Cloud, folder: Path, role: str) -> Any:
         assert secret.get() is None
         secret.put(b"k" * key_server.KEY_BYTES)
     assert str(steps.hooks(context)).splitlines()[0] == "ran 1"
-    if role == "controller":
-        # The call that the elastic daemon makes, with the machine's own key.
-        key = {"aws_access_key_id": MACHINE, "aws_secret_access_key": "b"}
-        s3 = boto3.client("s3", "eu-west-1", endpoint_url=cloud.aws.url, **key)
-        cloud.s3.put_object(Bucket="t-bucket", Key="boot/compute-3.json", Body=b'{"state": "failed"}')
-        BootReports(S3Bucket(lambda: s3, "t-bucket"), clock=lambda: 4e9)({"compute-3": 0.0})
     return context
 
 
@@ -161,7 +153,7 @@ def test_every_call_is_allowed_and_nothing_else_is(cloud: Cloud, tmp_path: Path,
     made = cloud.aws.of(MACHINE)
     expected = {"s3:GetObject", "s3:PutObject"}
     if role == "controller":
-        expected |= {"s3:ListBucket", "secretsmanager:GetSecretValue", "secretsmanager:PutSecretValue"}
+        expected |= {"secretsmanager:GetSecretValue", "secretsmanager:PutSecretValue"}
     assert {question.action for question in made} == expected
     asked = [*made, *of_the_agents(context)]
     policy = document(cloud, context, role)

@@ -21,7 +21,7 @@ from node.bootstrap import daemons, limits, process_steps, steps
 from node.bootstrap import main as boot
 from node.bootstrap.context import ALL, Context, SkipStep, Step
 from node.bootstrap.execute import run_steps
-from node.bootstrap.report import BootReport, failure_in, file_sink
+from node.bootstrap.report import BootReport, failure, file_sink
 from node.bootstrap.steps import STEPS
 from node.folders import Folders
 from node.health.model import Health
@@ -381,17 +381,17 @@ def test_a_failing_hook_stops_the_boot_with_its_words(
     log = context.path(context.folders.log) / "hook-0-debug-0.log"
     assert failed["tail"] == [f"the end of {log}:", "out", "no driver"]
     assert not (tmp_path / "second").exists()
-    told = failure_in(json.dumps(reported(context)))
+    told = failure(tmp_path / "report.json")
     assert told == "step hooks: hook 0 (some/h.sh) ended with status 3: no driver"
     # The boot's log has the message alone, without the stack of this program.
     err = capfd.readouterr().err
     assert err.splitlines() == [f"step hooks failed: {failed['note']}", *failed["tail"]]
 
 
-def test_a_hook_that_fails_without_a_word(hooked: Callable[..., Context]) -> None:
+def test_a_hook_that_fails_without_a_word(hooked: Callable[..., Context], tmp_path: Path) -> None:
     context = hooked("echo; exit 3")
     assert run_steps(context, [step(steps.hooks, "hooks")]) is False
-    told = failure_in(json.dumps(reported(context)))
+    told = failure(tmp_path / "report.json")
     assert told == "step hooks: hook 0 (some/h.sh) ended with status 3: it printed nothing"
 
 

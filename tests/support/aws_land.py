@@ -99,7 +99,10 @@ class AwsLand(Land):
 
     def publish(self, objects: Mapping[str, bytes]) -> None:
         for name, content in objects.items():
-            self._s3.put_object(Bucket=BUCKET, Key=name, Body=content)
+            self.store(name, content)
+
+    def store(self, key: str, content: bytes) -> None:
+        self._s3.put_object(Bucket=BUCKET, Key=key, Body=content)
 
     def stored(self, key: str) -> bytes | None:
         for left in reversed(range(5)):

@@ -18,7 +18,9 @@ PEOPLE = {"ada": 2001, "bob": 2002}
 NODES = tuple(f"compute-{number}" for number in range(4))
 HEAD = Host("controller", "controller", ("controller",), "m5.large", 50)
 LOGIN = Host("login-0", "login", ("login",), "m5.large", 50)
-COMPUTE = Partition("compute", "c4.2xlarge", 2, 1000, 0, len(NODES), default=True)
+UNUSED = f"compute-{len(NODES)}"
+"""A node that no job of several nodes needs."""
+COMPUTE = Partition("compute", "c4.2xlarge", 2, 1000, 0, len(NODES) + 1, default=True)
 OPEN = Partition("open", "c4.2xlarge", 2, 1000, 1, 1, open_metadata=True)
 """A partition whose jobs may act as their node. Its only node is static, so that it boots beside others."""
 TIMERS = SlurmSettings(
@@ -27,6 +29,10 @@ TIMERS = SlurmSettings(
 PEOPLE_HOOK = """\
 #!/bin/sh
 set -e
+if [ "$SLURM_STACKS_ROLE" = compute ] && [ -e /home/no-licence ]; then
+    echo "no licence server" >&2
+    exit 9
+fi
 echo "$SLURM_STACKS_ROLE $SLURM_STACKS_HOST $1" >/var/lib/hook
 while read -r name number; do
     getent passwd "$name" >/dev/null || useradd --uid "$number" --no-create-home --shell /bin/bash "$name"
@@ -56,6 +62,10 @@ class Stack(Protocol):
     def end_all(self) -> None: ...
 
     def publish(self, objects: dict[str, bytes], /) -> None: ...
+
+    def store(self, key: str, content: bytes) -> None:
+        """Write an object of the bucket, as every machine's role may write boot reports."""
+        ...
 
 
 def design(provider: str, region: str, kind: str) -> ClusterDesign:

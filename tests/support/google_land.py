@@ -53,7 +53,6 @@ class GoogleLand(Land):
         self.gce = self._ends.enter_context(fake_gce(()))
         self._bank = FakeMetadata()
         self._metadata: dict[str, FakeMetadata] = {}
-        self._addresses: dict[str, str] = {}
         self.refused: list[tuple[str, str]] = []
 
     # --- what the stack makes ------------------------------------------------------------------------------
@@ -98,6 +97,9 @@ class GoogleLand(Land):
         (code,) = [content for key, content in objects.items() if key.startswith("code/")]
         self._client = zipfile.ZipFile(io.BytesIO(code)).read(LOCKED).decode()
 
+    def store(self, key: str, content: bytes) -> None:
+        self._bank.objects[key] = content
+
     def files(self) -> dict[str, str | tuple[str, int]]:
         """Return the mark of a baked image, because the image has Google's client (`cloud_image`)."""
         return {f"{CLIENT}/{LOCKED.rpartition('/')[2]}": self._client}
@@ -114,13 +116,12 @@ class GoogleLand(Land):
                 continue
             identity = str(one.id)
             host = node_of("t", one.name)
-            address = ADDRESSES.get(host) or f"10.99.2.{len(self._addresses) + 1}"
-            self._addresses.setdefault(identity, address)
+            address = ADDRESSES.get(host) or one.network_interfaces[0].network_i_p
             hardware = {
                 "system-manufacturer": "Google", "system-product-name": "Google Compute Engine",
                 "system-serial-number": f"GoogleCloud-{identity}",
             }  # fmt: skip
-            found.append(Instance(identity, host, self._addresses[identity], hardware))
+            found.append(Instance(identity, host, address, hardware))
         return found
 
     def metadata(self, address: str, ask: Request) -> Answer:

@@ -1,8 +1,9 @@
 """A program that tries to get what an ordinary user on a cluster's machine must not have.
 
-Its arguments are `PROVIDER SECRET JOB PORT`: the cloud; where the cluster's secret is, as JSON; the id of
-another user's job; the port at which the controller serves the munge key. It prints JSON: what it `got` (it
-should be nothing), the `role` that the metadata address gave it, and why it got nothing.
+Its arguments are `PROVIDER SECRET JOB PORT REPORTS`: the cloud; where the cluster's secret is, as JSON; the
+id of another user's job; the ports at which the controller serves the munge key and takes boot reports. It
+prints JSON: what it `got` (it should be nothing), the `role` that the metadata address gave it, and why it
+got nothing.
 With the arguments `cloud PROVIDER SECRET` it tries only what concerns the cloud, as root of a machine may.
 With the argument `nfs` alone it only speaks to the file server, which root may, so a test knows that there is
 one. It signs its calls with the product's own code for AWS, which every user of a machine may read.
@@ -20,6 +21,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -191,6 +193,7 @@ def files(tries: Tries) -> None:
             tries.do(f"write {path}", write, path)
     folders = (
         *("/var/lib/slurm-stacks", "/var/lib/slurm-stacks/requests", "/var/lib/slurm-stacks/names"),
+        "/var/lib/slurm-stacks/reports",
         *("/var/spool/slurmd", "/run/slurm-stacks", "/run/munge", "/opt/slurm-stacks", "/usr/local/lib"),
         *("/opt/slurm-stacks/current/node", WORKLOAD, "/home", "/apps", "/etc/systemd/system"),
     )
@@ -225,16 +228,24 @@ def privileges(tries: Tries) -> None:
     tries.run("runuser", "-u", ANOTHERS, "true")
 
 
-def sockets(tries: Tries, job: str, port: int) -> None:
-    def serve(source: int | None) -> bytes:
+def sockets(tries: Tries, job: str, port: int, reports: int) -> None:
+    def serve(source: int | None, port: int = port, said: bytes = b"") -> bytes:
         with socket.socket() as connection:
             connection.settimeout(SECONDS)
             if source is not None:
                 connection.bind(("", source))
             connection.connect(("controller", port))
+            if said:
+                connection.sendall(said)
+                connection.shutdown(socket.SHUT_WR)
             return connection.recv(4096)
 
-    def take() -> None:
+    def report(source: int | None) -> bytes:
+        step = {"name": "mounts", "note": "forged", "tail": []}
+        said = {"state": "failed", "steps": [step], "notice": time.time() + 20, "host": "compute-0"}
+        return serve(source, reports, json.dumps(said).encode())
+
+    def take(port: int = port) -> None:
         socket.create_server(("", port)).close()
 
     def elastic() -> None:
@@ -244,6 +255,10 @@ def sockets(tries: Tries, job: str, port: int) -> None:
     tries.do("ask for the key", serve, None)
     tries.do("ask for the key from a reserved port", serve, 1000)
     tries.do("take the key server's port", take)
+    tries.do("report a boot", report, None)
+    tries.do("report a boot from a port of its own", report, 1024)
+    tries.do("report a boot from a reserved port", report, 1001)
+    tries.do("take the reports' port", take, reports)
     tries.do("the daemon's socket", elastic)
     tries.run("scontrol", "release", job)
     tries.run("scontrol", "update", f"JobId={job}", "Priority=1000")
@@ -289,12 +304,12 @@ def file_server(tries: Tries) -> None:
 CLOUDS = {"aws": aws, "gcp": google}
 
 
-def main(provider: str, secret: str, job: str, port: str) -> None:
+def main(provider: str, secret: str, job: str, port: str, reports: str) -> None:
     tries = Tries()
     role = CLOUDS[provider](tries, json.loads(secret))
     files(tries)
     file_server(tries)
-    sockets(tries, job, int(port))
+    sockets(tries, job, int(port), int(reports))
     privileges(tries)
     show(tries, role)
 

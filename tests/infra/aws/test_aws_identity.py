@@ -295,6 +295,24 @@ def test_the_key_pair_of_the_stack_only() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "foreign"),
+    [("image", "image-compute"), ("image-compute", "image-compute-efa"), ("login", "login-0")],
+)
+def test_a_partition_may_not_have_a_name_that_opens_others_reports(name: str, foreign: str) -> None:
+    """The stack file is refused for these names. With any other, nodes write their own reports only."""
+    design = VARIANTS["ssh"]
+    forbidden = dataclasses.replace(design.partitions[0], name=name)
+    report = f"{SCOPE.bucket}/boot/{foreign}.json"
+    named = dataclasses.replace(design, partitions=(forbidden,))
+    assert may("s3:PutObject", report, role="compute", design=named), "which is why"
+    for fine in (f"{name}s", f"my-{name}", "x"):
+        other = dataclasses.replace(design, partitions=(dataclasses.replace(forbidden, name=fine),))
+        for host in (foreign, "controller", "login-0", "image-compute"):
+            report = f"{SCOPE.bucket}/boot/{host}.json"
+            assert not may("s3:PutObject", report, role="compute", design=other), (fine, host)
+
+
+@pytest.mark.parametrize(
     ("role", "own", "foreign"),
     [
         ("controller", "controller", "cpu-0"),
@@ -311,9 +329,12 @@ def test_a_machine_writes_the_boot_reports_of_its_kind_only(role: str, own: str,
     for key in ("loader.py", "current.json", "code/x.zip", "settings/x.json"):
         assert may("s3:GetObject", f"{store}/{key}", role=role, design=design)
     for prefix in ("boot/", "", "code/"):
-        listed = may("s3:ListBucket", store, role=role, design=design, context={"s3:prefix": prefix})
-        assert listed == (role == "controller" and prefix == "boot/")
-    assert may("s3:GetObject", f"{store}/boot/gpu-3.json", role=role, design=design) == (role == "controller")
+        context = {"s3:prefix": prefix}
+        assert not may("s3:ListBucket", store, role=role, design=design, context=context), (
+            "nobody reads these"
+        )
+    for report in ("gpu-3", "login-0", "controller"):
+        assert not may("s3:GetObject", f"{store}/boot/{report}.json", role=role, design=design)
     assert not may("s3:GetObject", "arn:aws:s3:::other/loader.py", role=role, design=design)
 
 
