@@ -155,7 +155,7 @@ def bring_up(
             console.say(faster)
     if training is not None:
         try:
-            wait_for_idle(up, cluster, console)
+            wait_for_idle(up, cluster, console, result["job_id"] if result else None)
         except KeyboardInterrupt:
             raise UserError(
                 "the cluster is up and the result is kept; the nodes go back by themselves. "
@@ -272,8 +272,16 @@ def _failed(stack: str, job: str, seen: dict[str, Any]) -> str:
     )
 
 
-def wait_for_idle(up: StackUp, cluster: ClusterDesign, console: Console) -> None:
-    """Wait until the idle nodes are gone; after Ctrl-C they end without this program."""
+WITHOUT_NODES = ("PENDING", "COMPLETING")
+"""States of jobs that keep no node up: they wait for some, or have just ended."""
+
+
+def wait_for_idle(up: StackUp, cluster: ClusterDesign, console: Console, job: str | None = None) -> None:
+    """Wait until the idle nodes are gone; after Ctrl-C they end without this program.
+
+    Args:
+        job: The benchmark's job. Its result is there a moment before Slurm knows that it has ended.
+    """
     static = sum(p.min for p in cluster.partitions)
     deadline = time.monotonic() + cluster.slurm.suspend_time + cluster.slurm.suspend_timeout + SETTLE_SECONDS
     with console.waiting(f"nodes go back after {cluster.slurm.suspend_time} s without work"):
@@ -288,7 +296,8 @@ def wait_for_idle(up: StackUp, cluster: ClusterDesign, console: Console) -> None
                 submit = hint("exec", up.stack.name, "-- sbatch …")
                 console.say(f"back to {plurals.count(machines_up, 'node')}; `{submit}` brings them up again")
                 return
-            if any(job["state"] not in ("COMPLETING",) for job in status["jobs"]):
+            others = [one for one in status["jobs"] if job is None or str(one.get("id")) != job]
+            if any(one["state"] not in WITHOUT_NODES for one in others):
                 console.say(f"other jobs keep nodes up: `{hint('status', up.stack.name)}` names them")
                 return
             console.now(f"{machines_up} up")
@@ -382,7 +391,7 @@ def make_plan(stack: Stack, config: StackConfig) -> Plan:
     from cli.runner.plan import plan
 
     cluster = design(config, catalog())
-    found = warnings(config, cluster, catalog(), _own_cores())
+    found = [*warnings(config, cluster, catalog(), _own_cores()), *_shared_cores(stack, config)]
     made = plan(stack, annotate=lambda _: ({**cost.cost(cluster), "budget": cost.budget(cluster)}, found))
     made["additions"] = additions(cluster)
     there = providers.load(cluster.provider).changes(stack, cluster)
@@ -391,6 +400,13 @@ def make_plan(stack: Stack, config: StackConfig) -> Plan:
     if made["changes"] is not None:
         made["changes"] += former_benchmark.described(stack, cluster, training)
     return made
+
+
+def _shared_cores(stack: Stack, config: StackConfig) -> list[str]:
+    """Who shares this machine's cores with the benchmark of a local stack."""
+    from cli.local import shared_cores
+
+    return shared_cores.of_benchmark(stack, config)
 
 
 def _own_cores() -> int | None:

@@ -181,7 +181,7 @@ class Cloud:
     # --- machines ----------------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Note machines that ended by themselves, forget machines that ended long ago, and share out cores."""
+        """Note machines that ended by themselves, forget those that ended long ago, and share out cores."""
         died: builtins.list[MachineRecord] = []
         with self._lock:
             changed = self._store.unsaved

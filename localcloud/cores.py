@@ -123,7 +123,7 @@ class Cores:
             self._note(machine, ())
 
     def moves(self) -> dict[str, list[int]]:
-        """Return the machines that get other cores, because some became free: machine -> its cores from now on.
+        """Return machine -> its cores from now on, for machines that get others because some became free.
 
         A machine leaves a core that it shares for one that fewer have. It always keeps its number of cores.
         """

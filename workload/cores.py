@@ -1,23 +1,26 @@
-"""The CPU cores of a run's workers: how many, whether workers share any, and how busy others keep them.
+"""The CPU cores of a run's workers: how many, whether nodes share any, and how busy others keep them.
 
-Standard library only. What other programs do on a worker's cores is told by two clocks of the kernel: how long
-the cores were busy (/proc/stat), and how long they were for the workers. It holds whoever the others are:
+Standard library only. What other programs do on a worker's cores is told by two clocks of the kernel: how
+long the cores were busy (/proc/stat), and how long for the workers. That holds whoever the others are:
 another job, a node of another cluster on the same host, or a program that is no cluster's.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+TOPIC = "cores"
+"""The topic of the tasks' notes."""
 LOCAL = "local."
 """The beginning of the local stack's instance types. All its nodes are on one host."""
 STAT = Path("/proc/stat")
 _IDLE = (3, 4)
-"""The fields of a line of /proc/stat with the time in which a core did nothing: idle, and waiting for a disk."""
+"""The fields of a line of /proc/stat in which a core did nothing: it was idle, or waited for a disk."""
 _FIELDS = 8
 """The fields that count. The time of guests, which follows, is in the others already."""
 
@@ -27,7 +30,7 @@ class Used(NamedTuple):
 
     Attributes:
         cores: How many cores the workers have together.
-        shared: Whether any core was more than one worker's, at the beginning or at the end.
+        shared: Whether any core was more than one node's, at the beginning or at the end.
         others: The part of the cores' time that other programs took, 0 to 1. `None` means not known.
     """
 
@@ -46,6 +49,7 @@ def mine(node: str, machine: str | None) -> dict[str, Any]:
     own = sorted(os.sched_getaffinity(0))
     return {
         "host": host,
+        "node": node,
         "cores": own,
         "clock": time.monotonic(),
         "worked": time.process_time(),
@@ -78,9 +82,12 @@ def used(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
 
 
 def _counted(notes: Sequence[Mapping[str, Any]]) -> tuple[int, bool]:
-    """Return how many cores the tasks have together, and whether tasks share any core."""
-    given = [(note["host"], core) for note in notes for core in note["cores"]]
-    return len(set(given)), len(set(given)) < len(given)
+    """Return how many cores the tasks have together, and whether tasks of several nodes share any."""
+    nodes: dict[tuple[str, int], set[str]] = {}
+    for note in notes:
+        for core in note["cores"]:
+            nodes.setdefault((note["host"], core), set()).add(note["node"])
+    return len(nodes), any(len(names) > 1 for names in nodes.values())
 
 
 def _others(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> float | None:
@@ -94,6 +101,24 @@ def _others(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, An
         for core, began, ended in zip(early["cores"], early["busy"], late["busy"], strict=True):
             place = (early["host"], core)
             most[place] = max(most.get(place, (0.0, 0.0)), (span, ended - began))
-    worked = sum(late["worked"] - early["worked"] for early, late in pairs)
-    there, gone = (sum(values) for values in zip(*most.values(), strict=True))
+    worked: float = sum(late["worked"] - early["worked"] for early, late in pairs)
+    there = sum(span for span, _ in most.values())
+    gone = sum(spent for _, spent in most.values())
     return round(min(max((gone - worked) / there, 0.0), 1.0), 3)
+
+
+def noted(folder: Path, machine: str | None) -> Used | None:
+    """Return what the tasks of a program have noted before they became it. `None` if they noted nothing.
+
+    Args:
+        folder: the run's folder with the tasks' notes.
+        machine: the nodes' instance type.
+    """
+    notes = []
+    for file in sorted(folder.glob(f"*/{TOPIC}-*.json")):
+        try:
+            note = json.loads(file.read_text(encoding="utf-8"))
+            notes.append({**note, "host": LOCAL} if (machine or "").startswith(LOCAL) else note)
+        except (OSError, ValueError):
+            continue
+    return used(notes) if notes else None

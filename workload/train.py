@@ -293,7 +293,7 @@ def _train(task: Task, beginning: Beginning, connection: Connection) -> float | 
         start_latency=_start_latency(task.job, found),
     )
     task.preemption.training()
-    task.rendezvous.publish("cores", cores.mine(step.node, task.job.machine))
+    task.rendezvous.publish(cores.TOPIC, cores.mine(step.node, task.job.machine))
     if step.chief:
         epochs = "1 epoch" if plan.epochs == 1 else f"{plan.epochs} epochs"
         steps = "1 step" if plan.steps == 1 else f"{plan.steps} steps"
@@ -361,7 +361,7 @@ def _finish(task: Task, beginning: Beginning, names: list[str], accuracy: float)
     )
     made |= {"devices": names, "data": beginning.data.name, "test_accuracy": accuracy}
     made["versions"] |= devices.gpu_versions()
-    before = task.rendezvous.collect("cores", range(step.size), END_SECONDS, "number of cores")
+    before = task.rendezvous.collect(cores.TOPIC, range(step.size), END_SECONDS, "number of cores")
     after = []
     # There are none where an earlier start of the job has reported the last epoch.
     if task.rendezvous.any("cores-after"):

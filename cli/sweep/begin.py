@@ -138,6 +138,13 @@ class Benchmark:
         pretended = " (the stack file's pretended price)" if self.cluster.provider == "local" else ""
         return "\n".join(f"{text}{pretended}" for text in found)
 
+    def shared_cores(self, plan: Plan) -> list[str]:
+        """Say which runs' nodes share cores, and with whom: local nodes do where too few are free."""
+        from cli.local import shared_cores
+
+        runs = [(run.case.partition or self.partition.name, run.nodes) for run in plan.runs]
+        return shared_cores.of_runs(self.stack, self.config, runs)
+
     def _like(self, case: Case, training: BenchmarkDesign) -> dict[str, Any]:
         """The values that an earlier result must have to tell how long the runs of a case take."""
         like: dict[str, Any] = {

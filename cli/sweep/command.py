@@ -163,6 +163,8 @@ class Sweep:
         self._console.say(f"stack {self._stack.name}: {_announcement(plan)}", "bold")
         if text := benchmark.cost(wanted):
             self._console.say(text)
+        for text in benchmark.shared_cores(plan):
+            self._console.say(text, "yellow")
         self._console.say("They run one after another, watched or not. After Ctrl-C `run` watches again.")
         self._store.save(plan)
         return plan

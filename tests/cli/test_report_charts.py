@@ -191,11 +191,15 @@ def test_the_headline_of_a_local_stack_claims_no_more_than_it_may() -> None:
     assert headline(local(1, 60.0), local(2, 50.0)) == (
         "On one machine’s cores, 2 workers train 1.2× as fast as one"
     )
-    said = findings.leads(["test"], group(runs(local(1), local(2))), [])
+    shared = local(2, 50.0, cores=1, cores_shared=True)
+    assert headline(local(1, 60.0), shared) == "2 nodes train an epoch in 25.0 s", "not compared with one"
+    said = findings.leads(["test"], group(runs(local(1), shared)), [])
     assert any("2 workers shared its 1 core" in text.replace(words.SPACE, " ") for text in said)
-    apart = local(2, cores=2, cores_shared=False)
-    (said_of_own,) = findings.leads(["test"], group(runs(local(1), apart)), [])
+    (said_of_own,) = findings.leads(["test"], group(runs(local(1), local(2))), [])
     assert "each with CPU cores of its own" in said_of_own
+    busy = runs(local(1), local(2, cores_others=0.4))
+    said = findings.leads(["test"], group(busy), [])
+    assert any("took up to 40 %" in text.replace(words.SPACE, " ") for text in said)
     before = {key: value for key, value in local(2).items() if key not in LATER}
     assert any(
         "share one machine’s cores" in text for text in findings.leads(["test"], group(runs(before)), [])
@@ -347,8 +351,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def path_of(root: ElementTree.Element, name: str) -> list[tuple[float, float]]:
     """The points of a drawn line."""
-    (group,) = [e for e in root.iter(f"{SVG}g") if e.get("id") == f"chart-t-{name}"]
-    text = group.find(f"{SVG}path").get("d", "")  # type: ignore[union-attr]
+    (line,) = [e for e in root.iter(f"{SVG}g") if e.get("id") == f"chart-t-{name}"]
+    text = line.find(f"{SVG}path").get("d", "")  # type: ignore[union-attr]
     numbers = [float(word) for word in text.replace("M", " ").replace("L", " ").split()]
     return list(zip(numbers[::2], numbers[1::2], strict=True))
 
@@ -376,9 +380,9 @@ def test_a_perfect_series_lies_on_the_ideal_line_whatever_the_scales(
 def labels_of(chart: Chart) -> dict[str, labels.Box]:
     root = ElementTree.fromstring(draw.svg(chart))
     found = {}
-    for group in root.iter(f"{SVG}g"):
-        if "label" in group.get("class", ""):
-            (text,) = group.iter(f"{SVG}text")
+    for element in root.iter(f"{SVG}g"):
+        if "label" in element.get("class", ""):
+            (text,) = element.iter(f"{SVG}text")
             x, y, said = float(text.get("x", "")), float(text.get("y", "")), text.text or ""
             found[said] = labels.Box(x, x + len(said) * draw.LETTER * 0.9, y - 9, y)
     return found

@@ -1,4 +1,4 @@
-"""A local machine has its type's number of cores, whoever came first; it shares that many where none is free."""
+"""A local machine has as many cores as its type, whoever came first; where none is free it shares as many."""
 
 from __future__ import annotations
 
@@ -96,7 +96,9 @@ def test_a_core_that_becomes_free_is_given_out_again(host: list[int]) -> None:
     assert one.moves() == {}, "now all is even"
     assert other.take("x", 2) == host[:2]
     one.give_back("c")
-    assert other.moves() == {"x": [host[1], host[2]]}, "another cluster's machine moves, too; of equals the first"
+    assert other.moves() == {"x": [host[1], host[2]]}, (
+        "another cluster's machine moves, too; of equals the first"
+    )
     other.give_back("x")
     one.close()
 
@@ -141,7 +143,8 @@ def test_a_claim_names_the_cluster_and_fits_into_a_name() -> None:
     long = Use(FIRST, 4_294_967_294, "f" * 24, 100_000, "c" * 200)
     assert len(f"\0slurm-stacks-{long.name}") <= 107
     read = Use.of(long.name)
-    assert read is not None and long.cluster.startswith(read.cluster)
+    assert read is not None
+    assert long.cluster.startswith(read.cluster)
     assert (read.core, read.owner, read.run, read.machines) == (FIRST, 4_294_967_294, "f" * 24, 100_000)
     for wrong in ("127.4.0.0", "core-1", "core:x:0:r:1:c", "core:1:0:r", "cores-lock"):
         assert Use.of(wrong) is None
@@ -304,7 +307,9 @@ def test_cgroups_of_both_versions_follow_a_move(tmp_path: Path, monkeypatch: pyt
         (group / "cpuset.cpus").write_text("0,1\n")
     (newer / "cgroup.controllers").write_text("cpuset\n")
     (tmp_path / "freezer" / "m").mkdir(parents=True)
-    monkeypatch.setattr(cgroups, "_everywhere", lambda: [tmp_path / n for n in ("unified", "cpuset", "freezer")])
+    monkeypatch.setattr(
+        cgroups, "_everywhere", lambda: [tmp_path / n for n in ("unified", "cpuset", "freezer")]
+    )
     cgroups.set_cores("m", [0, 2])
     assert [(g / "cpuset.cpus").read_text() for g in (newer, older, older / "job")] == ["0,2"] * 3
     assert not (tmp_path / "freezer" / "m" / "cpuset.cpus").exists()
