@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import typer
 
-from cli import former_benchmark, login_machine, providers, results
+from cli import former_benchmark, login_machine, providers, results, shared_cores
 from cli.console.jobs import ending, situation
 from cli.console.progress import Console
 from cli.hints import hint, left_over
@@ -153,6 +152,8 @@ def bring_up(
         compare = programs.compared if results.is_program(result) else one_node.compared
         if (faster := compare(result, kept, stack.name)) is not None:
             console.say(faster)
+        if (beside := shared_cores.after(stack, cluster.provider, [result])) is not None:
+            console.say(beside, "yellow")
     if training is not None:
         try:
             wait_for_idle(up, cluster, console, result["job_id"] if result else None)
@@ -272,15 +273,10 @@ def _failed(stack: str, job: str, seen: dict[str, Any]) -> str:
     )
 
 
-WITHOUT_NODES = ("PENDING", "COMPLETING")
-"""States of jobs that keep no node up: they wait for some, or have just ended."""
-
-
 def wait_for_idle(up: StackUp, cluster: ClusterDesign, console: Console, job: str | None = None) -> None:
     """Wait until the idle nodes are gone; after Ctrl-C they end without this program.
 
-    Args:
-        job: The benchmark's job. Its result is there a moment before Slurm knows that it has ended.
+    The result of the benchmark's `job` is there a moment before Slurm knows that it has ended.
     """
     static = sum(p.min for p in cluster.partitions)
     deadline = time.monotonic() + cluster.slurm.suspend_time + cluster.slurm.suspend_timeout + SETTLE_SECONDS
@@ -296,8 +292,9 @@ def wait_for_idle(up: StackUp, cluster: ClusterDesign, console: Console, job: st
                 submit = hint("exec", up.stack.name, "-- sbatch …")
                 console.say(f"back to {plurals.count(machines_up, 'node')}; `{submit}` brings them up again")
                 return
-            others = [one for one in status["jobs"] if job is None or str(one.get("id")) != job]
-            if any(one["state"] not in WITHOUT_NODES for one in others):
+            # Jobs that wait for nodes, and those that have just ended, keep none up.
+            others = [one for one in status["jobs"] if one["state"] not in ("PENDING", "COMPLETING")]
+            if any(job is None or str(one.get("id")) != job for one in others):
                 console.say(f"other jobs keep nodes up: `{hint('status', up.stack.name)}` names them")
                 return
             console.now(f"{machines_up} up")
@@ -391,25 +388,13 @@ def make_plan(stack: Stack, config: StackConfig) -> Plan:
     from cli.runner.plan import plan
 
     cluster = design(config, catalog())
-    found = [*warnings(config, cluster, catalog(), _own_cores()), *_shared_cores(stack, config)]
+    training = benchmark_design(config, cluster)
+    found = warnings(config, cluster, catalog(), shared_cores.own_cores())
+    found += shared_cores.of_benchmark(stack, cluster, training)
     made = plan(stack, annotate=lambda _: ({**cost.cost(cluster), "budget": cost.budget(cluster)}, found))
     made["additions"] = additions(cluster)
     there = providers.load(cluster.provider).changes(stack, cluster)
     made["changes"] = None if there is None else table.described(*there)
-    training = benchmark_design(config, cluster)
     if made["changes"] is not None:
         made["changes"] += former_benchmark.described(stack, cluster, training)
     return made
-
-
-def _shared_cores(stack: Stack, config: StackConfig) -> list[str]:
-    """Who shares this machine's cores with the benchmark of a local stack."""
-    from cli.local import shared_cores
-
-    return shared_cores.of_benchmark(stack, config)
-
-
-def _own_cores() -> int | None:
-    """The number of CPU cores that this process may use. `None` if the system does not say, as on macOS."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return None if affinity is None else len(affinity(0))

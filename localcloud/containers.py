@@ -13,7 +13,6 @@ from pathlib import Path
 
 from localcloud import cgroups, images, interpreters, nspawn
 from localcloud.container_machine import Bind, Machine, NetworkInterface
-from localcloud.cores import move
 from localcloud.machines import CLUSTER_VARIABLE, CONTROLLER, MACHINE_VARIABLE, Boot, pids_of_cluster
 from localcloud.network import BRIDGE, GATEWAY, PREFIX, Network, read_hosts
 from localcloud.nspawn import remove_folder
@@ -165,11 +164,7 @@ class ContainerRuntime:
         return not process.alive()
 
     def move(self, boot: Boot, process: ProcessId, cores: Sequence[int]) -> None:
-        group = nspawn.group(self._identity(boot))
-        # The kernel cuts a thread's cores down to its cgroup's, so the group has both while threads move.
-        cgroups.set_cores(group, sorted({*boot.cores, *cores}))
-        move(lambda: with_descendants([process.pid]), boot.cores, cores)
-        cgroups.set_cores(group, cores)
+        nspawn.move(self._identity(boot), process, boot.cores, cores)
 
     def kill(self, boot: Boot, process: ProcessId) -> None:
         nspawn.kill(self._identity(boot), process)

@@ -185,6 +185,8 @@ def test_the_others_import_of_the_workload_its_script_its_results_and_its_model_
     assert {line for folder in ("infra", "cli", "localcloud") for line in found(folder, "workload")} <= {
         "cli/report/programs.py: workload.program_record",
         "cli/report/programs.py: workload.program_record.SECONDS",
+        "cli/report/runs.py: workload",
+        "cli/report/runs.py: workload.result",
         "cli/report/runs.py: workload.scaling",
         "cli/report/runs.py: workload.scaling.Measured",
         "cli/results.py: workload",

@@ -12,10 +12,13 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-TOPIC = "cores"
-"""The topic of the tasks' notes."""
+if TYPE_CHECKING:
+    from workload.rendezvous import Rendezvous
+
+TOPIC, AFTER = "cores", "cores-after"
+"""The topics of the tasks' notes from before and after the training."""
 LOCAL = "local."
 """The beginning of the local stack's instance types. All its nodes are on one host."""
 STAT = Path("/proc/stat")
@@ -105,6 +108,20 @@ def _others(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, An
     there = sum(span for span, _ in most.values())
     gone = sum(spent for _, spent in most.values())
     return round(min(max((gone - worked) / there, 0.0), 1.0), 3)
+
+
+def of_tasks(rendezvous: Rendezvous, size: int, limit: float) -> dict[str, Any]:
+    """Return the record's values about cores, from the notes of all tasks.
+
+    Args:
+        size: the number of tasks.
+        limit: seconds to wait for their notes.
+    """
+    before = rendezvous.collect(TOPIC, range(size), limit, "number of cores")
+    # There are none where an earlier start of the job has reported the last epoch.
+    there = rendezvous.any(AFTER)
+    found = used(before, rendezvous.collect(AFTER, range(size), limit, "use of cores") if there else ())
+    return {"cores": found.cores, "cores_shared": found.shared, "cores_others": found.others}
 
 
 def noted(folder: Path, machine: str | None) -> Used | None:

@@ -327,7 +327,7 @@ def _report(task: Task, epoch: Epoch) -> None:
     It is not left to the end of the training, because `fit` sometimes stalls after its last epoch.
     """
     if epoch.epoch == task.options.epochs:
-        task.rendezvous.publish("cores-after", cores.mine(task.step.node, task.job.machine))
+        task.rendezvous.publish(cores.AFTER, cores.mine(task.step.node, task.job.machine))
     task.progress.report(epoch)
 
 
@@ -361,13 +361,7 @@ def _finish(task: Task, beginning: Beginning, names: list[str], accuracy: float)
     )
     made |= {"devices": names, "data": beginning.data.name, "test_accuracy": accuracy}
     made["versions"] |= devices.gpu_versions()
-    before = task.rendezvous.collect(cores.TOPIC, range(step.size), END_SECONDS, "number of cores")
-    after = []
-    # There are none where an earlier start of the job has reported the last epoch.
-    if task.rendezvous.any("cores-after"):
-        after = task.rendezvous.collect("cores-after", range(step.size), END_SECONDS, "use of cores")
-    used = cores.used(before, after)
-    made |= {"cores": used.cores, "cores_shared": used.shared, "cores_others": used.others}
+    made |= cores.of_tasks(task.rendezvous, step.size, END_SECONDS)
     result.write(options.result, made)
     task.progress.state("done")
     beginning.store.remove()

@@ -110,10 +110,12 @@ def how_cores(series: Series) -> str:
     k = series.key
     if not series.any_run.local:
         return ""
-    if k.disturbed:
-        return "other programs on the cores"
-    if k.cores_shared:
-        return "nodes that shared cores"
+    if k.disturbed or k.cores_shared:
+        how = (
+            "nodes that shared cores" if k.cores_shared else "",
+            "other programs on the cores" if k.disturbed else "",
+        )
+        return ", ".join(filter(None, how))
     return (
         "" if k.cores_each is None else f"{k.cores_each:g} {'core' if k.cores_each == 1 else 'cores'} a node"
     )

@@ -186,7 +186,7 @@ def test_the_time_of_the_training_is_shown_from_the_result_on() -> None:
     plan = Plan("x", "test", "debug", "2026-11-21 14:11 UTC", 1, ("/p",), {"1": "#!"}, runs)
     progress = Progress(plan)
     job = {"id": 1, "state": "RUNNING", "nodes": "a", "cause": None, "alive": True}
-    seen = {"job": job, "progress": None, "tail": [], "folder": "f"}
+    seen: dict[str, Any] = {"job": job, "progress": None, "tail": [], "folder": "f"}
     progress.take(progress.open, [{**seen, "result": program(1, 20.0, **timed)}])
     (row,) = progress.rows()
     ((_, (line,)),) = summary.tables([kept(nodes=1, seconds=20.0, **timed)], "test")

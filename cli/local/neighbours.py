@@ -1,4 +1,4 @@
-"""Who shares this host's CPU cores: in words, for `plan`, `up`, `run` and `doctor`.
+"""Who shares this host's CPU cores with a local cluster, in words.
 
 A local node has its type's number of cores (`localcloud/cores.py`). Where no core is free, nodes share some:
 nodes of one cluster, of other checkouts, or of other users.
@@ -15,15 +15,12 @@ from typing import TYPE_CHECKING
 from cli.doctor.finding import Finding, fine, warns
 from cli.local.site import RunDirectory
 from infra.config.advice import too_few_cores
-from infra.design import benchmark_design, design
 from infra.errors import UserError
-from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
 from localcloud.cores import Use, in_words, uses
 from node import plurals
 
 if TYPE_CHECKING:
-    from infra.config import StackConfig
     from node.model import BenchmarkDesign, ClusterDesign
 
 
@@ -43,32 +40,6 @@ def by_others(stack: Stack, seen: Sequence[Use] | None = None) -> list[str]:
     ]
 
 
-def of_runs(stack: Stack, config: StackConfig, runs: Iterable[tuple[str, int]]) -> list[str]:
-    """Return a sentence for whatever makes nodes of a training share cores: too few, or other clusters.
-
-    Args:
-        runs: the partition and the number of nodes of each run.
-    """
-    cluster = design(config, catalog())
-    if cluster.provider != "local":
-        return []
-    have = len(os.sched_getaffinity(0))
-    said = [
-        text
-        for name, nodes in dict.fromkeys(runs)
-        if (text := too_few_cores(cluster.partition(name), nodes, have)) is not None
-    ]
-    return [*said, *(f"{text}: they share them with this one" for text in by_others(stack))]
-
-
-def of_benchmark(stack: Stack, config: StackConfig) -> list[str]:
-    """Return the same of the stack's benchmark, without too few cores, which `plan` says of every host."""
-    cluster = design(config, catalog())
-    if cluster.provider != "local" or benchmark_design(config, cluster) is None:
-        return []
-    return [f"benchmark: {text}, and shares them with its nodes" for text in by_others(stack)]
-
-
 def found(stack: Stack, cluster: ClusterDesign, training: BenchmarkDesign | None) -> Iterable[Finding]:
     """The doctor's check: which nodes share cores now, and whether the benchmark's will."""
     seen, have = uses(), len(os.sched_getaffinity(0))
@@ -82,7 +53,8 @@ def found(stack: Stack, cluster: ClusterDesign, training: BenchmarkDesign | None
         yield warns(
             "cores.shared",
             f"nodes that are up share {_cores(own)}{named}",
-            "Times of jobs tell nothing of more nodes meanwhile: use fewer, or wait for the other clusters.",
+            "Times of jobs tell nothing of more nodes meanwhile: use fewer nodes"
+            f"{', or wait for the other clusters' if others else ''}.",
         )
     elif others:
         yield warns(
