@@ -109,6 +109,11 @@ def claim_name(name: str) -> socket.socket | None:
 
 def claimed_blocks() -> set[str]:
     """Return the first addresses of all blocks that agents of any user on this host have claimed."""
+    return claimed_names()
+
+
+def claimed_names() -> set[str]:
+    """Return all names that agents of any user on this host have claimed (`claim_name`)."""
     marker = f"@{_CLAIM}"
     with contextlib.suppress(OSError):
         names = [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if line.strip()]

@@ -9,11 +9,12 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from localcloud.cores import in_words
+from localcloud.cores import move, running_on
 from localcloud.errors import CloudError
 from node.bootstrap import files
 from node.processes import (
@@ -34,8 +35,6 @@ from node.processes import (
 CONTROLLER = "controller"
 MACHINE_VARIABLE = "SLURM_STACKS_MACHINE_ID"
 CLUSTER_VARIABLE = "SLURM_STACKS_RUN"
-CORES_VARIABLE = "SLURM_STACKS_CORES"
-"""Tells a machine's init (`init.py`) which cores are its own."""
 GRACE_SECONDS = 8.0
 STEPDS = ("slurmstepd", "slurmstepd-wlm")
 """Names of the program that runs a job's step on its node: Slurm's own name, and the name in Debian's and
@@ -51,7 +50,7 @@ class Boot:
     Attributes:
         host: the machine's name in the cluster (`controller`, `debug-3`).
         registers: whether the machine runs its loader; without it, the machine never becomes a node.
-        cores: cores of this host that are the machine's own; empty means that it runs on any.
+        cores: the cores of this host on which the machine runs; empty means any.
     """
 
     id: str
@@ -80,6 +79,10 @@ class MachineRuntime(Protocol):
 
     def reap(self) -> None:
         """Collect ended processes. The agent calls this often."""
+        ...
+
+    def move(self, boot: Boot, process: ProcessId, cores: Sequence[int]) -> None:
+        """Move a machine that runs from its cores, `boot.cores`, to others, as many."""
         ...
 
     # The faults. They are called for machines that run.
@@ -132,7 +135,8 @@ class ProcessRuntime:
         log.parent.mkdir(parents=True, exist_ok=True)
         arguments = [str(self._run / "bucket" / "loader.py"), "--bucket", str(self._run / "bucket")]
         arguments += ["--code", str(self._run / "code"), "--role", boot.role, "--host", boot.host]
-        with log.open("ab") as output, self._lock:
+        # The machine has its cores from its first moment on, so that a later move finds all of it on them.
+        with log.open("ab") as output, self._lock, running_on(boot.cores):
             child = subprocess.Popen(
                 [*self._program(boot), *(arguments if boot.registers else ())],
                 stdin=subprocess.DEVNULL,
@@ -145,7 +149,6 @@ class ProcessRuntime:
                     "LANG": "C.UTF-8",
                     MACHINE_VARIABLE: boot.id,
                     CLUSTER_VARIABLE: str(self._run),
-                    CORES_VARIABLE: in_words(boot.cores),
                 },
                 start_new_session=True,
             )
@@ -182,6 +185,9 @@ class ProcessRuntime:
     def purge(self) -> None:
         end_all(lambda: pids_of_cluster(self._run))
         self.reap()
+
+    def move(self, boot: Boot, process: ProcessId, cores: Sequence[int]) -> None:
+        move(lambda: with_descendants([process.pid]), boot.cores, cores)
 
     def kill(self, boot: Boot, process: ProcessId) -> None:
         kill_tree(process)

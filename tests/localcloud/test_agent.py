@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from localcloud.machines import CLUSTER_VARIABLE, CORES_VARIABLE, MACHINE_VARIABLE
+from localcloud.machines import CLUSTER_VARIABLE, MACHINE_VARIABLE
 from node import rpc
 from node.processes import ProcessId, descendants
 from tests.support.checkout import until
@@ -83,7 +83,7 @@ def test_a_machine_is_told_who_it_is_and_inherits_nothing_else(
     (identity,) = agent.local.machines().values()
     assert environment[MACHINE_VARIABLE] == identity
     assert environment[CLUSTER_VARIABLE] == str(run.path)
-    assert set(environment) == {"PATH", "HOME", "LANG", MACHINE_VARIABLE, CLUSTER_VARIABLE, CORES_VARIABLE}
+    assert set(environment) == {"PATH", "HOME", "LANG", MACHINE_VARIABLE, CLUSTER_VARIABLE}
     assert os.getsid(init.pid) == init.pid
 
 

@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from cli.doctor.finding import Check
+from cli.local import neighbours
 from cli.local.diagnosis import cluster, limits, local_folders, machines, network, software
 from cli.local.diagnosis.host import Host
 from cli.local.site import RunDirectory
@@ -52,6 +53,7 @@ def checks(
             Check("memory", of(limits.sizes, here, known)),
             Check("processes", of(limits.processes, here, design, known)),
             Check("files", of(limits.files, here, design)),
+            Check("cores", of(neighbours.found, stack, design, training)),
             Check("machines", of(machines.containers, design)),
             Check("machines", machines.images),
         ]
