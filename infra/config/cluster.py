@@ -22,6 +22,7 @@ from infra.config.fields import (
     TimeLimit,
     Usd,
 )
+from infra.config.google import GcpPartition
 from infra.config.gpu import GpuConfig
 from infra.config.health import HealthConfig, JobScriptConfig
 from infra.config.network import NetworkConfig, Zones
@@ -151,17 +152,6 @@ class AwsPartition(Section):
     )
 
 
-class GcpPartition(Section):
-    """Settings of a partition that only Google Cloud has."""
-
-    secure_boot: bool = Field(False, description="Shielded VM with Secure Boot: signed kernel modules only.")
-    placement_policy: Name | None = Field(
-        None,
-        description="Name of the placement policy that the partition's reservation was made with. Its nodes "
-        "are then as close together as the reserved machines.",
-    )
-
-
 class LocalPartition(Section):
     """Settings of a partition that only the local stack has."""
 
@@ -200,7 +190,10 @@ class PartitionConfig(Section):
         "knows `sbatch --switches`: types of AWS and Google Cloud for large trainings.",
     )
     time_limit: TimeLimit = Field(
-        "INFINITE", description='Longest run of a job, in quotes: "24:00:00", "2-00:00:00", or "INFINITE".'
+        "INFINITE",
+        description='Longest run of a job, in quotes and as Slurm reads it: "24:00:00" (hours, minutes, '
+        'seconds), "2-12" (days and hours), "90" (minutes), or "INFINITE". Two parts ("24:00") are refused, '
+        "which Slurm reads as minutes and seconds.",
     )
     exclusive: bool = Field(False, description="Whether a job never shares its nodes with another job.")
     disk_gib: int | None = Field(
