@@ -127,7 +127,8 @@ def _run(task: Task) -> None:
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     os.environ["TF_GRPC_REUSE_PORT"] = "1"
     os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    # On GPUs TensorFlow's own lines name the devices, as in the published outputs; on CPUs they say nothing.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if options.gpus_per_node else "1")
     os.environ.pop("TF_CONFIG", None)
     # TensorFlow writes generated code to temporary files, and neither a task that is killed nor `_exit`
     # removes them: here the chief does, or the next start of the job, or whoever removes the run folder.

@@ -15,6 +15,7 @@ from infra.config.fields import (
     AcceleratorType,
     Cidr,
     ClusterName,
+    Distribution,
     Isolation,
     Name,
     Reservation,
@@ -63,7 +64,7 @@ class AccessConfig(Section):
 class ImageConfig(Section):
     """What machines boot from: a distribution, your own image, or images that are built first."""
 
-    source: Literal["ubuntu-24.04"] = Field("ubuntu-24.04", description="The distribution.")
+    source: Distribution = Field("ubuntu-24.04", description="The distribution.")
     id: str | None = Field(
         None,
         description="An existing image of Ubuntu 24.04, instead of the distribution's: ami-… on AWS, "

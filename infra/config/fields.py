@@ -54,6 +54,7 @@ IN_WORDS = {
     BATCH_NAME: "letters, digits, hyphens and underscores, at most 128",
 }
 LONGEST_NAME = 63
+UBUNTU = "ubuntu-24.04"
 CLUSTER_NAME_LENGTH = 40
 
 LONGEST_LIMIT = 3653 * 86400
@@ -206,6 +207,18 @@ def _isolation(value: object) -> object:
     return value
 
 
+def _distribution(value: object) -> object:
+    """Explain why other distributions cannot be chosen: posts and templates name them."""
+    others = ("alinux", "amazon", "centos", "rhel", "rocky", "debian", "ubuntu")
+    if isinstance(value, str) and value != UBUNTU and value.lower().startswith(others):
+        raise refusal(
+            UBUNTU,
+            f"write {UBUNTU}: machines get Slurm, drivers and Lustre's client from its packages, so {value} "
+            "does not come up (CentOS 7 ended in 2024, Amazon Linux 2 in 2026); users log in as ubuntu",
+        )
+    return value
+
+
 def _reservation(value: Any) -> Any:
     several = isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
     if not (several or isinstance(value, str) or value is None):
@@ -232,4 +245,5 @@ MountPath = Annotated[str, AfterValidator(_path)]
 Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": ["string", "number"]})]
 AcceleratorType = Annotated[str, BeforeValidator(_accelerator), Field(pattern=ACCELERATOR)]
 Usd = Annotated[float, Field(gt=0)]
+Distribution = Annotated[Literal["ubuntu-24.04"], BeforeValidator(_distribution)]
 Isolation = Annotated[Literal["process", "container"], BeforeValidator(_isolation)]

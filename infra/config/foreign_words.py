@@ -39,8 +39,8 @@ def _not(note: str) -> Word:
 
 
 _USERS = _not(
-    "users log in with their Google accounts (OS Login): give them the roles of docs/gcp.md, "
-    "and leave default_users out"
+    "leave it out: it lists users of the accounting, which has no accounts here; whoever has the roles of "
+    "docs/gcp.md logs in (OS Login) and submits"
 )
 _LABELS = _not("machines have the labels and tags that `down` finds them by, and no others so far")
 _ROLE = _not("each role of machines has an account with the least that works: leave it out")

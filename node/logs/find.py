@@ -19,6 +19,7 @@ from node.benchmark import JOB_FILE
 from node.bootstrap.vm import cloud_local
 from node.folders import Folders
 from node.health.model import SCRIPTS
+from node.logs.explained import explained
 from node.logs.sources import BootReport, LogFile, Note, Source, is_earlier
 from node.logs.text import UnreadableError, Wanted, open_log, tail
 from node.model import Settings
@@ -309,6 +310,7 @@ class Cluster:
         for path, kind in said.items():
             missing = "the job has not written anything yet, or it was removed"
             yield LogFile(kind, path, missing, since=since)
+        yield from explained(LogFile(kind, path, None, since=since) for path, kind in said.items())
 
     def _described(self, job: int) -> str:
         """Slurm's text on a job. It is empty if Slurm does not answer or does not know the job."""

@@ -36,7 +36,7 @@ def _record(options: Options) -> dict[str, object]:
     nodes, epochs = int(os.environ["SLURM_JOB_NUM_NODES"]), options.epochs
     latency = read_job(os.environ, time.time()).start_latency
     history = [
-        {"epoch": epoch + 1, "loss": 0.5, "accuracy": 0.9, "seconds": SECONDS_PER_EPOCH}
+        {"epoch": epoch + 1, "loss": 0.5, "accuracy": 0.9, "seconds": 10.0 / nodes / epochs}
         for epoch in range(epochs)
     ]
     return {
