@@ -62,6 +62,7 @@ _BALANCED = _not(
 _EXTERNAL = _to(
     "access.mode", "ssh: a public address for the login machine; iap or ssm: none. Nodes have none"
 )
+_AWSS_OWN = _not("AWS gives it, nobody chooses it: leave it out")
 _ACCOUNTING = _to("slurm.accounting", "true: slurmdbd with a database on the controller")
 
 _SLURM_GCP = {
@@ -297,7 +298,15 @@ _BATCH = {
     "nodeRangeProperties": SECTION,
     "targetNodes": _not("all nodes have the one container: leave it out"),
     "nodeRangeProperties.container": _to("batch.container"),
-    "batch.container.vcpus": Word("batch.container.vcpus"),
+    "nodeRangeProperties.container.image": Word("batch.container.image"),
+    "nodeRangeProperties.container.vcpus": Word("batch.container.vcpus"),
+    "nodeRangeProperties.container.command": Word("batch.container.command"),
+    "nodeRangeProperties.container.environment": _to("batch.container.environment", "{NAME: value}, no list"),
+    "nodeRangeProperties.container.volumes": _to("batch.container.volumes", "[{source: /fsx, path: /fsx}]"),
+    "jobDefinitionArn": _AWSS_OWN,
+    "batch.revision": _AWSS_OWN,
+    "batch.status": _AWSS_OWN,
+    "batch.type": _not("it is always multinode: leave it out"),
     "memory": Word("batch.container.memory_mib"),
     "jobRoleArn": Word("batch.container.job_role"),
     "mountPoints": _to("batch.container.volumes", "[{source: /fsx, path: /fsx}] has both"),

@@ -17,8 +17,9 @@ from tests.support.checkout import ROOT, sources
 
 PAGE = ROOT / "docs" / "troubleshooting.md"
 TEXT = PAGE.read_text(encoding="utf-8")
-# Messages of other programs: the kernel's, Slurm's.
+# Messages of other programs: the kernel's, Slurm's, the shell's (`node.logs.explained` has their patterns).
 FOREIGN = {"Killed", "OUT_OF_MEMORY", "Slurm accounting storage is disabled"}
+FOREIGN |= {"source: not found", "conda: not found"}
 EC2S = {"InvalidCapacityReservationId.NotFound"}
 """Error codes of EC2 that the program does not name, because a pattern classifies them."""
 CAPACITY = ("InsufficientInstanceCapacity", "ReservationCapacityExceeded")

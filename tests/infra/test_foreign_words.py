@@ -89,12 +89,25 @@ CONTAINERS = {
     "AdditionalIamPolicies", "Policy", "OnNodeConfigured", "Sequence", "Script", "DetailedMonitoring",
 }  # fmt: skip
 """Keys without an answer of their own: only the keys in them, or the section around them, have one."""
+JOB_DEFINITION = """\
+{"jobDefinitionName": "mnptensorflow-gpu-mnp1", "jobDefinitionArn": "arn", "revision": 2, "status": "ACTIVE",
+ "type": "multinode", "parameters": {}, "retryStrategy": {"attempts": 1},
+ "nodeProperties": {"numNodes": 20, "mainNode": 0, "nodeRangeProperties": [
+   {"targetNodes": "0:19", "container": {"image": "mnp-tensorflow", "vcpus": 62, "memory": 424000,
+   "command": [], "jobRoleArn": "arn",
+   "volumes": [{"host": {"sourcePath": "/scratch"}, "name": "scratch"}],
+   "environment": [{"name": "JOB_DIR", "value": "/fsx/resized"}],
+   "mountPoints": [{"containerPath": "/fsx", "sourceVolume": "fsx"}], "ulimits": [],
+   "instanceType": "p3.16xlarge"}}]}}
+"""
+"""The job definition of the post on AWS Batch, which YAML reads as it is."""
+PARTS_OF_IT = {"host", "name", "value", "sourceVolume", "parameters"}
+"""Keys in it that belong to the section around them, or are ours as well."""
 BATCH = (
-    "jobDefinitionName", "retryStrategy", "attempts", "nodeProperties", "numNodes", "mainNode",
-    "nodeRangeProperties", "targetNodes", "memory", "jobRoleArn", "sourcePath", "mountPoints",
-    "containerPath", "ulimits", "instanceType", "minvCpus", "desiredvCpus", "maxvCpus", "imageId",
-    "serviceRole", "instanceRole", "computeEnvironmentName",
+    "minvCpus", "desiredvCpus", "maxvCpus", "imageId", "serviceRole", "instanceRole", "instanceTypes",
+    "computeEnvironmentName", "jobQueueName", "placementGroup", "ec2KeyPair",
 )  # fmt: skip
+"""What the post's form of the compute environment has, by the names of its API."""
 
 
 def keys(value: Any) -> set[str]:
@@ -150,13 +163,21 @@ def test_a_pasted_file_gets_an_answer_for_every_word(tmp_path: Path, whole: str,
         assert "no key is called so" not in said[key], key
 
 
+def test_a_pasted_job_definition_gets_an_answer_for_every_word(tmp_path: Path) -> None:
+    pasted = yaml.safe_load(JOB_DEFINITION)
+    cluster = {"provider": "aws", "scheduler": "batch", "batch": pasted}
+    said = advice_of(refused(tmp_path, yaml.safe_dump({"config": {CLUSTER: cluster}})))
+    assert keys(pasted) - PARTS_OF_IT - said.keys() == set()
+    assert "write batch: {nodes: 20}" in said["numNodes"]
+    assert "write batch: {container: {memory_mib: 424000}}" in said["memory"]
+    assert "write batch: {attempts: 1}" in said["attempts"]
+
+
 @pytest.mark.parametrize("word", [*PARALLELCLUSTER_2, *BATCH])
 def test_words_that_have_no_file_of_yaml(word: str) -> None:
     if word in ClusterConfig.model_fields:
         return
     answer = foreign_keys.find((CLUSTER, word))
-    if answer is None:
-        answer = foreign_keys.find((CLUSTER, "nodeRangeProperties", word))
     assert answer is not None
     assert answer.key or answer.note
 
