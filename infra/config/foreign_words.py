@@ -49,7 +49,7 @@ _HOOK = _to("hooks", "[{role: compute, source: …}], or role: controller, login
 _HOME = _to("storage", "home, apps and scratch, each with kind, path and size_gib (docs/storage.md)")
 _IDLE = _to("slurm.suspend_time", "in seconds; ScaledownIdletime has minutes")
 _RESERVED = Word("partitions.reservation")
-_VERSION = _not("Slurm is the distribution's: 23.11 of Ubuntu 24.04; leave it out")
+_VERSION = _not("no key chooses it: machines have the distribution's Slurm; leave it out")
 _SPOT = _to("partitions.spot", "true or false")
 _CLOSE = _to("partitions.placement", "cluster, or none")
 _LUSTRE = "storage.scratch"
@@ -276,7 +276,7 @@ _PARALLELCLUSTER_3 = {
     "SharedStorage.VolumeType": _NO_DISK_TYPE,
     "SharedStorage.Iops": _to("storage.apps.gp3.iops", "and of home"),
     "SharedStorage.Throughput": _to("storage.apps.gp3.throughput_mibs", "and of home"),
-    "EncryptionInTransit": _not("EFS is mounted with TLS: leave it out"),
+    "EncryptionInTransit": _not("EFS is mounted over NFS inside of the network, without TLS so far"),
     "KmsKeyId": _to("aws.kms_key", "its ARN"),
     "Monitoring": _not("CloudWatch has logs and figures of every machine (docs/aws.md): leave it out"),
     "DirectoryService": _not("there is no directory of users so far: docs/aws.md#ordinary-users"),
