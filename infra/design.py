@@ -243,6 +243,8 @@ def _partition(
         gp3=gp3_of(own.gp3),
         secure_boot=bool(partition.gcp and partition.gcp.secure_boot),
         placement_policy=partition.gcp.placement_policy if partition.gcp else None,
+        disk_type=partition.gcp.disk_type if partition.gcp else None,
+        min_cpu_platform=partition.gcp.min_cpu_platform if partition.gcp else None,
         topology=partition.topology,
         local_ssds=local_ssds,
         open_metadata=partition.open_metadata,

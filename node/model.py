@@ -61,9 +61,8 @@ class Partition:
     memory_mib: int
     """Slurm's RealMemory, which is below what the machine reports."""
     min: int
-    """Number of static nodes: the first `min` nodes are up as long as the cluster is."""
     max: int
-    """Number of static and dynamic nodes together."""
+    """How many nodes: the first `min` are static, up as long as the cluster is; `max` counts all."""
     accelerator: Accelerator | None = None
     spot: bool = False
     placement: str = "none"
@@ -92,6 +91,9 @@ class Partition:
     """Google Cloud: whether nodes load signed kernel modules only."""
     placement_policy: str | None = None
     """Google Cloud: name of the placement policy that the reservation was made with."""
+    disk_type: str | None = None
+    min_cpu_platform: str | None = None
+    """Google Cloud: type of a node's root disk (`None`: pd-balanced), the oldest processors it may have."""
     topology: bool = False
     """Whether Slurm chooses nodes by where the cloud says that their machines are."""
     local_ssds: int = 0
@@ -285,9 +287,8 @@ class BenchmarkDesign:
     data: str
     """auto | mnist | synthetic"""
     batch: int = 64
-    """Examples for each worker and step."""
     learning_rate: float = 0.2
-    """For a batch of 64."""
+    """Examples for each worker and step, and the rate for a batch of 64."""
     seed: int = 0
     average_every: int | None = None
     """local-sgd: the steps that a worker trains alone. `None` means measured."""
@@ -339,8 +340,7 @@ class Site:
     """The bucket's name. `None` on the local stack, where the bucket is a folder."""
     secret: str | None = None
     """The secret that holds the munge key. `None` for processes, which have the key in their own folder."""
-    mounts: dict[str, MountSource] = field(default_factory=dict)
-    """A mount's path -> its source, for the mounts that need more than their path."""
+    mounts: dict[str, MountSource] = field(default_factory=dict)  # path -> source, where a path is not enough
     cloud_dns: bool = False
     """Whether the names of nodes can be resolved before the nodes boot."""
     cgroups: str | None = None

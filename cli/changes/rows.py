@@ -98,6 +98,12 @@ ON_AWS = (
 """Keys that only AWS has."""
 
 
+OF_GOOGLE = tuple(
+    f"partitions.{key}" for key in ("secure_boot", "placement_policy", "disk_type", "min_cpu_platform")
+)
+"""Fields of the design that follow from `partitions.gcp`."""
+
+
 def without_effect(note: str, *keys: str) -> dict[str, Row]:
     """Rows of keys that a provider does not use. A key's field of the design has the key's name."""
     return {key: Row(Kind.NOTHING, (key.replace(".*", ""),), note) for key in keys}

@@ -40,7 +40,7 @@ OWN: dict[str, Row] = {
         _CLOUDS,
     ),
     "aws": Row(Kind.NOTHING, ("cluster.kms_key", "network.nat"), _CLOUDS),
-    "partitions.gcp": Row(Kind.NOTHING, ("partitions.secure_boot", "partitions.placement_policy"), _CLOUDS),
+    "partitions.gcp": Row(Kind.NOTHING, rows.OF_GOOGLE, _CLOUDS),
     "storage.*.tier": Row(Kind.NOTHING, ("storage.deployment",), _CLOUDS),
     "storage.*.deployment": Row(Kind.NOTHING, (), _CLOUDS),
     **rows.without_effect(_CLOUDS, *rows.ON_AWS),

@@ -25,7 +25,8 @@ ABOUT_PUBLISHED = (
     " eight) come to all but two seconds of the 209.6 s in their table.",
     "Their accuracy is that on the training data after the last epoch; they held no data out.",
     "Cost: of m4.large and c4.2xlarge with the articles’ prices; of n1-standard-2 and its V100s with the "
-    "dated snapshot in infra/instance_types; of p3.2xlarge, which is retired, no price is known.",
+    "dated snapshot in infra/instance_types; of p3.2xlarge, which is retired, with its last list price in "
+    "eu-central-1.",
     "Their nodes took 1.5 to 2 minutes to start on Google Cloud, with GPUs about 5 minutes there and "
     "about 4 on AWS.",
 )

@@ -15,12 +15,14 @@ from infra.config.fields import (
     AcceleratorType,
     Cidr,
     ClusterName,
+    Distribution,
     Name,
     Reservation,
     Section,
     TimeLimit,
     Usd,
 )
+from infra.config.google import GcpPartition
 from infra.config.gpu import GpuConfig
 from infra.config.health import HealthConfig, JobScriptConfig
 from infra.config.local_cloud import LocalConfig
@@ -62,7 +64,7 @@ class AccessConfig(Section):
 class ImageConfig(Section):
     """What machines boot from: a distribution, your own image, or images that are built first."""
 
-    source: Literal["ubuntu-24.04"] = Field("ubuntu-24.04", description="The distribution.")
+    source: Distribution = Field("ubuntu-24.04", description="The distribution.")
     id: str | None = Field(
         None,
         description="An existing image of Ubuntu 24.04, instead of the distribution's: ami-… on AWS, "
@@ -156,17 +158,6 @@ class AwsPartition(Section):
     )
 
 
-class GcpPartition(Section):
-    """Settings of a partition that only Google Cloud has."""
-
-    secure_boot: bool = Field(False, description="Shielded VM with Secure Boot: signed kernel modules only.")
-    placement_policy: Name | None = Field(
-        None,
-        description="Name of the placement policy that the partition's reservation was made with. Its nodes "
-        "are then as close together as the reserved machines.",
-    )
-
-
 class LocalPartition(Section):
     """Settings of a partition that only the local stack has."""
 
@@ -205,7 +196,10 @@ class PartitionConfig(Section):
         "knows `sbatch --switches`: types of AWS and Google Cloud for large trainings.",
     )
     time_limit: TimeLimit = Field(
-        "INFINITE", description='Longest run of a job, in quotes: "24:00:00", "2-00:00:00", or "INFINITE".'
+        "INFINITE",
+        description='Longest run of a job, in quotes and as Slurm reads it: "24:00:00" (hours, minutes, '
+        'seconds), "2-12" (days and hours), "90" (minutes), or "INFINITE". Two parts ("24:00") are refused, '
+        "which Slurm reads as minutes and seconds.",
     )
     exclusive: bool = Field(False, description="Whether a job never shares its nodes with another job.")
     disk_gib: int | None = Field(

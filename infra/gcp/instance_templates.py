@@ -64,6 +64,7 @@ class GcpInstanceTemplates(pulumi.ComponentResource):
             instance_description=what,
             project=design.project,
             machine_type=partition.instance_type,
+            min_cpu_platform=partition.min_cpu_platform,
             guest_accelerators=_accelerators(partition),
             disks=_disks(partition, resources.start_from(partition.name, partition.image), own_labels),
             network_interfaces=[
@@ -156,7 +157,7 @@ def _disks(
         auto_delete=True,
         source_image=image,
         disk_size_gb=partition.disk_gib,
-        disk_type=images.DISK_TYPE,
+        disk_type=partition.disk_type or images.DISK_TYPE,
         labels=own_labels,
     )
     scratch = [

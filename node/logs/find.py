@@ -22,6 +22,7 @@ from node.bootstrap.vm import cloud_local
 from node.folders import Folders
 from node.health.model import SCRIPTS
 from node.logs import outputs
+from node.logs.explained import explained
 from node.logs.sources import BootReport, LogFile, Note, Source, is_earlier
 from node.logs.text import UnreadableError, Wanted, open_log, tail
 from node.model import Settings
@@ -315,6 +316,9 @@ class Cluster:
         for path, (kind, owner) in said.items():
             missing = "the job has not written anything yet, or it was removed"
             yield LogFile(kind, path, missing, since=since, owner=owner)
+        yield from explained(
+            LogFile(kind, path, None, since=since, owner=owner) for path, (kind, owner) in said.items()
+        )
 
     def _written_by(self, jobs: list[int]) -> dict[int, dict[str, str]]:
         """Where jobs write, by id. It is empty if Slurm does not answer or does not know the jobs."""

@@ -24,6 +24,7 @@ from cli.local.site import RunDirectory
 from cli.provider import TOOL
 from localcloud.containers import BootPlan, disk_folder, leftovers
 from node import rpc
+from tests.support import published_script
 from tests.support.checkout import Checkout, until
 from tests.support.containers import cluster_image
 from tests.support.mishaps import end, quick_benchmark, until_saved
@@ -162,6 +163,10 @@ def test_exec_passes_input_output_and_status(cluster: Checkout) -> None:
     assert "problem" in done.stderr
     assert cluster.cluster("exec", "--", "no-such-command").returncode == 127
     assert "slurmctld" in cluster.cluster("logs", "--lines=5").stdout
+
+
+def test_the_published_script_runs_as_the_page_says(cluster: Checkout) -> None:
+    published_script.check(cluster, lambda number: job(cluster, number))
 
 
 def test_files_go_to_the_shared_home_and_come_back(cluster: Checkout, tmp_path: Path) -> None:

@@ -69,7 +69,11 @@ def test_the_quotas_are_what_the_stacks_may_use() -> None:
 
 
 def test_the_blocks_of_yaml_are_taken_by_the_stack_file() -> None:
-    trying, opened, linked = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.M | re.S)
+    v100, t4, trying, opened, linked = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.M | re.S)
+    for block, partition in ((v100, "compute"), (t4, "t4")):
+        repeated = changed("aws-gpu", block).benchmark
+        assert repeated is not None
+        assert (repeated.profile, repeated.partition, repeated.gpus_per_node) == ("published", partition, 1)
     training = changed("aws-gpu", trying).benchmark
     assert training is not None
     assert (training.partition, training.nodes) == ("t4", 1)

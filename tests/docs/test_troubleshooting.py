@@ -18,9 +18,11 @@ from tests.support.checkout import ROOT, sources
 
 PAGE = ROOT / "docs" / "troubleshooting.md"
 TEXT = PAGE.read_text(encoding="utf-8")
-# Messages of other programs: the kernel's, Slurm's, botocore's.
+# Messages of other programs: the kernel's, Slurm's, botocore's, the shell's (`node.logs.explained` has their
+# patterns).
 FOREIGN = {
     *("Killed", "OUT_OF_MEMORY", "Slurm accounting storage is disabled"),
+    *("source: not found", "conda: not found"),
     NoCredentialsError.fmt,
 }
 EC2S = {"InvalidCapacityReservationId.NotFound"}

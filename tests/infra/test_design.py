@@ -128,7 +128,6 @@ def test_memory_is_between_the_clouds_reserve_and_slurms_limit() -> None:
         ("INFINITE", "INFINITE"),
         ("unlimited", "INFINITE"),
         ("90", "01:30:00"),
-        ("90:30", "01:30:30"),
         ("24:00:00", "1-00:00:00"),
         ("36:00:00", "1-12:00:00"),
         ("2-12", "2-12:00:00"),

@@ -99,6 +99,12 @@ def test_a_template_is_whole_but_for_zone_and_name() -> None:
     assert " --host " not in script, "each finds its name by its instance's"
 
 
+def test_disk_and_processors_that_the_stack_file_asks_for() -> None:
+    made = template(disk_type="pd-ssd", min_cpu_platform="Intel Skylake")
+    assert made["disks"][0]["diskType"] == "pd-ssd"
+    assert made["minCpuPlatform"] == "Intel Skylake"
+
+
 def test_a_template_is_replaced_before_the_old_one_goes() -> None:
     """Its content cannot change, so its name is new each time: two templates must exist at once."""
     made = templates().asked["f-cpu"]
