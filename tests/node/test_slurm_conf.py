@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from node.model import Accelerator, ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
+from node.sites import LocalSite
 from node.slurm import gres
 from node.slurm.addressing import ports_needed, slurmd_addresses, slurmd_ports
 from node.slurm.conf import PROLOG_MARGIN, check_paths, render
@@ -96,6 +97,39 @@ def lines(text: str, key: str) -> Iterator[dict[str, str]]:
 
 def conf(version: Version = (22, 5), **more: Any) -> dict[str, str]:
     return options(render(settings(**more), version)["slurm.conf"])
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "spelled"),
+    [
+        ("ada", 1000, "ada"),
+        ("first.last", 1000, "first.last"),
+        ("user@realm.example", 1000, "user@realm.example"),
+        ("a_very_long_name_of_more_than_32_characters", 1000, "a_very_long_name_of_more_than_32_characters"),
+        ("4711", 1000, "4711"),
+        ("long", 4294967290, "long"),
+        ("DOM\\ada", 1_073_742_927, "1073742927"),
+        ("Ada Lovelace", 1000, "1000"),
+        ("a#1", 1000, "1000"),
+    ],
+)
+def test_every_users_name_or_number_stands_in_the_file(name: str, number: int, spelled: str) -> None:
+    """Slurm looks a name up first, and then takes it for a number (`uid_from_string`)."""
+    found = conf(isolation="process", user=name, cloud=LocalSite(uid=number))
+    assert (found["SlurmUser"], found["SlurmdUser"]) == (spelled, spelled)
+
+
+def test_a_name_and_a_number_that_slurm_cannot_read() -> None:
+    with pytest.raises(ValueError, match="numbers up to 2147483647 there, not 2147483648"):
+        conf(isolation="process", user="DOM\\ada", cloud=LocalSite(uid=1 << 31))
+
+
+def test_slurmctld_listens_on_the_loopback_alone_where_its_host_is_called_localhost() -> None:
+    assert conf(isolation="process", cloud=LocalSite(loopback_only=True))["CommunicationParameters"] == (
+        "NoCtldInAddrAny"
+    )
+    assert "CommunicationParameters" not in conf(isolation="process")
+    assert "CommunicationParameters" not in conf()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
