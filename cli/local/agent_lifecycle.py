@@ -130,9 +130,8 @@ def end_cluster(run: RunDirectory) -> None:
         raise UserError(f"these processes of the cluster cannot be ended: {left}")
     if stays := containers.remove_leftovers(run.path):
         raise UserError(f"these parts of the cluster's machines cannot be removed: {', '.join(stays)}")
+    addresses.public_note(run.path).unlink(missing_ok=True)
     shutil.rmtree(run.path, ignore_errors=True)
-    if not run.path.exists():
-        addresses.public_note(run.path).unlink(missing_ok=True)
 
 
 def controller_is_dead(run: RunDirectory) -> bool:
