@@ -65,6 +65,9 @@ def enter(folder: Path, name: str) -> None:
     """
     hosts, switch = write_hosts(folder), _write_switch(folder)
     user, group = os.geteuid(), os.getegid()
+    # Nodes know the group in which the cluster was brought up, and no other. They could not run the jobs of a
+    # shell in another group (`newgrp`). Where root's group owns what users make, the folder does not say.
+    known = folder.stat().st_gid or group
     if user == 0:
         _call("unshare", NEWNS | NEWUTS)
         # Slave, not private: later mounts and unmounts of the host take effect here, too.
@@ -74,7 +77,7 @@ def enter(folder: Path, name: str) -> None:
         _call("unshare", NEWUSER | NEWNS | NEWUTS)
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+        Path("/proc/self/gid_map").write_text(f"{known} {group} 1")
     _mount(hosts, HOSTS, MS_BIND)
     if switch is not None:
         _mount(switch, SWITCH, MS_BIND)

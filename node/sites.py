@@ -61,8 +61,6 @@ class LocalSite:
 
     socket: str = ""
     """The socket of the local cloud's agent, as machines see it."""
-    uid: int | None = None
-    """Process machines: the number of the cluster's owner. slurm.conf cannot hold every name."""
     loopback_only: bool = False
     """Process machines: whether the controller's daemons listen on 127.0.0.1 alone. Then the controller's
     namespace calls this host `localhost`, because they listen on the address of the host's name."""

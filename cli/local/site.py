@@ -186,7 +186,6 @@ class RunDirectory:
                 shared=str(self.shared),
                 cloud=LocalSite(
                     str(self.agent_socket),
-                    os.getuid(),
                     own and hosts_namespace_possible(self.path) and _localhost_is_here(),
                 ),
             ),
@@ -390,11 +389,10 @@ def user() -> str:
             EXIT_REFUSED,
         ) from None
     try:
-        users.spelled(name, uid)
+        users.spelled(name)
     except ValueError as error:
         raise UserError(
-            f"the cluster would belong to user {name!r}: {error}. Run the command as a user whose name has "
-            "no space, quote, # or \\, or whose number is smaller.",
+            f"the cluster would belong to user {name!r}: {error}. Run the command as another user.",
             EXIT_REFUSED,
         ) from None
     return name

@@ -55,7 +55,7 @@ def start(context: Context) -> str:
         auth=f"AuthInfo=socket={folders.munge_socket}\n" if context.process else "",
         # Otherwise slurmdbd listens on every address of its host.
         listens="CommunicationParameters=NoInAddrAny\n" if local.loopback_only else "",
-        port=site.slurmdbd_port, user=users.spelled(site.user, local.uid), owner=OWNER, database=DATABASE,
+        port=site.slurmdbd_port, user=users.spelled(site.user), owner=OWNER, database=DATABASE,
         log=folders.log, run=folders.run,
     )  # fmt: skip
     # slurmdbd refuses a file that other users may read.

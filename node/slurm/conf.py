@@ -118,7 +118,7 @@ def _spool(folders: Folders, node: str) -> PurePosixPath:
 def _value(key: str, value: object) -> str:
     """Returns the value as text. Raises ValueError for a value that would change the meaning of its line."""
     text = str(value)
-    if not _PLAIN_VALUE.fullmatch(text):
+    if not _PLAIN_VALUE.fullmatch(text) and not isinstance(value, users.Spelled):
         raise ValueError(f"{key}={text!r}: no spaces, quotes or '#' can stand in slurm.conf")
     return text
 
@@ -133,7 +133,7 @@ def _daemons(settings: Settings) -> Options:
     # %n is the node's name. It is needed in process mode, where all nodes share one file system.
     node = "-%n" if folders.process else ""
     local = site.of(LocalSite) if folders.process else LocalSite()
-    user = users.spelled(site.user, local.uid)
+    user = users.spelled(site.user)
     return [
         ("ClusterName", settings.design.name),
         ("SlurmctldHost", f"{site.controller_host}({site.controller_address})"),

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import re
 
-MAX_NUMBER = (1 << 31) - 1
-"""The largest number that Slurm before 24.11 reads for a user in its files. A user by name may have any."""
-_PLAIN = re.compile(r"[^\s#\"'\\]+")
+_ESCAPED = re.compile(r"([\\#])")
 
 
-def spelled(name: str, number: int | None) -> str:
-    """Returns a user for slurm.conf and slurmdbd.conf: the name, or the number if they cannot hold the name.
+class Spelled(str):
+    """A user in the notation of slurm.conf."""
 
-    Args:
-        number: the user's number; `None` if it is not known.
+    __slots__ = ()
+
+
+def spelled(name: str) -> Spelled:
+    """Returns a user's name for slurm.conf and slurmdbd.conf (`_strip_escapes` in Slurm's parse_config.c).
+
+    slurmdbd 22.05 takes no number there, and slurmctld before 24.11 none above 2147483647.
 
     Raises:
-        ValueError: Slurm can read neither.
+        ValueError: The files cannot hold the name.
     """
-    if _PLAIN.fullmatch(name) or number is None:
-        return name
-    if number > MAX_NUMBER:
-        raise ValueError(
-            f"slurm.conf cannot hold the name, and Slurm reads numbers up to {MAX_NUMBER} there, not {number}"
-        )
-    return str(number)
+    escaped = _ESCAPED.sub(r"\\\1", name)
+    if not re.search(r"\s", name):
+        return Spelled(escaped)
+    if '"' in name:
+        raise ValueError("slurm.conf cannot hold a name with both a space and a quote")
+    return Spelled(f'"{escaped}"')

@@ -178,6 +178,9 @@ def test_an_ordinary_user_stays_who_it_is(folder: Path) -> None:
         if "does not know other machines" in done.stderr:
             pytest.skip(done.stderr)
         assert done.stdout.splitlines() == ["debug-0 127.9.65.1 debug-0", f"{user.id} {user.group}"]
+        newgrp = ["setpriv", f"--reuid={user.id}", "--regid=12", f"--groups={user.group}"]
+        done = run(PrivateMounts.__call__(user, *newgrp, *inside(folder, "id", "-g")))
+        assert done.stdout == f"{user.group}\n", "the cluster's, whose nodes know no other"
         # Programs that Python has started have no rights in their namespaces, like an ordinary user's.
         status = run(user(*inside(folder, "cat", "/proc/self/status"))).stdout
         assert "CapEff:\t0000000000000000" in status

@@ -144,7 +144,7 @@ def test_on_process_machines_any_name_of_the_owner_is_fine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The database's user is another's name there: its socket lies where only the owner can reach it."""
-    cloud = LocalSite(uid=4711, loopback_only=True)
+    cloud = LocalSite(loopback_only=True)
     context, run = controller(tmp_path, monkeypatch, "process", user="DOM\\a'; DROP b", cloud=cloud)
     asked: list[str] = []
 
@@ -158,4 +158,5 @@ def test_on_process_machines_any_name_of_the_owner_is_fine(
     assert "'slurm'@'localhost' IDENTIFIED BY ''" in asked[0]
     assert "DROP" not in asked[0]
     lines = (context.path(context.folders.etc) / "slurmdbd.conf").read_text().splitlines()
-    assert {"SlurmUser=4711", "StorageUser=slurm", "CommunicationParameters=NoInAddrAny"} <= set(lines)
+    assert {"StorageUser=slurm", "CommunicationParameters=NoInAddrAny"} <= set(lines)
+    assert 'SlurmUser="DOM\\\\a\'; DROP b"' in lines
