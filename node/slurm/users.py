@@ -21,8 +21,10 @@ def spelled(name: str) -> Spelled:
     Raises:
         ValueError: The files cannot hold the name.
     """
+    if not name.isprintable():
+        raise ValueError("slurm.conf cannot hold a name with a control character")
     escaped = _ESCAPED.sub(r"\\\1", name)
-    if not re.search(r"\s", name):
+    if " " not in name:
         return Spelled(escaped)
     if '"' in name:
         raise ValueError("slurm.conf cannot hold a name with both a space and a quote")
