@@ -7,6 +7,7 @@ The calls `launch`, `terminate`, `list` and `available_capacity` obey the limits
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -34,6 +35,7 @@ from node.model import CONTAINER
 
 WATCH_SECONDS = 0.5
 LATENCY_STEP_SECONDS = 0.1
+RENEW_SECONDS = 3600.0
 PID_DIGITS = 10
 FORMER_NAMES = {"room": "available_capacity"}
 """Earlier names of calls. The controller uses them until `up` publishes this version's code."""
@@ -169,6 +171,8 @@ class AgentLock:
         os.pwrite(self._lock, f"{os.getpid():<{PID_DIGITS}}\n".encode(), 0)
         self._folder = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
         self._kept = False
+        self._note = addresses.public_note(run)
+        self._renewed = -RENEW_SECONDS
         self.keep()
 
     def ours(self) -> bool:
@@ -185,6 +189,11 @@ class AgentLock:
         a locked directory; while it inspects this one, it holds the lock itself.
         """
         self._kept = self._kept or _locked(self._folder)
+        # The public note lies outside, so it stays as long as it is new.
+        if (now := time.monotonic()) > self._renewed + RENEW_SECONDS:
+            self._renewed = now
+            with contextlib.suppress(OSError):
+                os.utime(self._note)
 
 
 def _locked(descriptor: int) -> bool:

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from localcloud.cores import move, running_on
 from localcloud.errors import CloudError
+from localcloud.hosts_namespace import SLURM
 from node.bootstrap import files
 from node.processes import (
     ProcessId,
@@ -32,7 +33,7 @@ from node.processes import (
     with_environment,
 )
 
-CONTROLLER = "controller"
+CONTROLLER, LOCALHOST = "controller", "localhost"
 MACHINE_VARIABLE = "SLURM_STACKS_MACHINE_ID"
 CLUSTER_VARIABLE = "SLURM_STACKS_RUN"
 GRACE_SECONDS = 8.0
@@ -161,11 +162,12 @@ class ProcessRuntime:
     def _program(self, boot: Boot) -> list[str]:
         """Return the command line of a machine's init, in its own hosts namespace if there is one.
 
-        The controller has none. Its daemons look no node up by name, and munged would not start in an
-        ordinary user's namespace: folders of root belong to nobody there, which munged calls insecure.
+        The controller is called localhost there, because its daemons listen on the address of that name, and
+        jobs' programs connect from 127.0.0.1, where the daemons call back.
         """
-        if boot.role != CONTROLLER and has_hosts_namespace(self._run):
-            return [*namespace_command(self._run, boot.host, "--python"), str(self._init)]
+        if has_hosts_namespace(self._run):
+            name = LOCALHOST if boot.role == CONTROLLER else boot.host
+            return [*namespace_command(self._run, name, "--python"), str(self._init)]
         return [self._python, "-I", "-S", str(self._init)]
 
     def stop(self, boot: Boot, process: ProcessId) -> bool:
@@ -229,9 +231,13 @@ class ProcessRuntime:
 
 def has_hosts_namespace(run: Path) -> bool:
     """Whether process machines of this cluster have their own /etc/hosts (`hosts_namespace.py`)."""
+    return hosts_namespace_possible(run) and (run / "cloud" / "hosts").exists()
+
+
+def hosts_namespace_possible(run: Path) -> bool:
+    """Whether `set_hosts_namespace` has saved that a hosts namespace is possible."""
     try:
-        possible = json.loads((run / "cloud" / "view.json").read_text())["possible"]
-        return bool(possible) and (run / "cloud" / "hosts").exists()
+        return bool(json.loads((run / "cloud" / "view.json").read_text())["possible"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -272,18 +278,27 @@ def _of_jobs(run: Path, host: str | None = None) -> list[int]:
     Returns:
         Their pids. Jobs do not inherit the machine's own variables.
     """
-    conf = f"SLURM_CONF={run}/etc/slurm.conf".encode()
+    file = run / "etc" / "slurm.conf"
+    conf = f"SLURM_CONF={file}".encode()
     node = b"SLURMD_NODENAME=" + (os.fsencode(host) if host else b"")
 
     def wanted(pid: int, environment: list[bytes]) -> bool:
-        if conf not in environment:
-            return False
+        named = conf in environment
         if host is not None:
-            return node in environment
-        ours = any(entry.startswith(node) for entry in environment)
-        return ours or Path(f"/proc/{pid}/exe").readlink().name in SLURMS_OWN
+            return named and node in environment
+        if named and any(entry.startswith(node) for entry in environment):
+            return True
+        if Path(f"/proc/{pid}/exe").readlink().name not in SLURMS_OWN:
+            return False
+        return named or (not any(e.startswith(b"SLURM_CONF=") for e in environment) and _finds(pid, file))
 
     return having(wanted)
+
+
+def _finds(pid: int, file: Path) -> bool:
+    """Whether a process sees this slurm.conf where Slurm looks by default (`hosts_namespace.py`)."""
+    seen = Path(f"/proc/{pid}/root{SLURM}", file.name)
+    return seen.exists() and seen.samefile(file)
 
 
 def _stepds(jobs: list[int]) -> list[int]:

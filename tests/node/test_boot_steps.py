@@ -27,6 +27,7 @@ from node.folders import Folders
 from node.health.model import Health
 from node.health.programs import PRETENDED
 from node.model import INLINE, Accelerator, ClusterDesign, Hook, Image, Mount, Partition
+from node.sites import LocalSite
 from tests.support.doubles import FakeServices, design, settings
 
 
@@ -488,13 +489,25 @@ def test_a_daemon_that_ends_as_it_starts_is_not_waited_for(
     assert only["tail"][-1] == "munged: Error: the key is no key"
 
 
-def test_munges_folder_is_open(
-    machine: Callable[..., Context], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_on_process_machines_munged_needs_no_folder_that_others_can_enter(
+    machine: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slurmctld(tmp_path, monkeypatch)
-    before = os.umask(0o077)
-    try:
-        process_steps.slurm(machine("controller"))
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o755
+    """The run directory is its owner's alone."""
+    monkeypatch.setattr(daemons, "wait", lambda *_: None)
+    monkeypatch.setattr(daemons, "controller", lambda _context: None)
+    monkeypatch.setattr(daemons, "check_port", lambda _context, _port: None)
+    context = machine("controller", host="controller")
+    process_steps.ready(context)
+    (munged,) = context.services.started  # type: ignore[attr-defined]
+    assert munged.argv[-1] == "--force"
+
+
+def test_a_controller_without_a_namespace_does_not_start_on_another_address(
+    machine: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """slurmctld would listen on the address of this host's name, and nobody would find it."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "lab-7")
+    context = machine("controller", host="controller", cloud=LocalSite(loopback_only=True))
+    with pytest.raises(OSError, match="the controller has no namespace"):
+        process_steps.ready(context)
+    assert context.services.started == []  # type: ignore[attr-defined]

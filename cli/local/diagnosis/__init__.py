@@ -60,6 +60,7 @@ def checks(
         if not boots:  # container machines have their own ports and names
             found.append(Check("ports", of(network.free_ports, here, run, design)))
             found.append(Check("network", of(network.node_names, run)))
+            found.append(Check("slurm", network.slurm_folder))
     return [
         *found,
         Check("network", network.loopback),
