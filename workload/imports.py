@@ -1,4 +1,4 @@
-"""Makes the import of large packages faster."""
+"""Makes the import of large packages faster, and says how much TensorFlow writes about it."""
 
 from __future__ import annotations
 
@@ -20,3 +20,11 @@ def without_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def log_level(gpus_per_node: int) -> str:
+    """Return TensorFlow's level of messages.
+
+    On GPUs its own lines name the devices, as in the published outputs. On CPUs they say nothing of use.
+    """
+    return "0" if gpus_per_node else "1"

@@ -123,19 +123,13 @@ def _attempt(task: Task) -> int:
     return task.preemption.leave()
 
 
-def log_level(gpus_per_node: int) -> str:
-    """TensorFlow's level: on GPUs its own lines name the devices, as in the published outputs; on CPUs they
-    say nothing of use."""
-    return "0" if gpus_per_node else "1"
-
-
 def _run(task: Task) -> None:
     options, step, rendezvous, phases = task.options, task.step, task.rendezvous, task.phases
     # TensorFlow reads these when it is imported or starts its server.
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     os.environ["TF_GRPC_REUSE_PORT"] = "1"
     os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", log_level(options.gpus_per_node))
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", imports.log_level(options.gpus_per_node))
     os.environ.pop("TF_CONFIG", None)
     # TensorFlow writes generated code to temporary files, and neither a task that is killed nor `_exit`
     # removes them: here the chief does, or the next start of the job, or whoever removes the run folder.

@@ -14,7 +14,7 @@ LOCAL = (
 )
 ACCOUNTING = (
     "the accounting that `sacct` shows: it is on the controller's own disk; save what you need first, with "
-    "`./cluster exec -- sacct --allusers --starttime 1970-01-01 --parsable2`"
+    "`sacct --allusers --starttime 1970-01-01 --parsable2` on the login machine"
 )
 BACK = "then make this change, name it with `restore`, and run `up`"
 

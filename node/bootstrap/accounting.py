@@ -6,7 +6,7 @@ from node import ports
 from node.bootstrap import daemons, files
 from node.bootstrap.context import Context
 from node.bootstrap.services import Service
-from node.sites import LocalSite
+from node.sites import is_on_loopback_only
 from node.slurm import users
 
 DATABASE = "slurm_acct_db"
@@ -40,7 +40,6 @@ ATTEMPTS, PAUSE_SECONDS = 20, 0.5
 def start(context: Context) -> str:
     """Starts the database and slurmdbd, and registers this cluster with it before slurmctld starts."""
     site, folders = context.settings.site, context.folders
-    local = site.of(LocalSite) if context.process else LocalSite()
     how = BY_FOLDER if context.process else BY_USER
     statements = SQL.format(database=DATABASE, owner=OWNER, how=how)
     if context.vm:
@@ -54,7 +53,7 @@ def start(context: Context) -> str:
     text = CONF.format(
         auth=f"AuthInfo=socket={folders.munge_socket}\n" if context.process else "",
         # Otherwise slurmdbd listens on every address of its host.
-        listens="CommunicationParameters=NoInAddrAny\n" if local.loopback_only else "",
+        listens="CommunicationParameters=NoInAddrAny\n" if is_on_loopback_only(site.cloud) else "",
         port=site.slurmdbd_port, user=users.spelled(site.user), owner=OWNER, database=DATABASE,
         log=folders.log, run=folders.run,
     )  # fmt: skip

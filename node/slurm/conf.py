@@ -15,7 +15,7 @@ from node.containers import oci, pyxis
 from node.folders import Folders
 from node.health import conf as health
 from node.model import Partition, Settings
-from node.sites import LocalSite
+from node.sites import is_on_loopback_only
 from node.slurm import blocks, gres, topology, users
 from node.slurm.addressing import reached_at, slurmd_addresses, slurmd_ports, span
 from node.slurm.hardware import Hardware, Lines
@@ -132,7 +132,6 @@ def _daemons(settings: Settings) -> Options:
     site, folders = settings.site, Folders(settings)
     # %n is the node's name. It is needed in process mode, where all nodes share one file system.
     node = "-%n" if folders.process else ""
-    local = site.of(LocalSite) if folders.process else LocalSite()
     user = users.spelled(site.user)
     return [
         ("ClusterName", settings.design.name),
@@ -144,7 +143,7 @@ def _daemons(settings: Settings) -> Options:
         # The slurmd of an ordinary user can only run that user's jobs, and needs this option.
         *([("SlurmdUser", user)] if folders.process else []),
         # Otherwise slurmctld listens on every address of its host.
-        *([("CommunicationParameters", "NoCtldInAddrAny")] if local.loopback_only else []),
+        *([("CommunicationParameters", "NoCtldInAddrAny")] if is_on_loopback_only(site.cloud) else []),
         ("StateSaveLocation", folders.state),
         ("SlurmdSpoolDir", _spool(folders, "%n")),
         ("SlurmctldPidFile", folders.run / "slurmctld.pid"),

@@ -115,7 +115,7 @@ def test_the_program_under_the_embedded_runner_claims_nothing_of_its_own(tiny: T
     assert owner.read(tiny.stack) == owner.EMBEDDED
 
 
-def test_the_run_directory_can_be_entered_and_not_read(tiny: Tiny) -> None:
+def test_the_run_directory_is_its_owners_alone(tiny: Tiny) -> None:
     before = os.umask(0o077)
     try:
         tiny.write("command('a')").up()
@@ -123,7 +123,7 @@ def test_the_run_directory_can_be_entered_and_not_read(tiny: Tiny) -> None:
         os.umask(before)
     path = locations.run_dir(tiny.stack)
     assert path.parent == tiny.run_root
-    assert path.stat().st_mode & 0o777 == 0o711
+    assert path.stat().st_mode & 0o777 == 0o700
     # Everybody may see the names of run directories, which tell the reserved ports.
     assert path.parent.stat().st_mode & 0o777 == 0o755
 

@@ -224,7 +224,7 @@ def test_every_provider_offers_what_the_commands_ask() -> None:
     assert wanted == {
         "prepare", "layout", "access", "kept", "leftovers", "diagnose", "settings_here", "repair",
         "force_cleanup", "check_changes", "changes", "drain", "explain", "ssh", "files_here",
-        "make_environment", "check_host",
+        "make_environment", "check_host", "neighbours",
     }  # fmt: skip
     for name in ("local", "aws", "gcp"):
         offers = providers.load(name)

@@ -118,12 +118,13 @@ def test_doctor_and_up_refuse_what_the_plan_refuses_in_its_words_and_first(
     file = project_with_stack(
         tmp_path,
         "config:\n  aws:region: eu-west-1\n  slurm-stacks:cluster:\n    provider: aws\n"
-        "    network: {cidr: 10.0.0.0/24, public_cidr: 10.0.0.0/26, private_cidr: 10.0.0.64/26}\n"
-        "    partitions: [{name: debug, instance_type: m5.large, nodes: {max: 500}}]\n"
+        "    network: {cidr: 10.0.0.0/24, public_cidr: 10.0.0.0/26, private_cidr: 10.0.0.64/28,\n"
+        "              zones: [eu-west-1a, eu-west-1b]}\n"
+        "    partitions: [{name: debug, instance_type: m5.large, nodes: {max: 5}}]\n"
         "  slurm-stacks:benchmark: {enabled: false}\n",
     )
     config = load_file(file)
-    with pytest.raises(UserError, match="addresses") as refused:
+    with pytest.raises(UserError, match="too small for 2 zones") as refused:
         operate.make_plan(Stack(tmp_path, config.stack), config)
     for asks in ("check_host", "prepare", "check_changes"):
         monkeypatch.setattr(

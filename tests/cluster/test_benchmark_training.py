@@ -49,7 +49,9 @@ def test_up_trains_and_a_second_up_finds_the_result(make_checkout: Callable[...,
     assert result["cost_usd"] == pytest.approx(result["seconds_total"] * 0.02, rel=0.2)
     assert "not MNIST" in up.stdout
     assert f"Result of job {result['job_id']}" in up.stdout
-    assert 0 <= result["cores_others"] <= 1
+    # A node that shared a core and moved from it does not know what others took.
+    others = result["cores_others"]
+    assert result["cores_shared"] if others is None else 0 <= others <= 1
     # There is no run of one node to compare with. Other programs of this host may have disturbed the run.
     how = "shared" if result["cores_shared"] else "took" if result["cores_others"] >= MUCH else "measures"
     (last,) = [line for line in up.stderr.splitlines() if "how much faster" in line]

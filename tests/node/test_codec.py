@@ -54,7 +54,10 @@ def change(path: str, value: Any) -> Callable[[Any], None]:
             change("site.cloud.provider", "ibm"),
             r"site\.cloud\.provider: aws or gcp or local is expected, not 'ibm'",
         ),
-        (change("site.cloud.provider", "gcp"), r"Settings\.site\.cloud: unknown fields socket"),
+        (
+            change("site.cloud.provider", "gcp"),
+            r"Settings\.site\.cloud: unknown fields loopback_only, socket",
+        ),
         (lambda c: c["site"].pop("root"), r"Settings\.site: .*'root'"),
         (change("design.hooks.0.args", [1]), r"hooks\[0\]\.args\[0\]: str is expected, not 1"),
     ],

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -32,7 +33,7 @@ class Queue:
 
 def main(folder: Path, arguments: list[str]) -> int:
     sys.path.insert(0, str(ROOT))
-    from node import benchmark, command_line
+    from node import benchmark, command_line, foreign
     from tests.support.doubles import FakeControl, job
 
     queue = Queue(folder)
@@ -42,7 +43,9 @@ def main(folder: Path, arguments: list[str]) -> int:
     class Control(FakeControl):
         def __init__(self, _conf: str) -> None:
             known = queue.read().items()
-            super().__init__(jobs=[job(number, state, comment=said) for number, (state, said) in known])
+            me = foreign.name(os.geteuid())
+            jobs = [job(number, state, comment=said, user=me) for number, (state, said) in known]
+            super().__init__(jobs=jobs)
 
         def cancel(self, jobs: Iterable[int | str]) -> None:
             have = queue.read()
