@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cli.changes import rows
+from cli.changes import files, rows
 from cli.changes.table import Change, Kind, Row, Rules, text
 from node.model import ClusterDesign, Mount, Partition
 
 _SHRINK = "EBS volumes only grow; a root file system grows at its machine's next boot"
+_ZONE = "a disk cannot leave its zone; unless the head stays in it"
+_GROUPS = "its security groups are of the old network"
+_SUBNET = "FSx keeps it in its subnet, which then cannot be deleted: remove it first"
 _KEPT = "the controller and login machines keep their image until you replace them: `pulumi up --replace`"
 
 OWN: dict[str, Row] = {
@@ -51,12 +54,16 @@ OWN: dict[str, Row] = {
     "image.id": Row(Kind.RENEWED, ("image.id",), _KEPT),
     "image.bake": Row(Kind.RENEWED, ("image.bake",), _KEPT),
     "network.public_cidr": Row(Kind.HEAD, ("network.public_cidr",)),
-    "network.private_cidr": Row(Kind.HEAD, ("network.private_cidr",)),
+    "network.private_cidr": Row(
+        Kind.HEAD, ("network.private_cidr",), "with a Lustre file system of the cluster's own: not possible"
+    ),
     "network.zones": Row(
         Kind.NODES, (), "if the head's zone is removed, head, /home and /apps are recreated empty"
     ),
     "network.aws": Row(
-        Kind.HEAD, ("network.vpc", "network.public_subnet", "network.private_subnets"), "another network"
+        Kind.HEAD,
+        ("network.vpc", "network.public_subnet", "network.private_subnets"),
+        "another network; Lustre is recreated in another VPC, /home and /apps in another zone",
     ),
     "network.gcp": Row(Kind.NOTHING),
     "aws.kms_key": Row(
@@ -97,6 +104,50 @@ def head_moves(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
         yield Change("login.count", "controller", Kind.HEAD, before, after)
 
 
+def storage_of_network(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
+    """What becomes of the cluster's own disks and file systems when its network is another one.
+
+    FSx cannot give a file system other security groups, and a group belongs to its VPC. The engine makes an
+    empty file system in the new network and deletes the old one. EBS volumes stay while the head stays in
+    their zone, which only AWS knows of somebody's own subnets.
+    """
+    was, will = old.network, new.network
+    elsewhere = was.vpc != will.vpc
+    anew = elsewhere or (was.vpc is None and was.cidr != will.cidr)
+    stay = {mount.path: mount.kind for mount in new.mounts if files.is_own(mount)}
+    for mount in old.mounts:
+        if not files.is_own(mount) or stay.get(mount.path) != mount.kind:
+            continue
+        lustre = mount.kind == "fsx_lustre"
+        if lustre and elsewhere:
+            yield Change("network.aws", mount.path, Kind.DATA, text(was.vpc), text(will.vpc), _GROUPS)
+        elif lustre and anew:
+            yield Change("network.cidr", mount.path, Kind.DATA, text(was.cidr), text(will.cidr), _GROUPS)
+        elif lustre and was.vpc is None and was.private_cidr != will.private_cidr:
+            former, following = text(was.private_cidr), text(will.private_cidr)
+            yield Change("network.private_cidr", mount.path, Kind.NEVER, former, following, _SUBNET)
+        elif mount.served_by == "controller" and (elsewhere or _head_subnet(old) != _head_subnet(new)):
+            former, following = text(_head_subnet(old)), text(_head_subnet(new))
+            yield Change("network.aws", mount.path, Kind.DATA, former, following, _ZONE)
+
+
+def _head_subnet(design: ClusterDesign) -> str | None:
+    """The subnet of somebody's own network whose zone is the head's (`infra.aws.zones`)."""
+    network = design.network
+    return None if network.vpc is None else network.public_subnet or network.private_subnets[0]
+
+
+def spared(mount: Mount, key: str) -> bool:
+    """A zone and a key of KMS belong to the disks alone; Lustre and EFS have keys of their services."""
+    in_part = key in ("aws.kms_key", "network.zones", "partitions.zones")
+    return in_part and mount.served_by != "controller"
+
+
+def on_head(design: ClusterDesign, _kind: Kind) -> tuple[str, ...]:
+    """The controller's root disk goes with its machine."""
+    return files.on_head(design)
+
+
 def zones(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
     """Changes of the zones that the stack file names.
 
@@ -131,4 +182,4 @@ def reservations(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
         yield Change("partitions.reservation", f"partition {partition.name}", kind, before, after)
 
 
-RULES = Rules(TABLE, of_mount, (head_moves, zones, reservations))
+RULES = Rules(TABLE, of_mount, (head_moves, zones, reservations, storage_of_network), spared, on_head)

@@ -57,20 +57,21 @@ class AwsProvider(CloudProvider):
             raise refuse_login(stack.name)
         return super()._login(stack)
 
-    def _compare(
+    def check_changes(
         self,
         stack: Stack,
         design: ClusterDesign,
-        cloud: Cloud,
+        outputs: Outputs,
         say: Callable[[str], None],
         *,
         replace: bool,
     ) -> CheckedChanges:
-        if design.batch is not None and not replace:
+        if not replace and (design.batch is not None or of_batch(stack, outputs)):
             from cli.aws.batch import change_check, teardown
 
-            change_check.check(teardown.client_of(cloud.place), design)
-        return super()._compare(stack, design, cloud, say, replace=replace)
+            there = ClusterRef.known(outputs()) or ClusterRef.of(design)
+            change_check.check(teardown.client_of(there), design, there)
+        return super().check_changes(stack, design, outputs, say, replace=replace)
 
     def drain(
         self,

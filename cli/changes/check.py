@@ -126,6 +126,9 @@ def check_changes(
     """
     for change in found:
         say(change.line())
+    if replace:
+        for line in table.losses(found):
+            say(line)
     if not table.costly(found):
         return CheckedChanges()
     held: list[str] = []
@@ -140,7 +143,7 @@ def check_changes(
         )
     else:
         try:
-            if kinds & table.ALWAYS:
+            if any(change.deletes for change in found):
                 there = reach.jobs()
             else:
                 state, names = table.holds(found)

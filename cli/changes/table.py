@@ -6,10 +6,11 @@ Each provider has a table that says what a change of each key does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
+from cli.changes import files
 from cli.changes.jobs import Job, listed
 from node.model import ClusterDesign, Mount
 from node.storage import BUCKETS
@@ -76,6 +77,7 @@ class Change:
         partition: The partition whose jobs are affected; `None` means the jobs of every partition.
         field: The field of the design, if the key stands for several.
         nodes: The nodes that are removed from a partition that stays.
+        lost: A line for each directory or other store whose contents are lost, with the way that keeps them.
     """
 
     key: str
@@ -87,6 +89,12 @@ class Change:
     partition: str | None = None
     field: str = ""
     nodes: frozenset[str] = frozenset()
+    lost: tuple[str, ...] = ()
+
+    @property
+    def deletes(self) -> bool:
+        """Whether the change is refused without `--replace` even without jobs."""
+        return self.kind in ALWAYS or bool(self.lost)
 
     def costs(self, job: Job) -> bool:
         """Whether the job, running or pending, would be lost."""
@@ -114,7 +122,8 @@ class Change:
             return f"{self.part} is removed: {lost}"
         if (self.will, self.was) == WHOLE:
             return f"{self.part} is new: {self.consequence()}"
-        key = self.key.partition(".")[2].removeprefix("*.") if self.part else ""
+        own = self.part and not self.key.startswith("network.")
+        key = self.key.partition(".")[2].removeprefix("*.") if own else ""
         name = f"{f'{self.part}: ' if self.part else ''}{key or self.key}"
         detail = f".{self.field}" if self.field else ""
         return f"{name}{detail} {self.was} → {self.will}: {self.consequence()}"
@@ -133,11 +142,16 @@ class Rules:
         mount: Gives the kind of a change of a file system that stays, from the old mount, the name of the
             changed field, and the kind in the table.
         more: Find differences that no single field shows.
+        spared: Says of a directory of the cluster's own that a change of this key, which recreates more than
+            one part of the cluster, leaves its files as they are.
+        head: A line for each store on the controller's own disk that a change of this kind deletes.
     """
 
     table: Mapping[str, Row]
     mount: Callable[[Mount, str, Kind], Kind] = lambda mount, name, kind: kind
     more: Sequence[Rule] = ()
+    spared: Callable[[Mount, str], bool] = lambda mount, key: False
+    head: Callable[[ClusterDesign, Kind], tuple[str, ...]] = lambda design, kind: ()
 
     def keys(self) -> dict[str, str]:
         """The key in the table for each field of the design."""
@@ -166,7 +180,21 @@ def compare(old: ClusterDesign, new: ClusterDesign, rules: Rules) -> list[Change
         # Another cluster takes the place of this one, so what else differs has no effect on this one's jobs.
         found = anew
     order = list(rules.table)
-    return sorted(found, key=lambda change: order.index(change.key))
+    with_losses = [replace(change, lost=_lost(change, old, rules)) for change in found]
+    return sorted(with_losses, key=lambda change: order.index(change.key))
+
+
+def _lost(change: Change, old: ClusterDesign, rules: Rules) -> tuple[str, ...]:
+    """The lines about what a change deletes of the cluster that is up."""
+    if change.kind is Kind.HEAD:
+        return rules.head(old, change.kind)
+    if change.kind is not Kind.DATA:
+        return ()
+    for mount in old.mounts:
+        if mount.path == change.part:
+            return (files.of_mount(mount),) if files.is_own(mount) else ()
+    left = tuple(mount for mount in old.mounts if not rules.spared(mount, change.key))
+    return (*files.of_cluster(replace(old, mounts=left)), *rules.head(old, change.kind))
 
 
 def refusal(found: Sequence[Change], jobs: Sequence[Job] | None, command: str = "up --replace") -> str | None:
@@ -178,12 +206,10 @@ def refusal(found: Sequence[Change], jobs: Sequence[Job] | None, command: str = 
     """
     if never := [change for change in found if change.kind is Kind.NEVER]:
         return _because("this is not possible: put the old value back", never)
-    if lost := [change for change in found if change.kind in ALWAYS]:
-        return _because(
-            f"this deletes files. Save them first. `{command}` makes the change anyway",
-            lost,
-            [job for job in jobs or () if any(change.costs(job) for change in lost)],
-        )
+    if lost := [change for change in found if change.deletes]:
+        why = _because(f"this deletes files. Save them first. `{command}` makes the change anyway", lost)
+        ended = [job for job in jobs or () if any(change.costs(job) for change in lost)]
+        return "\n".join([why, *losses(lost), *listed(ended)])
     costly = [change for change in found if change.kind in JOBS]
     if jobs is None:
         unknown = (
@@ -199,6 +225,12 @@ def refusal(found: Sequence[Change], jobs: Sequence[Job] | None, command: str = 
         hit,
         [job for job in jobs if any(change.costs(job) for change in hit)],
     )
+
+
+def losses(found: Sequence[Change]) -> list[str]:
+    """What these changes delete, and the way that keeps it: lines below one heading, each of them once."""
+    lines = dict.fromkeys(line for change in found for line in change.lost)
+    return ["what is lost, and how to keep it:", *(f"  {line}" for line in lines)] if lines else []
 
 
 def costly(found: Sequence[Change]) -> bool:
@@ -239,6 +271,7 @@ def described(found: Sequence[Change], jobs: Sequence[Job] | None) -> list[dict[
             "kind": change.kind.name.lower(),
             "consequence": change.consequence(),
             "line": change.line(),
+            "lost": list(change.lost),
             "jobs": None
             if jobs is None
             else [

@@ -309,6 +309,8 @@ def show_changes(plan: Mapping[str, Any], console: Console) -> None:
     console.print("[bold]The cluster is up. What `up` would change:[/bold]")
     for change in changes:
         console.print(f"  {escape(change['line'])}")
+        for line in change.get("lost", ()):
+            console.print(f"    lost: {escape(line)}")
         for job in change["jobs"] or ():
             where = job["nodes"] or job["partition"]
             line = f"job {job['id']} {job['name']} ({job['user']}, {job['state']} on {where})"

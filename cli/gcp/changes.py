@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cli.changes import rows
+from cli.changes import files, rows
 from cli.changes.table import Change, Kind, Row, Rules, text
-from node.model import ClusterDesign
+from node.model import ClusterDesign, Mount
 
 _SHRINK = "disks of Google Cloud only grow"
 _GROWS = f"the file system follows at the machine's next start; {_SHRINK}"
@@ -16,7 +16,7 @@ _AWS = "AWS's"
 OWN: dict[str, Row] = {
     "gcp:project": Row(Kind.DATA, ("cluster.project",), rows.OTHER),
     "gcp:region": Row(Kind.DATA, ("cluster.region",), rows.OTHER),
-    "gcp:zone": Row(Kind.DATA, ("cluster.zone",), "head, /home and /apps are recreated empty"),
+    "gcp:zone": Row(Kind.DATA, ("cluster.zone",), "head, disks and zonal Filestore are recreated empty"),
     "access.mode": Row(
         Kind.LIVE, ("access.mode",), "the login machine gets a public address, or gives it up"
     ),
@@ -53,7 +53,11 @@ OWN: dict[str, Row] = {
     "network.private_cidr": Row(Kind.NOTHING, (), "the subnetwork has all of network.cidr"),
     "network.zones": Row(Kind.NODES, (), "the head stays in gcp:zone"),
     "network.aws": Row(Kind.NOTHING, (), _AWS),
-    "network.gcp": Row(Kind.HEAD, ("network.vpc", "network.private_subnets"), "another network"),
+    "network.gcp": Row(
+        Kind.HEAD,
+        ("network.vpc", "network.private_subnets"),
+        "another network; in another VPC network Filestore is recreated",
+    ),
     "batch": Row(Kind.NOTHING, (), _AWS),
 }
 """The rows that other clouds do not share."""
@@ -81,4 +85,31 @@ def zones(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
             )
 
 
-RULES = Rules(TABLE, more=(zones,))
+def storage_of_network(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
+    """Filestore instances of the cluster's own, which are made anew in another VPC network.
+
+    Another subnetwork of the same network changes nothing for them. Disks belong to no network.
+    """
+    was, will = old.network.vpc, new.network.vpc
+    if was == will:
+        return
+    stay = {mount.path for mount in new.mounts if files.is_own(mount) and mount.kind == "filestore"}
+    for mount in old.mounts:
+        if mount.kind == "filestore" and files.is_own(mount) and mount.path in stay:
+            note = "its address is of the old network"
+            yield Change("network.gcp", mount.path, Kind.DATA, text(was), text(will), note)
+
+
+def spared(mount: Mount, key: str) -> bool:
+    """A Filestore instance of a regional tier is in no zone."""
+    from infra.gcp.storage import REGIONAL  # here, because that module needs the SDK
+
+    return key == "gcp:zone" and mount.kind == "filestore" and mount.deployment in REGIONAL
+
+
+def on_head(design: ClusterDesign, kind: Kind) -> tuple[str, ...]:
+    """The controller's root disk outlives its machine, so a new head has the accounting of the old one."""
+    return files.on_head(design) if kind is Kind.DATA else ()
+
+
+RULES = Rules(TABLE, more=(zones, storage_of_network), spared=spared, head=on_head)

@@ -92,8 +92,8 @@ def check_changes(
     found = _differences(run, there, design)
     anew = any(change.kind in table.ALWAYS for change in found)
     if anew and replace:
-        for change in found:
-            say(change.line())
+        for line in [*(change.line() for change in found), *table.losses(found)]:
+            say(line)
         return CheckedChanges(anew)  # its jobs end as those of a destroy
     names = [partition.name for partition in there.partitions]
     command = hint("up", stack, "--replace")

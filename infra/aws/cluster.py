@@ -40,7 +40,7 @@ class AwsCluster(pulumi.ComponentResource):
     """Network, roles, storage and launch templates, then the termination of nodes, then the head.
 
     A destroy deletes the head first, so that nothing launches nodes any more. Then it ends the nodes that the
-    head has launched, and then it deletes the rest.
+    head has launched, and then it deletes the rest. A network that is replaced goes in the same order.
     """
 
     def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -75,9 +75,11 @@ class AwsCluster(pulumi.ComponentResource):
         published.publish(known_site)
         parts = [network, bucket, secrets, logs, storage, identity, addresses, launch_templates, published]
         dependencies = [*parts, *([bake] if bake else [])]
-        termination = terminate_on_destroy(f"{name}-sweep", access.OPERATIONS, design, dependencies, self)
-        needed = [termination, published.current, *identity.grants, *network.routes]
-        self._head = AwsHead(f"{name}-head", design, resources_by_role, addresses, needed, own)
+        termination = terminate_on_destroy(
+            f"{name}-sweep", access.OPERATIONS, design, network.identity, dependencies, self
+        )
+        needed = [published.current, *identity.grants, *network.routes]
+        self._head = AwsHead(f"{name}-head", design, resources_by_role, addresses, termination, needed, own)
         disks = AwsDisks(f"{name}-disks", storage, self._machine("controller").id, own)
         wait = ready(
             f"{name}-ready",

@@ -10,6 +10,7 @@ from infra.aws.addresses import AwsAddresses
 from infra.aws.launch_templates import BOOT_SCRIPT, METADATA
 from infra.aws.role_resources import ResourcesByRole
 from infra.aws.tags import BUCKET, tags
+from infra.clouds.termination import behind
 from node.model import ClusterDesign, Host
 
 # A new image is an explicit act (`pulumi up --replace`). None of these may restart a head with jobs.
@@ -23,6 +24,7 @@ class AwsHead(pulumi.ComponentResource):
         machines: host -> its instance.
 
     Args:
+        termination: What ends the nodes. It outlives the machines, also when it is replaced with its network.
         after: What a machine needs at its boot, and what must outlive it.
     """
 
@@ -32,17 +34,21 @@ class AwsHead(pulumi.ComponentResource):
         design: ClusterDesign,
         resources_by_role: ResourcesByRole,
         addresses: AwsAddresses,
+        termination: pulumi.Resource,
         after: list[pulumi.Resource],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("slurm-stacks:index:AwsHead", name, None, opts)
         self._name = name
         self._design = design
+        self._termination = termination
         self.machines: dict[str, aws.ec2.Instance] = {}
         for host in design.hosts:
             # A login machine mounts what the controller exports, and is deleted before it.
             first = [self.machines["controller"]] if host.role == "login" else []
-            self.machines[host.name] = self._machine(host, resources_by_role, addresses, [*after, *first])
+            self.machines[host.name] = self._machine(
+                host, resources_by_role, addresses, [termination, *after, *first]
+            )
         self.register_outputs({"machines": {host: made.id for host, made in self.machines.items()}})
 
     def _machine(
@@ -62,7 +68,7 @@ class AwsHead(pulumi.ComponentResource):
             key_name=design.access.key,
             iam_instance_profile=resources.profile,
             primary_network_interface=aws.ec2.InstancePrimaryNetworkInterfaceArgs(
-                network_interface_id=addresses.interfaces[host.name]
+                network_interface_id=behind(self._termination, addresses.interfaces[host.name])
             ),
             metadata_options=aws.ec2.InstanceMetadataOptionsArgs(**METADATA),
             root_block_device=aws.ec2.InstanceRootBlockDeviceArgs(

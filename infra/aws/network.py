@@ -73,6 +73,13 @@ class AwsNetwork(pulumi.ComponentResource):
         """Zone -> the subnet where its nodes start."""
         return {zone: self.private[zone] for zone in self.zones.compute}
 
+    @property
+    def identity(self) -> list[pulumi.Output[str]]:
+        """Ids that are others when the network is another one, and not when zones come or go: the VPC's, and
+        that of the private subnet in the head's zone, which no list of zones moves."""
+        private = None if self._design.network.vpc is not None else self.private.get(self.zones.head)
+        return [self.vpc, *([] if private is None else [private])]
+
     def subnet(self, host: Host) -> pulumi.Output[str]:
         """The subnet of a host: the public one if users reach it at a public address, else a private one."""
         private = self.private.get(self.zones.head)

@@ -130,7 +130,8 @@ class AwsStorage(pulumi.ComponentResource):
                 file_system_id=system.id,
                 subnet_id=subnet,
                 security_groups=[self._network.groups["storage"]],
-                opts=pulumi.ResourceOptions(parent=self),
+                # EFS has one target in a zone, and all of them in one VPC.
+                opts=pulumi.ResourceOptions(parent=self, delete_before_replace=True),
             )
             for zone, subnet in subnets.items()
         ]

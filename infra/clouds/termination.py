@@ -3,11 +3,17 @@
 Nodes are not Pulumi resources, and a running controller would launch more of them after the termination. So
 the head depends on this resource, and this resource depends on the network, the templates and the roles. A
 plain `pulumi destroy` then deletes the head first, ends the nodes, and only then deletes what the nodes need.
+
+A network that is replaced goes in the same order. The termination is replaced with it, and is deleted before
+it is made again. What cannot stay without it is deleted first: not what `depends_on` names, but what has a
+property from it that cannot be changed, and the head has one (`behind`). The head's successor starts in the
+new network when the nodes of the old one have ended, and the old subnets go last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pulumi
 import pulumi_command as command
@@ -18,12 +24,19 @@ from node.model import ClusterDesign
 
 
 def terminate_on_destroy(
-    name: str, module: str, design: ClusterDesign, after: Sequence[pulumi.Resource], parent: pulumi.Resource
+    name: str,
+    module: str,
+    design: ClusterDesign,
+    network: Sequence[pulumi.Input[str]],
+    after: Sequence[pulumi.Resource],
+    parent: pulumi.Resource,
 ) -> command.local.Command:
     """Declares the termination of a cluster's nodes.
 
     Args:
         module: The module of the provider's operations.
+        network: Ids that are others when, and only when, the network of all nodes is another one. One more
+            zone must not end the nodes of the others.
         after: What the nodes need. It is deleted after the termination.
     """
     arguments = ClusterRef.of(design).arguments()
@@ -33,6 +46,13 @@ def terminate_on_destroy(
         delete=commands.line(module, "sweep", design, *arguments),
         # A cluster that moves leaves nodes where it was. An update would not end those, so a move replaces
         # this.
-        triggers=arguments,
-        opts=pulumi.ResourceOptions(parent=parent, depends_on=list(after)),
+        triggers=[*arguments, *network],
+        opts=pulumi.ResourceOptions(parent=parent, depends_on=list(after), delete_before_replace=True),
     )
+
+
+def behind(termination: pulumi.Resource, value: pulumi.Input[str]) -> pulumi.Output[str]:
+    """The value, for a property of a machine that must be deleted before the nodes are ended."""
+    own: Any = pulumi.Output.from_input(value)
+    reached: pulumi.Output[str] = pulumi.Output.all(own, termination.urn).apply(lambda known: str(known[0]))
+    return reached

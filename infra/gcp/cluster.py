@@ -38,7 +38,7 @@ class GcpCluster(pulumi.ComponentResource):
     """Network, service accounts, storage and templates, then the termination of nodes, then the head.
 
     A destroy deletes the head first, so that nothing launches nodes any more. Then it ends the nodes that the
-    head has launched, and then it deletes the rest.
+    head has launched, and then it deletes the rest. A network that is replaced goes in the same order.
     """
 
     def __init__(self, name: str, design: ClusterDesign, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -62,10 +62,14 @@ class GcpCluster(pulumi.ComponentResource):
         published.publish(self._site(addresses, templates, bucket, secrets, storage))
         parts = [accounts, network, bucket, secrets, storage, identity, addresses, templates, published]
         dependencies = [*parts, *([bake] if bake else [])]
-        termination = terminate_on_destroy(f"{name}-sweep", access.OPERATIONS, design, dependencies, self)
-        needed = [termination, published.current, *identity.grants, *network.routes]
+        termination = terminate_on_destroy(
+            f"{name}-sweep", access.OPERATIONS, design, [network.subnetwork], dependencies, self
+        )
+        needed = [published.current, *identity.grants, *network.routes]
         disks = storage.attached()
-        self._head = GcpHead(f"{name}-head", design, resources_by_role, addresses, disks, needed, own)
+        self._head = GcpHead(
+            f"{name}-head", design, resources_by_role, addresses, disks, termination, needed, own
+        )
         wait = ready(
             f"{name}-ready",
             access.OPERATIONS,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pulumi
 from pulumi_gcp import compute
 
+from infra.clouds.termination import behind
 from infra.gcp import images
 from infra.gcp.addresses import GcpAddresses
 from infra.gcp.labels import labels
@@ -31,6 +32,7 @@ class GcpHead(pulumi.ComponentResource):
 
     Args:
         exports: The disks that the controller exports.
+        termination: What ends the nodes. It outlives the machines, also when it is replaced with its network.
         after: What a machine needs at its boot, and what must outlive it.
     """
 
@@ -41,12 +43,14 @@ class GcpHead(pulumi.ComponentResource):
         resources_by_role: ResourcesByRole,
         addresses: GcpAddresses,
         exports: Sequence[compute.InstanceAttachedDiskArgs],
+        termination: pulumi.Resource,
         after: Sequence[pulumi.Resource],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("slurm-stacks:index:GcpHead", name, None, opts)
         self._name = name
         self._design = design
+        self._termination = termination
         self.machines: dict[str, compute.Instance] = {}
         self.disks: dict[str, compute.Disk] = {}
         for host in design.hosts:
@@ -54,7 +58,7 @@ class GcpHead(pulumi.ComponentResource):
             first = [self.machines["controller"]] if host.role == "login" else []
             attached = exports if host.role == "controller" else []
             self.machines[host.name] = self._machine(
-                host, resources_by_role[host.role], addresses, attached, [*after, *first]
+                host, resources_by_role[host.role], addresses, attached, [termination, *after, *first]
             )
         self.register_outputs({"machines": {host: made.name for host, made in self.machines.items()}})
 
@@ -76,7 +80,9 @@ class GcpHead(pulumi.ComponentResource):
             project=design.project,
             zone=design.zone,
             machine_type=host.instance_type,
-            boot_disk=compute.InstanceBootDiskArgs(source=root.self_link, auto_delete=False),
+            boot_disk=compute.InstanceBootDiskArgs(
+                source=behind(self._termination, root.self_link), auto_delete=False
+            ),
             attached_disks=attached or None,
             network_interfaces=[
                 compute.InstanceNetworkInterfaceArgs(

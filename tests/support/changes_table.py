@@ -53,7 +53,7 @@ def check_fields(table: Mapping[str, Row], unseen: Collection[str], design: Clus
 def keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """Return every key that a stack file may have, at any depth."""
     for name, field in model.model_fields.items():
-        deeper = _inner(field.annotation)
+        deeper = inner_model(field.annotation)
         yield from keys(deeper, f"{prefix}{name}.") if deeper else [f"{prefix}{name}"]
 
 
@@ -65,12 +65,12 @@ def rows(table: Mapping[str, Row], key: str) -> list[str]:
     return [row for row in table if "*" in row and fnmatchcase(key, row)]
 
 
-def _inner(annotation: Any) -> type[BaseModel] | None:
+def inner_model(annotation: Any) -> type[BaseModel] | None:
     """Return the model within an annotation, if there is one."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for part in typing.get_args(annotation):
-        if not isinstance(part, types.EllipsisType) and (found := _inner(part)) is not None:
+        if not isinstance(part, types.EllipsisType) and (found := inner_model(part)) is not None:
             return found
     return None
 

@@ -13,47 +13,107 @@ from cli.aws.account import explained
 from cli.aws.batch import shutdown, teardown
 from cli.aws.batch.service import Client
 from cli.hints import hint
+from infra.addresses import private_parts
 from infra.aws.batch import access
+from infra.aws.tags import CLUSTER
+from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError
 from node import plurals
 from node.model import ClusterDesign, Mount
 
 
-def check(client: Client, design: ClusterDesign) -> None:
+def check(client: Client, design: ClusterDesign, there: ClusterRef) -> None:
     """Refuse what would delete files or end jobs.
+
+    Args:
+        there: The cluster that is up.
 
     Raises:
         UserError: Exit 3; the message names each, and what to do.
     """
-    lines = [*_files(client, design), *_jobs(client, design)]
+    other = there != ClusterRef.of(design) or design.batch is None
+    network = "" if other else _network(client, design, there.cluster)
+    lines = [
+        *_files(client, design, there.cluster, network, other=other),
+        *_jobs(client, design, there.cluster, network, other=other),
+    ]
     if lines:
         listed = "\n".join(f"  {line}" for line in lines)
         raise UserError(
             f"nothing was changed: this `up` would delete files or end jobs\n{listed}\n"
             f"`{hint('down', design.stack)}` asks first, and exports files to S3; "
-            f"`{hint('up', design.stack, '--replace')}` makes the change without either.",
+            f"`{hint('up', design.stack, '--replace')}` makes the change without a question. To keep the "
+            "files, put the old values back, or see docs/storage.md.",
             EXIT_REFUSED,
         )
 
 
-def _files(client: Client, design: ClusterDesign) -> Iterator[str]:
-    """The file systems that would be replaced or deleted."""
-    of_job = access.of(design).file_system == "job"
+def _network(client: Client, design: ClusterDesign, cluster: str) -> str:
+    """How the cluster's own network differs from the one in the stack file; empty if it does not, or if the
+    cluster has none of its own.
+    """
+    ours = [{"Name": f"tag:{CLUSTER}", "Values": [cluster]}]
+    with explained():
+        found = client("ec2").describe_vpcs(Filters=ours)["Vpcs"]
+    if not found:
+        return ""
+    there, network = str(found[0]["CidrBlock"]), design.network
+    if network.vpc is not None:
+        return f"network.aws {found[0]['VpcId']} → {network.vpc}"
+    return "" if there == network.cidr else f"network.cidr {there} → {network.cidr}"
+
+
+def _files(
+    client: Client, design: ClusterDesign, cluster: str, network: str, *, other: bool
+) -> Iterator[str]:
+    """The file systems that would be replaced or deleted.
+
+    FSx cannot give a file system other security groups, and those go with their network.
+    """
+    of_job = design.batch is not None and access.of(design).file_system == "job"
     wanted = {
         f"{design.name}-{mount.path.strip('/').replace('/', '-')}": mount
         for mount in design.mounts
         if mount.kind == "fsx_lustre" and mount.existing is None and not of_job
     }
-    for system in shutdown.systems(client("fsx"), design.name):
+    for system in shutdown.systems(client("fsx"), cluster):
         tags = {tag["Key"]: tag["Value"] for tag in system.get("Tags", [])}
         name, own = tags.get("Name", ""), str(system["FileSystemId"])
-        if name == f"{design.name}-job" or any(key.endswith(":keep") for key in tags):
+        if name == f"{cluster}-job" or any(key.endswith(":keep") for key in tags):
             continue
-        mount = wanted.get(name)
-        if mount is None:
-            yield f"{own} ({name}) is not in the stack file any more, and is deleted with its files"
-        elif differs := ", ".join(_differences(system, mount)):
-            yield f"{own} at {mount.path} is replaced by an empty one: {differs}"
+        mount = None if other else wanted.get(name)
+        size = f"{name}, {system.get('StorageCapacity', 0)} GiB"
+        if other:
+            yield f"{own} ({size}) is of the cluster that is up, {cluster}, and is deleted with its files"
+        elif mount is None:
+            yield f"{own} ({size}) is not in the stack file any more, and is deleted with its files"
+        else:
+            of_vpc = network or _other_vpc(system, design)
+            if differs := ", ".join([*_differences(system, mount), *([of_vpc] if of_vpc else [])]):
+                yield f"{own} at {mount.path} is replaced by an empty one: {differs}"
+            elif subnet := _other_subnet(client, system, design):
+                yield (
+                    f"{own} at {mount.path} stays in its subnet {subnet}, which then cannot be deleted: "
+                    f"network.private_cidr is {design.network.private_cidr}; put the old value back"
+                )
+
+
+def _other_vpc(system: Mapping[str, Any], design: ClusterDesign) -> str:
+    """How the VPC of a file system differs from somebody's own VPC in the stack file."""
+    there, wanted = system.get("VpcId"), design.network.vpc
+    return f"network.aws {there} → {wanted}" if wanted and there and there != wanted else ""
+
+
+def _other_subnet(client: Client, system: Mapping[str, Any], design: ClusterDesign) -> str:
+    """The addresses of a file system's subnet if `network.private_cidr` divides the cluster's own network in
+    another way; else empty.
+    """
+    if design.network.vpc is not None or not system.get("SubnetIds"):
+        return ""
+    with explained():
+        found = client("ec2").describe_subnets(SubnetIds=system["SubnetIds"])["Subnets"]
+    parts = private_parts(str(design.network.private_cidr))
+    return next((there for one in found if (there := str(one["CidrBlock"])) not in parts), "")
 
 
 def _differences(system: Mapping[str, Any], mount: Mount) -> Iterator[str]:
@@ -76,13 +136,23 @@ def _differences(system: Mapping[str, Any], mount: Mount) -> Iterator[str]:
             yield f"{key} {there or 'nothing'} → {said or 'nothing'}"
 
 
-def _jobs(client: Client, design: ClusterDesign) -> Iterator[str]:
-    """The jobs of queues that would be deleted: those of another name, or on another environment."""
-    own, batch = access.of(design), client("batch")
+def _jobs(client: Client, design: ClusterDesign, cluster: str, network: str, *, other: bool) -> Iterator[str]:
+    """The jobs of queues that would be deleted: those of another name, or on another environment; and the
+    jobs whose machines are in a network that goes.
+    """
+    batch = client("batch")
+    own = None if other else access.of(design)
     with explained():
-        other = [
-            name for name in teardown.environments(batch, design.name) if name != own.compute_environment
+        elsewhere = [
+            name
+            for name in teardown.environments(batch, cluster)
+            if own is None or name != own.compute_environment
         ]
-    for queue in teardown.queues(client, design.name):
-        if (queue != own.queue or other) and (jobs := shutdown.unfinished_jobs(batch, queue)):
-            yield f"queue {queue} is deleted, and with it {plurals.count(len(jobs), 'job')} that go on"
+    for queue in teardown.queues(client, cluster):
+        deleted = own is None or queue != own.queue or bool(elsewhere)
+        if (deleted or network) and (jobs := shutdown.unfinished_jobs(batch, queue)):
+            goes_on = plurals.count(len(jobs), "job")
+            if deleted:
+                yield f"queue {queue} is deleted, and with it {goes_on} that go on"
+            else:
+                yield f"the machines of {goes_on} in {queue} are in the network that goes: {network}"

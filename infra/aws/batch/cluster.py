@@ -61,7 +61,7 @@ class BatchCluster(pulumi.ComponentResource):
         )
         address = repository.image if repository else str(batch.container_image)
         definition = BatchDefinition(f"{name}-definition", design, address, identity, logs.group, own)
-        end = self._end([storage, *environment.made, definition])
+        end = self._end([storage, *environment.made, definition], network.identity)
         self._options(identity, environment, definition, bucket, network, end)
         self._head = environment.made[-1]
         self.inventory = _inventory(design, environment)
@@ -96,8 +96,14 @@ class BatchCluster(pulumi.ComponentResource):
         baked = BatchBake(f"{self._name}-bake", design, network, identity, bucket, logs, cached, self._own)
         return baked.image
 
-    def _end(self, after: list[pulumi.Resource]) -> command.local.Command:
-        """Ends the jobs before anything is deleted, and exports file systems that write to S3."""
+    def _end(
+        self, after: list[pulumi.Resource], network_ids: list[pulumi.Output[str]]
+    ) -> command.local.Command:
+        """Ends the jobs before anything is deleted, and exports file systems that write to S3.
+
+        It does so too before a network that is replaced goes: jobs hold machines in its subnets. The next
+        submit enables the queue again.
+        """
         design, batch = self._design, access.of(self._design)
         arguments = ClusterRef.of(design).arguments()
         names = ["--queue", batch.queue, "--environment", batch.compute_environment]
@@ -105,8 +111,8 @@ class BatchCluster(pulumi.ComponentResource):
             f"{self._name}-end",
             create="true",
             delete=commands.line(access.OPERATIONS, "end", design, *arguments, *names),
-            triggers=[*arguments, *names],
-            opts=pulumi.ResourceOptions(parent=self, depends_on=after),
+            triggers=[*arguments, *names, *network_ids],
+            opts=pulumi.ResourceOptions(parent=self, depends_on=after, delete_before_replace=True),
         )
 
     def _options(

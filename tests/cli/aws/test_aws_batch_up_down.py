@@ -21,6 +21,9 @@ from botocore.stub import Stubber
 from cli import operate, runner
 from cli.aws.batch import change_check, images, shutdown, submit, teardown
 from cli.aws.batch.service import BatchService
+from cli.aws.provider import AwsProvider
+from cli.changes.check import CheckedChanges
+from cli.clouds.provider import CloudProvider
 from cli.console.progress import Console
 from infra.aws.batch import access
 from infra.aws.batch.repository import ImageRequest
@@ -28,6 +31,7 @@ from infra.aws.tags import CLUSTER, log_group
 from infra.clouds.commands import ClusterRef
 from infra.config import load_file
 from infra.errors import EXIT_REFUSED, UserError
+from node.model import ClusterDesign
 from tests.support.aws_account import Account
 from tests.support.batch_account import (
     DESIGN,
@@ -68,7 +72,7 @@ LUSTRE = {
         ({"size_gib": 7200}, "fs-12345678 at /fsx is replaced by an empty one: size_gib 3600 → 7200"),
         ({"deployment": "SCRATCH_2", "size_gib": 4800}, "deployment SCRATCH_1 → SCRATCH_2$"),
         ({"s3_export": None}, "s3_export s3://imagenet-2012/results → nothing"),
-        ({"path": "/data"}, r"fs-12345678 \(aws-batch-fsx\) is not in the stack file any more"),
+        ({"path": "/data"}, r"fs-12345678 \(aws-batch-fsx, 3600 GiB\) is not in the stack file any more"),
     ],
 )
 def test_up_asks_before_a_file_system_is_replaced(
@@ -81,7 +85,9 @@ def test_up_asks_before_a_file_system_is_replaced(
         wanted = dataclasses.replace(DESIGN, mounts=(mount,))
 
         def check() -> None:
-            change_check.check(lambda service: fsx if service == "fsx" else batch_account(service), wanted)
+            change_check.check(
+                lambda service: fsx if service == "fsx" else batch_account(service), wanted, PLACE
+            )
 
         if said is None:
             check()
@@ -96,12 +102,92 @@ def test_up_asks_before_a_queue_with_jobs_is_replaced(
     batch_account: BatchAccount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutdown, "unfinished_jobs", lambda _batch, queue: [{"jobId": queue}])
-    change_check.check(batch_account, DESIGN)
+    change_check.check(batch_account, DESIGN, PLACE)
     for renamed in (batch_design(queue="other"), batch_design(compute_environment="other")):
         with pytest.raises(UserError, match="queue tf-queue is deleted, and with it 1 job"):
-            change_check.check(batch_account, renamed)
+            change_check.check(batch_account, renamed, PLACE)
     monkeypatch.setattr(shutdown, "unfinished_jobs", lambda _batch, _queue: [])
-    change_check.check(batch_account, batch_design(queue="other"))
+    change_check.check(batch_account, batch_design(queue="other"), PLACE)
+
+
+def with_network(**values: Any) -> ClusterDesign:
+    return dataclasses.replace(DESIGN, network=dataclasses.replace(DESIGN.network, **values))
+
+
+REPLACED = "at /fsx is replaced by an empty one: "
+OF_OTHER = "is of the cluster that is up, aws-batch, and is deleted with its files"
+OLD_VPC, NEW_VPC = "vpc-11111111", "vpc-22222222"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "own", "said"),
+    [
+        (DESIGN, True, None),
+        (with_network(cidr="10.9.0.0/16"), True, f"{REPLACED}network.cidr 10.0.0.0/16 → 10.9.0.0/16$"),
+        (with_network(vpc=NEW_VPC), True, rf"{REPLACED}network.aws vpc-\w+ → {NEW_VPC}$"),
+        (with_network(vpc=NEW_VPC), False, f"{REPLACED}network.aws {OLD_VPC} → {NEW_VPC}$"),
+        (with_network(vpc=OLD_VPC), False, None),
+        (
+            with_network(private_cidr="10.0.128.0/18"),
+            True,
+            "at /fsx stays in its subnet 10.0.128.0/20, which",
+        ),
+        (dataclasses.replace(DESIGN, region="us-west-2"), True, OF_OTHER),
+        (dataclasses.replace(DESIGN, batch=None), True, OF_OTHER),
+    ],
+    ids=["same", "cidr", "into somebody's", "another VPC", "same VPC", "private", "region", "scheduler"],
+)
+def test_up_asks_before_the_network_or_the_cluster_of_a_file_system_is_another_one(
+    batch_account: BatchAccount,
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: ClusterDesign,
+    own: bool,
+    said: str | None,
+) -> None:
+    monkeypatch.setattr(shutdown, "unfinished_jobs", lambda _batch, queue: [{"jobId": queue}])
+    there: dict[str, Any] = {**LUSTRE, "VpcId": OLD_VPC}
+    if own:
+        tags = [{"ResourceType": "vpc", "Tags": [{"Key": CLUSTER, "Value": "aws-batch"}]}]
+        ec2 = batch_account("ec2")
+        vpc = ec2.create_vpc(CidrBlock=str(DESIGN.network.cidr), TagSpecifications=tags)["Vpc"]["VpcId"]
+        subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.128.0/20")["Subnet"]["SubnetId"]
+        there |= {"SubnetIds": [subnet]}
+    fsx = boto3.client("fsx", REGION, aws_access_key_id="a", aws_secret_access_key="b")
+    with Stubber(fsx) as stub:
+        stub.add_response("describe_file_systems", {"FileSystems": [there]}, {})
+
+        def check() -> None:
+            change_check.check(lambda name: fsx if name == "fsx" else batch_account(name), wanted, PLACE)
+
+        if said is None:
+            check()
+            return
+        with pytest.raises(UserError, match=re.compile(said, re.M)) as caught:
+            check()
+    assert caught.value.exit_code == EXIT_REFUSED
+    another = own and "subnet" not in said
+    assert ("tf-queue" in str(caught.value)) == another, (
+        "jobs' machines are in a network of the cluster's own"
+    )
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_stack_that_is_of_batch_asks_whatever_its_file_says_now(
+    monkeypatch: pytest.MonkeyPatch, replace: bool
+) -> None:
+    """Its former file system has the former name."""
+    asked: list[tuple[str, ClusterRef]] = []
+    monkeypatch.setattr(
+        change_check, "check", lambda _client, design, there: asked.append((design.name, there))
+    )
+    monkeypatch.setattr(CloudProvider, "check_changes", lambda *_arguments, **_options: CheckedChanges())
+    up = {"cluster": {"name": "aws-batch", "region": REGION, "scheduler": {"name": "batch"}}}
+    for wanted in (
+        dataclasses.replace(DESIGN, name="new"),
+        dataclasses.replace(DESIGN, name="new", batch=None),
+    ):
+        AwsProvider().check_changes(STACK, wanted, lambda: up, print, replace=replace)
+    assert asked == [("new", PLACE)] * (0 if replace else 2)
 
 
 # --- the image --------------------------------------------------------------------------------------------

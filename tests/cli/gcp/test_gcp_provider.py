@@ -176,7 +176,11 @@ def test_up_refuses_another_zone_until_it_is_meant_and_smaller_disks_always(
     with refused if why else contextlib.nullcontext() as caught:
         GcpProvider().check_changes(Stack(tmp_path, "test"), new, dict, said.append, replace=replace)
     assert caught is None or caught.value.exit_code == EXIT_REFUSED
-    assert len(said) == len(changes), said
+    losses = said.index("what is lost, and how to keep it:") if replace and not why and changes else len(said)
+    assert losses == len(changes), said
+    assert [line.split(":")[0] for line in said[losses + 1 :]] == [
+        "  /home (nfs, 50 GiB)", "  /apps (nfs, 60 GiB)",
+    ] * (losses < len(said))  # fmt: skip
 
 
 def test_it_finds_and_removes_what_is_left_of_the_cluster_that_the_stack_file_names(

@@ -84,6 +84,10 @@ def test_another_name_is_refused_without_jobs_too_and_names_those_that_there_are
     waits = Job("7", "ann", FIRST.name, "", "PENDING", "", "later")
     assert "up --replace" in str(refusal(found, []))
     assert str(refusal(found, [waits])).endswith(f"job 7 later (ann, PENDING on {FIRST.name})")
+    assert "the cluster's folder on this machine" in str(refusal(found, []))
+    assert [line.partition(",")[0] for line in changes.described(found, [])[0]["lost"]] == [
+        "the cluster's folder on this machine"
+    ]
 
 
 def test_a_plan_has_what_becomes_of_each_job() -> None:

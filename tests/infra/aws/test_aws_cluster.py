@@ -123,7 +123,9 @@ def test_the_sweep_does_nothing_until_the_end_and_then_what_the_program_can() ->
     made = cluster(aws_design()).inputs("c-sweep")
     assert made["create"] == "true"
     assert "update" not in made
-    assert made["triggers"] == ["--region", "eu-west-1", "--cluster", "c"], "elsewhere: the old one sweeps"
+    *place, vpc, subnet = made["triggers"]
+    assert place == ["--region", "eu-west-1", "--cluster", "c"], "elsewhere: the old one sweeps"
+    assert (vpc, subnet) == ("c-network-vpc-id", "c-network-private-b-id"), "the head's zone is b"
     python, flag, module, *words = made["delete"].split()
     assert (python, flag, module) == (".venv/bin/python", "-m", operations.__name__)
     options = operations.parse(words)

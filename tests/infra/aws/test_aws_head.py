@@ -25,7 +25,7 @@ def head(design: ClusterDesign, *, preview: bool = False) -> Recorder:
     def program() -> None:
         dependency = command.local.Command("dependency", create="true")
         addresses = AwsAddresses("s", design, RESOURCES_BY_ROLE, [dependency])
-        AwsHead("h", design, RESOURCES_BY_ROLE, addresses, [dependency])
+        AwsHead("h", design, RESOURCES_BY_ROLE, addresses, dependency, [])
 
     return declare(program, preview=preview, aws=Machines(preview=preview))
 

@@ -20,7 +20,9 @@ from infra.aws.launch_templates import BOOT_SCRIPT
 from infra.config import load_file
 from infra.errors import UserError
 from infra.program.stack import Stack
+from tests.support import aws_plans
 from tests.support.checkout import ROOT
+from tests.support.replacements import undecided
 
 SLURM = sorted(
     stack
@@ -261,3 +263,10 @@ def test_a_plan_needs_no_account_and_imports_nothing_in_vain(tmp_path: Path) -> 
     assert json.loads(done.stdout)["stack"] == "aws-gpu"
     assert done.stderr.strip() == "", "imported for nothing"
     assert not list(tmp_path.rglob("*.zip")), "a plan leaves nothing behind"
+
+
+@pytest.mark.parametrize("subject", aws_plans.SUBJECTS)
+def test_of_every_resource_it_is_decided_whether_it_holds_data(subject: str, tmp_path: Path) -> None:
+    """`up` refuses to replace what does; see tests/infra/data/replacing_properties.yaml."""
+    made = aws_plans.planned(subject, tmp_path)
+    assert undecided(str(resource["type"]) for resource in made.resources) == set()

@@ -35,7 +35,7 @@ def head(design: ClusterDesign, *, preview: bool = False) -> Recorder:
         dependency = command.local.Command("dependency", create="true")
         addresses = GcpAddresses("s", design, RESOURCES_BY_ROLE)
         home = compute.InstanceAttachedDiskArgs(source="disk-home", device_name="slurm-stacks-home")
-        GcpHead("h", design, RESOURCES_BY_ROLE, addresses, [home], [dependency])
+        GcpHead("h", design, RESOURCES_BY_ROLE, addresses, [home], dependency, [])
 
     return declare(program, preview=preview, gcp=Machines(preview=preview))
 

@@ -22,7 +22,9 @@ from infra.config import load_file
 from infra.errors import EXIT_USAGE, UserError
 from infra.gcp.metadata import BOOT_SCRIPT
 from infra.program.stack import Stack
+from tests.support import gcp_plans
 from tests.support.checkout import ROOT
+from tests.support.replacements import undecided
 
 STACKS = {"gcp-cpu": "slurm10", "gcp-gpu": "slurm8"}
 # Permissions and the firewall have tests of their own.
@@ -241,3 +243,10 @@ def test_a_plan_needs_no_account(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["stack"] == "gcp-gpu"
     assert done.stderr.strip() == "", "imported for nothing"
     assert not list(tmp_path.rglob("*.zip")), "a plan leaves nothing behind"
+
+
+@pytest.mark.parametrize("subject", gcp_plans.SUBJECTS)
+def test_of_every_resource_it_is_decided_whether_it_holds_data(subject: str, tmp_path: Path) -> None:
+    """`up` refuses to replace what does; see tests/infra/data/replacing_properties.yaml."""
+    made = gcp_plans.planned(subject, tmp_path)
+    assert undecided(str(resource["type"]) for resource in made.resources) == set()

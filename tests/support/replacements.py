@@ -1,0 +1,225 @@
+"""What an engine would replace or delete between two plans of a stack, by the providers' own rules.
+
+It judges as the engine's step generator does (pkg/resource/deploy/step_generator.go of pulumi/pulumi at
+1b594989): a resource is replaced if a property that forces it has another value, or gets its value from a
+resource that is replaced itself, unless the resource ignores changes of that property.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cli.runner import plan, program, project
+from infra.program.stack import Stack
+from node.model import ClusterDesign
+from node.published import parse_settings
+from tests.support.checkout import ROOT
+
+FACTS: dict[str, Any] = yaml.safe_load(
+    (ROOT / "tests" / "infra" / "data" / "replacing_properties.yaml").read_text()
+)
+HOLDS: dict[str, str] = FACTS["holds"]
+REPLACED_BY: dict[str, dict[str, list[str]]] = FACTS["replaced_by"]
+EMPTY = {
+    f"{cloud}:{name}" for cloud, names in FACTS["holds_nothing"].items() for name in names
+}  # fmt: skip
+"""The types that hold no data, without the last part of the token."""
+
+
+def undecided(types: Iterable[str]) -> set[str]:
+    """The types of the clouds' resources of which nobody has said whether they hold data."""
+    clouds = {one for one in types if one.partition(":")[0] in FACTS["holds_nothing"]}
+    return {one for one in clouds if one not in HOLDS and one.rpartition(":")[0] not in EMPTY}
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A resource as the program registered it.
+
+    Attributes:
+        after: the URNs that it depends on in any way.
+        from_: property -> the URNs from which its value comes.
+    """
+
+    urn: str
+    type: str
+    name: str
+    inputs: Mapping[str, Any]
+    after: frozenset[str]
+    from_: Mapping[str, frozenset[str]]
+    ignores: tuple[str, ...]
+    deleted_first: bool
+    stays: bool
+
+    def forcing(self) -> list[str]:
+        """The properties that are set here and whose change replaces it."""
+        facts = REPLACED_BY.get(self.type, {})
+        names = {name for group in facts.values() for name in group}
+        return sorted(name for name in names if next(_at(self.inputs, name), None) is not None)
+
+
+@dataclass(frozen=True)
+class Run:
+    """All resources of a plan, by URN, in the order in which they were registered."""
+
+    declared: dict[str, Declared] = field(default_factory=dict)
+
+    def named(self, end: str) -> Declared:
+        (found,) = (one for one in self.declared.values() if one.name.endswith(end))
+        return found
+
+    def published(self, fallback: ClusterDesign) -> ClusterDesign:
+        """The design that machines on AWS would read, with the zones that were chosen.
+
+        The SDK of Google Cloud counts the content of an object as a secret, so there it is the fallback.
+        """
+        for one in self.declared.values():
+            if one.type == "aws:s3/bucketObjectv2:BucketObjectv2" and one.name.endswith("-settings"):
+                return parse_settings(str(one.inputs["content"])).design
+        return fallback
+
+
+Canned = Callable[[str, Mapping[str, Any]], Mapping[str, Any] | None]
+
+
+class _Recorder(plan.Recorder):
+    def __init__(self, settings: project.Project, canned: Canned | None) -> None:
+        super().__init__(settings, canned)
+        self.run = Run()
+
+    def RegisterResource(self, request: Any) -> Any:  # noqa: N802  the protocol's name
+        answer = super().RegisterResource(request)
+        from_ = {name: frozenset(deps.urns) for name, deps in request.propertyDependencies.items()}
+        self.run.declared[answer.urn] = Declared(
+            answer.urn,
+            request.type,
+            request.name,
+            self.planned[answer.urn]["inputs"],
+            frozenset(request.dependencies),
+            from_,
+            tuple(request.ignoreChanges),
+            request.deleteBeforeReplace,
+            request.retainOnDelete,
+        )
+        return answer
+
+
+def run(config: Mapping[str, Any], folder: Path, name: str = "test", canned: Canned | None = None) -> Run:
+    """Run the project's program with this configuration."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in ("Pulumi.yaml", "__main__.py"):
+        (folder / file).write_bytes((ROOT / file).read_bytes())
+    stack = Stack(folder, name)
+    stack.file.write_text(yaml.safe_dump({"config": dict(config)}))
+    recorder = _Recorder(project.load(stack), canned)
+    program.run(
+        recorder,
+        mode_="plan",
+        preview=False,
+        on_event=lambda _event: None,
+        transformation=recorder.learn_class,
+    )
+    return recorder.run
+
+
+def forced(old: Declared, new: Declared, replaced: Mapping[str, Any]) -> list[str]:
+    """The properties that force the replacement of a resource.
+
+    Args:
+        replaced: the URNs that are replaced already.
+    """
+    facts = REPLACED_BY.get(new.type, {})
+    return sorted(
+        {
+            name
+            for condition, names in facts.items()
+            for name in names
+            if not any(one.split(".")[0].split("[")[0] == name.split(".")[0] for one in new.ignores)
+            and _applies(condition, name, old, new)
+            and (
+                list(_at(old.inputs, name)) != list(_at(new.inputs, name))
+                or new.from_.get(name.split(".")[0], frozenset()) & replaced.keys()
+            )
+        }
+    )
+
+
+def _applies(condition: str, name: str, old: Declared, new: Declared) -> bool:
+    (was,), (will,) = ([*_at(one.inputs, name), None][:1] for one in (old, new))
+    if condition == "of_scratch_1":
+        return bool(old.inputs.get("deploymentType") == "SCRATCH_1")
+    if condition == "smaller":
+        if isinstance(was, str) and isinstance(will, str):
+            return not ipaddress.IPv4Network(was).subnet_of(ipaddress.IPv4Network(will))
+        return isinstance(was, int) and isinstance(will, int) and will < was
+    return True
+
+
+def _at(value: Any, path: str) -> Iterator[Any]:
+    """The values at a dotted path, of each element where a list lies on the way."""
+    step, _, rest = path.partition(".")
+    for one in value if isinstance(value, list) else [value]:
+        if isinstance(one, Mapping) and one.get(step) is not None:
+            yield from _at(one[step], rest) if rest else [one[step]]
+
+
+def replaced(before: Run, after: Run) -> dict[str, list[str]]:
+    """URN -> the properties that force its replacement."""
+    found: dict[str, list[str]] = {}
+    while True:
+        more = {
+            urn: why
+            for urn, new in after.declared.items()
+            if urn not in found
+            and urn in before.declared
+            and (why := forced(before.declared[urn], new, found))
+        }
+        if not more:
+            return found
+        found |= more
+
+
+def lost(before: Run, after: Run) -> dict[str, list[str]]:
+    """URN of what holds data and goes -> the properties that force it, or nothing if it is not declared any
+    more. What stays when its resource is deleted is left out."""
+    gone: dict[str, list[str]] = {urn: [] for urn in before.declared if urn not in after.declared}
+    return {
+        urn: why
+        for urn, why in {**gone, **replaced(before, after)}.items()
+        if before.declared[urn].type in HOLDS and not before.declared[urn].stays
+    }
+
+
+def deletions(before: Run, root: str) -> list[str]:
+    """The URNs that the engine deletes before it makes `root` anew, in order.
+
+    By `calculateDependentReplacements`: of all that depends on it, what a changed value forces to be replaced
+    as well. An edge of `depends_on` alone forces nothing. The last that was made goes first.
+    """
+    order = list(before.declared)
+    found = {root: [""]}
+    for urn in order:
+        one = before.declared[urn]
+        names = [name for name, urns in one.from_.items() if urns & found.keys()]
+        forcing = {name.split(".")[0] for name in one.forcing()}
+        ignored = {ignore.split(".")[0].split("[")[0] for ignore in one.ignores}
+        if urn not in found and (why := [name for name in names if name in forcing - ignored]):
+            found[urn] = why
+    return [urn for urn in reversed(order) if urn in found]
+
+
+def needs(run: Run, urn: str) -> set[str]:
+    """All that a resource depends on, through others too."""
+    found: set[str] = set()
+    waiting = {urn}
+    while waiting:
+        there = {one for each in waiting for one in run.declared[each].after if one in run.declared}
+        waiting = there - found
+        found |= waiting
+    return found
