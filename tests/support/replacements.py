@@ -45,6 +45,7 @@ class Declared:
     Attributes:
         after: the URNs that it depends on in any way.
         from_: property -> the URNs from which its value comes.
+        timeouts: operation -> the minutes that it may take; only what is not the provider's own limit.
     """
 
     urn: str
@@ -56,6 +57,7 @@ class Declared:
     ignores: tuple[str, ...]
     deleted_first: bool
     stays: bool
+    timeouts: Mapping[str, int] = field(default_factory=dict)
 
     def forcing(self) -> list[str]:
         """The properties that are set here and whose change replaces it."""
@@ -106,8 +108,18 @@ class _Recorder(plan.Recorder):
             tuple(request.ignoreChanges),
             request.deleteBeforeReplace,
             request.retainOnDelete,
+            {
+                verb: _minutes(text)
+                for verb in ("create", "update", "delete")
+                if (text := getattr(request.customTimeouts, verb))
+            },
         )
         return answer
+
+
+def _minutes(text: str) -> int:
+    """The minutes of a duration as the engine reads it: 90m, 6h."""
+    return int(text[:-1]) * {"m": 1, "h": 60}[text[-1]]
 
 
 def run(config: Mapping[str, Any], folder: Path, name: str = "test", canned: Canned | None = None) -> Run:

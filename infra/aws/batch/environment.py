@@ -22,6 +22,14 @@ PRIORITY = 1
 LONGEST_UPDATE_MINUTES = 360
 """How long jobs may go on while their machines are to be replaced. Batch takes up to 7200, but the provider
 refuses more than 360 (terraform-provider-aws, issue 48709)."""
+MACHINES_TAKE = "1h"
+"""How long Batch may take to make or delete an environment, whose machines end first. The provider waits 20
+minutes."""
+QUEUE_TAKES = "30m"
+"""How long a queue may take; the provider waits 10 minutes."""
+WITHOUT_POLICY = "us-gov-"
+"""Regions that refuse the policy, which the provider sets by a second call (terraform-provider-aws, issue
+43969)."""
 PLAIN, WITH_GPUS = "ECS_AL2023", "ECS_AL2023_NVIDIA"
 """Batch's own images (botocore, batch: Ec2Configuration). The second has no driver for P3's V100s."""
 
@@ -65,7 +73,9 @@ class BatchEnvironment(pulumi.ComponentResource):
             state="ENABLED",
             compute_resources=self._resources(network, identity, image, template),
             # Otherwise a change of image or template ends the jobs after half an hour.
-            update_policy={
+            update_policy=None
+            if str(design.region).startswith(WITHOUT_POLICY)
+            else {
                 "terminate_jobs_on_update": False,
                 "job_execution_timeout_minutes": LONGEST_UPDATE_MINUTES,
             },
@@ -76,6 +86,12 @@ class BatchEnvironment(pulumi.ComponentResource):
                 depends_on=[*after, *identity.grants],
                 # Batch itself changes the number while jobs come and go.
                 ignore_changes=["computeResources.desiredVcpus"],
+                custom_timeouts=pulumi.CustomTimeouts(
+                    create=MACHINES_TAKE,
+                    # An update of the machines is over when the last of the former jobs is.
+                    update=f"{LONGEST_UPDATE_MINUTES + 60}m",
+                    delete=MACHINES_TAKE,
+                ),
             ),
         )
         queue = aws.batch.JobQueue(
@@ -85,7 +101,12 @@ class BatchEnvironment(pulumi.ComponentResource):
             state="ENABLED",
             compute_environment_orders=[{"order": 1, "compute_environment": environment.arn}],
             tags=tags(design, batch.queue),
-            opts=self._own,
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                custom_timeouts=pulumi.CustomTimeouts(
+                    create=QUEUE_TAKES, update=QUEUE_TAKES, delete=QUEUE_TAKES
+                ),
+            ),
         )
         self.ecs_cluster: pulumi.Output[str] = environment.ecs_cluster_arn
         self.environment: pulumi.Output[str] = environment.arn
