@@ -1,4 +1,4 @@
-"""What stands between this project and a cloud's API: the provider waits only so long, and refuses some values.
+"""Between a stack and a cloud's API is the provider: it waits only so long, and refuses some values.
 
 The facts are read from the providers' sources (`data/provider_facts.yaml`), and every resource that a stack
 declares is held to them. botocore's models, which other tests use, accept what the provider refuses.
@@ -108,7 +108,7 @@ def test_what_takes_long_has_the_time(name: str) -> None:
             continue
         waits = FACTS["waits"].get(one.type)
         assert (waits is not None) != (one.type.rpartition(":")[0] in quick), (
-            f"{one.type}: say in provider_facts.yaml how long it takes, and whether the provider waits so long"
+            f"{one.type}: say in provider_facts.yaml how long it takes"
         )
         files = one.type != "gcp:compute/disk:Disk" or "-storage-" in one.name
         for verb, minutes in (waits or {"needs": {}})["needs"].items():

@@ -25,6 +25,7 @@ from cli.aws.provider import AwsProvider
 from cli.changes.check import CheckedChanges
 from cli.clouds.provider import CloudProvider
 from cli.console.progress import Console
+from cli.runner.events import Summary
 from infra.aws.batch import access
 from infra.aws.batch.repository import ImageRequest
 from infra.aws.tags import CLUSTER, log_group
@@ -389,6 +390,10 @@ class Engine:
         cluster = {"name": "aws-batch", "region": REGION, "scheduler": scheduler, "partitions": partitions}
         return {"cluster": {**cluster, "apiVersion": "slurm-stacks/v1"}}
 
+    def preview(self, _on_event: Any, *, benchmark: bool = True) -> Summary:
+        self.did.append("preview" if benchmark else "preview without a job")
+        return Summary()
+
     def up(self, _on_event: Any, *, benchmark: bool = True) -> dict[str, Any]:
         self.did.append("up" if benchmark else "up without a job")
         return self.outputs()
@@ -422,5 +427,5 @@ def test_up_ends_in_the_result_and_down_in_nothing(
     assert "slurm-stacks/v1: aws-batch, AWS Batch, partitions tf-queue" in text
     assert operate.bring_up(STACK, config, Console(), benchmark=False, quiet=True)["result"] is None
     operate.take_down(STACK, "aws", Console(), yes=True)
-    assert engine.did == ["up", "up without a job", "destroy"]
+    assert engine.did == ["preview", "up", "preview without a job", "up without a job", "destroy"]
     assert teardown.left([PLACE]) == []
