@@ -152,7 +152,7 @@ def forced(old: Declared, new: Declared, replaced: Mapping[str, Any]) -> list[st
             name
             for condition, names in facts.items()
             for name in names
-            if not any(one.split(".")[0].split("[")[0] == name.split(".")[0] for one in new.ignores)
+            if not _ignored(name, new)
             and _applies(condition, name, old, new)
             and (
                 list(_at(old.inputs, name)) != list(_at(new.inputs, name))
@@ -160,6 +160,11 @@ def forced(old: Declared, new: Declared, replaced: Mapping[str, Any]) -> list[st
             )
         }
     )
+
+
+def _ignored(name: str, one: Declared) -> bool:
+    """Whether a resource ignores changes of a property, itself or as a part of another."""
+    return any(name == ignored or name.startswith((f"{ignored}.", f"{ignored}[")) for ignored in one.ignores)
 
 
 def _applies(condition: str, name: str, old: Declared, new: Declared) -> bool:
@@ -219,9 +224,8 @@ def deletions(before: Run, root: str) -> list[str]:
     for urn in order:
         one = before.declared[urn]
         names = [name for name, urns in one.from_.items() if urns & found.keys()]
-        forcing = {name.split(".")[0] for name in one.forcing()}
-        ignored = {ignore.split(".")[0].split("[")[0] for ignore in one.ignores}
-        if urn not in found and (why := [name for name in names if name in forcing - ignored]):
+        forcing = {name.split(".")[0] for name in one.forcing() if not _ignored(name, one)}
+        if urn not in found and (why := [name for name in names if name in forcing]):
             found[urn] = why
     return [urn for urn in reversed(order) if urn in found]
 

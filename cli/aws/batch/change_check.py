@@ -19,6 +19,7 @@ from infra.aws.tags import CLUSTER
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError
 from node import plurals
+from node.batch import Batch
 from node.model import ClusterDesign, Mount
 
 
@@ -143,16 +144,24 @@ def _jobs(client: Client, design: ClusterDesign, cluster: str, network: str, *, 
     batch = client("batch")
     own = None if other else access.of(design)
     with explained():
-        elsewhere = [
-            name
-            for name in teardown.environments(batch, cluster)
-            if own is None or name != own.compute_environment
-        ]
+        anew = [] if own is None else list(_anew(batch, cluster, own))
     for queue in teardown.queues(client, cluster):
-        deleted = own is None or queue != own.queue or bool(elsewhere)
+        deleted = own is None or queue != own.queue or bool(anew)
         if (deleted or network) and (jobs := shutdown.unfinished_jobs(batch, queue)):
             goes_on = plurals.count(len(jobs), "job")
             if deleted:
-                yield f"queue {queue} is deleted, and with it {goes_on} that go on"
+                why = f": {', '.join(anew)}" if anew else ""
+                yield f"queue {queue} is deleted, and with it {goes_on} that go on{why}"
             else:
                 yield f"the machines of {goes_on} in {queue} are in the network that goes: {network}"
+
+
+def _anew(batch: Any, cluster: str, own: Batch) -> Iterator[str]:
+    """How the cluster's environments differ in what makes them anew."""
+    for one in teardown.described(batch, cluster):
+        for key, path in access.ANEW.items():
+            there: Any = one
+            for step in path.split("."):
+                there = (there or {}).get(step)
+            if (there or None) != (wanted := getattr(own, key)):
+                yield f"batch.{key} {there or 'nothing'} → {wanted or 'nothing'}"

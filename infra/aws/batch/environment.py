@@ -14,6 +14,7 @@ from infra.aws.batch.identity import BatchIdentity
 from infra.aws.launch_templates import METADATA, interfaces
 from infra.aws.network import AwsNetwork
 from infra.aws.tags import tags
+from infra.clouds.termination import behind
 from node.model import ClusterDesign
 
 STOCK_ROOT = "/dev/xvda"
@@ -41,6 +42,7 @@ class BatchEnvironment(pulumi.ComponentResource):
         ecs_cluster: The ARN of the ECS cluster that Batch makes for the environment: another one each time.
         queue: The queue's ARN.
         environment: The environment's ARN.
+        machines: The environment itself.
         made: The environment and the queue. What they need must be deleted after them.
 
     Args:
@@ -86,6 +88,10 @@ class BatchEnvironment(pulumi.ComponentResource):
                 depends_on=[*after, *identity.grants],
                 # Batch itself changes the number while jobs come and go.
                 ignore_changes=["computeResources.desiredVcpus"],
+                # Its name is given, and no two environments have the same. A renamed one goes first, too: Batch
+                # believes for a while that a queue refers to it, and refuses to delete it (pulumi-aws, issue
+                # 6233).
+                delete_before_replace=True,
                 custom_timeouts=pulumi.CustomTimeouts(
                     create=MACHINES_TAKE,
                     # An update of the machines is over when the last of the former jobs is.
@@ -96,7 +102,8 @@ class BatchEnvironment(pulumi.ComponentResource):
         )
         queue = aws.batch.JobQueue(
             f"{name}-queue",
-            name=batch.queue,
+            # An environment that is made anew is deleted after its queue.
+            name=behind(environment, batch.queue),
             priority=PRIORITY,
             state="ENABLED",
             compute_environment_orders=[{"order": 1, "compute_environment": environment.arn}],
@@ -111,6 +118,7 @@ class BatchEnvironment(pulumi.ComponentResource):
         self.ecs_cluster: pulumi.Output[str] = environment.ecs_cluster_arn
         self.environment: pulumi.Output[str] = environment.arn
         self.queue: pulumi.Output[str] = queue.arn
+        self.machines: pulumi.Resource = environment
         self.made: list[pulumi.Resource] = [environment, queue]
         self.register_outputs({"queue": self.queue})
 

@@ -19,7 +19,7 @@ import pytest
 from botocore.stub import Stubber
 
 from cli import operate, runner
-from cli.aws.batch import change_check, images, shutdown, submit, teardown
+from cli.aws.batch import change_check, images, names, shutdown, submit, teardown
 from cli.aws.batch.service import BatchService
 from cli.aws.provider import AwsProvider
 from cli.changes.check import CheckedChanges
@@ -104,11 +104,33 @@ def test_up_asks_before_a_queue_with_jobs_is_replaced(
 ) -> None:
     monkeypatch.setattr(shutdown, "unfinished_jobs", lambda _batch, queue: [{"jobId": queue}])
     change_check.check(batch_account, DESIGN, PLACE)
-    for renamed in (batch_design(queue="other"), batch_design(compute_environment="other")):
-        with pytest.raises(UserError, match="queue tf-queue is deleted, and with it 1 job"):
-            change_check.check(batch_account, renamed, PLACE)
+    for changed, why in {
+        "queue": "",
+        "compute_environment": ": batch.compute_environment tensorflow-gpu-fsx-ce → other",
+        "placement_group": ": batch.placement_group tf-group → other",
+    }.items():
+        with pytest.raises(UserError) as caught:
+            change_check.check(batch_account, batch_design(**{changed: "other"}), PLACE)
+        (line,) = (line for line in str(caught.value).splitlines() if "tf-queue" in line)
+        assert line == f"  queue tf-queue is deleted, and with it 1 job that go on{why}"
+    with pytest.raises(UserError, match="batch.placement_group tf-group → nothing"):
+        change_check.check(batch_account, batch_design(placement_group=None), PLACE)
     monkeypatch.setattr(shutdown, "unfinished_jobs", lambda _batch, _queue: [])
     change_check.check(batch_account, batch_design(queue="other"), PLACE)
+
+
+def test_up_refuses_names_of_batch_that_another_cluster_has(batch_account: BatchAccount) -> None:
+    names.refuse_taken(batch_account, DESIGN)
+    names.refuse_taken(batch_account, batch_design(queue="free", compute_environment="free"))
+    with pytest.raises(UserError) as caught:
+        names.refuse_taken(batch_account, dataclasses.replace(DESIGN, name="second"))
+    assert caught.value.exit_code == EXIT_REFUSED
+    assert str(caught.value).splitlines() == [
+        f"nothing was made: these names are taken in {REGION}",
+        "  slurm-stacks:cluster.batch.compute_environment: tensorflow-gpu-fsx-ce is of cluster aws-batch",
+        "  slurm-stacks:cluster.batch.queue: tf-queue is of cluster aws-batch",
+        "Write others into Pulumi.aws-batch.yaml.",
+    ]
 
 
 def with_network(**values: Any) -> ClusterDesign:
@@ -181,6 +203,7 @@ def test_a_stack_that_is_of_batch_asks_whatever_its_file_says_now(
     monkeypatch.setattr(
         change_check, "check", lambda _client, design, there: asked.append((design.name, there))
     )
+    monkeypatch.setattr(names, "refuse_taken", lambda *_arguments: None)
     monkeypatch.setattr(CloudProvider, "check_changes", lambda *_arguments, **_options: CheckedChanges())
     up = {"cluster": {"name": "aws-batch", "region": REGION, "scheduler": {"name": "batch"}}}
     for wanted in (
