@@ -83,9 +83,12 @@ class AwsProvider(CloudProvider):
         replace: bool,
     ) -> CheckedChanges:
         if design.batch is not None:
-            from cli.aws.batch import names, teardown
+            from cli.aws.batch import change_check, names, teardown
 
-            names.refuse_taken(teardown.client_of(ClusterRef.of(design)), design)
+            place = ClusterRef.of(design)
+            names.refuse_taken(teardown.client_of(place), design)
+            if (known := ClusterRef.known(outputs())) is not None:
+                change_check.refuse_shared_addresses(teardown.client_of(known), design, known)
         if not replace and (design.batch is not None or of_batch(stack, outputs)):
             from cli.aws.batch import change_check, teardown
 

@@ -149,7 +149,7 @@ def test_the_embedded_runner_carries_it_out_in_this_order(
 def test_an_environment_that_is_made_anew_goes_after_its_queue_and_that_after_the_jobs(
     change: dict[str, Any],
 ) -> None:
-    """Batch deletes no environment that a queue refers to, and sees a queue's change late (pulumi-aws, 6233)."""
+    """Batch deletes no environment that a queue refers to, and sees a change late (pulumi-aws, 6233)."""
     before = up("batch")
     after = run("batch", change)
     environment = before.named("-environment-machines")

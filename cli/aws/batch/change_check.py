@@ -12,8 +12,9 @@ from typing import Any
 from cli.aws.account import explained
 from cli.aws.batch import shutdown, teardown
 from cli.aws.batch.service import Client
+from cli.aws.changes import SHARED
 from cli.hints import hint
-from infra.addresses import private_parts
+from infra.addresses import private_parts, shared
 from infra.aws.batch import access
 from infra.aws.tags import CLUSTER
 from infra.clouds.commands import ClusterRef
@@ -45,6 +46,31 @@ def check(client: Client, design: ClusterDesign, there: ClusterRef) -> None:
             f"`{hint('down', design.stack)}` asks first, and exports files to S3; "
             f"`{hint('up', design.stack, '--replace')}` makes the change without a question. To keep the "
             "files, put the old values back, or see docs/storage.md.",
+            EXIT_REFUSED,
+        )
+
+
+def refuse_shared_addresses(client: Client, design: ClusterDesign, there: ClusterRef) -> None:
+    """Refuse subnets that AWS could not make beside the cluster's own, whatever the user wants.
+
+    Raises:
+        UserError: Exit 3; the message names both networks.
+    """
+    network = design.network
+    if network.vpc is not None or there != ClusterRef.of(design):
+        return
+    with explained():
+        ours = [{"Name": f"tag:{CLUSTER}", "Values": [there.cluster]}]
+        vpcs = client("ec2").describe_vpcs(Filters=ours)["Vpcs"]
+        subnets = client("ec2").describe_subnets(Filters=ours)["Subnets"] if vpcs else []
+    if not vpcs or str(vpcs[0]["CidrBlock"]) != network.cidr:
+        return  # another network is made
+    stay = [str(network.public_cidr), *private_parts(str(network.private_cidr))]
+    go = [cidr for one in subnets if (cidr := str(one["CidrBlock"])) not in stay]
+    if found := shared(go, [str(network.public_cidr), str(network.private_cidr)]):
+        raise UserError(
+            "nothing was changed: slurm-stacks:cluster.network.public_cidr or private_cidr is not possible: "
+            f"{SHARED.format(*found)}",
             EXIT_REFUSED,
         )
 

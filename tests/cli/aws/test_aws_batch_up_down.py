@@ -26,6 +26,7 @@ from cli.changes.check import CheckedChanges
 from cli.clouds.provider import CloudProvider
 from cli.console.progress import Console
 from cli.runner.events import Summary
+from infra.addresses import private_parts
 from infra.aws.batch import access
 from infra.aws.batch.repository import ImageRequest
 from infra.aws.tags import CLUSTER, log_group
@@ -113,7 +114,7 @@ def test_up_asks_before_a_queue_with_jobs_is_replaced(
             change_check.check(batch_account, batch_design(**{changed: "other"}), PLACE)
         (line,) = (line for line in str(caught.value).splitlines() if "tf-queue" in line)
         assert line == f"  queue tf-queue is deleted, and with it 1 job that go on{why}"
-    with pytest.raises(UserError, match="batch.placement_group tf-group → nothing"):
+    with pytest.raises(UserError, match=r"batch\.placement_group tf-group → nothing"):
         change_check.check(batch_account, batch_design(placement_group=None), PLACE)
     monkeypatch.setattr(shutdown, "unfinished_jobs", lambda _batch, _queue: [])
     change_check.check(batch_account, batch_design(queue="other"), PLACE)
@@ -194,6 +195,49 @@ def test_up_asks_before_the_network_or_the_cluster_of_a_file_system_is_another_o
     )
 
 
+@pytest.mark.parametrize(
+    ("values", "refused"),
+    [
+        ({}, False),
+        ({"private_cidr": "10.0.192.0/18"}, False),
+        ({"private_cidr": "10.0.128.0/18"}, True),
+        ({"private_cidr": "10.0.0.0/17", "public_cidr": "10.0.192.0/24"}, True),
+        ({"public_cidr": "10.0.0.0/25"}, True),
+        ({"public_cidr": "10.0.1.0/24"}, True),
+        ({"cidr": "10.9.0.0/16", "public_cidr": "10.9.0.0/25", "private_cidr": "10.9.128.0/18"}, False),
+    ],
+)
+def test_up_refuses_subnets_that_cannot_be_made_beside_the_old_ones(
+    batch_account: BatchAccount, values: dict[str, str], refused: bool
+) -> None:
+    """moto judges, too: it refuses a subnet that shares addresses with another one of its VPC."""
+    ec2, wanted = batch_account("ec2"), with_network(**values)
+    tags = [{"Key": CLUSTER, "Value": "aws-batch"}]
+    made = ec2.create_vpc(
+        CidrBlock=str(DESIGN.network.cidr), TagSpecifications=[{"ResourceType": "vpc", "Tags": tags}]
+    )
+    vpc = made["Vpc"]["VpcId"]
+    for cidr in (str(DESIGN.network.public_cidr), private_parts(str(DESIGN.network.private_cidr))[0]):
+        ec2.create_subnet(
+            VpcId=vpc, CidrBlock=cidr, TagSpecifications=[{"ResourceType": "subnet", "Tags": tags}]
+        )
+
+    def check() -> None:
+        change_check.refuse_shared_addresses(batch_account, wanted, PLACE)
+
+    if not refused:
+        check()
+        return
+    with pytest.raises(UserError, match="the new subnet before the old one goes") as caught:
+        check()
+    assert caught.value.exit_code == EXIT_REFUSED
+    news = [str(wanted.network.public_cidr), private_parts(str(wanted.network.private_cidr))[0]]
+    there = [str(DESIGN.network.public_cidr), private_parts(str(DESIGN.network.private_cidr))[0]]
+    new = next(one for one in news if one not in there)
+    with pytest.raises(ec2.exceptions.ClientError, match=r"InvalidSubnet\.Conflict"):
+        ec2.create_subnet(VpcId=vpc, CidrBlock=new)
+
+
 @pytest.mark.parametrize("replace", [False, True])
 def test_a_stack_that_is_of_batch_asks_whatever_its_file_says_now(
     monkeypatch: pytest.MonkeyPatch, replace: bool
@@ -204,6 +248,7 @@ def test_a_stack_that_is_of_batch_asks_whatever_its_file_says_now(
         change_check, "check", lambda _client, design, there: asked.append((design.name, there))
     )
     monkeypatch.setattr(names, "refuse_taken", lambda *_arguments: None)
+    monkeypatch.setattr(change_check, "refuse_shared_addresses", lambda *_arguments: None)
     monkeypatch.setattr(CloudProvider, "check_changes", lambda *_arguments, **_options: CheckedChanges())
     up = {"cluster": {"name": "aws-batch", "region": REGION, "scheduler": {"name": "batch"}}}
     for wanted in (
