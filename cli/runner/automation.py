@@ -256,11 +256,17 @@ class PulumiRunner:
             return None
 
     def _config_file(self) -> str | None:
-        """Write the stack file with the salt of our initialization; `None` if the checkout's file has one."""
+        """Write the stack file with the salt of our initialization; `None` if the checkout's file has one.
+
+        In our own backend the passphrase is ours, and a salt in the checkout's file belongs to another one.
+        """
         source = self._stack.file
         text = source.read_text(encoding="utf-8") if source.exists() else ""
-        if set(ENCRYPTION) & set(yaml.safe_load(text) or {}):
-            return None
+        written = yaml.safe_load(text) or {}
+        if set(ENCRYPTION) & set(written):
+            if not self._fallback:
+                return None
+            text = yaml.safe_dump({key: value for key, value in written.items() if key not in ENCRYPTION})
         copy = self._engine_dir / source.name
         made = yaml.safe_load(copy.read_text(encoding="utf-8")) or {} if copy.exists() else {}
         kept = {k: made[k] for k in ENCRYPTION if k in made}

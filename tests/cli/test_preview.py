@@ -159,7 +159,7 @@ REFUSED = (
 )
 URN = "urn:pulumi:t::tiny::aws:batch/computeEnvironment:ComputeEnvironment::e"
 CLI = """\
-#!{python}
+#!{python} -IS
 # The Pulumi CLI as the SDK calls it, with the event log of its version 3.200.
 import json, os, pathlib, sys
 words = [word for word in sys.argv[1:] if word != "--non-interactive"]
@@ -176,6 +176,8 @@ elif words[:2] == ["stack", "export"]:
 elif words[:2] == ["stack", "output"]:
     print("{{}}")
 """
+CHANGES = {"create": 2, "same": 1}
+SUMMARY = {"maybeCorrupt": False, "durationSeconds": 1, "resourceChanges": CHANGES, "PolicyPacks": {}}
 JOB = "urn:pulumi:t::tiny::slurm-stacks:index:Benchmark$command:local:Command::a-benchmark-job"
 
 
@@ -222,13 +224,33 @@ def test_the_sdks_preview_says_what_the_provider_refuses_and_leaves_no_stack_beh
     assert not (locations.state_dir(tiny.stack) / "engine").exists(), "as before"
 
 
+def test_a_salt_that_pulumi_wrote_for_another_passphrase_is_left_out_of_our_own_backend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pulumi stack init` writes it into the checkout's file, for the user's login of that day."""
+    tiny = make(tmp_path, monkeypatch).write("command('a')", "encryptionsalt: v1:theirs\nconfig: {a: '1'}\n")
+    calls = install(tmp_path, monkeypatch, [{"summaryEvent": SUMMARY}], 0)
+    engine = locations.state_dir(tiny.stack) / "engine"
+    for backend, salt in (("file:///theirs", True), ("", False)):
+        monkeypatch.setenv("PULUMI_BACKEND_URL", backend)
+        engine.mkdir(parents=True, exist_ok=True)
+        (engine / tiny.stack.file.name).write_text("encryptionsalt: v1:ours\n")
+        calls.unlink(missing_ok=True)
+        PulumiRunner(tiny.stack, local=False).preview()
+        ((words, _),) = called(calls, "preview")
+        if salt:
+            assert "--config-file" not in words, "the checkout's own"
+            continue
+        given = yaml.safe_load(Path(words[words.index("--config-file") + 1]).read_text())
+        assert given == {"encryptionsalt": "v1:ours", "config": {"a": "1"}}
+    assert "v1:theirs" in tiny.stack.file.read_text(), "and not changed there"
+
+
 def test_the_sdks_preview_leaves_out_what_up_leaves_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny = make(tmp_path, monkeypatch).write("command('a')")
-    changes = {"create": 2, "same": 1}
-    summary = {"maybeCorrupt": False, "durationSeconds": 1, "resourceChanges": changes, "PolicyPacks": {}}
-    calls = install(tmp_path, monkeypatch, [{"summaryEvent": summary}], 0)
+    calls = install(tmp_path, monkeypatch, [{"summaryEvent": SUMMARY}], 0)
     found = PulumiRunner(tiny.stack, local=False).preview(benchmark=False)
     assert found.counts == {"created": 2, "unchanged": 1}
     ((words, kept),) = called(calls, "preview")

@@ -88,9 +88,8 @@ class BatchEnvironment(pulumi.ComponentResource):
                 depends_on=[*after, *identity.grants],
                 # Batch itself changes the number while jobs come and go.
                 ignore_changes=["computeResources.desiredVcpus"],
-                # Its name is given, and no two environments have the same. A renamed one goes first, too: Batch
-                # believes for a while that a queue refers to it, and refuses to delete it (pulumi-aws, issue
-                # 6233).
+                # Its name is given, and no two environments have the same. A renamed one goes first, too, for
+                # Batch believes for a while that a queue refers to it, and keeps it (pulumi-aws, issue 6233).
                 delete_before_replace=True,
                 custom_timeouts=pulumi.CustomTimeouts(
                     create=MACHINES_TAKE,
