@@ -188,7 +188,8 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, events: list[dict[str
     program = folder / "bin" / "pulumi"
     program.parent.mkdir(exist_ok=True)
     calls = folder / "calls"
-    numbered = [{"sequence": number, "timestamp": 0, **event} for number, event in enumerate(events)]
+    ended = [*events, {"cancelEvent": {}}]
+    numbered = [{"sequence": number, "timestamp": 0, **event} for number, event in enumerate(ended)]
     program.write_text(
         CLI.format(
             python=sys.executable, calls=str(calls), events=json.dumps(numbered), status=status, job=JOB,
